@@ -67,7 +67,7 @@ from tests import nodes
 def tell():
     from rtcompile.store.remote import remote
     stores = remote()
-    print(0.0 if stores is None else 1.0 - stores.tiers[0].left)
+    print(0.0 if stores is None else stores.tiers[0].ledger.waited)
 
 
 warnings.simplefilter("ignore")

@@ -90,3 +90,15 @@ def announce(request: CompileRequest, code: ObjectCode, level: str | None) -> No
             "code_bytes": len(code.code),
         }
         logger.info("%s", line, extra=fields)
+
+
+def note(line: str) -> None:
+    """Log what is no build's: a line at INFO, and on stderr where ``RTCOMPILE_LOG`` shows builds."""
+    import os
+
+    if os.environ.get("RTCOMPILE_LOG") in ("debug", "info") and sys.stderr is not None:
+        sys.stderr.write(f"rtcompile: {line}\n")
+    if "logging" in sys.modules:
+        import logging
+
+        logging.getLogger("rtcompile").info("%s", line)

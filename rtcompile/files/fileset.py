@@ -164,12 +164,19 @@ class FileSet:
 
     def refreshed(self) -> FileSet | None:
         """Return the set with current stats if every file's contents are as recorded, else None."""
+        return self._read_anew(as_recorded=True)
+
+    def with_contents_here(self) -> FileSet | None:
+        """Return the set with the contents that its files have now; None if it is another set."""
+        return self._read_anew(as_recorded=False)
+
+    def _read_anew(self, *, as_recorded: bool) -> FileSet | None:
         if not _is_unchanged((), self.absent, self.present):
             return None
         headers = []
         for header in self.headers:
             fresh = _read_again(header)
-            if fresh is None or fresh.digest != header.digest:
+            if fresh is None or (as_recorded and fresh.digest != header.digest):
                 return None
             headers.append(fresh)
         return self if tuple(headers) == self.headers else self.replaced(headers=tuple(headers))

@@ -86,7 +86,7 @@ def portable_entry(key: str, data: bytes) -> tuple[str, ManifestEntry] | None:
 
 
 _COLUMNS = 11
-_STATS = 4  # the index of the column with stat signatures
+_DIGESTS, _STATS = 3, 4  # the indices of the columns with contents and stat signatures
 
 
 def objects_of(key: str, data: bytes) -> list[str]:
@@ -99,8 +99,33 @@ def merged(key: str, newer: bytes, older: bytes | None) -> bytes:
     builds = _groups(key, newer)
     for object_key, group in (_groups(key, older) if older is not None else {}).items():
         builds.setdefault(object_key, group)
-    fields = []
-    for group in [*builds.values()][:MOST_BUILDS]:
+    return _without_stats(key, [*builds.values()][:MOST_BUILDS])
+
+
+def one_by_one(key: str, data: bytes) -> dict[str, bytes]:
+    """Return a portable manifest of each build alone, by its object's key."""
+    return {name: _without_stats(key, [group]) for name, group in _groups(key, data).items()}
+
+
+def is_full(key: str, data: bytes) -> bool:
+    """Say whether a portable manifest takes no more builds."""
+    return len(_groups(key, data)) >= MOST_BUILDS
+
+
+def has_files_of(key: str, data: bytes, other: bytes) -> bool:
+    """Say whether a manifest has a build of the same files as the other's, whatever their contents."""
+    files = [_files(group) for group in _groups(key, data).values()]
+    return all(_files(group) in files for group in _groups(key, other).values())
+
+
+def _files(group: Sequence[bytes]) -> tuple[bytes, ...]:
+    backend = texts_in(group[0])[0].encode()
+    return (backend, *(group[at] for at in range(1, _COLUMNS) if at not in (_DIGESTS, _STATS)))
+
+
+def _without_stats(key: str, groups: Iterable[Sequence[bytes]]) -> bytes:
+    fields: list[bytes] = []
+    for group in groups:
         fields += [*group[:_STATS], bytes(len(group[_STATS])), *group[_STATS + 1 :]]
     return sealed.seal("manifest", key, fields)
 
@@ -167,6 +192,28 @@ def _unpack_paths(indices: bytes, rests: bytes, directories: list[str]) -> tuple
     relatives = texts_in(rests)
     positions = struct.unpack(f"<{len(relatives)}h", indices)
     return tuple([directories[i] + rest for i, rest in zip(positions, relatives, strict=True)])
+
+
+class Page(NamedTuple):
+    """What lies under a key: a manifest of some builds, and the objects of the small ones by key."""
+
+    question: str  # the key that the manifest is sealed under
+    manifest: bytes
+    objects: dict[str, bytes]
+
+    def packed(self, key: str) -> bytes:
+        """Return the page as it is kept under `key`."""
+        pairs = [each for name, data in self.objects.items() for each in (name.encode(), data)]
+        return sealed.seal("page", key, [self.question.encode(), self.manifest, *pairs])
+
+    @classmethod
+    def unpacked(cls, key: str, data: bytes | None) -> Page | None:
+        """Return what `packed` made; None if it does not verify."""
+        fields = sealed.unseal("page", key, data) if data is not None else None
+        if not fields or len(fields) % 2:
+            return None
+        question, *names = [name.decode("ascii", "replace") for name in fields[::2]]
+        return cls(question, fields[1], dict(zip(names, fields[3::2], strict=True)))
 
 
 # --- Records what a build read --------------------------------------------------------------------

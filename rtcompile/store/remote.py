@@ -1,7 +1,4 @@
-"""The shared stores, in the order of ``RTCOMPILE_REMOTE``, and when one is left alone.
-
-A store that fails causes one warning. The time that a process waits for its slow answers is limited to
-a second in all, whichever of the threads wait, and at the end of the process too.
+"""The shared stores of a process, in the order of ``RTCOMPILE_REMOTE``.
 
 Entries are written in the background, and for a limited time at the end of the process.
 """
@@ -11,226 +8,28 @@ from __future__ import annotations
 import importlib.util
 import os
 import queue
-import random
-import secrets
 import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rtcompile.errors import InvalidRequest, RtcompileWarning
+from rtcompile.store import leases
+from rtcompile.store.envelope import Envelope, read_keys
 from rtcompile.store.folder import at_end
-from rtcompile.store.shared import (
-    ANSWER_SECONDS,
-    MOST_BYTES,
-    BadEntryError,
-    Envelope,
-    LeasesUnsupportedError,
-    RemoteSettings,
-    SharedStore,
-    first_line,
-    open_store,
-    read_key,
-)
+from rtcompile.store.leases import Lease, Waiting
+from rtcompile.store.shared import MOST_BYTES, BadEntryError, RemoteSettings, open_store
+from rtcompile.store.tier import Tier as Tier
 
-# --- One shared store, and when it is left alone: a circuit breaker -------------------------------
-
-_CLOSED_SECONDS = 60.0  # for which a store that failed is not asked
-_MOST_WAITED_SECONDS = 1.0  # for slow answers of one store, in the life of a process
-_BACKGROUND_SECONDS = 5.0  # for an answer that no build waits for
-PROMPT_SECONDS = 0.1  # an answer in this time is not slow
-_TICK_SECONDS = 0.02
-
-_ACTS = {"get": "read", "put": "write", "acquire": "write", "renew": "write", "release": "remove"}
+_AT_ONCE = 128  # keys of one request
+_CONNECTIONS = 16
+_FLUSH_SECONDS = 2.0  # at the process's end
 
 _T = TypeVar("_T")
-
-
-class Tier:
-    """One store, the counts of this process, and the time that it has waited for the store."""
-
-    def __init__(self, store: SharedStore) -> None:
-        self.store = store
-        self.hits = self.misses = self.written = self.failures = 0
-        self.problem = ""  # why it is not used now, "" if it is
-        self._waited: list[tuple[float, float]] = []  # from and to when threads waited
-        # `.waits_anyway`: for another node's build, so slow answers do not count.
-        self.this_thread = threading.local()
-        self._closed_until = self._not_written_until = 0.0
-        self._guard = threading.Lock()
-        self._warned = False
-
-    @property
-    def open(self) -> bool:
-        """Whether it is used now."""
-        return time.monotonic() >= self._closed_until
-
-    @property
-    def writable(self) -> bool:
-        """Whether it is to be written to now: one that is full, or forbids it, can still be read."""
-        return self.open and time.monotonic() >= self._not_written_until
-
-    @property
-    def left(self) -> float:
-        """The seconds for which this process may still wait for slow answers."""
-        return _MOST_WAITED_SECONDS - sum(end - begin for begin, end in self._waited)
-
-    def spend(self, until: float, waited: float) -> None:
-        """Count that a thread waited for some seconds; threads that wait at once share the time."""
-        merged: list[tuple[float, float]] = []
-        for begin, end in sorted([*self._waited, (until - waited, until)]):
-            if merged and begin <= merged[-1][1]:
-                begin, last = merged.pop()
-                end = max(end, last)
-            merged.append((begin, end))
-        self._waited = merged
-
-    def ask(self, method: str, *given: Any, waiting: bool = True, **named: Any) -> Any:
-        """Return what a method of the store returns, True if that is None; None if it does not answer.
-
-        The answer of "get" for a key that is missing is None. A caller that is `waiting` gets at most
-        `ANSWER_SECONDS`, and less once another thread finds that the store does not respond. A store
-        that refuses to write is still read, and one that refuses to release a lease loses nothing.
-        """
-        act = _ACTS[method]
-        if not (self.writable if act == "write" else self.open):
-            return None
-        question = partial(getattr(self.store, method), *given, **named)
-        seconds = min(ANSWER_SECONDS, self.left) if waiting else _BACKGROUND_SECONDS
-        answer, took, problem = within(seconds, question, lambda: self.open)
-        slow = took > PROMPT_SECONDS
-        patient = getattr(self.this_thread, "waits_anyway", False) and not problem
-        waited = took if waiting and not patient else 0.0
-        with self._guard:
-            if slow and waited:
-                self.spend(time.monotonic(), waited)
-            self._judge(problem, slow, waited, act)
-        return True if answer is None and act != "read" and not problem else answer
-
-    def _judge(self, problem: str, slow: bool, waited: float, act: str) -> None:
-        """Close the store after an answer that was late, or none; the first is warned of."""
-        if not self.open:  # another thread found it so
-            return
-        # Either any answer that is not prompt, or one that takes as long as this one, is too much.
-        least = PROMPT_SECONDS if problem else waited
-        for_good = slow and waited > 0 and self.left < least
-        if for_good or (problem and (slow or act == "read")):
-            self._closed_until = float("inf") if for_good else time.monotonic() + _CLOSED_SECONDS
-            how = f"left alone {'from now on' if for_good else 'for a minute'}"
-        elif problem and act == "write":
-            self._not_written_until = time.monotonic() + _CLOSED_SECONDS
-            how = "not written to for a minute"
-        else:
-            return
-        problem = problem or f"an answer took {waited:.1f} s"
-        self._fail(
-            problem, f"is {how}: {problem}. Builds go on without it; `rtcompile doctor` tries it."
-        )
-
-    def refused(self, problem: str) -> None:
-        """Count an entry that is not valid, with a warning for the first."""
-        self._fail(
-            f"an entry was refused: {problem}",
-            f"gave what is not used: {problem}. Do all nodes have the same key in "
-            "RTCOMPILE_REMOTE_KEY_FILE, and the same RTCOMPILE_REMOTE_UNSIGNED?",
-        )
-
-    def _fail(self, problem: str, what: str) -> None:
-        self.failures += 1
-        self.problem = problem
-        if not self._warned:
-            self._warned = True
-            text = f"RTCOMPILE_REMOTE: {self.store.name} {what}"
-            warnings.warn(text, RtcompileWarning, stacklevel=2)
-
-
-def within(
-    seconds: float, ask: Callable[[], _T], wanted: Callable[[], bool] = lambda: True
-) -> tuple[_T | None, float, str]:
-    """Return what `ask` returns in another thread, the seconds it took, and the text of its error.
-
-    A thread that gives no answer within `seconds`, or while the answer is `wanted`, is left behind.
-    Time is counted in ticks of this thread: a process that waits for a processor counts few of them,
-    and so does not find a store slow that answers at once.
-    """
-    done = threading.Event()
-    answers: list[_T] = []
-    errors: list[Exception] = []
-
-    def run() -> None:
-        try:
-            answers.append(ask())
-        except Exception as error:  # noqa: BLE001  # the thread that waits raises it
-            errors.append(error)
-        done.set()
-
-    begin, ticks = time.monotonic(), 0
-    try:
-        threading.Thread(target=run, name="rtcompile-store", daemon=True).start()
-    except RuntimeError:
-        # From Python 3.12 on none is started at the process's end, which waits for a limited time.
-        if threading.main_thread().is_alive():
-            return None, 0.0, "there is no thread to ask it with"
-        run()
-    while not done.wait(_TICK_SECONDS):
-        ticks += 1
-        if (ticks + 1) * _TICK_SECONDS > seconds or not wanted():
-            break
-    took = min(time.monotonic() - begin, (ticks + 1) * _TICK_SECONDS)
-    if not done.is_set():
-        return None, took, f"no answer in {seconds:g} s"
-    for error in errors:
-        if isinstance(error, LeasesUnsupportedError):
-            raise error
-        return None, took, first_line(error)
-    return answers[0], took, ""
-
-
-# --- The shared stores ----------------------------------------------------------------------------
-
-LEASE_SECONDS = 10.0
-_RENEW_SECONDS = 3.0
-_FLUSH_SECONDS = 2.0  # at the process's end
-_MOST_HELD_SECONDS = 300.0  # then a lease ends, whatever its holder does
-_LEAST_PAUSE, _MOST_PAUSE = 0.02, 0.5
-_PART_PAUSED = 0.05  # of a wait so far, until the next question: what waiting may take longer by
-
-
-class Lease:
-    """The right to make a build for the whole cluster, held and renewed until it is given back."""
-
-    def __init__(self, tier: Tier, key: str, token: str) -> None:
-        self._tier = tier
-        self._key = key
-        self._token = token
-        self._ended = threading.Event()
-        threading.Thread(target=self._renew, name="rtcompile-lease", daemon=True).start()
-
-    def _renew(self) -> None:
-        until = time.monotonic() + _MOST_HELD_SECONDS
-        while not self._ended.wait(_RENEW_SECONDS) and time.monotonic() < until:
-            self._ask("renew", LEASE_SECONDS)
-
-    def end(self, shared: bool) -> None:
-        """Give it back; unless the build is `shared`, all who wait build at once, not one by one."""
-        if self._ended.is_set():
-            return
-        self._ended.set()
-        # In a store that does not answer it ends by itself; one that is full removes, but keeps nothing.
-        if shared or not self._ask("renew", LEASE_SECONDS, abandon=True):
-            self._ask("release")
-
-    def _ask(self, method: str, *given: float, **named: bool) -> bool:
-        """Ask the store while no build waits; say whether it answered."""
-        # Where warnings are errors, this one has no caller to reach.
-        with suppress(RtcompileWarning):
-            ours = (self._key, self._token)
-            return bool(self._tier.ask(method, *ours, *given, waiting=False, **named))
-        return False
-
 
 Entry = tuple[str, str, bytes]  # kind, key, data
 
@@ -243,11 +42,12 @@ class Remote:
             raise InvalidRequest(
                 "RTCOMPILE_REMOTE: the package zstandard is not installed; `pip install zstandard`"
             )
-        key = read_key(settings.key_file) if settings.key_file else None
-        self._envelope = Envelope(key)
-        self.writes = settings.mode == "rw"
+        keys = read_keys(settings.key_file) if settings.key_file else ()
+        self.envelope = Envelope(keys)
+        self.writes = settings.mode == "rw" and self.envelope.can_seal
         self._least_seconds = settings.min_seconds
         self.tiers = [Tier(open_store(address, settings)) for address in settings.addresses]
+        self.waiting = Waiting(self.envelope)
         self._pending: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._unfinished = 0
         self._progress = threading.Condition()
@@ -260,18 +60,43 @@ class Remote:
     ) -> bytes | None:
         """Return the verified bytes that the first store, or only the given one, has; or None."""
         for tier in self.tiers if only is None else [only]:
-            entry = tier.ask("get", f"{kind}/{key}", waiting=waiting)
-            if entry is None:
-                tier.misses += tier.open
-                continue
-            try:
-                data = self._envelope.open(kind, key, entry)
-            except BadEntryError as error:
-                tier.refused(f"{kind} {key[:16]}: {error}")
-                continue
-            tier.hits += 1
-            return data
+            for signer in self.envelope.keys:
+                place = self.envelope.place(kind, key, signer)
+                entry = tier.ask("get", place, waiting=waiting)
+                if entry is None:
+                    continue
+                try:
+                    return self.envelope.open(kind, key, entry, signer)
+                except BadEntryError as error:
+                    tier.refused(f"{kind} {key[:16]}: {error}")
         return None
+
+    def get_many(self, kind: str, keys: Sequence[str], tier: Tier) -> dict[str, bytes]:
+        """Return the verified bytes that a store has, by key, in requests of many keys at a time."""
+        found: dict[str, bytes] = {}
+        for signer in self.envelope.keys:
+            wanted = [key for key in keys if key not in found]
+            parts = [wanted[at : at + _AT_ONCE] for at in range(0, len(wanted), _AT_ONCE)]
+            for part in parts:
+                places = [self.envelope.place(kind, key, signer) for key in part]
+                for key, entry in zip(part, self._entries(places, tier), strict=True):
+                    if entry is not None:
+                        try:
+                            found[key] = self.envelope.open(kind, key, entry, signer)
+                        except BadEntryError as error:
+                            tier.refused(f"{kind} {key[:16]}: {error}")
+        return found
+
+    def _entries(self, places: Sequence[str], tier: Tier) -> Sequence[bytes | None]:
+        if hasattr(tier.store, "get_many"):
+            return tier.ask("get_many", places, waiting=False) or [None] * len(places)
+        with ThreadPoolExecutor(_CONNECTIONS) as threads:
+            return [*threads.map(partial(tier.ask, "get", waiting=False), places)]
+
+    def compiled(self, milliseconds: float) -> None:
+        """Count what a compiler took for a build that no store had."""
+        for tier in self.tiers:
+            tier.ledger.compiled += milliseconds / 1e3
 
     # --- writing -------------------------------------------------------------------------
 
@@ -314,13 +139,15 @@ class Remote:
         for kind, key, data in entries:
             if len(data) > MOST_BYTES[kind]:
                 return False  # every reader would refuse it
-            sealed = self._envelope.seal(kind, key, data)
-            took_it = tier.ask("put", f"{kind}/{key}", sealed, waiting=False)
+            sealed = self.envelope.seal(kind, key, data)
+            place = self.envelope.place(kind, key)
+            took_it = tier.ask("put", place, sealed, waiting=False)
             with self._progress:
                 self._progress.notify_all()
             if took_it is None:
                 return False
-            tier.written += 1
+            tier.counts["written"] += 1
+            tier.counts["bytes_written"] += len(sealed)
         return True
 
     def _write(self) -> None:
@@ -339,64 +166,44 @@ class Remote:
     def flush(self, seconds: float | None = None) -> bool:
         """Wait until everything is written; return whether it is.
 
-        At the process's end, where no `seconds` are given, what is slow gets the time that builds
+        At the process's end, where no `seconds` are given, an answer gets the time that a build
         would have waited for it.
         """
         deadline = time.monotonic() + (_FLUSH_SECONDS if seconds is None else seconds)
-        slow_left = max(tier.left for tier in self.tiers) if seconds is None else seconds
         with self._progress:
             while self._unfinished:
-                begin = time.monotonic()
-                most = min(deadline - begin, slow_left)
+                most = deadline - time.monotonic()
+                if seconds is None:
+                    # One that stopped answering was not found out yet.
+                    most = min(most, max(tier.ledger.patience() for tier in self.tiers))
                 if most <= 0 or not self._progress.wait(most):
                     return not self._unfinished
-                took = time.monotonic() - begin
-                slow_left -= took if took > PROMPT_SECONDS else 0.0
         return True
 
     # --- one build in the whole cluster ----------------------------------------------------
 
     def lease(
-        self, key: str, look: Callable[[], _T | None], seconds: float | None = None
+        self,
+        key: str,
+        look: Callable[[], _T | None],
+        seconds: float | None = None,
+        *,
+        program: str = "",
+        waits: bool = True,
     ) -> _T | Lease | None:
-        """Return a lease to build under, or what `look` finds that another node built meanwhile.
+        """Return a lease to build under, or what `look` finds that another node built: `Waiting.take`."""
 
-        None: no store gives leases, the node that had it does not share what it built, or takes
-        longer than `seconds`; then the build is made here too.
-        """
-        token = secrets.token_hex(16)
-        place = f"lease/{key}"
-        deadline = time.monotonic() + (_MOST_HELD_SECONDS if seconds is None else seconds)
-        for tier in self.tiers if self.writes else []:
-            if not hasattr(tier.store, "acquire"):  # it has no leases
-                continue
-            begin, pause = time.monotonic(), _LEAST_PAUSE
-            try:
-                while (claim := tier.ask("acquire", place, token, LEASE_SECONDS)) == "another's":
-                    tier.this_thread.waits_anyway = True
-                    found = look()
-                    if found is not None or time.monotonic() > deadline:
-                        return found
-                    # The random factor spreads the questions of many waiting nodes; the pause grows
-                    # with time.
-                    time.sleep(pause * random.uniform(0.75, 1.25))  # noqa: S311  # no secret
-                    pause = min(max(pause, (time.monotonic() - begin) * _PART_PAUSED), _MOST_PAUSE)
-            except LeasesUnsupportedError as error:
-                tier.problem = str(error)
-                continue
-            finally:
-                tier.this_thread.waits_anyway = False
-            if claim == "abandoned":
-                return None
-            if claim == "ours":
-                # If it was free because it was released just now, the build is in the store.
-                lease = Lease(tier, place, token)
-                found = look()
-                if found is None:
-                    return lease
-                self.later(partial(lease.end, True))
+        def take(tier: Tier) -> _T | Lease | None:
+            return self.waiting.take(tier, key, look, program=program, seconds=seconds, waits=waits)
+
+        lease = leases.of_levels(self.tiers if self.writes else [], take)
+        if isinstance(lease, Lease):
+            # If it was free because it was released just now, the build is in the store.
+            found = look()
+            if found is not None:
+                self.later(lambda: lease.end(True))
                 return found
-        return None
+        return lease
 
 
 # --- the process's own ---------------------------------------------------------------------------

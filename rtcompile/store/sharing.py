@@ -1,7 +1,11 @@
 """The shared stores behind the local cache: another node's builds are fetched, this node's shared.
 
-A build travels as its object, and a manifest of the headers that it read. It answers only where the same
-headers with the same contents are found. A build that depends on its path is never shared.
+Under a question's key (all that is known before a header is read) lies a page: the files of up to four
+builds, with their code where it is small. A build is used only where the same files with the same
+contents are found. Where the contents are others, they say under which key the build of these contents
+would lie; so a header may have any number of versions. Builds of other sets of files follow on the
+next page, whose key has the contents of the files that all builds of the page have in common. A build
+that depends on its path is never shared.
 
 Nothing here is reached by a local hit.
 """
@@ -13,16 +17,22 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from rtcompile.files.fileset import FileSet
 from rtcompile.request import key as admission
 from rtcompile.request import object_code
-from rtcompile.request.key import KeyInputs
+from rtcompile.request.key import KeyInputs, digest, field
 from rtcompile.request.object_code import ObjectCode
-from rtcompile.store import manifests
-from rtcompile.store.manifests import ManifestEntry
-from rtcompile.store.remote import Entry, Remote, Tier, remote
+from rtcompile.store import leases, manifests
+from rtcompile.store.leases import Busy as Busy
+from rtcompile.store.manifests import ManifestEntry, Page
+from rtcompile.store.remote import Entry, Remote, remote
 
 if TYPE_CHECKING:
     from rtcompile.store.store import Store
+    from rtcompile.store.tier import Tier
+
+_MOST_PAGES = 6
+_SMALL = 32 << 10  # bytes of an object that travels in its page
 
 
 def find(inputs: KeyInputs, store: Store) -> ObjectCode | None:
@@ -38,29 +48,36 @@ def find_or_build(
     store: Store,
     build: Callable[[float | None], ObjectCode],
     seconds: float | None = None,
+    *,
+    waits: bool = True,
 ) -> ObjectCode:
-    """Return what a shared store has, or the result of `build`, which one node runs while others wait."""
+    """Return what a shared store has, or the result of `build`, which one node runs while others wait.
+
+    Without `waits`, `Busy` is raised where another node builds.
+    """
     stores = remote()
     if stores is None or not admission.may_travel(inputs):
         return build(seconds)
     begin = time.monotonic()
-    look = partial(fetch, stores, inputs, store)
-    found = look()
+    question = Question(stores, inputs, store)
+    found = question.look()
     if found is not None:
         return found
-    lease = stores.lease(inputs.portable_key(), look, seconds)
+    program = inputs.name.rpartition("/")[2]
+    lease = stores.lease(question.lease_key, question.look, seconds, program=program, waits=waits)
     if isinstance(lease, ObjectCode):
         return lease
-    end = lease.end if lease is not None else _nothing
+    end = leases.ending(lease)
     try:
         code = build(None if seconds is None else seconds - (time.monotonic() - begin))
         entry = store.entry_of(inputs, code)
     except BaseException:
         stores.later(partial(end, False))
         raise
+    stores.compiled(code.build.compiled_in)
     worth = stores.worth(code.build.compiled_in)
     if entry is not None and worth and admission.is_portable(inputs, code, entry.dependencies):
-        stores.push(partial(_entries, stores, inputs, entry, code), end)
+        stores.push(partial(question.entries, entry, code), end)
     else:
         stores.later(partial(end, False))
     return code
@@ -68,33 +85,120 @@ def find_or_build(
 
 def fetch(stores: Remote, inputs: KeyInputs, store: Store) -> ObjectCode | None:
     """Return what a shared store has for `inputs`, and write it to the local cache."""
-    for at, tier in enumerate(stores.tiers):
-        manifest = stores.get("manifest", inputs.portable_key(), tier)
-        for build in usable(inputs, manifest) if manifest is not None else ():
-            data = stores.get("object", build.object_key, tier)
-            obj = None if data is None else store.adopt(inputs, build, data)
-            if obj is None:
+    return Question(stores, inputs, store).look()
+
+
+class Question:
+    """What is asked of the stores for one build, and what they said so far."""
+
+    def __init__(self, stores: Remote, inputs: KeyInputs, store: Store) -> None:
+        self._stores, self._inputs, self._store = stores, inputs, store
+        self._key = inputs.portable_key()
+        self.lease_key = self._key  # or that of the build of the contents here, if it is known
+        # The last page of each store and its key, which a build is added to, and the one before.
+        self._last: dict[Tier, tuple[str, Page | None]] = {}
+
+    def look(self) -> ObjectCode | None:
+        """Return what a store has, and write it to the local cache."""
+        for at, tier in enumerate(self._stores.tiers):
+            before = tier.waited_here()
+            got = self._in(tier)
+            if got is None:
+                tier.counts["misses"] += tier.open
                 continue
-            if at and stores.writes:  # copy it to the stores that are asked before this one
-                entries = partial(_entries, stores, inputs, build, obj)
-                stores.push(entries, _nothing, stores.tiers[:at])
+            build, obj = got
+            tier.hit(obj.build.compiled_in, tier.waited_here() - before)
+            if at and self._stores.writes:  # copy it to the stores that are asked before this one
+                above = self._stores.tiers[:at]
+                self._stores.push(partial(self.entries, build, obj), leases.nothing, above)
             return obj
-    return None
+        return None
 
+    def _in(self, tier: Tier) -> tuple[ManifestEntry, ObjectCode] | None:
+        """Return what one store has."""
+        key, tried = self._key, set[str]()
+        for _ in range(_MOST_PAGES):
+            page = Page.unpacked(key, self._stores.get("manifest", key, tier))
+            self._last[tier] = key, page
+            if page is None:
+                return None
+            for build in usable(self._inputs, page.manifest):
+                tried.add(build.object_key)
+                data = page.objects.get(build.object_key)
+                got = self._adopted(build, data) if data else self._lone(tier, build.object_key)
+                if got is not None:
+                    return got
+            for name in self._keys_here(page):
+                if name not in tried:
+                    tried.add(name)
+                    self.lease_key = name
+                    got = self._lone(tier, name)
+                    if got is not None:
+                        return got
+            if not manifests.is_full(self._key, page.manifest):
+                return None
+            key = self._after(key, page)
+        return None
 
-def _entries(
-    stores: Remote, inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode, tier: Tier
-) -> list[Entry]:
-    """Return what a store is to hold of a build: the object, then the manifest that leads to it."""
-    key = inputs.portable_key()
-    # Builds of other headers, or by other compilers, stay beside it.
-    before = stores.get("manifest", key, tier, waiting=False)
-    packed = pack_with(inputs, build, obj, before)
-    return [("object", packed.object_key, packed.object), ("manifest", key, packed.manifest)]
+    def _lone(self, tier: Tier, object_key: str) -> tuple[ManifestEntry, ObjectCode] | None:
+        """Return the build that lies under its own key, whose files are compared too."""
+        data = self._stores.get("object", object_key, tier)
+        page = Page.unpacked(object_key, data)
+        for build in usable(self._inputs, page.manifest) if page is not None else ():
+            if page is not None and build.object_key == object_key:
+                return self._adopted(build, page.objects.get(object_key))
+        return None
 
+    def _adopted(
+        self, build: ManifestEntry, data: bytes | None
+    ) -> tuple[ManifestEntry, ObjectCode] | None:
+        obj = self._store.adopt(self._inputs, build, data) if data is not None else None
+        return None if obj is None else (build, obj)
 
-def _nothing(shared: bool) -> None:
-    pass
+    def _keys_here(self, page: Page) -> Iterator[str]:
+        """Yield the keys of builds that would read a page's files with the contents that they have here."""
+        for build in _of_same_texts(self._inputs, page.manifest):
+            files = build.dependencies.with_contents_here()
+            if files is not None and build.backend in self._inputs.compilers:
+                yield self._inputs.object_key(files, backend=build.backend)
+
+    def _after(self, key: str, page: Page) -> str:
+        """Return the next page's key: it has the contents here of what all builds of this page read."""
+        known = _of_same_texts(self._inputs, page.manifest)
+        common = (
+            set.intersection(
+                *({header.path for header in build.dependencies.headers} for build in known)
+            )
+            if known
+            else set()
+        )
+        here = FileSet(headers=known[0].dependencies.headers if known else ())
+        chosen = tuple(header for header in here.headers if header.path in common)
+        files = FileSet(headers=chosen).with_contents_here()
+        read = [field(h.relative, h.digest) for h in files.headers] if files is not None else []
+        compilers = [field(*pair) for pair in sorted(self._inputs.compilers.items())]
+        return digest([field("after", key), *compilers, *sorted(read)])
+
+    def entries(self, build: ManifestEntry, obj: ObjectCode, tier: Tier) -> list[Entry]:
+        """Return what a store is to hold of a build: the object, then the page that leads to it.
+
+        A page that has builds is not read again: who writes holds the lease of this question. An object
+        that is small travels in the first page of its question alone.
+        """
+        if tier not in self._last:
+            self._in(tier)
+        key, page = self._last[tier]
+        packed = pack_with(self._inputs, build, obj)
+        own = Page(self._key, packed.manifest, {packed.object_key: packed.object})
+        lone = ("object", packed.object_key, own.packed(packed.object_key))
+        if page is None:
+            if len(packed.object) <= _SMALL:
+                return [("manifest", key, own.packed(key))]
+            return [lone, ("manifest", key, own._replace(objects={}).packed(key))]
+        if manifests.has_files_of(self._key, page.manifest, packed.manifest):
+            return [lone]
+        both = manifests.merged(self._key, packed.manifest, page.manifest)
+        return [lone, ("manifest", key, page._replace(manifest=both).packed(key))]
 
 
 # --- a build as it travels -----------------------------------------------------------------------
@@ -116,16 +220,14 @@ def pack(inputs: KeyInputs, store: Store, obj: ObjectCode) -> Packed | None:
     return pack_with(inputs, build, obj)
 
 
-def pack_with(
-    inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode, before: bytes | None = None
-) -> Packed:
-    """Return a build as it travels, in a manifest with those of the manifest `before` it."""
+def pack_with(inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode) -> Packed:
+    """Return a build as it travels."""
     key = inputs.portable_key()
     program = inputs.name.rpartition("/")[2]
     alone = key if build.dependencies.is_empty else ""
     data = object_code.encode(build.object_key, obj, program, inputs.summary(), alone)
     own = manifests.encode(key, [build], inputs.search)
-    return Packed(build.object_key, data, manifests.merged(key, own, before))
+    return Packed(build.object_key, data, manifests.merged(key, own, None))
 
 
 def unpack(inputs: KeyInputs, store: Store, found: Packed) -> ObjectCode | None:
@@ -138,12 +240,20 @@ def unpack(inputs: KeyInputs, store: Store, found: Packed) -> ObjectCode | None:
 
 def usable(inputs: KeyInputs, manifest: bytes) -> Iterator[ManifestEntry]:
     """Yield the builds of a manifest whose headers are found here with the same contents."""
+    for build in _of_same_texts(inputs, manifest):
+        if inputs.serves(build.backend, build.compiler):
+            fresh = build.dependencies.refreshed()
+            if fresh is not None:
+                yield build._replace(dependencies=fresh)
+
+
+def _of_same_texts(inputs: KeyInputs, manifest: bytes) -> list[ManifestEntry]:
+    """Return the builds of a manifest for the headers given as texts here."""
+    found = []
     for build in manifests.decode(inputs.portable_key(), manifest, inputs.search) or ():
-        same = inputs.gets_same_texts(build.dependencies)
-        if same and inputs.serves(build.backend, build.compiler):
+        if inputs.gets_same_texts(build.dependencies):
             read = build.dependencies
             # The stats are another machine's: by them alone no header is known here.
             foreign = [header._replace(mtime_ns=0, ctime_ns=0) for header in read.headers]
-            fresh = read.replaced(headers=tuple(foreign)).refreshed()
-            if fresh is not None:
-                yield build._replace(dependencies=fresh)
+            found.append(build._replace(dependencies=read.replaced(headers=tuple(foreign))))
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 import warnings
@@ -16,8 +17,8 @@ pytest.importorskip("zstandard")
 import rtcompile
 from rtcompile.errors import JitDisabled, RtcompileWarning
 from rtcompile.extras.cluster.folder_store import FolderStore
+from rtcompile.store.envelope import Envelope, read_keys
 from rtcompile.store.remote import remote
-from rtcompile.store.shared import holder
 from tests import nodes, servers
 from tests.toolkits import needs_host_compiler
 
@@ -155,8 +156,9 @@ def test_nobody_waits_for_what_another_node_does_not_share(on, tmp_path, source,
         with contextlib.suppress(rtcompile.CompileError):
             assert build(source) is None
         assert remote().flush(10.0)
-    (lease,) = (tmp_path / "shared" / "lease").iterdir()
-    assert holder(lease.read_bytes()) == ""
+    (lease,) = (tmp_path / "shared").glob("*/lease/*")
+    fields = remote().envelope.open("lease", lease.name, lease.read_bytes())
+    assert json.loads(fields)["abandoned"]
 
 
 def test_a_second_store_has_it_and_the_first_has_it_then(on, tmp_path):
@@ -174,7 +176,7 @@ def test_of_a_nodes_threads_and_processes_one_asks_the_store(on, tmp_path, monke
     get = FolderStore.get
 
     def counted(self: FolderStore, key: str) -> bytes | None:
-        asked.append(key.partition("/")[0])
+        asked.append(key.split("/")[1])
         return get(self, key)
 
     on("a", f"file://{tmp_path}/shared")
@@ -183,7 +185,7 @@ def test_of_a_nodes_threads_and_processes_one_asks_the_store(on, tmp_path, monke
     monkeypatch.setattr(FolderStore, "get", counted)
     with ThreadPoolExecutor(4) as pool:
         hits = [*pool.map(build, [nodes.source(1)] * 4)]
-    assert (hits.count("remote"), asked) == (1, ["manifest", "object"])
+    assert (hits.count("remote"), asked) == (1, ["manifest"])
 
 
 def test_what_is_to_be_compiled_again_is_not_fetched(on, tmp_path):
@@ -216,7 +218,7 @@ def test_a_local_hit_asks_no_store_and_loads_no_client(tmp_path):
 
 def test_a_compiler_that_rejects_gives_the_lease_back(on, address, monkeypatch):
     on("a", address)
-    monkeypatch.setattr("rtcompile.store.remote.LEASE_SECONDS", 600.0)
+    monkeypatch.setattr("rtcompile.store.leases._BELIEVED_SECONDS", (600.0,))
     for _ in range(2):
         begin = time.monotonic()
         with pytest.raises(rtcompile.CompileError):
@@ -252,8 +254,9 @@ def full(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def unreadable(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    (folder / "object").mkdir(parents=True)
-    (folder / "manifest").write_text("not a folder")
+    below = folder / Envelope(read_keys(nodes.key_file(folder.parent))).keys[0].fingerprint
+    below.mkdir(parents=True)
+    (below / "manifest").write_text("not a folder")
 
 
 def damaged(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -312,7 +315,7 @@ def test_a_setting_that_cannot_be_used_is_one_warning_and_no_build(on, tmp_path,
     assert len(warned) == 1
 
 
-def test_another_key_is_a_warning_that_names_the_setting_and_no_build(on, tmp_path):
+def test_two_fleets_on_one_server_leave_each_others_entries_alone(on, tmp_path):
     address = f"file://{tmp_path}/shared"
     on("a", address)
     build(nodes.source(1))
@@ -320,15 +323,37 @@ def test_another_key_is_a_warning_that_names_the_setting_and_no_build(on, tmp_pa
     other.write_bytes(nodes.KEY[::-1])
     other.chmod(0o600)
     on("b", address, RTCOMPILE_REMOTE_KEY_FILE=str(other))
-    with pytest.warns(RtcompileWarning, match="RTCOMPILE_REMOTE_KEY_FILE"):
-        assert build(nodes.source(1)) is None
+    assert build(nodes.source(1)) is None
+    for node, key in (("c", nodes.key_file(tmp_path)), ("d", str(other))):
+        on(node, address, RTCOMPILE_REMOTE_KEY_FILE=key)
+        assert build(nodes.source(1)) == "remote"
+
+
+@pytest.mark.parametrize(
+    "together", [1, 40], ids=["one set of files", "a set of each version's own"]
+)
+def test_a_question_may_have_many_builds(on, tmp_path, together):
+    """Versions of a header: the same files with other contents, or files of each version's own."""
+    address, versions = f"file://{tmp_path}/shared", 12
+    texts = [
+        f"#define N {n}\n" + (f"#include <v{n}.h>\n" if together > 1 else "")
+        for n in range(versions)
+    ]
+    for node, expected in (("a", None), ("b", "remote")):
+        for n, text in enumerate(texts):
+            on(f"{node}{n}", address)
+            given = with_header(tmp_path / f"{node}{n}-inc", text)
+            (tmp_path / f"{node}{n}-inc" / f"v{n}.h").write_text("")
+            assert build(INCLUDING, **given) == expected
+    on("c", address)
+    assert build(INCLUDING, **with_header(tmp_path / "c-inc", "#define N 99\n")) is None
 
 
 def test_an_entry_of_another_schema_is_a_miss(on, tmp_path, monkeypatch):
     address = f"file://{tmp_path}/shared"
     on("a", address)
     with monkeypatch.context() as older, contextlib.suppress(AssertionError):
-        older.setattr("rtcompile.store.shared._MAGIC", b"rtcompile entry 0\n")
+        older.setattr("rtcompile.store.envelope._MAGIC", b"rtcompile entry 0\n")
         build(nodes.source(1))
     on("b", address)
     with pytest.warns(RtcompileWarning, match="version"):

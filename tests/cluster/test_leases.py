@@ -10,50 +10,139 @@ import pytest
 
 pytest.importorskip("zstandard")
 
-from rtcompile.store.remote import Lease
+from rtcompile.errors import RtcompileWarning
+from rtcompile.store import leases as module
+from rtcompile.store.leases import Busy, Clock, Lease, Waiting
+from rtcompile.store.remote import Remote
 from rtcompile.store.shared import SharedStore
 from tests import servers
 from tests.nodes import remote
 
 
-def test_one_of_two_gets_the_lease_until_it_is_released(store: SharedStore):
-    assert store.acquire("lease/k", "mine", 30.0) == "ours"
-    assert store.acquire("lease/k", "theirs", 30.0) == "another's"
-    store.release("lease/k", "theirs")
-    assert store.acquire("lease/k", "theirs", 30.0) == "another's"
-    store.release("lease/k", "mine")
-    assert store.acquire("lease/k", "theirs", 30.0) == "ours"
-
-
-def test_a_lease_ends_by_itself_unless_it_is_renewed(store: SharedStore):
-    seconds, took = 0.1, 1.0
-    while took > seconds:  # renewed too late
-        seconds *= 2
-        begin = time.monotonic()
-        store.acquire(f"lease/{seconds}", "mine", seconds)
-        store.renew(f"lease/{seconds}", "mine", 30.0)
-        took = time.monotonic() - begin
-    time.sleep(seconds + 0.1)
-    assert store.acquire(f"lease/{seconds}", "theirs", 30.0) == "another's"
-    store.acquire("lease/other", "mine", 0.1)
-    time.sleep(0.2)
-    assert store.acquire("lease/other", "theirs", 30.0) == "ours"
+def test_of_two_one_creates_and_only_what_is_known_is_replaced(store: SharedStore):
+    assert store.create("lease/k", b"mine", 30.0)
+    assert not store.create("lease/k", b"theirs", 30.0)
+    assert not store.replace("lease/k", b"other", b"theirs", 30.0)
+    assert store.get("lease/k") == b"mine"
+    assert store.replace("lease/k", b"mine", b"again", 30.0)
+    assert store.get("lease/k") == b"again"
+    assert not store.replace("lease/k", b"mine", None, 30.0)
+    assert store.replace("lease/k", b"again", None, 30.0)
+    assert store.get("lease/k") is None
+    assert store.create("lease/k", b"theirs", 30.0)
 
 
 @pytest.fixture(autouse=True)
 def leases(monkeypatch) -> Iterator[None]:
     """Leases end with their test, so that none is renewed, with a warning, in another one."""
     made: list[Lease] = []
-    real = Lease.__init__
+    real = Lease.start
 
-    def init(self: Lease, *given: object) -> None:
+    def start(self: Lease) -> Lease:
         made.append(self)
-        real(self, *given)  # type: ignore[arg-type]
+        return real(self)
 
-    monkeypatch.setattr(Lease, "__init__", init)
+    monkeypatch.setattr(Lease, "start", start)
     yield
     for lease in made:
         lease._ended.set()
+
+
+# --- how long a lease is believed ---
+
+
+@pytest.fixture
+def slept() -> list[float]:
+    """What this process slept while it waited, by a clock that nothing else moves."""
+    return []
+
+
+def waits_by_its_own_clock(stores: Remote, slept: list[float], each: Callable[[], object]) -> None:
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        each()
+
+    stores.waiting = Waiting(stores.envelope, Clock(lambda: sum(slept), sleep))
+
+
+def held_in(tmp_path, key_file, *keys: str) -> tuple[Remote, str]:
+    """Return a node whose store has leases of these keys that nobody renews."""
+    address = f"file://{tmp_path}/s"
+    theirs = remote(address, key_file)
+    for key in keys:
+        dead = Lease(theirs.tiers[0], theirs.envelope, key, "k.cu")
+        assert theirs.tiers[0].store.create(dead.place, dead.data, 10.0)  # type: ignore[attr-defined]
+    return remote(address, key_file), address
+
+
+def test_a_stuck_lease_is_waited_for_a_few_seconds_and_the_third_not_at_all(
+    tmp_path, key_file, slept, capsys, monkeypatch
+):
+    monkeypatch.setenv("RTCOMPILE_LOG", "info")
+    ours, _ = held_in(tmp_path, key_file, "a", "b", "c")
+    waits_by_its_own_clock(ours, slept, lambda: None)
+    took = []
+    for key in "abc":
+        before = sum(slept)
+        assert isinstance(ours.lease(key, lambda: None), Lease)
+        took.append(sum(slept) - before)
+    assert 10.0 <= took[0] < 11.0
+    assert 4.0 <= took[1] < 5.0
+    assert took[2] == 0.0
+    said = capsys.readouterr().err
+    assert f"waiting for {module.socket.gethostname()}" in said
+    assert "which compiles k.cu since 2 s" in said
+    assert said.count("did not renew its lease") == 2
+
+
+def test_a_lease_is_believed_for_as_long_as_it_is_renewed(tmp_path, key_file, slept):
+    ours, address = held_in(tmp_path, key_file)
+    theirs = remote(address, key_file)
+    lease = Lease(theirs.tiers[0], theirs.envelope, "k", "k.cu")
+    assert theirs.tiers[0].store.create(lease.place, lease.data, 10.0)  # type: ignore[attr-defined]
+    renewed = [0.0]
+
+    def each() -> None:
+        if sum(slept) - renewed[0] >= 3.0 and sum(slept) < 60.0:
+            renewed[0] = sum(slept)
+            assert lease._replace(lease.written(is_abandoned=False))
+
+    waits_by_its_own_clock(ours, slept, each)
+    assert isinstance(ours.lease("k", lambda: None), Lease)
+    assert 67.0 < sum(slept) < 75.0
+
+
+@pytest.mark.parametrize("forged", [b"", b"a lease of a stranger", b"{}" * 1000])
+def test_a_forged_lease_holds_nobody_up(tmp_path, key_file, slept, forged):
+    ours, _ = held_in(tmp_path, key_file)
+    place = ours.envelope.place("lease", "k")
+    ours.tiers[0].store.create(place, forged, 10.0)  # type: ignore[attr-defined]
+    waits_by_its_own_clock(ours, slept, lambda: None)
+    assert isinstance(ours.lease("k", lambda: None), Lease)
+    assert slept == []
+
+
+def test_a_lease_that_is_a_folder_or_too_large_is_one_warning_and_no_lease(
+    tmp_path, key_file, slept
+):
+    ours, _ = held_in(tmp_path, key_file)
+    place = tmp_path / "s" / ours.envelope.place("lease", "k")
+    place.mkdir(parents=True)
+    waits_by_its_own_clock(ours, slept, lambda: None)
+    with pytest.warns(RtcompileWarning, match="no file of at most"):
+        assert ours.lease("k", lambda: None) is None
+    assert slept == []
+
+
+def test_who_has_other_builds_to_do_does_not_wait(tmp_path, key_file, slept):
+    ours, _ = held_in(tmp_path, key_file, "k")
+    waits_by_its_own_clock(ours, slept, lambda: None)
+    with pytest.raises(Busy):
+        ours.lease("k", lambda: None, waits=False)
+    assert slept == []
+
+
+# --- nodes ---
 
 
 def test_who_waits_for_a_lease_gets_what_its_holder_built(address, key_file):
@@ -69,7 +158,7 @@ def test_who_waits_for_a_build_waits_for_slow_replies_too(tmp_path, key_file, mo
     ours, theirs = remote(address, key_file), remote(address, key_file)
     held = theirs.lease("k", lambda: None)
     store = ours.tiers[0].store
-    for name in ("get", "acquire"):
+    for name in ("get", "create"):
         monkeypatch.setattr(store, name, after(0.3, getattr(store, name)))
     entries = [("object", "k", b"code")]
     threading.Timer(2.0, lambda: theirs.push(lambda tier: entries, held.end)).start()
@@ -83,31 +172,6 @@ def after(seconds: float, function: Callable[..., object]) -> Callable[..., obje
         return function(*args)
 
     return slow
-
-
-def test_a_lease_whose_holder_died_is_taken_over(address, key_file, monkeypatch):
-    from rtcompile.store import remote as module
-
-    monkeypatch.setattr(module, "LEASE_SECONDS", 0.3)
-    monkeypatch.setattr(module, "_RENEW_SECONDS", 60.0)  # its holder renews nothing any more
-    dead, ours = remote(address, key_file), remote(address, key_file)
-    assert dead.lease("k", lambda: None)
-    lease = ours.lease("k", lambda: None)
-    assert isinstance(lease, module.Lease)
-    lease.end(True)
-
-
-def test_a_lease_whose_holder_takes_too_long_is_taken_over(address, key_file, monkeypatch):
-    from rtcompile.store import remote as module
-
-    for name in ("LEASE_SECONDS", "_MOST_HELD_SECONDS"):
-        monkeypatch.setattr(module, name, 0.4)
-    monkeypatch.setattr(module, "_RENEW_SECONDS", 0.1)
-    slow, ours = remote(address, key_file), remote(address, key_file)
-    begin = time.monotonic()
-    slow.lease("k", lambda: None)
-    assert isinstance(ours.lease("k", lambda: None, 30.0), Lease)
-    assert 0.4 < time.monotonic() - begin < 30.0
 
 
 def test_nobody_waits_for_what_its_builder_does_not_share(address, key_file):

@@ -1,7 +1,7 @@
-"""What a store costs that answers late or never: a second in all, whoever waits, and no build.
+"""What a store costs that answers late or never, weighed against what it spares; no build fails.
 
-The stores here answer when the test says so, and limits are far longer or shorter than in earnest, so
-that nothing depends on how busy the machine is.
+The stores here answer when the test says so, and the ledger's clock is the test's, so that nothing
+depends on how busy the machine is.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ pytest.importorskip("zstandard")
 
 from rtcompile.errors import RtcompileWarning
 from rtcompile.extras.cluster.copying import pull
-from rtcompile.store import remote
-from rtcompile.store import remote as stores_of
+from rtcompile.store import remote, tier
 from rtcompile.store.folder import Folder
-from rtcompile.store.remote import Lease, Remote, Tier
-from rtcompile.store.shared import RemoteSettings, StoreError
+from rtcompile.store.leases import Lease
+from rtcompile.store.remote import Remote
+from rtcompile.store.shared import BadEntryError, RemoteSettings, StoreError
+from rtcompile.store.tier import Ledger, Tier
 
 LONG = 60.0  # nothing here takes so long
 
@@ -37,6 +38,9 @@ class Scripted:
         self.asked: list[str] = []
 
     def __getattr__(self, act: str) -> Callable[..., Any]:
+        if act == "get_many":
+            raise AttributeError(act)
+
         def ask(*given: object, **_: object) -> object:
             self.asked.append(act)
             return self._acts.get(act, lambda *_: None)(*given)
@@ -44,12 +48,21 @@ class Scripted:
         return ask
 
 
+class Clock:
+    """Time that passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 def stores_with(**acts: Callable[..., object]) -> tuple[Remote, Tier, Scripted]:
     stores = Remote(RemoteSettings(("file:///none",), unsigned=True))
-    (tier,) = stores.tiers
     scripted = Scripted(**acts)
-    tier.store = scripted  # type: ignore[assignment]
-    return stores, tier, scripted
+    stores.tiers[0] = Tier(scripted, Clock())  # type: ignore[arg-type]
+    return stores, stores.tiers[0], scripted
 
 
 def late(seconds: float) -> Callable[..., None]:
@@ -72,13 +85,84 @@ def silence() -> Iterator[Callable[..., bool]]:
     over.set()
 
 
+# --- the ledger ---
+
+
+def fleet_of(latencies: list[float], *, compiled: float = 0.03, there: bool = True) -> int:
+    """Return how many kernels a process fetches, whose answers take so long; the others it compiles."""
+    clock = Clock()
+    ledger, fetched = Ledger(clock), 0
+    for seconds in latencies:
+        if ledger.is_paused:
+            clock.now += compiled
+            ledger.compiled += compiled
+            continue
+        if ledger.balance <= 0:
+            ledger.try_again()
+        assert ledger.patience() >= min(seconds, 0.25)
+        clock.now += seconds
+        ledger.wait(seconds)
+        if there:
+            fetched += 1
+            ledger.hit(compiled, seconds)
+        else:
+            clock.now += compiled
+            ledger.compiled += compiled
+            if ledger.balance <= 0:
+                ledger.pause(silent=False)
+    return fetched
+
+
+@pytest.mark.parametrize("milliseconds", [5, 50, 120, 200])
+@pytest.mark.parametrize("tail", [0, 2, 5, 10])
+def test_what_a_slow_store_has_is_fetched(milliseconds, tail):
+    latencies = [0.2 if n % 100 < tail else milliseconds / 1e3 for n in range(200)]
+    assert fleet_of(latencies) >= 190
+
+
+def test_a_slow_store_that_has_nothing_costs_little_more_than_compiling():
+    clock = Clock()
+    ledger = Ledger(clock)
+    for _ in range(500):
+        if not ledger.is_paused:
+            if ledger.balance <= 0:
+                ledger.try_again()
+            clock.now += 0.24
+            ledger.wait(0.24)
+            if ledger.balance <= 0:
+                ledger.pause(silent=False)
+        clock.now += 0.03
+        ledger.compiled += 0.03
+    assert ledger.waited < 1.0 + 0.5 * ledger.compiled + 0.75 * ledger.pauses
+    assert ledger.pauses < 6
+
+
+def test_pauses_double_up_to_a_minute_and_begin_anew_after_a_hit():
+    ledger = Ledger(Clock())
+    assert [ledger.pause(silent=True) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    ledger.hit(1.0, 0.1)
+    assert ledger.pause(silent=True) == 1
+
+
+def test_threads_that_wait_at_the_same_time_lose_that_time_once():
+    clock = Clock()
+    ledger = Ledger(clock)
+    for until, waited in ((0.5, 0.1), (0.6, 0.6), (0.9, 0.4), (2.0, 0.05)):
+        clock.now = until
+        ledger.wait(waited)
+    assert ledger.waited == pytest.approx(0.9 + 0.05)
+
+
+# --- a store ---
+
+
 def test_a_process_that_waits_for_a_processor_finds_no_store_slow(monkeypatch):
     """Each tick of the thread that waits comes late there; the store answers after five of them."""
     answered = threading.Event()
     wait, ticks = threading.Event.wait, []
 
     def late_wait(self: threading.Event, timeout: float | None = None) -> bool:
-        if timeout != remote._TICK_SECONDS:
+        if timeout != tier._TICK_SECONDS:
             return wait(self, timeout)
         ticks.append(timeout)
         if len(ticks) == 5:
@@ -87,22 +171,18 @@ def test_a_process_that_waits_for_a_processor_finds_no_store_slow(monkeypatch):
         time.sleep(0.1)
         return False
 
-    stores, tier, _ = stores_with(get=lambda _: answered.wait(LONG) and None)
-    monkeypatch.setattr(remote, "ANSWER_SECONDS", 0.2)  # of which five ticks are the half
+    stores, asked, _ = stores_with(get=lambda _: answered.wait(LONG) and None)
+    monkeypatch.setattr(tier, "_FIRST_SECONDS", 0.25)  # of which five ticks are the half
     monkeypatch.setattr(threading.Event, "wait", late_wait)
     assert stores.get("object", "k") is None
-    assert (tier.left, tier.failures) == (1.0, 0)
-
-
-@pytest.fixture
-def patient(monkeypatch) -> None:
-    for name in ("ANSWER_SECONDS", "_MOST_WAITED_SECONDS"):
-        monkeypatch.setattr(remote, name, LONG)
+    assert (asked.ledger.pauses, asked.counts["failures"]) == (0, 0)
 
 
 @pytest.mark.takes_seconds
-def test_once_a_store_is_left_alone_nobody_waits_for_it_any_more(patient, silence):
-    stores, tier, scripted = stores_with(get=silence)
+def test_once_a_store_is_left_alone_nobody_waits_for_it_any_more(monkeypatch, silence):
+    for name in ("ANSWER_SECONDS", "_FIRST_SECONDS"):
+        monkeypatch.setattr(tier, name, LONG)
+    stores, asked, scripted = stores_with(get=silence)
     waiting = [threading.Thread(target=stores.get, args=("object", str(n))) for n in range(4)]
     for thread in waiting:
         thread.start()
@@ -110,42 +190,87 @@ def test_once_a_store_is_left_alone_nobody_waits_for_it_any_more(patient, silenc
         time.sleep(0.01)
     scripted._acts["get"] = fails_late(0.0)
     with pytest.warns(RtcompileWarning, match="left alone") as warned:
-        tier.ask("get", "object/k")
+        asked.ask("get", "object/k")
     for thread in waiting:
         thread.join(LONG / 2)
         assert not thread.is_alive()
     assert len(warned) == 1
 
 
-def test_threads_that_wait_at_the_same_time_lose_that_time_once():
-    _, tier, _ = stores_with()
-    for until, waited in ((0.5, 0.1), (0.6, 0.6), (0.9, 0.4), (2.0, 0.05)):
-        tier.spend(until, waited)
-    assert tier.left == pytest.approx(1.0 - 0.9 - 0.05)
+def test_a_store_that_dies_in_the_middle_costs_one_wait_and_answers_again(monkeypatch, silence):
+    """No build waits for the probes after 1, 2, 4, … seconds."""
+    stores, asked, scripted = stores_with(get=lambda _: None)
+    clock = asked._clock
+    stores.get("object", "k")
+    scripted._acts["get"] = silence
+    monkeypatch.setattr(tier, "ANSWER_SECONDS", 0.1)
+    with pytest.warns(RtcompileWarning, match=r"left alone for 1 s: no answer in 0\.25 s"):
+        stores.get("object", "k")
+    lost = asked.ledger.waited
+    assert lost < 1.0
+    probed_at = []
+    for second in range(1, 40):
+        clock.now = 1000.0 + second
+        count = len(scripted.asked)
+        assert stores.get("object", "k") is None
+        if asked._probe is not None:
+            asked._probe.join()
+            asked._probe = None
+        if len(scripted.asked) > count:
+            probed_at.append(second)
+    assert probed_at == [1, 3, 7, 15, 31]
+    assert asked.ledger.waited == lost
+    scripted._acts["get"] = lambda _: b"again"
+    clock.now += 60.0
+    asked.ask("get", "object/k")
+    asked._probe.join()
+    assert asked.ask("get", "object/k") == b"again"
 
 
-def test_an_answer_is_waited_for_as_long_as_is_left(monkeypatch, silence):
-    monkeypatch.setattr(remote, "ANSWER_SECONDS", LONG)
-    stores, tier, _ = stores_with(get=silence)
-    tier.spend(time.monotonic(), 0.8)
-    with pytest.warns(RtcompileWarning, match=r"from now on: no answer in 0\.2"):
+def test_every_pause_is_a_line_in_the_log(capsys, monkeypatch):
+    monkeypatch.setenv("RTCOMPILE_LOG", "info")
+    _, asked, _ = stores_with(get=fails_late(0.0))
+    with pytest.warns(RtcompileWarning) as warned:
+        asked.ask("get", "object/k")
+    asked._clock.now += 1.0
+    asked.ask("get", "object/k")
+    asked._probe.join()
+    lines = [line for line in capsys.readouterr().err.splitlines() if "left alone" in line]
+    assert (["1 s" in lines[0], "2 s" in lines[1]], len(warned)) == ([True, True], 1)
+
+
+@pytest.mark.parametrize("answer", [5, "text", [b"bytes"], True, {"a": 1}])
+def test_an_answer_of_another_type_is_a_miss(answer):
+    stores, asked, _ = stores_with(get=lambda _: answer)
+    with pytest.warns(RtcompileWarning, match="not with bytes"):
+        assert stores.get("object", "k") is None
+    assert asked.open
+
+
+def too_deep(_: object) -> None:
+    raise RecursionError("maximum recursion depth exceeded")
+
+
+def test_an_answer_that_cannot_be_parsed_fails_no_build():
+    stores, _, _ = stores_with(get=too_deep)
+    with pytest.warns(RtcompileWarning, match="recursion"):
         assert stores.get("object", "k") is None
 
 
-def test_a_store_that_was_silent_for_a_while_is_used_again(monkeypatch, silence):
-    monkeypatch.setattr(remote, "ANSWER_SECONDS", 0.2)
-    monkeypatch.setattr(remote, "_CLOSED_SECONDS", 0.0)
-    stores, _, scripted = stores_with(get=silence)
-    with pytest.warns(RtcompileWarning, match="for a minute"):
-        stores.get("object", "k")
-    scripted._acts["get"] = lambda _: None
-    stores.get("object", "k")
-    assert scripted.asked == ["get", "get"]
+def test_a_bad_entry_is_a_miss_and_not_the_end_of_the_store():
+    def bad(_: object) -> None:
+        raise BadEntryError("it is a folder")
+
+    stores, asked, scripted = stores_with(get=bad)
+    with pytest.warns(RtcompileWarning, match="it is a folder"):
+        assert stores.get("object", "k") is None
+    assert stores.get("object", "l") is None
+    assert (asked.open, scripted.asked, asked.counts["refused"]) == (True, ["get"] * 2, 2)
 
 
 def test_a_lease_that_cannot_be_given_back_is_tried_once(monkeypatch):
     stores, _, scripted = stores_with(
-        acquire=lambda *_: "ours", renew=fails_late(2 * remote.PROMPT_SECONDS)
+        create=lambda *_: True, replace=fails_late(tier.ANSWER_SECONDS)
     )
     leases = [stores.lease(str(n), lambda: None) for n in range(3)]
     with warnings.catch_warnings(record=True) as warned:
@@ -153,7 +278,7 @@ def test_a_lease_that_cannot_be_given_back_is_tried_once(monkeypatch):
         for lease in leases:
             assert isinstance(lease, Lease)
             lease.end(False)
-    assert scripted.asked == ["acquire"] * 3 + ["renew"]
+    assert [act for act in scripted.asked if act != "get"] == ["create"] * 3 + ["replace"]
     assert len(warned) == 1
 
 
@@ -161,8 +286,7 @@ def test_a_lease_that_cannot_be_given_back_is_tried_once(monkeypatch):
 
 
 def test_at_the_processs_end_nobody_waits_longer_than_builds_would(monkeypatch, silence):
-    monkeypatch.setattr(stores_of, "_FLUSH_SECONDS", LONG)
-    monkeypatch.setattr(remote, "_MOST_WAITED_SECONDS", 0.2)
+    monkeypatch.setattr(remote, "_FLUSH_SECONDS", LONG)
     stores, _, scripted = stores_with(put=silence)
     stores.push(lambda _: [("object", "k", b"code")], lambda _: None)
     while not scripted.asked:
@@ -173,28 +297,18 @@ def test_at_the_processs_end_nobody_waits_longer_than_builds_would(monkeypatch, 
     assert time.monotonic() - begin < LONG / 2
 
 
-def test_at_the_processs_end_slow_replies_count(monkeypatch):
-    monkeypatch.setattr(remote, "_MOST_WAITED_SECONDS", 0.4)
-    stores, _, scripted = stores_with(put=late(0.3))
-    stores.push(lambda _: [("object", str(n), b"code") for n in range(9)], lambda _: None)
-    stores.flush()
-    assert len(scripted.asked) <= 2
-
-
-def test_what_nobody_waits_for_may_be_slow(monkeypatch):
-    monkeypatch.setattr(remote, "_MOST_WAITED_SECONDS", 0.2)
-    stores, tier, scripted = stores_with(put=late(0.15))
+def test_what_nobody_waits_for_may_be_slow():
+    stores, asked, scripted = stores_with(put=late(0.15))
     stores.push(lambda _: [("object", str(n), b"code") for n in range(4)], lambda _: None)
     assert stores.flush(LONG)
-    assert (scripted.asked, tier.written) == (["put"] * 4, 4)
+    assert (scripted.asked, asked.counts["written"], asked.ledger.waited) == (["put"] * 4, 4, 0.0)
 
 
-def test_a_whole_cache_is_fetched_from_a_slow_store(monkeypatch, tmp_path):
-    monkeypatch.setattr(remote, "_MOST_WAITED_SECONDS", 0.2)
+def test_a_whole_cache_is_fetched_from_a_slow_store(tmp_path):
     names = [(str(n), 1) for n in range(4)]
     stores, _, scripted = stores_with(get=late(0.15), listing=lambda _: iter(names))
     pull(stores, Folder(str(tmp_path)))
-    assert scripted.asked == ["listing", *["get"] * 4]
+    assert scripted.asked.count("get") == 8
 
 
 def test_where_no_thread_can_be_started_any_more_a_process_that_ends_asks_itself(monkeypatch):
@@ -202,6 +316,6 @@ def test_where_no_thread_can_be_started_any_more_a_process_that_ends_asks_itself
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     monkeypatch.setattr(threading.Thread, "start", none)
-    assert remote.within(1.0, lambda: "answer") == (None, 0.0, "there is no thread to ask it with")
+    assert tier.within(1.0, lambda: "answer") == (None, 0.0, "there is no thread to ask it with")
     monkeypatch.setattr(threading.main_thread(), "is_alive", lambda: False)
-    assert remote.within(1.0, lambda: "answer")[0] == "answer"
+    assert tier.within(1.0, lambda: "answer")[0] == "answer"

@@ -38,6 +38,9 @@ def test_redis_forgets_an_entry_after_its_time():
         store = open_store(server.address, RemoteSettings((), ttl=60.0))
         store.put("object/abc", b"bytes")
         assert 0 < store._redis.ttl("rtcompile:object/abc") <= 60
+        store._redis.expire("rtcompile:object/abc", 9)
+        store.get("object/abc")  # what is used stays
+        assert store._redis.ttl("rtcompile:object/abc") > 9
 
 
 @pytest.mark.needs_redis
@@ -128,14 +131,14 @@ def test_what_one_node_pushes_another_gets(address, key_file):
     other = remote(address, key_file)
     assert other.get("object", "k") == b"code"
     assert other.get("object", "another") is None
-    assert other.tiers[0].hits == 1
 
 
 def test_an_entry_of_another_key_is_not_used(address, key_file, tmp_path):
     stores = remote(address, key_file)
     pushed(stores, ("object", "k", b"code"))
-    entry = stores.tiers[0].store.get("object/k")
-    stores.tiers[0].store.put("object/swapped", entry)
+    place = stores.envelope.place
+    entry = stores.tiers[0].store.get(place("object", "k"))
+    stores.tiers[0].store.put(place("object", "swapped"), entry)
 
     with pytest.warns(RtcompileWarning, match="RTCOMPILE_REMOTE_KEY_FILE"):
         assert stores.get("object", "swapped") is None
@@ -158,22 +161,6 @@ def test_a_store_that_is_gone_costs_one_warning_and_no_second(key_file, harm):
     assert found == [None] * 50
     assert len(warned) == 1
     assert seconds < 10.0  # and not the most that is waited for an answer 50 times
-
-
-@pytest.mark.takes_seconds
-def test_a_slow_store_is_left_alone_before_it_took_a_second(key_file, tmp_path, monkeypatch):
-    stores = remote(f"file://{tmp_path}/s", key_file)
-    asked = []
-
-    def get(key: str) -> None:
-        asked.append(key)
-        time.sleep(0.3)
-
-    monkeypatch.setattr(stores.tiers[0].store, "get", get)
-    with pytest.warns(RtcompileWarning, match="from now on"):
-        assert not any(stores.get("object", str(number)) for number in range(50))
-
-    assert 0 < len(asked) * 0.3 < 1.0
 
 
 @pytest.mark.needs_redis

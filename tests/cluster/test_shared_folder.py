@@ -20,7 +20,7 @@ from rtcompile.doctor import checks
 from rtcompile.extras.cluster.folder_store import FolderStore
 from rtcompile.settings import Settings
 from rtcompile.store.remote import remote
-from rtcompile.store.shared import LeasesUnsupportedError, StoreError, holder
+from rtcompile.store.shared import BadEntryError, LeasesUnsupportedError, StoreError
 from tests import nodes, users
 
 TEAM, ONE, ANOTHER = 54330, 54331, 54332
@@ -125,26 +125,45 @@ def test_a_build_goes_on_in_silence_where_another_node_wins(on, tmp_path, monkey
 
 def test_of_two_nodes_that_find_a_lease_ended_one_takes_it_over(store, monkeypatch):
     faster = FolderStore(store.name[7:], group=False)
-    store.acquire("lease/k", "dead", -1.0)
-    read, others = store._read, ["faster"]
+    assert store.create("lease/k", b"dead", 10.0)
+    rename, others = os.rename, [b"faster"]
 
-    def between(key: str) -> bytes | None:
-        found = read(key)
+    def renamed(*given: str) -> None:
         while others:
-            assert faster.acquire("lease/k", others.pop(), 30.0) == "ours"
-        return found
+            assert faster.replace("lease/k", b"dead", others.pop(), 30.0)
+        rename(*given)
 
-    monkeypatch.setattr(store, "_read", between)
-    assert store.acquire("lease/k", "slower", 30.0) == "another's"
-    assert holder(faster.get("lease/k")) == "faster"
+    monkeypatch.setattr(os, "rename", renamed)
+    assert not store.replace("lease/k", b"dead", b"slower", 30.0)
+    assert faster.get("lease/k") == b"faster"
     assert os.listdir(f"{store.name[7:]}/lease") == ["k"]
 
 
-@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO])
-def test_a_folder_that_cannot_be_read_is_an_error(kept, monkeypatch, code):
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ELOOP, errno.EISDIR])
+def test_one_file_that_cannot_be_read_is_one_bad_entry(kept, monkeypatch, code):
     monkeypatch.setattr(os, "open", failing(os.open, code, "object/k"))
-    with pytest.raises(StoreError, match=f"object/k: {os.strerror(code)}"):
+    with pytest.raises(BadEntryError, match=f"object/k: {os.strerror(code)}"):
         kept.get("object/k")
+
+
+def test_a_store_that_cannot_be_read_at_all_is_an_error(kept, monkeypatch):
+    monkeypatch.setattr(os, "open", failing(os.open, errno.EIO, ""))
+    monkeypatch.setattr(os, "listdir", failing(os.listdir, errno.EIO, ""))
+    with pytest.raises(StoreError):
+        kept.get("object/k")
+
+
+def test_what_lies_in_an_entrys_place_is_no_matter(store):
+    top = Path(store.name[7:])
+    (top / "object").mkdir(parents=True)
+    (top / "object" / "folder").mkdir()
+    (top / "object" / "link").symlink_to("/etc/passwd")
+    os.mkfifo(top / "object" / "pipe")
+    with open(top / "object" / "large", "wb") as file:
+        file.truncate(3 << 30)
+    for name in ("folder", "link", "pipe", "large"):
+        with pytest.raises(BadEntryError):
+            store.get(f"object/{name}")
 
 
 def test_file_and_folder_are_on_the_disk_when_a_build_is_shared(store, monkeypatch):
@@ -158,7 +177,7 @@ def test_file_and_folder_are_on_the_disk_when_a_build_is_shared(store, monkeypat
     monkeypatch.setattr(os, "fsync", fsync)
     store.put("object/k", b"bytes")
     assert synced == [stat.S_IFREG, stat.S_IFDIR]
-    store.acquire("lease/k", "mine", 30.0)  # a build waits for this one
+    store.create("lease/k", b"mine", 30.0)  # a build waits for this one
     assert len(synced) == 2
 
 
@@ -186,7 +205,7 @@ def test_a_server_that_is_gone_costs_a_second_one_warning_and_no_build(on, tmp_p
     on("a", f"file://{tmp_path}/shared")
     stores = remote()
     begin = time.monotonic()
-    with pytest.warns(rtcompile.RtcompileWarning, match=r"no answer in 0\.75 s") as warned:
+    with pytest.warns(rtcompile.RtcompileWarning, match=r"no answer in 1 s") as warned:
         found = [stores.get("object", str(number)) for number in range(20)]
     assert time.monotonic() - begin < 20 * 0.75  # and not 20 times as long
     assert (found, len(warned)) == ([None] * 20, 1)
@@ -225,14 +244,14 @@ def test_two_users_of_a_group_read_and_replace_each_others_files(ground):
 
     def first() -> None:
         store.put("object/k", b"one's")
-        assert store.acquire("lease/k", "one", 0.0) == "ours"
+        assert store.create("lease/k", b"one", 10.0)
 
     def second() -> None:
         assert store.get("object/k") == b"one's"
         store.put("object/k", b"another's")
         store.put("manifest/k", b"another's")
-        assert store.acquire("lease/k", "another", 30.0) == "ours"
-        assert store.acquire("lease/k", "third", 30.0) == "another's"
+        assert store.replace("lease/k", b"one", b"another", 30.0)
+        assert not store.create("lease/k", b"third", 30.0)
 
     as_member(ONE, first)
     as_member(ANOTHER, second)
@@ -247,7 +266,7 @@ def test_without_the_setting_another_user_reads_nothing(ground):
     store = FolderStore(ground, group=False)
 
     def second() -> None:
-        with pytest.raises(StoreError, match="Permission denied"):
+        with pytest.raises((StoreError, BadEntryError), match="Permission denied"):
             store.get("object/k")
 
     as_member(ONE, lambda: store.put("object/k", b"one's"))
@@ -261,7 +280,7 @@ def _equal(found: object, wanted: object) -> None:
 def test_stores_without_links_say_that_they_give_no_leases(store, monkeypatch):
     monkeypatch.setattr(os, "link", failing(os.link, errno.EOPNOTSUPP, ""))
     with pytest.raises(LeasesUnsupportedError):
-        store.acquire("lease/k", "t", 1.0)
+        store.create("lease/k", b"t", 1.0)
 
 
 @pytest.mark.parametrize("address", ["", "redis://127.0.0.1:1/0"], ids=["none", "redis"])

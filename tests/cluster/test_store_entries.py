@@ -11,14 +11,16 @@ import pytest
 pytest.importorskip("zstandard")
 
 from rtcompile.errors import InvalidRequest
+from rtcompile.store import envelope as envelopes
 from rtcompile.store import shared as stores
+from rtcompile.store.envelope import Envelope, read_keys
 from rtcompile.store.remote import Remote
-from rtcompile.store.shared import BadEntryError, Envelope, RemoteSettings, read_key
-from tests.nodes import KEY
+from rtcompile.store.shared import BadEntryError, RemoteSettings
+from tests.nodes import KEY, pushed
 
 
 def test_nothing_that_was_tampered_with_is_opened():
-    envelope = Envelope(KEY)
+    envelope = of(KEY)
     entry = envelope.seal("object", "k1", b"code" * 100)
     chance = random.Random(5)
     accepted = 0
@@ -33,13 +35,17 @@ def test_nothing_that_was_tampered_with_is_opened():
         ("manifest", "k1", entry),
         ("object", "k1", entry[:-1]),
         ("object", "k1", b""),
-        ("object", "k1", Envelope(KEY[::-1]).seal("object", "k1", b"code")),
-        ("object", "k1", Envelope(None).seal("object", "k1", b"code")),
+        ("object", "k1", of(KEY[::-1]).seal("object", "k1", b"code")),
+        ("object", "k1", Envelope().seal("object", "k1", b"code")),
     ]:
         with pytest.raises(BadEntryError):
             envelope.open(kind, key, data)
     assert accepted == 0
     assert envelope.open("object", "k1", entry) == b"code" * 100
+
+
+def of(secret: bytes) -> Envelope:
+    return Envelope([envelopes._Secret(secret)])
 
 
 @pytest.mark.parametrize("states_its_size", [True, False])
@@ -49,12 +55,13 @@ def test_an_entry_is_not_decompressed_to_more_than_its_kind_can_have(
 ):
     import zstandard
 
-    envelope = Envelope(KEY)
-    compressor = zstandard.ZstdCompressor(write_content_size=states_its_size)
-    with monkeypatch.context() as patch:  # as somebody with the key seals it
-        patch.setattr(zstandard, "ZstdCompressor", lambda *_, **__: compressor)
-        entry = envelope.seal(kind, "k", bytes(1001 if states_its_size else 1000))
     monkeypatch.setitem(stores.MOST_BYTES, kind, 1000)
+    compressor = zstandard.ZstdCompressor(write_content_size=states_its_size)
+    envelope = of(KEY)
+    size = 1001 if states_its_size else 1000
+    bomb = envelopes._SIZE.pack(size) + compressor.compress(bytes(size))
+    signature = envelope.keys[0].sign(envelopes._signed(kind, "k", bomb))
+    entry = envelopes._MAGIC + signature + bomb
 
     with pytest.raises(BadEntryError, match="larger than any"):
         envelope.open(kind, "k", entry)
@@ -66,7 +73,7 @@ def test_what_no_node_would_take_is_not_written(address, monkeypatch):
     remote = Remote(RemoteSettings((address,), unsigned=True))
 
     assert not remote.put(remote.tiers[0], [("object", "k", bytes(1001))])
-    assert remote.tiers[0].store.get("object/k") is None
+    assert remote.get("object", "k") is None
     assert remote.put(remote.tiers[0], [("object", "k", bytes(1000))])
 
 
@@ -85,7 +92,7 @@ def test_a_key_file_that_is_no_secret_is_rejected(tmp_path, mode, data, what):
         path.chmod(mode)
 
     with pytest.raises(InvalidRequest, match=what):
-        read_key(str(path))
+        read_keys(str(path))
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root has files of root's")
@@ -94,15 +101,56 @@ def test_a_key_file_of_roots_may_be_the_groups_to_read(tmp_path, monkeypatch):
     path.write_bytes(KEY)
     path.chmod(0o440)
     with pytest.raises(InvalidRequest, match="chmod 600"):
-        read_key(str(path))
+        read_keys(str(path))
     monkeypatch.setattr(os, "getuid", lambda: 1000)
-    assert read_key(str(path)) == KEY
+    assert read_keys(str(path))
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
 def test_a_key_file_of_another_users_is_rejected(key_file, monkeypatch):
     os.chown(key_file, 1234, 1234)
     with pytest.raises(InvalidRequest, match="belongs to user 1234, neither to 0"):
-        read_key(key_file)
+        read_keys(key_file)
     monkeypatch.setattr(os, "getuid", lambda: 1234)
-    assert read_key(key_file) == KEY
+    assert read_keys(key_file)
+
+
+def test_a_key_is_replaced_without_a_miss(tmp_path, address):
+    old, new = KEY, KEY[::-1]
+    path = tmp_path / "keys"
+
+    def node(*keys: bytes) -> Remote:
+        path.write_bytes(b"\n".join(keys) + b"\n")
+        path.chmod(0o600)
+        return Remote(RemoteSettings((address,), key_file=str(path)))
+
+    pushed(node(old), ("object", "before", b"code"))
+    pushed(node(new, old), ("object", "after", b"code"))
+    for each in (node(new, old), node(old, new)):
+        assert [each.get("object", name) for name in ("before", "after")] == [b"code"] * 2
+    assert node(new).get("object", "before") is None
+
+
+def test_who_only_reads_can_forge_nothing(tmp_path, address):
+    pytest.importorskip("cryptography")
+    private, public = envelopes.new_key(pair=True)
+    made = {}
+    for name, text, mode in (("private", private, 0o600), ("public", public, 0o644)):
+        (tmp_path / name).write_bytes(text)
+        (tmp_path / name).chmod(mode)
+        made[name] = Remote(RemoteSettings((address,), key_file=str(tmp_path / name)))
+    pushed(made["private"], ("object", "k", b"code"))
+    reader = made["public"]
+    assert reader.get("object", "k") == b"code"
+    assert not reader.writes
+    sealed = made["private"].envelope.seal("object", "k", b"code")
+    for forged in (
+        sealed[:-1] + b"x",
+        Envelope().seal("object", "k", b"evil"),
+        of(public).seal("object", "k", b"e"),
+    ):
+        with pytest.raises(BadEntryError):
+            reader.envelope.open("object", "k", forged)
+    (tmp_path / "private").chmod(0o644)
+    with pytest.raises(InvalidRequest, match="chmod 600"):
+        read_keys(str(tmp_path / "private"))

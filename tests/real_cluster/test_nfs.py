@@ -38,9 +38,9 @@ printed["remembered"] = plain("k")
 printed["found"] = two.get("object/k").decode()
 one.put("object/k", b"others")
 printed["replaced"] = two.get("object/k").decode()
-printed["lease"] = [one.acquire("lease/k", "1", 9.0), two.acquire("lease/k", "2", 9.0)]
-one.release("lease/k", "1")
-printed["released"] = two.acquire("lease/k", "2", 9.0)
+printed["lease"] = [one.create("lease/k", b"1", 9.0), two.create("lease/k", b"2", 9.0)]
+one.replace("lease/k", b"1", None, 9.0)
+printed["released"] = two.create("lease/k", b"2", 9.0)
 
 folder = Path("/mnt/homes")
 folder.mkdir()

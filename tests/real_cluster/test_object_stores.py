@@ -12,7 +12,7 @@ import rtcompile
 from rtcompile.doctor import checks
 from rtcompile.settings import Settings
 from rtcompile.store.remote import remote
-from rtcompile.store.shared import LeasesUnsupportedError, SharedStore, open_store
+from rtcompile.store.shared import BadEntryError, LeasesUnsupportedError, SharedStore, open_store
 from tests import nodes, servers
 
 
@@ -86,51 +86,41 @@ def test_what_was_put_is_got_and_listed(store: SharedStore):
     assert store.get("object/abc") is None
 
 
-def test_one_of_two_gets_the_lease_until_it_is_released(store: SharedStore):
-    assert store.acquire("lease/k", "mine", 30.0) == "ours"
-    assert store.acquire("lease/k", "theirs", 30.0) == "another's"
-    store.release("lease/k", "mine")
-    assert store.acquire("lease/k", "theirs", 30.0) == "ours"
+def test_of_two_one_creates_and_only_what_is_known_is_replaced(store: SharedStore):
+    assert store.create("lease/k", b"mine", 30.0)
+    assert not store.create("lease/k", b"theirs", 30.0)
+    assert not store.replace("lease/k", b"other", b"theirs", 30.0)
+    assert store.replace("lease/k", b"mine", b"again", 30.0)
+    assert store.get("lease/k") == b"again"
+    assert store.replace("lease/k", b"again", None, 30.0)
+    assert store.create("lease/k", b"theirs", 30.0)
 
 
-def test_a_lease_that_ended_is_taken_over(store: SharedStore):
-    assert store.acquire("lease/old", "mine", -1.0) == "ours"
-    assert store.acquire("lease/old", "theirs", 30.0) == "ours"
-
-
-def test_of_two_that_find_a_lease_ended_one_takes_it_over(store: SharedStore, monkeypatch):
+def test_of_two_that_take_a_lease_over_one_gets_it(store: SharedStore, monkeypatch):
     faster = open_store(store.name)
-    assert store.acquire("lease/old", "dead", -1.0) == "ours"
+    assert store.create("lease/old", b"dead", 10.0)
     held = store._held  # type: ignore[attr-defined]
 
     def between(key: str) -> object:
         found = held(key)
-        assert faster.acquire(key, "faster", 30.0) == "ours"
+        assert faster.replace(key, b"dead", b"faster", 30.0)
         return found
 
     monkeypatch.setattr(store, "_held", between)
-    assert store.acquire("lease/old", "slower", 30.0) == "another's"
+    assert not store.replace("lease/old", b"dead", b"slower", 30.0)
 
 
-def test_a_lease_is_renewed_by_its_holder_alone(store: SharedStore):
-    assert store.acquire("lease/k", "mine", 1.0) == "ours"
-    store.renew("lease/k", "theirs", -1.0)
-    store.renew("lease/k", "mine", 60.0)
-    time.sleep(1.1)
-    assert store.acquire("lease/k", "theirs", 30.0) == "another's"
-
-
-def test_a_lease_that_was_abandoned_delays_nobody(store: SharedStore):
-    assert store.acquire("lease/quick", "mine", 30.0) == "ours"
-    store.renew("lease/quick", "mine", 30.0, abandon=True)
-    assert [store.acquire("lease/quick", each, 30.0) for each in ("a", "b")] == ["abandoned"] * 2
+def test_what_is_larger_than_an_entry_can_be_is_not_read(store: SharedStore):
+    store.put("f/lease/k", b"x" * (1 << 20))
+    with pytest.raises(BadEntryError, match="1048576 bytes"):
+        store.get("f/lease/k")
 
 
 def test_a_store_that_ignores_conditions_is_used_without_leases(careless: SharedStore):
     careless.put("object/abc", b"bytes")
     assert careless.get("object/abc") == b"bytes"
     with pytest.raises(LeasesUnsupportedError, match="ignores conditions"):
-        careless.acquire("lease/k", "mine", 30.0)
+        careless.create("lease/k", b"mine", 30.0)
 
 
 def test_nodes_share_builds(store: SharedStore, on):

@@ -17,8 +17,11 @@ import pytest
 pytest.importorskip("zstandard")
 
 import rtcompile
-from rtcompile.store.remote import Remote, Tier, remote
-from rtcompile.store.shared import Envelope, RemoteSettings
+from rtcompile.store import envelope as envelopes
+from rtcompile.store.envelope import Envelope
+from rtcompile.store.remote import Remote, remote
+from rtcompile.store.shared import RemoteSettings
+from rtcompile.store.tier import Tier
 from tests import nodes, servers
 from tests.trials.record import record, times
 
@@ -50,9 +53,13 @@ def swapped(chance: random.Random, entries: dict[str, bytes]) -> tuple[str, byte
 
 
 def forged(chance: random.Random, entries: dict[str, bytes]) -> tuple[str, bytes]:
-    name = chance.choice([*entries])
-    key = chance.choice([None, chance.randbytes(32), nodes.KEY[:-1]])
-    return name, Envelope(key).seal(*name.split("/"), b"another's code")
+    place = chance.choice([*entries])
+    secret = chance.choice([None, chance.randbytes(32), nodes.KEY[:-1]])
+    return place, of(secret).seal(*place.split("/")[1:], b"another's code")
+
+
+def of(secret: bytes | None) -> Envelope:
+    return Envelope([] if secret is None else [envelopes._Secret(secret)])
 
 
 HARMS: list[Harm] = [flipped, cut, longer, swapped, forged]
@@ -63,9 +70,9 @@ def test_nothing_of_a_stranger_is_taken_from_a_store(tmp_path: Path) -> None:
     settings = RemoteSettings((f"file://{tmp_path}/shared",), key_file=nodes.key_file(tmp_path))
     stores = Remote(settings)
     (tier,) = stores.tiers
-    envelope = Envelope(nodes.KEY)
+    envelope = of(nodes.KEY)
     entries = {
-        f"{kind}/{number}": envelope.seal(kind, str(number), chance.randbytes(200))
+        envelope.place(kind, str(number)): envelope.seal(kind, str(number), chance.randbytes(200))
         for kind in ("object", "manifest")
         for number in range(8)
     }
@@ -73,9 +80,9 @@ def test_nothing_of_a_stranger_is_taken_from_a_store(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for _ in range(times(500, 10_000)):
-            name, data = chance.choice(HARMS)(chance, entries)
-            tier.store = Held({name: data})  # type: ignore[assignment]
-            accepted += stores.get(*name.split("/")) is not None
+            place, data = chance.choice(HARMS)(chance, entries)
+            tier.store = Held({place: data})  # type: ignore[assignment]
+            accepted += stores.get(*place.split("/")[1:]) is not None
     record(
         "entry of a shared store changed, cut, swapped, replayed or forged",
         times(500, 10_000),

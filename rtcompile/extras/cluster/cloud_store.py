@@ -15,14 +15,12 @@ from obstore.store import from_url
 from rtcompile.store.shared import (
     ANSWER_SECONDS,
     CONNECT_SECONDS,
-    Claim,
+    BadEntryError,
     LeasesUnsupportedError,
     StoreError,
-    encode_lease,
     errors_of_stores,
     first_line,
-    has_expired,
-    holder,
+    most_bytes,
     without_password,
 )
 
@@ -54,7 +52,10 @@ class CloudStore:
     @_errors()
     def get(self, key: str) -> bytes | None:
         try:
-            return bytes(obstore.get(self._store, key).bytes())
+            found = obstore.get(self._store, key)
+            if found.meta["size"] > most_bytes(key):
+                raise BadEntryError(f"{key}: it has {found.meta['size']} bytes")
+            return bytes(found.bytes())
         except (NotFoundError, FileNotFoundError) as error:
             if any(code in str(error) for code in _NO_BUCKET):
                 raise StoreError(first_line(error)) from None
@@ -65,7 +66,7 @@ class CloudStore:
         obstore.put(self._store, key, data, use_multipart=False)
 
     @_errors()
-    def acquire(self, key: str, token: str, seconds: float) -> Claim:
+    def create(self, key: str, data: bytes, seconds: float) -> bool:  # noqa: ARG002  # it forgets nothing
         if self._leases is None:
             self._leases = self._keeps_conditions()
         if not self._leases:
@@ -73,29 +74,24 @@ class CloudStore:
                 f"{self.name} ignores conditions (If-None-Match): without leases two nodes may "
                 "build the same at once"
             )
-        if self._create(key, encode_lease(token, seconds)):
-            return "ours"
-        held, version = self._held(key)
-        if held is not None and has_expired(held):
-            taken = self._replace(key, encode_lease(token, seconds), version)
-            return "ours" if taken else "another's"
-        return "abandoned" if holder(held) == "" else "another's"
+        return self._create(key, data)
 
     @_errors()
-    def renew(self, key: str, token: str, seconds: float, *, abandon: bool = False) -> None:
+    def replace(self, key: str, before: bytes, data: bytes | None, seconds: float) -> bool:  # noqa: ARG002
         held, version = self._held(key)
-        if holder(held) == token:
-            self._replace(key, encode_lease("" if abandon else token, seconds), version)
-
-    @_errors()
-    def release(self, key: str, token: str) -> None:
-        if holder(self.get(key)) == token:
+        if held != before:
+            return False
+        if data is None:
             self.delete(key)
+            return True
+        return self._replace(key, data, version)
 
     def _held(self, key: str) -> tuple[bytes | None, dict[str, str]]:
         """Return a lease and which version of its object that is."""
         try:
             found = obstore.get(self._store, key)
+            if found.meta["size"] > most_bytes(key):
+                return None, {}
             version = {name: found.meta[name] for name in ("e_tag", "version")}
             return bytes(found.bytes()), {name: tag for name, tag in version.items() if tag}
         except (NotFoundError, FileNotFoundError):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from rtcompile.errors import InvalidRequest
 from rtcompile.files import sealed
 from rtcompile.store import manifests
 from rtcompile.store.folder import Folder
-from rtcompile.store.remote import Remote, Tier
+from rtcompile.store.manifests import Page
+from rtcompile.store.remote import Entry, Remote, Tier
 from rtcompile.store.shared import RemoteSettings, first_line, listing
 
 _OBJECTS, _MANIFESTS = ("objects", "object"), ("portable", "manifest")
@@ -54,19 +55,31 @@ def push(stores: Remote, folder: Folder) -> list[Copied]:
 
 def _push(stores: Remote, tier: Tier, folder: Folder) -> Copied:
     copied = there = 0
-    for key, own in _manifests(folder):
+    own = dict(_manifests(folder))
+    before = _pages(stores, "manifest", [*own], tier)
+    for key, manifest in own.items():
         if not tier.open:
-            continue
-        before = stores.get("manifest", key, tier, waiting=False)
-        known = manifests.objects_of(key, before) if before is not None else []
-        new = [each for each in manifests.objects_of(key, own) if each not in known]
-        entries = [("object", each, folder.read(_OBJECTS[0], each)) for each in new]
-        found = [(kind, name, data) for kind, name, data in entries if data is not None]
-        if not found:  # all there already, or evicted here
-            there += not new
-        elif stores.put(tier, [*found, ("manifest", key, manifests.merged(key, own, before))]):
-            copied += 1
+            break
+        page = before.get(key)
+        known = manifests.one_by_one(key, page.manifest) if page is not None else {}
+        entries: list[Entry] = []
+        for each, alone in manifests.one_by_one(key, manifest).items():
+            data = folder.read(_OBJECTS[0], each)
+            if each in known or data is None:  # or evicted here
+                there += each in known
+                continue
+            entries.append(("object", each, Page(key, alone, {each: data}).packed(each)))
+        if entries:
+            merged = manifests.merged(key, manifest, page.manifest if page is not None else None)
+            whole = Page(key, merged, page.objects if page is not None else {})
+            copied += stores.put(tier, [*entries, ("manifest", key, whole.packed(key))])
     return Copied(tier.store.name, copied, there, tier.problem)
+
+
+def _pages(stores: Remote, kind: str, keys: Sequence[str], tier: Tier) -> dict[str, Page]:
+    found = stores.get_many(kind, keys, tier)
+    pages = {key: Page.unpacked(key, data) for key, data in found.items()}
+    return {key: page for key, page in pages.items() if page is not None}
 
 
 def _manifests(folder: Folder) -> Iterator[tuple[str, bytes]]:
@@ -91,26 +104,35 @@ def pull(stores: Remote, folder: Folder) -> list[Copied]:
 
 def _pull(stores: Remote, tier: Tier, folder: Folder) -> Copied:
     copied = there = 0
-    try:
-        keys = [key for key, _ in listing(tier.store, "manifest")]
-    except Exception as error:  # noqa: BLE001  # a store's client may raise anything
-        return Copied(tier.store.name, 0, 0, first_line(error))
-    for key in keys:
-        manifest = stores.get("manifest", key, tier, waiting=False)
-        if manifest is None:
-            continue
-        own = folder.read(_MANIFESTS[0], key)
-        known = manifests.objects_of(key, own) if own is not None else []
-        wanted = [each for each in manifests.objects_of(key, manifest) if each not in known]
-        got = {each: stores.get("object", each, tier, waiting=False) for each in wanted}
-        whole = {each: data for each, data in got.items() if _is_object(each, data)}
-        for each, data in whole.items():
-            folder.publish(_OBJECTS[0], each, data or b"")
-        if whole:
-            folder.publish(_MANIFESTS[0], key, manifests.merged(key, manifest, own))
-        copied += bool(whole)
-        there += not wanted
+    for kind in ("manifest", "object"):
+        try:
+            keys = [key for key, _ in _listing(stores, tier, kind)]
+        except Exception as error:  # noqa: BLE001  # a store's client may raise anything
+            return Copied(tier.store.name, 0, 0, first_line(error))
+        for page in _pages(stores, kind, keys, tier).values():
+            new, old = keep(page, folder)
+            copied, there = copied + new, there + old
     return Copied(tier.store.name, copied, there, tier.problem)
+
+
+def keep(page: Page, folder: Folder) -> tuple[int, int]:
+    """Write a page's objects to the local cache; return how many are new, and how many were there."""
+    own = folder.read(_MANIFESTS[0], page.question)
+    known = manifests.objects_of(page.question, own) if own is not None else []
+    new = {each: data for each, data in page.objects.items() if each not in known}
+    whole = {each: data for each, data in new.items() if _is_object(each, data)}
+    for each, data in whole.items():
+        folder.publish(_OBJECTS[0], each, data)
+    if whole:
+        merged = manifests.merged(page.question, page.manifest, own)
+        folder.publish(_MANIFESTS[0], page.question, merged)
+    return len(whole), len(page.objects) - len(new)
+
+
+def _listing(stores: Remote, tier: Tier, kind: str) -> Iterator[tuple[str, int]]:
+    """Yield name and size of a store's entries, those of keys for reading too."""
+    for signer in stores.envelope.keys:
+        yield from listing(tier.store, f"{signer.fingerprint}/{kind}")
 
 
 def _is_object(key: str, data: bytes | None) -> bool:
@@ -123,10 +145,16 @@ def kept(stores: Remote) -> list[Kept]:
     for tier in stores.tiers:
         name = tier.store.name
         try:
-            builds = list(listing(tier.store, "manifest"))
-            objects = list(listing(tier.store, "object"))
+            builds = list(_listing(stores, tier, "manifest"))
+            objects = list(_listing(stores, tier, "object"))
         except Exception as error:  # noqa: BLE001  # a store's client may raise anything
             found.append(Kept(name, problem=first_line(error)))
         else:
-            found.append(Kept(name, len(objects), sum(size for _, size in [*builds, *objects])))
+            found.append(
+                Kept(
+                    name,
+                    max(len(builds), len(objects)),
+                    sum(size for _, size in [*builds, *objects]),
+                )
+            )
     return found

@@ -2,7 +2,7 @@
 
 What a network file system does is expected. A file that was replaced, or removed, or that another
 node holds (ESTALE, ENOENT, EBUSY) is a miss, whether it was to be read or to be written. A file
-that was not there a moment ago is looked for anew.
+that was not there a moment ago is looked for anew. One that cannot be read is one bad entry.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 
 from rtcompile.store.shared import (
-    Claim,
+    BadEntryError,
     LeasesUnsupportedError,
-    encode_lease,
     errors_of_stores,
-    has_expired,
-    holder,
+    first_line,
+    most_bytes,
 )
 
 # Another node replaced, removed or holds the file.
@@ -40,45 +40,59 @@ class FolderStore:
 
     @_errors()
     def get(self, key: str) -> bytes | None:
-        return self._read(key)
+        try:
+            return self._read(self._place(key), most_bytes(key))
+        except OSError as error:
+            if os.path.isdir(self._path) or error.errno == errno.EACCES:
+                os.listdir(self._path)  # raises if the store itself cannot be read
+                raise BadEntryError(first_line(error)) from None
+            raise
 
     @_errors()
     def put(self, key: str, data: bytes) -> None:
         self._write(key, data)
 
     @_errors()
-    def acquire(self, key: str, token: str, seconds: float) -> Claim:
+    def create(self, key: str, data: bytes, seconds: float) -> bool:  # noqa: ARG002  # it forgets nothing
         path = self._place(key)
-        mine = f"{path}.{token}"
+        mine = f"{path}.{secrets.token_hex(8)}.tmp"
         try:
             self._make_folder(os.path.dirname(path))
             # link() is atomic on NFS too, where O_EXCL and flock are unreliable.
-            self._create(mine, encode_lease(token, seconds), durable=False)
+            self._create(mine, data, durable=False)
             try:
-                for _ in range(2):
-                    try:
-                        os.link(mine, path)
-                        return "ours"
-                    except FileExistsError:
-                        held = self._read(key)
-                        if held is None or not has_expired(held):
-                            return "abandoned" if holder(held) == "" else "another's"
-                        self._remove_ended(key, f"{key}.{token}.ended")
+                os.link(mine, path)
             finally:
                 _discard(mine)
+        except FileExistsError:
+            return False
         except OSError as error:
             raise LeasesUnsupportedError(f"{path}: {error.strerror or error}") from None
-        return "another's"
+        return True
 
     @_errors()
-    def renew(self, key: str, token: str, seconds: float, *, abandon: bool = False) -> None:
-        if holder(self._read(key)) == token:
-            self._write(key, encode_lease("" if abandon else token, seconds), durable=False)
-
-    @_errors()
-    def release(self, key: str, token: str) -> None:
-        if holder(self._read(key)) == token:
-            _discard(self._place(key))
+    def replace(self, key: str, before: bytes, data: bytes | None, seconds: float) -> bool:  # noqa: ARG002
+        """Move the file aside first: of two nodes one does it, and looks at what it moved."""
+        path = self._place(key)
+        aside = f"{path}.{secrets.token_hex(8)}.tmp"
+        try:
+            os.rename(path, aside)
+        except OSError as error:
+            if error.errno in _LOST:
+                return False
+            raise
+        try:
+            is_same = self._read(aside) == before
+            if not is_same or data is not None:
+                again = aside if not is_same else f"{aside}.tmp"
+                if is_same:
+                    self._create(again, data or b"", durable=False)
+                with suppress(FileExistsError):
+                    os.link(again, path)
+                _discard(again)
+            return is_same
+        finally:
+            _discard(aside)
 
     @_errors()
     def delete(self, key: str) -> None:
@@ -94,29 +108,21 @@ class FolderStore:
     def clock(self, key: str) -> float:
         return os.stat(self._place(key)).st_mtime
 
-    def _remove_ended(self, key: str, aside: str) -> None:
-        """Remove a lease that has ended, but not one that another node took meanwhile."""
-        path, moved = self._place(key), self._place(aside)
-        with suppress(FileNotFoundError):  # another node removes it
-            os.rename(path, moved)
-            if not has_expired(self._read(aside) or b""):
-                with suppress(FileExistsError):
-                    os.link(moved, path)
-            _discard(moved)
-
     # --- files ---------------------------------------------------------------------------
 
     def _place(self, key: str) -> str:
         return os.path.join(self._path, *key.split("/"))
 
-    def _read(self, key: str) -> bytes | None:
-        path = self._place(key)
+    def _read(self, path: str, most: int = 1 << 20) -> bytes | None:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         for _ in range(2):
             try:
                 self._look_anew(os.path.dirname(path))
                 with open(os.open(path, flags), "rb") as file:
-                    return file.read()
+                    status = os.fstat(file.fileno())
+                    if not stat.S_ISREG(status.st_mode) or status.st_size > most:
+                        raise BadEntryError(f"{path}: no file of at most {most} bytes")
+                    return file.read(most)
             except OSError as error:
                 if error.errno not in _LOST:
                     raise
@@ -129,7 +135,9 @@ class FolderStore:
         try:
             _open_folder(folder)
         except FileNotFoundError:  # which may be remembered, too
-            for above in (os.path.dirname(self._path), self._path, folder):
+            below = os.path.relpath(folder, self._path).split(os.sep)
+            chain = [os.path.join(self._path, *below[:count]) for count in range(len(below) + 1)]
+            for above in (os.path.dirname(self._path), *chain):
                 _open_folder(above)
 
     def _write(self, key: str, data: bytes, *, durable: bool = True) -> None:

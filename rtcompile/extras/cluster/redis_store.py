@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import redis
@@ -13,57 +14,92 @@ from redis.retry import Retry
 from rtcompile.store.shared import (
     ANSWER_SECONDS,
     CONNECT_SECONDS,
-    Claim,
+    BadEntryError,
     errors_of_stores,
+    most_bytes,
     without_password,
 )
 
-_ABANDONED = b"abandoned"
-_RENEW = (
-    "if redis.call('get', KEYS[1]) == ARGV[1] then "
-    "return redis.call('set', KEYS[1], ARGV[2], 'px', ARGV[3]) end"
+# Keep a value, or nothing, where another value lies.
+_REPLACE = (
+    "if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end "
+    "if ARGV[2] == '' then redis.call('del', KEYS[1]) "
+    "else redis.call('set', KEYS[1], ARGV[2], 'px', ARGV[3]) end return 1"
 )
-_RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end"
+# The parameters of redis-py by which a connection tells its client's name and version.
+_GREETINGS = ["driver_info"] if find_spec("redis.driver_info") else ["lib_name", "lib_version"]
 _errors = partial(errors_of_stores, redis.RedisError, OSError, ValueError)
 
 
 class RedisStore:
     """The client; each method is one command, or one script where a condition is checked first."""
 
-    def __init__(self, address: str, ttl: float) -> None:
+    def __init__(self, address: str, ttl: float, *, renews: bool = True) -> None:
         self.name = without_password(address)
-        self._ttl = round(ttl)
+        self._ttl, self._renews = round(ttl), renews
         self._redis: Any = redis.Redis.from_url(
             address,
             socket_connect_timeout=CONNECT_SECONDS,
             socket_timeout=ANSWER_SECONDS,
             retry=Retry(NoBackoff(), 0),
             retry_on_error=[],
+            # Without a greeting, which old servers do not know, a connection costs no round trips.
+            protocol=2,
+            **dict.fromkeys(_GREETINGS),
         )
 
     @_errors()
     def get(self, key: str) -> bytes | None:
-        found: bytes | None = self._redis.get(_redis_key(key))
+        return _entry(key, self._read([key])[0])
+
+    @_errors()
+    def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Return what is under each key, in one request; None for an entry that cannot be used."""
+        found: list[bytes | None] = []
+        for key, answer in zip(keys, self._read(keys), strict=True):
+            try:
+                found.append(_entry(key, answer))
+            except BadEntryError:
+                found.append(None)
         return found
+
+    def _read(self, keys: Sequence[str]) -> list[object]:
+        """Read as many bytes as entries may have; one that is used expires as late as a new one."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.getrange(_redis_key(key), 0, most_bytes(key))
+            for key in keys if self._renews else ():
+                if "/lease/" not in key:
+                    pipe.expire(_redis_key(key), self._ttl)
+            answers: list[object] = pipe.execute(raise_on_error=False)
+        return answers[: len(keys)]
 
     @_errors()
     def put(self, key: str, data: bytes) -> None:
         self._redis.set(_redis_key(key), data, ex=self._ttl)
 
     @_errors()
-    def acquire(self, key: str, token: str, seconds: float) -> Claim:
-        if self._redis.set(_redis_key(key), token, nx=True, px=round(seconds * 1000)):
-            return "ours"
-        return "abandoned" if self._redis.get(_redis_key(key)) == _ABANDONED else "another's"
+    def add(self, counts: Mapping[str, float]) -> None:
+        """Add a process's counts to those of the whole fleet."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            for name, number in counts.items():
+                pipe.hincrbyfloat(_redis_key("metrics"), name, number)
+            pipe.execute()
 
     @_errors()
-    def renew(self, key: str, token: str, seconds: float, *, abandon: bool = False) -> None:
-        left = _ABANDONED if abandon else token
-        self._redis.eval(_RENEW, 1, _redis_key(key), token, left, round(seconds * 1000))
+    def totals(self) -> dict[str, float]:
+        """Return the counts of the whole fleet."""
+        found = self._redis.hgetall(_redis_key("metrics"))
+        return {name.decode(): float(number) for name, number in found.items()}
 
     @_errors()
-    def release(self, key: str, token: str) -> None:
-        self._redis.eval(_RELEASE, 1, _redis_key(key), token)
+    def create(self, key: str, data: bytes, seconds: float) -> bool:
+        return bool(self._redis.set(_redis_key(key), data, nx=True, px=round(seconds * 1000)))
+
+    @_errors()
+    def replace(self, key: str, before: bytes, data: bytes | None, seconds: float) -> bool:
+        arguments = (before, data or b"", round(seconds * 1000))
+        return bool(self._redis.eval(_REPLACE, 1, _redis_key(key), *arguments) == 1)
 
     @_errors()
     def delete(self, key: str) -> None:
@@ -72,7 +108,7 @@ class RedisStore:
     def listing(self, kind: str) -> Iterator[tuple[str, int]]:
         with _errors():
             for key in self._redis.scan_iter(match=_redis_key(f"{kind}/*"), count=1000):
-                yield key.decode().partition("/")[2], self._redis.strlen(key)
+                yield key.decode().rpartition("/")[2], self._redis.strlen(key)
 
     @_errors()
     def clock(self, key: str) -> float:  # noqa: ARG002  # the port's signature
@@ -82,3 +118,15 @@ class RedisStore:
 
 def _redis_key(key: str) -> str:
     return f"rtcompile:{key}"
+
+
+def _entry(key: str, answer: object) -> bytes | None:
+    if isinstance(answer, redis.ResponseError) and "WRONGTYPE" in str(answer):
+        raise BadEntryError(f"{key}: {answer}")
+    if isinstance(answer, Exception):
+        raise answer
+    if not isinstance(answer, bytes):
+        raise BadEntryError(f"{key}: the server answered with {type(answer).__name__}")
+    if len(answer) > most_bytes(key):
+        raise BadEntryError(f"{key}: it has more than {most_bytes(key)} bytes")
+    return answer or None

@@ -25,7 +25,8 @@ def in_folder(address: str, settings: RemoteSettings) -> SharedStore:
 
 def in_redis(address: str, settings: RemoteSettings) -> SharedStore:
     """Return the store of a ``redis://``, ``rediss://`` or ``unix://`` address."""
-    store: SharedStore = _module("redis_store").RedisStore(address, settings.ttl)
+    module, renews = _module("redis_store"), settings.mode == "rw"
+    store: SharedStore = module.RedisStore(address, settings.ttl, renews=renews)
     return store
 
 

@@ -1,0 +1,293 @@
+"""One shared store: what waiting for it cost this process and what it spared, and when it is asked.
+
+A store is asked as long as it spared more than it cost, with a second to begin with. One that gives no
+answer, or costs more than it spares, is paused for 1, 2, 4 … 60 seconds. Nobody waits to learn whether
+a silent one answers again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from rtcompile import logs
+from rtcompile.errors import RtcompileWarning
+from rtcompile.store.shared import (
+    ANSWER_SECONDS,
+    BadEntryError,
+    LeasesUnsupportedError,
+    SharedStore,
+    first_line,
+)
+
+_FIRST_SECONDS = 1.0  # that a store may cost before it spared anything; for its first answer too
+_LEAST_PATIENCE = 0.25
+_TRIAL_SECONDS = 0.5  # that one may cost which was paused because it cost too much
+# The part of the compilers' time by which a process may be longer for stores that have nothing yet.
+_PART_COMPILED = 0.5
+_LEAST_PAUSE, _MOST_PAUSE = 1.0, 60.0
+_NOT_WRITTEN_SECONDS = 60.0  # for which one that refuses to write is only read
+_BACKGROUND_SECONDS = 5.0  # for an answer that no build waits for
+_TICK_SECONDS = 0.02
+_MOST_INTERVALS = 64  # that are told apart; waits come nearly in the order of their ends
+
+_ACTS = {"put": "write", "put_many": "write", "create": "write", "replace": "write"}
+
+_T = TypeVar("_T")
+
+
+class Ledger:
+    """What builds waited for a store, what its hits spared them, and the pauses that follow. Pure."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.waited = self.spared = self.compiled = 0.0  # seconds
+        self.has_answered = False
+        self.pauses = 0
+        self._forgiven = 0.0  # costs that no longer count
+        self._intervals: list[tuple[float, float]] = []  # from and to when threads waited
+        self._resumes_at = 0.0
+        self._next_pause = _LEAST_PAUSE
+        self.is_silent = False  # whether the pause is for want of an answer
+
+    @property
+    def balance(self) -> float:
+        """The seconds for which builds may still wait."""
+        earned = _FIRST_SECONDS + self.spared + _PART_COMPILED * self.compiled + self._forgiven
+        return earned - self.waited
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether builds go on without the store now."""
+        return self._clock() < self._resumes_at
+
+    def patience(self) -> float:
+        """Return how long a build waits for the next answer."""
+        most = ANSWER_SECONDS if self.has_answered else _FIRST_SECONDS
+        return max(_LEAST_PATIENCE, min(most, self.balance))
+
+    def wait(self, seconds: float) -> None:
+        """Count that a thread waited until now; what threads wait at the same time counts once."""
+        now = self._clock()
+        before = sum(end - begin for begin, end in self._intervals)
+        merged: list[tuple[float, float]] = []
+        for begin, end in sorted([*self._intervals, (now - seconds, now)]):
+            if merged and begin <= merged[-1][1]:
+                begin, last = merged.pop()
+                end = max(end, last)
+            merged.append((begin, end))
+        self.waited += sum(end - begin for begin, end in merged) - before
+        self._intervals = merged[-_MOST_INTERVALS:]
+
+    def hit(self, compiled: float, waited: float) -> None:
+        """Count a hit that spared `compiled` seconds; waiting for what is there is no cost."""
+        self.spared += compiled
+        self._forgiven += waited + max(0.0, -self.balance)
+        self._next_pause = _LEAST_PAUSE
+
+    def pause(self, silent: bool) -> float:
+        """Begin a pause, each twice as long as the last one; return its seconds."""
+        seconds, self._next_pause = self._next_pause, min(2 * self._next_pause, _MOST_PAUSE)
+        self._resumes_at = self._clock() + seconds
+        self.is_silent = silent
+        self.pauses += 1
+        return seconds
+
+    def try_again(self) -> None:
+        """Let builds wait a little for a store again that had cost too much."""
+        self.is_silent = False
+        self._forgiven += max(0.0, _TRIAL_SECONDS - self.balance)
+
+
+class Tier:
+    """One store, the counts of this process, and what it cost."""
+
+    def __init__(self, store: SharedStore, clock: Callable[[], float] = time.monotonic) -> None:
+        self.store = store
+        self.ledger = Ledger(clock)
+        self.counts: Counter[str] = Counter()
+        self.problem = ""  # the last one, "" if there was none
+        # `.waits_anyway`: for another node's build, so slow answers do not count; `.waited`: seconds.
+        self.this_thread = threading.local()
+        self._clock = clock
+        self._not_written_until = 0.0
+        self._guard = threading.Lock()
+        self._probe: threading.Thread | None = None
+        self._has_warned = False
+
+    @property
+    def open(self) -> bool:
+        """Whether it answers, as far as is known: one that costs too much is still written to."""
+        return not self.ledger.is_silent
+
+    @property
+    def writable(self) -> bool:
+        """Whether it is to be written to now: one that is full, or forbids it, can still be read."""
+        return self.open and self._clock() >= self._not_written_until
+
+    def ask(self, method: str, *given: Any, waiting: bool = True) -> Any:
+        """Return what a method of the store returns, True if that is None; None if it does not answer.
+
+        The answer of "get" for a key that is missing is None. A caller that is `waiting` waits as long
+        as the store is worth it, and no longer once another thread finds that it does not respond.
+        A store that refuses to write is still read, and one that refuses to delete loses nothing.
+        """
+        act = _ACTS.get(method, "read" if method.startswith("get") else "remove")
+        if not self._may_ask(waiting) or (act == "write" and not self.writable):
+            return None
+        question = partial(getattr(self.store, method), *given)
+        seconds = self.ledger.patience() if waiting else _BACKGROUND_SECONDS
+        self.counts["requests"] += 1
+        try:
+            answer, took, problem = within(seconds, question, lambda: self.open)
+        except BadEntryError as error:
+            self.refused(f"{given[0] if given else ''}: {error}")
+            return None
+        with self._guard:
+            if act == "read":
+                parts = answer if isinstance(answer, list) else [answer]
+                self.counts["bytes_read"] += sum(len(p) for p in parts if isinstance(p, bytes))
+            if waiting:
+                self._count(took, problem)
+            self._judge(problem, took, act, waiting)
+        return True if answer is None and act != "read" and not problem else answer
+
+    def _count(self, took: float, problem: str) -> None:
+        self.this_thread.waited = self.waited_here() + took
+        if problem or not getattr(self.this_thread, "waits_anyway", False):
+            self.ledger.wait(took)
+
+    def _may_ask(self, waiting: bool) -> bool:
+        ledger = self.ledger
+        with self._guard:
+            if not ledger.is_silent:
+                if ledger.is_paused:
+                    return not waiting
+                if waiting and ledger.balance <= 0:
+                    ledger.try_again()
+                return True
+            if ledger.is_paused or (self._probe is not None and self._probe.is_alive()):
+                return False
+            self._probe = threading.Thread(target=self._try, name="rtcompile-probe", daemon=True)
+            with suppress(RuntimeError):  # at the process's end there are no more threads
+                self._probe.start()
+            return False
+
+    def _try(self) -> None:
+        """Ask a silent store for anything, while builds go on without it."""
+        _, _, problem = within(ANSWER_SECONDS, lambda: self.store.get("probe/none"))
+        with self._guard:
+            if problem:
+                self._pause(problem, silent=True)
+            else:
+                self.ledger.is_silent = False
+                logs.note(f"shared store {self.store.name} answers again")
+
+    def _judge(self, problem: str, took: float, act: str, waiting: bool) -> None:
+        """Pause the store after a missing or too costly answer; the first is warned of."""
+        ledger = self.ledger
+        if not self.open:  # another thread found it so
+            return
+        ledger.has_answered = ledger.has_answered or not problem
+        if problem and (act == "read" or took >= ANSWER_SECONDS / 2):
+            self._pause(problem, silent=True)
+        elif problem and act == "write":
+            self._not_written_until = self._clock() + _NOT_WRITTEN_SECONDS
+            self._fail(problem, f"is not written to for a minute: {problem}")
+        elif waiting and ledger.balance <= 0 and not ledger.is_paused:
+            text = f"its answers cost {ledger.waited:.1f} s and spared {ledger.spared:.1f} s"
+            self._pause(text, silent=False)
+
+    def _pause(self, why: str, *, silent: bool) -> None:
+        seconds = self.ledger.pause(silent)
+        self._fail(why, f"is left alone for {seconds:.0f} s: {why}")
+
+    def waited_here(self) -> float:
+        """Return the seconds that this thread ever waited for the store."""
+        return float(getattr(self.this_thread, "waited", 0.0))
+
+    def hit(self, milliseconds: float, waited: float) -> None:
+        """Count a hit, which a compiler took so long to make."""
+        with self._guard:
+            self.counts["hits"] += 1
+            self.ledger.hit(milliseconds / 1e3, waited)
+
+    def refused(self, problem: str) -> None:
+        """Count an entry that is not valid, with a warning for the first."""
+        self.counts["refused"] += 1
+        self._fail(
+            f"an entry was refused: {problem}",
+            f"gave what is not used: {problem}. Do all nodes have the same key in "
+            "RTCOMPILE_REMOTE_KEY_FILE, and the same RTCOMPILE_REMOTE_UNSIGNED?",
+        )
+
+    def _fail(self, problem: str, what: str) -> None:
+        self.counts["failures"] += 1
+        self.problem = problem
+        logs.note(f"shared store {self.store.name} {what}")
+        if not self._has_warned:
+            self._has_warned = True
+            hint = (
+                ""
+                if what.endswith("?")
+                else ". Builds go on without it; `rtcompile doctor` tries it."
+            )
+            text = f"RTCOMPILE_REMOTE: {self.store.name} {what}{hint}"
+            warnings.warn(text, RtcompileWarning, stacklevel=2)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the counts of this process, and its seconds waited and spared."""
+        names = ("hits", "misses", "written", "refused", "failures", "requests")
+        found: dict[str, float] = {name: self.counts[name] for name in names}
+        found |= {name: self.counts[name] for name in ("bytes_read", "bytes_written")}
+        ledger = self.ledger
+        found |= {"pauses": ledger.pauses, "seconds_waited": round(ledger.waited, 3)}
+        return found | {"seconds_spared": round(ledger.spared, 3)}
+
+
+def within(
+    seconds: float, ask: Callable[[], _T], wanted: Callable[[], bool] = lambda: True
+) -> tuple[_T | None, float, str]:
+    """Return what `ask` returns in another thread, the seconds it took, and the text of its error.
+
+    A thread that gives no answer within `seconds`, or while the answer is `wanted`, is left behind.
+    Time is counted in ticks of this thread: a process that waits for a processor counts few of them,
+    and so does not find a store slow that answers at once.
+    """
+    done = threading.Event()
+    answers: list[_T] = []
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            answers.append(ask())
+        except Exception as error:  # noqa: BLE001  # a store's client may raise anything
+            errors.append(error)
+        done.set()
+
+    begin, ticks = time.monotonic(), 0
+    try:
+        threading.Thread(target=run, name="rtcompile-store", daemon=True).start()
+    except RuntimeError:
+        # From Python 3.12 on none is started at the process's end, which waits for a limited time.
+        if threading.main_thread().is_alive():
+            return None, 0.0, "there is no thread to ask it with"
+        run()
+    while not done.wait(_TICK_SECONDS):
+        ticks += 1
+        if (ticks + 1) * _TICK_SECONDS > seconds or not wanted():
+            break
+    took = min(time.monotonic() - begin, (ticks + 1) * _TICK_SECONDS)
+    if not done.is_set():
+        return None, took, f"no answer in {seconds:.2g} s"
+    for error in errors:
+        if isinstance(error, (LeasesUnsupportedError, BadEntryError)):
+            raise error
+        return None, took, first_line(error)
+    return answers[0], took, ""
