@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 
+from rtcompile.files import sealed
 from rtcompile.store.shared import (
     BadEntryError,
     LeasesUnsupportedError,
@@ -118,11 +119,14 @@ class FolderStore:
         for _ in range(2):
             try:
                 self._look_anew(os.path.dirname(path))
-                with open(os.open(path, flags), "rb") as file:
-                    status = os.fstat(file.fileno())
+                descriptor = os.open(path, flags)
+                try:
+                    status = os.fstat(descriptor)
                     if not stat.S_ISREG(status.st_mode) or status.st_size > most:
                         raise BadEntryError(f"{path}: no file of at most {most} bytes")
-                    return file.read(most)
+                    return sealed.contents(descriptor, status.st_size)
+                finally:
+                    os.close(descriptor)
             except OSError as error:
                 if error.errno not in _LOST:
                     raise
