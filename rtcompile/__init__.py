@@ -47,7 +47,11 @@ _NAMES = {
     "store.shared": "SharedStore",
 }
 # The clients of shared stores, by the scheme of an address: see `store.shared.open_store`.
-_CLIENTS = {"in_folder": "file", "in_redis": "redis rediss unix", "in_cloud": "s3 gs az"}
+_CLIENTS = {
+    "in_folder": "file",
+    "in_redis": "redis rediss unix valkey valkeys redis+cluster rediss+cluster redis+sentinel rediss+sentinel",
+    "in_cloud": "s3 gs az http https",
+}
 _STORES = {
     scheme: f"rtcompile.extras.cluster.stores:{client}"
     for client, schemes in _CLIENTS.items()

@@ -215,7 +215,7 @@ class Ahead(Batch):
         with build.running():
             return super()._look(build)
 
-    def _compiled(self, build: batch.Build) -> ObjectCode:
+    def _compiled(self, build: batch.Build) -> ObjectCode | None:
         assert isinstance(build, _Constructed)
         with build.running():
             try:

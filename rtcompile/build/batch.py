@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import secrets
 import threading
 import time
 from collections import Counter, deque
@@ -146,6 +147,7 @@ class Build:
     future: BuildFuture
     task: Task
     was_looked_for: bool = False
+    was_put_off: bool = False  # since another process or node was building it
 
     @cached_property
     def may_share(self) -> bool:
@@ -181,7 +183,12 @@ class Batch:
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.tasks = tasks
         self.futures = [BuildFuture() for _ in tasks]
-        self._unseen = deque(Build(*each) for each in zip(self.futures, tasks, strict=True))
+        builds = [Build(*each) for each in zip(self.futures, tasks, strict=True)]
+        self._is_shared = any(task.query.settings.remote for task in tasks)
+        # Nodes and ranks that ask for the same begin at different places.
+        first = secrets.randbelow(len(tasks)) if self._is_shared else 0
+        self._unseen = deque([*builds[first:], *builds[:first]])
+        self._put_off: deque[Build] = deque()
         self._seconds = 0.0  # of compiling a build, a moving average; 0 while it is unknown
         self._waiting: deque[Build] = deque()
         self._looking = threading.Lock()
@@ -199,7 +206,9 @@ class Batch:
         """Do all builds; from the first one that needs a compiler on, other threads help."""
         builds = self._next()
         if builds:
-            threads = _THREADS_PER_SLOT * pool.slots() + _THREADS_BESIDE
+            most = _THREADS_PER_SLOT * pool.slots() + _THREADS_BESIDE
+            # One that waits for its slot holds a lease that keeps other nodes from the same kernel.
+            threads = pool.slots() + 1 if self._is_shared else most
             start_threads(min(len(self._unseen), threads - 1), self._help)
             self._do(builds)
             self._help()
@@ -244,7 +253,7 @@ class Batch:
             build.was_looked_for = not build.task.query.request.link
             if not build.was_looked_for or build.future._run(partial(self._look, build)):
                 return build
-        return None
+        return self._put_off.popleft() if self._put_off else None
 
     def _look(self, build: Build) -> ObjectCode | None:
         return build.task.look()
@@ -254,16 +263,26 @@ class Batch:
             builds = self._do_together(builds)
         for build in builds:
             # All that may fail is inside `_run`, which sets the future; else its reader would wait for ever.
-            build.future._run(partial(self._compiled, build))
+            if build.future._run(partial(self._compiled, build)):
+                build.was_put_off = True
+                self._put_off.append(build)
+                continue
             future = build.future
             if future.done() and not future.cancelled() and future.exception() is None:
                 self._note(future.result())
 
-    def _compiled(self, build: Build) -> ObjectCode:
+    def _compiled(self, build: Build) -> ObjectCode | None:
+        """Return the code; None, the first time, if another process or node builds the same."""
         from rtcompile.compilers import pch  # takes 5 ms, which a batch of hits does not need
+        from rtcompile.store.locks import Busy
 
         pch.siblings.set(self._groups[build.task.group])
-        return planned.compile(build.task.query) if build.was_looked_for else build.task.build()
+        if not build.was_looked_for:
+            return build.task.build()
+        try:
+            return planned.compile(build.task.query, waits=build.was_put_off or not self.tasks)
+        except Busy:
+            return None
 
     def _do_together(self, builds: Sequence[Build]) -> Sequence[Build]:
         """Have one worker do builds; return the first that it did not, and let others do the rest."""

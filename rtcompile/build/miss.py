@@ -24,6 +24,7 @@ from rtcompile.request import command_lines
 from rtcompile.request.object_code import BuildInfo, ObjectCode
 from rtcompile.request.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
 from rtcompile.settings import Settings
+from rtcompile.store import locks
 from rtcompile.store.store import Store
 
 if TYPE_CHECKING:
@@ -40,9 +41,12 @@ class AnotherCapabilityError(Exception):
 
 
 def compile_once(
-    plan: Plan, settings: Settings, store: Store, *, confirmed: bool = False
+    plan: Plan, settings: Settings, store: Store, *, confirmed: bool = False, waits: bool = True
 ) -> ObjectCode:
-    """Build a plan in one process of this machine; its capability is checked unless `confirmed`."""
+    """Build a plan in one process of this machine; its capability is checked unless `confirmed`.
+
+    Raises `locks.Busy` where another process or node builds it, unless the caller `waits`.
+    """
     if not settings.jit:
         raise JitDisabled(store.why(plan.key_inputs) or "recompile=True asks for a compiler")
     shared = bool(settings.remote) and not settings.recompile
@@ -51,9 +55,11 @@ def compile_once(
     with (
         tracing.span("build", program=plan.request.name),
         store.building(
-            plan.key_inputs, settings.timeout, reads=_reads(plan) and not shared
+            plan.key_inputs, settings.timeout, reads=_reads(plan) and not shared, waits=waits
         ) as seconds_left,
     ):
+        if seconds_left == 0.0 and not waits:
+            raise locks.Busy
         found = None if settings.recompile else store.search(plan.key_inputs)
         if isinstance(found, ObjectCode):
             return found
@@ -68,7 +74,7 @@ def compile_once(
 
         if not shared:
             return build(seconds_left)
-        return sharing.find_or_build(plan.key_inputs, store, build, seconds_left)
+        return sharing.find_or_build(plan.key_inputs, store, build, seconds_left, waits=waits)
 
 
 def _too_late(plan: Plan, settings: Settings) -> CompileTimeout:

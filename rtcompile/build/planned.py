@@ -41,20 +41,23 @@ def search(query: Query) -> ObjectCode | None:
     return None if query.settings.recompile else _reported(query, _found)
 
 
-def compile(query: Query) -> ObjectCode:
-    """Return the code, which `search` did not find, from a compiler or a shared store."""
+def compile(query: Query, *, waits: bool = True) -> ObjectCode:
+    """Return the code, which `search` did not find, from a compiler or a shared store.
+
+    Raises `locks.Busy` where another process or node builds it, unless the caller `waits`.
+    """
     if query.quiet or not query.settings.progress or not is_watched():
-        return _taken_or_compiled(query)
+        return _taken_or_compiled(query, waits=waits)
     from rtcompile.build import progress
 
     with progress.first_run.waiting():
-        return _taken_or_compiled(query)
+        return _taken_or_compiled(query, waits=waits)
 
 
-def _taken_or_compiled(query: Query) -> ObjectCode:
+def _taken_or_compiled(query: Query, *, waits: bool) -> ObjectCode:
     ahead = lookup.builds_ahead
     code = None if ahead is None else ahead.take(query, waits=True)
-    code = _reported(query, _compiled) if code is None else code
+    code = _reported(query, partial(_compiled, waits=waits)) if code is None else code
     assert code is not None
     return code
 
@@ -250,7 +253,7 @@ def index(request: CompileRequest, capability: tuple[int, int] | None = None) ->
 # --- compiling -----------------------------------------------------------------------------------
 
 
-def _compiled(query: Query) -> ObjectCode:
+def _compiled(query: Query, *, waits: bool = True) -> ObjectCode:
     """Return the code of a request that no level has."""
     settings = query.settings
     store = Store.open(settings)
@@ -268,7 +271,8 @@ def _compiled(query: Query) -> ObjectCode:
         query.plan = miss.identified(decided, settings)
         try:
             # For a build ahead the program has not initialised the driver, and nothing here may.
-            code = miss.compile_once(query.plan, settings, store, confirmed=query.quiet)
+            confirmed = query.quiet
+            code = miss.compile_once(query.plan, settings, store, confirmed=confirmed, waits=waits)
         except miss.AnotherCapabilityError:
             decided = plan(query.request, settings, device.confirmed_compute_capability)
             query.plan = miss.identified(decided, settings)

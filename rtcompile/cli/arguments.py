@@ -92,12 +92,27 @@ _CACHE_ACTIONS = {
     "push": "copy what other machines can use to the shared stores (RTCOMPILE_REMOTE)",
     "pull": "copy what the shared stores hold into the cache",
     "sync": "pull, then push",
+    "key": "make, show or replace the key that signs entries of shared stores",
+    "metrics": "what shared stores cost and spared, as OpenMetrics text",
 }
 _OF_CACHE_ACTION = {
     "info": [_arg("--stats", "ask the shared stores what they hold, too")],
     "show": [_arg("key KEY", "an entry's key, its beginning, or a name")],
     "prune": [_arg("--size BYTES", "instead of the limit, '500M'")],
     "export": [_arg("path DIR", "the cache directory to fill")],
+    "pull": [
+        _arg("records RECORD", "only what rtcompile run --record wrote", nargs="*"),
+        _arg("--arch ARCH[,…]", "for these devices instead of the recorded one", **_SEVERAL),
+    ],
+    "key": [
+        _arg("what {new,show,rotate}", "write a new file; show fingerprints; sign by a new key"),
+        _arg("path FILE", "instead of RTCOMPILE_REMOTE_KEY_FILE", nargs="?"),
+        _arg("--pair", "Ed25519: a private key for who builds, FILE.pub for who reads"),
+    ],
+    "metrics": [
+        _arg("-o --output FILE", "write it there, as for node_exporter's textfile collector"),
+        _arg("--fleet", "the counts of all nodes, which Redis keeps"),
+    ],
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from argparse import Namespace
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from rtcompile.build import planned
 from rtcompile.cli import output
 from rtcompile.cli.output import requests
 from rtcompile.errors import InvalidRequest, JitDisabled
+from rtcompile.files import sealed
 from rtcompile.files.sealed import UntrustedError
 from rtcompile.inspect.report import report
 from rtcompile.settings import Settings
@@ -60,8 +62,8 @@ def run(given: Namespace) -> int:
                 f"{count} files copied to {given.path}; RTCOMPILE_CACHE_DIR={given.path} uses them"
             )
         case _:
-            fields, text = _copy(given.action, settings, store)
-            code = 0 if fields["ok"] else 1
+            fields, text = _of_stores(given, settings, store)
+            code = 0 if fields.get("ok", True) else 1
     output.print_result(given, fields, text)
     return code
 
@@ -92,6 +94,9 @@ def _info(given: Namespace, settings: Settings, store: Store) -> tuple[dict[str,
         "precompiled_bytes": sum(precompiled),
         **(usage._asdict() if usage else {}),
     }
+    from rtcompile.store import metrics
+
+    fields["levels"] = metrics.read(Folder(settings.cache_dir, writable=False))
     if given.stats:
         from rtcompile.extras.cluster import copying
 
@@ -107,6 +112,8 @@ def _info(given: Namespace, settings: Settings, store: Store) -> tuple[dict[str,
     if precompiled:
         size = output.human_size(sum(precompiled))
         lines.append(f"{len(precompiled)} precompiled headers, {size}")
+    for name, counts in fields["levels"].items():
+        lines.append(f"{name}: {metrics.line(counts)}")
     for level in fields.get("stores", ()):
         contents = f"{level['builds']} builds, {output.human_size(level['size'])}"
         lines.append(f"{level['store']}: {level['problem'] or contents}")
@@ -165,6 +172,99 @@ def _copy(action: str, settings: Settings, store: Store) -> tuple[dict[str, Any]
     stores_done = [{"direction": direction, **each._asdict()} for direction, each in done]
     ok = not any(each.problem for _, each in done)
     return {"ok": ok, "stores": stores_done}, "\n".join(lines)
+
+
+def _of_stores(given: Namespace, settings: Settings, store: Store) -> tuple[dict[str, Any], str]:
+    """Do what concerns shared stores."""
+    match given.action:
+        case "key":
+            return _key(given)
+        case "metrics":
+            return _metrics(given, settings)
+        case "pull" if given.records:
+            return _pull_records(given)
+    return _copy(given.action, settings, store)
+
+
+def _pull_records(given: Namespace) -> tuple[dict[str, Any], str]:
+    from rtcompile.build import prefetch
+    from rtcompile.extras.cluster import copying
+    from rtcompile.extras.record import recording, warming
+
+    stores = copying.stores()
+    came = there = missing = 0
+    for path in given.records:
+        with warming.requests(recording.read(path), tuple(given.arch or ())) as wanted:
+            counts = prefetch.fetch(stores, [each.request for each in wanted])
+        came, there, missing = came + counts[0], there + counts[1], missing + counts[2]
+    problem = "; ".join(tier.problem for tier in stores.tiers if tier.problem)
+    fields = {"fetched": came, "there": there, "missing": missing, "problem": problem}
+    text = f"{came} builds fetched, {there} there already, {missing} that no store has"
+    return {"ok": not problem, **fields}, f"{text}; {problem}" if problem else text
+
+
+def _key(given: Namespace) -> tuple[dict[str, Any], str]:
+    from rtcompile.store import envelope
+
+    path = os.path.expanduser(given.path or os.environ.get("RTCOMPILE_REMOTE_KEY_FILE", ""))
+    if not path:
+        raise InvalidRequest("which file? Give one, or set RTCOMPILE_REMOTE_KEY_FILE")
+    before = b""
+    if given.what != "new":
+        keys = envelope.read_keys(path)
+        with open(path, "rb") as file:
+            before = file.read().rstrip() + b"\n"
+        given.pair = given.pair or keys[0].kind == "ed25519"
+    if given.what != "show":
+        private, public = envelope.new_key(pair=given.pair)
+        for name, text, mode in ((path, private, 0o600), (f"{path}.pub", public, 0o644)):
+            if text and given.what == "new" and os.path.lexists(name):
+                raise InvalidRequest(
+                    f"{name} exists; `rtcompile cache key rotate` replaces its key"
+                )
+            if text:
+                old = before if name == path else _contents(name)
+                sealed.publish(name, text + old, mode=mode)
+        keys = envelope.read_keys(path)
+    shown = [{"kind": key.kind, "fingerprint": key.fingerprint, "signs": False} for key in keys]
+    shown[0]["signs"] = keys[0].can_sign
+    lines = [f"{path}:"]
+    lines += [
+        f"  {k['fingerprint']} {k['kind']}{', signs' if k['signs'] else ', reads'}" for k in shown
+    ]
+    if given.what == "rotate":
+        lines.append(
+            "Copy it to all nodes. Nodes that do not have the new key yet miss what it signed; once all "
+            "entries of the old key are gone (RTCOMPILE_REMOTE_TTL), remove its line."
+        )
+    return {"file": path, "keys": shown}, "\n".join(lines)
+
+
+def _contents(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return b""
+
+
+def _metrics(given: Namespace, settings: Settings) -> tuple[dict[str, Any], str]:
+    from rtcompile.extras.cluster import copying
+    from rtcompile.store import metrics
+
+    if given.fleet:
+        counts = {
+            tier.store.name: tier.store.totals()
+            for tier in copying.stores().tiers
+            if hasattr(tier.store, "totals")
+        }
+    else:
+        counts = metrics.read(Folder(settings.cache_dir))
+    text = metrics.as_openmetrics(counts)
+    if given.output:
+        sealed.publish(given.output, text.encode(), mode=0o644)
+        return {"file": given.output, "stores": counts}, f"{given.output} written"
+    return {"stores": counts}, text.rstrip("\n")
 
 
 def _fields(entry: Entry) -> dict[str, Any]:

@@ -72,6 +72,8 @@ VARIABLES = {
     "RTCOMPILE_REMOTE_KEY_FILE": "settings",
     "RTCOMPILE_REMOTE_MIN_SECONDS": "settings",
     "RTCOMPILE_REMOTE_MODE": "settings",
+    "RTCOMPILE_REMOTE_PREFETCH": "settings",
+    "RTCOMPILE_REMOTE_TOKEN": "settings",
     "RTCOMPILE_REMOTE_TTL": "settings",
     "RTCOMPILE_REMOTE_UNSIGNED": "settings",
     "RTCOMPILE_TIMEOUT": "settings",

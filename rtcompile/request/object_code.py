@@ -44,6 +44,8 @@ class BuildInfo(Value):
         Options that were changed, or that this compiler was not given, and why: a line each.
     compiled_in : float
         Milliseconds that the compiler took when the code was made, on whatever machine.
+    waited : float
+        Milliseconds of this call in which shared stores were waited for, and other nodes.
     """
 
     _fields = (
@@ -56,6 +58,7 @@ class BuildInfo(Value):
         "compiler",
         "notes",
         "compiled_in",
+        "waited",
     )
     __slots__ = ("_files", "_headers", *(name for name in _fields if name != "headers"))
 
@@ -67,6 +70,7 @@ class BuildInfo(Value):
     compiler: str
     notes: tuple[str, ...]
     compiled_in: float
+    waited: float
     _headers: tuple[Header, ...] | None
     _files: FileSet | None
 
@@ -81,6 +85,7 @@ class BuildInfo(Value):
         compiler: str = "",
         notes: tuple[str, ...] = (),
         compiled_in: float = 0.0,
+        waited: float = 0.0,
     ) -> None:
         set_ = object.__setattr__
         set_(self, "backend", backend)
@@ -94,6 +99,7 @@ class BuildInfo(Value):
         set_(self, "compiler", compiler)
         set_(self, "notes", notes)
         set_(self, "compiled_in", compiled_in)
+        set_(self, "waited", waited)
 
     @property
     def headers(self) -> tuple[Header, ...]:

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from rtcompile import logs
 from rtcompile.errors import RtcompileWarning
+from rtcompile.store.ending import Helper
+from rtcompile.store.locks import Busy as Busy
 from rtcompile.store.shared import BadEntryError, LeasesUnsupportedError
 
 if TYPE_CHECKING:
@@ -40,10 +42,6 @@ _PART_PAUSED = 0.05  # of a wait so far, until the next question: what waiting m
 _T = TypeVar("_T")
 
 
-class Busy(Exception):
-    """Another process builds the same, and the caller has other builds to do meanwhile."""
-
-
 class Clock(NamedTuple):
     """How time passes; tests have their own."""
 
@@ -54,8 +52,11 @@ class Clock(NamedTuple):
 class Lease:
     """The right to make a build for the whole cluster, held and renewed until it is given back."""
 
-    def __init__(self, tier: Tier, envelope: Envelope, key: str, program: str) -> None:
+    def __init__(
+        self, tier: Tier, envelope: Envelope, key: str, program: str, helper: Helper | None = None
+    ) -> None:
         self.tier = tier
+        self._helper = helper
         self.place = envelope.place("lease", key)
         self._envelope = envelope
         self.key = key
@@ -65,8 +66,14 @@ class Lease:
             "program": program,
         }
         self.data = self.written(is_abandoned=False)
+        self._made_at = time.monotonic()
         self._ended = threading.Event()
         self._guard = threading.Lock()
+
+    @property
+    def age(self) -> float:
+        """The seconds since the process began to ask for it."""
+        return time.monotonic() - self._made_at
 
     def written(self, *, is_abandoned: bool) -> bytes:
         """Return the lease as it is kept, as of now."""
@@ -74,7 +81,9 @@ class Lease:
         return self._envelope.seal("lease", self.key, json.dumps(fields).encode())
 
     def start(self) -> Lease:
-        """Renew it from now on."""
+        """Renew it from now on, and have it given back if this process ends without a word."""
+        if self._helper is not None:
+            self._helper.hold(self.place, self._fields["token"])
         threading.Thread(target=self._renew, name="rtcompile-lease", daemon=True).start()
         return self
 
@@ -94,6 +103,8 @@ class Lease:
             # In a store that does not answer it ends by itself; one that is full removes, but keeps nothing.
             if shared or not self._replace(self.written(is_abandoned=True)):
                 self._replace(None)
+            if self._helper is not None:
+                self._helper.release(self.place, self._fields["token"])
 
     def _replace(self, data: bytes | None) -> bool:
         """Put other data in the lease's place, while no build waits; say whether it is there."""
@@ -145,6 +156,7 @@ class Waiting:
 
     def __init__(self, envelope: Envelope, clock: Clock | None = None) -> None:
         self._envelope = envelope
+        self.helper = Helper()
         self._clock = clock or Clock()
         self.stalls = 0  # leases that were not renewed, in the life of this process
 
@@ -165,7 +177,7 @@ class Waiting:
         """
         now = self._clock.now
         deadline = now() + (_MOST_HELD_SECONDS if seconds is None else seconds)
-        lease = Lease(tier, self._envelope, key, program)
+        lease = Lease(tier, self._envelope, key, program, self.helper)
         sight = _Sight(now)
         pause = _LEAST_PAUSE
         try:
@@ -182,6 +194,7 @@ class Waiting:
                 # The random factor spreads the questions of many waiting nodes; the pause grows
                 # with time.
                 self._clock.sleep(pause * random.uniform(0.75, 1.25))  # noqa: S311
+                tier.this_thread.waited = tier.waited_here() + pause
                 pause = min(max(pause, sight.waited * _PART_PAUSED), _MOST_PAUSE)
         finally:
             tier.this_thread.waits_anyway = False

@@ -17,6 +17,11 @@ from functools import partial
 from rtcompile.errors import CompileError, CompilerCrashed, RtcompileWarning
 from rtcompile.files import sealed
 
+
+class Busy(Exception):
+    """Another thread, process or node builds the same, and the caller has other builds to do meanwhile."""
+
+
 MAX_WAIT_SECONDS = 900.0  # seconds to wait for another process's build, before building too
 
 TABLE = "table"  # the file of the locks of keys

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import queue
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -18,13 +20,16 @@ from functools import partial
 from typing import TypeVar
 
 from rtcompile.errors import InvalidRequest, RtcompileWarning
-from rtcompile.store import leases
+from rtcompile.settings import cache_dir
+from rtcompile.store import leases, metrics
 from rtcompile.store.envelope import Envelope, read_keys
-from rtcompile.store.folder import at_end
+from rtcompile.store.folder import Folder, at_end
 from rtcompile.store.leases import Lease, Waiting
 from rtcompile.store.shared import MOST_BYTES, BadEntryError, RemoteSettings, open_store
 from rtcompile.store.tier import Tier as Tier
 
+_SURE_SECONDS = 0.8  # between a look-up and a lease
+_REPORT_SECONDS = 30.0
 _AT_ONCE = 128  # keys of one request
 _CONNECTIONS = 16
 _FLUSH_SECONDS = 2.0  # at the process's end
@@ -48,6 +53,9 @@ class Remote:
         self._least_seconds = settings.min_seconds
         self.tiers = [Tier(open_store(address, settings)) for address in settings.addresses]
         self.waiting = Waiting(self.envelope)
+        self._reported: dict[Tier, dict[str, float]] = {}
+        self._reported_at = time.monotonic()
+        self._owner = os.getpid()
         self._pending: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._unfinished = 0
         self._progress = threading.Condition()
@@ -93,6 +101,10 @@ class Remote:
         with ThreadPoolExecutor(_CONNECTIONS) as threads:
             return [*threads.map(partial(tier.ask, "get", waiting=False), places)]
 
+    def waited_here(self) -> float:
+        """Return the seconds that this thread ever waited for stores and other nodes."""
+        return sum(tier.waited_here() for tier in self.tiers)
+
     def compiled(self, milliseconds: float) -> None:
         """Count what a compiler took for a build that no store had."""
         for tier in self.tiers:
@@ -131,7 +143,6 @@ class Remote:
                     target=self._write, name="rtcompile-push", daemon=True
                 )
                 self._writer.start()
-                at_end(self.flush)
         self._pending.put(task)
 
     def put(self, tier: Tier, entries: Sequence[Entry]) -> bool:
@@ -162,6 +173,8 @@ class Remote:
                 with self._progress:
                     self._unfinished -= 1
                     self._progress.notify_all()
+            if time.monotonic() - self._reported_at > _REPORT_SECONDS:
+                self.report()
 
     def flush(self, seconds: float | None = None) -> bool:
         """Wait until everything is written; return whether it is.
@@ -179,6 +192,33 @@ class Remote:
                 if most <= 0 or not self._progress.wait(most):
                     return not self._unfinished
         return True
+
+    def report(self) -> None:
+        """Add what was counted since the last report to the machine's counts, and to the fleet's."""
+        self._reported_at = time.monotonic()
+        more: dict[str, dict[str, float]] = {}
+        for tier in self.tiers:
+            now, before = tier.metrics(), self._reported.get(tier, {})
+            new = {name: count - before.get(name, 0) for name, count in now.items()}
+            if any(new.values()):
+                self._reported[tier] = now
+                more[tier.store.name] = new
+                if self.writes and hasattr(tier.store, "add") and tier.open:
+                    tier.ask("add", new, waiting=False)
+        if more:
+            with suppress(OSError):  # no counts are needed
+                metrics.add(Folder(cache_dir(os.environ)), more)
+
+    def end(self) -> None:
+        """Write what is left at the process's end, within limits, and end its helper."""
+        if os.getpid() == self._owner:
+            self.flush()
+            for tier in self.tiers:
+                if hasattr(tier.store, "flush") and tier.open:
+                    tier.ask("flush", waiting=False)
+            with suppress(RtcompileWarning):
+                self.report()
+            self.waiting.helper.close()
 
     # --- one build in the whole cluster ----------------------------------------------------
 
@@ -198,6 +238,8 @@ class Remote:
 
         lease = leases.of_levels(self.tiers if self.writes else [], take)
         if isinstance(lease, Lease):
+            if getattr(lease.tier.store, "asks_seldom", False) and lease.age < _SURE_SECONDS:
+                return lease  # who was before us gave it back a second after the build was there
             # If it was free because it was released just now, the build is in the store.
             found = look()
             if found is not None:
@@ -221,7 +263,10 @@ def remote() -> Remote | None:
                 settings = RemoteSettings.from_environ()
                 if settings.shares_nothing:
                     warnings.warn(f"{settings.shares_nothing}.", RtcompileWarning, stacklevel=2)
-                _opened[key] = Remote(settings) if settings.addresses else None
+                found = _opened[key] = Remote(settings) if settings.addresses else None
+                if found is not None:
+                    at_end(found.end)
+                    _prefetch()
             except InvalidRequest as error:
                 warnings.warn(f"{error}. Builds go on without it.", RtcompileWarning, stacklevel=2)
                 _opened[key] = None
@@ -231,9 +276,26 @@ def remote() -> Remote | None:
 _VARIABLES = ("RTCOMPILE_REMOTE", "RTCOMPILE_CACHE_SHARED")
 
 
+def _prefetch() -> None:
+    """Fetch what records name, in a process beside this one: once on each node and each change."""
+    records = os.environ.get("RTCOMPILE_REMOTE_PREFETCH", "").split(os.pathsep)
+    inner = {**os.environ, "RTCOMPILE_REMOTE_PREFETCH": ""}
+    command = [sys.executable, "-m", "rtcompile", "cache", "pull", *filter(None, records)]
+    if any(records):
+        with suppress(OSError):
+            nothing = subprocess.DEVNULL
+            process = subprocess.Popen(
+                command, env=inner, stdin=nothing, stdout=nothing, stderr=nothing
+            )
+            threading.Thread(target=process.wait, name="rtcompile-prefetch", daemon=True).start()
+
+
 def _after_fork() -> None:
     global _guard
     _guard = threading.Lock()
+    for stores in _opened.values():
+        if stores is not None:
+            stores.waiting.helper.forget()
     _opened.clear()
 
 

@@ -13,7 +13,7 @@ Nothing here is reached by a local hit.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,8 +22,8 @@ from rtcompile.request import key as admission
 from rtcompile.request import object_code
 from rtcompile.request.key import KeyInputs, digest, field
 from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.values import replace
 from rtcompile.store import leases, manifests
-from rtcompile.store.leases import Busy as Busy
 from rtcompile.store.manifests import ManifestEntry, Page
 from rtcompile.store.remote import Entry, Remote, remote
 
@@ -58,6 +58,21 @@ def find_or_build(
     stores = remote()
     if stores is None or not admission.may_travel(inputs):
         return build(seconds)
+    before = stores.waited_here()
+    code = _find_or_build(stores, inputs, store, build, seconds, waits=waits)
+    waited = (stores.waited_here() - before) * 1e3
+    return replace(code, build=replace(code.build, waited=waited))
+
+
+def _find_or_build(
+    stores: Remote,
+    inputs: KeyInputs,
+    store: Store,
+    build: Callable[[float | None], ObjectCode],
+    seconds: float | None,
+    *,
+    waits: bool,
+) -> ObjectCode:
     begin = time.monotonic()
     question = Question(stores, inputs, store)
     found = question.look()
@@ -88,6 +103,34 @@ def fetch(stores: Remote, inputs: KeyInputs, store: Store) -> ObjectCode | None:
     return Question(stores, inputs, store).look()
 
 
+def fetch_many(stores: Remote, wanted: Sequence[KeyInputs], store: Store) -> int:
+    """Write to the local cache what the stores have of many builds; return how many they have.
+
+    Pages come in requests of many keys at a time, and so do the objects that are not in them.
+    """
+    left = {inputs.portable_key(): inputs for inputs in wanted if admission.may_travel(inputs)}
+    found = 0
+    for tier in stores.tiers:
+        lone: dict[str, tuple[KeyInputs, ManifestEntry]] = {}
+        for key, data in stores.get_many("manifest", [*left], tier).items():
+            page, inputs = Page.unpacked(key, data), left[key]
+            for build in usable(inputs, page.manifest) if page is not None else ():
+                held = page.objects.get(build.object_key) if page is not None else None
+                if held is None:
+                    lone[build.object_key] = inputs, build
+                elif store.adopt(inputs, build, held) is not None:
+                    lone.pop(build.object_key, None)
+                    left.pop(key, None)
+                    found += 1
+                    break
+        for key, data in stores.get_many("object", [*lone], tier).items():
+            page, (inputs, build) = Page.unpacked(key, data), lone[key]
+            held = page.objects.get(key) if page is not None else None
+            if held is not None and store.adopt(inputs, build, held) is not None:
+                found += left.pop(inputs.portable_key(), None) is not None
+    return found
+
+
 class Question:
     """What is asked of the stores for one build, and what they said so far."""
 
@@ -95,6 +138,7 @@ class Question:
         self._stores, self._inputs, self._store = stores, inputs, store
         self._key = inputs.portable_key()
         self.lease_key = self._key  # or that of the build of the contents here, if it is known
+        self._was_asked = False  # a miss counts once, however long another node is waited for
         # The last page of each store and its key, which a build is added to, and the one before.
         self._last: dict[Tier, tuple[str, Page | None]] = {}
 
@@ -104,7 +148,7 @@ class Question:
             before = tier.waited_here()
             got = self._in(tier)
             if got is None:
-                tier.counts["misses"] += tier.open
+                tier.counts["misses"] += tier.open and not self._was_asked
                 continue
             build, obj = got
             tier.hit(obj.build.compiled_in, tier.waited_here() - before)
@@ -112,6 +156,7 @@ class Question:
                 above = self._stores.tiers[:at]
                 self._stores.push(partial(self.entries, build, obj), leases.nothing, above)
             return obj
+        self._was_asked = True
         return None
 
     def _in(self, tier: Tier) -> tuple[ManifestEntry, ObjectCode] | None:

@@ -1,15 +1,28 @@
-"""A store in S3, Google Cloud Storage or Azure, by obstore; a lease is an object only one can create."""
+"""A store in S3, Google Cloud Storage, Azure or WebDAV, by obstore.
+
+A lease is an object that only one client can create. Every request takes time and money there, so leases
+that ended are removed together, a second later; until then nobody else can have built the same.
+"""
 
 from __future__ import annotations
 
+import configparser
+import os
 import secrets
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PreconditionError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    NotFoundError,
+    NotSupportedError,
+    PreconditionError,
+)
 from obstore.store import from_url
 
 from rtcompile.store.shared import (
@@ -26,23 +39,35 @@ from rtcompile.store.shared import (
 
 # What S3, Azure and Google say if not the object, but all that it would lie in is missing.
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
+_REMOVED_SECONDS = 1.0
 _errors = partial(errors_of_stores, BaseError, OSError, ValueError)
 
 
 class CloudStore:
     """The client of an object store; an `anonymous` one looks for no credentials."""
 
-    def __init__(self, address: str, *, anonymous: bool) -> None:
+    asks_seldom = True  # a look-up right before a lease is not repeated after it
+
+    def __init__(self, address: str, *, anonymous: bool, token: str = "") -> None:
         self.name = without_password(address)
         self._leases: bool | None = None
+        self._guard = threading.Lock()
+        self._ended: list[str] = []  # leases to be removed
+        config: dict[str, Any] = {"skip_signature": True} if anonymous else {}
+        headers: dict[str, str] = {}
+        if address.startswith("s3://") and not anonymous:
+            config = _of_profile()
+        if address.startswith("http") and token:
+            headers["Authorization"] = f"Bearer {token}"
         try:
             self._store: Any = from_url(
                 address,
-                config={"skip_signature": True} if anonymous else None,
+                config=config or None,
                 client_options={
                     "connect_timeout": f"{round(CONNECT_SECONDS * 1000)}ms",
                     "timeout": f"{round(ANSWER_SECONDS * 1000)}ms",
                     "allow_http": True,
+                    **({"default_headers": headers} if headers else {}),
                 },
                 retry_config={"max_retries": 0},
             )
@@ -78,13 +103,31 @@ class CloudStore:
 
     @_errors()
     def replace(self, key: str, before: bytes, data: bytes | None, seconds: float) -> bool:  # noqa: ARG002
+        if data is None:
+            return self._remove_later(key)
         held, version = self._held(key)
         if held != before:
             return False
-        if data is None:
-            self.delete(key)
-            return True
         return self._replace(key, data, version)
+
+    def _remove_later(self, key: str) -> bool:
+        with self._guard:
+            self._ended.append(key)
+            if len(self._ended) == 1:
+                timer = threading.Timer(_REMOVED_SECONDS, self.flush)
+                timer.daemon = True
+                with suppress(RuntimeError):  # at the process's end there is a flush
+                    timer.start()
+        return True
+
+    def flush(self) -> None:
+        """Remove the leases that ended, in one request where the store has one for that."""
+        with self._guard:
+            ended, self._ended = self._ended, []
+        if ended:
+            # A failure is harmless, since leases are not believed for long.
+            with suppress(BaseError, OSError, ValueError):
+                obstore.delete(self._store, ended)
 
     def _held(self, key: str) -> tuple[bytes | None, dict[str, str]]:
         """Return a lease and which version of its object that is."""
@@ -117,6 +160,8 @@ class CloudStore:
         probe = f"probe/{secrets.token_hex(8)}"
         try:
             return self._create(probe, b"1") and not self._create(probe, b"2")
+        except (NotSupportedError, NotImplementedError):  # WebDAV has no such condition
+            return False
         finally:
             self.delete(probe)
 
@@ -134,3 +179,45 @@ class CloudStore:
     @_errors()
     def clock(self, key: str) -> float:
         return float(obstore.head(self._store, key)["last_modified"].timestamp())
+
+
+def _of_profile() -> dict[str, Any]:
+    """Return what AWS's files say of a profile, unless the environment has credentials itself.
+
+    obstore knows the environment and the machine's role. What needs more than a file, as SSO does, is
+    refused by name.
+    """
+    environ = os.environ
+    if environ.get("AWS_ACCESS_KEY_ID") or environ.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
+        return {}
+    name = environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE") or "default"
+    keys = configparser.RawConfigParser(strict=False)
+    home = os.path.expanduser("~/.aws")
+    keys.read(environ.get("AWS_SHARED_CREDENTIALS_FILE") or f"{home}/credentials")
+    more = configparser.RawConfigParser(strict=False)
+    more.read(environ.get("AWS_CONFIG_FILE") or f"{home}/config")
+    told: dict[str, str] = {}
+    for parser, section in ((more, name), (more, f"profile {name}"), (keys, name)):
+        if parser.has_section(section):
+            told |= dict(parser.items(section))
+    found = {ours: told[theirs] for theirs, ours in _OF_FILES.items() if theirs in told}
+    if "access_key_id" not in found:
+        if environ.get("AWS_PROFILE") and not told:
+            raise ValueError(f"AWS_PROFILE={name}: there is no such profile in ~/.aws")
+        if any(each.startswith(("sso_", "role_arn", "credential_process")) for each in told):
+            raise ValueError(
+                f"the AWS profile {name} has no keys of its own; run "
+                f'`eval "$(aws configure export-credentials --profile {name} --format env)"`'
+            )
+    if environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION"):
+        found.pop("region", None)
+    return found
+
+
+_OF_FILES = {
+    "aws_access_key_id": "access_key_id",
+    "aws_secret_access_key": "secret_access_key",
+    "aws_session_token": "token",
+    "region": "region",
+    "endpoint_url": "endpoint",
+}

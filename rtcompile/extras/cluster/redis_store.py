@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -28,7 +32,53 @@ _REPLACE = (
 )
 # The parameters of redis-py by which a connection tells its client's name and version.
 _GREETINGS = ["driver_info"] if find_spec("redis.driver_info") else ["lib_name", "lib_version"]
-_errors = partial(errors_of_stores, redis.RedisError, OSError, ValueError)
+_errors = partial(
+    errors_of_stores, redis.RedisError, redis.exceptions.RedisClusterException, OSError, ValueError
+)
+
+
+_IDLE_SECONDS = 5.0  # after which connections are closed: a server takes 10,000 by default
+_OPTIONS: dict[str, Any] = {
+    "socket_connect_timeout": CONNECT_SECONDS,
+    "socket_timeout": ANSWER_SECONDS,
+    # Without a greeting, which old servers do not know, a connection costs no round trips.
+    "protocol": 2,
+    **dict.fromkeys(_GREETINGS),
+}
+_ALONE: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "retry_on_error": []}
+
+
+def _plain(address: str) -> str:
+    """Return an address with the scheme that redis-py has for it: Valkey speaks the same protocol."""
+    for known, plain in (("valkeys://", "rediss://"), ("valkey://", "redis://")):
+        if address.startswith(known):
+            return plain + address[len(known) :]
+    return address
+
+
+def _client(address: str) -> Any:
+    """Return the client of a cluster, or of the master that sentinels name."""
+    parts = urlsplit(address)
+    tls = parts.scheme.startswith("rediss")
+    if "cluster" in parts.scheme:
+        from redis.cluster import RedisCluster
+
+        plain = urlunsplit(parts._replace(scheme="rediss" if tls else "redis"))
+        return RedisCluster.from_url(plain, **_OPTIONS, retry=_ALONE["retry"])
+    from redis.sentinel import Sentinel
+
+    # redis+sentinel://:PASSWORD@host:26379,host:26379/master/0?ssl_ca_certs=…
+    login, _, hosts = parts.netloc.rpartition("@")
+    user, _, password = login.partition(":")
+    master, _, db = parts.path.strip("/").partition("/")
+    pairs = [host.rpartition(":") for host in hosts.split(",")]
+    given = {name: values[0] for name, values in parse_qs(parts.query).items()}
+    options = {**_OPTIONS, **_ALONE, **given, "db": int(db or 0), "ssl": tls}
+    options |= {"username": unquote(user) or None, "password": unquote(password) or None}
+    plain_options = {**_OPTIONS, **{name: given[name] for name in given if tls}}
+    nodes = [(host or port, int(port) if host else 26379) for host, _, port in pairs]
+    sentinels = Sentinel(nodes, sentinel_kwargs={**plain_options, "ssl": tls})
+    return sentinels.master_for(master, **options)
 
 
 class RedisStore:
@@ -37,16 +87,42 @@ class RedisStore:
     def __init__(self, address: str, ttl: float, *, renews: bool = True) -> None:
         self.name = without_password(address)
         self._ttl, self._renews = round(ttl), renews
-        self._redis: Any = redis.Redis.from_url(
-            address,
-            socket_connect_timeout=CONNECT_SECONDS,
-            socket_timeout=ANSWER_SECONDS,
-            retry=Retry(NoBackoff(), 0),
-            retry_on_error=[],
-            # Without a greeting, which old servers do not know, a connection costs no round trips.
-            protocol=2,
-            **dict.fromkeys(_GREETINGS),
-        )
+        self._guard = threading.Lock()
+        self._used_at = 0.0
+        self._timer: threading.Timer | None = None
+        self._address = address
+        self._client: Any = None
+        scheme = urlsplit(address).scheme
+        self._is_lazy = (
+            "cluster" in scheme or "sentinel" in scheme
+        )  # they connect when they are made
+        if not self._is_lazy:
+            self._client = redis.Redis.from_url(_plain(address), **_OPTIONS, **_ALONE)
+
+    @property
+    def _redis(self) -> Any:
+        """The client, whose connections are closed once it was idle for some seconds."""
+        with self._guard:
+            if self._client is None:
+                self._client = _client(self._address)
+            self._used_at = time.monotonic()
+            if self._timer is None and not self._is_lazy:
+                self._timer = threading.Timer(_IDLE_SECONDS, self._close_idle)
+                self._timer.daemon = True
+                with suppress(RuntimeError):  # no thread can be started at the process's end
+                    self._timer.start()
+            return self._client
+
+    def _close_idle(self) -> None:
+        with self._guard:
+            self._timer = None
+            if time.monotonic() - self._used_at < _IDLE_SECONDS - 0.1:
+                self._timer = threading.Timer(_IDLE_SECONDS, self._close_idle)
+                self._timer.daemon = True
+                with suppress(RuntimeError):
+                    self._timer.start()
+            else:
+                self._client.connection_pool.disconnect(inuse_connections=False)
 
     @_errors()
     def get(self, key: str) -> bytes | None:
@@ -112,7 +188,9 @@ class RedisStore:
 
     @_errors()
     def clock(self, key: str) -> float:  # noqa: ARG002  # the port's signature
-        seconds, microseconds = self._redis.time()
+        answer = self._redis.time()
+        # Each node of a cluster answers.
+        seconds, microseconds = next(iter(answer.values())) if isinstance(answer, dict) else answer
         return float(seconds + microseconds / 1e6)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,12 +32,14 @@ def in_redis(address: str, settings: RemoteSettings) -> SharedStore:
 
 
 def in_cloud(address: str, settings: RemoteSettings) -> SharedStore:
-    """Return the store of an ``s3://``, ``gs://`` or ``az://`` address."""
+    """Return the store of an ``s3://``, ``gs://``, ``az://`` or ``https://`` (WebDAV) address."""
     parts = urlsplit(address)
     if not parts.netloc:
         raise InvalidRequest(f"which bucket? {parts.scheme}://NAME")
     anonymous = settings.mode == "anonymous"
-    store: SharedStore = _module("cloud_store").CloudStore(address, anonymous=anonymous)
+    store: SharedStore = _module("cloud_store").CloudStore(
+        address, anonymous=anonymous, token=os.environ.get("RTCOMPILE_REMOTE_TOKEN", "")
+    )
     return store
 
 

@@ -1,0 +1,249 @@
+"""What a fleet waits for, shares and fetches: real servers on the loopback behind a proxy that delays answers.
+
+- Hits: a node with an empty cache asks for kernels that the store has, with a constant delay of each answer, and with tails.
+- A store that dies (SIGSTOP) in the middle of many builds: what the process lost.
+- Four nodes of one job each that want the same kernels at one moment, beside one node alone. The machine has fewer
+  processors than that takes, so a compiler's time is a sleep, beside its real work.
+- A record's kernels fetched ahead, from Redis and from S3 (moto) whose answers take 20 ms.
+- The paper: 10,000 ranks on 1,250 nodes that want 500 kernels, by the costs above (`benchmarks.fleet_paper`).
+
+FLEET_PYTHONPATH names another checkout whose rtcompile is measured in the first two. KERNELS is the number of kernels.
+``--save`` writes benchmarks/results/fleet_cpu.json. Needs redis-server and, for S3, moto. No GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks import _machine, fleet_paper
+from tests import nodes, servers
+
+KERNELS = int(os.environ.get("KERNELS", "100"))
+OTHER = os.environ.get("FLEET_PYTHONPATH", "")
+
+# Asks for kernels one by one; after `die` of them it stops the store. What the main thread waited is measured.
+ONE_BY_ONE = r"""
+import json, os, signal, sys, time, warnings
+told = json.loads(sys.argv[1])
+sys.path[:0] = [told["path"]] if told["path"] else []
+import rtcompile
+from rtcompile.store import remote
+warnings.simplefilter("ignore")
+waited = []
+ask = remote.Tier.ask
+import threading
+def measured(self, *given, **more):
+    begin = time.monotonic()
+    try:
+        return ask(self, *given, **more)
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            waited.append(time.monotonic() - begin)
+remote.Tier.ask = measured
+begin = time.monotonic()
+hits = 0
+for n in range(told["first"], told["first"] + told["count"]):
+    if n - told["first"] == told["die"]:
+        os.kill(told["server"], signal.SIGSTOP)
+        waited.clear()
+    code = rtcompile.compile(told["source"] % n, arch="sm_80")
+    hits += code.build.hit == "remote"
+print(json.dumps({"hits": hits, "seconds": time.monotonic() - begin, "waited": sum(waited)}))
+"""
+SOURCE = 'extern "C" __global__ void k(int* out) { out[0] = %d; }'
+
+BATCH = r"""
+import json, sys, time
+import rtcompile
+from rtcompile.build import miss
+count, seconds, at, source = json.loads(sys.argv[1])
+built = miss.Miss.run
+def run(self):
+    time.sleep(seconds)
+    return built(self)
+miss.Miss.run = run
+rtcompile.compile("__global__ void first() {}", arch="sm_80")
+requests = [rtcompile.CompileRequest(source % n, arch="sm_80") for n in range(count)]
+time.sleep(max(0.0, at - time.time()))
+begin = time.monotonic()
+codes = rtcompile.compile_many(requests)
+print(json.dumps([time.monotonic() - begin, sum(c.build.hit is None for c in codes)]))
+"""
+
+AHEAD = r"""
+import json, sys, time
+from rtcompile.build import prefetch
+from rtcompile.extras.cluster import copying
+from rtcompile.extras.record import recording, warming
+import rtcompile
+rtcompile.compile("__global__ void first() {}", arch="sm_80")  # the compiler's identity, a connection
+stores = copying.stores()
+with warming.requests(recording.read(sys.argv[1])) as wanted:
+    requests = [each.request for each in wanted]
+    begin = time.monotonic()
+    came = prefetch.fetch(stores, requests)
+    print(json.dumps([time.monotonic() - begin, *came]))
+"""
+
+
+class Proxy:
+    """Passes bytes to a port; the answers take `delay()` seconds longer each."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.port = self._listener.getsockname()[1]
+        self.base, self.tail = 0.0, 0.0
+        self._chance = random.Random(3)
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _delay(self) -> float:
+        return 0.2 if self._chance.random() < self.tail else self.base
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                ours, _ = self._listener.accept()
+                theirs = socket.create_connection(("127.0.0.1", self._to))
+                for pair, slow in (((ours, theirs), False), ((theirs, ours), True)):
+                    threading.Thread(target=self._pass, args=(*pair, slow), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket, slow: bool) -> None:
+        with contextlib.suppress(OSError), source, target:
+            fresh = 0.0
+            while data := source.recv(1 << 18):
+                # The chunks of one answer come together: only the first is late.
+                if slow and time.monotonic() - fresh > 0.002:
+                    time.sleep(self._delay())
+                target.sendall(data)
+                fresh = time.monotonic()
+
+
+@contextlib.contextmanager
+def delayed_redis() -> Iterator[tuple[servers.Server, Proxy, str]]:
+    with servers.redis() as server:
+        proxy = Proxy(server.port)
+        yield server, proxy, server.address.replace(str(server.port), str(proxy.port))
+
+
+def run(program: str, told: object, environ: dict[str, str]) -> object:
+    command = [sys.executable, "-c", program, told if isinstance(told, str) else json.dumps(told)]
+    done = subprocess.run(
+        command, env={**os.environ, **environ}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def told(**more: object) -> dict[str, object]:
+    return {"path": OTHER, "first": 0, "die": -1, "server": 0, "source": SOURCE, **more}
+
+
+def hits() -> dict[str, object]:
+    """Fetch what is there, through answers that are late always or now and then."""
+    found: dict[str, object] = {}
+    with tempfile.TemporaryDirectory() as name, delayed_redis() as (_, proxy, address):
+        folder = Path(name)
+        first = run(ONE_BY_ONE, told(count=KERNELS), nodes.environment(folder, "first", address))
+        found["compiled"] = first
+        ways = [(f"{ms} ms", ms / 1e3, 0.0) for ms in (5, 50, 120, 200)]
+        ways += [(f"{tail} % at 200 ms", 0.0, tail / 100) for tail in (2, 5, 10)]
+        for number, (way, proxy.base, proxy.tail) in enumerate(ways):
+            environ = nodes.environment(folder, f"node{number}", address)
+            found[way] = run(ONE_BY_ONE, told(count=KERNELS), environ)
+            print(way, found[way], file=sys.stderr)
+    return found
+
+
+def death() -> object:
+    """Stop the store after half of the builds, none of which it has."""
+    with tempfile.TemporaryDirectory() as name, servers.redis() as server:
+        environ = nodes.environment(Path(name), "node", server.address)
+        given = told(count=2 * KERNELS, die=KERNELS, server=server.process.pid)
+        return run(ONE_BY_ONE, given, environ)
+
+
+def shared_out(count: int = 40, seconds: float = 0.5) -> dict[str, object]:
+    """Four nodes of one job each, beside one."""
+    found: dict[str, object] = {}
+    for number in (1, 4):
+        with tempfile.TemporaryDirectory() as name, servers.redis() as server:
+            at = time.time() + 2.0 * number
+            given = json.dumps([count, seconds, at, SOURCE])
+            running = []
+            for node in range(number):
+                environ = nodes.environment(
+                    Path(name), f"node{node}", server.address, RTCOMPILE_JOBS="1"
+                )
+                command = [sys.executable, "-c", BATCH, given]
+                whole = {**os.environ, **environ}
+                running.append(
+                    subprocess.Popen(command, env=whole, stdout=subprocess.PIPE, text=True)
+                )
+            each = [json.loads(process.communicate()[0]) for process in running]
+        name = "one node" if number == 1 else "four nodes"
+        found[name] = {
+            "seconds": max(s for s, _ in each),
+            "compiled by each": [c for _, c in each],
+        }
+    one, four = (found[n]["seconds"] for n in ("one node", "four nodes"))  # type: ignore[index]
+    found["ratio"] = round(four / one, 3)
+    return found
+
+
+def ahead(count: int = 500) -> dict[str, object]:
+    """Fetch a record's kernels from stores that a first node filled."""
+    found: dict[str, object] = {}
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        script, record = folder / "program.py", str(folder / "kernels.json")
+        script.write_text(
+            "import rtcompile\n"
+            f"wanted = [rtcompile.CompileRequest({SOURCE!r} % n, arch='sm_80') for n in range({count})]\n"
+            "rtcompile.compile_many(wanted)\n"
+        )
+        _, _, address = stack.enter_context(delayed_redis())
+        stores = {"Redis": address}
+        if importlib.util.find_spec("moto"):
+            s3 = stack.enter_context(servers.s3())
+            slow = Proxy(s3.port)
+            slow.base = 0.02
+            os.environ["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{slow.port}"
+            stores["S3 at 20 ms"] = s3.address
+        first = nodes.environment(folder, "first", ",".join(stores.values()))
+        command = [sys.executable, "-m", "rtcompile"]
+        alone = {**os.environ, **first, "RTCOMPILE_REMOTE": ""}
+        record_it = [*command, "run", "--record", record, str(script)]
+        subprocess.run(record_it, env=alone, check=True, capture_output=True)
+        push = [*command, "cache", "push"]
+        subprocess.run(push, env={**os.environ, **first}, check=True, capture_output=True)
+        for name, store in stores.items():
+            seconds, came, _, missing = run(  # type: ignore[misc]
+                AHEAD, record, nodes.environment(folder, f"to {name}", store)
+            )
+            found[name] = {"seconds": round(seconds, 2), "fetched": came, "missing": missing}
+    return found
+
+
+def main() -> None:
+    results: dict[str, object] = {"hits": hits(), "a store that dies": death()}
+    if not OTHER:
+        results |= {"shared out": shared_out(), "fetched ahead": ahead()}
+        results["on paper"] = fleet_paper.all_cases()
+    _machine.save("fleet_cpu", results)
+
+
+if __name__ == "__main__":
+    main()

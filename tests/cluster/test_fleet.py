@@ -1,0 +1,243 @@
+"""A fleet of nodes: it shares its work out, gives leases back however a process ends, and counts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("zstandard")
+
+import rtcompile
+from rtcompile.cli import main
+from rtcompile.store.leases import Lease
+from rtcompile.store.remote import remote
+from tests import nodes
+
+pytestmark = pytest.mark.needs_compiler
+
+
+# --- work is shared out ---
+
+# Compiles for `seconds` on a processor of its own, as far as this machine is concerned: it sleeps.
+BATCH = """
+import json, sys, time
+import rtcompile
+from rtcompile.build import miss
+from tests import nodes
+count, seconds, at = json.loads(sys.argv[1])
+built = miss.Miss.run
+def run(self):
+    time.sleep(seconds)
+    return built(self)
+miss.Miss.run = run
+requests = [rtcompile.CompileRequest(nodes.source(n), arch="sm_80") for n in range(count)]
+time.sleep(max(0.0, at - time.time()))
+begin = time.monotonic()
+codes = rtcompile.compile_many(requests)
+seconds = time.monotonic() - begin
+print(json.dumps({"built": [c.build.hit is None for c in codes], "seconds": seconds}))
+"""
+
+
+def batches(folder: Path, address: str, names: list[str], count: int, seconds: float) -> list[dict]:
+    running = []
+    at = time.time() + 2.0
+    for name in names:
+        env = {**os.environ, **nodes.environment(folder, name, address, RTCOMPILE_JOBS="1")}
+        command = [sys.executable, "-c", BATCH, json.dumps([count, seconds, at])]
+        running.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True))
+    return [json.loads(process.communicate(timeout=300)[0]) for process in running]
+
+
+@pytest.mark.takes_seconds
+def test_nodes_that_want_the_same_share_it_out(tmp_path, address):
+    found = batches(tmp_path, address, ["a", "b", "c", "d"], 12, 0.5)
+    shares = [sum(each["built"]) for each in found]
+    assert sum(shares) == 12
+    assert max(shares) <= 6
+
+
+@pytest.mark.takes_seconds
+def test_ranks_of_one_node_share_it_out_too(tmp_path, address):
+    found = batches(tmp_path, address, ["a", "a"], 6, 0.5)
+    shares = [sum(each["built"]) for each in found]
+    assert (sum(shares), min(shares) > 0) == (6, True)
+
+
+def test_two_equal_builds_of_a_batch_are_built_once(on, address):
+    on("a", address)
+    requests = [rtcompile.CompileRequest(nodes.source(n % 2), arch="sm_80") for n in range(6)]
+    codes = rtcompile.compile_many(requests)
+    assert sum(code.build.hit is None for code in codes) == 2
+
+
+# --- ends ---
+
+ENDS = {
+    "a signal": "os.kill(os.getpid(), 15)",
+    "os._exit": "os._exit(0)",
+    "a kill": "os.kill(os.getpid(), 9)",
+    "a child of fork": "os._exit(0)",
+}
+HOLDING = """
+import os, sys, time
+if sys.argv[1] == "a child of fork" and os.fork():
+    os.wait()
+    os._exit(0)
+from rtcompile.store.remote import remote
+assert remote().lease("k", lambda: None) is not None
+{}
+"""
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_lease_is_given_back_however_its_holder_ends(on, tmp_path, address, how):
+    env = {**os.environ, **nodes.environment(tmp_path, "a", address)}
+    program = HOLDING.format(ENDS[how])
+    subprocess.run([sys.executable, "-c", program, how], env=env, check=False)
+    on("b", address)
+    begin = time.monotonic()
+    lease = remote().lease("k", lambda: None)
+    assert isinstance(lease, Lease)
+    assert remote().waiting.stalls == 0  # it was not waited for until it was no longer believed
+    assert time.monotonic() - begin < 9.0
+    lease.end(True)
+
+
+def test_the_helper_ends_with_its_process(tmp_path, address):
+    env = {**os.environ, **nodes.environment(tmp_path, "a", address)}
+    program = (
+        "from rtcompile.store.remote import remote\n"
+        "lease = remote().lease('k', lambda: None)\nlease.end(True)\n"
+        "print(remote().waiting.helper._process.pid)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, check=True, capture_output=True, text=True
+    )
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(done.stdout), signal.SIG_DFL)
+
+
+# --- fetched ahead ---
+
+
+def recorded(tmp_path: Path, numbers: range) -> str:
+    sources = [nodes.source(n) for n in numbers]
+    script = tmp_path / "program.py"
+    script.write_text(
+        f"import rtcompile\nfor s in {sources!r}:\n    rtcompile.compile(s, arch='sm_80')\n"
+    )
+    record = str(tmp_path / "kernels.json")
+    done = subprocess.run(
+        [sys.executable, "-m", "rtcompile", "run", "--record", record, str(script)],
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return record
+
+
+def test_what_a_record_names_is_fetched_at_once(on, tmp_path, address, capsys):
+    on("a", address)
+    record = recorded(tmp_path, range(5))
+    on("b", address)
+    assert main(["cache", "pull", record, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["fetched"], told["there"], told["missing"]) == (5, 0, 0)
+    assert remote() is not None
+    for number in range(5):
+        code = rtcompile.compile(nodes.source(number), arch="sm_80")
+        assert (code.build.hit in ("memory", "disk"), code.build.waited) == (True, 0.0)
+    assert main(["cache", "pull", record, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["there"] == 5
+
+
+@pytest.mark.takes_seconds
+def test_a_setting_fetches_a_record_beside_the_first_build(on, tmp_path):
+    address = f"file://{tmp_path}/shared"
+    on("a", address)
+    record = recorded(tmp_path, range(3))
+    on("b", address, RTCOMPILE_REMOTE_PREFETCH=record)
+    rtcompile.compile(nodes.source(99), arch="sm_80")
+    deadline = time.monotonic() + 60.0
+    objects = tmp_path / "b" / "cache" / "objects"
+    while len([*objects.iterdir()]) < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert rtcompile.compile(nodes.source(2), arch="sm_80").build.hit == "disk"
+
+
+# --- counted ---
+
+
+def test_what_a_store_spared_and_cost_is_counted(on, address, tmp_path, capsys):
+    on("a", address)
+    rtcompile.compile(nodes.source(1), arch="sm_80")
+    assert remote().flush(10.0)
+    remote().report()
+    on("b", address)
+    code = rtcompile.compile(nodes.source(1), arch="sm_80")
+    assert (code.build.hit, code.build.waited > 0.0) == ("remote", True)
+    remote().report()
+    remote().report()  # counts nothing twice
+    assert main(["cache", "info", "--json"]) == 0
+    (counts,) = json.loads(capsys.readouterr().out)["levels"].values()
+    assert (counts["hits"], counts["misses"], counts["failures"]) == (1, 0, 0)
+    assert counts["seconds_spared"] > 0.0
+    assert counts["bytes_read"] > 1000
+    written = tmp_path / "rtcompile.prom"
+    assert main(["cache", "metrics", "-o", str(written)]) == 0
+    lines = written.read_text().splitlines()
+    assert f'rtcompile_store_hits_total{{store="{address}"}} 1' in lines
+    assert lines[-1] == "# EOF"
+    if address.startswith("redis"):
+        capsys.readouterr()
+        assert main(["cache", "metrics", "--fleet", "--json"]) == 0
+        (fleet,) = json.loads(capsys.readouterr().out)["stores"].values()
+        assert (fleet["hits"], fleet["misses"]) == (1, 1)
+
+
+def test_the_dashboard_asks_for_counts_that_there_are():
+    from rtcompile.store import metrics
+
+    page = Path(__file__).parents[2] / "docs" / "grafana-dashboard.json"
+    dashboard = json.loads(page.read_text())
+    asked = " ".join(t["expr"] for panel in dashboard["panels"] for t in panel["targets"])
+    named = {word for word in metrics._HELP if f"rtcompile_store_{word}_total" in asked}
+    assert len(dashboard["panels"]) >= 4
+    assert {"hits", "misses", "seconds_waited", "seconds_spared", "bytes_read"} <= named
+    assert asked.count("rtcompile_store_") == sum(asked.count(f"store_{w}_total") for w in named)
+
+
+# --- keys ---
+
+
+@pytest.mark.parametrize("pair", [False, True], ids=["a secret", "a pair"])
+def test_a_key_is_made_shown_and_replaced(tmp_path, capsys, pair):
+    if pair:
+        pytest.importorskip("cryptography")
+    path = str(tmp_path / "key")
+    assert main(["cache", "key", "new", path, *["--pair"] * pair, "--json"]) == 0
+    (first,) = json.loads(capsys.readouterr().out)["keys"]
+    assert main(["cache", "key", "new", path]) == 2
+    capsys.readouterr()
+    assert main(["cache", "key", "rotate", path, "--json"]) == 0
+    newer, older = json.loads(capsys.readouterr().out)["keys"]
+    assert (newer["signs"], older["signs"]) == (True, False)
+    assert older["fingerprint"] == first["fingerprint"] != newer["fingerprint"]
+    assert os.stat(path).st_mode & 0o777 == 0o600
+    assert main(["cache", "key", "show", path]) == 0
+    assert first["fingerprint"] in capsys.readouterr().out
+    if pair:
+        assert main(["cache", "key", "show", f"{path}.pub", "--json"]) == 0
+        kept = json.loads(capsys.readouterr().out)["keys"]
+        assert [k["fingerprint"] for k in kept] == [newer["fingerprint"], older["fingerprint"]]

@@ -1,0 +1,165 @@
+"""Stores by other addresses: Redis in cluster mode and behind Sentinel, Valkey's scheme, WebDAV, AWS's files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("zstandard")
+
+import rtcompile
+from rtcompile.errors import InvalidRequest
+from rtcompile.store.remote import remote
+from rtcompile.store.shared import LeasesUnsupportedError, StoreError, open_store
+from tests import nodes, servers
+
+
+@contextlib.contextmanager
+def cluster(folder: Path) -> Iterator[str]:
+    """A cluster of two servers, which have half of the slots each."""
+    redis = pytest.importorskip("redis")
+    with contextlib.ExitStack() as stack:
+        made = []
+        for number in range(2):
+            home = folder / f"node{number}"
+            home.mkdir()
+            options = ["--cluster-enabled", "yes", "--dir", str(home)]
+            server = stack.enter_context(servers.redis(*options))
+            client = redis.Redis(port=server.port)
+            first, last = (0, 8191) if number == 0 else (8192, 16383)
+            client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
+            made.append((server, client))
+        made[0][1].execute_command("CLUSTER", "MEET", "127.0.0.1", made[1][0].port)
+        deadline = time.monotonic() + 60.0
+        while not all(
+            b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO").encode()
+            if isinstance(client.execute_command("CLUSTER", "INFO"), str)
+            else b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO")
+            for _, client in made
+        ):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        for _, client in made:
+            client.close()
+        yield f"redis+cluster://127.0.0.1:{made[0][0].port}"
+
+
+@contextlib.contextmanager
+def sentinel(folder: Path) -> Iterator[str]:
+    pytest.importorskip("redis")
+    with servers.redis() as master:
+        config = folder / "sentinel.conf"
+        config.write_text(f"sentinel monitor main 127.0.0.1 {master.port} 1\n")
+        with servers.redis(command=("redis-server", str(config), "--sentinel")) as watch:
+            yield f"redis+sentinel://127.0.0.1:{watch.port}/main/0"
+
+
+@contextlib.contextmanager
+def valkey(folder: Path) -> Iterator[str]:
+    with servers.redis() as server:
+        yield server.address.replace("redis://", "valkey://")
+
+
+@contextlib.contextmanager
+def old(folder: Path) -> Iterator[str]:
+    """A server that knows no greeting, as before Redis 6."""
+    with servers.redis("--rename-command", "HELLO", "", "--rename-command", "CLIENT", "") as server:
+        yield server.address
+
+
+@contextlib.contextmanager
+def webdav(folder: Path) -> Iterator[str]:
+    program = shutil.which("rclone") or os.path.join(os.path.dirname(sys.executable), "rclone")
+    if not os.path.exists(program):
+        pytest.skip("rclone is not installed")
+    pytest.importorskip("obstore")
+    port = servers.free_port()
+    home = folder / "dav"
+    home.mkdir()
+    command = [program, "serve", "webdav", "--addr", f"127.0.0.1:{port}", "--config", "/dev/null"]
+    with servers.running([*command, str(home)], port, "") as _:
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.mark.needs_compiler
+@pytest.mark.parametrize("make", [cluster, sentinel, valkey, old, webdav], ids=lambda m: m.__name__)
+def test_nodes_share_builds_by_it(
+    on: Callable[..., None],
+    tmp_path: Path,
+    make: Callable[[Path], contextlib.AbstractContextManager[str]],
+):
+    with make(tmp_path) as address:
+        for node, expected in (("a", None), ("b", "remote")):
+            on(node, address)
+            hits = [rtcompile.compile(nodes.source(n), arch="sm_80").build.hit for n in range(4)]
+            assert hits == [expected] * 4
+            assert remote().flush(20.0)
+        if make is not webdav:
+            store = open_store(address)
+            assert store.create("f/lease/k", b"mine", 30.0)  # type: ignore[attr-defined]
+            assert not store.create("f/lease/k", b"theirs", 30.0)  # type: ignore[attr-defined]
+            assert store.replace("f/lease/k", b"mine", None, 30.0)  # type: ignore[attr-defined]
+
+
+def test_webdav_gives_no_leases_and_says_so(tmp_path):
+    with webdav(tmp_path) as address:
+        store = open_store(address)
+        store.put("f/object/k", b"bytes")
+        assert store.get("f/object/k") == b"bytes"
+        assert store.get("f/object/none") is None
+        with pytest.raises(LeasesUnsupportedError):
+            store.create("f/lease/k", b"mine", 30.0)  # type: ignore[attr-defined]
+
+
+def test_a_cluster_that_is_not_there_is_an_error_of_the_store():
+    pytest.importorskip("redis")
+    for scheme in ("redis+cluster", "redis+sentinel"):
+        with pytest.raises(StoreError):
+            open_store(f"{scheme}://127.0.0.1:{servers.free_port()}/main").get("f/object/k")
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "aws"
+    folder.mkdir()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(folder / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(folder / "config"))
+    return folder
+
+
+def test_credentials_are_taken_from_awss_files(files: Path, monkeypatch: pytest.MonkeyPatch):
+    (files / "credentials").write_text(
+        "[team]\naws_access_key_id = from-a-file\naws_secret_access_key = secret\n"
+    )
+    (files / "config").write_text("[profile team]\nregion = us-east-1\n")
+    with servers.s3() as server:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_ALLOW_HTTP"):
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("AWS_PROFILE", "team")
+        store = open_store(server.address)
+        assert store._store.config["access_key_id"] == "from-a-file"  # type: ignore[attr-defined]
+        store.put("f/object/k", b"bytes")
+        assert store.get("f/object/k") == b"bytes"
+
+
+def test_a_profile_that_needs_more_than_a_file_is_refused_by_a_sentence(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("obstore")
+    (files / "config").write_text("[profile team]\nsso_session = here\n")
+    for profile, said in (
+        ("team", "export-credentials --profile team"),
+        ("nobody", "no such profile"),
+    ):
+        monkeypatch.setenv("AWS_PROFILE", profile)
+        with pytest.raises(InvalidRequest, match=said):
+            open_store("s3://kernels/cache")
