@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
 
@@ -404,7 +404,9 @@ def shared_stores(settings: Settings) -> Iterator[Check]:
         return
     for tier in stores.tiers:
         check, _, problem = within(_MOST_SECONDS, partial(_try, tier.store, found.mode))
-        yield check or _unreachable(tier.store, problem)
+        check = check or _unreachable(tier.store, problem)
+        signer = stores.envelope.keys[0]
+        yield replace(check, detail=f"{check.detail}; key {signer.fingerprint} ({signer.kind})")
 
 
 def _unreachable(store: SharedStore, problem: str) -> Check:

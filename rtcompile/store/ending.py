@@ -6,7 +6,6 @@ start the shell takes a millisecond or two, once in each process that compiles b
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -22,7 +21,7 @@ done
 [ -n "$told" ] && printf %s "$told" | "$@"
 """
 _PROGRAM = (
-    "import sys; sys.path[0] = sys.argv[1]; from rtcompile.store import ending; ending.main()"
+    "import sys; sys.path[0] = sys.argv[1]; from rtcompile.store import orphans; orphans.main()"
 )
 
 
@@ -91,20 +90,3 @@ class Helper:
     def _say(self, lines: str) -> None:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.write(lines.encode())
-
-
-def main() -> None:
-    """Release the leases that standard input lists, a place and a token on each line."""
-    from rtcompile.store.remote import Remote
-    from rtcompile.store.shared import BadEntryError, RemoteSettings
-
-    stores = Remote(RemoteSettings.from_environ())
-    for line in sys.stdin.read().splitlines():
-        place, _, token = line.partition(" ")
-        for tier in stores.tiers:
-            held = tier.ask("get", place) if hasattr(tier.store, "replace") else None
-            with suppress(BadEntryError, ValueError, TypeError):
-                name = place.rpartition("/")[2]
-                fields = json.loads(stores.envelope.open("lease", name, held))
-                if fields.get("token") == token:
-                    tier.ask("replace", place, held, None, 1.0, waiting=False)

@@ -127,7 +127,7 @@ def without_password(address: str) -> str:
 
 _MODES = ("rw", "ro", "anonymous")
 _TTL_SECONDS = 30 * 86400.0
-_MIN_SECONDS = 0.05
+_MIN_SECONDS = 0.0
 
 
 class RemoteSettings(NamedTuple):

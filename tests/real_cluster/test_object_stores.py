@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -161,3 +166,52 @@ def test_wrong_credentials_are_one_warning_and_no_build(seaweed: SharedStore, on
     with pytest.warns(rtcompile.RtcompileWarning, match="RTCOMPILE_REMOTE: s3://") as warned:
         assert [build(3), build(4)] == [None, None]
     assert len(warned) == 1
+
+
+class Counted:
+    """Passes bytes on to a server, and counts the requests of its clients."""
+
+    def __init__(self, port: int) -> None:
+        self.lines: list[bytes] = []
+        self._to = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                ours, _ = self._listener.accept()
+                try:
+                    theirs = socket.create_connection(("127.0.0.1", self._to))
+                except OSError:  # the server has ended
+                    ours.close()
+                    continue
+                for pair in ((ours, theirs), (theirs, ours)):
+                    threading.Thread(target=self._pass, args=pair, daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError), source, target:
+            while data := source.recv(1 << 16):
+                found = re.findall(rb"^(?:GET|PUT|POST|DELETE|HEAD) /[^ ]*", data, re.MULTILINE)
+                self.lines += found
+                target.sendall(data)
+
+
+def test_a_cold_build_takes_three_requests_and_a_hit_one(moto: SharedStore, on, monkeypatch):
+    counted = Counted(int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2]))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{counted.port}")
+    on("a")
+    monkeypatch.setenv("RTCOMPILE_REMOTE_TTL", "99")  # a client that knows the proxy
+    build(1)  # tries whether the store keeps conditions
+    counted.lines.clear()
+    for number in range(2, 7):
+        assert build(number) is None
+    requests = [line for line in counted.lines if not line.startswith((b"DELETE", b"POST"))]
+    assert len(requests) == 3 * 5, counted.lines
+    assert len(counted.lines) - len(requests) <= 5
+    on("b")
+    counted.lines.clear()
+    for number in range(2, 7):
+        assert build(number) == "remote"
+    assert len(counted.lines) == 5, counted.lines

@@ -54,8 +54,10 @@ class Tally:
         spent = sum(build.milliseconds for build in built) / 1e3
         spared = sum(build.spared for build in self.builds) / 1e3
         kernels = len(self.builds)
+        shared = sum(build.hit == "remote" for build in self.builds)
+        of_stores = f" ({shared} of them from shared stores)" if shared else ""
         return (
-            f"{kernels} kernel{'s' * (kernels != 1)}: {kernels - len(built)} from the cache, "
+            f"{kernels} kernel{'s' * (kernels != 1)}: {kernels - len(built)} from the cache{of_stores}, "
             f"{len(built)} built in {spent:.1f} s; {spared:.1f} s of compiling spared"
         )
 
