@@ -21,7 +21,7 @@ _CHART = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\((\.\.?/[\w./-]+)(#[\w-]*)?\)")
 
 
-_EXTERNAL = re.compile(r"\]\((https?://[^)\s]+)\)")
+_EXTERNAL = re.compile(r"(?:\]\(|<)(https?://[^)>\s]+)")
 external_links: dict[str, list[str]] = {}  # by page
 
 
@@ -44,9 +44,9 @@ def fill_in(app: Any, page: str, source: list[str]) -> None:
     """Fill in a page, as Sphinx reads it."""
     whole = _MARKER.sub(lambda marker: text(marker[1]), source[0])
     whole = _CHART.sub(lambda chart: pictures.flowchart(chart[1]), whole)
-    external_links[page] = sorted(set(_EXTERNAL.findall(whole)))
     folder = (ROOT / "docs" / page).parent
     source[0] = _LINK.sub(lambda link: _to_repository(link, folder), whole)
+    external_links[page] = sorted(set(_EXTERNAL.findall(source[0])))
 
 
 def _to_repository(link: re.Match[str], folder: Path) -> str:
