@@ -2,7 +2,7 @@
 
 What was not used for longest goes first. All folders count but the statistics, the locks and the
 reproducers, which the user may want to send. A precompiled header takes the room that the rest leaves, and
-gives it back to what is in use. What heavier modules do is imported there: each miss loads this one.
+gives it back to what is in use. Each miss loads this module, so heavy imports are where they are used.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def discard(folder: Folder, kind: str, name: str) -> None:
         shutil.rmtree(dying, ignore_errors=True)
 
 
-# --- When it is time to: what a process finds and writes is counted --------------------------------
+# --- What a process finds and writes is counted, to know when it is time to evict ------------------
 
 # All processes append to one journal, which survives them. What is counted in memory is written there
 # before it is an eighth of what this process has written there: the first build at once, the thousandth of
@@ -146,17 +146,19 @@ class Upkeep:
 
     def note(self) -> int:
         """Append what was counted to the journal; return its number of records, 0 if nothing was."""
+        if not self._folder.writable:
+            return 0
         with self._guard:
             misses, fetched, written = self._misses, self._fetched, self._written
             self._misses = self._fetched = self._written = 0
             self._noted += written
         hits = take_hits(self._folder.path)
-        if not self._folder.writable or not (hits or written):
+        if not (hits or written):
             return 0
         return self._folder.log(hits=hits, misses=misses, fetched=fetched, written=written)
 
     def settle(self, *, wait: bool = True) -> None:
-        """Bring the directory within its limit, and add the journal to the statistics, but not in two threads."""
+        """Bring the directory within its limit, and add the journal to the statistics."""
         if not self._folder.writable or (not wait and self._settling.locked()):
             return
         with self._settling:  # an interrupt between `acquire` and a ``try`` would leave it locked
