@@ -56,9 +56,9 @@ class Record(NamedTuple):
     checksum: bytes = b""
     dependencies: FileSet = _NO_DEPENDENCIES
     reason: str = ""
-    builds: int = 0
-    makings: int = 0
-    seconds: float = _UNKNOWN
+    builds: int = 0  # without a precompiled header, since one of the files changed
+    makings: int = 0  # attempts to make one
+    seconds: float = _UNKNOWN  # the shortest time that one of the builds spent on reading
 
     @classmethod
     def read(cls, path: str, search: Sequence[SearchDir]) -> Record | None:

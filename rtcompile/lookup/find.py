@@ -246,7 +246,7 @@ def depends_on_directory(request: CompileRequest) -> bool:
 def query_of(
     request: CompileRequest, settings: Settings, capability: tuple[int, int] | None = None
 ) -> Query:
-    """Return the look-up of a request; without identity if `link` has files, or no directory is left."""
+    """Return a request's look-up; without identity if `link` has files or the directory is gone."""
     links = _links(request) if request.link else ()
     environment = environments.current()
     if environment.settings.cache_dir != settings.cache_dir:

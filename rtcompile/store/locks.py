@@ -247,7 +247,7 @@ class SingleFlight:
     def flight(
         self, key: str, shared: Callable[[BaseException], bool], timeout: float | None = None
     ) -> Iterator[bool]:
-        """Run the body while no other thread runs one for `key`; yield whether none does by then."""
+        """Run the body while no other thread runs one for `key`; yield whether none does in time."""
         # A `shared` error is raised in the waiting threads too; after another the next thread runs.
         with self._guard:
             flight = self._flights.setdefault(key, _Flight())

@@ -447,3 +447,15 @@ def test_a_build_beside_a_damaged_database_is_kept(cache: Path) -> None:
 
     assert open_store(cache).find(inputs).code == b"code"
     assert kept.usage() is not None  # by a new database
+
+
+def test_counts_wait_until_the_cache_can_be_written(cache: Path) -> None:
+    folder = Folder(str(cache))
+    folder.prepare()
+    upkeep = inventory.Upkeep(folder, 1 << 30, lambda counts: counts)
+    folders.count_hit(folder)
+    folder.write_at = float("inf")
+    assert upkeep.note() == 0
+    folder.write_at = 0.0
+    assert upkeep.note() == 1
+    assert folder.journal().hits == 1
