@@ -232,35 +232,15 @@ def start(order: dict[str, Any], lock: int) -> int:
     environ = units.worker_environ(os.environ)
     if os.environ.get("TMPDIR"):
         environ["TMPDIR"] = os.path.realpath(os.environ["TMPDIR"])
-    descriptors = [
-        protocol.pack({**order, "version": __version__, "seconds": _SECONDS, "bytes": _BYTES})
-    ]
+    given = {**order, "version": __version__, "seconds": _SECONDS, "bytes": _BYTES}
+    packed = protocol.pack(given)
     try:
-        descriptors.append(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
-        # Copies with high numbers, so no dup2 overwrites the source of a later one.
-        sources = []
-        for descriptor in (*descriptors, lock):
-            sources.append(process.above_standard(descriptor))
-            descriptors.append(sources[-1])
-        pid = os.posix_spawn(
-            command[0],
-            command,
-            environ,
-            file_actions=[
-                (os.POSIX_SPAWN_DUP2, sources[0], _ORDER),
-                (os.POSIX_SPAWN_DUP2, sources[1], 1),
-                (os.POSIX_SPAWN_DUP2, sources[1], 2),
-                (os.POSIX_SPAWN_DUP2, sources[2], _LOCK),
-            ],
-            setsigmask=(),
-            setsigdef=process.SIGNALS,
-        )
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, pid, max(order["nice"], os.nice(0)))
-        return pid
+        pid = process.spawn(command, environ, {_ORDER: packed, _LOCK: lock})
     finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
+        os.close(packed)
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, max(order["nice"], os.nice(0)))
+    return pid
 
 
 # --- in the maker's process ------------------------------------------------------------------

@@ -51,26 +51,10 @@ class ZygoteProcess:
         command = bare("rtcompile.workers.zygote:main", *words)
         self._stderr = -1
         self.control, theirs = socket_pair()
-        opened = []
         try:
             self._stderr = os.memfd_create("stderr")
-            opened.append(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
-            # High numbers are used, so no dup2 overwrites the source of a later one.
-            opened += map(above_standard, (opened[0], self._stderr, theirs.fileno()))
-            null, stderr, socket = opened[1:]
-            self.pid = os.posix_spawn(
-                command[0],
-                command,
-                units.worker_environ(os.environ),
-                file_actions=[
-                    (os.POSIX_SPAWN_DUP2, null, 0),
-                    (os.POSIX_SPAWN_DUP2, null, 1),
-                    (os.POSIX_SPAWN_DUP2, stderr, 2),
-                    (os.POSIX_SPAWN_DUP2, socket, protocol.CONTROL),
-                ],
-                setsigmask=(),
-                setsigdef=SIGNALS,  # with SIGCHLD ignored no child could be waited for
-            )
+            descriptors = {2: self._stderr, protocol.CONTROL: theirs.fileno()}
+            self.pid = spawn(command, units.worker_environ(os.environ), descriptors)
         except BaseException:
             self.control.close()
             if self._stderr >= 0:
@@ -78,8 +62,6 @@ class ZygoteProcess:
             raise
         finally:
             close_theirs(theirs)
-            for descriptor in opened:
-                os.close(descriptor)
         self._identities = self._identify()
         with ZygoteProcess.lock:
             ZygoteProcess.alive.add(self)
@@ -228,6 +210,27 @@ def above_standard(descriptor: int) -> int:
     import fcntl
 
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, protocol.CONTROL + 1)
+
+
+def spawn(command: list[str], environ: dict[str, str], descriptors: dict[int, int]) -> int:
+    """Start a program with these descriptors by its numbers, else /dev/null; return its process id."""
+    opened = [os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)]
+    try:
+        given = {**dict.fromkeys(range(3), opened[0]), **descriptors}
+        for descriptor in given.values():  # so that no dup2 overwrites the source of a later one
+            opened.append(above_standard(descriptor))
+        copies = zip(opened[1:], given, strict=True)
+        return os.posix_spawn(
+            command[0],
+            command,
+            environ,
+            file_actions=[(os.POSIX_SPAWN_DUP2, copy, number) for copy, number in copies],
+            setsigmask=(),
+            setsigdef=SIGNALS,  # with SIGCHLD ignored no child could be waited for
+        )
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
 
 
 def bare(function: str, *words: str) -> list[str]:
