@@ -45,6 +45,7 @@ def build(source: str) -> str | None:
     return code.build.hit
 
 
+@pytest.mark.needs_compiler
 def test_what_one_node_built_another_gets(on, address):
     on("a", address)
     assert build(nodes.source(1)) is None
@@ -52,6 +53,7 @@ def test_what_one_node_built_another_gets(on, address):
     assert build(nodes.source(1)) == "remote"
 
 
+@pytest.mark.needs_compiler
 def test_any_error_of_the_store_costs_one_warning(on, address, monkeypatch):
     store = type(open_store(address))
 

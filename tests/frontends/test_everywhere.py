@@ -28,6 +28,8 @@ from rtcompile.toolkit import remembered  # noqa: E402
 from tests.programs import CODE, TEMPLATE, Module  # noqa: E402
 from tests.toolkits import needs_host_compiler  # noqa: E402
 
+pytestmark = pytest.mark.needs_compiler
+
 ORIGINAL = compiler._compile_module_with_cache
 
 

@@ -103,6 +103,7 @@ def calls() -> dict[str, Any]:
     }
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("call", calls())
 def test_whatever_fails_nothing_of_ours_is_chained_behind_it(call: str, device) -> None:
     with pytest.raises(rtcompile.RtcompileError) as caught:
@@ -116,6 +117,7 @@ def test_nothing_of_ours_is_chained_where_there_is_no_device() -> None:
     assert_alone(caught.value)
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("use", ["call", "launch", "get_function"])
 def test_code_for_an_arch_is_not_advised_to_pass_one_where_it_cannot_be_loaded(use: str) -> None:
     kernel = rtcompile.RawKernel(GOOD, "k", arch="sm_80")
@@ -141,6 +143,7 @@ def test_what_the_caller_was_handling_stays_behind_the_error(device) -> None:
     assert caught.value.__context__ is own
 
 
+@pytest.mark.needs_compiler
 def test_errors_of_a_batch_are_alone_too() -> None:
     wrong = rtcompile.CompileRequest(source=BAD, arch="sm_80")
     for error in rtcompile.compile_many([wrong], errors="return", progress=False):

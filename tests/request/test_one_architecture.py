@@ -41,12 +41,14 @@ def test_another_architecture_in_the_options_is_rejected_by_both_names(door, opt
         door(arch=arch, options=options)
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("options", OPTIONS[:-1], ids=str)
 def test_the_same_architecture_twice_is_one(door, options, monkeypatch) -> None:
     assert door(arch="sm_80", options=options)
 
 
+@pytest.mark.needs_compiler
 def test_of_several_in_the_options_one_is_chosen() -> None:
     options = ("-gencode=arch=compute_80,code=sm_80", "-gencode=arch=compute_90,code=sm_90")
     assert str(rtcompile.compile(SOURCE, arch="sm_80", options=options).arch) == "sm_80"
@@ -61,6 +63,7 @@ def test_an_option_for_one_device_gives_way_where_a_module_is_linked() -> None:
     assert request.replace(arch=Arch(9, 0)).arch == Arch(9, 0)
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize(
     "given",
     [
@@ -80,6 +83,7 @@ def test_a_virtual_architecture_means_ptx_everywhere(given) -> None:
     assert many[0].kind == "ptx"
 
 
+@pytest.mark.needs_compiler
 def test_a_modules_virtual_architecture_means_ptx() -> None:
     pytest.importorskip("cupy")
     assert rtcompile.RawModule(code=SOURCE, arch="compute_80").object_code.kind == "ptx"
@@ -104,12 +108,14 @@ def test_a_bundle_has_ptx_for_a_virtual_architecture(tmp_path: Path, monkeypatch
     ]
 
 
+@pytest.mark.needs_compiler
 def test_a_record_of_ptx_is_built_again_as_ptx() -> None:
     request = CompileRequest(SOURCE, options=("-arch=compute_80",))
     entry = portable.describe(request, rtcompile.compile(SOURCE, options=("-arch=compute_80",)))
     assert portable.request_of(entry).target == "ptx"
 
 
+@pytest.mark.needs_compiler
 def test_a_record_is_warmed_for_devices_and_not_for_ptx() -> None:
     request = CompileRequest(SOURCE)
     entry = portable.describe(request, rtcompile.compile(SOURCE, arch="sm_80"))
@@ -117,6 +123,7 @@ def test_a_record_is_warmed_for_devices_and_not_for_ptx() -> None:
         list(portable.for_archs(entry, portable.request_of(entry), ["compute_90"]))
 
 
+@pytest.mark.needs_compiler
 def test_a_record_whose_options_name_an_architecture_keeps_it() -> None:
     request = CompileRequest(SOURCE, options=("-arch=sm_80",))
     entry = portable.describe(request, rtcompile.compile(SOURCE, options=("-arch=sm_80",)))
