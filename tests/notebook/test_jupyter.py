@@ -149,6 +149,17 @@ def test_a_header_in_a_cell_is_includable_and_rebuilds_who_includes_it(shell: An
     assert set(hits(cuda(shell, use)).values()) == {None}
 
 
+@pytest.mark.parametrize("line", ["", "-DSIDES=5 -lineinfo", "--backend nvcc"])
+def test_what_is_launched_is_what_the_cell_built(shell: Any, line: str):
+    """A launch takes the code from a `RawModule` of the same request, headers and options included."""
+    shell.run_cell("%%cuda_header own/shape.cuh\n#define CORNERS 3\n").raise_error()
+    use = '#include "own/shape.cuh"\n' + TWO.replace("*= 2", "*= CORNERS")
+    module = cuda(shell, use, line)
+    launched = module.built.module.object_code
+    assert launched.code == module.built.code.code
+    assert launched.build.hit == "memory"
+
+
 def test_options_apply_to_all_later_cells_and_variables_may_be_used(shell: Any):
     shell.user_ns["width"] = 7
     shell.run_line_magic("cuda_options", "--arch sm_86 -DWIDTH=1")

@@ -61,6 +61,7 @@ class Built:
                 options=request.options,
                 name_expressions=request.name_expressions,
                 arch=self.code.arch.virtual if request.target == "ptx" else request.arch,
+                headers=dict(request.headers) or None,
                 fallback="always" if request.backend == "nvcc" else None,
                 name=request.name,
             )
