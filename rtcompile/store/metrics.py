@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from rtcompile.files import sealed
+from rtcompile.files.sealed import content_digest
 from rtcompile.store.folder import Folder
 
 _PLACE = ("statistics", "stores.json")
 _MOST_STORES = 64
+_MOST_TRIES = 20
+_HOUR = 3600.0
 
 _HELP = {
     "hits": "builds that a shared store had",
@@ -48,7 +54,7 @@ def add(folder: Folder, more: Mapping[str, Counts]) -> None:
         return
     folder.prepare()
     with folder.opened(_PLACE[0]) as descriptor:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # until it is closed
+        _lock(descriptor)  # until it is closed
         known = read(folder)
         for name, counts in more.items():
             if name in known or len(known) < _MOST_STORES:
@@ -56,6 +62,31 @@ def add(folder: Folder, more: Mapping[str, Counts]) -> None:
                 known[name] = {each: before.get(each, 0) + counts.get(each, 0) for each in _HELP}
         data = json.dumps(known).encode()
         sealed.publish(_PLACE[1], data, dir_fd=descriptor, durable=False)
+
+
+def is_first(folder: Folder, what: str) -> bool:
+    """Say whether no process of this machine has begun something within the hour; note that this one has."""
+    name = f"begun-{content_digest(what.encode())[:16]}"
+    folder.prepare()
+    with folder.opened(_PLACE[0]) as descriptor:
+        try:
+            os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=descriptor))
+        except FileExistsError:
+            status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+            if time.time() - status.st_mtime < _HOUR:
+                return False
+            os.utime(name, dir_fd=descriptor, follow_symlinks=False)
+    return True
+
+
+def _lock(descriptor: int) -> None:
+    """Lock a folder; raise OSError if another process has it for long, since this one may be ending."""
+    for _ in range(_MOST_TRIES):
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(0.01)
+    raise TimeoutError("the counts are locked")
 
 
 def line(counts: Counts) -> str:

@@ -277,12 +277,15 @@ _VARIABLES = ("RTCOMPILE_REMOTE", "RTCOMPILE_CACHE_SHARED")
 
 
 def _prefetch() -> None:
-    """Fetch what records name, in a process beside this one: once on each node and each change."""
+    """Fetch what records name, in a process beside this one: once an hour on each node."""
     records = os.environ.get("RTCOMPILE_REMOTE_PREFETCH", "").split(os.pathsep)
     inner = {**os.environ, "RTCOMPILE_REMOTE_PREFETCH": ""}
     command = [sys.executable, "-m", "rtcompile", "cache", "pull", *filter(None, records)]
     if any(records):
         with suppress(OSError):
+            what = [*command, os.environ.get("RTCOMPILE_REMOTE", "")]
+            if not metrics.is_first(Folder(cache_dir(os.environ)), "\0".join(what)):
+                return
             nothing = subprocess.DEVNULL
             process = subprocess.Popen(
                 command, env=inner, stdin=nothing, stdout=nothing, stderr=nothing
