@@ -39,8 +39,9 @@ _SEVERAL: dict[str, Any] = {"action": "extend", "type": lambda text: text.split(
 _JOBS = _arg(
     "-j --jobs N", "builds at a time (default: RTCOMPILE_JOBS, or one for each core)", type=int
 )
-_TRUST = _arg(
-    "--trust-options", "pass on a record's options that run or write something, as -ccbin"
+_TRUST = _arg("--trust-options", "pass on a record's options that run or write something, -ccbin")
+_ONLY = _arg(
+    "--only KIND[,…]", "of CuPy's kernels: elementwise, reduction, cub, module", **_SEVERAL
 )
 _NAMES = _arg(
     "-n --name-expression EXPR",
@@ -176,22 +177,20 @@ _VERBS = (
                 nargs=argparse.REMAINDER,
                 dest="module_and_arguments",
             ),
-            _arg(
-                "program SCRIPT",
-                "the script; everything after it is an argument of the script",
-                nargs=argparse.REMAINDER,
-            ),
+            _arg("program SCRIPT", "the script and its arguments", nargs=argparse.REMAINDER),
         ),
     ),
     _Verb(
         "warm",
         "running.warm",
         "build what a program will need, ahead of time",
-        "Builds what `rtcompile run --record` wrote, in parallel, into the cache. Needs no GPU.",
-        "rtcompile warm kernels.json --arch sm_90a,sm_100a",
+        """Builds what `rtcompile run --record` wrote, in parallel, into the cache. Needs no GPU.
+        `rtcompile warm cupy` builds what everyday programs use of CuPy's own kernels.""",
+        "rtcompile warm cupy kernels.json --arch sm_90a,sm_100a",
         (
-            _arg("records RECORD", "what rtcompile run --record wrote", nargs="+"),
+            _arg("records RECORD", "what rtcompile run --record wrote, or cupy", nargs="+"),
             _arg("--arch ARCH[,…]", "for these devices instead of the recorded one", **_SEVERAL),
+            _ONLY,
             _TRUST,
             _JOBS,
         ),
@@ -324,8 +323,10 @@ _VERBS = (
                 "targets TARGET",
                 "package.module (all that it declares), package.module:name, kernel.cu, or a "
                 "record of `rtcompile run`, kernels.json",
-                nargs="+",
+                nargs="*",
             ),
+            _arg("--cupy", "what everyday programs use of CuPy's own kernels"),
+            _ONLY,
             _TRUST,
             _arg("-o --output FILE", "the bundle to write"),
             _arg("--arch ARCH[,…]", "sm_80,sm_90a; compute_90 for PTX", **_SEVERAL),
@@ -337,10 +338,7 @@ _VERBS = (
             ),
             _arg("--list", "show what is in a bundle: TARGET"),
             _arg("--matrix", "show what each GPU gets (cubin, PTX, nothing), and the least driver"),
-            _arg(
-                "--provenance",
-                "print as JSON the compiler, options and header digests of each build",
-            ),
+            _arg("--provenance", "print as JSON each build's compiler, options, header digests"),
             _arg("--rebuild", "with verify: compile again, compare byte by byte"),
         ),
     ),

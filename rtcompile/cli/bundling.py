@@ -8,14 +8,19 @@ import warnings
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from rtcompile.build import proof
 from rtcompile.build.to_bundle import Work
 from rtcompile.bundles.file import Bundle
 from rtcompile.cli import output
+from rtcompile.cli.running import cupys_record, read_record
 from rtcompile.errors import InvalidRequest
 from rtcompile.extras.packaging import bundling
 from rtcompile.request.request import CompileRequest
+
+if TYPE_CHECKING:
+    from rtcompile.extras.record.recording import Record
 
 
 def run(given: Namespace) -> int:
@@ -28,7 +33,13 @@ def run(given: Namespace) -> int:
         )
     if shown:
         return {"list": _list, "matrix": _matrix, "provenance": _provenance}[shown](given)
-    if given.targets[0] == "verify":
+    if given.only and not given.cupy:
+        raise InvalidRequest(
+            "--only chooses among CuPy's own kernels, of `rtcompile bundle --cupy`"
+        )
+    if not given.targets and not given.cupy:
+        raise InvalidRequest("nothing to bundle: name a TARGET, or CuPy's own kernels by --cupy")
+    if given.targets[:1] == ["verify"]:
         return _verify(given)
     if given.rebuild:
         raise InvalidRequest("--rebuild is for rtcompile bundle verify FILE TARGET… --rebuild")
@@ -38,7 +49,14 @@ def run(given: Namespace) -> int:
     archs = given.arch or []
     with ExitStack() as stack:
         built = bundling.bundle(
-            [target for name in given.targets for target in _targets(given, name, archs, stack)],
+            [
+                *(
+                    target
+                    for name in given.targets
+                    for target in _targets(given, name, archs, stack)
+                ),
+                *(_recorded(cupys_record(given), archs, stack) if given.cupy else ()),
+            ],
             given.output,
             archs=archs,
             update=given.update,
@@ -140,16 +158,7 @@ def _targets(
 ) -> Iterator[object]:
     """Yield the targets of a name; headers from a record exist until `stack` is closed."""
     if name.endswith((".json", ".json.part")):
-        from rtcompile.cli.running import mention_differences
-        from rtcompile.extras.record import recording, warming
-
-        record = recording.read(name, trust_options=given.trust_options)
-        mention_differences(name, record)
-        for wanted in stack.enter_context(warming.requests(record, archs)):
-            requested, requested_by = wanted.by_program or (None, None)
-            yield Work(
-                wanted.request, requested=requested, requested_by=requested_by, origin=wanted.origin
-            )
+        yield from _recorded(read_record(name, given), archs, stack)
         return
     for target in bundling.resolve(name):
         if name.endswith(".cu") and isinstance(target, CompileRequest):
@@ -160,6 +169,17 @@ def _targets(
             )
         else:
             yield target
+
+
+def _recorded(record: Record, archs: Sequence[str], stack: ExitStack) -> Iterator[Work]:
+    """Yield the builds of a record; their headers exist until `stack` is closed."""
+    from rtcompile.extras.record import warming
+
+    for wanted in stack.enter_context(warming.requests(record, archs)):
+        requested, requested_by = wanted.by_program or (None, None)
+        yield Work(
+            wanted.request, requested=requested, requested_by=requested_by, origin=wanted.origin
+        )
 
 
 def _show(

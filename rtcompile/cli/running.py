@@ -6,6 +6,7 @@ import atexit
 import json
 import os
 import sys
+import time
 from argparse import Namespace
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -168,25 +169,53 @@ def warm(given: Namespace) -> int:
     """Build everything in the records into the cache."""
     from rtcompile.build import planned  # with much that `run` does not need
     from rtcompile.cli.output import set_jobs
-    from rtcompile.extras.record import recording, warming
+    from rtcompile.extras.record import warming
 
     set_jobs(given)
     planned.start_compiler()
     archs = given.arch or []
+    if given.only and "cupy" not in given.records:
+        raise InvalidRequest(
+            "--only chooses among CuPy's own kernels: rtcompile warm cupy --only …"
+        )
     rows = []
     for path in given.records:
-        record = recording.read(path, trust_options=given.trust_options)
-        mention_differences(path, record)
+        begin = time.perf_counter()
+        record = cupys_record(given) if path == "cupy" else read_record(path, given)
         codes = warming.warm(record, archs=archs, progress=False if given.json else None)
         built = sum(code.build.hit is None for code in codes)
-        rows.append((path, len(codes), built, len(codes) - built))
-    header = ("record", "builds", "built", "there already")
+        seconds = round(time.perf_counter() - begin, 1)
+        size = sum(len(code.code) for code in codes)
+        rows.append((path, len(codes), built, len(codes) - built, seconds, size))
+    header = ("record", "builds", "built", "there already", "seconds", "bytes")
     records = [dict(zip(header, row, strict=True)) for row in rows]
-    output.print_result(given, {"records": records}, output.table(header, rows))
+    shown = [(*row[:-2], f"{row[-2]} s", output.human_size(row[-1])) for row in rows]
+    table = output.table((*header[:-2], "took", "size"), shown)
+    output.print_result(given, {"records": records}, table)
     return 0
 
 
-def mention_differences(path: str, record: Record) -> None:
+def cupys_record(given: Namespace) -> Record:
+    """Return the record of CuPy's own kernels, and mention what differs here."""
+    from rtcompile.extras.record import of_cupy
+    from rtcompile.lookup.find import compute_capability
+
+    archs = given.arch or ["sm_{}{}".format(*compute_capability())]
+    record = of_cupy.record(archs[0], given.only or [])
+    _mention_differences("the record of CuPy's kernels", record)
+    return record
+
+
+def read_record(path: str, given: Namespace) -> Record:
+    """Return the record in a file, and mention what differs here."""
+    from rtcompile.extras.record import recording
+
+    record = recording.read(path, trust_options=given.trust_options)
+    _mention_differences(path, record)
+    return record
+
+
+def _mention_differences(path: str, record: Record) -> None:
     """Warn if a record was made with other versions, whose kernels may differ."""
     from rtcompile.extras.record import recording
 

@@ -1,0 +1,122 @@
+"""A record of the kernels that everyday CuPy programs use, for the CuPy that is installed here.
+
+There is a file for each minor version of CuPy, made by benchmarks/cupy_record.py. It holds the sources
+that CuPy generates and no header and no path, so it serves any prefix, architecture and CUDA: the
+folders are those that CuPy itself would give to its compiler here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from rtcompile._version import __version__
+from rtcompile.errors import InvalidRequest
+from rtcompile.extras.record.recording import Record
+
+FORMAT = "rtcompile kernels of CuPy 1"
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernels_of_cupy")
+_FILE = re.compile(r"(\d+)\.(\d+)\.json\.xz")
+# What tells the kinds of kernels apart, in this order. The rest are modules of cupyx.
+_SIGNS = (
+    ("cub", "#include <cub/"),
+    ("reduction", "#define _REDUCE("),
+    ("elementwise", "CUPY_FOR("),
+)
+KINDS = ("elementwise", "reduction", "cub", "module")
+
+
+def kind_of(source: str) -> str:
+    """Return which of `KINDS` a kernel of CuPy is."""
+    return next((kind for kind, sign in _SIGNS if sign in source), "module")
+
+
+def record(arch: str, only: Sequence[str] = ()) -> Record:
+    """Return the record of the installed CuPy's kernels for a device, of the kinds `only` or of all."""
+    unknown = [kind for kind in only if kind not in KINDS]
+    if unknown:
+        raise InvalidRequest(f"--only {unknown[0]}: CuPy's kernels are {', '.join(KINDS)}")
+    try:
+        import cupy
+        from cupy._core import core
+    except ImportError as error:
+        raise InvalidRequest(
+            f"CuPy's kernels are built with its headers, and CuPy cannot be imported: {error}"
+        ) from None
+    here = str(cupy.__version__)
+    document = _read(here)
+    made_for = document["cupy"]
+    if here.split(".")[:2] == made_for.split(".")[:2]:
+        made_for = here  # a patch release has the same kernels
+    options = {
+        own: [*core.assemble_cupy_compiler_options(own), "-ftz=true"]
+        for own in {tuple(kernel["options"]) for kernel in document["kernels"]}
+    }
+    builds = [
+        _entry(kernel, options[tuple(kernel["options"])], arch)
+        for kernel in document["kernels"]
+        if not only or kind_of(kernel["source"]) in only
+    ]
+    return Record({"rtcompile": __version__, "cupy": made_for}, builds, {})
+
+
+def files() -> dict[tuple[int, int], str]:
+    """Return the file of each minor version of CuPy whose kernels are known."""
+    found = {}
+    for name in os.listdir(FOLDER):
+        if match := _FILE.fullmatch(name):
+            found[int(match[1]), int(match[2])] = os.path.join(FOLDER, name)
+    return found
+
+
+def _read(version: str) -> dict[str, Any]:
+    """Return the kernels of a version of CuPy, or those of the nearest minor version."""
+    import lzma
+
+    known = files()
+    wanted = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    near = [each for each in known if each[:1] == wanted[:1]]
+    if not near:
+        names = ", ".join(f"{major}.{minor}" for major, minor in sorted(known))
+        raise InvalidRequest(
+            f"this is CuPy {version}, and rtcompile knows the kernels of CuPy {names}: record your own "
+            "program with `rtcompile run --record kernels.json script.py`"
+        )
+    nearest = min(near, key=lambda each: abs(each[1] - wanted[1]))
+    with lzma.open(known[nearest]) as file:
+        document: dict[str, Any] = json.loads(file.read())
+    if document["format"] != FORMAT:
+        raise InvalidRequest(
+            f"{known[nearest]}: its format is not {FORMAT!r}; install rtcompile again"
+        )
+    return document
+
+
+def _entry(kernel: dict[str, Any], options: list[str], arch: str) -> dict[str, Any]:
+    """Return a kernel as a build of a record, which CuPy asks for with `options`."""
+    return {
+        "asked": {
+            "options": options,
+            "arch": arch,
+            "anywhere": True,
+            "by cupy": True,
+            "by a module": False,
+        },
+        "name": kernel["name"],
+        "source": kernel["source"],
+        "options": options,
+        "arch": arch,
+        "follows device": True,
+        "name expressions": kernel["names"],
+        "backend": "nvrtc",
+        "target": "cubin",
+        "link": [],
+        "given headers": {},
+        "headers": [],
+        "built by": "",
+        "asked by": "",
+        "milliseconds": kernel["milliseconds"],
+    }

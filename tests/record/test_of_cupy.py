@@ -1,0 +1,234 @@
+"""The record of CuPy's own kernels that the package has, as far as that goes without a device."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+cupy = pytest.importorskip("cupy")
+
+from cupy._core import core  # noqa: E402
+from cupy.cuda import compiler, function  # noqa: E402
+
+import rtcompile  # noqa: E402
+from rtcompile.cli import main  # noqa: E402
+from rtcompile.extras.record import of_cupy, recording, warming  # noqa: E402
+from rtcompile.frontends.cupy_requests import program_name  # noqa: E402
+from rtcompile.lookup import environment  # noqa: E402
+from rtcompile.request import options as compiler_options  # noqa: E402
+from tests.programs import CODE, TEMPLATE, Module  # noqa: E402
+from tests.wheels import built_rtcompile  # noqa: E402
+
+MINOR = ".".join(cupy.__version__.split(".")[:2])
+SMALL = [
+    {"name": "twice.cu", "source": CODE, "names": [], "options": []},
+    {"name": "f.cu", "source": TEMPLATE, "names": ["f<int>"], "options": ["-std=c++14"]},
+]
+
+
+@pytest.fixture(params=sorted(of_cupy.files()), ids=lambda minor: f"{minor[0]}.{minor[1]}")
+def kernels(request: Any) -> list[dict[str, Any]]:
+    """The kernels of each record in the package."""
+    with lzma.open(of_cupy.files()[request.param]) as file:
+        document = json.loads(file.read())
+    assert document["format"] == of_cupy.FORMAT
+    assert tuple(map(int, document["cupy"].split(".")[:2])) == request.param
+    return list(document["kernels"])
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Return what puts a record of two kernels in the place of the package's."""
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
+
+    def put(cupys: str = cupy.__version__, **more: Any) -> None:
+        document = {"format": of_cupy.FORMAT, "cupy": cupys, "kernels": SMALL, **more}
+        for kernel in document["kernels"]:
+            kernel["milliseconds"] = 0
+        minor = ".".join(cupys.split(".")[:2])
+        (tmp_path / f"{minor}.json.xz").write_bytes(lzma.compress(json.dumps(document).encode()))
+        monkeypatch.setattr(of_cupy, "FOLDER", str(tmp_path))
+
+    put()
+    return put
+
+
+def ask_as_cupy(monkeypatch: pytest.MonkeyPatch, arch: str, kernel: dict[str, Any]) -> Any:
+    """Return the module for a kernel as a new process gets it on such a device, compiling nothing."""
+    monkeypatch.setattr(function, "Module", Module)
+    monkeypatch.setattr(
+        compiler, "_get_arch_for_options_for_nvrtc", lambda arch: (f"-arch=sm_{arch}", "cubin")
+    )
+    monkeypatch.setenv("RTCOMPILE_JIT", "0")
+    environment.forget()
+    options = core.assemble_cupy_compiler_options(tuple(kernel["options"]))
+    with rtcompile.install():
+        return compiler._compile_module_with_cache(
+            kernel["source"], options, arch=arch, name_expressions=kernel["names"] or None
+        )
+
+
+# --- what the package has ------------------------------------------------------------------------
+
+
+def test_every_minor_version_has_a_record_below_a_megabyte():
+    assert of_cupy.files()
+    assert all(os.path.getsize(path) <= 1 << 20 for path in of_cupy.files().values())
+
+
+def test_a_record_has_everyday_kernels_of_each_kind(kernels):
+    kinds = [of_cupy.kind_of(kernel["source"]) for kernel in kernels]
+    assert all(kinds.count(kind) >= 30 for kind in of_cupy.KINDS)
+    text = "".join(kernel["source"] for kernel in kernels)
+    for name in ("cupy_add__float32_float32_float32", "cupy_cub_mean_pass1", "cupy_getitem_mask"):
+        assert f" {name}(" in text
+
+
+def test_a_record_has_no_path_of_a_machine_and_no_text_of_a_header(kernels):
+    for kernel in kernels:
+        assert not any("/" in option for option in kernel["options"])
+        assert not re.search(r'#\s*include\s*["<]/|/home/|/opt/|/usr/|/root/', kernel["source"])
+    text = "\n".join({line for kernel in kernels for line in kernel["source"].splitlines()})
+    headers = Path(core._get_header_dir_path()) / "cupy"
+    for name in ("carray.cuh", "complex.cuh", "atomics.cuh", "complex/complex.h"):
+        lines = {line.strip() for line in (headers / name).read_text().splitlines()}
+        long = [line for line in lines if len(line) > 50]
+        assert sum(line in text for line in long) <= len(long) // 20
+
+
+def test_a_kernel_has_the_name_by_which_it_is_asked_for(kernels):
+    assert all(kernel["name"] == program_name(kernel["source"]) for kernel in kernels)
+
+
+def test_nothing_in_a_record_makes_a_compiler_run_or_write_anything(kernels):
+    for options in {tuple(kernel["options"]) for kernel in kernels}:
+        assert compiler_options.distrusted(options) == []
+
+
+@pytest.mark.takes_seconds
+def test_the_wheel_has_the_records_and_the_license_of_their_sources(tmp_path):
+    with zipfile.ZipFile(built_rtcompile(tmp_path)) as wheel:
+        folder = "rtcompile/extras/record/kernels_of_cupy"
+        for path in of_cupy.files().values():
+            with open(path, "rb") as file:
+                assert wheel.read(f"{folder}/{os.path.basename(path)}") == file.read()
+        assert b"Preferred Networks" in wheel.read(f"{folder}/LICENSE.txt")
+
+
+@pytest.mark.needs_compiler
+@pytest.mark.takes_seconds
+def test_a_slice_of_the_record_builds_for_two_architectures_and_is_what_cupy_asks_for(
+    kernels, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
+    archs = ["sm_80", "sm_120"]
+    record = of_cupy.record(archs[0], ["elementwise", "reduction"])
+    record.builds = record.builds[:: len(record.builds) // 4]
+
+    codes = warming.warm(record, archs=archs, progress=False)
+
+    assert [str(code.arch) for code in codes] == archs * len(record.builds)
+    first = {"source": record.builds[0]["source"], "options": [], "names": []}
+    for arch, code in zip(("80", "120"), codes, strict=False):
+        assert ask_as_cupy(monkeypatch, arch, first).code == code.code
+
+
+# --- the commands --------------------------------------------------------------------------------
+
+
+@pytest.mark.needs_compiler
+def test_warm_says_how_many_kernels_there_are_how_long_it_took_and_how_large_they_are(
+    small, capsys, monkeypatch
+):
+    assert main(["warm", "cupy", "--arch", "sm_90", "--json"]) == 0
+
+    [row] = json.loads(capsys.readouterr().out)["records"]
+    modules = [ask_as_cupy(monkeypatch, "90", kernel) for kernel in SMALL]
+    assert row["bytes"] == sum(len(module.code) for module in modules)
+    assert (row["builds"], row["built"], row["there already"]) == (2, 2, 0)
+    assert 0 < row["seconds"] < 600
+    assert modules[1].mapping == {"f<int>": "_Z1fIiEvPT_"}
+
+
+@pytest.mark.needs_compiler
+def test_a_bundle_of_cupys_kernels_serves_a_process_with_an_empty_cache(
+    small, tmp_path, monkeypatch
+):
+    path = str(tmp_path / "cupy.rtcb")
+    assert main(["bundle", "--cupy", "--arch", "sm_90", "-o", path]) == 0
+
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "another"))
+    monkeypatch.setenv("RTCOMPILE_BUNDLES", path)
+    code = f"""
+import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+import pytest
+from tests.record import test_of_cupy as tests
+patch = pytest.MonkeyPatch()
+print(all(tests.ask_as_cupy(patch, "90", kernel).code for kernel in tests.SMALL))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_only_chooses_kinds_of_kernels(small):
+    small(kernels=[*SMALL, {**SMALL[0], "source": "CUPY_FOR(" + CODE}])
+    of = of_cupy.record("sm_90", ["elementwise"]).builds
+    assert [build["source"] for build in of] == ["CUPY_FOR(" + CODE]
+    with pytest.raises(rtcompile.InvalidRequest, match=r"--only x: .* elementwise, reduction, cub"):
+        of_cupy.record("sm_90", ["x"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["warm", "kernels.json", "--only", "cub"], id="warm"),
+        pytest.param(["bundle", "kernels.json", "--only", "cub", "-o", "x.rtcb"], id="bundle"),
+    ],
+)
+def test_only_is_for_cupys_own_kernels(words, capsys):
+    assert main(words) == 2
+    assert "CuPy's own kernels" in capsys.readouterr().err
+
+
+def test_a_bundle_of_nothing_is_refused(capsys):
+    assert main(["bundle", "-o", "x.rtcb"]) == 2
+    assert "--cupy" in capsys.readouterr().err
+
+
+# --- other versions ------------------------------------------------------------------------------
+
+
+def test_a_patch_release_of_cupy_has_the_same_kernels(small):
+    small(f"{MINOR}.99")
+    assert not recording.differences(of_cupy.record("sm_90"))
+
+
+def test_the_kernels_of_another_minor_version_are_built_with_a_word_about_it(small, tmp_path):
+    (tmp_path / f"{MINOR}.json.xz").unlink()
+    small("14.77.0")
+    [difference] = recording.differences(of_cupy.record("sm_90"))
+    assert difference == f"recorded with CuPy 14.77.0, and here is CuPy {cupy.__version__}"
+
+
+def test_another_major_version_of_cupy_is_an_error_that_names_the_known_ones(small, monkeypatch):
+    monkeypatch.setattr(cupy, "__version__", "99.1.0")
+    with pytest.raises(rtcompile.InvalidRequest, match=rf"CuPy 99.1.0.* CuPy {MINOR}: record your"):
+        of_cupy.record("sm_90")
+
+
+def test_where_there_is_no_device_the_architecture_has_to_be_named(small, monkeypatch, capsys):
+    def no_device() -> tuple[int, int]:
+        raise rtcompile.UnsupportedArch("no CUDA device; pass --arch")
+
+    monkeypatch.setattr("rtcompile.lookup.find.compute_capability", no_device)
+    assert main(["warm", "cupy"]) == 3
+    assert "no CUDA device" in capsys.readouterr().err
