@@ -79,9 +79,9 @@ class Ahead(Batch):
     def __init__(self) -> None:
         super().__init__([])
         self._guard = threading.Lock()
-        self._kept: dict[object, _Constructed] = {}  # by identity, until they are used
+        self.kept: dict[object, _Constructed] = {}  # by identity, until they are used
         self._planners: dict[object, Planner] = {}
-        self._threads = self._constructed = self._used = self._taken = 0
+        self.threads = self.constructed = self._used = self._taken = 0
         self._lost = 0.0  # seconds of builds that were given up
         self._has_ended = False
 
@@ -97,10 +97,10 @@ class Ahead(Batch):
             BuildFuture(gives_way=True), Task(query, {}), owner=owner, directory=directory
         )
         with self._guard:
-            if self._has_ended or query.identity in self._kept:
+            if self._has_ended or query.identity in self.kept:
                 return
-            self._kept[query.identity] = build
-            self._constructed += 1
+            self.kept[query.identity] = build
+            self.constructed += 1
             self._groups[build.task.group] += 1
             self._unseen.append(build)
         self._start_threads()
@@ -108,26 +108,26 @@ class Ahead(Batch):
     def tend(self) -> bool:
         """Give up what is not held any more, keep to the limit; return whether anything is built."""
         with self._guard:
-            for identity, build in [*self._kept.items()]:
+            for identity, build in [*self.kept.items()]:
                 if build.owner() is None:
                     self._give_up(identity)
             if self._spent() > self._allowed():
-                for build in self._kept.values():
+                for build in self.kept.values():
                     if build.began:
                         build.future._cancellation.cancel()  # it waits, in `_do`
         self._start_threads()
-        return self._threads > 0
+        return self.threads > 0
 
     def take(self, query: Query, *, waits: bool) -> ObjectCode | None:
         """Return the code of a request that was built ahead; None if the caller has to look or build.
 
         With `waits` a build that runs is waited for, and one that has not begun is the caller's.
         """
-        build = None if query.quiet else self._kept.get(query.identity)
+        build = None if query.quiet else self.kept.get(query.identity)
         if build is None or not (waits or build.future.done()):
             return None
         with self._guard:
-            if self._kept.get(query.identity) is not build:
+            if self.kept.get(query.identity) is not build:
                 return None  # another thread has just taken it
             self._used += 1
             if (
@@ -138,13 +138,13 @@ class Ahead(Batch):
                 return None
             build.is_wanted = True
             build.future._cancellation.gives_way = False
-            del self._kept[query.identity]
+            del self.kept[query.identity]
             self._taken += not waits
         try:
             while not build.future.done():
                 concurrent.futures.wait([build.future], pool.MAX_WAIT_SECONDS)
         except BaseException:  # Ctrl-C: the program may ask again
-            self._kept[query.identity] = build
+            self.kept[query.identity] = build
             raise
         self._start_threads()
         return _outcome(build, query)
@@ -152,28 +152,28 @@ class Ahead(Batch):
     def counts(self) -> tuple[int, int]:
         """Return how many builds are done, besides those that were waited for, and how many are left."""
         with self._guard:
-            done = sum(build.future.done() for build in self._kept.values())
-            return done + self._taken, len(self._kept) - done
+            done = sum(build.future.done() for build in self.kept.values())
+            return done + self._taken, len(self.kept) - done
 
     def end(self) -> None:
         """Cancel all builds, at the end of the process."""
         with self._guard:
             self._has_ended = True
-            for identity in [*self._kept]:
+            for identity in [*self.kept]:
                 self._give_up(identity)
 
     def _give_up(self, identity: object) -> None:
-        build = self._kept.pop(identity)
+        build = self.kept.pop(identity)
         self._lost += build.spent()
         build.future.cancel()
 
     def _spent(self) -> float:
         """Return the seconds of compiling that nobody has used."""
-        return self._lost + sum(build.spent() for build in self._kept.values())
+        return self._lost + sum(build.spent() for build in self.kept.values())
 
     def _allowed(self) -> float:
         """Return how many seconds of compiling may be unused."""
-        if self._constructed <= _FEW:
+        if self.constructed <= _FEW:
             return _MOST_SECONDS
         return _SECONDS_OF_MANY * (self._used if self._used >= _USED_OF_MANY else 1)
 
@@ -185,21 +185,21 @@ class Ahead(Batch):
             if self._has_ended or self._spent() > self._allowed():
                 return
             left = len(self._unseen) + len(self._waiting)
-            missing = min(left, max(1, pool.slots() - 1) - self._threads)
+            missing = min(left, max(1, pool.slots() - 1) - self.threads)
             if missing <= 0:
                 return
-            self._threads += missing
+            self.threads += missing
         started = batch.start_threads(missing, self._work)
         with self._guard:
-            self._threads -= missing - started
-            self._has_ended = self._has_ended or not (started or self._threads)
+            self.threads -= missing - started
+            self._has_ended = self._has_ended or not (started or self.threads)
 
     def _work(self) -> None:
         try:
             self._help()
         finally:
             with self._guard:
-                self._threads -= 1
+                self.threads -= 1
 
     def most_together(self) -> int:
         return 1  # a launch waits for its own build

@@ -390,49 +390,49 @@ _PAUSES = 50
 
 # The object that the program holds, as a weak reference, and its code.
 
-_expected: list[tuple[Callable[[], object | None], LazyCode]] = []
-_watching = False
+expected: list[tuple[Callable[[], object | None], LazyCode]] = []
+watching = False
 _guard = allocate_lock()
 
 
 def expect(owner: Callable[[], object | None], code: LazyCode) -> None:
     """Have code looked up, and compiled where it is lacking, for as long as `owner` returns an object."""
-    global _watching
+    global watching
     if not environments.current().looks_ahead:
         return
-    _expected.append((owner, code))
-    if _watching:
+    expected.append((owner, code))
+    if watching:
         return
     with _guard:
-        if not _watching:
+        if not watching:
             try:
                 start_new_thread(_watch, ())
-                _watching = True
+                watching = True
             except RuntimeError:  # no more threads, or the interpreter is shutting down
-                _expected.clear()
+                expected.clear()
 
 
 def _watch() -> None:
     """Look up what was constructed, and tend the builds of what is lacking, until there is neither."""
-    global _watching
+    global watching
     pause, last = _FIRST_SECONDS, time.monotonic()
     while True:
         time.sleep(pause)
         began = time.perf_counter()
         pause = _TICK
-        while _expected and time.perf_counter() - began < _TICK:
+        while expected and time.perf_counter() - began < _TICK:
             last = time.monotonic()
-            _look_ahead(*_expected.pop(0))
+            _look_ahead(*expected.pop(0))
             if lookup.builds_ahead is None:
                 pause = _PAUSES * (time.perf_counter() - began)
                 break
         ahead: Any = lookup.builds_ahead  # only a program that lacks code imports `build.ahead`
         if ahead is not None and ahead.tend():
             last = time.monotonic()
-        if not _expected and time.monotonic() - last > _IDLE_SECONDS:
+        if not expected and time.monotonic() - last > _IDLE_SECONDS:
             with _guard:
-                if not _expected:
-                    _watching = False
+                if not expected:
+                    watching = False
                     return
 
 
@@ -457,9 +457,9 @@ def _look_ahead(owner: Callable[[], object | None], code: LazyCode) -> None:
 
 def _forget_after_fork() -> None:
     # The thread is the parent's, which compiles what it has constructed.
-    global _watching, _guard
-    _watching, _guard = False, allocate_lock()
-    _expected.clear()
+    global watching, _guard
+    watching, _guard = False, allocate_lock()
+    expected.clear()
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
