@@ -7,7 +7,7 @@ CuTe kernels, beside NVRTC as CuPy calls it, one after another; 500 made of whic
 ``seconds`` is wall time, ``processor`` the processor time of the process and all that it waited for.
 
 Without a GPU kernels are compiled for sm_90 and not run. CORES ("16,4,1") and ROUNDS are numbers, ROWS
-names rows. ``--save`` writes benchmarks/results/ahead_h200.json.
+names rows; of fewer cores than the first there are half as many rounds. ``--save`` writes benchmarks/results/ahead_h200.json.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def main() -> None:
             for row, part in rows.items():
                 if only and row not in only.split(","):
                     continue
-                few = 1 if cores < CORES[0] and part < 1 else max(1, round(ROUNDS * part))
+                few = max(1, round(ROUNDS * part * (1 if cores == CORES[0] else 0.5)))
                 results[f"{row}, {cores} cores"] = measure(row, cores, few, keep)
                 _machine.save("ahead_h200", results)
 
