@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextvars
 import os
+import re
 import threading
 import time
 from collections import Counter
@@ -51,19 +52,29 @@ _START = 0.3  # of the maker's process
 _LEAST_SPARED = 0.005
 _LEAST_BYTES = 4 << 20  # of a header: the smallest seen has 8 MB
 
+_KERNEL = re.compile(r"__global__\s+(?:void\s+|__launch_bounds__\s*\([^)]*\)\s*)*(\w+)")
+_MOST_PROGRAMS = 16
+
 # How many builds of a batch, this one included, open with the same prefix.
 siblings: contextvars.ContextVar[int] = contextvars.ContextVar("rtcompile_siblings", default=1)
 
 
-def worth_making(builds: int, front_end: float, makings: int = 0) -> bool:
-    """Say whether a prefix is worth a precompiled header: the one rule."""
-    # As many builds are assumed to follow as there were. What they save must exceed the cost of making it, which
-    # reads the headers twice, and counts half for its low priority; after each failed attempt twice as much.
+def worth_making(builds: int, front_end: float, makings: int = 0, repeats: int = 1) -> bool:
+    """Say whether a prefix is worth a precompiled header: the one rule.
+
+    The seconds that the header saves must exceed the cost of making it, which reads the headers twice.
+    Where a program was built again (`repeats`), it is being edited: it is assumed that as many builds
+    follow as there were so far, and the cost counts half because nobody waits for it. So the second
+    build has one made if reading takes 0.1 s or more, and the third one if it takes 80 ms. Where all
+    programs differ, half as many are: most projects build each of their kernels once, and headers that
+    were never used were most of the processor time that cold builds took beyond NVRTC's. After each
+    failed attempt the gain must be twice as large.
+    """
     spared = _spared(front_end)
     if builds < 2 or spared < _LEAST_SPARED:
         return False
-    cost = (2 * front_end + _START) / 2
-    return 2 * builds * spared >= cost * (1 << min(makings, 64))
+    cost = (2 * front_end + _START) * (1 << min(makings, 64))
+    return builds * spared >= (cost / 4 if repeats else 2 * cost)
 
 
 def worth_waiting(builds: float, front_end: float) -> bool:
@@ -134,6 +145,9 @@ class Prefix:
                 field("prefix", text),
             ]
         )
+        # Whoever edits a kernel leaves its name as it is.
+        names = _KERNEL.findall(unit.source) or unit.name_expressions
+        self.program = bytes.fromhex(sealed.content_digest("\0".join(names).encode())[:32])
         self._path = os.path.join(folder, self.key + ".pch")
         self._record = os.path.join(folder, self.key + ".record")
         self._lock = os.path.join(folder, self.key + ".lock")
@@ -211,13 +225,16 @@ class Prefix:
                     known = Record(SEEN, makings=known.makings)
                 builds = known.builds + 1
                 least = known.seconds if seconds is None else min(seconds, known.seconds)
-                wanted = seconds is None or worth_making(builds, least, known.makings)
+                repeats = known.repeats + (self.program in known.programs)
+                wanted = seconds is None or worth_making(builds, least, known.makings, repeats)
                 record = Record(
                     SEEN,
                     trace or known.trace,
                     builds=builds,
                     makings=known.makings + wanted,
                     seconds=least,
+                    repeats=repeats,
+                    programs=(*known.programs, self.program)[-_MOST_PROGRAMS:],
                 )
                 if not record.write(self._record, self.search) or not wanted:
                     return

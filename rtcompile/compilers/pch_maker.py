@@ -34,7 +34,8 @@ _SAMPLE_BYTES = 4096
 
 _UNFINISHED_SECONDS = 3600.0  # after which a record that is not published has no writer any more
 _UNKNOWN = float("inf")
-_COUNTS = struct.Struct("<2qd")
+_COUNTS = struct.Struct("<3qd")
+_DIGEST_BYTES = 16
 
 SEEN, READY, REFUSED = "seen", "ready", "refused"
 _NO_DEPENDENCIES = FileSet()
@@ -59,6 +60,8 @@ class Record(NamedTuple):
     builds: int = 0  # without a precompiled header, since one of the files changed
     makings: int = 0  # attempts to make one
     seconds: float = _UNKNOWN  # the shortest time that one of the builds spent on reading
+    repeats: int = 0  # builds of a program that had been built before, as who edits a kernel does
+    programs: tuple[bytes, ...] = ()  # digests of the last programs
 
     @classmethod
     def read(cls, path: str, search: Sequence[SearchDir]) -> Record | None:
@@ -86,13 +89,14 @@ class Record(NamedTuple):
             fields = sealed.unseal("pch", key, sealed.read_path(path))
         except OSError:
             return None
-        if fields is None or len(fields) != 7:
+        if fields is None or len(fields) != 8:
             return None
-        state, trace, image, checksum, dependencies, reason, counts = fields
+        state, trace, image, checksum, dependencies, reason, counts, programs = fields
         builds = manifests.decode(key, dependencies, search)
         if not builds:
             return None
-        builds_without, makings, seconds = _COUNTS.unpack(counts)
+        builds_without, makings, repeats, seconds = _COUNTS.unpack(counts)
+        at = range(0, len(programs), _DIGEST_BYTES)
         paths = trace.decode("utf-8", "surrogateescape").split("\0")
         return cls(
             state.decode(),
@@ -104,6 +108,8 @@ class Record(NamedTuple):
             builds_without,
             makings,
             seconds,
+            repeats,
+            tuple(programs[begin : begin + _DIGEST_BYTES] for begin in at),
         )
 
     def write(self, path: str, search: Sequence[SearchDir]) -> bool:
@@ -117,7 +123,8 @@ class Record(NamedTuple):
             self.checksum,
             manifests.encode(key, [build], search),
             self.reason.encode(),
-            _COUNTS.pack(self.builds, self.makings, self.seconds),
+            _COUNTS.pack(self.builds, self.makings, self.repeats, self.seconds),
+            b"".join(self.programs),
         ]
         try:
             sealed.publish(path, sealed.seal("pch", key, fields), durable=False)

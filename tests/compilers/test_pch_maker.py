@@ -99,6 +99,20 @@ def test_a_prefix_is_worth_a_header_from_this_build_on(front_end: float, builds:
     assert worth_making(builds, front_end)
 
 
+@pytest.mark.parametrize(
+    ("front_end", "builds"),
+    [
+        pytest.param(1.4, 6, id="CuTe"),
+        pytest.param(0.1, 16, id="a tenth of a second"),
+    ],
+)
+def test_a_prefix_of_programs_that_all_differ_needs_more_builds(
+    front_end: float, builds: int
+) -> None:
+    assert not worth_making(builds - 1, front_end, repeats=0)
+    assert worth_making(builds, front_end, repeats=0)
+
+
 def test_what_spares_next_to_nothing_is_never_worth_one() -> None:
     assert not worth_making(1_000_000, 0.02)
 
@@ -303,3 +317,21 @@ def test_another_version_of_it_makes_nothing(
         builder.compiled(PREFIX + KERNEL)
     join_makers()
     assert names(builder) == [".record"]
+
+
+# --- who edits a kernel, and who builds many once --------------------------------------------------
+
+
+def test_kernels_that_are_built_once_each_have_no_header_made(builder: Builder) -> None:
+    for number in range(4):
+        builder.compiled(f"{PREFIX}__global__ void k{number}(int* p) {{ *p = 1; }}")
+    join_makers()
+    assert builder.files(".pch") == []
+
+
+def test_an_edited_kernel_has_one_made(builder: Builder) -> None:
+    for number in range(2):
+        text = f"__global__ void __launch_bounds__({64 + number}) k(int* p) {{ *p = {number}; }}"
+        builder.compiled(PREFIX + text)
+    join_makers()
+    assert len(builder.files(".pch")) == 1
