@@ -70,8 +70,8 @@ def compile(
     pch : bool, optional
         Whether precompiled headers may be used; ``RTCOMPILE_PCH`` sets the default.
     timeout : float, optional
-        Seconds after which the compiler is killed, the wait for another thread or process that
-        builds the same included; ``RTCOMPILE_TIMEOUT`` sets the default.
+        Seconds after which the compiler is killed. All work on the build counts, and the wait for
+        another that builds the same; ``RTCOMPILE_TIMEOUT`` sets the default.
     memory_limit : int or str, optional
         Bytes (or ``"2G"``) after which the compiler is killed; ``RTCOMPILE_MEMORY_LIMIT``.
     recompile : bool

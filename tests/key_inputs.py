@@ -7,6 +7,7 @@ from typing import Any
 
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir
+from rtcompile.files.sealed import content_digest
 from rtcompile.request.key import KeyInputs
 from rtcompile.request.object_code import BuildInfo, ObjectCode
 from rtcompile.request.values import Arch
@@ -24,7 +25,9 @@ def make_key_inputs(**changes: Any) -> KeyInputs:
         "arch": Arch(9, 0, "a"),
         "compilers": COMPILERS,
     }
-    return KeyInputs(**{**fields, **changes})
+    given = {**fields, **changes}
+    digest = content_digest(given["source"].encode("utf-8", "surrogateescape"))
+    return KeyInputs(**{"source_digest": digest, **given})
 
 
 def make_object(

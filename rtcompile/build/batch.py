@@ -105,7 +105,9 @@ class Planner:
         since, known = self._known.get(common, (float("-inf"), None))
         now = time.monotonic()
         if known is not None and now - since < _PLANNED_SECONDS:
-            key_inputs = known.key_inputs.variant(request.source, request.name_expressions)
+            key_inputs = known.key_inputs.variant(
+                request.source, request.source_digest, request.name_expressions
+            )
             return known._replace(request=request, key_inputs=key_inputs)
         made = planned.plan(request, settings, self._capability)
         nvrtc = made.toolchain.nvrtc
@@ -132,6 +134,7 @@ class Task:
 
     def look(self) -> ObjectCode | None:
         """Return the code; None where it has to be compiled."""
+        self.query.begun = time.perf_counter()  # it may have waited for other builds of the batch
         found = pipeline.find(self.query)
         return planned.search(self.query) if found is None else found
 

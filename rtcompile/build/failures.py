@@ -22,6 +22,7 @@ from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest
 from rtcompile.messages import catalogue, diagnostics, rendering
 from rtcompile.messages.facts import BuildContext
+from rtcompile.request import cxx
 from rtcompile.request.units import CompileFailure
 from rtcompile.settings import Settings
 from rtcompile.store.folder import Folder
@@ -230,7 +231,7 @@ def as_error(
         options=failure.command,
         versions=plan.toolchain.versions,
         search=plan.search,
-        source=request.source,
+        source=cxx.readable(request.source),
         package_of=partial(missing_header, toolchain=plan.toolchain, backend=failure.backend),
     )
     parsed = catalogue.annotate(_parsed(failure), context)

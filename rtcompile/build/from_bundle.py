@@ -57,6 +57,7 @@ def key_inputs(request: CompileRequest, settings: Settings) -> KeyInputs | None:
     options = effective_options(with_headers(request), settings)
     return KeyInputs(
         source=request.source,
+        source_digest=request.source_digest,
         name=os.path.basename(request.name),
         options=options.key_fields(),
         arch=Arch(0, 0),  # left open, since each build states its own
@@ -180,7 +181,7 @@ class _Search:
                     return f"Bundle {bundle.path} has it, but {changed}."
             archs_there = ", ".join(sorted({str(row.arch) for row in rows}))
             return f"Bundle {bundle.path} has it for {archs_there}: add this architecture to it."
-        source = content_digest(self._request.source.encode())
+        source = self._request.source_digest
         for each in bundle.left_out():
             if each.source == source:
                 return f"Bundle {bundle.path} was made without it: {each.reason}."

@@ -22,7 +22,14 @@ from rtcompile.files.headers import SearchDir
 from rtcompile.lookup import find as lookup
 from rtcompile.request import command_lines
 from rtcompile.request.object_code import BuildInfo, ObjectCode
-from rtcompile.request.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
+from rtcompile.request.units import (
+    Compiled,
+    CompileFailure,
+    Limits,
+    LinkInput,
+    TimeLimit,
+    TranslationUnit,
+)
 from rtcompile.settings import Settings
 from rtcompile.store import locks
 from rtcompile.store.store import Store
@@ -52,10 +59,14 @@ def compile_once(
     shared = bool(settings.remote) and not settings.recompile
     if shared:
         from rtcompile.store import sharing  # with a store's client
+    timeout = settings.timeout
+    left = timeout.left if isinstance(timeout, TimeLimit) else timeout
+    if left == 0:
+        raise _too_late(plan, settings, _TOO_MUCH)
     with (
         tracing.span("build", program=plan.request.name),
         store.building(
-            plan.key_inputs, settings.timeout, reads=_reads(plan) and not shared, waits=waits
+            plan.key_inputs, left, reads=_reads(plan) and not shared, waits=waits
         ) as seconds_left,
     ):
         if seconds_left == 0.0 and not waits:
@@ -67,21 +78,24 @@ def compile_once(
 
         def build(seconds: float | None) -> ObjectCode:
             if seconds is not None and seconds <= 0:
-                raise _too_late(plan, settings)
+                raise _too_late(plan, settings, _BY_OTHERS)
             if shared and _reads(plan):
                 store.reading(plan.key_inputs)
-            return Miss(plan, settings, store, seconds, why, confirmed).run()
+            return Miss(plan, settings, store, why, confirmed).run()
 
         if not shared:
             return build(seconds_left)
         return sharing.find_or_build(plan.key_inputs, store, build, seconds_left, waits=waits)
 
 
-def _too_late(plan: Plan, settings: Settings) -> CompileTimeout:
+_BY_OTHERS = "another thread or process was building the same all the while"
+_TOO_MUCH = "reading its source, options and headers, and building what it links, took all of it"
+
+
+def _too_late(plan: Plan, settings: Settings, reason: str) -> CompileTimeout:
     return CompileTimeout(
         f"{plan.key_inputs.name} was not compiled within its time limit of {settings.timeout:g} s: "
-        "another thread or process was building the same all the while. Give a longer timeout= or "
-        "RTCOMPILE_TIMEOUT.",
+        f"{reason}. Give a longer timeout= or RTCOMPILE_TIMEOUT.",
         plan.request.source,
         plan.key_inputs.name,
         backend="nvcc" if plan.backend == "nvcc" else "nvrtc",
@@ -108,14 +122,13 @@ class Miss:
         plan: Plan,
         settings: Settings,
         store: Store,
-        seconds: float | None,
         why_missed: Callable[[], str],
         confirmed: bool,
     ) -> None:
         self.plan = plan
         self.settings = settings
         self.store = store
-        self.limits = Limits(seconds, settings.memory_limit)
+        self.limits = Limits(settings.timeout, settings.memory_limit).counted()
         self.why_missed = why_missed
         self.why = ""
         self.added: list[str] = []  # flags that were added because of errors

@@ -90,6 +90,7 @@ def plan(
         name = source_path(request, settings)
     key_inputs = KeyInputs(
         source=request.source,
+        source_digest=request.source_digest,
         name=name,
         options=options.key_fields(),
         arch=choice.arch,
@@ -286,5 +287,5 @@ def _linker(toolchain: Toolchain) -> str:
 
 def source_path(request: CompileRequest, settings: Settings) -> str:
     """Return the path in line information, at which debuggers and profilers find the source."""
-    digest = content_digest(request.source.encode())[:16]
+    digest = request.source_digest[:16]
     return os.path.join(settings.cache_dir, "sources", f"{digest}-{os.path.basename(request.name)}")

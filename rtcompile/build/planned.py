@@ -20,6 +20,7 @@ from rtcompile.lookup.find import Found, Query, query_of
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.option_table import dropped
 from rtcompile.request.request import CompileRequest, with_headers
+from rtcompile.request.units import TimeLimit
 from rtcompile.request.values import replace
 from rtcompile.settings import Settings
 from rtcompile.store.store import Store
@@ -37,7 +38,10 @@ def build(query: Query) -> ObjectCode:
 
 def search(query: Query) -> ObjectCode | None:
     """Return the code from the levels that need a plan; None where a compiler has to make it."""
-    query.begun, query.plan = time.perf_counter(), None
+    query.plan = None
+    timeout = query.settings.timeout
+    if timeout is not None and not isinstance(timeout, TimeLimit):
+        query.settings = query.settings.replace(timeout=TimeLimit(timeout, query.begun))
     return None if query.settings.recompile else _reported(query, _found)
 
 
@@ -120,7 +124,7 @@ def compile_batch(
                 if code := _reported(query, partial(_kept, code=found)):
                     yield at, code
             else:
-                misses.append((at, Miss(decided, settings, store, None, found, True), lock))
+                misses.append((at, Miss(decided, settings, store, found, True), lock))
         if not misses:
             return
         first = misses[0][1].plan

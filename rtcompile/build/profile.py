@@ -212,7 +212,7 @@ def profile(request: CompileRequest, settings: Settings) -> Profile:
     plan = planned.plan(request, settings)
     aside = Store(settings.cache_dir, on_disk=False, size=settings.cache_size)
     once = settings.override(pch=False)
-    miss = Miss(plan, once, aside, settings.timeout, lambda: "a profile", confirmed=True)
+    miss = Miss(plan, once, aside, lambda: "a profile", confirmed=True)
     if plan.backend == "nvcc":
         miss.plan = plan._replace(options=plans.for_nvcc(plan.options))
         found = by_nvcc(miss.plan, miss.nvcc_unit(), settings)

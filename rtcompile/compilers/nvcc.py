@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -235,8 +234,7 @@ class _Nvcc:
     def __init__(self, toolchain: Toolchain, limits: Limits) -> None:
         self._path = toolchain.require_nvcc().path
         self._host = toolchain.require_host_compiler()
-        self._limits = limits
-        self._deadline = None if limits.timeout is None else time.monotonic() + limits.timeout
+        self._limits = limits.counted()
         self.command: tuple[str, ...] = ()
 
     def compile(self, unit: TranslationUnit) -> Compiled | CompileFailure:
@@ -249,7 +247,10 @@ class _Nvcc:
         if outcome.trace is None:
             return outcome
         # NVCC lists the names in #line directives as files that it read.
-        named = {unit.name, *(file for _, _, file in cxx.renumbered(unit.source) if file)}
+        named = {
+            unit.name,
+            *(file for _, _, file in cxx.renumbered(cxx.readable(unit.source)) if file),
+        }
         trace = tuple(
             path
             for path in outcome.trace
@@ -260,7 +261,7 @@ class _Nvcc:
     def _with_missing(self, failure: CompileFailure, files: dict[str, bytes]) -> CompileFailure:
         """Have the host compiler, which left no ``-MD`` file, say what it read before it missed a header."""
         command = (*failure.command, "-Xcompiler", "-H,-v")
-        outcome = _run_program(command, files, (), self._left())
+        outcome = _run_program(command, files, (), self._limits)
         log = outcome.value["log"] if isinstance(outcome, pool.Answer) else ""
         missed = _HEADER_MISSING.search(log)
         folders = _SEARCHED.findall(log.rpartition(_LIST)[2].partition("\nEnd of search list")[0])
@@ -303,7 +304,7 @@ class _Nvcc:
         host = self._host_compiler(flags)
         self.command = (self._path, *flags, *host, *files, "-o", _RESULT)
         files = {**files, **texts}
-        outcome = _run_program(self.command, files, (_RESULT, _TRACE), self._left())
+        outcome = _run_program(self.command, files, (_RESULT, _TRACE), self._limits)
         if isinstance(outcome, pool.Crash):
             return pool.failure(outcome, self.command, "nvcc", self._limits)
         reply = outcome.value
@@ -319,11 +320,6 @@ class _Nvcc:
             trace=_trace(reply, files),
             milliseconds={"queue": outcome.queued * 1e3, "compile": reply["seconds"] * 1e3},
         )
-
-    def _left(self) -> Limits:
-        if self._deadline is None:
-            return self._limits
-        return self._limits._replace(timeout=max(0.001, self._deadline - time.monotonic()))
 
     def _host_compiler(self, flags: Sequence[str]) -> tuple[str, ...]:
         chosen = any(flag.startswith(_HOST_COMPILER_FLAGS) for flag in flags)

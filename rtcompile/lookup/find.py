@@ -140,6 +140,7 @@ def no_device(evidence: str, loading: bool = False) -> UnsupportedArch:
 
 # --- `Query` --------------------------------------------------------------------------------------
 
+_HEADERS = 6  # where an identity has the headers that were given as texts
 INDEX = "index"  # the cache's folder of index entries
 
 # Options that name no path, so they mean the same in every working directory.
@@ -190,10 +191,11 @@ class Query:
         self.capability = capability
         self.recent = False
         self.failed = self.quiet = False
-        self.begun = 0.0  # when it was planned
+        self._named = "", ""  # a toolchain's signature, and the name of the entry for it
+        self.begun = time.perf_counter()
         self.plan: Any = None  # a `build.plan.Plan`
         self.planner: Callable[[CompileRequest, Settings], Any] | None = None  # returns such a plan
-        self.identity: tuple[object, ...] | None = None
+        self.identity: tuple[Any, ...] | None = None
         if links is None:
             return
         try:
@@ -226,8 +228,14 @@ class Query:
         signature = self.environment.signature() if self.identity is not None else ""
         if not signature:
             return ""
-        # The repr of nested tuples of texts, numbers and None is another one for each of them.
-        return digest(INDEX, [self.environment.key, signature, repr(self.identity)])
+        if self._named[0] != signature:
+            assert self.identity is not None
+            source, *rest = self.identity
+            texts = [source, *[text for header in rest.pop(_HEADERS - 1) for text in header]]
+            # The repr of nested lists of short texts, numbers and None is another one for each of them.
+            name = digest(INDEX, [self.environment.key, signature, *texts, repr(rest)])
+            self._named = signature, name
+        return self._named[1]
 
 
 def depends_on_directory(request: CompileRequest) -> bool:

@@ -6,6 +6,7 @@ linear in the log.
 
 from __future__ import annotations
 
+import functools
 import os.path
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,8 +15,10 @@ from dataclasses import dataclass, field
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.request import cxx
 
-# Only both ends of a longer log are read, since 200 MB of template errors would take minutes.
-_READ_AT_EACH_END = 4 << 20
+# Only both ends of a longer log are read, since 200 MB of template errors would take minutes. A worker
+# keeps no more of it; NVCC's and the linkers' reach this too. A line costs more than its characters.
+_READ_AT_EACH_END = 1 << 20
+_LINES_AT_EACH_END = 25_000
 _MOST_ERRORS = 1000  # one cause may have a hundred thousand
 _LONGEST_LINE = 32 << 10
 _MOST_CONTINUATION_LINES = 100
@@ -104,9 +107,10 @@ _GCC_GUTTER = re.compile(r"\s*\d* \| ?")
 _FRAME_END = re.compile(r" at line (?P<line>\d{1,9})(?: of (?P<file>.+))?$")
 
 
+@functools.lru_cache(maxsize=2)  # read to decide what helps, and again for the error
 def parse(log: str) -> tuple[Diagnostic, ...]:
     """Read a log of compilers and linkers: errors first, then warnings, then remarks, then other text."""
-    # Only the two ends of more than 8 MiB are read, and the first thousand errors and warnings.
+    # Only the two ends of more than 2 MiB or 50,000 lines are read, and the first thousand errors and warnings.
     drafts: list[_Draft] = []
     context: list[Diagnostic] = []
     loose: list[str] = []
@@ -143,7 +147,10 @@ def parse(log: str) -> tuple[Diagnostic, ...]:
 def _lines(log: str) -> Iterator[str]:
     if len(log) > 2 * _READ_AT_EACH_END:
         log = log[:_READ_AT_EACH_END] + "\n" + log[-_READ_AT_EACH_END:]
-    for line in log.replace("\0", "").split("\n"):
+    lines = log.replace("\0", "").split("\n")
+    if len(lines) > 2 * _LINES_AT_EACH_END:
+        lines[_LINES_AT_EACH_END:-_LINES_AT_EACH_END] = []
+    for line in lines:
         if len(line) > _LONGEST_LINE:  # an instantiation frame ends with its location
             line = f"{line[: _LONGEST_LINE - 1024]} … {line[-1024:]}"
         if "tmpxft_" in line or "rtcompile-workers-" in line:
@@ -280,7 +287,7 @@ def line_in_source(diagnostic: Diagnostic, source: str, name: str) -> int:
     # ``#line`` may give several lines one number: the text that the compiler printed chooses, else the last.
     if diagnostic.line <= 0:
         return 0
-    changes = {line: (number, file) for line, number, file in cxx.renumbered(source)}
+    changes = _renumbered(source)
     if not changes:
         inside = _same(diagnostic.file, name) and diagnostic.line <= source.count("\n") + 1
         return diagnostic.line if inside else 0
@@ -296,6 +303,11 @@ def line_in_source(diagnostic: Diagnostic, source: str, name: str) -> int:
             if printed and text.strip() == printed:
                 return physical
     return found
+
+
+@functools.lru_cache(maxsize=2)  # each of a source's errors asks
+def _renumbered(source: str) -> dict[int, tuple[int, str]]:
+    return {line: (number, file) for line, number, file in cxx.renumbered(source)}
 
 
 def _same(one: str, other: str) -> bool:

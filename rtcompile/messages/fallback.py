@@ -5,6 +5,7 @@ The decision rests on the texts of messages, since NVRTC gives its errors no num
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -253,7 +254,7 @@ def decide(
 ) -> Decision:
     """Decide what to do about a source that NVRTC rejected."""
     # One limit of NVRTC sends the source to NVCC, which alone can report the other mistakes.
-    given = tuple(options)
+    given, source = tuple(options), cxx.readable(source)
     errors = [each for each in parse(log) if each.severity in ("error", "fatal")]
     decisive = errors[: max(1, _MOST_SEARCHED // (len(source) + 1))]
     cases = [_Case(each, source, name, given, package_of, declared) for each in decisive]
@@ -304,16 +305,23 @@ def is_device_code(source: str, line: int, column: int = 0) -> bool:
     begin, end = (
         (begin + column - 1,) * 2 if column else (begin, begin + len(lines[line - 1 : line]))
     )
+    marks, declarations = _marked(source)
+    for start, stop, head in declarations:
+        if start <= end and begin < stop:
+            return cxx.has_word(head, marks)
+    return False
+
+
+@functools.lru_cache(maxsize=2)  # each of a source's errors asks
+def _marked(source: str) -> tuple[list[str], list[tuple[int, int, str]]]:
+    """Return the marks of device code in a source, and its declarations."""
     marks = list(_MARKS)
     for directive in cxx.Text(source).directives():
         if directive.name == "define" and cxx.has_word(
             directive.body, ("__device__", "__global__")
         ):
             marks.append(cxx.word_at(directive.body, 0))
-    for start, stop, head in _declarations(source):
-        if start <= end and begin < stop:
-            return cxx.has_word(head, marks)
-    return False
+    return marks, [*_declarations(source)]
 
 
 def _declarations(source: str) -> Iterator[tuple[int, int, str]]:

@@ -14,6 +14,7 @@ from rtcompile import styling
 from rtcompile.diagnostic import Diagnostic, location_of
 from rtcompile.errors import CompileError, RtcompileError
 from rtcompile.messages.diagnostics import line_in_source
+from rtcompile.request import cxx
 from rtcompile.styling import Piece, Styled, printable
 
 _MOST_NOTES = 3
@@ -45,7 +46,7 @@ def rendered_diagnostics(
     """Return what `render` shows as pieces of styled text."""
     if not diagnostics:
         return ()
-    first = diagnostics[0]
+    first, source = diagnostics[0], cxx.readable(source)
     if first.severity == "note":  # the log is in no known format and is shown unchanged
         pieces = [("", printable(first.message))]
         if first.hint:

@@ -12,6 +12,9 @@ from bisect import bisect_right
 from collections.abc import Generator, Iterable, Iterator
 
 BLANKS = " \t\v\f\r"
+# Characters of a text that is read here. A longer one was written by a program, and reading it would take
+# longer than a caller's time limit: of such a text only words are looked for, at the speed of C.
+MOST_READ = 256 << 10
 _Piece = tuple[str, int, int]
 _CODE, _COMMENT, _LITERAL, _HASH, _END = "code", "comment", "literal", "hash", "end"
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
@@ -282,6 +285,20 @@ class _Finder:
             at = self._text.find(self._word, start)
             self._at = at if at >= 0 else self._size
         return self._at
+
+
+def readable(source: str) -> str:
+    """Return a text in which the cause of an error is looked for; ``""`` if it is too long for that."""
+    return source if len(source) <= MOST_READ else ""
+
+
+def joined(source: str) -> str:
+    """Return a text with all lines joined that any compiler joins, at the speed of C."""
+    if "\\" not in source and "??/" not in source:
+        return source
+    import re  # only a long text needs it
+
+    return re.sub(r"(?:\\|\?\?/)[ \t\v\f\r]*\n", "", source)
 
 
 def readings(source: str) -> Iterator[Text]:

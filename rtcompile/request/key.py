@@ -47,6 +47,7 @@ class KeyInputs:
     """The inputs of a cache key: a request together with everything that its environment adds."""
 
     source: str
+    source_digest: str
     # Its last component is part of some binaries; its directory is searched for ``#include "…"``.
     name: str
     # `Options.key_fields()`: effective options without paths and without meaningless order.
@@ -78,9 +79,11 @@ class KeyInputs:
         init=False, default_factory=dict, compare=False, repr=False
     )
 
-    def variant(self, source: str, name_expressions: tuple[str, ...]) -> KeyInputs:
-        """Return key inputs that differ in these two only."""
-        other = replace(self, source=source, name_expressions=name_expressions)
+    def variant(self, source: str, digest: str, name_expressions: tuple[str, ...]) -> KeyInputs:
+        """Return key inputs of another source, with its digest, and name expressions."""
+        other = replace(
+            self, source=source, source_digest=digest, name_expressions=name_expressions
+        )
         object.__setattr__(other, "_common", self._common)
         return other
 
@@ -125,7 +128,10 @@ class KeyInputs:
         # builds outlive; the number stands for the options' normal form.
         own = tuple(directory for directory in self.search if directory.is_own)
         texts = [field("texts", memory_headers.folder(self.texts))] if self.texts else []
-        return digest([field("key", "shipped 2"), *replace(self, search=own)._given(), *texts])
+        source = field("source", self.source)  # bundles are older than the digest in its place
+        return digest(
+            [field("key", "shipped 2"), *replace(self, search=own)._given(source), *texts]
+        )
 
     def reads_no_file(self) -> bool:
         """Say whether NVRTC reads no file besides the source: `sources.reads_no_file`."""
@@ -163,7 +169,7 @@ class KeyInputs:
     def summary(self) -> dict[str, str]:
         """Return the fields as short texts, to show in what two requests differ."""
         named = {
-            "source": content_digest(self.source.encode())[:16],
+            "source": self.source_digest[:16],
             "program": self.name.rpartition("/")[2],
             "arch": str(self.arch),
             "target": self.target,
@@ -188,10 +194,10 @@ class KeyInputs:
             field("rtcompile", __version__),
             field("arch", str(self.arch)),
             field("target", self.target),
-            *self._given(),
+            *self._given(field("source digest", self.source_digest)),
         ]
 
-    def _given(self) -> list[bytes]:
+    def _given(self, source: bytes) -> list[bytes]:
         made = self._common.get("given")
         if made is None:
             made = self._common["given"] = b"".join(
@@ -205,7 +211,7 @@ class KeyInputs:
                 ]
             )
         names = [field("name expression", name) for name in sorted(set(self.name_expressions))]
-        return [made, field("source", self.source), *names]
+        return [made, source, *names]
 
     def _path_fields(self) -> bytes:
         made = self._common.get("paths")

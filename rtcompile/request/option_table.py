@@ -6,6 +6,8 @@ import re
 from collections.abc import Container, Iterable, Iterator
 from typing import NamedTuple
 
+from rtcompile.errors import InvalidRequest
+
 # --- One row per compiler option ------------------------------------------------------------------
 
 Version = tuple[int, int]
@@ -230,6 +232,8 @@ def dropped(flags: Iterable[tuple[str, str]], backend: str) -> tuple[str, ...]:
 _FREE_TEXT = frozenset({"D", "define-macro", "I", "include-path", "isystem", "system-include",
                         "idirafter", "include", "pre-include"})  # fmt: skip
 
+MOST_WORDS = 20_000  # reading more would take longer than `timeout=` allows
+
 QUOTES = ("'", '"')
 _PIECE = r"""(?:[^\s"']|"[^"]*"?|'[^']*'?)+"""  # few options hold blanks: compiled for the first
 
@@ -248,13 +252,17 @@ def name_and_value(word: str) -> tuple[str, str | None]:
 
 def all_words(options: Iterable[str], taking: Container[str]) -> Iterator[str]:
     """Yield the words of options; an option whose name is in `taking` takes a value."""
-    waits = False
+    waits, left = False, MOST_WORDS
     for element in options:
         if waits and element.strip():
             yield element.strip()
             waits = False
             continue
-        for word in _words(element, taking):
+        found = _words(element, taking)
+        left -= len(found)
+        if left < 0:
+            raise _too_many()
+        for word in found:
             waits = not waits and _waits_for_value(word, taking)
             yield word
 
@@ -269,7 +277,16 @@ def _waits_for_value(word: str, taking: Container[str]) -> bool:
 
 def _words(element: str, taking: Container[str]) -> list[str]:
     words = element.split()
+    if len(words) > 2 * MOST_WORDS:  # an option and its value
+        raise _too_many()
     return words if len(words) < 2 else _split(element, taking)
+
+
+def _too_many() -> InvalidRequest:
+    return InvalidRequest(
+        f"options holds more than {MOST_WORDS:,} words, which no program's command line does; "
+        "write the macros as #define lines of a header that the source includes, or of headers="
+    )
 
 
 def _split(element: str, taking: Container[str]) -> list[str]:

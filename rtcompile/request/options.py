@@ -391,6 +391,13 @@ class _Reader:
     def options(self) -> Options:
         if self.host:
             self.read_host_options()
+        named = len({*self.include_dirs, *self.system_dirs, *self.last_dirs, *self.pre_includes})
+        if named > _MOST_PATHS:
+            raise InvalidRequest(
+                f"options name {named:,} directories and headers (-I, -include); each header that a "
+                f"source includes is looked for in all of them, so at most {_MOST_PATHS:,} are taken. "
+                "Put the headers below fewer directories"
+            )
         return Options(
             _unique([*(self.codes or self.requested), *self.generated]),
             tuple(self.macros.values()),
@@ -407,6 +414,8 @@ class _Reader:
 def _path_to(paths: str) -> Callable[[_Reader, str], None]:
     return lambda reader, path: getattr(reader, paths).append(unquoted(path))
 
+
+_MOST_PATHS = 1000
 
 # Options that are more than a flag with a value.
 _READINGS: dict[str, Callable[[_Reader, str], None]] = {

@@ -11,6 +11,7 @@ from _collections_abc import Mapping  # `collections.abc` is the same, and loads
 
 from rtcompile.errors import InvalidRequest, public, shown
 from rtcompile.files import fileset
+from rtcompile.files.sealed import content_digest
 from rtcompile.request import values
 from rtcompile.request.object_code import TARGETS
 from rtcompile.request.values import Arch, Value, items, one_of, strings, text, truth
@@ -28,6 +29,7 @@ _NONE: tuple[object, ...] = ()
 _AUTO, _CUBIN = BACKENDS[0], TARGETS[0]
 DEFAULT_NAME = "kernel.cu"
 _NAME_MAX = 200  # bytes of a program's file name: file systems allow 255, and a digest is added
+_MOST_HEADERS = 10_000
 _PART_MAX, _PATH_MAX = 255, 1024  # bytes of a header's name, below a folder of ours
 
 
@@ -148,6 +150,14 @@ class CompileRequest(Value):
         if arch is not None and not gives_way and fixups and names_architecture(self):
             refuse_two_architectures(self)  # where CuPy does not name the device's own besides
 
+    @property
+    def source_digest(self) -> str:
+        """The source's digest, which all keys have in its place: it may be long."""
+        found: str | None = self._memo.get("source")
+        if found is None:
+            found = self._memo["source"] = content_digest(self.source.encode())
+        return found
+
     @public
     def replace(self, **changes: Any) -> CompileRequest:
         """Return a copy with some fields changed."""
@@ -198,6 +208,11 @@ def header_texts(given: Any) -> tuple[tuple[str, str], ...]:
     ):
         raise InvalidRequest(
             f"headers must map names to texts, not {shown(given)}; write headers={{'tile.cuh': text}}"
+        )
+    if len(pairs) > _MOST_HEADERS:
+        raise InvalidRequest(
+            f"headers has {len(pairs):,} texts, of which NVCC would need files; at most {_MOST_HEADERS:,} "
+            "are taken. Give a directory with -I instead"
         )
     found = {_header(name): text(f"headers[{shown(name)}]", value) for name, value in pairs}
     for name in found:

@@ -40,13 +40,17 @@ def labelled(path: str, search: Sequence[SearchDir]) -> str:
 
 def relative_to(search: Sequence[SearchDir]) -> Callable[[str], tuple[int, str]]:
     """Return `split_path` for a search path that is sorted once, since CuTe has 392 headers."""
-    prefixes = [(d.path.rstrip("/") + "/", index) for index, d in enumerate(search)]
-    prefixes.sort(key=lambda prefix: -len(prefix[0]))
+    prefixes: dict[str, int] = {}
+    for index, directory in enumerate(search):
+        prefixes.setdefault(directory.path.rstrip("/") + "/", index)
 
     def split(path: str) -> tuple[int, str]:
-        for prefix, index in prefixes:
-            if path.startswith(prefix):
-                return index, path[len(prefix) :]
+        end = path.rfind("/") + 1
+        while end:
+            index = prefixes.get(path[:end])
+            if index is not None:
+                return index, path[end:]
+            end = path.rfind("/", 0, end - 1) + 1
         return -1, path
 
     return split
@@ -67,7 +71,7 @@ def pch_prefix(source: str) -> str:
 def split_prefix(source: str) -> tuple[str, str]:
     """Return `pch_prefix`, and the text of `source` that follows it."""
     # Before C++17 a trigraph may hide what follows.
-    if "include" not in source or "??/" in source:
+    if len(source) > cxx.MOST_READ or "include" not in source or "??/" in source:
         return "", source
     text = cxx.Text(source)
     directives: list[str] = []
@@ -107,7 +111,11 @@ class Mentions(NamedTuple):
 
 
 def scan(text: str) -> Mentions:
-    """Read a source or a header; a mention in a comment does not count."""
+    """Read a source or a header; a mention in a comment counts only where the text is too long to be read."""
+    if len(text) > cxx.MOST_READ:
+        text = cxx.joined(text)
+        named = next((macro for macro in _CLOCK if macro in text), "")
+        return Mentions(named, any(word in text for word in _OWN_PATH))
     clock, own_path = "", False
     for number, reading in enumerate(cxx.readings(text)):
         said = reading.text
@@ -161,7 +169,9 @@ _FORGOTTEN = frozenset(
 
 
 def reads_no_file(source: str, options: Sequence[str]) -> bool:
-    """Say whether a build reads no file besides its source."""
+    """Say whether a build reads no file besides its source, as far as its text may be read."""
+    if len(source) > cxx.MOST_READ:
+        return False
     may_read = any(_may_read(reading.text.lower()) for reading in cxx.readings(source))
     return not may_read and _read_no_file(tuple(options))
 

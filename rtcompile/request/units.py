@@ -7,6 +7,7 @@ a cached build depends on. Only this module passes ``os.environ`` to a compiler.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,11 +22,48 @@ if TYPE_CHECKING:
 # 0.3 to 0.8 ms.
 
 
+class TimeLimit(float):
+    """The seconds that all work on a build may take together, from `since` on.
+
+    The wait for a free slot of the pool does not count.
+    """
+
+    __slots__ = ("until",)
+
+    def __new__(cls, seconds: float, since: float | None = None) -> TimeLimit:
+        limit = super().__new__(cls, seconds)
+        limit.until = seconds + (time.perf_counter() if since is None else since)
+        return limit
+
+    until: float
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left, 0 where it is over."""
+        return max(0.0, self.until - time.perf_counter())
+
+
 class Limits(NamedTuple):
-    """What a compiler may use before it is killed: `timeout` in seconds, `memory` in bytes."""
+    """What a compiler may use before it is killed: `timeout` in seconds, `memory` in bytes.
+
+    Runs with the same `TimeLimit` share it; a plain number is for each of them.
+    """
 
     timeout: float | None = None
     memory: int | None = None
+
+    def counted(self) -> Limits:
+        """Return limits of which several runs share the time."""
+        if self.timeout is None or isinstance(self.timeout, TimeLimit):
+            return self
+        return self._replace(timeout=TimeLimit(self.timeout))
+
+    def postponed(self, seconds: float) -> float | None:
+        """Return the seconds that a run may take now, after a wait that does not count."""
+        if isinstance(self.timeout, TimeLimit):
+            self.timeout.until += seconds
+            return max(0.001, self.timeout.left)
+        return self.timeout
 
 
 class LinkInput(NamedTuple):

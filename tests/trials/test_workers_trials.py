@@ -349,13 +349,13 @@ def test_without_any_folder_for_temporary_files_the_first_line_says_so() -> None
 
 
 @needs_host_compiler
-def test_two_hundred_thousand_options() -> None:
-    script = f"""
+def test_twenty_thousand_options() -> None:
+    script = """
         import rtcompile
-        options = tuple(f"-DX{{i}}=1" for i in range({times(20_000, 200_000)}))
+        options = tuple(f"-DX{i}=1" for i in range(20_000))
         for fallback in ("never", "always"):
             try:
-                code = rtcompile.compile("__global__ void k() {{}}", arch="sm_80", options=options,
+                code = rtcompile.compile("__global__ void k() {}", arch="sm_80", options=options,
                                          fallback=fallback)
                 print(code.kind)
             except rtcompile.CompileError as error:

@@ -1,0 +1,261 @@
+"""`timeout=` is for the whole call: what is long to read is not read, or is refused, by every door."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import rtcompile
+from rtcompile import CompileRequest, RawKernel, RawModule
+from rtcompile.build import miss, plan
+from rtcompile.errors import CompileTimeout, InvalidRequest
+from rtcompile.messages import diagnostics, fallback
+from rtcompile.request import cxx, key, sources
+from rtcompile.request.units import Limits, TimeLimit
+from rtcompile.workers import pool
+from tests.key_inputs import make_key_inputs
+
+KERNEL = "__global__ void k(int* p) { *p = 1; }\n"
+LINE = "__device__ int f%d() { return '\"'; } // it's /* one\n"
+LONG = "".join(LINE % n for n in range(6000))
+assert len(LONG) > cxx.MOST_READ
+
+
+# --- what is read of a long text ------------------------------------------------------------------
+
+
+@pytest.fixture
+def nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail where a long text is read character by character."""
+    original = cxx.Text.__init__
+
+    def init(self: cxx.Text, source: str, **more: Any) -> None:
+        assert len(source) <= cxx.MOST_READ, "a long text is read"
+        original(self, source, **more)
+
+    monkeypatch.setattr(cxx.Text, "__init__", init)
+
+
+@pytest.mark.parametrize(
+    ("said", "clock", "own_path"),
+    [
+        pytest.param("", "", False, id="nothing"),
+        pytest.param("const char* t = __TIME__;", "__TIME__", False, id="clock"),
+        pytest.param("__DA\\\nTE__", "__DATE__", False, id="spliced"),
+        pytest.param("__DA\\ \t\r\nTE__", "__DATE__", False, id="spliced as GCC does"),
+        pytest.param("__DA??/\nTE__", "__DATE__", False, id="spliced by a trigraph"),
+        pytest.param("__FILE__", "", True, id="path"),
+        pytest.param("// __TIME__", "__TIME__", False, id="in a comment, which is not looked at"),
+    ],
+)
+def test_a_long_text_is_searched_for_words(
+    nothing_is_read: None, said: str, clock: str, own_path: bool
+) -> None:
+    assert sources.scan(f"{LONG}{said}\n") == (clock, own_path)
+
+
+def test_a_long_text_is_taken_to_include_and_to_need_all(nothing_is_read: None) -> None:
+    assert not sources.reads_no_file(LONG, ())
+    assert not sources.needs_no_declarations(LONG, (), "cubin")
+    assert sources.split_prefix(f"#include <cuda_fp16.h>\n{LONG}")[0] == ""
+    assert not make_key_inputs(source=LONG).reads_no_file()
+
+
+def test_an_error_in_a_long_text_is_explained_from_the_log_alone(nothing_is_read: None) -> None:
+    with pytest.raises(rtcompile.CompileError, match='identifier "nowhere" is undefined') as e:
+        rtcompile.compile(f"{LONG}int x = nowhere;\n", arch="sm_80")
+    assert "int x = nowhere" in str(e.value)
+
+
+def test_a_source_is_digested_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    digested: list[bytes] = []
+    original = key.content_digest
+
+    def counting(data: bytes) -> str:
+        digested.append(bytes(data))
+        return original(data)
+
+    monkeypatch.setattr("rtcompile.request.request.content_digest", counting)
+    monkeypatch.setattr("rtcompile.request.key.content_digest", counting)
+    source = f"// {random.random()}\n{KERNEL}"
+    rtcompile.compile(source, arch="sm_80", options=["-lineinfo"])
+    assert digested.count(source.encode()) == 1
+    # Only the seed of internal names, which is no key, is made of the text once more.
+    assert sum(source.encode() in each for each in digested) == 2
+
+
+# --- logs -----------------------------------------------------------------------------------------
+
+
+def test_a_log_is_read_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    middle = "k.cu(2): error: in the middle\n\n" * 100_000
+    log = f"k.cu(1): warning: at the beginning\n\n{middle}k.cu(3): warning: at the end\n"
+    assert len(log) > 2 * diagnostics._READ_AT_EACH_END
+    seen: list[str] = []
+    monkeypatch.setattr(diagnostics, "_begin", seen.append)
+    diagnostics.parse(log)
+    assert seen[0].endswith("at the beginning")
+    assert seen[-1].endswith("at the end")
+    assert sum(map(len, seen)) <= 2 * diagnostics._READ_AT_EACH_END
+
+
+def test_a_log_of_short_lines_is_read_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(diagnostics, "_begin", seen.append)
+    diagnostics.parse("first\n" + "x\n" * 400_000 + "last")
+    assert (seen[0], seen[-1]) == ("first", "last")
+    assert len(seen) <= 2 * diagnostics._LINES_AT_EACH_END
+
+
+@pytest.mark.parametrize("severity", ["error", "warning"])
+def test_the_first_thousand_of_a_kind_are_kept(severity: str) -> None:
+    log = "".join(f"k.cu({n}): {severity}: number {n}\n\n" for n in range(1, 3000))
+    found = [each for each in diagnostics.parse(log) if each.severity == severity]
+    assert [each.line for each in found] == [*range(1, 1001)]
+
+
+def test_a_log_is_parsed_once_and_a_source_read_once_for_all_errors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[int] = []
+    original = cxx.Text.__init__
+
+    def init(self: cxx.Text, source: str, **more: Any) -> None:
+        read.append(len(source))
+        original(self, source, **more)
+
+    monkeypatch.setattr(cxx.Text, "__init__", init)
+    source = f"// {random.random()}\n" + "void f() { g(); }\n" * 1000
+    log = "".join(
+        f'kernel.cu({n}): error: calling a __host__ function("g") from a __device__ function("f") '
+        "is not allowed\n\n"
+        for n in range(1, 900)
+    )
+    diagnostics.parse.cache_clear()
+    fallback.decide(log, source=source, declared=None)  # type: ignore[arg-type]
+    diagnostics.parse(log)
+    assert diagnostics.parse.cache_info().misses == 1
+    assert len(read) <= 3  # `#line` directives, macros, declarations
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"options": [f"-DA{n}" for n in range(100_000)]}, "options holds more than 20,000 words"),
+        ({"options": "-DA=1 " * 100_000}, "options holds more than 20,000 words"),
+        ({"options": "-D A " * 8_000_000}, "options holds more than 20,000 words"),
+        ({"options": [f"-I/a{n}" for n in range(1001)]}, "1,001 directories and headers"),
+        ({"options": [f"-include=a{n}" for n in range(1001)]}, "1,001 directories and headers"),
+        ({"headers": {f"{n}.h": "" for n in range(10_001)}}, "headers has 10,001 texts"),
+    ],
+    ids=["options", "one string", "long string", "directories", "pre-includes", "headers"],
+)
+def test_what_nobody_writes_by_hand_is_refused(given: dict[str, Any], problem: str) -> None:
+    begin = time.perf_counter()
+    with pytest.raises(InvalidRequest, match=problem):
+        rtcompile.compile(KERNEL, arch="sm_80", **given)
+    assert time.perf_counter() - begin < 20
+
+
+# --- the clock ------------------------------------------------------------------------------------
+
+
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
+    """Return a list of the seconds that each job of a worker is given."""
+    given: list[float | None] = []
+    original = pool._ask
+
+    def ask(zygote: Any, job: pool.Job, limits: Limits, *rest: Any) -> None:
+        if job.function.rpartition(":")[2] in ("compile_unit", "link", "run"):
+            given.append(limits.postponed(0.0))
+        original(zygote, job, limits, *rest)
+
+    monkeypatch.setattr(pool, "_ask", ask)
+    return given
+
+
+def slow(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+    def slowed(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(seconds)
+        return function(*args, **kwargs)
+
+    return slowed
+
+
+DOORS: dict[str, Callable[..., Any]] = {
+    "compile": lambda **more: rtcompile.compile(KERNEL, arch="sm_80", **more),
+    "RawModule": lambda **more: RawModule(code=KERNEL, arch="sm_80", **more).object_code,
+    "RawKernel": lambda **more: RawKernel(KERNEL, "k", arch="sm_80", **more).object_code,
+    "compile_many": lambda **more: rtcompile.compile_many(
+        [CompileRequest(KERNEL, arch="sm_80")], progress=False, **more
+    ),
+    "link": lambda **more: rtcompile.compile(
+        KERNEL, arch="sm_80", link=["__device__ int f;", "__device__ int g;"], **more
+    ),
+    "headers": lambda **more: rtcompile.compile(
+        f'#include "a.h"\n{KERNEL}', arch="sm_80", headers={"a.h": "\n"}, **more
+    ),
+    "nvcc": lambda **more: rtcompile.compile(
+        KERNEL, arch="sm_80", backend="nvcc", name_expressions=["k"], **more
+    ),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_each_run_of_a_compiler_gets_what_the_work_before_it_left(
+    monkeypatch: pytest.MonkeyPatch, door: str
+) -> None:
+    given = runs(monkeypatch)
+    monkeypatch.setattr(plan, "own_directories", slow(plan.own_directories, 0.3))
+    DOORS[door](timeout=300)
+    seconds = [each for each in given if each is not None]
+    assert seconds, given
+    assert len(seconds) == len(given)
+    assert all(each <= 300 - 0.3 for each in seconds)
+    assert seconds == sorted(seconds, reverse=True)
+
+
+@pytest.mark.parametrize("door", [door for door in DOORS if door != "compile_many"])
+def test_no_compiler_is_started_once_the_time_is_over(
+    monkeypatch: pytest.MonkeyPatch, door: str
+) -> None:
+    given = runs(monkeypatch)
+    monkeypatch.setattr(plan, "own_directories", slow(plan.own_directories, 0.3))
+    with pytest.raises(CompileTimeout, match=r"time limit of 0\.2 s: reading its source"):
+        DOORS[door](timeout=0.2)
+    assert given == []
+
+
+def test_a_wait_for_a_slot_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = runs(monkeypatch)
+    one = pool.Pool(jobs=1)
+    monkeypatch.setattr(pool, "_pool", one)
+    taker = object()
+    one._take_slot(taker, ())
+    threading.Timer(1.0, one._give_back, (taker,)).start()
+    rtcompile.compile(f"{KERNEL}// waits", arch="sm_80", timeout=100)
+    one.close()
+    (seconds,) = given
+    assert seconds is not None
+    assert seconds > 100 - 0.9  # where planning takes 0.9 s, the machine is overloaded
+
+
+def test_runs_share_a_limit_and_a_plain_number_is_for_each() -> None:
+    shared = Limits(100.0).counted()
+    assert isinstance(shared.timeout, TimeLimit)
+    assert shared.counted() is shared
+    shared.timeout.until -= 60
+    left = shared.postponed(10.0)
+    assert left is not None
+    assert 40 < left <= 50
+    assert Limits(100.0).postponed(10.0) == 100.0
+    assert Limits().counted() == Limits()
+    assert miss.Limits is Limits
