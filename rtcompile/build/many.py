@@ -10,6 +10,7 @@ from rtcompile.lookup.find import query_of
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import items, one_of
+from rtcompile.store.folder import count_hit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -236,11 +237,17 @@ def found(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[ObjectCod
     """Return the codes of a batch if the look-up has all of them, which imports nothing else."""
     every = []
     for request, settings, _ in _requests(builds, overrides):
-        code = None if settings.trace else pipeline.in_levels(query_of(request, settings))
+        code = (
+            None
+            if settings.trace
+            else pipeline.in_levels(query_of(request, settings), counts=False)
+        )
         if code is None:
             return None
         every.append((request, code, settings.log))
     for request, code, level in every:
+        if code.build.hit != "bundle":
+            count_hit(environments.current().folder)
         lookup.report(request, code, level)
     return [code for _, code, _ in every]
 

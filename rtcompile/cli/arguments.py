@@ -350,7 +350,7 @@ _VERBS = (
         "rtcompile repro nvrtc-crash-0123456789ab --run",
         (
             _arg("folder FOLDER", "a reproducer; without it they are listed", nargs="?"),
-            _arg("--run", "run the compiler on it again"),
+            _arg("--run", "run its run.sh, which may do anything: only of folders that you trust"),
         ),
     ),
     _Verb(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from rtcompile.diagnostic import Diagnostic
 from rtcompile.doctor import examine, verdict
 from rtcompile.doctor.checks import Check
 from rtcompile.errors import InvalidRequest
+from rtcompile.files import sealed
 from rtcompile.messages import catalogue, diagnostics, rendering
 from rtcompile.messages.catalogue import MESSAGES
 from rtcompile.messages.facts import BuildContext
@@ -126,11 +128,31 @@ def reproducers(given: Namespace) -> int:
             f"{given.folder}: no reproducer; `rtcompile repro` lists those in {home}"
         )
     if given.run:
-        return subprocess.run([os.path.join(folder, "run.sh")]).returncode
+        return _run(folder)
     lines = [f"  {label}: {_as_text(value)}" for label, value in report.items()]
     text = "\n".join([folder, *lines, f"  again: {os.path.join(folder, 'run.sh')}"])
     output.print_result(given, {"folder": folder, **report}, text)
     return 0
+
+
+def _run(folder: str) -> int:
+    """Run a folder's script, if only this user or root could have written what it runs."""
+    descriptor = -1
+    try:
+        descriptor = sealed.open_folder(folder)
+        for name in ("run.sh", "reproduce.py"):
+            with suppress(FileNotFoundError):
+                os.close(sealed.open_file(name, dir_fd=descriptor)[0])
+        # By descriptor, since others may be able to put another folder in its place.
+        script = f"/proc/self/fd/{descriptor}/run.sh"
+        return subprocess.run([script], pass_fds=(descriptor,)).returncode
+    except sealed.UntrustedError as error:
+        raise InvalidRequest(
+            f"{folder} is not run: {error}. Read it, and copy it to a folder of your own"
+        ) from None
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def _list_reproducers(home: str, names: list[str], given: Namespace) -> int:

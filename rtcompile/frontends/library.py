@@ -13,6 +13,7 @@ import functools
 import importlib
 import os
 import threading
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -152,6 +153,7 @@ class KernelModule:
         }
         self._kernels = {name: Kernel(self, name, t) for name, t in self._signatures.items()}
         self.lock = threading.RLock()
+        _modules.add(self)
         self._raw: Any = None
 
     @public
@@ -237,6 +239,17 @@ class KernelModule:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return KernelModule, (self.library, self.source, self._signatures, self.options)
+
+
+_modules: weakref.WeakSet[KernelModule] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for module in _modules:  # another thread of the parent may have held its lock
+        module.lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Kernel:

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,14 +36,15 @@ class ReloadedCode(LazyCode):
     """The code of a file, from its last successful build."""
 
     __slots__ = (
+        "__weakref__",
         "_files",
         "_given",
         "_gone_since",
-        "_lock",
         "_name",
         "_names",
         "_polled",
         "_reported",
+        "lock",
     )
 
     def __init__(self, path: object, given: Mapping[str, Any]) -> None:
@@ -57,7 +59,8 @@ class ReloadedCode(LazyCode):
         self._polled = time.monotonic()
         self._gone_since: float | None = None
         self._reported = ""
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
+        _all.add(self)
 
     def _fresh(self, source: str) -> LazyCode:
         return LazyCode(**{**self._given, "code": source, "name": self._name})
@@ -94,9 +97,9 @@ class ReloadedCode(LazyCode):
     def refresh(self) -> None:
         """Build again if a file has changed; keep the old code if that fails."""
         now = time.monotonic()
-        if now - self._polled < _POLL_SECONDS or self._lock.locked():
+        if now - self._polled < _POLL_SECONDS or self.lock.locked():
             return  # another thread is building, and this one uses the old code
-        with self._lock:  # an interrupt between `acquire` and a ``try`` would leave it locked
+        with self.lock:  # an interrupt between `acquire` and a ``try`` would leave it locked
             try:
                 self._polled = now
                 changed = self._gone_since is not None or self._files.changed()
@@ -173,6 +176,17 @@ class ReloadedCode(LazyCode):
             if sys.stderr is not None:  # as in a program that was started with it closed
                 sys.stderr.write(f"{why}\n{self._name} was not reloaded{goes_on}.\n")
                 sys.stderr.flush()
+
+
+_all: weakref.WeakSet[ReloadedCode] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for code in _all:  # another thread of the parent may have held its lock
+        code.lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _capturing(code: LazyCode) -> bool:

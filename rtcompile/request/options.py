@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
-from rtcompile.errors import InvalidRequest, UnsupportedArch
+from rtcompile.errors import InvalidRequest, UnsupportedArch, shown
 from rtcompile.request.arch import runs_on
 from rtcompile.request.option_table import (
     BY_NAME,
@@ -391,6 +391,12 @@ class _Reader:
     def options(self) -> Options:
         if self.host:
             self.read_host_options()
+        for path in (*self.include_dirs, *self.system_dirs, *self.last_dirs, *self.pre_includes):
+            if _OF_A_PROCESS.match(path):
+                raise InvalidRequest(
+                    f"options name {shown(path)}, which is another folder for the compiler's process; "
+                    "give its real path, as os.path.realpath() returns it"
+                )
         named = len({*self.include_dirs, *self.system_dirs, *self.last_dirs, *self.pre_includes})
         if named > _MOST_PATHS:
             raise InvalidRequest(
@@ -416,6 +422,8 @@ def _path_to(paths: str) -> Callable[[_Reader, str], None]:
 
 
 _MOST_PATHS = 1000
+# Links that lead elsewhere in each process, but for the root folder, which caller and workers share.
+_OF_A_PROCESS = re.compile(r"/+(?:proc/+(?:self|thread-self)/+(?!root(?:/|$))|dev/+fd(?:/|$))")
 
 # Options that are more than a flag with a value.
 _READINGS: dict[str, Callable[[_Reader, str], None]] = {

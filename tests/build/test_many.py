@@ -20,10 +20,11 @@ from typing import Any
 import pytest
 
 import rtcompile
-from rtcompile.build import batch
+from rtcompile.build import batch, many
 from rtcompile.build.many import compile_many, submit_many
 from rtcompile.errors import BatchError, CompileError, CompileTimeout, InvalidRequest
 from rtcompile.inspect import cubin
+from rtcompile.lookup import environment, find
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.workers import pool
@@ -434,3 +435,18 @@ def test_as_many_threads_are_started_as_can_be_of_use(monkeypatch: pytest.Monkey
     assert builders() == min(20, 2 * pool.slots() + 2)
     assert all(code.build.hit for code in compile_many(variants(20), progress=False))
     assert builders() == 0  # the look-up needs none
+
+
+def test_a_hit_before_a_batchs_first_miss_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    hits: list[object] = []
+    for module in (many, find):
+        monkeypatch.setattr(module, "count_hit", hits.append)
+    found = [TEMPLATE.replace(options=(f"-DHIT={n}",)) for n in range(3)]
+    missing = TEMPLATE.replace(options=("-DMISS",))
+    compile_many(found, progress=False)
+    environment.forget()
+    assert hits == []
+    compile_many([*found, missing], progress=False)
+    assert len(hits) == 3
+    compile_many([*found, missing], progress=False)
+    assert len(hits) == 7

@@ -154,9 +154,23 @@ def test_a_log_is_parsed_once_and_a_source_read_once_for_all_errors(
         ({"options": "-D A " * 8_000_000}, "options holds more than 20,000 words"),
         ({"options": [f"-I/a{n}" for n in range(1001)]}, "1,001 directories and headers"),
         ({"options": [f"-include=a{n}" for n in range(1001)]}, "1,001 directories and headers"),
+        ({"options": ["-I/proc/self/cwd/include"]}, "another folder for the compiler's process"),
+        (
+            {"options": ["-include", "//proc//self/fd/3"]},
+            "another folder for the compiler's process",
+        ),
         ({"headers": {f"{n}.h": "" for n in range(10_001)}}, "headers has 10,001 texts"),
     ],
-    ids=["options", "one string", "long string", "directories", "pre-includes", "headers"],
+    ids=[
+        "options",
+        "one string",
+        "long string",
+        "directories",
+        "pre-includes",
+        "cwd",
+        "fd",
+        "headers",
+    ],
 )
 def test_what_nobody_writes_by_hand_is_refused(given: dict[str, Any], problem: str) -> None:
     begin = time.perf_counter()

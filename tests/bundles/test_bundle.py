@@ -23,6 +23,7 @@ from rtcompile.errors import (
 )
 from rtcompile.extras.packaging import bundling
 from rtcompile.files.headers import SearchDir
+from rtcompile.lookup import environment
 from rtcompile.lookup import find as lookup
 from rtcompile.request.request import CompileRequest
 from rtcompile.toolkit.model import Toolchain
@@ -321,6 +322,22 @@ def test_a_bundle_replaced_while_in_use_gives_nothing_wrong(bundled: Package):
         bundling.bundle([CompileRequest(PLAIN)], bundled.bundle, archs=("sm_80",))
     with pytest.warns(RtcompileWarning, match="replaced while in use"):
         assert module.compile("sm_90a").build.hit == "disk"
+
+
+def test_out_of_use_neither_memory_nor_index_serves_a_bundles_code(
+    bundled: Package, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "another"))
+    module = bundled.load().module
+    assert [module.compile("sm_80").build.hit for _ in range(2)] == ["bundle", "memory"]
+    with bundles.out_of_use():
+        made = module.compile("sm_80")
+        assert made.build.hit is None, "it was not compiled"
+        assert module.compile("sm_80").build.hit == "memory"
+        environment.forget()
+        assert module.compile("sm_80").build.hit == "disk"
+    environment.forget()
+    assert module.compile("sm_80").build.hit == "bundle"
 
 
 def test_a_bundle_of_another_cuda_is_ignored_with_one_warning(bundled: Package, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -139,6 +140,31 @@ def test_repro_lists_shows_and_runs(tmp_path: Path, said: Callable[..., Any]) ->
     (folder / "run.sh").chmod(0o755)
     assert said("repro", str(folder))[1]["what"] == "it died"
     assert main(["repro", str(folder), "--run"]) == 7
+
+
+@pytest.mark.parametrize("way", ["folder", "script", "program", "owner", "link"])
+def test_a_reproducer_that_others_could_have_written_is_not_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], way: str
+) -> None:
+    folder = tmp_path / "nvrtc-crash-1"
+    folder.mkdir()
+    (folder / "report.json").write_text("{}")
+    for name in ("run.sh", "reproduce.py"):
+        (folder / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    (folder / "run.sh").chmod(0o777 if way == "script" else 0o755)
+    (folder / "reproduce.py").chmod(0o777 if way == "program" else 0o755)
+    folder.chmod(0o777 if way == "folder" else 0o755)
+    given = folder
+    if way == "owner":
+        if os.geteuid():
+            pytest.skip("only root can give a folder away")
+        os.chown(folder, 54321, 54321)
+    elif way == "link":
+        given = tmp_path / "nvrtc-crash-2"
+        given.symlink_to(folder)
+    assert main(["repro", str(given), "--run"]) != 0
+    assert "is not run" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
 
 
 # --- the command itself -----------------------------------------------------------------

@@ -58,3 +58,33 @@ def test_a_child_that_was_forked_in_the_midst_of_an_import_builds(module: str, b
 def test_an_import_that_does_not_concern_us_delays_no_fork() -> None:
     begin = "globals().get('child') == 0 or __import__('colorsys')"
     assert forks_while("colorsys", begin, seconds=600) < 60
+
+
+LOCKED = """if True:
+    import os, pathlib, signal, sys, tempfile, threading
+    from rtcompile.extras.packaging.library import KernelLibrary
+    from rtcompile.frontends.reload import ReloadedCode
+
+    source = pathlib.Path(tempfile.mkdtemp(), "k.cu")
+    source.write_text('extern "C" __global__ void k() {}')
+    locks = [KernelLibrary("rtcompile").module("k.cu", {}), ReloadedCode(source, {})]
+    taken, done = threading.Event(), threading.Event()
+    def hold():
+        with locks[0].lock, locks[1].lock:
+            taken.set()
+            done.wait()
+    threading.Thread(target=hold, daemon=True).start()
+    taken.wait()
+    child = os.fork()
+    if not child:
+        signal.alarm(60)  # where it would wait for ever
+        with locks[0].lock, locks[1].lock:
+            os._exit(0)
+    assert locks[1].lock.locked()
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_child_finds_the_locks_of_living_objects_open() -> None:
+    pytest.importorskip("cupy")
+    subprocess.run([sys.executable, "-c", LOCKED], check=True, timeout=120)
