@@ -218,7 +218,7 @@ class KeyInputs:
         if made is None:
             made = self._common["paths"] = b"".join(
                 [
-                    field("program directory", self.name.rpartition("/")[0]),
+                    field("program directory", self.name[: self.name.rfind("/") + 1]),
                     *(field("directory", directory.path) for directory in self.search),
                     *(field("-include", path) for path in self.pre_includes),
                 ]

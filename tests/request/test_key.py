@@ -231,5 +231,10 @@ def test_fields_cannot_run_into_each_other(
     assert digest(field(*f) for f in one) != digest(field(*f) for f in other)
 
 
+def test_a_program_in_the_root_folder_is_another_than_one_in_none() -> None:
+    inputs = [make_key_inputs(name=name).lookup_key() for name in ("k.cu", "/k.cu")]
+    assert len({*inputs}) == 2
+
+
 def test_a_key_is_a_file_name() -> None:
     assert re.fullmatch("[0-9a-f]{64}", make_key_inputs(source="ü\udcff").lookup_key())
