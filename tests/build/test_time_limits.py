@@ -66,12 +66,14 @@ def test_a_long_text_is_taken_to_include_and_to_need_all(nothing_is_read: None) 
     assert not make_key_inputs(source=LONG).reads_no_file()
 
 
+@pytest.mark.needs_compiler
 def test_an_error_in_a_long_text_is_explained_from_the_log_alone(nothing_is_read: None) -> None:
     with pytest.raises(rtcompile.CompileError, match='identifier "nowhere" is undefined') as e:
         rtcompile.compile(f"{LONG}int x = nowhere;\n", arch="sm_80")
     assert "int x = nowhere" in str(e.value)
 
 
+@pytest.mark.needs_compiler
 def test_a_source_is_digested_once(monkeypatch: pytest.MonkeyPatch) -> None:
     digested: list[bytes] = []
     original = key.content_digest
@@ -223,6 +225,7 @@ DOORS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("door", DOORS)
 def test_each_run_of_a_compiler_gets_what_the_work_before_it_left(
     monkeypatch: pytest.MonkeyPatch, door: str
@@ -237,6 +240,7 @@ def test_each_run_of_a_compiler_gets_what_the_work_before_it_left(
     assert seconds == sorted(seconds, reverse=True)
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("door", [door for door in DOORS if door != "compile_many"])
 def test_no_compiler_is_started_once_the_time_is_over(
     monkeypatch: pytest.MonkeyPatch, door: str
@@ -248,18 +252,22 @@ def test_no_compiler_is_started_once_the_time_is_over(
     assert given == []
 
 
+@pytest.mark.needs_compiler
 def test_a_wait_for_a_slot_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    rtcompile.compile(
+        KERNEL, arch="sm_80"
+    )  # the compiler is asked for its build, which takes a slot too
     given = runs(monkeypatch)
     one = pool.Pool(jobs=1)
     monkeypatch.setattr(pool, "_pool", one)
-    taker = object()
-    one._take_slot(taker, ())
-    threading.Timer(1.0, one._give_back, (taker,)).start()
+    taker = pool._Taker(())
+    one._take_slot(taker)
+    threading.Timer(5.0, one._give_back, (taker,)).start()
     rtcompile.compile(f"{KERNEL}// waits", arch="sm_80", timeout=100)
     one.close()
     (seconds,) = given
     assert seconds is not None
-    assert seconds > 100 - 0.9  # where planning takes 0.9 s, the machine is overloaded
+    assert seconds > 100 - 4.9  # planning takes a tenth of a second, on an overloaded machine one
 
 
 def test_runs_share_a_limit_and_a_plain_number_is_for_each() -> None:

@@ -62,7 +62,7 @@ def test_an_import_that_does_not_concern_us_delays_no_fork() -> None:
 
 LOCKED = """if True:
     import os, pathlib, signal, sys, tempfile, threading
-    from rtcompile.extras.packaging.library import KernelLibrary
+    from rtcompile.frontends.library import KernelLibrary
     from rtcompile.frontends.reload import ReloadedCode
 
     source = pathlib.Path(tempfile.mkdtemp(), "k.cu")

@@ -12,7 +12,6 @@ import rtcompile
 from rtcompile import CompileRequest, ObjectCode, RawKernel, RawModule
 from rtcompile.errors import RtcompileError
 from rtcompile.request.values import Arch
-from tests.toolkits import needs_host_compiler
 from tests.trials.record import FULL, tally, times
 
 LIMIT = 3.0
@@ -158,7 +157,7 @@ def everyday(names: list[str], step: int) -> list[Any]:
     return [pytest.param(name, marks=slow if at % step else ()) for at, name in enumerate(names)]
 
 
-@needs_host_compiler
+@pytest.mark.needs_nvcc
 @pytest.mark.takes_seconds
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("way", SOURCE_WAYS)
@@ -170,6 +169,7 @@ def test_a_source_ends_within_its_limit(name: str, way: str) -> None:
         assert took <= LIMIT + GRACE, f"{name}: {took:.1f} s"
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.takes_seconds
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", everyday([*REQUESTS], 6))

@@ -51,6 +51,7 @@ for i in itertools.count():
     inputs = make_key_inputs(source=str(i % 20))
     with store.building(inputs):
         store.add(inputs, make_object(code_of(inputs.source)), headers.record((), ()))
+    print("finished", flush=True)
     if i % 10 == 9:
         store.settle()
 """
@@ -59,6 +60,7 @@ for i in itertools.count():
 def test_a_writer_killed_at_any_moment_leaves_nothing_wrong(tmp_path: Path) -> None:
     chance = random.Random(7)
     waiting = [python(WRITER, str(tmp_path)) for _ in range(2)]
+    finished = 0
     for _ in range(KILLS):
         writer = waiting.pop(0)
         waiting.append(python(WRITER, str(tmp_path)))  # starts while the other one works
@@ -69,6 +71,7 @@ def test_a_writer_killed_at_any_moment_leaves_nothing_wrong(tmp_path: Path) -> N
         except subprocess.TimeoutExpired:
             writer.kill()
         writer.wait()
+        finished += writer.stdout.read().count("finished\n")
         writer.stdout.close()
         assert writer.returncode == -9
     for writer in waiting:
@@ -88,6 +91,7 @@ def test_a_writer_killed_at_any_moment_leaves_nothing_wrong(tmp_path: Path) -> N
         with kept.building(inputs):  # no lock is left
             assert kept.add(inputs, make_object(code_of(source)), manifests.record((), ()))
     assert found, "the writers were killed before they wrote anything"
+    assert finished >= KILLS * 2 // 5, "too few builds finished for the kills to meet the rest"
     kept = open_store(tmp_path)
     assert kept.verify() == []
     usage = kept.usage()

@@ -104,6 +104,7 @@ def lookup_key(fields: Fields) -> tuple[str, object]:
     return inputs.lookup_key(), (*texts, {*names})
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("key", [index_name, lookup_key], ids=["index", "lookup"])
 def test_requests_that_differ_in_one_separator_share_no_entry(key, seed: int) -> None:
