@@ -46,14 +46,14 @@ MUTATIONS = (
     Mutation(
         "what NVRTC refused is never remembered",
         "rtcompile/build/miss.py",
-        "        self._remember(refused, reason)\n",
+        "        self._remember(rejected, reason)\n",
         "",
         "tests/build/test_fallback_end_to_end.py::test_a_failure_is_remembered_when_the_code_is_gone",
     ),
     Mutation(
         "a failure is remembered by this process alone",
         "rtcompile/store/negative.py",
-        "        if not self._publish(KIND, key, _encoded(key, remembered)):\n",
+        "        if not self._publish(KIND, key, data):\n",
         "        if True:\n",
         "tests/store/test_negative.py::test_a_failure_is_the_same_value_for_the_next_process",
     ),
