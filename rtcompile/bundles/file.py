@@ -247,7 +247,10 @@ def contents_of(
         present=tuple(filter(is_own, read.present)),
     )
     recorded = FileSet(headers=tuple(h for h in unplaced if not is_own(h.path)))
-    builds = [manifests.ManifestEntry(row.backend, row.compiler, "", recorded)]
+    builds = [
+        manifests.ManifestEntry(row.backend, row.compiler, "", files)
+        for files in (checked, recorded)
+    ]
     timeless = replace(obj, build=replace(obj.build, compiled_in=0.0))
     key = row.sealed_key()
     return Contents(
