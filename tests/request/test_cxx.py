@@ -341,3 +341,8 @@ def test_a_texts_beginning_is_read_without_the_rest() -> None:
     start = time.process_time()
     assert len(list(seen)) == 1
     assert time.process_time() - start < 0.05
+
+
+def test_what_line_directives_say_is_read_with_and_without_a_file():
+    source = '#line 7 "a.cu"\n\n# 9 "b c.cu" 2\n#line 5\n#line\n#line x\n#define L 3\n'
+    assert [*cxx.renumbered(source)] == [(1, 7, "a.cu"), (3, 9, "b c.cu"), (4, 5, "")]

@@ -149,3 +149,7 @@ def test_options_files_may_name_each_other_eight_deep_and_no_more(tmp_path) -> N
     assert CompileRequest("", options=(f"-optf {tmp_path}/7",)).options == ("-DX=1",)
     with pytest.raises(InvalidRequest, match="8 deep"):
         CompileRequest("", options=(f"-optf {tmp_path}/8",))
+
+
+def test_a_build_that_took_no_time_says_so():
+    assert BuildInfo("nvrtc").milliseconds == 0.0
