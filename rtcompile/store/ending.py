@@ -63,6 +63,10 @@ class Helper:
                 process.wait()
             process.returncode = process.returncode or 0
 
+    def __del__(self) -> None:
+        with suppress(Exception):  # modules may be gone at the interpreter's end
+            self.close()
+
     def forget(self) -> None:
         """Leave the shell to the parent, in a child of fork."""
         process, self._process = self._process, None
