@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import json
 import os
 import re
 import tempfile
@@ -18,8 +19,10 @@ from unittest import mock
 
 import rtcompile
 from rtcompile.cli import main as command
+from tests.forty_mistakes import FORTY
 from tests.mistakes import MISTAKES, Mistake, pretended_device
 
+BEFORE = Path(__file__).with_name("mistakes_before.json")
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "mistakes.md"
 _ESCAPE = re.compile(r"\x1b\[[\d;]*m")
 
@@ -72,8 +75,26 @@ def document() -> str:
         "Written by `python -m benchmarks.mistakes` from `tests/mistakes.py`: the first line that is",
         "shown in Python, by `rtcompile compile kernel.cu`, and below a `%%cuda` cell (whose first line",
         "is that of the magic). The lines after it have the source's line, a hint where one is known,",
-        "and the further errors.",
+        "and the further errors. Forty more are shown whole.",
     ]
+    lines += ["", "## Forty whole messages", ""]
+    lines += ["As Python shows them, and below each, for comparison, what an earlier state showed."]
+    before = json.loads(BEFORE.read_text(encoding="utf-8"))
+    for mistake in FORTY:
+        asked = [*(f"-n '{n}'" for n in mistake.names), *mistake.options]
+        language = "cuda" if mistake.source.isascii() else "text"  # quotes that no lexer takes
+        lines += [
+            "",
+            f"### {mistake.name}",
+            "",
+            f"```{language}",
+            mistake.source.rstrip(),
+            "```",
+            "",
+        ]
+        lines += [f"With `{' '.join(asked)}`:", ""] if asked else []
+        lines += ["```text", portable(in_python(mistake)), "```", "", "Before:", ""]
+        lines += ["```text", before.get(mistake.name, "(not tried)"), "```"]
     for mistake in MISTAKES:
         asked = [f"--arch {mistake.arch}", *(f"-n '{n}'" for n in mistake.names), *mistake.options]
         lines += ["", f"## {mistake.name}", "", "```cuda", mistake.source.rstrip(), "```"]
@@ -88,6 +109,18 @@ def document() -> str:
 def frontends_of(mistake: Mistake) -> dict[str, Callable[[Mistake], str]]:
     """Return the frontends that meet a mistake: only Python asks a module for a kernel by its name."""
     return {"Python": in_python} if mistake.compiles else FRONTENDS
+
+
+def portable(message: str) -> str:
+    """Return a message without what differs between machines and runs."""
+    message = re.sub(r"/\S*/include/", "", message)
+    message = re.sub(r"\n(?:Cached|Then|NVCC|Reproducer)[^\n]*", "", message)
+    return re.sub(r"(NVRTC|nvcc) \d+\.\d+\.\d+", r"\1", message)
+
+
+def every_message() -> dict[str, str]:
+    """Return what Python shows of the forty, by name; what ``mistakes_before.json`` was made of."""
+    return {mistake.name: portable(in_python(mistake)) for mistake in FORTY}
 
 
 @contextlib.contextmanager

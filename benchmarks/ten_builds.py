@@ -62,7 +62,7 @@ BUILDS: dict[str, tuple[str, dict[str, object]]] = {
 def build(names: Sequence[str], system: bool) -> None:
     """Compile, and print what came of it as JSON."""
     import rtcompile
-    from rtcompile.doctor import examine, verdict
+    from rtcompile.checkup import examine, verdict
     from rtcompile.toolkit import search
     from rtcompile.toolkit.remembered import current
 

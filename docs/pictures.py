@@ -18,7 +18,7 @@ _LEFT_OUT = ("_version", "__main__")
 # The rooms that have one box together.
 _JOINED = (
     "api, frontends",
-    "cli, doctor",
+    "cli, checkup, cache, tools",
     "extras, cluster",
     "settings, logs, tracing",
     "errors, diagnostic, styling",

@@ -12,6 +12,12 @@ import sys
 import time
 from _thread import get_ident
 
+if type(__spec__.loader).__name__ == "zipimporter":
+    raise ImportError(
+        "rtcompile can't run from an archive: compilers read its headers, and workers its modules, as "
+        "files. Install it (pip install rtcompile), or unpack the archive before it is imported."
+    )
+
 from rtcompile._version import __version__ as __version__
 
 TYPE_CHECKING = False
@@ -21,6 +27,9 @@ if TYPE_CHECKING:
 # The public names, by the module that defines them.
 _NAMES = {
     "api": "compile",
+    "cache": "CacheInfo",
+    "checkup.checks": "Check",
+    "tools": "doctor explain",
     "build.batch": "BuildFuture",
     "build.many": "compile_many submit_many",
     "bundles.index": "use_bundle",
@@ -58,13 +67,19 @@ _STORES = {
     for scheme in schemes.split()
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
+_MODULES = {"cache"}
+_OF_PYTHON = {"compile"}  # ``from rtcompile import *`` leaves Python's own
 _NOT_LISTED = {"load_ipython_extension"}  # for IPython alone
 _OF_CUPY = [_NAMES["frontends.raw_kernel"], _NAMES["frontends.raw_module"]]
 
 
 def __getattr__(name: str) -> object:
     if name == "__all__":
-        return __dir__()
+        return [name for name in __dir__() if name not in _OF_PYTHON]
+    if name in _MODULES:
+        from importlib import import_module
+
+        return import_module(f"rtcompile.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'rtcompile' has no attribute {name!r}")
     from importlib import import_module
@@ -78,6 +93,8 @@ def __getattr__(name: str) -> object:
         if not _is_from_import():
             raise AttributeError(message) from None  # hasattr() is False, pydoc leaves it out
     else:
+        if isinstance(value, type):  # tracebacks, reprs and help() name it as its users do
+            value.__module__ = "rtcompile"
         globals()[name] = value
         return value
     from rtcompile.errors import CupyNotFound
@@ -89,7 +106,7 @@ def __dir__() -> list[str]:
     from importlib.util import find_spec
 
     lacking = () if find_spec("cupy") else _OF_CUPY
-    return sorted({"__version__", *_HOME} - _NOT_LISTED - {*lacking})
+    return sorted({"__version__", *_MODULES, *_HOME} - _NOT_LISTED - {*lacking})
 
 
 def _is_from_import() -> bool:

@@ -3,6 +3,7 @@
 A test compares them with those of ``__init__.py``.
 """
 
+from rtcompile import cache as cache
 from rtcompile._version import __version__ as __version__
 from rtcompile.api import compile as compile
 from rtcompile.build.batch import BuildFuture as BuildFuture
@@ -12,6 +13,8 @@ from rtcompile.build.profile import HeaderCost as HeaderCost
 from rtcompile.build.profile import Profile as Profile
 from rtcompile.build.profile import TemplateCost as TemplateCost
 from rtcompile.bundles.index import use_bundle as use_bundle
+from rtcompile.cache import CacheInfo as CacheInfo
+from rtcompile.checkup.checks import Check as Check
 from rtcompile.diagnostic import Diagnostic as Diagnostic
 from rtcompile.errors import BatchError as BatchError
 from rtcompile.errors import CompileError as CompileError
@@ -50,6 +53,8 @@ from rtcompile.request.object_code import ObjectCode as ObjectCode
 from rtcompile.request.request import CompileRequest as CompileRequest
 from rtcompile.request.values import Arch as Arch
 from rtcompile.store.shared import SharedStore as SharedStore
+from rtcompile.tools import doctor as doctor
+from rtcompile.tools import explain as explain
 
 _HOME: dict[str, str]
 _STORES: dict[str, str]

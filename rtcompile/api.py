@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import IO, Any
 
     from rtcompile.request.object_code import ObjectCode
-    from rtcompile.request.values import Arch
+    from rtcompile.request.values import Arch, Backend, Fallback, Target
 
 
 @public
@@ -25,11 +25,11 @@ def compile(
     arch: str | Arch | None = None,
     name_expressions: Iterable[str] = (),
     name: str = DEFAULT_NAME,
-    backend: str = "auto",
-    target: str = "cubin",
+    backend: Backend = "auto",
+    target: Target = "cubin",
     link: Sequence[Any] = (),
     headers: Mapping[str, str] | None = None,
-    fallback: str | None = None,
+    fallback: Fallback | None = None,
     pch: bool | None = None,
     timeout: float | None = None,
     memory_limit: int | str | None = None,

@@ -71,6 +71,19 @@ class RtcompileWarning(UserWarning):
     """A build works, but less well than it should, for example because the cache is read-only."""
 
 
+def warn(text: str) -> None:
+    """Warn with `RtcompileWarning` at the line of the caller's own code that led here."""
+    import warnings
+
+    level, frame = 1, sys._getframe()
+    own = (_OURS, f"{os.sep}cupy{os.sep}")
+    while frame.f_back is not None and (
+        frame.f_code.co_filename.startswith(own[0]) or own[1] in frame.f_code.co_filename
+    ):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, RtcompileWarning, stacklevel=level)
+
+
 class InvalidRequest(RtcompileError, TypeError, ValueError):
     """The arguments cannot describe a build (both code and path, a NUL byte, an unknown backend).
 
@@ -365,6 +378,11 @@ def adopt_cupy() -> None:
     # Assigning ``__bases__`` keeps the class that a module imported before CuPy was loaded.
     for ours, module, name in _ALSO_CUPYS:
         _adopt(ours, module, name)
+
+
+for _name, _class in [*globals().items()]:
+    if isinstance(_class, type) and issubclass(_class, Exception) and _name[0] != "_":
+        _class.__module__ = "rtcompile"  # as its users name it; it pickles by that name too
 
 
 def alone(error: RtcompileError) -> RtcompileError:

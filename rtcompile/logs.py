@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from _thread import _local as local
 
-from rtcompile.errors import InvalidRequest, RtcompileWarning, shown
+from rtcompile import errors
+from rtcompile.errors import InvalidRequest, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,13 +32,11 @@ held = local()  # `texts`: a list that takes the warnings of a thread, for who a
 _has_warned = False
 
 
-def warn(text: str, stacklevel: int = 3) -> None:
-    """Warn with a `RtcompileWarning`, or keep its text in `held`."""
+def warn(text: str) -> None:
+    """Warn at the caller's line with a `RtcompileWarning`, or keep its text in `held`."""
     texts = getattr(held, "texts", None)
     if texts is None:
-        import warnings  # takes 4 ms, which only a warning needs
-
-        warnings.warn(text, RtcompileWarning, stacklevel=stacklevel)
+        errors.warn(text)
     else:
         texts.append(text)
 
@@ -47,14 +46,8 @@ def warn_once(error: Exception) -> None:
     global _has_warned
     if not _has_warned:
         _has_warned = True
-        import warnings
-
         text = f"{type(error).__name__}: {error}"
-        warnings.warn(
-            f"a log handler or a listener raised, and builds go on without it: {text}",
-            RtcompileWarning,
-            stacklevel=3,
-        )
+        errors.warn(f"a log handler or a listener raised, and builds go on without it: {text}")
 
 
 def announce(request: CompileRequest, code: ObjectCode, level: str | None) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from rtcompile.errors import RtcompileWarning
+from rtcompile.errors import warn
 from rtcompile.request.values import path as checked_path
 
 _file: contextvars.ContextVar[str | None] = contextvars.ContextVar("rtcompile_trace", default=None)
@@ -62,7 +62,6 @@ def _append(
     path: str, name: str, begin: float, end: float, row: str, details: dict[str, Any]
 ) -> None:
     import json  # with warnings and fcntl this takes 6 ms, which only tracing needs
-    import warnings
 
     process = os.getpid()
     events: list[dict[str, Any]] = []
@@ -80,7 +79,7 @@ def _append(
     try:
         _write(path, ",\n".join(json.dumps(event) for event in events).encode())
     except OSError as error:
-        warnings.warn(f"RTCOMPILE_TRACE={path}: {error.strerror}", RtcompileWarning, stacklevel=4)
+        warn(f"RTCOMPILE_TRACE={path}: {error.strerror}")
 
 
 def _write(path: str, events: bytes) -> None:

@@ -32,6 +32,7 @@ class Mistake:
     kernel: str = "k"
     compiles: bool = False
     timeout: float | None = None
+    fallback: str | None = "never"
 
     def module(self) -> Any:
         """Return the `RawModule` of it."""
@@ -42,7 +43,7 @@ class Mistake:
             options=self.options,
             name_expressions=self.names or None,
             arch=self.arch,
-            fallback="never",
+            fallback=self.fallback,
             timeout=self.timeout,
         )
 

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from scripts import benchmarks, command, messages, pictures, reference
+from scripts import benchmarks, command, messages, notebook, pictures, reference
 
 ROOT = Path(__file__).resolve().parents[2]
 # pyproject.toml is the one file that states the repository's address.
 REPOSITORY = re.search(r'^Source = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]  # type: ignore[index]
 
-_MARKER = re.compile(r"^<!-- made: ([\w ]+) -->$", re.MULTILINE)
+_MARKER = re.compile(r"^<!-- made: ([\w ./]+) -->$", re.MULTILINE)
 _CHART = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\((\.\.?/[\w./-]+)(#[\w-]*)?\)")
 
@@ -92,6 +92,7 @@ _KINDS: dict[str, Callable[[str], str]] = {
     "command": command.reference,
     "example": _example,
     "messages": messages.page,
+    "notebook": notebook.executed,
     "picture": pictures.draw,
     "reference": reference.directives,
 }

@@ -25,6 +25,9 @@ _OF_LOADING = (
     "insufficient-driver",
     "driver-mismatch",
     "no-device",
+    "library-missing",
+    "library-symbol",
+    "library-damaged",
     "invalid-device-function",
     "invalid-context",
 )
@@ -68,6 +71,50 @@ _NOUNS = {
     "wmma-fragment.why": "",
     "wmma-namespace.why": "",
     "function": "This function",
+    "about": "part of another project, which the error names.",
+    "bracket": "a bracket",
+    "cause": "the error has a sentence for each name.",
+    "code": "An error's name",
+    "compiler": "NVRTC",
+    "nvcc": "nvcc",
+    "convert": "`__float2half`",
+    "count": "few or many",
+    "declared": "class T, int N",
+    "example": "`Name<float, 4>`",
+    "fact": "The error says what was declared and what was given",
+    "file": "kernel.cu",
+    "fix": "",
+    "member": "vector",
+    "name": "A template or variable",
+    "near": "threadIdx",
+    "also": "",
+    "needed": "",
+    "operand": "a fragment",
+    "package": "the error names it",
+    "shown": "A character",
+    "symbol": "a symbol",
+    "text": "f<float>",
+    "type": "`__half`",
+    "wanted": "Another type",
+    "whence": "",
+    "word": "A name",
+    "no-access.name": "The member",
+    "odd-character.name": "often a quote or a blank from a document",
+    "type-mismatch.given": "one of another type",
+    "type-mismatch.why": "one into the other",
+    "identifier-undeclared.what": "No declaration of the name was read before this line",
+    "declared-elsewhere-in-source.where": "is declared below, in a namespace, or in a scope that has ended",
+    "declared-elsewhere-in-source.step": "Move the declaration, or write the name in full",
+    "argument-count.where": "call",
+    "header-host-only.instead": "what the error names",
+    "std-replaced.instead": "what the error names",
+    "host-call-of-std.instead": "what the error names",
+    "name-of-elsewhere.instead": "what the error names",
+    "scope-of-elsewhere.instead": "what the error names",
+    "odd-character.step": "Type a plain one in its place",
+    "member-unknown.step": "Use a member that it declares.",
+    "name-expression.step": "Spell it as C++ would at the end of the file.",
+    "type-mismatch.step": "Convert it, or change the declaration",
 }
 
 
@@ -99,6 +146,8 @@ def _section(known, tested, seen) -> str:  # type: ignore[no-untyped-def]
     ]
     if source:
         shown = "\n".join(source.splitlines()[:_LINES_SHOWN])
+        is_lexed = known.id not in ("odd-character", "character-constant")
+        language = language if is_lexed else "text"
         parts.append(f"A source that provokes it{how}:\n\n```{language}\n{shown}\n```")
     kind = {
         "provoked": "A test provokes it from a real compiler, linker or driver library.",

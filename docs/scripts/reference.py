@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from operator import attrgetter
 
 import rtcompile
 
@@ -12,7 +13,9 @@ _KERNELS = ("RawKernel", "RawModule")
 def directives(kind: str) -> str:
     """Return the directives of one kind: kernels, functions, classes, errors."""
     lines = ["```{eval-rst}"]
-    for name in sorted(rtcompile.__all__, key=str.lower):
+    names = [name for name in dir(rtcompile) if name != "cache"]
+    names += [f"cache.{name}" for name in rtcompile.cache.__all__ if name.islower()]
+    for name in sorted(names, key=str.lower):
         if name.startswith("_") or _kind(name) != kind:
             continue
         lines.append(f".. auto{_DIRECTIVES[kind]}:: rtcompile.{name}")
@@ -31,7 +34,7 @@ def _inherited(name: str) -> list[str]:
     cls = getattr(rtcompile, name)
     lines = []
     for base in cls.__mro__[1:]:
-        if not base.__module__.startswith("rtcompile."):
+        if base.__module__.split(".")[0] != "rtcompile":
             continue
         for member, value in vars(base).items():
             if member.startswith("_") or member in vars(cls) or not inspect.getdoc(value):
@@ -50,7 +53,7 @@ _DIRECTIVES = {
 
 
 def _kind(name: str) -> str:
-    thing = getattr(rtcompile, name)
+    thing = attrgetter(name)(rtcompile)
     if name in _KERNELS:
         return "kernels"
     if not inspect.isclass(thing):

@@ -26,7 +26,7 @@ from rtcompile.request import cxx
 from rtcompile.request.units import CompileFailure
 from rtcompile.settings import Settings
 from rtcompile.store.folder import Folder
-from rtcompile.toolkit.advice import missing_header
+from rtcompile.toolkit.advice import device_functions, missing_header
 
 if TYPE_CHECKING:
     from rtcompile.build.plan import Plan
@@ -233,6 +233,7 @@ def as_error(
         search=plan.search,
         source=cxx.readable(request.source),
         package_of=partial(missing_header, toolchain=plan.toolchain, backend=failure.backend),
+        device_names=partial(device_functions, plan.toolchain),
     )
     parsed = catalogue.annotate(_parsed(failure), context)
     advice = [each for each in (then, _CACHED if cached else "") if each]

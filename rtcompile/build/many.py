@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from rtcompile.build.batch import BuildFuture, Task
     from rtcompile.build.progress import Outcome
+    from rtcompile.request.values import Fallback
     from rtcompile.settings import Settings
 
 _BUILDS = "CompileRequests, or RawModules and RawKernels with code"
@@ -30,7 +31,7 @@ _BUILDS = "CompileRequests, or RawModules and RawKernels with code"
 def submit_many(
     builds: Iterable[Any],
     *,
-    fallback: str | None = None,
+    fallback: Fallback | None = None,
     pch: bool | None = None,
     timeout: float | None = None,
     memory_limit: int | str | None = None,
@@ -95,7 +96,7 @@ def compile_many(
     executor: Any = None,
     errors: str = "raise",
     trace: str | os.PathLike[str] | None = None,
-    fallback: str | None = None,
+    fallback: Fallback | None = None,
     pch: bool | None = None,
     timeout: float | None = None,
     memory_limit: int | str | None = None,

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import os
 import struct
-import warnings
 
-from rtcompile.errors import RtcompileWarning
+from rtcompile.errors import warn
 from rtcompile.files import sealed
 from rtcompile.files.fileset import FileSet, texts_in
 from rtcompile.files.headers import Header, SearchDir
@@ -76,10 +75,8 @@ class Sections:
         """Stop using the bundle, and warn once."""
         if not self.problem:
             self.problem = reason
-            warnings.warn(
-                f"kernel bundle {self.path} is ignored: {reason}. Its builds are compiled instead.",
-                RtcompileWarning,
-                stacklevel=2,
+            warn(
+                f"kernel bundle {self.path} is ignored: {reason}. Its builds are compiled instead."
             )
 
     def blob(self, extent: Extent) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib import import_module
 
 from rtcompile.cli import arguments, output
@@ -59,7 +60,10 @@ def _run(argv: list[str]) -> int:
         return WRONG
     try:
         module, _, function = given.function.partition(".")
-        code: int = getattr(import_module(f"rtcompile.cli.{module}"), function)(given)
+        work = getattr(import_module(f"rtcompile.cli.{module}"), function)
+        is_quiet = given.quiet and not given.json and getattr(given, "output", None) != "-"
+        with output.silenced() if is_quiet else nullcontext():
+            code: int = work(given)
         if given.verb == "run":
             return code  # Python flushes the program's streams, and has its own exit status for it
         problem = output.flush()

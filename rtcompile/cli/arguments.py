@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from rtcompile._version import __version__
-from rtcompile.errors import InvalidRequest, ToolkitNotFound
+from rtcompile.errors import InvalidRequest
 
 _EXIT_CODES = """\
 exit codes:
@@ -51,6 +51,7 @@ _NAMES = _arg(
 
 _EVERYWHERE = (
     _arg("--json", "print one JSON object and nothing else"),
+    _arg("-q --quiet", "print errors only"),
     _arg(
         "--color {auto,always,never}",
         "whether to use colours; auto: in a terminal, unless NO_COLOR is set",
@@ -73,7 +74,7 @@ _BUILD = (
         "auto: NVRTC, and NVCC for what NVRTC cannot handle",
         default="auto",
     ),
-    _arg("--target {cubin,ptx,ltoir,fatbin}", "the kind of code to make", default="cubin"),
+    _arg("--target {cubin,ptx,ltoir,object,fatbin}", "the kind of code to make", default="cubin"),
     _arg(
         "--link FILE",
         "link FILE too: a source, an object, PTX, LTO-IR, a fatbin or an archive",
@@ -82,7 +83,7 @@ _BUILD = (
     _arg("--timeout SECONDS", "kill the compiler after this time", type=float),
     _arg("--memory-limit BYTES", "kill the compiler when it takes more, as '2G'"),
 )
-_CACHE_ACTIONS = {
+CACHE_ACTIONS = {
     "info": "path, size, limit, hits, builds",
     "list": "every entry: name, architecture, size, last use",
     "show": "one entry: options, kernels, headers, log",
@@ -130,7 +131,7 @@ class _Verb:
     builds: bool = False  # whether it takes the arguments of a build, too
 
 
-_VERBS = (
+VERBS = (
     _Verb(
         "doctor",
         "explaining.doctor",
@@ -355,11 +356,11 @@ _VERBS = (
     ),
     _Verb(
         "completion",
-        "arguments.print_completion",
+        "completion.run",
         "print a shell's completion of this command",
-        "Needs shtab: pip install rtcompile[cli].",
+        "For bash, zsh and tcsh it needs shtab: pip install rtcompile[cli].",
         "rtcompile completion bash > ~/.local/share/bash-completion/completions/rtcompile",
-        (_arg("shell {bash,zsh,tcsh}", "the shell"),),
+        (_arg("shell {bash,zsh,tcsh,fish}", "the shell"),),
     ),
 )
 
@@ -368,10 +369,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
     """Read a command line; print and exit for ``--help``, ``--version``, mistakes, or no verb."""
     compiler_options: list[str] = []
     if "--" in argv and argv[0] != "run":  # the words after `run PROGRAM` belong to the program
-        at = argv.index("--")
-        argv, compiler_options = argv[:at], argv[at + 1 :]
+        argv, compiler_options = argv[: (at := argv.index("--"))], argv[at + 1 :]
     whole = parser()
     verbs = whole.verbs()
+    if argv[:1] == ["help"]:  # `rtcompile help VERB`
+        argv = [*argv[1:2], "--help"]
+    argv = _verb_first(argv)
     if not argv or argv == ["cache"]:
         (verbs["cache"] if argv else whole).print_help()
         sys.exit(0)
@@ -390,9 +393,9 @@ def parser() -> Parser:
     """Return the parser of the whole command."""
     description = "Compile CUDA C++, and inspect the result. Needs neither a GPU nor CuPy."
     whole = Parser(prog="rtcompile", description=description, epilog=_EXIT_CODES)
-    whole.add_argument("--version", action="version", version=f"rtcompile {__version__}")
+    whole.add_argument("-V", "--version", action="version", version=f"rtcompile {__version__}")
     verbs = whole.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for verb in _VERBS:
+    for verb in VERBS:
         sub = verbs.add_parser(
             verb.name,
             help=verb.summary,
@@ -402,7 +405,7 @@ def parser() -> Parser:
         _add(verb.arguments, sub)
         if verb.name == "cache":
             actions = sub.add_subparsers(title="actions", metavar="ACTION", required=True)
-            for name, summary in _CACHE_ACTIONS.items():
+            for name, summary in CACHE_ACTIONS.items():
                 action = actions.add_parser(name, help=summary, description=f"{summary}.")
                 action.set_defaults(action=name)
                 _add(_OF_CACHE_ACTION.get(name, ()), action)
@@ -414,15 +417,14 @@ def parser() -> Parser:
     return whole
 
 
-def print_completion(given: argparse.Namespace) -> int:
-    """Print a shell's completion script, which shtab makes of the parser."""
-    try:
-        import shtab
-    except ImportError:
-        missing = "completion needs shtab, which is not installed; `pip install rtcompile[cli]`"
-        raise ToolkitNotFound(missing) from None
-    print(shtab.complete(parser(), shell=given.shell))
-    return 0
+def _verb_first(argv: list[str]) -> list[str]:
+    """Return the words with the options that every verb takes moved behind the verb."""
+    values = ("--color", "--cache-dir")
+    at = 0
+    while at < len(argv) and argv[at].partition("=")[0] in ("--json", "-q", "--quiet", *values):
+        at += 2 if argv[at] in values else 1
+    end = at + (2 if argv[at : at + 1] == ["cache"] else 1)  # its actions take them
+    return [*argv[at:end], *argv[:at], *argv[end:]] if at < len(argv) else argv
 
 
 def _add(arguments: Iterable[_Argument], to: argparse._ActionsContainer) -> None:
@@ -478,8 +480,6 @@ def _check_verb(word: str, whole: Parser) -> None:
             nearest = _nearest(word, verbs) or "; it is one of " + ", ".join(verbs)
             message = f"is not a verb{nearest}"
         whole.error(f"{word!r} {message}")
-    if all(name in verb._option_string_actions for verb in verbs.values()):
-        whole.error(f"{name} goes after the verb: `rtcompile VERB {name}`")
     whole.error(f"there is no option {name}{_nearest(name, options)}")
 
 

@@ -8,12 +8,11 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
-from rtcompile.build import planned
+from rtcompile import cache
 from rtcompile.cli import output
 from rtcompile.cli.output import requests
-from rtcompile.errors import InvalidRequest, JitDisabled
+from rtcompile.errors import InvalidRequest
 from rtcompile.files import sealed
-from rtcompile.files.sealed import UntrustedError
 from rtcompile.inspect.report import report
 from rtcompile.settings import Settings
 from rtcompile.store.folder import Folder
@@ -25,30 +24,25 @@ _SHOWN_KEY = 16
 
 def run(given: Namespace) -> int:
     """Run an action of ``cache``."""
-    settings = Settings.from_environ()
-    try:
-        Folder(settings.cache_dir).check()
-    except UntrustedError as error:
-        raise InvalidRequest(f"the cache is not used: {error}") from None
-    # RTCOMPILE_JIT=0 keeps programs from writing to the cache, but not this command.
-    settings = settings.replace(jit=True)
-    store = Store.open(settings)
+    settings, store = cache.opened()
     code = 0
     match given.action:
         case "info":
-            fields, text = _info(given, settings, store)
+            fields, text = _info(given)
         case "list":
             fields, text = _list(store)
         case "show":
             fields, text = _show(find_entry(given.key))
         case "prune":
-            size = given.size and Settings.from_environ({"RTCOMPILE_CACHE_SIZE": given.size})
-            freed = store.prune(size.cache_size if size else None)
+            freed = cache.prune(given.size)
             fields, text = {"freed": freed}, f"{output.human_size(freed)} freed"
         case "clear":
-            store.clear()
-            fields = {"directory": settings.cache_dir}
-            text = f"{settings.cache_dir} is empty but for its reproducers"
+            gone = cache.clear()
+            fields = {"directory": gone.directory, "removed": gone.as_dict()}
+            text = f"{gone.entries} builds and {gone.precompiled_headers} precompiled headers removed, "
+            text += (
+                f"{output.human_size(gone.size)}; {gone.directory} is empty but for its reproducers"
+            )
         case "verify":
             damaged = store.verify()
             count = sum(1 for _ in store.entries())
@@ -80,38 +74,26 @@ def find_entry(what: str) -> Entry:
     raise InvalidRequest(f"{what}: {len(found)} entries of the cache: {keys}; give a key")
 
 
-def _info(given: Namespace, settings: Settings, store: Store) -> tuple[dict[str, Any], str]:
-    entries = list(store.entries())
-    usage = store.usage()
-    listing = Folder(settings.cache_dir, writable=False).listing("pch")
-    precompiled = [status.st_size for name, status in listing if name.endswith(".pch")]
-    fields: dict[str, Any] = {
-        "directory": settings.cache_dir,
-        "on_disk": settings.cache_on_disk,
-        "limit": settings.cache_size,
-        "entries": len(entries),
-        "precompiled_headers": len(precompiled),
-        "precompiled_bytes": sum(precompiled),
-        **(usage._asdict() if usage else {}),
-    }
+def _info(given: Namespace) -> tuple[dict[str, Any], str]:
+    found = cache.info()
+    fields: dict[str, Any] = found.as_dict()
     from rtcompile.store import metrics
 
-    fields["levels"] = metrics.read(Folder(settings.cache_dir, writable=False))
+    fields["levels"] = metrics.read(Folder(found.directory, writable=False))
     if given.stats:
         from rtcompile.extras.cluster import copying
 
         levels = copying.kept(copying.stores())
         fields["stores"] = [each._asdict() for each in levels]
-    lines = [f"{settings.cache_dir}: {len(entries)} entries"]
-    if usage is not None:
-        size, limit = output.human_size(usage.size), output.human_size(settings.cache_size)
-        lines.append(f"{size} of {limit}; {usage.hits} hits, {usage.misses} builds")
-        lines.append(f"{usage.failures} failures of compilers remembered")
-        if usage.fetched:
-            lines.append(f"{usage.fetched} builds fetched from shared stores")
-    if precompiled:
-        size = output.human_size(sum(precompiled))
-        lines.append(f"{len(precompiled)} precompiled headers, {size}")
+    size, limit = output.human_size(found.size), output.human_size(found.limit)
+    lines = [f"{found.directory}: {found.entries} entries"]
+    lines.append(f"{size} of {limit}; {found.hits} hits, {found.misses} builds")
+    lines.append(f"{found.failures} failures of compilers remembered")
+    if found.fetched:
+        lines.append(f"{found.fetched} builds fetched from shared stores")
+    if found.precompiled_headers:
+        size = output.human_size(found.precompiled_bytes)
+        lines.append(f"{found.precompiled_headers} precompiled headers, {size}")
     for name, counts in fields["levels"].items():
         lines.append(f"{name}: {metrics.line(counts)}")
     for level in fields.get("stores", ()):
@@ -284,19 +266,13 @@ def _fields(entry: Entry) -> dict[str, Any]:
 
 def why_miss(given: Namespace) -> int:
     """Say why a build is not cached; exits with 1 if one is not."""
-    settings = Settings.from_environ()
-    store = Store.open(settings)
+    store = cache.opened()[1]
     results = []
     for request in requests(given, given.file):
-        try:
-            plan = planned.plan(request, settings, link_settings=settings.replace(jit=False))
-        except JitDisabled:
-            why = "a source given by --link is not in the cache itself; nothing is compiled to look on"
-            results.append({"arch": str(request.arch or "the device"), "hit": False, "why": why})
-            continue
-        why = store.why(plan.key_inputs)
-        result: dict[str, Any] = {"arch": str(plan.choice.arch), "hit": not why, "why": why}
-        if why:
+        why, plan = cache.why_of(request)
+        arch = str(plan.choice.arch if plan else request.arch or "the device")
+        result: dict[str, Any] = {"arch": arch, "hit": not why, "why": why}
+        if why and plan:
             result["nearest"] = _nearest(plan.key_inputs.summary(), store)
         results.append(result)
     text = "\n".join(_rendered(given.file, result) for result in results)

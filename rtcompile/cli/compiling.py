@@ -25,7 +25,7 @@ from rtcompile.messages.rendering import spelled
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 
-_EXTENSIONS = {"cubin": ".cubin", "ptx": ".ptx", "ltoir": ".ltoir", "fatbin": ".fatbin"}
+_EXTENSIONS = {kind: f".{kind}" for kind in ("cubin", "ptx", "ltoir", "fatbin")} | {"object": ".o"}
 _MOST_WARNINGS = 5
 
 
@@ -91,7 +91,7 @@ def _build_all(given: Namespace) -> _Round:
                 cubins.setdefault(build.path, []).append(built)
             else:
                 _write(build.path, built.code)
-            if not given.json:
+            if not (given.json or given.quiet):
                 stream = sys.stderr if given.output == "-" else sys.stdout
                 line = _line(f"[{count}/{len(builds)}]", build, built)
                 print(line, file=stream, flush=True)
@@ -111,12 +111,24 @@ def _builds(given: Namespace) -> list[_Job]:
     outputs = len(given.files) if target == "fatbin" else len(requested)
     if given.output == "-" and outputs > 1:
         raise InvalidRequest(f"-o - takes one build, and this makes {outputs}; give a folder")
+    if outputs > 1 and _is_file(given.output):
+        raise InvalidRequest(
+            f"-o {given.output} is one file, and this makes {outputs} builds; give a folder"
+            + (", or --target fatbin for all architectures in one" if target == "cubin" else "")
+        )
     builds = [
         _Job(file, request, _path(given.output, file, request, target, single=outputs == 1))
         for file, request in requested
     ]
     _check_paths(builds)
     return builds
+
+
+def _is_file(path: str | None) -> bool:
+    """Say whether -o names a file: by its ending, or because it is there."""
+    if path is None or os.path.isdir(path) or path.endswith(os.sep):
+        return False
+    return os.path.isfile(path) or os.path.splitext(path)[1] in _EXTENSIONS.values()
 
 
 def _check_paths(builds: Iterable[_Job]) -> None:
@@ -188,7 +200,7 @@ def _line(count: str, build: _Job, built: ObjectCode) -> str:
         f"{count} {build.file} for {built.arch}: {how} in {built.build.milliseconds:.0f} ms, "
         f"{size} {where}"
     ]
-    lines += [f"    {note}" for note in built.build.notes]
+    lines += [f"    {spelled(note, 'command')}" for note in built.build.notes]
     if kernel_symbols(built) == []:
         lines.append(f"    {spelled(no_kernels(built.code, build.request.source), 'command')}")
     lines += [f"    {expression} is {name}" for expression, name in built.lowered_names.items()]
@@ -196,6 +208,9 @@ def _line(count: str, build: _Job, built: ObjectCode) -> str:
     lines += [f"    {warning}" for warning in warnings[:_MOST_WARNINGS]]
     if len(warnings) > _MOST_WARNINGS:
         lines.append(f"    … {len(warnings) - _MOST_WARNINGS} more warnings")
+    if any("ptxas" in option for option in build.request.options):  # -Xptxas -v: its own lines
+        said = [text for text in built.build.log.split("\n") if text.startswith("ptxas ")]
+        lines += [f"    {text}" for text in said if ": warning" not in text]
     return "\n".join(lines)
 
 

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
-from rtcompile import toolkit
+from rtcompile.checkup import examine, verdict
+from rtcompile.checkup.checks import Check
 from rtcompile.cli import output
 from rtcompile.diagnostic import Diagnostic
-from rtcompile.doctor import examine, verdict
-from rtcompile.doctor.checks import Check
 from rtcompile.errors import InvalidRequest
 from rtcompile.files import sealed
-from rtcompile.messages import catalogue, diagnostics, rendering
+from rtcompile.messages import rendering
 from rtcompile.messages.catalogue import MESSAGES
-from rtcompile.messages.facts import BuildContext
-from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
 from rtcompile.store.folder import Folder
 from rtcompile.styling import filled
-from rtcompile.toolkit.advice import missing_header
+from rtcompile.tools import explain
 
 _MOST_BYTES = 64 << 20  # bytes read of a log; diagnostics.parse looks at both its ends only
 
@@ -44,7 +39,7 @@ def run(given: Namespace) -> int:
     text = _text(given.what)
     if not text.strip():
         raise InvalidRequest("nothing to explain: give a message, a file, or a log on stdin")
-    found = catalogue.annotate(diagnostics.parse(message_in(text)), _context(given))
+    found = explain(text, arch=given.arch)
     explained = any(diagnostic.hint for diagnostic in found)
     if given.json:
         output.print_json({"ok": explained, "diagnostics": [asdict(d) for d in found]})
@@ -69,49 +64,6 @@ def _text(what: str | None) -> str:
         with open(what, "rb") as file:
             return file.read(_MOST_BYTES).decode("utf-8", "replace")
     return what
-
-
-def _context(given: Namespace) -> BuildContext:
-    """Return the context for hints: this machine's toolchain, and the given architecture."""
-    try:
-        arch = Arch.parse(given.arch) if given.arch else None
-    except ValueError as error:
-        raise InvalidRequest(str(error)) from None
-    toolchain = toolkit.current()
-    return BuildContext(
-        arch=arch,
-        versions=toolchain.versions,
-        search=toolchain.search,
-        package_of=partial(missing_header, toolchain=toolchain),
-    )
-
-
-_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# The last part of a traceback of Python or IPython begins with the error's class, dotted or not.
-_RAISED = re.compile(
-    r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*"
-    r"(?:Error|Exception|Request|NotFound|Arch|Disabled|Crashed|Timeout)(?:: |$)",
-    re.MULTILINE,
-)
-_TRACEBACK = re.compile(
-    r"^(?:Traceback \(most recent call last\):|-{40,}$|During handling of the above|"
-    r"The above exception was|\s*File \"[^\"]*\", line \d+)",
-    re.MULTILINE,
-)
-# The hint that rtcompile added to the compiler's message; `explain` computes it anew.
-_OWN_HINT = re.compile(r"^  hint: .*(?:\n {8}\S.*)*\n?", re.MULTILINE)
-_ALSO = re.compile(r"^  also: ", re.MULTILINE)
-
-
-def message_in(text: str) -> str:
-    """Return the message in a pasted traceback, coloured or not; any other text unchanged."""
-    text = _ESCAPE.sub("", text).replace("\r\n", "\n")
-    raised = list(_RAISED.finditer(text))
-    if raised and (_TRACEBACK.search(text) or text.lstrip().startswith(raised[0][0])):
-        text = text[raised[-1].end() :]
-        after = _TRACEBACK.search(text)
-        text = text[: after.start()] if after else text
-    return _ALSO.sub("", _OWN_HINT.sub("", text))
 
 
 def reproducers(given: Namespace) -> int:

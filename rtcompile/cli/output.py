@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import json
 import os
 import re
@@ -117,6 +118,13 @@ def print_result(given: Namespace, fields: dict[str, Any], text: str) -> None:
 
 
 _LOCATION = re.compile(r"\S[^:\n]*(?::\d+|\(\d+\)):")
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """Write nothing to stdout; errors go to stderr as ever."""
+    with open(os.devnull, "w", encoding="utf-8") as nothing, contextlib.redirect_stdout(nothing):
+        yield
 
 
 def failure(error: Exception, given: Namespace, file: str = "") -> None:

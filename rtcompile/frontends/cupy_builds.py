@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import warnings
 from contextlib import suppress
 
 from rtcompile.build import planned
-from rtcompile.errors import CompileError, RtcompileError, RtcompileWarning, ToolkitNotFound
+from rtcompile.errors import CompileError, RtcompileError, ToolkitNotFound, warn
 from rtcompile.frontends.cupy_requests import CUB_INCLUDES
 from rtcompile.lookup.find import Query
 from rtcompile.request.object_code import ObjectCode
@@ -45,11 +44,7 @@ def _warn_once(missing: ToolkitNotFound) -> None:
     global _warned_of_missing_toolkit
     if not _warned_of_missing_toolkit:
         _warned_of_missing_toolkit = True
-        warnings.warn(
-            f"rtcompile.install(): {missing} Until then CuPy compiles its kernels itself.",
-            RtcompileWarning,
-            stacklevel=2,
-        )
+        warn(f"rtcompile.install(): {missing} Until then CuPy compiles its kernels itself.")
 
 
 # --- The headers of CuPy's own kernels --------------------------------------------------------------

@@ -9,13 +9,12 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from rtcompile.build import pipeline
-from rtcompile.errors import RtcompileWarning, public
+from rtcompile.errors import public, warn
 from rtcompile.frontends.cupy_requests import request_of_cupy
 from rtcompile.lookup import environment
 from rtcompile.lookup.find import query_of
@@ -103,9 +102,7 @@ def install() -> Installation:
 
     installation = install_in(compiler)
     if installation.problem:
-        warnings.warn(
-            f"rtcompile.install(): {installation.problem}", RtcompileWarning, stacklevel=2
-        )
+        warn(f"rtcompile.install(): {installation.problem}")
     return installation
 
 
@@ -177,7 +174,7 @@ def _compile(
     *,
     arch: str | None = None,
     extra_source: str | None = None,
-    backend: str = "nvrtc",
+    backend: Literal["nvrtc", "nvcc"] = "nvrtc",
     enable_cooperative_groups: bool = False,
     name_expressions: Sequence[str] | None = None,
     log_stream: IO[str] | None = None,

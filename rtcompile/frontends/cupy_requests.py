@@ -11,6 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rtcompile.request.values import Backend
+
 _KERNEL = re.compile(r"\b__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)")
 
 # From `cupy/_core/_cub_reduction.pyx`.
@@ -24,7 +26,7 @@ def request_of_cupy(
     *,
     arch_flag: str,
     kind: str,
-    backend: str,
+    backend: Backend,
     names: Sequence[str],
     ptx: bool,
 ) -> CompileRequest:

@@ -14,7 +14,8 @@ import importlib
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rtcompile.bundles import index as bundles
@@ -25,6 +26,7 @@ from rtcompile.request.values import strings, text
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
+    from rtcompile import Advice, BuildInfo, Report
     from rtcompile.inspect.signature import Parameter
     from rtcompile.request.object_code import ObjectCode
     from rtcompile.request.request import CompileRequest
@@ -127,7 +129,26 @@ class KernelLibrary:
         return {**self.__dict__, "modules": []}
 
 
-class KernelModule:
+class _Built(ABC):
+    """What a module and its kernels share: the code for an architecture, and a file of it."""
+
+    @public
+    def save(self, path: str | os.PathLike[str], arch: str | Arch | None = None) -> str:
+        """Write the code for an architecture, or for the device, to a file; return its path."""
+        return self.compile(arch).save(path)
+
+    @property
+    @public
+    def build(self) -> BuildInfo:
+        """How the code for the current device came to be."""
+        return self.compile().build
+
+    @abstractmethod
+    def compile(self, arch: str | Arch | None = None) -> ObjectCode:
+        """Return the code for an architecture, or for the current device."""
+
+
+class KernelModule(_Built):
     """One source file of a `KernelLibrary`; ``module[name]`` is a `Kernel`, iteration gives names."""
 
     def __init__(
@@ -208,6 +229,24 @@ class KernelModule:
         request = self.request.replace(arch=arch)
         return pipeline.build(request, Settings.from_environ())
 
+    @public
+    def report(
+        self, arch: str | Arch | None = None, block: int | None = None, *, dynamic_shared: int = 0
+    ) -> Report:
+        """Return the resources of each kernel for an architecture, or for the current device."""
+        return self.compile(arch).report(None, block, dynamic_shared=dynamic_shared)
+
+    @public
+    def advise(
+        self,
+        kernel: str,
+        shared_mem: int | Callable[[int], int] = 0,
+        *,
+        arch: str | Arch | None = None,
+    ) -> Advice:
+        """Return the blocks of highest occupancy of a kernel, as `RawKernel.advise` does."""
+        return self.compile(arch).advise(kernel, shared_mem)
+
     @property
     @public
     def raw(self) -> Any:
@@ -252,7 +291,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class Kernel:
+class Kernel(_Built):
     """A kernel that checks its arguments. Called as CuPy's: ``kernel(grid, block, args)``.
 
     Arguments must match the signature: arrays of the element type (of CuPy, or with
@@ -324,6 +363,25 @@ class Kernel:
         from rtcompile.frontends import arguments
 
         return arguments.convert(self.parameters, args, self.name)
+
+    @public
+    def compile(self, arch: str | Arch | None = None) -> ObjectCode:
+        """Return the code of the kernel's module for an architecture, or for the current device."""
+        return self.module.compile(arch)
+
+    @public
+    def report(
+        self, arch: str | Arch | None = None, block: int | None = None, *, dynamic_shared: int = 0
+    ) -> Report:
+        """Return the kernel's resources for an architecture, or for the current device."""
+        return self.compile(arch).report(self.name, block, dynamic_shared=dynamic_shared)
+
+    @public
+    def advise(
+        self, shared_mem: int | Callable[[int], int] = 0, *, arch: str | Arch | None = None
+    ) -> Advice:
+        """Return the blocks of highest occupancy, as `RawKernel.advise` does."""
+        return self.compile(arch).advise(self.name, shared_mem)
 
     @property
     def raw(self) -> Any:

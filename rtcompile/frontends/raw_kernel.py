@@ -12,12 +12,12 @@ import time
 from _thread import allocate_lock, start_new_thread
 from _weakref import ref
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import cupy
 
 from rtcompile.build import pipeline
-from rtcompile.errors import RtcompileError, public
+from rtcompile.errors import InvalidRequest, RtcompileError, public
 from rtcompile.frontends.lazy_code import (
     CUDADriverError,
     CUDARuntimeError,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rtcompile.inspect.advice import Advice
     from rtcompile.inspect.report import Report
     from rtcompile.request.object_code import BuildInfo, ObjectCode
-    from rtcompile.request.values import Arch
+    from rtcompile.request.values import Arch, Fallback
 
 
 class Built:
@@ -53,10 +53,35 @@ class Built:
 
     @property
     @public
-    def build(self) -> BuildInfo | None:
-        """How `object_code` came to be: backend, cache hit, milliseconds, headers, log."""
+    def build(self) -> BuildInfo:
+        """How `object_code` came to be: backend, cache hit, milliseconds, headers, log.
+
+        Of a file that the driver loads as it is, `hit` is ``"file"`` and `backend` empty.
+        """
         code = self.object_code
-        return None if code is None else code.build
+        if code is not None:
+            return code.build
+        from rtcompile.request.object_code import BuildInfo
+
+        return BuildInfo("", hit="file", why="path= is loaded as it is")
+
+    @public
+    def save(self, path: str | os.PathLike[str]) -> str:
+        """Write the code, built on first use, to a file, and return its path."""
+        code = self.object_code
+        if code is None:
+            raise InvalidRequest(f"{self._build.program} is a file already: copy it")
+        return code.save(path)
+
+    def _state(self) -> str:
+        """Return where the code comes from, for `repr`: never builds it."""
+        code = next(iter(self._build.objects.values()), None)
+        given = self._build.arguments["arch"]
+        if self._build.path is not None and code is None:
+            return f"the file {self._build.path}"
+        if code is not None:
+            return f"{self._build.program}, {code.kind} for {code.arch}"
+        return f"{self._build.program}, {f'for {given}, ' if given else ''}not built yet"
 
     @public
     def is_cached(self) -> bool:
@@ -155,7 +180,7 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         code: str,
         name: str,
         options: Sequence[str] | str = (),
-        backend: str = "nvrtc",
+        backend: Literal["nvrtc", "nvcc"] = "nvrtc",
         *,
         translate_cucomplex: bool = False,
         enable_cooperative_groups: bool = False,
@@ -163,7 +188,7 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         arch: str | Arch | None = None,
         link: Sequence[Any] = (),
         headers: Mapping[str, str] | None = None,
-        fallback: str | None = None,
+        fallback: Fallback | None = None,
         pch: bool | None = None,
         timeout: float | None = None,
         memory_limit: int | str | None = None,
@@ -368,6 +393,9 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
             The code is PTX; the limits of the architecture are not known here.
         """
         return self._build.advise(self.name, shared_mem, launch_bounds)
+
+    def __repr__(self) -> str:
+        return f"<RawKernel {self.name}: {self._state()}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore_kernel, (type(self), self._build.arguments, self.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from _weakref import ref
 from collections.abc import Iterable, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import cupy
 
@@ -15,8 +15,11 @@ from rtcompile.frontends.raw_kernel import Built, RawKernel, expect
 from rtcompile.request.request import DEFAULT_NAME
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rtcompile.inspect.advice import Advice
     from rtcompile.inspect.report import Report
-    from rtcompile.request.values import Arch
+    from rtcompile.request.values import Arch, Fallback
 
 
 class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
@@ -65,7 +68,7 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
         code: str | None = None,
         path: str | os.PathLike[str] | None = None,
         options: Sequence[str] | str = (),
-        backend: str = "nvrtc",
+        backend: Literal["nvrtc", "nvcc"] = "nvrtc",
         translate_cucomplex: bool = False,
         enable_cooperative_groups: bool = False,
         name_expressions: Iterable[str] | None = None,
@@ -73,7 +76,7 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
         arch: str | Arch | None = None,
         link: Sequence[Any] = (),
         headers: Mapping[str, str] | None = None,
-        fallback: str | None = None,
+        fallback: Fallback | None = None,
         pch: bool | None = None,
         timeout: float | None = None,
         memory_limit: int | str | None = None,
@@ -194,6 +197,20 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
     def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
         """Return the resources of each kernel of the module, as `RawKernel.report` does."""
         return self._build.report(None, block, dynamic_shared)
+
+    @public
+    def advise(
+        self,
+        kernel: str,
+        shared_mem: int | Callable[[int], int] = 0,
+        *,
+        launch_bounds: int | tuple[int, int] | None = None,
+    ) -> Advice:
+        """Return the blocks of highest occupancy of a kernel, as `RawKernel.advise` does."""
+        return self._build.advise(kernel, shared_mem, launch_bounds)
+
+    def __repr__(self) -> str:
+        return f"<RawModule {self._state()}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore_module, (type(self), self._build.arguments)

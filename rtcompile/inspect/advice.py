@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rtcompile.errors import InvalidRequest, shown
+from rtcompile.errors import InvalidRequest, public, shown
 from rtcompile.inspect import cubin
 from rtcompile.inspect.report import (
     REPORT_SPILLS,
@@ -74,6 +74,14 @@ class Advice:
     notes: tuple[str, ...] = ()
     launch_bounds: tuple[int, int] | None = None
     bounded: Advice | None = None
+
+    @classmethod
+    @public
+    def of(
+        cls, code: ObjectCode | bytes, kernel: str, shared_mem: int | Callable[[int], int] = 0
+    ) -> Advice:
+        """Return the advice on a kernel of some code; see `ObjectCode.advise`."""
+        return advise(code, kernel=kernel, shared_mem=shared_mem)[0]
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""

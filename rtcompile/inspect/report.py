@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rtcompile.errors import InvalidRequest, shown
+from rtcompile.errors import InvalidRequest, public, shown
 from rtcompile.inspect import cubin, symbols
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.values import Arch, text, whole
@@ -221,6 +221,18 @@ class Report:
 
     arch: Arch
     kernels: tuple[KernelReport, ...] = field(default_factory=tuple)
+
+    @classmethod
+    @public
+    def of(
+        cls,
+        code: ObjectCode | bytes,
+        kernel: str | None = None,
+        block: int | None = None,
+        dynamic_shared: int = 0,
+    ) -> Report:
+        """Return the report on some code, or on one of its kernels; see `ObjectCode.report`."""
+        return report(code, kernel=kernel, block=block, dynamic_shared=dynamic_shared)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""

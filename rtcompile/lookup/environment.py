@@ -13,7 +13,7 @@ import sys
 import time
 
 from rtcompile._version import __version__
-from rtcompile.errors import InvalidRequest
+from rtcompile.errors import InvalidRequest, warn
 from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
 from rtcompile.settings import (
@@ -82,6 +82,12 @@ VARIABLES = {
     "XDG_CACHE_HOME": "settings",
 }
 _NAMES = tuple(name.encode() for name in VARIABLES)
+_OTHERS = (
+    b"RTCOMPILE_RUN",
+    b"RTCOMPILE_TEST_",
+    b"RTCOMPILE_TRIALS",
+)  # of the command and the tests
+_known = {*_NAMES}  # and what was warned of
 _TOOLCHAIN = tuple(name for name, counts in VARIABLES.items() if counts == "toolchain")
 
 # These name a folder, which may be relative to the working directory or to the home.
@@ -102,6 +108,15 @@ TOOLCHAINS = "toolchains"  # the cache's folder
 SEAL = "toolchain"  # the kind of the files in it
 
 
+def _warn_of(name: bytes) -> None:
+    import difflib
+
+    _known.add(name)
+    text = os.fsdecode(name)
+    near = difflib.get_close_matches(text, [n for n in VARIABLES if n.startswith("RTCOMPILE_")], 1)
+    warn(f"{text} is no variable of rtcompile" + (f"; is {near[0]} meant?" if near else ""))
+
+
 class Environment:
     """The variables, ``sys.path`` and the toolchain at one time.
 
@@ -115,6 +130,9 @@ class Environment:
     def __init__(self, values: tuple[bytes | None, ...], everything: Mapping[Any, Any]) -> None:
         self._values = values
         self._everything = dict(everything)
+        for name in everything:
+            if name[:10] == b"RTCOMPILE_" and name not in _known and not name.startswith(_OTHERS):
+                _warn_of(name)
         self._sys_path = sys.path[:]
         self._problem: InvalidRequest | None = None
         self._settings = Settings("", cache_on_disk=False)

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from rtcompile.diagnostic import Diagnostic
-from rtcompile.messages import facts
+from rtcompile.messages import facts, names
+from rtcompile.messages.diagnostics import CONSEQUENCES
 from rtcompile.messages.facts import BuildContext
 
 
@@ -23,6 +24,7 @@ class KnownMessage:
     fix: str
     since: str
     values: facts.Fill | None
+    general: bool = False  # not shown below another error that is explained
 
     def hint(self, match: re.Match[str], context: BuildContext) -> str:
         """Fill in the templates; return "" if the explanation does not apply to this build."""
@@ -30,8 +32,13 @@ class KnownMessage:
         if values is None:
             return ""
         groups = {name: text or "" for name, text in match.groupdict().items()}
-        names = {**facts.of_build(context), **groups, **values}
-        return f"{self.cause.format_map(names)} {self.fix.format_map(names)}".strip()
+        filled = {**facts.of_build(context), **groups, **values}
+        return f"{self.cause.format_map(filled)} {self.fix.format_map(filled)}".strip()
+
+
+def _function(name: str) -> facts.Fill:
+    found: facts.Fill = getattr(names if hasattr(names, name) else facts, name)
+    return found
 
 
 def _read() -> tuple[KnownMessage, ...]:
@@ -45,7 +52,8 @@ def _read() -> tuple[KnownMessage, ...]:
             row["cause"].replace("\n", " "),
             row["fix"].replace("\n", " "),
             row["since"],
-            getattr(facts, row["values"]) if "values" in row else None,
+            _function(row["values"]) if "values" in row else None,
+            "general" in row,
         )
         for name, row in parser.items()
         if name != parser.default_section
@@ -70,6 +78,10 @@ def explain(
 ) -> tuple[KnownMessage, str] | None:
     """Return the first row of the catalogue that matches a message, and its hint filled in."""
     context = context or BuildContext()
+    if isinstance(message, Diagnostic):
+        context = replace(
+            context, line=message.line, column=message.column, excerpt=message.excerpt
+        )
     subject = _subject(message)
     for known in MESSAGES:
         match = known.pattern.search(subject)
@@ -85,9 +97,15 @@ def annotate(diagnostics: Iterable[Diagnostic], context: BuildContext) -> tuple[
     annotated: list[Diagnostic] = []
     given: set[str] = set()
     for diagnostic in diagnostics:
-        hint = hint_for(diagnostic, context) if len(annotated) < _MOST_ANNOTATED else ""
-        annotated.append(diagnostic if hint in given else replace(diagnostic, hint=hint))
-        given.add(hint)
+        hint = ""
+        if len(annotated) < _MOST_ANNOTATED and not (
+            given and CONSEQUENCES.match(diagnostic.message)
+        ):
+            found = explain(diagnostic, context)
+            if found and found[1] not in given and not (given and found[0].general):
+                hint = found[1]
+                given.add(hint)
+        annotated.append(replace(diagnostic, hint=hint))
     return tuple(annotated)
 
 

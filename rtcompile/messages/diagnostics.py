@@ -10,7 +10,7 @@ import functools
 import os.path
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.request import cxx
@@ -90,7 +90,7 @@ _COUNTS = re.compile(
 _AFTERMATH = re.compile(r"Ptx assembly aborted due to errors|JIT the PTX|finish$|empty elfw")
 
 # Errors that another error caused; never shown first where there is any other.
-_CONSEQUENCES = re.compile(
+CONSEQUENCES = re.compile(
     r"attribute \"__global__\" does not apply here"
     r"|incomplete type \"void\" is not allowed"
     r"|A namespace scope variable without memory space annotations"
@@ -193,8 +193,14 @@ class _Draft:
             excerpt = f"{source}\n{marks}"
             self.column = self.column or _column(source, marks)
         notes = [Diagnostic("note", line.strip()) for line in details]
-        notes += [note.finish() if isinstance(note, _Draft) else note for note in self.notes]
-        notes += [_frame(line, self.file) for line in rest if not line.endswith("detected during:")]
+        frames = [_frame(line, self.file) for line in rest if not line.endswith("detected during:")]
+        for note in self.notes:
+            finished = note.finish() if isinstance(note, _Draft) else note
+            # NVRTC writes how an error came about below its last note.
+            frames += [inner for inner in finished.notes if is_frame(inner)]
+            own = tuple(inner for inner in finished.notes if not is_frame(inner))
+            notes.append(replace(finished, notes=own))
+        notes += frames
         return Diagnostic(
             self.severity,
             self.message,
@@ -250,6 +256,11 @@ def _frame(line: str, file: str) -> Diagnostic:
     return Diagnostic("note", line)
 
 
+def is_frame(note: Diagnostic) -> bool:
+    """Say whether a note tells how the compiler came to an error, and not what is wrong."""
+    return note.message.startswith(("instantiation", "included from", "[ ", "In ", "At "))
+
+
 def _ungutter(line: str) -> str:
     gutter = _GCC_GUTTER.match(line)
     return line[gutter.end() :] if gutter else line[2:]
@@ -269,7 +280,7 @@ def _in_order(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
         unique = causes
     return sorted(
         unique,
-        key=lambda d: 1 if d.is_error and _CONSEQUENCES.match(d.message) else ranks[d.severity],
+        key=lambda d: 1 if d.is_error and CONSEQUENCES.match(d.message) else ranks[d.severity],
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import configparser
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -69,6 +69,12 @@ class BuildContext:
     search: tuple[SearchDir, ...] = ()
     source: str = ""
     package_of: Callable[[str], HeaderAdvice | None] = lambda _: None
+    # The functions that the compiler's headers declare, for names that are nearly right.
+    device_names: Callable[[], Iterable[str]] = lambda: ()
+    # Of the message: its line in `source`, its column, and what the compiler printed of the line.
+    line: int = 0
+    column: int = 0
+    excerpt: str = ""
 
     def describe(self, part: str) -> str:
         """Return ``"NVRTC 12.9.86"``, with the folder for headers; no version if none is known."""
@@ -348,11 +354,6 @@ def cutlass(match: Match, context: BuildContext) -> Values:
         )
     name = f"CUTLASS of {own[0]}" if own else context.describe("cutlass")
     return {"found": f"{name} and {context.describe('cccl')}", "step": step}
-
-
-def expression(match: Match, context: BuildContext) -> Values:
-    given = re.search(r"nv_mangled_name (?P<text>[^\n]+)", match.string)
-    return {"expression": f"`{given['text'].strip()}`" if given else "A name expression"}
 
 
 def one_letter(match: Match, context: BuildContext) -> Values | None:

@@ -13,7 +13,8 @@ from dataclasses import replace
 from rtcompile import styling
 from rtcompile.diagnostic import Diagnostic, location_of
 from rtcompile.errors import CompileError, RtcompileError
-from rtcompile.messages.diagnostics import line_in_source
+from rtcompile.messages.diagnostics import CONSEQUENCES, is_frame, line_in_source
+from rtcompile.messages.types import simplified
 from rtcompile.request import cxx
 from rtcompile.styling import Piece, Styled, printable
 
@@ -53,27 +54,85 @@ def rendered_diagnostics(
             pieces += [("", "\n"), ("hint", _wrapped("hint: ", first.hint, width))]
         return tuple(pieces)
     pieces = _headline(_in_source(first, source, name))
-    pieces += _user_line(first, source, name, width)
-    for note in [n for n in first.notes if not _is_frame(n)][:_MOST_NOTES]:
+    pieces += _first_block(first, source, name, width)
+    unique: dict[str, Diagnostic] = {}
+    for note in first.notes:
+        if not is_frame(note):
+            unique.setdefault(simplified(note.message), note)
+    details = sorted(unique.values(), key=_unfitness)
+    for note in details[:_MOST_NOTES]:
         pieces += [("dim", f"\n  {_one_line(str(note), 3 * width)}")]
-    others = [d for d in diagnostics[1:] if d.is_error]
-    hint = first.hint or next((other.hint for other in others if other.hint), "")
-    if hint:
-        pieces += [("", "\n"), ("hint", _wrapped("hint: ", hint, width))]
-    for other in others[:_MOST_OTHER_ERRORS]:
-        pieces += [("dim", "\n  also: "), ("", _one_line(str(other), 3 * width))]
-    if len(others) > _MOST_OTHER_ERRORS:
-        more = len(others) - _MOST_OTHER_ERRORS
-        pieces += [
-            (
-                "dim",
-                f"\n  … {more} more error{'s' * (more > 1)}; `.log` has the compiler's whole text",
-            )
-        ]
+    pieces += _hint(first.hint, width)
+    pieces += _others(diagnostics, source, name, width)
     if diagnostics[-1].severity == "note":
         for line in diagnostics[-1].message.split("\n")[:_MOST_NOTES]:
             pieces += [("dim", f"\n  {_one_line(line, 3 * width)}")]
     return tuple(pieces)
+
+
+def _others(diagnostics: Sequence[Diagnostic], source: str, name: str, width: int) -> list[Piece]:
+    """Return the errors after the first, each with its hint; those that follow from it are counted."""
+    first, pieces = diagnostics[0], list[Piece]()
+    others = [d for d in diagnostics[1:] if d.is_error]
+    own = [other for other in others if other.hint or not _follows(other, first)]
+    shown = own[:_MOST_OTHER_ERRORS]
+    for other in shown:
+        text = _one_line(str(_in_source(other, source, name)), 3 * width)
+        pieces += [("dim", "\n  also: "), ("", text), *_hint(other.hint, width)]
+    if len(others) > len(shown):
+        more = len(others) - len(shown)
+        left = f"… {more} more error{'s' * (more > 1)}{' of the same cause' * (own == shown)}"
+        pieces += [("dim", f"\n  {left}; `.log` has the compiler's whole text")]
+    return pieces
+
+
+def _hint(hint: str, width: int) -> list[Piece]:
+    return [("", "\n"), ("hint", _wrapped("hint: ", hint, width))] if hint else []
+
+
+def _unfitness(note: Diagnostic) -> int:
+    """Return a number that is smaller for the overload that fits a call better; 0 for other notes."""
+    if "number of parameters" in note.message:
+        return 200
+    if re.search(r"::(\w+)\((?:const (?:\w+::)*\1 &|(?:\w+::)*\1 &&)\)", note.message):
+        return 300  # the compiler's own copy or move constructor
+    argument = re.search(r"because argument #(\d{1,2}) ", note.message)
+    if argument:  # those before it fit
+        return 100 - int(argument[1])
+    return 50 if note.message.startswith("candidate") else 0
+
+
+# What a parser says when it has lost its way; of the same line it adds nothing to the first error.
+_LOST = (
+    "expected a",
+    "unrecognized token",
+    "type name is not allowed",
+    "missing closing quote",
+    "explicit type is missing",
+    "calling a ",
+)
+# The standard library's own parts that NVCC names after the member that the user called.
+_PART_OF_CALL = re.compile(
+    r".*is undefined in device code$|calling a .*\(\"(?:[^\"]* )?(?:std::(?:_|allocator)|[^\"(]*::~)"
+)
+
+
+def _follows(other: Diagnostic, first: Diagnostic) -> bool:
+    """Say whether an error without a hint follows from the first one, and need not be shown."""
+    if CONSEQUENCES.match(other.message) or (other.message == first.message and not other.hint):
+        return True
+    if first.message.startswith("calling a ") and _PART_OF_CALL.match(other.message):
+        return True
+    if other.line > 0 and (other.file, other.line) == (first.file, first.line):
+        if first.message.startswith(_LOST) or other.message.startswith(_LOST):
+            return True
+        # A variable is unknown if its type is: nothing but the type stands between the two.
+        between = first.excerpt.partition("\n")[0][
+            max(0, first.column - 1) : max(0, other.column - 1)
+        ]
+        return "is undefined" not in other.message or not set("(;={") & set(between)
+    came = [[(n.file, n.line) for n in each.notes if is_frame(n)][-1:] for each in (first, other)]
+    return came[0] == came[1] != []
 
 
 def _in_source(first: Diagnostic, source: str, name: str) -> Diagnostic:
@@ -100,27 +159,30 @@ def _headline(first: Diagnostic) -> list[Piece]:
     ]
 
 
-def _user_line(first: Diagnostic, source: str, name: str, width: int) -> list[Piece]:
-    """Return the line of the user's program where the error is, or which led to it."""
+def _first_block(first: Diagnostic, source: str, name: str, width: int) -> list[Piece]:
+    """Return the line of the error, and the lines of the user's program that led the compiler to it."""
     lines = source.split("\n")
     at = line_in_source(first, source, name) if name else 0
-    if not at and name:
-        for cause in reversed(first.notes):
-            at_cause = line_in_source(cause, source, name)
-            if at_cause:
-                return [
-                    ("dim", f"\n  from {location_of(cause)}{_one_line(cause.message, 2 * width)}"),
-                    *_excerpt(lines[at_cause - 1], cause.line, 0, width),
-                ]
+    frames = [note for note in first.notes if is_frame(note)]
+    users = [note for note in frames if name and line_in_source(note, source, name)]
+    pieces: list[Piece] = []
     if at:
-        text = lines[at - 1]
-        return _excerpt(text, first.line, _column_in(text, first), width)
-    asm = _asm_line(first, lines)
-    if asm:
-        return _excerpt(lines[asm - 1], asm, 0, width)
-    if first.excerpt:
-        return _excerpt(first.excerpt.split("\n")[0], first.line, first.column, width)
-    return []
+        pieces = _excerpt(lines[at - 1], first.line, _column_in(lines[at - 1], first), width)
+    elif asm := _asm_line(first, lines):
+        pieces = _excerpt(lines[asm - 1], asm, 0, width)
+    elif first.excerpt and (not users or "assert" in first.message):
+        pieces = _excerpt(first.excerpt.split("\n")[0], first.line, first.column, width)
+    if not users:
+        users = frames[-1:] if first.file and not source else []
+    for index, frame in enumerate(users):
+        if 0 < index < len(users) - 2:  # the inner and the outer end of the chain say most
+            continue
+        what = _one_line(frame.message, 2 * width)
+        pieces += [("dim", f"\n  from {location_of(frame)}{what}")]
+        line = line_in_source(frame, source, name) if name else 0
+        if line and index in (0, len(users) - 1) and line != at:
+            pieces += _excerpt(lines[line - 1], frame.line, 0, width)
+    return pieces
 
 
 def _asm_line(first: Diagnostic, source: list[str]) -> int:
@@ -158,12 +220,9 @@ def _excerpt(text: str, line: int, column: int, width: int) -> list[Piece]:
     return pieces
 
 
-def _is_frame(note: Diagnostic) -> bool:
-    return note.message.startswith(("instantiation", "included from", "[ ", "In ", "At "))
-
-
 def _one_line(text: str, longest: int) -> str:
-    text = printable(" ".join(text.split()))
+    text = printable(simplified(" ".join(text.split())))
+    text = re.sub(r"(?<= of )/\S{1,500}/include/(?=\S)", "", text)
     if len(text) <= longest:
         return text
     return f"{text[: longest // 2]} … {text[-longest // 2 :]}"

@@ -10,9 +10,11 @@ from rtcompile.request.values import Arch, Value, one_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import os
+    from collections.abc import Callable, Mapping
     from typing import Any
 
+    from rtcompile import Advice, Report
     from rtcompile.files.fileset import FileSet
     from rtcompile.files.headers import Header
 
@@ -183,6 +185,32 @@ class ObjectCode(Value):
         set_(self, "arch", arch)
         set_(self, "lowered_names", lowered_names)
         set_(self, "build", BuildInfo(backend="nvrtc") if build is None else build)
+
+    def report(
+        self, kernel: str | None = None, block: int | None = None, *, dynamic_shared: int = 0
+    ) -> Report:
+        """Return the resources of the kernels, or of one name expression or symbol.
+
+        `block` is the threads to compute the occupancy at, `dynamic_shared` the bytes of dynamic
+        shared memory at launch. Code that is no cubin is an `InvalidRequest`.
+        """
+        import rtcompile
+
+        return rtcompile.Report.of(self, kernel, block, dynamic_shared)
+
+    def advise(self, kernel: str, shared_mem: int | Callable[[int], int] = 0) -> Advice:
+        """Return the blocks of highest occupancy of a kernel, as `RawKernel.advise` does."""
+        import rtcompile
+
+        return rtcompile.Advice.of(self, kernel, shared_mem)
+
+    def save(self, path: str | os.PathLike[str]) -> str:
+        """Write the code to a file, and return its path; ``RawModule(path=…)`` loads it."""
+        import os
+
+        with open(path, "wb") as file:
+            file.write(self.code)
+        return os.fspath(path)
 
     def __hash__(self) -> int:
         return hash((self.code, self.kind, self.arch))

@@ -41,7 +41,6 @@ _TIMES = "a build writes no file of its caller's; `rtcompile profile` shows the 
 _HOST_ONLY = "it concerns host code, which NVRTC does not compile"
 _LINKING = "it concerns the host's linker"
 _OURS = "rtcompile makes and checks precompiled headers itself"
-_TARGET = "the target= argument says what is built"
 _LIBRARY_ONLY = "nvcc has no such option"
 
 SPECS = (
@@ -104,11 +103,11 @@ SPECS = (
         why=_OURS,
         implied="true",
     ),
-    Spec("cubin", nvrtc=None, nvcc=False, why=_TARGET),
-    Spec("ptx", nvrtc=None, nvcc=False, why=_TARGET),
-    Spec("fatbin", nvrtc=None, nvcc=False, why=_TARGET),
-    Spec("ltoir", nvrtc=None, nvcc=False, why=_TARGET),
-    Spec("compile", ("c",), nvrtc=None, nvcc=False, why=_TARGET),
+    Spec("cubin", nvrtc=None, nvcc=False, why="target='cubin' asks for it"),
+    Spec("ptx", nvrtc=None, nvcc=False, why="target='ptx' asks for it"),
+    Spec("fatbin", nvrtc=None, nvcc=False, why="target='fatbin' asks for it"),
+    Spec("ltoir", nvrtc=None, nvcc=False, why="target='ltoir' asks for it"),
+    Spec("compile", ("c",), nvrtc=None, nvcc=False, why="target='object' asks for it"),
     # nvcc's alone.
     Spec("expt-relaxed-constexpr", nvrtc=None, why="NVRTC has every function on the device"),
     Spec(

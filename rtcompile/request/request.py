@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from rtcompile.files.headers import Header
+    from rtcompile.request.values import Backend, Target
 
 
 BACKENDS = ("auto", "nvrtc", "nvcc")
@@ -113,8 +114,8 @@ class CompileRequest(Value):
         arch: str | Arch | None = None,
         name_expressions: Iterable[str] = (),
         name: str = DEFAULT_NAME,
-        backend: str = "auto",
-        target: str = "cubin",
+        backend: Backend = "auto",
+        target: Target = "cubin",
         link: Sequence[Any] = (),
         headers: Mapping[str, str] | tuple[tuple[str, str], ...] = (),
         allow_fixups: bool = True,
@@ -135,9 +136,8 @@ class CompileRequest(Value):
         set_(self, "name_expressions", names)
         set_(self, "name", name if name is DEFAULT_NAME else _program(name))
         set_(self, "backend", backend if backend is _AUTO else one_of("backend", backend, BACKENDS))
-        target = target if target is _CUBIN else one_of("target", target, TARGETS)
-        target = "ptx" if wants_ptx and target == _CUBIN else target
-        set_(self, "target", target)
+        kind: str = target if target is _CUBIN else one_of("target", target, TARGETS)
+        set_(self, "target", "ptx" if wants_ptx and kind == _CUBIN else kind)
         expected = "source strings, paths, ObjectCodes"
         set_(self, "link", () if link is _NONE else items("link", link, expected))
         set_(self, "headers", () if headers is _NONE else header_texts(headers))

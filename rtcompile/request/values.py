@@ -13,8 +13,12 @@ from rtcompile.errors import InvalidRequest, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeVar
+    from typing import Any, Literal, TypeVar
 
+    # What users may write; type checkers find what is misspelt.
+    Backend = Literal["auto", "nvrtc", "nvcc"]
+    Target = Literal["cubin", "ptx", "ltoir", "object", "fatbin"]
+    Fallback = Literal["auto", "never", "always"]
     V = TypeVar("V", bound="Value")
 
 

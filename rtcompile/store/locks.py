@@ -9,12 +9,11 @@ import os
 import struct
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from rtcompile.errors import CompileError, CompilerCrashed, RtcompileWarning
+from rtcompile.errors import CompileError, CompilerCrashed, warn
 from rtcompile.files import sealed
 
 
@@ -102,12 +101,10 @@ def _locks_work(folder: str) -> bool:
     problem = problem or "".join(problems)
     _working[device] = not problem
     if problem:
-        warnings.warn(
+        warn(
             f"locks in {folder} do not work ({problem}): processes that want the same build at once may "
             "each make it. Set RTCOMPILE_CACHE_DIR to a local disk; what nodes share goes into "
-            "RTCOMPILE_REMOTE",
-            RtcompileWarning,
-            stacklevel=2,
+            "RTCOMPILE_REMOTE"
         )
     return not problem
 

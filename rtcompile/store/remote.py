@@ -12,14 +12,13 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from rtcompile.errors import InvalidRequest, RtcompileWarning
+from rtcompile.errors import InvalidRequest, RtcompileWarning, warn
 from rtcompile.settings import cache_dir
 from rtcompile.store import leases, metrics
 from rtcompile.store.envelope import Envelope, read_keys
@@ -168,7 +167,7 @@ class Remote:
             except Exception as error:  # noqa: BLE001  # the next build is pushed whatever became of this one
                 text = f"RTCOMPILE_REMOTE: a build could not be pushed: {error!r}."
                 with suppress(RtcompileWarning):  # an error where the caller's filter says so
-                    warnings.warn(text, RtcompileWarning, stacklevel=2)
+                    warn(text)
             finally:
                 with self._progress:
                     self._unfinished -= 1
@@ -262,13 +261,13 @@ def remote() -> Remote | None:
             try:
                 settings = RemoteSettings.from_environ()
                 if settings.shares_nothing:
-                    warnings.warn(f"{settings.shares_nothing}.", RtcompileWarning, stacklevel=2)
+                    warn(f"{settings.shares_nothing}.")
                 found = _opened[key] = Remote(settings) if settings.addresses else None
                 if found is not None:
                     at_end(found.end)
                     _prefetch()
             except InvalidRequest as error:
-                warnings.warn(f"{error}. Builds go on without it.", RtcompileWarning, stacklevel=2)
+                warn(f"{error}. Builds go on without it.")
                 _opened[key] = None
         return _opened[key]
 

@@ -10,13 +10,12 @@ import errno
 import os
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
-from rtcompile.errors import RtcompileWarning
+from rtcompile.errors import warn
 from rtcompile.files import clocks
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir
@@ -351,7 +350,7 @@ class Store:
         if not self._warned:
             self._warned = True
             text = f"kernel cache {self._folder.path}: {what}."
-            warnings.warn(text, RtcompileWarning, stacklevel=2)
+            warn(text)
 
     # --- building once -------------------------------------------------------------------
 

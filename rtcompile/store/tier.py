@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +16,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rtcompile import logs
-from rtcompile.errors import RtcompileWarning
+from rtcompile.errors import warn
 from rtcompile.store.shared import (
     ANSWER_SECONDS,
     BadEntryError,
@@ -239,7 +238,7 @@ class Tier:
                 else ". Builds go on without it; `rtcompile doctor` tries it."
             )
             text = f"RTCOMPILE_REMOTE: {self.store.name} {what}{hint}"
-            warnings.warn(text, RtcompileWarning, stacklevel=2)
+            warn(text)
 
     def metrics(self) -> dict[str, float]:
         """Return the counts of this process, and its seconds waited and spared."""

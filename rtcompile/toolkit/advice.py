@@ -7,6 +7,7 @@ only members of namespace std count as declared, so the message names what NVCC 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import glob
 import os
@@ -323,6 +324,27 @@ class Declared:
     def _in_cuda(self, headers: Sequence[str], name: str) -> bool:
         found = [p for p in _paths(self._cuda, headers) if os.path.isfile(p)]
         return not found or _mentioned(name, found)
+
+
+_DEVICE_HEADERS = ("crt/*_functions.h*", "crt/sm_*", "*_functions.h", "*_intrinsics.h", "sm_*.h")
+
+
+def device_functions(toolchain: Toolchain) -> frozenset[str]:
+    """Return the functions that CUDA's headers declare for device code, or NVRTC's library does."""
+    found: set[str] = set()
+    for directory in toolchain.search:
+        if directory.label in ("cudart", "crt"):
+            for pattern in _DEVICE_HEADERS:
+                for path in glob.glob(os.path.join(glob.escape(directory.path), pattern)):
+                    found.update(re.findall(r"\b([A-Za-z_]\w{2,40}) *\(", _read(path)))
+    if not found and toolchain.nvrtc is not None:
+        for (
+            path
+        ) in toolchain.nvrtc.preload:  # the declarations that NVRTC reads before every source
+            with contextlib.suppress(OSError), open(path, "rb") as file:
+                words = re.findall(rb"\b([A-Za-z_]\w{2,40}) *\(", file.read())
+                found.update(word.decode() for word in words)
+    return frozenset(found)
 
 
 def host_directories(compiler: str | None) -> list[str]:

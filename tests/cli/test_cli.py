@@ -152,7 +152,7 @@ def test_an_error_fits_a_narrow_terminal(
     monkeypatch.setattr(output, "terminal_width", lambda *_: 60)
     Path("bad.cu").write_text("__global__ void k(float* out) { std::vector<int> x; }\n")
     main(["compile", "bad.cu", "--arch", "sm_80", "--backend", "nvrtc"])
-    reported = capsys.readouterr().err.partition("  hint: ")[2].partition("\n  also: ")[0]
+    reported = capsys.readouterr().err.partition("  hint: ")[2].partition("\n  …")[0]
     hint = f"  hint: {reported}".split("\n")
     assert len(hint) > 2
     assert all(len(line) <= 60 for line in hint)

@@ -207,7 +207,6 @@ def test_without_a_verb_the_help_is_shown() -> None:
         ("cache lst", "did you mean list?"),
         ("compil k.cu", "'compil' is not a verb; did you mean compile?"),
         ("k.cu", "did you mean `rtcompile compile k.cu`?"),
-        ("--json doctor", "--json goes after the verb"),
         ("--versoin", "no option --versoin; did you mean --version?"),
     ],
 )

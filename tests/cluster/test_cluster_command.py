@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("zstandard")
 
 import rtcompile
+from rtcompile.checkup import checks
+from rtcompile.checkup.checks import Check
 from rtcompile.cli import main
-from rtcompile.doctor import checks
-from rtcompile.doctor.checks import Check
 from rtcompile.extras.cluster.folder_store import FolderStore
 from rtcompile.settings import Settings
 from rtcompile.store.shared import StoreError

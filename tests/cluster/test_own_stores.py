@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("zstandard")
 
 import rtcompile
-from rtcompile.doctor import checks
+from rtcompile.checkup import checks
 from rtcompile.errors import InvalidRequest, RtcompileWarning
 from rtcompile.settings import Settings
 from rtcompile.store.remote import remote

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("zstandard")
 
 import rtcompile
-from rtcompile.doctor import checks
+from rtcompile.checkup import checks
 from rtcompile.extras.cluster.folder_store import FolderStore
 from rtcompile.settings import Settings
 from rtcompile.store.remote import remote

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.doctor import checks as machine
-from rtcompile.doctor import verdict
-from rtcompile.doctor.checks import Check
+from rtcompile.checkup import checks as machine
+from rtcompile.checkup import verdict
+from rtcompile.checkup.checks import Check
 from rtcompile.toolkit import find
 from tests.toolkits import Wheels, program
 

@@ -9,7 +9,7 @@ import pytest
 cp = pytest.importorskip("cupy")
 
 import rtcompile  # noqa: E402
-from rtcompile.doctor import examine  # noqa: E402
+from rtcompile.checkup import examine  # noqa: E402
 from rtcompile.inspect.report import limits_of, report  # noqa: E402
 from rtcompile.request.values import Arch  # noqa: E402
 

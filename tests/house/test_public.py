@@ -5,7 +5,12 @@ from __future__ import annotations
 import ast
 import doctest
 import inspect
+import os
+import pickle
 import re
+import subprocess
+import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +26,7 @@ CLASSES = {
     for node in ast.parse(file.read_text()).body
     if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
 }
-EXPORTED = [name for name in dir(rtcompile) if name != "__version__"]
+EXPORTED = [name for name in dir(rtcompile) if name not in ("__version__", "cache")]
 
 
 def returned_by(value: Any) -> Iterator[str]:
@@ -58,6 +63,8 @@ def test_it_has_a_docstring_of_its_own(name: str):
 # The errors and the types that a caller only gets: the examples of what gives them show them.
 RESULTS = {
     "Advice",
+    "CacheInfo",
+    "Check",
     "BuildFuture",
     "BuildInfo",
     "Header",
@@ -92,3 +99,90 @@ def test_its_example_runs(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     said: list[str] = []
     result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=said.append)
     assert not result.failed, "".join(said)
+
+
+def test_a_star_import_leaves_pythons_own_functions() -> None:
+    names: dict[str, Any] = {}
+    exec("from rtcompile import *", names)
+    assert names["RawModule"] is rtcompile.RawModule
+    assert names.get("compile", compile) is compile
+    assert callable(rtcompile.compile)
+
+
+def test_doctor_is_a_function_however_the_package_was_used_before() -> None:
+    program = (
+        "import rtcompile.checkup.checks, rtcompile.cli; from rtcompile import doctor, explain; "
+    )
+    program += "print([c.status for c in doctor(probes=False)] and explain('x')[0].message)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "x\n", done.stderr
+
+
+def test_classes_are_named_as_their_users_import_them() -> None:
+    with pytest.raises(rtcompile.InvalidRequest) as caught:
+        rtcompile.compile(3)  # type: ignore[arg-type]
+    assert "".join(traceback.format_exception_only(caught.value)).startswith(
+        "rtcompile.InvalidRequest: "
+    )
+    assert repr(rtcompile.ObjectCode) == "<class 'rtcompile.ObjectCode'>"
+    again = pickle.loads(pickle.dumps(rtcompile.CompileError("no")))
+    assert type(again) is rtcompile.CompileError
+
+
+def test_an_unknown_variable_is_named_with_the_nearest_at_the_callers_line(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import rtcompile\n\nrtcompile.cache.why('', arch='sm_80')\n")
+    variables = {"RTCOMPILE_CACHE_DRI": "x", "RTCOMPILE_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, program],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.startswith(
+        f"{program}:3: RtcompileWarning: RTCOMPILE_CACHE_DRI is no variable"
+    )
+    assert "is RTCOMPILE_CACHE_DIR meant?" in done.stderr
+
+
+SOURCE = 'extern "C" __global__ void k(float* x) { *x = 1; }'
+
+
+@pytest.mark.needs_compiler
+def test_every_object_with_code_reports_advises_and_saves(tmp_path: Path) -> None:
+    module = rtcompile.RawModule(code=SOURCE, arch="sm_80")
+    kernel = rtcompile.RawKernel(SOURCE, "k", arch="sm_80")
+    code = rtcompile.compile(SOURCE, arch="sm_80")
+    assert repr(rtcompile.RawModule(code=SOURCE, arch="sm_75")) == (
+        "<RawModule kernel.cu, for sm_75, not built yet>"
+    )
+    for one in (code, module, kernel):
+        assert one.report().kernels[0].name == "k"
+        path = one.save(tmp_path / "k.cubin")
+        assert Path(path).read_bytes() == code.code
+        assert one.build.backend == "nvrtc"
+    found = {one.registers for one in (code.advise("k"), module.advise("k"), kernel.advise())}
+    assert len(found) == 1
+    loaded = rtcompile.RawModule(path=tmp_path / "k.cubin")
+    assert loaded.build.hit == "file"
+    assert repr(loaded) == f"<RawModule the file {tmp_path / 'k.cubin'}>"
+    assert repr(kernel) == "<RawKernel k: kernel.cu, cubin for sm_80>"
+
+
+@pytest.mark.needs_compiler
+def test_the_cache_is_asked_and_emptied_in_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "own"))
+    request = rtcompile.CompileRequest(SOURCE, arch="sm_80")
+    assert "no build of this source" in rtcompile.cache.why(request)
+    code = rtcompile.compile(SOURCE, arch="sm_80")
+    assert rtcompile.cache.why(SOURCE, arch="sm_80") == ""
+    found = rtcompile.cache.info()
+    assert (found.entries, found.directory) == (1, str(tmp_path / "own"))
+    assert found.size >= len(code.code)
+    assert rtcompile.cache.clear().entries == 1
+    assert rtcompile.cache.info().entries == 0
+    with pytest.raises(rtcompile.InvalidRequest, match="why takes a source"):
+        rtcompile.cache.why(3)  # type: ignore[arg-type]

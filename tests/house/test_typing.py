@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,12 @@ codes: list[ObjectCode] = rtcompile.compile_many(
 module = RawModule(code="", options=["-std=c++20"], name_expressions=names, arch=Arch(9, 0, "a"))
 loaded = RawModule(path=pathlib.Path("k.cubin"))
 kernel: RawKernel = RawKernel("", "k", options=["-O3"])
+milliseconds: float = kernel.build.milliseconds + module.build.milliseconds
+registers: list[int] = [one.registers for one in code.report().kernels]
+threads: int = code.advise("k").registers
+entries: int = rtcompile.cache.info().entries
+hints: list[str] = [found.hint for found in rtcompile.explain("CUDA_ERROR_UNKNOWN")]
+fine: bool = all(check.status == "ok" for check in rtcompile.doctor(probes=False))
 one: ObjectCode = rtcompile.compile("", options="-G", name_expressions=(n for n in names))
 """
 WRONG = """
@@ -38,24 +45,64 @@ rtcompile.compile("", options=[1])
 rtcompile.compile("", arch=90)
 rtcompile.CompileRequest(b"")
 rtcompile.anything
+rtcompile.compile("", backend="gcc")
+rtcompile.compile("", target="exe")
+rtcompile.RawModule(code="", fallback="maybe")
 """
+
+
+def programs() -> dict[str, str]:
+    """Return the Python of the documentation that imports rtcompile, by page and number."""
+    found = {}
+    for page in sorted((ROOT / "docs").glob("**/*.md")):
+        blocks = re.findall(
+            r"^```python[^\n]*\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
+        )
+        for number, block in enumerate(blocks):
+            if re.search(r"^(?:import|from) rtcompile", block, re.MULTILINE):
+                found[f"{page.stem.replace('-', '_')}_{number}.py"] = block
+    return found
+
+
+@pytest.mark.takes_seconds
+def test_the_programs_of_the_documentation_are_typed_strictly(tmp_path: Path) -> None:
+    given = programs()
+    for name, text in given.items():
+        (tmp_path / name).write_text(text)
+    done = mypy(tmp_path, *given)
+    lines = [line for line in done.stdout.splitlines() if ": error: " in line]
+    # Some blocks go on from the one above them.
+    fragments = {line.partition(":")[0] for line in lines if line.endswith("[name-defined]")}
+    lines = [line for line in lines if not line.endswith("[import-untyped]")]
+    assert [line for line in lines if line.partition(":")[0] not in fragments] == []
+    assert len(given) - len(fragments) >= 12
+
+
+def mypy(folder: Path, *files: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "mypy", "--strict", "--no-error-summary"),
+            *("--follow-imports=silent", "--config-file", str(ROOT / "pyproject.toml")),
+            *("--cache-dir", str(ROOT / ".mypy_cache"), *files),
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
 
 
 @pytest.mark.takes_seconds
 def test_mypy_takes_what_is_documented_and_finds_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "right.py").write_text(AS_DOCUMENTED)
     (tmp_path / "wrong.py").write_text(WRONG)
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "mypy", "--strict", "--no-error-summary"),
-            *("--follow-imports=silent", "--config-file", str(ROOT / "pyproject.toml")),
-            *("--cache-dir", str(ROOT / ".mypy_cache"), "right.py", "wrong.py"),
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    done = mypy(tmp_path, "right.py", "wrong.py")
     said = [line.partition(": error: ")[0] for line in done.stdout.splitlines() if "error" in line]
-    assert said == ["wrong.py:3", "wrong.py:4", "wrong.py:5", "wrong.py:6"], (
-        done.stdout + done.stderr
-    )
+    assert said == [
+        "wrong.py:3",
+        "wrong.py:4",
+        "wrong.py:5",
+        "wrong.py:6",
+        "wrong.py:7",
+        "wrong.py:8",
+        "wrong.py:9",
+    ], done.stdout + done.stderr

@@ -351,6 +351,32 @@ def test_too_much_static_shared_memory_that_old_nvrtc_passed_is_found(
     assert "_Z1kPi has 80000 bytes" in warning
 
 
+_HEADERS = {
+    "cuda.h": r"^\s+(CUDA_ERROR_\w+)\s*=",
+    "driver_types.h": r"^\s+(cudaError[A-Z]\w+)\s*=",
+    "nvrtc.h": r"^\s+(NVRTC_ERROR_\w+)\s*=",
+    "nvJitLink.h": r"^\s+(NVJITLINK_ERROR_\w+)\s*,?",
+}
+
+
+@pytest.mark.parametrize("header", _HEADERS)
+@pytest.mark.parametrize("cuda", ["12", "13"])
+def test_every_error_that_a_header_of_cuda_lists_is_explained(
+    header: str, cuda: str, toolchain: Callable[[str], Toolchain]
+) -> None:
+    found = toolchain(cuda)
+    folders = [Path(d.path) for d in found.search]
+    if found.nvrtc is not None:  # the header of a library lies beside it
+        roots = Path(found.nvrtc.path).parents
+        folders += [folder for root in (roots[1], roots[2]) for folder in root.glob("**/include")]
+    paths = [folder / header for folder in folders if (folder / header).is_file()]
+    if not paths:
+        pytest.skip(f"no {header} here")
+    names = re.findall(_HEADERS[header], paths[0].read_text(), re.MULTILINE)
+    assert len(names) > 5
+    assert [name for name in names if not catalogue.hint_for(name)] == []
+
+
 def test_nothing_is_found_in_what_is_no_cubin() -> None:
     assert check_code(b"\x7fELF and no more", Arch(8, 0)) == ()
     assert check_code(b"", Arch(8, 0)) == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.provoked.by_kernels import BY_KERNELS
+from tests.provoked.by_mistakes import BY_MISTAKES
 from tests.provoked.by_options_and_headers import BY_OPTIONS_AND_HEADERS
 from tests.provoked.cases import EMPTY, SHARED_80000, Provoked
 from tests.provoked.elsewhere import AS_REPORTED, BY_NVCC, BY_NVJITLINK
@@ -24,7 +25,7 @@ __all__ = [
     "coverage",
 ]
 
-BY_NVRTC = [*BY_OPTIONS_AND_HEADERS, *BY_KERNELS]
+BY_NVRTC = [*BY_OPTIONS_AND_HEADERS, *BY_KERNELS, *BY_MISTAKES]
 
 PLAIN_NVRTC = """
 import ctypes, json, sys

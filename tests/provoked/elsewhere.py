@@ -33,6 +33,19 @@ BY_NVCC = [
         options="-ccbin=/proc/nowhere/g++",
     ),
     case(
+        "host-call-of-std",
+        "calling a __host__ function",
+        "a fixed array",
+        source="#include <vector>\n__global__ void k(int* x) { std::vector<int> v(3); *x = v[0]; }",
+    ),
+    case(
+        "host-call-of-std",
+        "calling a __host__ function",
+        "a plain pointer",
+        source="#include <memory>\n__global__ void k(int* x) { *x = *std::make_unique<int>(1); }",
+    ),
+    case("nvcc-option-misspelt", "Unknown option", "use_fast_math", options="-use_fast_maths"),
+    case(
         "host-call",
         "calling a __host__ function",
         "__host__ __device__",
@@ -140,6 +153,21 @@ BY_NVJITLINK = [
 
 # Messages that cannot be provoked here (no device, no such host compiler), as their makers print them.
 AS_REPORTED = [
+    ('attribute "__global__" does not apply here', "undefined-parameter-type", "<cstdint>"),
+    (
+        "OSError: libnvrtc.so.13: cannot open shared object file: No such file or directory",
+        "library-missing",
+        "nvidia-cuda-nvrtc",
+    ),
+    (
+        "libcusparse.so.12: undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12",
+        "library-symbol",
+        "one CUDA version",
+    ),
+    ("OSError: libnvrtc.so.12: file too short", "library-damaged", "--force-reinstall"),
+    ("cudaErrorECCUncorrectable: uncorrectable ECC error", "error-code", "nvidia-smi -q -d ECC"),
+    ("CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "error-code", "a graph cannot record"),
+    ("nvrtcResult NVRTC_ERROR_COMPILATION", "error-code", "the log says which"),
     (
         "nvlink fatal   : elfLink linker library load error",
         "nvlink-alone",

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile.doctor import checks
+from rtcompile.checkup import checks
 from rtcompile.settings import Settings
 from rtcompile.store.remote import remote
 from rtcompile.store.shared import BadEntryError, LeasesUnsupportedError, SharedStore, open_store

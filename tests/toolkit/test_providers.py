@@ -9,7 +9,7 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
-from rtcompile.doctor import checks
+from rtcompile.checkup import checks
 from rtcompile.files.headers import SearchDir
 from rtcompile.toolkit import assemble
 from tests.toolkits import Wheels, write

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.errors import InvalidRequest, public
 from rtcompile.extras.notebook.cells import PROGRAM, Cell, KernelText, own_variables
 from rtcompile.inspect import cubin
 from rtcompile.inspect.cubin import Cubin, Symbol
-from rtcompile.inspect.report import KernelReport, kernel_symbols, report
+from rtcompile.inspect.report import KernelReport, Report, kernel_symbols, report
 from rtcompile.inspect.signature import Parameter, parse, split
 from rtcompile.messages import diagnostics
-from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.object_code import BuildInfo, ObjectCode
 from rtcompile.request.request import CompileRequest
+
+if TYPE_CHECKING:
+    from rtcompile import Advice
 
 
 class Built:
@@ -68,7 +72,27 @@ class Built:
         return self._module
 
 
-class CellKernel:
+class _OfCode:
+    """What every object with code has: its report, advice, how it was built, and a file of it."""
+
+    @property
+    def code(self) -> ObjectCode:
+        """The build that contains it."""
+        return self.built.code
+
+    built: Built
+
+    @property
+    def build(self) -> BuildInfo:
+        """How the code came to be: backend, cache hit, milliseconds, headers, log."""
+        return self.code.build
+
+    def save(self, path: str | os.PathLike[str]) -> str:
+        """Write the code to a file, and return its path."""
+        return self.code.save(path)
+
+
+class CellKernel(_OfCode):
     # A kernel of a cell, called like CuPy's. Numbers are converted to the types of the parameters,
     # and an array of another element type is an error. The class has no docstring, because each
     # kernel has its own: `__doc__` below.
@@ -104,10 +128,15 @@ class CellKernel:
             self._raw = self.built.module.get_function(self.symbol)
         return self._raw
 
-    @property
-    def code(self) -> ObjectCode:
-        """The build that contains the kernel."""
-        return self.built.code
+    @public
+    def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
+        """Return the kernel's registers, memory and occupancy, as `RawKernel.report` does."""
+        return report(self.code, kernel=self.symbol, block=block, dynamic_shared=dynamic_shared)
+
+    @public
+    def advise(self, shared_mem: int | Callable[[int], int] = 0) -> Advice:
+        """Return the blocks of highest occupancy, as `RawKernel.advise` does."""
+        return self.code.advise(self.symbol, shared_mem)
 
     @property
     def resources(self) -> KernelReport | None:
@@ -153,7 +182,7 @@ class CellTemplate:
         return self.signature
 
 
-class CellModule:
+class CellModule(_OfCode):
     """The result of compiling one cell: its kernels by name."""
 
     def __init__(self, kernels: Mapping[str, CellKernel | CellTemplate], built: Built) -> None:
@@ -181,6 +210,19 @@ class CellModule:
 
     def _ipython_key_completions_(self) -> list[str]:
         return list(self.kernels)
+
+    @public
+    def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
+        """Return the resources of each of the kernels."""
+        return report(self.code, block=block, dynamic_shared=dynamic_shared)
+
+    @public
+    def advise(self, kernel: str, shared_mem: int | Callable[[int], int] = 0) -> Advice:
+        """Return the blocks of highest occupancy of a kernel."""
+        return self.code.advise(kernel, shared_mem)
+
+    def __repr__(self) -> str:
+        return f"<CellModule for {self.code.arch}: {', '.join(self.kernels) or 'no kernels'}>"
 
     def get_global(self, name: str) -> Any:
         """Return a ``cupy.cuda.MemoryPointer`` to a variable of the cell."""

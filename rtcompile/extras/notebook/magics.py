@@ -119,12 +119,13 @@ class Compilation:
         return CellModule({name: kernels[name] for name in [*in_order, *kernels]}, built)
 
     def _build(self, names: Sequence[str]) -> Built:
+        backend: Any = self._line.backend or "auto"  # CompileRequest checks it
         request = CompileRequest(
             self._cell.source,
             options=self._options,
             arch=self._line.arch or None,
             name_expressions=tuple(names),
-            backend=self._line.backend or "auto",
+            backend=backend,
             headers=self._headers,
             name=PROGRAM,
         )
@@ -300,7 +301,12 @@ def load(shell: Any) -> None:
         ("rtcompile.extras.notebook.kernels", "CellModule"),
         ("rtcompile.extras.notebook.kernels", "CellKernel"),
         ("rtcompile.extras.notebook.kernels", "CellTemplate"),
-        *((f"rtcompile.{_HOME[name]}", name) for name in ("ObjectCode", "RawModule", "RawKernel")),
+        # A class that was taken from the package by its name has its module's name no more.
+        *(
+            (home, shown)
+            for shown in ("ObjectCode", "RawModule", "RawKernel")
+            for home in ("rtcompile", f"rtcompile.{_HOME[shown]}")
+        ),
     ):
         formatters["text/html"].for_type_by_name(module, name, show.as_html)
         formatters["text/plain"].for_type_by_name(

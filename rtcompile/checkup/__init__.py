@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from rtcompile.doctor.checks import Check
+from rtcompile.checkup.checks import Check
 from rtcompile.errors import RtcompileError
 from rtcompile.settings import Settings
 
@@ -21,7 +21,7 @@ _VERDICTS = {"error": 2, "warning": 1}
 def examine(*, probes: bool = True) -> Iterator[Check]:
     """Yield each check of this environment when it is done; `probes` also compile, and launch a kernel."""
     from rtcompile import toolkit
-    from rtcompile.doctor import checks, probing
+    from rtcompile.checkup import checks, probing
 
     yield from checks.system()
     try:

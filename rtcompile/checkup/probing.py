@@ -8,11 +8,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile.build import pipeline
+from rtcompile.checkup.checks import Check, Driver
 from rtcompile.compilers import nvrtc
-from rtcompile.doctor.checks import Check, Driver
 from rtcompile.errors import CompileError, RtcompileError
 from rtcompile.request import arch as archs
 from rtcompile.request import command_lines
@@ -23,6 +23,9 @@ from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
 from rtcompile.toolkit.model import Library, Toolchain
 from rtcompile.workers import pool
+
+if TYPE_CHECKING:
+    from rtcompile.request.values import Backend
 
 _SECONDS = 120.0  # for one probe, also on a slow machine
 _FIRST_WITH_PCH = (12, 8)
@@ -38,7 +41,7 @@ class _Probe(NamedTuple):
     name: str
     file: str
     needs: str
-    backend: str = "nvrtc"
+    backend: Backend = "nvrtc"
     options: tuple[str, ...] = ()
     name_expressions: tuple[str, ...] = ()
 

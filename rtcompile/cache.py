@@ -1,0 +1,204 @@
+"""The cache on this machine: what is in it, and how to empty it.
+
+>>> print(rtcompile.cache.info().size)  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rtcompile.build import planned
+from rtcompile.errors import InvalidRequest, JitDisabled, public, shown
+from rtcompile.files.sealed import UntrustedError
+from rtcompile.request.request import CompileRequest
+from rtcompile.request.values import Value
+from rtcompile.settings import Settings
+from rtcompile.store.folder import Folder
+from rtcompile.store.store import Store
+
+if TYPE_CHECKING:
+    from rtcompile.build.plan import Plan
+
+__all__ = ["CacheInfo", "clear", "info", "prune", "why"]
+
+
+class CacheInfo(Value):
+    """What the cache holds.
+
+    Attributes
+    ----------
+    directory : str
+        Its folder.
+    on_disk : bool
+        Whether builds are kept there; no with ``CUPY_CACHE_IN_MEMORY=1``.
+    entries : int
+        Kept builds.
+    size, limit : int
+        Bytes of all that is kept, and how many there may be.
+    hits, misses, failures, fetched : int
+        Since it was made or cleared: builds that were found, that were compiled, failures that are
+        remembered, and builds that came from shared stores.
+    precompiled_headers, precompiled_bytes : int
+        Headers that are kept precompiled, and their bytes.
+    """
+
+    _fields = (
+        "directory",
+        "on_disk",
+        "entries",
+        "size",
+        "limit",
+        "hits",
+        "misses",
+        "failures",
+        "fetched",
+        "precompiled_headers",
+        "precompiled_bytes",
+    )
+    __slots__ = _fields
+
+    directory: str
+    on_disk: bool
+    entries: int
+    size: int
+    limit: int
+    hits: int
+    misses: int
+    failures: int
+    fetched: int
+    precompiled_headers: int
+    precompiled_bytes: int
+
+    def __init__(self, **values: Any) -> None:
+        for name in self._fields:
+            object.__setattr__(self, name, values[name])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return {name: getattr(self, name) for name in self._fields}
+
+
+@public
+def info() -> CacheInfo:
+    """Return what the cache holds.
+
+    Returns
+    -------
+    CacheInfo
+        Folder, entries, bytes and how often builds were found.
+
+    Examples
+    --------
+    >>> rtcompile.cache.info().limit >= 0
+    True
+    """
+    settings, store = opened()
+    usage = store.usage()
+    listing = Folder(settings.cache_dir, writable=False).listing("pch")
+    precompiled = [status.st_size for name, status in listing if name.endswith(".pch")]
+    counts = {
+        name: getattr(usage, name, 0) for name in ("size", "hits", "misses", "failures", "fetched")
+    }
+    return CacheInfo(
+        directory=settings.cache_dir,
+        on_disk=settings.cache_on_disk,
+        entries=sum(1 for _ in store.entries()),
+        limit=settings.cache_size,
+        precompiled_headers=len(precompiled),
+        precompiled_bytes=sum(precompiled),
+        **counts,
+    )
+
+
+@public
+def clear() -> CacheInfo:
+    """Forget all builds, in memory and on disk; reproducers of compilers that died are kept.
+
+    Returns
+    -------
+    CacheInfo
+        What was there and is gone.
+
+    Examples
+    --------
+    >>> rtcompile.cache.clear().entries
+    0
+    """
+    before = info()
+    opened()[1].clear()
+    return before
+
+
+@public
+def prune(size: int | str | None = None) -> int:
+    """Remove what was used longest ago until the rest fits.
+
+    Parameters
+    ----------
+    size : int or str, optional
+        Bytes, or ``"512M"``; ``RTCOMPILE_CACHE_SIZE`` sets the default.
+
+    Returns
+    -------
+    int
+        Bytes that were freed.
+
+    Examples
+    --------
+    >>> rtcompile.cache.prune("1G")
+    0
+    """
+    given = {} if size is None else {"RTCOMPILE_CACHE_SIZE": str(size)}
+    limit = Settings.from_environ(given).cache_size if given else None
+    return opened()[1].prune(limit)
+
+
+@public
+def why(request: str | CompileRequest, **arguments: Any) -> str:
+    """Say in one line why a build is not in the cache.
+
+    Parameters
+    ----------
+    request : str or CompileRequest
+        A source, with the `arguments` of `rtcompile.compile`; or a whole request.
+
+    Returns
+    -------
+    str
+        ``"header /x/foo.h changed"``, for example; empty if the build is in the cache.
+
+    Examples
+    --------
+    >>> rtcompile.cache.why("__global__ void f() {}", arch="sm_80") != ""
+    True
+    """
+    if isinstance(request, str):
+        request = CompileRequest(request, **arguments)
+    elif not isinstance(request, CompileRequest) or arguments:
+        raise InvalidRequest(
+            f"why takes a source and compile's arguments, or a CompileRequest, not {shown(request)}"
+        )
+    return why_of(request)[0]
+
+
+def why_of(request: CompileRequest) -> tuple[str, Plan | None]:
+    """Return what `why` does, and the plan; None where a source of ``link=`` is not built."""
+    settings, store = opened()
+    try:
+        plan = planned.plan(request, settings, link_settings=settings.replace(jit=False))
+    except JitDisabled:
+        why = "a source given by --link is not in the cache itself; nothing is compiled to look on"
+        return why, None
+    return store.why(plan.key_inputs), plan
+
+
+def opened() -> tuple[Settings, Store]:
+    """Return the settings and the cache; raise `InvalidRequest` where the folder is not trusted."""
+    settings = Settings.from_environ()
+    try:
+        Folder(settings.cache_dir).check()
+    except UntrustedError as error:
+        raise InvalidRequest(f"the cache is not used: {error}") from None
+    # RTCOMPILE_JIT=0 keeps programs from writing to the cache, but not who asks for it by name.
+    settings = settings.replace(jit=True)
+    return settings, Store.open(settings)

@@ -1,0 +1,432 @@
+"""Which name was meant: what another library's is called here, where a name is declared, or the nearest one.
+
+Each function takes the match of a message's pattern and the `BuildContext`. It returns the values for
+the templates of ``catalogue.ini``, or None where the explanation does not apply.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+
+from rtcompile.messages.facts import DECLARED, STD, BuildContext, Match, Values
+from rtcompile.request import cxx
+from rtcompile.request.option_table import SPECS
+
+
+def _read() -> dict[str, dict[str, str]]:
+    parser = configparser.RawConfigParser(delimiters=("=",))
+    parser.optionxform = str  # type: ignore[assignment, method-assign] # keep the case of names
+    parser.read(os.path.join(os.path.dirname(__file__), "names.ini"), encoding="utf-8")
+    return {
+        section: {name: text for names, text in parser[section].items() for name in names.split()}
+        for section in parser.sections()
+    }
+
+
+_TABLES = _read()
+
+_NEAR = 0.72  # of difflib's ratio: "flaot" and "float" have 0.8
+_MOST_SOURCE = 2 << 20  # characters that are searched for names
+
+
+def elsewhere(match: Match, context: BuildContext) -> Values | None:
+    """Name what stands here for a name of another library or language."""
+    named = re.match(r'identifier "(\w+)"', match[0])
+    word = named[1] if named else _word_at(context)
+    instead = _TABLES["elsewhere"].get(word)
+    return {"word": word, "instead": instead} if instead else None
+
+
+def scope_elsewhere(_: Match, context: BuildContext) -> Values | None:
+    """Name what stands here for a namespace or class that is not declared."""
+    word = _word_at(context)
+    instead = _TABLES["scopes"].get(word)
+    return {"word": word, "instead": instead} if instead else None
+
+
+def std_instead(match: Match, _: BuildContext) -> Values | None:
+    """Name what device code uses in place of a member, or a header, of the standard library."""
+    quoted = match.string[match.start("member") :].partition('")')[0]
+    others = re.findall(r"\bstd::(?:__\w+::)*(\w+)", quoted.partition("(")[0])
+    names = [name.removeprefix("basic_") for name in (match["member"], *others)]
+    member = next((name for name in names if name in _TABLES["std"]), names[0])
+    instead = _TABLES["std"].get(member)
+    if instead is None:
+        header = STD.get(member)
+        if header is None:
+            return None
+        instead = f"cuda::std::{member} of <cuda/std/{header}>"
+    return {"member": member, "instead": instead}
+
+
+def host_header(match: Match, _: BuildContext) -> Values:
+    """Name what device code uses in place of what a header of the host declares."""
+    header = match["header"]
+    names = {"iostream": "cout", "fstream": "ofstream", "memory_resource": "unique_ptr"}
+    instead = _TABLES["std"].get(names.get(header, header), "plain types and pointers")
+    return {"instead": instead}
+
+
+def header_elsewhere(match: Match, _: BuildContext) -> Values | None:
+    """Say which project a missing header belongs to, and what to do without it."""
+    header = match["header"]
+    rows = (text for name, text in _TABLES["headers"].items() if fnmatchcase(header, name))
+    about = next(rows, None)
+    return {"about": about} if about else None
+
+
+def declared_further(match: Match, context: BuildContext) -> Values | None:
+    """Say where the source declares the name, if not where the error looks for it."""
+    word, line = match["identifier"], context.line
+    whole = _qualified(word, context.source)
+    if whole and whole != word:
+        return {
+            "where": f"is declared in a namespace or class, as {whole}",
+            "step": f"Write {whole}",
+        }
+    lines = _declaring_lines(word, context.source) if _in_source(context) else []
+    if line in lines:  # what looks like a declaration is the use
+        return None
+    if lines and lines[0] > line:
+        step = "Move the declaration above its first use, or declare it there first"
+        return {
+            "where": f"is declared below, in line {lines[0]}; C++ reads from the top",
+            "step": step,
+        }
+    if lines:
+        where = f"of line {lines[-1]} lives in a scope that has ended there: a block, a loop, a function"
+        return {"where": where, "step": "Declare it in the scope that encloses both lines"}
+    return None
+
+
+def nearest(match: Match, context: BuildContext) -> Values | None:
+    """Name the nearest of the source's, the language's and the compiler's names."""
+    word = match.groupdict().get("identifier") or _word_at(context)
+    if len(word) < 3:
+        return None
+    known = (*_source_words(context.source, word), *_TABLES["language"], *DECLARED)
+    near = _closest(word, known) or _closest(word, context.device_names())
+    if not near:
+        return None
+    header = DECLARED.get(near, "")
+    return {"word": word, "near": near, "also": f", of <{header}>" if header else ""}
+
+
+def undeclared(match: Match, context: BuildContext) -> Values:
+    """Say what an unknown name is there: the type of a kernel's parameter, or any other."""
+    word, before = match["identifier"], _excerpt(context)[: max(0, context.column - 1)]
+    if re.search(r"__(?:global|device)__[^(]*\([^)]*$", before):
+        return {
+            "what": f"{word} stands where a parameter's type belongs, and no such type is declared"
+        }
+    return {"what": f"No declaration of {word} was read before this line"}
+
+
+def member(match: Match, context: BuildContext) -> Values | None:
+    """Name the nearest member of a class: of a vector type its components."""
+    class_, word = match["class"], match["member"]
+    vector = re.fullmatch(r"(?:u?(?:char|short|int|long|longlong)|float|double|dim)([1-4])", class_)
+    if vector:
+        names = ", ".join("xyzw"[: int(vector[1])])
+        return {"fact": f"{class_} has the members {names}", "step": "Use one of them."}
+    body = re.search(
+        rf"\b(?:struct|class|union)\s+{re.escape(class_)}\b[^;{{]*{{([^}}]*)", context.source
+    )
+    found = (
+        [w for w in re.findall(r"\b(\w+)\s*(?:[;,=\[({]|$)", body[1]) if w != word] if body else []
+    )
+    near = _closest(word, found)
+    listed = ", ".join(dict.fromkeys(name for name in found if name not in _TABLES["language"]))
+    fact = f"{class_} declares {listed}" if listed else f"{class_} declares no {word}"
+    return {
+        "fact": fact,
+        "step": f"Is `{near}` meant?" if near else "Use a member that it declares.",
+    }
+
+
+def option(match: Match, _: BuildContext) -> Values | None:
+    """Name the compiler's option that is spelled most like the given one."""
+    given = match["option"]
+    name, equals, value = given.lstrip("-").partition("=")
+    known = {n: spec for spec in SPECS for n in (spec.name, *spec.also) if len(n) > 2}
+    known |= {n.replace("-", "_"): spec for n, spec in known.items()}
+    near = _closest(name, [*known, "gpu-architecture", "arch", "define-macro", "include-path"])
+    if near is None:
+        return None
+    if near in known and near not in (known[near].name, *known[near].also):
+        near = known[near].name  # spelled with other dashes
+    dashes = "--" if "-" in near or len(near) > 12 or "_" in near else "-"
+    return {"near": f"{dashes}{near}{equals}{value}"}
+
+
+def expression(match: Match, context: BuildContext) -> Values:
+    """Say what is wrong with a name expression, and how it would be right."""
+    found = re.search(r"nv_mangled_name (?P<text>[^\n]+)", match.string)
+    said = re.search(r'Input name expression was: \\?"([^"\n]+)', match.string)
+    given = (found["text"] if found else said[1] if said else "").strip()
+    if not given:
+        return {"fact": "A name expression names nothing in the source.", "step": _SPELL}
+    base, _, arguments = given.partition("<")
+    base = base.strip().lstrip("&")
+    plain = base.rpartition("::")[2]
+    unknown = re.search(r'identifier "(\w+)" is undefined', match.string)
+    if unknown and unknown[1] != plain:
+        instead = _TABLES["elsewhere"].get(unknown[1]) or DECLARED.get(unknown[1])
+        step = "Give a type or a constant, or declare it in the source, or #include its header."
+        if instead:
+            step = (
+                f"Write {instead}."
+                if " " in instead or "`" in instead
+                else f"#include <{instead}>."
+            )
+        return {
+            "fact": f"`{unknown[1]}` in '{given}' is no type or constant of the source.",
+            "step": step,
+        }
+    declared = _templates(context.source).get(plain)
+    if declared and not unknown:
+        return _arguments(given, base, arguments.rstrip("> "), declared)
+    whole = _qualified(plain, context.source)
+    if whole and whole != base:
+        step = f"Write '{given.replace(base, whole, 1)}'."
+        return {"fact": f"The source declares `{plain}` as {whole}.", "step": step}
+    near = _closest(plain, _source_words(context.source, plain))
+    fact = f"The source declares no `{base}`."
+    return {
+        "fact": fact,
+        "step": f"Is '{given.replace(plain, near, 1)}' meant?" if near else _SPELL,
+    }
+
+
+_SPELL = (
+    "Spell it as C++ would at the end of the file: namespaces in full, template arguments given."
+)
+
+
+def _arguments(given: str, base: str, arguments: str, declared: str) -> Values:
+    wanted = len(_split(declared))
+    has = len(_split(arguments)) if arguments else 0
+    fact = f"The template is `template <{declared}> {base}`, and '{given}' gives {has} of {wanted}"
+    fact += " arguments." if has != wanted else ", not of these kinds (a type, or a value)."
+    return {
+        "fact": fact,
+        "step": f"Give as many and in this order: '{base}<{_example(declared)}>'.",
+    }
+
+
+def template(match: Match, context: BuildContext) -> Values | None:
+    """Quote the declaration of the class template that was given wrong arguments."""
+    name = match.groupdict().get("template")
+    if not name:
+        line = _excerpt(context)[: max(0, context.column - 1)]
+        used = re.search(r"(\w+)\s*<[^<>;]*$", line)
+        name = used[1] if used else ""
+    declared = _templates(context.source).get(name)
+    if declared is None:
+        return None
+    return {"name": name, "declared": declared, "example": f"{name}<{_example(declared)}>"}
+
+
+def file_name(_: Match, context: BuildContext) -> Values | None:
+    """Apply only to a source that is the name of a file."""
+    text = context.source.strip()
+    if not re.fullmatch(r"[\w./~\\: +-]{1,500}\.(?:cu|cuh|cpp|cc|cxx|c|h|hpp|ptx|cubin|py)", text):
+        return None
+    return {"file": text}
+
+
+def character(_: Match, context: BuildContext) -> Values | None:
+    """Name the character that C++ does not have, and what to type in its place."""
+    line = _excerpt(context)
+    odd = next((c for c in line[max(0, context.column - 1) :] if not c.isascii()), "")
+    odd = odd or next((c for c in line if not c.isascii()), "") or line[context.column - 1 :][:1]
+    if not odd:
+        return None
+    name = unicodedata.name(odd, f"U+{ord(odd):04X}").lower()
+    instead = _TABLES["characters"].get(odd)
+    if instead:
+        step = f"Type {instead} in its place, throughout the source"
+    elif unicodedata.category(odd) in ("Zs", "Cf"):
+        step = "Replace it by a plain blank: it looks like one, or is invisible"
+    else:
+        step = "Remove it"
+    shown = odd if odd.isprintable() and not odd.isspace() else f"U+{ord(odd):04X}"
+    whence = "" if odd.isascii() else ": it came with text copied from a document or a web page"
+    return {"shown": shown, "name": name, "step": step, "whence": whence}
+
+
+def half(match: Match, _: BuildContext) -> Values:
+    """Name the function that makes the ambiguous operand's type."""
+    return {"convert": {"__half": "__float2half"}.get(match["type"], "__float2bfloat16")}
+
+
+def mismatch(match: Match, _: BuildContext) -> Values:
+    """Say in what two types differ that C++ does not convert."""
+    given, wanted = match["given"], match["wanted"]
+    if given.replace("const ", "") == wanted.replace("const ", ""):
+        step = "Declare the parameter const, if it only reads; else take const off what is given"
+        return {"why": "a pointer to const data into one that may write", "step": step}
+    if given.endswith("*") and wanted.endswith("*"):
+        step = f"Give a pointer of type {wanted}; reinterpret_cast only where the bytes are meant"
+        return {"why": "between pointers to different types", "step": step}
+    if given.endswith("*") or wanted.endswith("*"):
+        step = "Index or dereference the pointer (p[i], *p), or take an address (&v)"
+        return {"why": "between a pointer and a value", "step": step}
+    return {
+        "why": "one into the other",
+        "step": f"Make a {wanted} of it by a constructor or a function",
+    }
+
+
+def library(match: Match, _: BuildContext) -> Values:
+    """Name the package that brings a shared library."""
+    name = match["library"] or match["name"]
+    rows = sorted(_TABLES["libraries"].items(), key=lambda row: -len(row[0]))
+    brings = (text for prefix, text in rows if name.startswith(prefix))
+    package = next(brings, "the package or toolkit that its name points to")
+    return {"file": f"{name}.so{match['version'] or ''}", "package": package}
+
+
+def error_code(match: Match, _: BuildContext) -> Values | None:
+    """Explain an error's name, in the driver's spelling or in the runtime's."""
+    code = match[0]
+    key = code.removeprefix("CUDA_ERROR_").removeprefix("cudaError").replace("_", "").lower()
+    rows = (text for name, text in _TABLES["codes"].items() if name.replace("_", "").lower() == key)
+    row = next(rows, None)
+    if row is None:
+        return None
+    sentences = row.split(" | ")
+    return {"code": code, "cause": sentences[0], "fix": sentences[-1]}
+
+
+# --- What the source declares ---------------------------------------------------------------------
+
+
+def _word_at(context: BuildContext) -> str:
+    found = re.match(r"\w+", _excerpt(context)[max(0, context.column - 1) :])
+    return found[0] if found else ""
+
+
+def _excerpt(context: BuildContext) -> str:
+    return context.excerpt.partition("\n")[0]
+
+
+def _in_source(context: BuildContext) -> bool:
+    """Say whether the message's line is the source's: no header's, and not renumbered."""
+    text = context.source.split("\n")[context.line - 1 : context.line] if context.line else []
+    return [each.strip() for each in text] == [_excerpt(context).strip()]
+
+
+def _code(source: str) -> str:
+    return cxx.blanked(source[:_MOST_SOURCE], literals=True, directives=True)
+
+
+def _source_words(source: str, but: str) -> Iterator[str]:
+    words = dict.fromkeys(
+        re.findall(r"\b[A-Za-z_]\w{2,}", cxx.blanked(source[:_MOST_SOURCE], literals=True))
+    )
+    return (word for word in words if word != but)
+
+
+def _closest(word: str, known: Iterable[str]) -> str | None:
+    """Return the name most like `word`; letters of the other case count as the same."""
+    import difflib
+
+    names: dict[str, str] = {}
+    for name in known:
+        if abs(len(name) - len(word)) <= 3:
+            names.setdefault(name.lower(), name)
+    if word.lower() in names and names[word.lower()] != word:
+        return names[word.lower()]
+    found = difflib.get_close_matches(word.lower(), names, 3, _NEAR)
+    same_start = [
+        name for name in found if word.lower().startswith(name) or name.startswith(word.lower())
+    ]
+    return next((names[n] for n in (*same_start, *found) if names[n] != word), None)
+
+
+_NOT_TYPES = "return|else|goto|case|throw|delete|new|co_return|typename|and|or|not"
+
+
+def _declaring_lines(word: str, source: str) -> list[int]:
+    """Return the lines in which something like a declaration of `word` stands."""
+    pattern = (
+        rf"(?<![.\w])(?!(?:{_NOT_TYPES})\b)[A-Za-z_][\w:>]*[\s*&]+{re.escape(word)}\s*[=;,()\[{{:]"
+    )
+    code = _code(source)
+    return [code.count("\n", 0, m.end()) + 1 for m in re.finditer(pattern, code)]
+
+
+def _qualified(word: str, source: str) -> str:
+    """Return the name with its namespaces and classes, ``"ops::scale"``; "" if nothing declares it."""
+    scopes: list[str] = []
+    opening = ""
+    if word not in source:
+        return ""
+    code = _code(source)
+    for token in re.finditer(_SCOPES, code):
+        text = token[0]
+        if token[1]:
+            opening = token[1]
+        elif text == "{":
+            scopes.append(opening)
+            opening = ""
+        elif text == "}":
+            del scopes[-1:]
+        elif (
+            text == word
+            and any(scopes)
+            and all(scopes)
+            and _is_declared(code, token.start(), token.end())
+        ):
+            return "::".join((*scopes, word))
+    return ""
+
+
+_SCOPES = re.compile(r"\b(?:namespace|struct|class)\s+([\w:]+)[^;{}()<>=]*(?={)|[{};]|\b\w+\b")
+
+
+def _is_declared(code: str, start: int, end: int) -> bool:
+    before = re.search(r"(\w+)[\s*&>]+$", code[max(0, start - 100) : start])
+    after = code[end : end + 20].lstrip()[:1]
+    return (
+        before is not None and before[1] not in _NOT_TYPES.split("|") and after in tuple("(<=;{[,:")
+    )
+
+
+def _templates(source: str) -> dict[str, str]:
+    """Return the parameters of each template of a source, ``{"scale": "class T, int N"}``."""
+    code = _code(source)
+    found: dict[str, str] = {}
+    for begin in re.finditer(r"\btemplate\s*<", code):
+        depth, at = 1, begin.end()
+        while at < len(code) and depth:
+            depth += {"<": 1, ">": -1}.get(code[at], 0)
+            at += 1
+        head = re.match(r"[^({;=]*", code[at : at + 2000])
+        name = re.search(r"(\w+)\s*(?::[^:].*)?$", head[0].strip(), re.DOTALL) if head else None
+        if name and not depth:
+            found.setdefault(name[1], " ".join(code[begin.end() : at - 1].split()))
+    return found
+
+
+def _split(text: str) -> list[str]:
+    parts, depth = [""], 0
+    for letter in text:
+        depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(letter, 0)
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _example(declared: str) -> str:
+    """Return arguments of the kinds that a template takes: ``"float, 4"``."""
+    kinds = (re.match(r"(?:class|typename)\b", each) for each in _split(declared))
+    return ", ".join("float" if kind else "4" for kind in kinds)

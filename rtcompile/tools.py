@@ -1,0 +1,112 @@
+"""`rtcompile.explain` and `rtcompile.doctor`: what the command says, as values."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rtcompile import checkup, toolkit
+from rtcompile.errors import InvalidRequest, public, shown
+from rtcompile.messages import catalogue, diagnostics
+from rtcompile.messages.facts import BuildContext
+from rtcompile.request.values import Arch
+from rtcompile.toolkit.advice import device_functions, missing_header
+
+if TYPE_CHECKING:
+    from rtcompile.checkup.checks import Check
+    from rtcompile.diagnostic import Diagnostic
+
+
+@public
+def explain(
+    message: str | BaseException, *, arch: str | Arch | None = None
+) -> tuple[Diagnostic, ...]:
+    """Explain what a compiler, a linker, the driver or the system's loader said.
+
+    Parameters
+    ----------
+    message : str or exception
+        A message, a whole log, a Python traceback, or an exception.
+    arch : str or Arch, optional
+        The architecture that was compiled for, where the message depends on it.
+
+    Returns
+    -------
+    tuple of Diagnostic
+        The messages in it, errors first; `hint` says the cause and what to do, and is empty where
+        nothing is known.
+
+    Examples
+    --------
+    >>> print(rtcompile.explain("CUDA_ERROR_STUB_LIBRARY")[0].hint)
+    CUDA_ERROR_STUB_LIBRARY: libcuda.so of a toolkit's stubs folder was loaded...
+    """
+    if isinstance(message, BaseException):
+        message = f"{type(message).__name__}: {message}"
+    if not isinstance(message, str):
+        raise InvalidRequest(f"message must be a str or an exception, not {shown(message)}")
+    try:
+        parsed = Arch.parse(arch) if isinstance(arch, str) else arch
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None
+    toolchain = toolkit.current()
+    context = BuildContext(
+        arch=parsed,
+        versions=toolchain.versions,
+        search=toolchain.search,
+        package_of=partial(missing_header, toolchain=toolchain),
+        device_names=partial(device_functions, toolchain),
+    )
+    return catalogue.annotate(diagnostics.parse(message_in(message)), context)
+
+
+@public
+def doctor(*, probes: bool = True) -> tuple[Check, ...]:
+    """Check everything that builds need: compilers, headers, versions, the device, the cache.
+
+    Parameters
+    ----------
+    probes : bool
+        Also compile a few kernels, and launch one where there is a device.
+
+    Returns
+    -------
+    tuple of Check
+        Each with `name`, `status` ("ok", "note", "warning", "error"), `detail`, and in `hint` what
+        to do.
+
+    Examples
+    --------
+    >>> {check.status for check in rtcompile.doctor(probes=False)} <= {"ok", "note", "warning", "error"}
+    True
+    """
+    return tuple(checkup.examine(probes=probes))
+
+
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+# The last part of a traceback of Python or IPython begins with the error's class, dotted or not.
+_RAISED = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*"
+    r"(?:Error|Exception|Request|NotFound|Arch|Disabled|Crashed|Timeout)(?:: |$)",
+    re.MULTILINE,
+)
+_TRACEBACK = re.compile(
+    r"^(?:Traceback \(most recent call last\):|-{40,}$|During handling of the above|"
+    r"The above exception was|\s*File \"[^\"]*\", line \d+)",
+    re.MULTILINE,
+)
+# The hint that rtcompile added to the compiler's message; `explain` computes it anew.
+_OWN_HINT = re.compile(r"^  hint: .*(?:\n {8}\S.*)*\n?", re.MULTILINE)
+_ALSO = re.compile(r"^  also: ", re.MULTILINE)
+
+
+def message_in(text: str) -> str:
+    """Return the message in a pasted traceback, coloured or not; any other text unchanged."""
+    text = _ESCAPE.sub("", text).replace("\r\n", "\n")
+    raised = list(_RAISED.finditer(text))
+    if raised and (_TRACEBACK.search(text) or text.lstrip().startswith(raised[0][0])):
+        text = text[raised[-1].end() :]
+        after = _TRACEBACK.search(text)
+        text = text[: after.start()] if after else text
+    return _ALSO.sub("", _OWN_HINT.sub("", text))

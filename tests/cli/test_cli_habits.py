@@ -1,0 +1,115 @@
+"""What people type by habit: help, -V, -q, options before the verb, a compiler's own options."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rtcompile._version import __version__
+from rtcompile.cli import main
+from rtcompile.cli.arguments import VERBS
+
+
+def exits(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[object, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    said = capsys.readouterr()
+    return ended.value.code, said.out + said.err
+
+
+@pytest.mark.parametrize("verb", ["compile", "cache", "doctor"])
+def test_help_is_a_verb_too(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exits(capsys, "help", verb) == exits(capsys, verb, "--help")
+    assert exits(capsys, "help") == exits(capsys, "--help")
+    assert exits(capsys, "help", "doktor")[0] == 2
+
+
+def test_the_version_has_a_short_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exits(capsys, "-V") == (0, f"rtcompile {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    "before", [["--json"], ["--cache-dir", "own", "--json"], ["--cache-dir=own", "--json"]]
+)
+@pytest.mark.parametrize("action", ["info", "clear"])
+def test_options_of_every_verb_may_stand_before_it(
+    before: list[str],
+    action: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "given"))
+    assert main([*before, "cache", action]) == 0
+    wanted = tmp_path / ("own" if len(before) > 1 else "given")
+    assert json.loads(capsys.readouterr().out)["directory"] == str(wanted)
+
+
+@pytest.mark.needs_compiler
+def test_quiet_prints_errors_only(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-q", "compile", "k.cu", "--arch", "sm_80", "-n", "f<float>"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert source.with_name("k.sm_80.cubin").exists()
+    assert main(["compile", "gone.cu", "--arch", "sm_80", "--quiet"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "gone.cu" in said.err
+
+
+@pytest.mark.needs_compiler
+def test_objects_are_a_target(source: Path) -> None:
+    assert main(["compile", "k.cu", "--arch", "sm_80", "--target", "object"]) == 0
+    assert source.with_name("k.sm_80.o").read_bytes().startswith(b"\x7fELF")
+
+
+@pytest.mark.needs_compiler
+@pytest.mark.parametrize("option", ["--ptx", "--cubin", "--fatbin"])
+def test_an_option_that_chooses_the_output_is_answered_with_ours(
+    option: str, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compile", "k.cu", "--arch", "sm_80", "--", option]) == 0
+    assert f"--target {option[2:]} asks for it" in capsys.readouterr().out
+
+
+@pytest.mark.needs_compiler
+def test_what_ptxas_was_asked_to_say_is_shown(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["compile", "k.cu", "--arch", "sm_80", "-n", "f<float>"]
+    main([*words, "--", "-Xptxas", "-v"])
+    assert re.search(r"ptxas info +: Used \d+ registers", capsys.readouterr().out)
+    main(words)
+    assert "ptxas" not in capsys.readouterr().out
+
+
+@pytest.mark.needs_compiler
+def test_one_file_for_two_architectures_is_refused(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compile", "k.cu", "--arch", "sm_80,sm_90", "-o", "x.cubin"]) == 2
+    assert "x.cubin is one file, and this makes 2 builds" in capsys.readouterr().err
+    assert not source.with_name("x.cubin").exists()
+
+
+@pytest.mark.needs_compiler
+def test_clear_says_what_is_gone(source: Path, said: Callable[..., Any]) -> None:
+    said("compile", "k.cu", "--arch", "sm_80")
+    code, gone = said("cache", "clear")
+    assert (code, gone["removed"]["entries"]) == (0, 1)
+    assert gone["removed"]["size"] > 0
+
+
+def test_fish_completes_every_verb_and_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "fish"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for verb in VERBS:
+        assert any(f"-a {verb.name} -d " in line for line in lines)
+    assert any("from compile' -l arch -r" in line for line in lines)
+    assert any("from cache' -a prune" in line for line in lines)
+    assert all(line.count("'") % 2 == 0 for line in (each.replace("\\'", "") for each in lines))

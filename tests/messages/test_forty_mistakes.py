@@ -1,0 +1,120 @@
+"""Forty whole messages: each shows the user's own line first, and below it the cause and the fix."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import rtcompile
+from rtcompile.messages import catalogue
+from rtcompile.messages.diagnostics import parse
+from rtcompile.messages.facts import BuildContext
+from rtcompile.messages.rendering import render
+from rtcompile.messages.types import simplified
+from tests.forty_mistakes import FORTY
+from tests.mistakes import Mistake
+
+
+@pytest.mark.needs_compiler
+@pytest.mark.parametrize("mistake", FORTY, ids=lambda mistake: mistake.name)
+def test_the_users_line_stands_above_the_hint(mistake: Mistake) -> None:
+    with pytest.raises(rtcompile.CompileError) as caught:
+        rtcompile.compile(
+            mistake.source,
+            arch=mistake.arch,
+            options=mistake.options,
+            name_expressions=mistake.names,
+        )
+    text = re.sub(r"\s+", " ", str(caught.value))
+    first, _, rest = text.partition(" hint: ")
+    assert mistake.says in first or mistake.says == "error: "
+    assert mistake.hint in rest, text
+    if mistake.options:  # the command line is at fault, and not a line of the source
+        return
+    shown = re.findall(r"^ *\d+ \| (.+)", str(caught.value).partition("  hint: ")[0], re.MULTILINE)
+    lines = [*mistake.source.split("\n"), *(f"#pragma nv_mangled_name {n}" for n in mistake.names)]
+    own = [line.strip().replace("\u00a0", "\ufffd") for line in lines if line.strip()]
+    assert any(line.startswith(each.strip()[:60]) for line in own for each in shown), text
+
+
+OVERLOADS = """\
+/site/include/lib/mm.h(8): error: no instance of overloaded function "mm" matches the argument list
+            argument types are: (float, int)
+    mm(a, b);
+    ^
+/site/include/lib/mm.h(3): note #3322-D: number of parameters of function "mm(float)" does not match the call
+  void mm(float);
+       ^
+/site/include/lib/mm.h(5): note #3326-D: function "mm(int, int)" does not match because argument #1 does not match parameter
+  void mm(int, int);
+       ^
+/site/include/lib/mm.h(6): note #3326-D: function "mm(float, char *)" does not match because argument #2 does not match parameter
+  void mm(float, char *);
+       ^
+          detected during instantiation of "void run(T) [with T=float]" at line 2 of kernel.cu
+
+"""
+
+
+def test_frames_below_the_last_note_belong_to_the_error_and_two_candidates_are_shown() -> None:
+    text = render(parse(OVERLOADS), source="void k() {\n  run(1.f);\n}\n", name="kernel.cu")
+    lines = text.split("\n")
+    assert lines[1:3] == [
+        '  from kernel.cu:2: instantiation of "void run(T) [with T=float]"',
+        "    2 |   run(1.f);",
+    ]
+    assert [re.search(r'"(mm\(.*\))"', line)[1] for line in lines if "does not match" in line] == [  # type: ignore[index]
+        "mm(float, char *)",
+        "mm(int, int)",
+    ]
+
+
+def test_each_hint_stands_below_its_own_error() -> None:
+    log = 'k.cu(1): error: identifier "float32" is undefined\n  float32 y;\n  ^\n\n'
+    log += 'k.cu(2): error: identifier "True" is undefined\n  y = True;\n      ^\n\n'
+    text = render(catalogue.annotate(parse(log), BuildContext()))
+    assert text.index("Write `float`") < text.index('"True"') < text.index("Write `true`")
+
+
+@pytest.mark.parametrize(
+    ("long", "short"),
+    [
+        (
+            "(cute::Tensor<cute::ArrayEngine<float, 4UL>, cute::Layout<cute::tuple<cute::_4, cute::C<2>>, "
+            "cute::tuple<cute::C<1>, int>>>)",
+            "(Tensor<float, (_4,_2):(_1,int)>)",
+        ),
+        ('"std::vector<float, ::std::allocator<float> > ::at"', '"std::vector<float>::at"'),
+        ("cub::CUB_200802_SM_800::BlockReduce<int, 0>", "cub::BlockReduce<int, 0>"),
+        ('no operator "<" matches', 'no operator "<" matches'),
+        ("a<b(c>d)", "a<b(c>d)"),
+    ],
+)
+def test_types_are_shown_as_their_users_write_them(long: str, short: str) -> None:
+    assert simplified(long) == short
+
+
+def test_hostile_types_are_left_alone_quickly() -> None:
+    for text in ("<" * 10_000, "a<" * 5_000 + ">" * 5_000, "(," * 9_000):
+        assert simplified(text) == text
+
+
+def test_an_archive_is_refused_by_name(tmp_path: Path) -> None:
+    package = Path(rtcompile.__file__).parent
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        for file in package.rglob("*.py"):
+            archive.write(file, Path("rtcompile") / file.relative_to(package))
+    done = subprocess.run(
+        [sys.executable, "-c", "import rtcompile"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "all.zip")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert "ImportError: rtcompile can't run from an archive" in done.stderr

@@ -1,0 +1,92 @@
+"""What NVRTC says of the slips that everybody makes: names, templates, brackets, types."""
+
+from __future__ import annotations
+
+from tests.provoked.cases import case
+
+
+def _kernel(text: str, before: str = "", parameters: str = "float* x, int n") -> str:
+    return f"{before}__global__ void k({parameters}) {{\n  {text}\n}}\n"
+
+
+_CUTE = "#include <cute/tensor.hpp>\nusing namespace cute;\n"
+_CUTE_HEADERS = "12:cudart 12:crt 12:cccl 12:cutlass"
+_GEMM = (
+    "auto a = make_tensor<half_t>(Shape<_8>{}); auto c = make_tensor<float>(Shape<_4>{});\n"
+    "gemm(MMA_Atom<SM80_16x8x16_F32F16F16F32_TN>{}, a, "
+)
+
+# row, what NVRTC says, what the hint holds, the source
+_SLIPS = (
+    ("source-is-a-file-name", "no storage class", "pathlib.Path('src/add.cu').read_text()", "src/add.cu"),
+    ("odd-character", "unrecognized token", 'Type " in its place', _kernel("printf(\u201cx\u201d);")),
+    ("odd-character", "unrecognized token", "plain blank", _kernel("n\u00a0= 1;")),
+    ("name-of-elsewhere", '"float64" is undefined', "Write `double`", _kernel("float64 y = 1;")),
+    ("name-of-elsewhere", "no storage class", "__global__ void", "__kernel void k(float* x) {}"),
+    ("scope-of-elsewhere", "must be a class or namespace", "data_ptr()", _kernel("", parameters="at::Tensor x")),
+    ("scope-unknown", "must be a class or namespace", "check the spelling", _kernel("qqzz::f();")),
+    ("name-misspelt", '"blockIDx" is undefined', "Is `blockIdx` meant?", _kernel("x[blockIDx.x] = 1;")),
+    ("name-misspelt", '"volume" is undefined', "Is `volumes` meant?", _kernel("x[0] = volume;", "__device__ float volumes;\n")),
+    ("identifier-undeclared", '"Qqzz" is undefined', "parameter's type", _kernel("", parameters="Qqzz* x")),
+    ("declared-elsewhere-in-source", '"f" is undefined', "ops::f", _kernel("x[0] = f(n);", "namespace ops { __device__ int f(int i) { return i; } }\n")),
+    ("declared-elsewhere-in-source", '"f" is undefined', "in line 4", _kernel("x[0] = f(n);") + "__device__ int f(int i) { return i; }\n"),
+    ("declared-elsewhere-in-source", '"i" is undefined', "i of line 2", _kernel("for (int i = 0; i < n; ++i) x[i] = 0;\n  x[i] = 1;")),
+    ("member-unknown", "has no member", "Is `alpha` meant?", _kernel("x[0] = p.alhpa;", "struct P { float alpha, beta; };\n", "float* x, P p")),
+    ("member-unknown", "has no member", "x, y, z, w", _kernel("x[0] = v.r;", parameters="float* x, float4 v")),
+    ("mangled-name-pragma", "Error in parsing name expression", "name_expressions=['k<int>']", "#pragma nv_mangled_name k<int>\ntemplate <class T> __global__ void k(T* x) {}\n"),
+    ("template-arguments", "too few arguments for class template", "A<float, 4>", _kernel("A<float> a;", "template <class T, int N> struct A { T v[N]; };\n")),
+    ("template-arguments", "expected a type specifier", "A<float>", _kernel("A<3> a;", "template <typename T> struct A { T v; };\n")),
+    ("template-deduction", "no instance of function template", "most<float>(...)", _kernel("x[0] = most(1, 2.f);", "template <class T> __device__ T most(T a, T b) { return a; }\n")),
+    ("no-constructor", "no instance of constructor", "constructors in the notes", _kernel("V v(n);", "struct V { __device__ V(int a, int b) {} };\n")),
+    ("no-overload", "no instance of overloaded function", "candidates in the notes", _kernel("f(x, 1);", "__device__ void f(int) {}\n__device__ void f(int, int) {}\n")),
+    ("static-assertion", "static assertion failed", "from", _kernel("A<5> a;", "template <int N> struct A { static_assert(N % 4 == 0, \"N\"); };\n")),
+    ("no-operator", 'no operator "+"', "operator+", _kernel("v = v + v;", parameters="float4 v")),
+    ("type-mismatch", "is incompatible with parameter", "reinterpret_cast", _kernel("f(x);", "__device__ void f(int*) {}\n")),
+    ("type-mismatch", "is incompatible with parameter", "Declare the parameter const", _kernel("f(x);", "__device__ void f(float*) {}\n", "const float* x")),
+    ("type-mismatch", "cannot be assigned", "dereference", _kernel("x[0] = x;")),
+    ("const-write", "modifiable lvalue", "Take const off", _kernel("x[0] = 1;", parameters="const float* x")),
+    ("not-constant", "must have a constant value", "extern __shared__", _kernel("__shared__ float s[n];")),
+    ("kernel-returns", "void return type", "Declare it void", "__global__ int k() { return 1; }"),
+    ("argument-count", "too few arguments in function call", "as are declared", _kernel("f();", "__device__ void f(int) {}\n")),
+    ("redeclared", "already been declared", "Rename", _kernel("int n = 0;")),
+    ("no-access", "is inaccessible", "`public:`", _kernel("A a; a.v = 1;", "class A { int v; };\n")),
+    ("string-across-lines", "missing closing quote", "raw string", _kernel('printf("a\n");')),
+    ("character-constant", "too many characters", "double quotes", _kernel("printf('longer');")),
+    ("comment-unclosed", "comment unclosed", "*/", _kernel("/* x[0] = 1;")),
+    ("directive-unclosed", "#endif", "Add #endif", "#ifdef A\n" + _kernel("")),
+    ("directive-unknown", "unrecognized preprocessing", "//", "# scale it\n" + _kernel("")),
+    ("size-zero", "greater than zero", "from", _kernel("A<0> a;", "template <int N> struct A { float v[N]; };\n")),
+    ("missing-semicolon", 'expected a ";"', "Put ;", _kernel("x[0] = 1")),
+    ("missing-bracket", 'expected a ")"', "Add )", _kernel("x[0] = (1 + n;")),
+    ("header-of-another-project", "open source file", "cupy/complex.cuh", "#include <pycuda-complex.hpp>\n"),
+    ("header-of-another-project", "open source file", "data_ptr()", "#include <ATen/cuda/CUDAContext.h>\n"),
+    ("python-syntax", 'expected a "("', "Python's syntax", _kernel("for i in range(n):")),
+    ("not-an-expression", "expected an expression", "above the caret", _kernel("x[0] = * ;")),
+)  # fmt: skip
+
+BY_MISTAKES = [
+    *(case(row, says, hint, source=source) for row, says, hint, source in _SLIPS),
+    case(
+        "std-replaced",
+        'namespace "std" has no member "unordered_map"',
+        "a sorted array",
+        source="#include <cuda/std/cstdint>\n" + _kernel("std::unordered_map<int, int> m;"),
+        headers="12:cudart 12:crt 12:cccl",
+    ),
+    case("option-misspelt", "unrecognized option", "--use_fast_math", options="-use_fast_maths"),
+    case(
+        "cute-shapes",
+        "no instance of overloaded function",
+        "partition_fragment_A",
+        source=_CUTE
+        + _kernel(_GEMM.replace("_8", "_8, _2") + "make_tensor<half_t>(Shape<_4>{}), c);"),
+        headers=_CUTE_HEADERS,
+    ),
+    case(
+        "cute-fragment-size",
+        "static assertion failed",
+        "fragment rB",
+        source=_CUTE + _kernel(_GEMM + "make_tensor<half_t>(Shape<_8>{}), c);"),
+        headers=_CUTE_HEADERS,
+    ),
+]
