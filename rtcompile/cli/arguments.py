@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from rtcompile._version import __version__
-from rtcompile.errors import InvalidRequest
+from rtcompile.cli.suggestions import nearest, unknown_argument
 
 _EXIT_CODES = """\
 exit codes:
@@ -382,7 +382,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     given, unknown = whole.parse_known_args(argv)
     if unknown:
         sub = verbs[given.verb]
-        sub.error(_unknown_argument(unknown[0], sub))
+        sub.error(unknown_argument(unknown[0], sub))
     given.compiler_options = compiler_options
     if given.cache_dir:
         os.environ["RTCOMPILE_CACHE_DIR"] = os.path.abspath(given.cache_dir)
@@ -457,7 +457,7 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
-            message = f"{value!r} is not one of {', '.join(known)}{_nearest(str(value), known)}"
+            message = f"{value!r} is not one of {', '.join(known)}{nearest(str(value), known)}"
             raise argparse.ArgumentError(action, message)
 
     def verbs(self) -> dict[str, argparse.ArgumentParser]:
@@ -477,37 +477,7 @@ def _check_verb(word: str, whole: Parser) -> None:
         if word.endswith((".cu", ".cuh")):
             message = f"is a file, not a verb; did you mean `rtcompile compile {word}`?"
         else:
-            nearest = _nearest(word, verbs) or "; it is one of " + ", ".join(verbs)
+            nearest = nearest(word, verbs) or "; it is one of " + ", ".join(verbs)
             message = f"is not a verb{nearest}"
         whole.error(f"{word!r} {message}")
-    whole.error(f"there is no option {name}{_nearest(name, options)}")
-
-
-def _unknown_argument(word: str, sub: argparse.ArgumentParser) -> str:
-    if not word.startswith("-"):
-        return f"{word!r} is one argument too many"
-    spellings = list(sub._option_string_actions)
-    name = word.partition("=")[0]
-    message = f"there is no option {name}"
-    if "--backend" not in spellings:
-        return message + _nearest(name, spellings)
-    if f"-{name}" in spellings:  # nvcc's -arch and -std
-        return f"{message}; did you mean -{name}?"
-    meant = "" if _is_compilers(word) else _nearest(name, spellings)
-    return f"{message}{meant or '.'} Options of the compiler go after --: `{sub.prog} … -- {word}`"
-
-
-def _is_compilers(word: str) -> bool:
-    from rtcompile.request import options
-
-    try:
-        return not options.parse([word]).unknown
-    except InvalidRequest:
-        return True
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    import difflib  # only for a mistake
-
-    found = difflib.get_close_matches(word, known, 1)
-    return f"; did you mean {found[0]}?" if found else ""
+    whole.error(f"there is no option {name}{nearest(name, options)}")
