@@ -477,7 +477,7 @@ def _check_verb(word: str, whole: Parser) -> None:
         if word.endswith((".cu", ".cuh")):
             message = f"is a file, not a verb; did you mean `rtcompile compile {word}`?"
         else:
-            nearest = nearest(word, verbs) or "; it is one of " + ", ".join(verbs)
-            message = f"is not a verb{nearest}"
+            meant = nearest(word, verbs) or "; it is one of " + ", ".join(verbs)
+            message = f"is not a verb{meant}"
         whole.error(f"{word!r} {message}")
     whole.error(f"there is no option {name}{nearest(name, options)}")
