@@ -230,6 +230,7 @@ _COMPUTED_OUTWARD = re.compile(r"^[ \t]*(?:#|%:)(?![ \t]*error).*\.\./", re.MULT
 _SPLICE = re.compile(r"(?:\\|\?\?/)[ \t]*\r?\n")
 
 _MAX_FOLDERS = 2048
+_MAX_TEXT = 4 << 20  # a search takes seconds beyond, which no time limit would count
 _PASTES = ("##", "%:%:", "??=")
 
 
@@ -311,6 +312,9 @@ class _Watched:
     def look(self) -> None:
         """Look at all of `roots`, at the folders below them, and at names that lead out of them."""
         text = _SPLICE.sub("", "\n".join(self.texts))
+        if len(text) > _MAX_TEXT:
+            self.doubt("its sources are too long to be searched for the folders that they may name")
+            return
         self._ignored = [suffix for suffix in _NO_HEADERS.split() if suffix not in text]
         roots = [root.rstrip("/") for root in dict.fromkeys(self.roots)]
         roots = [root for root in roots if not f"{root}/".startswith(self._trusted)]

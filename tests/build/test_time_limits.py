@@ -17,6 +17,7 @@ from rtcompile.errors import CompileTimeout, InvalidRequest
 from rtcompile.messages import diagnostics, fallback
 from rtcompile.request import cxx, key, sources
 from rtcompile.request.units import Limits, TimeLimit
+from rtcompile.store import manifests
 from rtcompile.workers import pool
 from tests.key_inputs import make_key_inputs
 
@@ -281,3 +282,8 @@ def test_runs_share_a_limit_and_a_plain_number_is_for_each() -> None:
     assert Limits(100.0).postponed(10.0) == 100.0
     assert Limits().counted() == Limits()
     assert miss.Limits is Limits
+
+
+def test_a_text_of_megabytes_is_not_searched_for_folders() -> None:
+    assert "too long" in manifests.record((), (), source="x\n" * (3 << 20)).uncacheable
+    assert manifests.record((), (), source="x\n" * (1 << 20)).uncacheable == ""
