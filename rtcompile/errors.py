@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from _thread import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,14 +72,24 @@ class RtcompileWarning(UserWarning):
     """A build works, but less well than it should, for example because the cache is read-only."""
 
 
+# Threads that work for nobody yet, and their warnings, which the next use of a kernel gives.
+unasked: set[int] = set()
+unshown: list[str] = []
+
+
 def warn(text: str) -> None:
     """Warn with `RtcompileWarning` at the line of the caller's own code that led here."""
+    if get_ident() in unasked:
+        unshown.append(text)
+        return
+    import contextlib
     import warnings
 
     level, frame = 1, sys._getframe()
-    own = (_OURS, f"{os.sep}cupy{os.sep}")
+    own = (_OURS, contextlib.__file__)
     while frame.f_back is not None and (
-        frame.f_code.co_filename.startswith(own[0]) or own[1] in frame.f_code.co_filename
+        frame.f_code.co_filename.startswith(own)
+        or f"{os.sep}cupy{os.sep}" in frame.f_code.co_filename
     ):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, RtcompileWarning, stacklevel=level)

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rtcompile import logs, toolkit
+from rtcompile import errors, logs, toolkit
 from rtcompile.build import batch, pipeline, planned
 from rtcompile.build.batch import Batch, BuildFuture, Planner, Task
 from rtcompile.errors import CompileError, LinkError
@@ -195,9 +195,11 @@ class Ahead(Batch):
             self._has_ended = self._has_ended or not (started or self.threads)
 
     def _work(self) -> None:
+        errors.unasked.add(threading.get_ident())
         try:
             self._help()
         finally:
+            errors.unasked.discard(threading.get_ident())
             with self._guard:
                 self.threads -= 1
 
@@ -283,10 +285,16 @@ def add(
             return
         if queue is None:
             queue = lookup.builds_ahead = Ahead()
-            at_end(queue.end)
+            at_end(_end)
         queue.add(owner, query)
     finally:
         thread.directory = None
+
+
+def _end() -> None:
+    # A fork's child has no queue. That of its parent goes on with sockets that both have.
+    if queue is not None:
+        queue.end()
 
 
 def _forget_after_fork() -> None:

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 import cupy
 from cupy.cuda.function import Module
 
+from rtcompile import errors
 from rtcompile.build import pipeline
 from rtcompile.errors import CompileError, InvalidRequest, JitifyError, adopt_cupy
 from rtcompile.lookup import environment as environments
@@ -238,7 +239,10 @@ class LazyCode:
         settings = self.settings
         self.used = True
         try:
-            return pipeline.build(request, settings)
+            found = pipeline.build(request, settings)
+            while errors.unshown:
+                errors.warn(errors.unshown.pop(0))
+            return found
         except CompileError as error:
             if settings.dump_source_on_error:
                 error.dump(sys.stderr)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import os
 import time
-from _thread import allocate_lock, start_new_thread
+from _thread import allocate_lock, get_ident, start_new_thread
 from _weakref import ref
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 import cupy
 
+from rtcompile import errors
 from rtcompile.build import pipeline
 from rtcompile.errors import InvalidRequest, RtcompileError, public
 from rtcompile.frontends.lazy_code import (
@@ -444,6 +445,7 @@ def _watch() -> None:
     """Look up what was constructed, and tend the builds of what is lacking, until there is neither."""
     global watching
     pause, last = _FIRST_SECONDS, time.monotonic()
+    errors.unasked.add(get_ident())
     while True:
         time.sleep(pause)
         began = time.perf_counter()
@@ -461,6 +463,7 @@ def _watch() -> None:
             with _guard:
                 if not expected:
                     watching = False
+                    errors.unasked.discard(get_ident())
                     return
 
 
@@ -488,6 +491,8 @@ def _forget_after_fork() -> None:
     global watching, _guard
     watching, _guard = False, allocate_lock()
     expected.clear()
+    errors.unasked.clear()
+    errors.unshown.clear()
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)

@@ -315,6 +315,49 @@ def test_a_forked_child_compiles_for_itself():
     assert run(program) == "0"
 
 
+def test_the_end_of_a_forked_child_leaves_the_builds_of_its_parent():
+    program = textwrap.dedent(ENDS % ENDLESS) + textwrap.dedent("""
+        for _ in range(3):
+            if os.fork() == 0:
+                sys.exit()
+            os.wait()
+            time.sleep(0.3)
+        print([build.future.done() for build in ahead.queue.kept.values()].count(True))
+    """)
+    assert run(program) == "0"
+
+
+WARNED = f"""
+    import sys, time
+    from rtcompile import RawKernel
+    from rtcompile.lookup import find
+    kernel = RawKernel({SOURCE % 6!r}, "k", arch="sm_80")
+    while not find.builds_ahead or find.builds_ahead.counts() != (1, 0):
+        time.sleep(0.01)
+    print("used", file=sys.stderr)
+    kernel.object_code  # here
+    RawKernel({SOURCE % 7!r}, "k", arch="sm_80").object_code
+"""
+
+
+@pytest.mark.parametrize(("action", "ends"), [("default", 0), ("error", 1)])
+def test_a_warning_of_the_cache_comes_once_and_at_the_use(tmp_path: Path, action: str, ends: int):
+    program, cache = tmp_path / "main.py", tmp_path / "cache"
+    program.write_text(textwrap.dedent(WARNED))
+    cache.touch()
+    done = subprocess.run(
+        [sys.executable, "-W", action, program],
+        env={**os.environ, "RTCOMPILE_CACHE_DIR": str(cache)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    before, after = done.stderr.split("used\n")
+    assert (done.returncode, before) == (ends, "")
+    assert "kernel.object_code  # here" in after
+    assert after.count("it is not used") == 1
+
+
 def test_children_by_spawn_import_the_program_again(tmp_path: Path):
     (tmp_path / "main.py").write_text(
         textwrap.dedent(f"""
