@@ -12,6 +12,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
+from operator import attrgetter
 from typing import Any
 
 from rtcompile.build import pipeline, planned
@@ -79,8 +80,14 @@ class BuildFuture(Future[ObjectCode]):
         return False
 
 
+# Every field of a request that its plan depends on, besides the key's own part of it.
+_decisive = attrgetter(
+    *(f for f in CompileRequest._fields if f not in ("source", "name", "name_expressions"))
+)
+
+
 class Planner:
-    """Plans the builds of a batch, once for all that differ only in source and name expressions.
+    """Plans the builds of a batch, once for all that differ only in source, name and name expressions.
 
     A plan is reused for a second, as long as the toolchain is not checked again either. `capability`
     is asked in place of the current device.
@@ -94,19 +101,12 @@ class Planner:
         """Return the plan of a build; raises as `planned.plan`."""
         if request.link or request.headers:
             return planned.plan(request, settings, self._capability)
-        common = (
-            request.options,
-            request.arch,
-            request.target,
-            request.backend,
-            request.name,
-            settings,
-        )
+        common = (*_decisive(request), settings)
         since, known = self._known.get(common, (float("-inf"), None))
         now = time.monotonic()
         if known is not None and now - since < _PLANNED_SECONDS:
             key_inputs = known.key_inputs.variant(
-                request.source, request.source_digest, request.name_expressions
+                request.source, request.source_digest, request.name, request.name_expressions
             )
             return known._replace(request=request, key_inputs=key_inputs)
         made = planned.plan(request, settings, self._capability)
@@ -118,14 +118,14 @@ class Planner:
         return made
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Task:
     """One build of a batch, with its architecture fixed."""
 
     query: Query
     overrides: Mapping[str, Any]
 
-    @property
+    @cached_property
     def group(self) -> tuple[object, ...]:
         """What builds that can share a precompiled header have in common."""
         request = self.query.request
@@ -158,7 +158,7 @@ class Build:
         return self.was_looked_for and planned.may_share(self.task.query)
 
     def is_like(self, other: Build) -> bool:
-        """Say whether both differ in their sources alone, and one worker may compile them."""
+        """Say whether both differ in source and names alone, and one worker may compile them."""
         own, its = self.task.query, other.task.query
         if own.plan is None or its.plan is None:
             return False

@@ -71,7 +71,7 @@ class KeyInputs:
     # The options that a build was made with for that reason; none in a look-up.
     fixups: tuple[str, ...] = ()
     # Keys that were computed: a miss of 20 ms asks for the same keys eight times, in a millisecond. The
-    # second dict is shared by the variants of a batch.
+    # second dict is shared by the variants of a batch, and has what depends on a folder under its path.
     _made: dict[str, str] = dataclass_field(
         init=False, default_factory=dict, compare=False, repr=False
     )
@@ -79,10 +79,12 @@ class KeyInputs:
         init=False, default_factory=dict, compare=False, repr=False
     )
 
-    def variant(self, source: str, digest: str, name_expressions: tuple[str, ...]) -> KeyInputs:
-        """Return key inputs of another source, with its digest, and name expressions."""
+    def variant(
+        self, source: str, digest: str, name: str, name_expressions: tuple[str, ...]
+    ) -> KeyInputs:
+        """Return key inputs of another source, with its digest and name, and name expressions."""
         other = replace(
-            self, source=source, source_digest=digest, name_expressions=name_expressions
+            self, source=source, source_digest=digest, name=name, name_expressions=name_expressions
         )
         object.__setattr__(other, "_common", self._common)
         return other
@@ -198,27 +200,28 @@ class KeyInputs:
         ]
 
     def _given(self, source: bytes) -> list[bytes]:
-        made = self._common.get("given")
+        folder, _, program = self.name.rpartition("/")
+        made = self._common.get(f"given {folder}")
         if made is None:
-            made = self._common["given"] = b"".join(
+            made = self._common[f"given {folder}"] = b"".join(
                 [
-                    field("program", self.name.rpartition("/")[2]),
                     *(field(f"option {label}", value) for label, value in self.options),
                     *(field("link", link) for link in self.links),
                     *(field("label", directory.label) for directory in self.search),
-                    *_layout(self.search, self.name.rpartition("/")[0], self.pre_includes),
+                    *_layout(self.search, folder, self.pre_includes),
                     field("paths matter", str(self.paths_matter)),
                 ]
             )
         names = [field("name expression", name) for name in sorted(set(self.name_expressions))]
-        return [made, source, *names]
+        return [field("program", program), made, source, *names]
 
     def _path_fields(self) -> bytes:
-        made = self._common.get("paths")
+        folder = self.name[: self.name.rfind("/") + 1]
+        made = self._common.get(f"paths {folder}")
         if made is None:
-            made = self._common["paths"] = b"".join(
+            made = self._common[f"paths {folder}"] = b"".join(
                 [
-                    field("program directory", self.name[: self.name.rfind("/") + 1]),
+                    field("program directory", folder),
                     *(field("directory", directory.path) for directory in self.search),
                     *(field("-include", path) for path in self.pre_includes),
                 ]

@@ -74,12 +74,14 @@ def outcomes(*requests: CompileRequest) -> list[Any]:
 
 
 def test_what_is_built_together_is_what_is_built_alone(together: list[list[str]]) -> None:
-    wanted = [kernel(number) for number in range(6)]
+    wanted = [kernel(number).replace(name=f"k{number}.cu") for number in range(6)]
     wanted += [
         request(
             "namespace { __device__ int hidden; }"
-            f"template <int N> __global__ void k() {{ hidden = {number}; }}",
+            "template <int N> __global__ void k(const char** file) "
+            f"{{ hidden = {number}; *file = __FILE__; }}",
             name_expressions=("k<1>", f"k<{number}>"),
+            name=f"sub{number}/k.cu",
         )
         for number in range(4)
     ]
@@ -87,7 +89,11 @@ def test_what_is_built_together_is_what_is_built_alone(together: list[list[str]]
     assert sorted(map(len, together)) == [4, 6]  # two threads may begin with them at once
     alone = [
         rtcompile.compile(
-            one.source, arch="sm_90", name_expressions=one.name_expressions, recompile=True
+            one.source,
+            arch="sm_90",
+            name=one.name,
+            name_expressions=one.name_expressions,
+            recompile=True,
         )
         for one in wanted
     ]
