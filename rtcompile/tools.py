@@ -1,4 +1,4 @@
-"""`rtcompile.explain` and `rtcompile.doctor`: what the command says, as values."""
+"""The CLI's ``explain`` and ``doctor`` as functions: `rtcompile.explain` and `rtcompile.doctor`."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 def explain(
     message: str | BaseException, *, arch: str | Arch | None = None
 ) -> tuple[Diagnostic, ...]:
-    """Explain what a compiler, a linker, the driver or the system's loader said.
+    """Explain a message of a compiler, a linker, the driver or the dynamic loader.
 
     Parameters
     ----------
     message : str or exception
         A message, a whole log, a Python traceback, or an exception.
     arch : str or Arch, optional
-        The architecture that was compiled for, where the message depends on it.
+        The architecture that was compiled for, if the message depends on it.
 
     Returns
     -------
     tuple of Diagnostic
-        The messages in it, errors first; `hint` says the cause and what to do, and is empty where
+        The messages in it, errors first; `hint` says the cause and what to do, and is empty if
         nothing is known.
 
     Examples

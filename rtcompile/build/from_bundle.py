@@ -1,7 +1,4 @@
-"""Finds builds in bundles of packages, before a toolkit is searched for or the cache is opened.
-
-So they work on machines without a compiler, headers, or a writable folder.
-"""
+"""Finds builds in packages' bundles; needs no toolkit and no writable cache."""
 
 from __future__ import annotations
 
@@ -33,8 +30,8 @@ def find(request: CompileRequest, settings: Settings) -> ObjectCode | None:
     return _Search(request, settings).exact()
 
 
-def compatible(request: CompileRequest, settings: Settings, lacking: RtcompileError) -> ObjectCode:
-    """Return a bundled build for another architecture that the device runs too; raise `lacking` without one."""
+def compatible(request: CompileRequest, settings: Settings, error: RtcompileError) -> ObjectCode:
+    """Return a bundled build for another architecture that the device can run; raise `error` if there is none."""
     search = _Search(request, settings)
     code = search.compatible()
     if code is not None:
@@ -42,11 +39,11 @@ def compatible(request: CompileRequest, settings: Settings, lacking: RtcompileEr
     details = search.details()
     if not settings.jit:
         raise JitDisabled(
-            f"{search.description()} is not in the cache ({settings.cache_dir}): {lacking}; "
+            f"{search.description()} is not in the cache ({settings.cache_dir}): {error}; "
             f"RTCOMPILE_JIT=0 forbids compiling it.{details}"
         ) from None
     wanted = f"{search.description()} cannot be compiled: " if details else ""
-    raise type(lacking)(f"{wanted}{lacking}{details}") from None
+    raise type(error)(f"{wanted}{error}{details}") from None
 
 
 def key_inputs(request: CompileRequest, settings: Settings) -> KeyInputs | None:
@@ -60,7 +57,7 @@ def key_inputs(request: CompileRequest, settings: Settings) -> KeyInputs | None:
         source_digest=request.source_digest,
         name=os.path.basename(request.name),
         options=options.key_fields(),
-        arch=Arch(0, 0),  # left open, since each build states its own
+        arch=Arch(0, 0),  # left out, since each build states its own
         name_expressions=request.name_expressions,
         backend=plans.wanted_backend(request, settings),
         search=plans.own_directories(options),
@@ -158,15 +155,18 @@ class _Search:
     def description(self) -> str:
         request = self._request
         names = f" ({', '.join(request.name_expressions)})" if request.name_expressions else ""
+        arch = self._wanted_arch()
+        return f"{request.name}{names} for {arch}" if arch else f"{request.name}{names}"
+
+    def _wanted_arch(self) -> Arch | None:
         try:
             requested = self._requested()
-            arch = requested[0] if requested is not None else Arch(*lookup.compute_capability())
+            return requested[0] if requested is not None else Arch(*lookup.compute_capability())
         except RtcompileError:  # there is no device, which another message is about
-            return f"{request.name}{names}"
-        return f"{request.name}{names} for {arch}"
+            return None
 
     def details(self) -> str:
-        """Return a sentence about each bundle, after a blank."""
+        """Return a sentence about each bundle, each preceded by a space."""
         sentences = [self._sentence(bundle) for bundle in in_use()]
         return "".join(f" {sentence}" for sentence in sentences if sentence)
 
@@ -178,20 +178,23 @@ class _Search:
             for row in rows:
                 assert self._inputs is not None
                 if changed := bundle.difference(row, self._inputs.search):
-                    return f"Bundle {bundle.path} has it, but {changed}."
+                    return f"Bundle {bundle.path} contains it, but {changed}."
             archs_there = ", ".join(sorted({str(row.arch) for row in rows}))
-            return f"Bundle {bundle.path} has it for {archs_there}: add this architecture to it."
+            return (
+                f"Bundle {bundle.path} only has {archs_there} code for it; rebuild the bundle with "
+                f"{self._wanted_arch() or 'this architecture'}."
+            )
         source = self._request.source_digest
         for each in bundle.left_out():
             if each.source == source:
                 return f"Bundle {bundle.path} was made without it: {each.reason}."
-        kin = [row for row in bundle.rows() if row.program == self._request.name]
-        if not kin:
+        same_program = [row for row in bundle.rows() if row.program == self._request.name]
+        if not same_program:
             return ""
-        if not any(row.source == source for row in kin):
-            what = "another source"
-        elif not any(row.names == self._request.name_expressions for row in kin):
-            what = "other name expressions"
+        if not any(row.source == source for row in same_program):
+            what = "from different source"
+        elif not any(row.names == self._request.name_expressions for row in same_program):
+            what = "with different name expressions"
         else:
-            what = "other options"
-        return f"Bundle {bundle.path} has it with {what}."
+            what = "with different options"
+        return f"Bundle {bundle.path} contains this program, but built {what}."

@@ -56,7 +56,7 @@ class Measured(NamedTuple):
 def by_nvrtc(plan: Plan, settings: Settings) -> Measured | CompileFailure:
     """Measure a compile by NVRTC, without a precompiled header."""
     library = plan.toolchain.require_nvrtc()
-    target = "cubin" if plan.unlinked == "object" else plan.unlinked
+    target = "cubin" if plan.compiler_target == "object" else plan.compiler_target
     directories = [directory.path for directory in plan.search]
 
     def unit(searched: Sequence[str]) -> TranslationUnit:

@@ -107,7 +107,7 @@ def identified(plan: Plan, settings: Settings) -> Plan:
     library = plan.toolchain.nvrtc
     if plan.backend != "nvcc" and library is not None and not library.build:
         library = library._replace(build=nvrtc.identify(library))
-        toolkit.remember_build("nvrtc", library.build, settings)
+        toolkit.remember_compiler_id("nvrtc", library.build, settings)
         # The plan's own toolchain is used, since another thread may have replaced the remembered
         # one.
         plan = plans.with_toolchain(plan, plan.toolchain._replace(nvrtc=library), settings)
@@ -128,7 +128,7 @@ class Miss:
         self.plan = plan
         self.settings = settings
         self.store = store
-        self.limits = Limits(settings.timeout, settings.memory_limit).counted()
+        self.limits = Limits(settings.timeout, settings.memory_limit).with_shared_deadline()
         self.why_missed = why_missed
         self.why = ""
         self.added: list[str] = []  # flags that were added because of errors
@@ -308,7 +308,7 @@ class Miss:
         """Return NVCC's flags."""
         plan = self.plan
         directory, *directories = self._nvcc_search()[0]
-        code = plan.unlinked if plan.unlinked in ("ptx", "ltoir") else "cubin"
+        code = plan.compiler_target if plan.compiler_target in ("ptx", "ltoir") else "cubin"
         flags = command_lines.for_nvcc(
             plan.options,
             plan.choice.arch,
@@ -317,7 +317,7 @@ class Miss:
             [each.path for each in directories],
             beside=directory.path,
         )
-        return self.unit(flags, plan.unlinked, plan.request.name_expressions)
+        return self.unit(flags, plan.compiler_target, plan.request.name_expressions)
 
     def _nvcc_search(self) -> tuple[tuple[SearchDir, ...], tuple[SearchDir, ...]]:
         """Return the directories that NVCC searches before its own, the source's first, and after."""
@@ -387,7 +387,7 @@ class Miss:
         if plan.must_link:
             from rtcompile.compilers import nvjitlink
 
-            own = LinkInput(plan.unlinked, plan.request.name, code)
+            own = LinkInput(plan.compiler_target, plan.request.name, code)
             # Without nvJitLink the linker that comes with NVCC is used.
             found = plan.toolchain.nvjitlink or plan.toolchain.nvcc
             linker = found or plan.toolchain.require_nvjitlink()
@@ -446,7 +446,7 @@ def precompile(plan: Plan, settings: Settings) -> None:
 
 
 def _for_nvrtc(plan: Plan, expressions: tuple[str, ...]) -> TranslationUnit:
-    target = plan.unlinked
+    target = plan.compiler_target
     options = plan.options.adding("-rdc=true") if target == "object" else plan.options
     # NVRTC has no kind "object": it makes relocatable machine code as a cubin.
     target = "cubin" if target == "object" else target

@@ -28,11 +28,11 @@ from rtcompile.toolkit.model import Toolchain
 if TYPE_CHECKING:
     from rtcompile.request.units import LinkInput
 
-_passed_over: set[tuple[str, Arch]] = set()  # the ignored options that were warned about
+_warned_ignored_arch: set[tuple[str, Arch]] = set()
 
 
 class Plan(NamedTuple):
-    """All decisions about one build; what errors ask for later replaces a field."""
+    """All decisions about one build; automatic fixes after an error replace single fields."""
 
     request: CompileRequest
     options: Options
@@ -48,8 +48,8 @@ class Plan(NamedTuple):
         return self.key_inputs.backend
 
     @property
-    def unlinked(self) -> str:
-        """The kind of code that the compiler makes, before linking."""
+    def compiler_target(self) -> str:
+        """What the compiler emits before linking."""
         if not self.must_link:
             return self.choice.target
         return "ltoir" if self.options.lto else "object"
@@ -85,7 +85,7 @@ def plan(
     # If the source is a file, line information can refer to it, and quoted includes lie beside it.
     is_file = paths_matter and os.path.isabs(request.name) and os.path.isfile(request.name)
     name = request.name
-    # Quoted includes are looked for in that folder first: it must not be another user's to fill.
+    # Quoted includes are looked for in that folder first: no other user may be able to write to it.
     if paths_matter and not is_file and not sealed.can_be_swapped(settings.cache_dir):
         name = source_path(request, settings)
     key_inputs = KeyInputs(
@@ -116,7 +116,7 @@ def choose_architecture(
     virtual: bool,
     capability: Callable[[], tuple[int, int]],
 ) -> Choice:
-    """Fix the architecture: ``arch=``, else the options, else the current device (needs a GPU)."""
+    """Decide the architecture: ``arch=``, else the options, else the current device (needs a GPU)."""
     requested = requested_architecture(request, options, capability)
     if requested is not None:
         archs.check(requested.arch, requested.target, compiler)
@@ -152,13 +152,13 @@ def for_this_device(
         problem = str(unsupported).partition(";")[0]
     without = options._replace(arch=())
     own = choose_architecture(request, without, version, settings.ptx, lambda: known)
-    if (problem, own.arch) not in _passed_over:
+    if (problem, own.arch) not in _warned_ignored_arch:
         from rtcompile import logs
 
-        _passed_over.add((problem, own.arch))
+        _warned_ignored_arch.add((problem, own.arch))
         logs.warn(
-            f"{problem}; {request.name} is compiled for {own.arch} instead. Leave the architecture out "
-            "of the options, or give arch= where it must be another one than the device's"
+            f"{problem}; {request.name} is compiled for {own.arch} instead. Remove the architecture from the "
+            "options, or pass arch= if you want a different architecture from the device's"
         )
     return request.replace(arch=own.arch, target=own.target)
 
@@ -166,7 +166,7 @@ def for_this_device(
 def requested_architecture(
     request: CompileRequest, options: Options, capability: Callable[[], tuple[int, int]]
 ) -> Choice | None:
-    """Return the architecture that the caller chose; None where the device decides."""
+    """Return the architecture that the caller chose; None if the device decides."""
     if request.arch is not None:
         return Choice(request.arch, request.target, "requested by arch=")
     requested = options.arch_for(_capability_if_any(capability)) if options.arch else None
@@ -225,7 +225,7 @@ def _capability_if_any(capability: Callable[[], tuple[int, int]]) -> tuple[int, 
 
 
 def with_toolchain(plan: Plan, toolchain: Toolchain, settings: Settings) -> Plan:
-    """Return the plan for a toolchain in which a compiler's build has become known."""
+    """Return the plan for a toolchain in which a compiler's version has become known."""
     key_inputs = replace(plan.key_inputs, compilers=_builds(toolchain, plan.options, settings))
     return plan._replace(toolchain=toolchain, key_inputs=key_inputs)
 
@@ -246,8 +246,7 @@ def for_nvcc(options: Options) -> Options:
 def _builds(toolchain: Toolchain, options: Options, settings: Settings) -> Mapping[str, str]:
     """Return the identity of each backend's compiler, with the environment's options for it."""
     builds = {"nvrtc": toolchain.nvrtc.build} if toolchain.nvrtc is not None else {}
-    # An NVCC that must not run counts as missing, so code of any other NVCC in the cache is
-    # used.
+    # An NVCC that must not run counts as missing, so cached code of any other NVCC is used.
     if toolchain.nvcc is not None and toolchain.host_compiler is not None and settings.jit:
         builds["nvcc"] = toolchain.nvcc.build + nvcc_setting(options)
     return MappingProxyType(builds)
@@ -257,7 +256,7 @@ _NVCC_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 
 
 def nvcc_setting(options: Options) -> str:
-    """Return further facts that decide NVCC's output, besides options and compilers."""
+    """Return what else affects NVCC's output, besides options and compilers."""
     facts = ""
     texts = [f"; {name}={os.environ[name]}" for name in _NVCC_FLAGS if os.environ.get(name)]
     if texts:

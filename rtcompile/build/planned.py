@@ -77,7 +77,7 @@ def may_share(query: Query) -> bool:
         and library is not None
         and bool(library.build)
         and not plan.must_link
-        and plan.unlinked != "object"
+        and plan.compiler_target != "object"
         and plan.request.arch is not None
         and key_inputs.reads_no_file()
         and key_inputs.is_forgotten()
@@ -131,10 +131,14 @@ def compile_batch(
         library = first.toolchain.require_nvrtc()
         directories = [directory.path for directory in first.search]
         flags = command_lines.for_nvrtc(
-            first.options, first.choice.arch, first.unlinked, library.version_pair, directories
+            first.options,
+            first.choice.arch,
+            first.compiler_target,
+            library.version_pair,
+            directories,
         )
         units = [
-            miss.unit(flags, first.unlinked, miss.plan.request.name_expressions)
+            miss.unit(flags, first.compiler_target, miss.plan.request.name_expressions)
             for _, miss, _ in misses
         ]
         for outcome in nvrtc.compile_batch(units, library, cancellations):
@@ -306,7 +310,7 @@ def start_compiler() -> None:
 
     def ask() -> None:
         with suppress(RtcompileError, OSError):  # the builds will report it
-            toolkit.remember_build("nvrtc", nvrtc.identify(library), settings)
+            toolkit.remember_compiler_id("nvrtc", nvrtc.identify(library), settings)
 
     with suppress(RtcompileError, OSError, RuntimeError):
         library = toolkit.current(settings).require_nvrtc()

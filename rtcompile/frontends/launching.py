@@ -20,7 +20,7 @@ import numpy as np
 
 from rtcompile.errors import DriverError, InvalidRequest, RtcompileError, alone, shown
 from rtcompile.frontends.lazy_code import CUDARuntimeError, ordinal
-from rtcompile.frontends.repeated import Repeated, parameter_buffer
+from rtcompile.frontends.repeated import LaunchCache, parameter_buffer
 from rtcompile.frontends.tensors import bindings, device_array
 from rtcompile.request.values import items, truth, whole
 
@@ -45,7 +45,7 @@ class _Loaded:
     function: Any  # CuPy's, which keeps the module loaded
     # The bytes of each parameter; None if the driver does not report them.
     sizes: tuple[int, ...] | None
-    repeated: Repeated
+    cache: LaunchCache
     clusters: dict[tuple[Any, ...], int] = field(default_factory=dict)  # largest, by configuration
 
     @property
@@ -72,7 +72,7 @@ def launch(
     how = (grid, block, cluster, cooperative, programmatic, shared_mem, priority)
     if before is not None and before.function is kernel._functions.get(device):
         queue = _stream(stream, None)  # a repeated launch has no arguments of PyTorch
-        if device in _bound.devices and before.repeated.launch((queue, how), args):
+        if device in _bound.devices and before.cache.launch((queue, how), args):
             return
     driver = bindings()
     blocks = _three("grid", grid)
@@ -111,7 +111,7 @@ def launch(
     del values_at  # the driver has read it now
     if int(status):
         raise call.error(status)
-    loaded.repeated.keep((queue, how), config)
+    loaded.cache.keep((queue, how), config)
 
 
 def explain_failure(kernel: RawKernel, error: Any, block: Any, shared: Any) -> Any:
@@ -163,8 +163,8 @@ def _loaded(kernel: RawKernel, driver: Any, device: int, queue: int) -> _Loaded:
     loaded = known.get(device)
     if loaded is None or loaded.function is not function:
         sizes = _parameter_sizes(driver, function)
-        repeated = Repeated(driver, int(function.ptr), sizes)
-        loaded = known[device] = _Loaded(function, sizes, repeated)
+        cache = LaunchCache(driver, int(function.ptr), sizes)
+        loaded = known[device] = _Loaded(function, sizes, cache)
     return loaded
 
 

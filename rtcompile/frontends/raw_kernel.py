@@ -216,7 +216,7 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         )
         self._bind(build, name if type(name) is str else text("name", name))
         if not build.used:
-            expect(ref(self), build)
+            queue_ahead(ref(self), build)  # start compiling before the first use
 
     def _bind(self, build: LazyCode, name: str) -> None:
         code, options, backend, more = build.for_cupy
@@ -405,7 +405,7 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
 def _restore_kernel(cls: type[RawKernel], arguments: dict[str, Any], name: str) -> RawKernel:
     kernel = cls.__new__(cls)
     kernel._bind(LazyCode(**arguments), name)
-    expect(ref(kernel), kernel._build)
+    queue_ahead(ref(kernel), kernel._build)  # as the constructor does
     return kernel
 
 
@@ -424,8 +424,8 @@ watching = False
 _guard = allocate_lock()
 
 
-def expect(owner: Callable[[], object | None], code: LazyCode) -> None:
-    """Have code looked up, and compiled where it is lacking, for as long as `owner` returns an object."""
+def queue_ahead(owner: Callable[[], object | None], code: LazyCode) -> None:
+    """Queue code to be looked up, and compiled if it is missing, for as long as `owner` returns an object."""
     global watching
     if not environments.current().looks_ahead:
         return
@@ -442,7 +442,7 @@ def expect(owner: Callable[[], object | None], code: LazyCode) -> None:
 
 
 def _watch() -> None:
-    """Look up what was constructed, and tend the builds of what is lacking, until there is neither."""
+    """Look up what was constructed, and tend the builds of what is missing, until nothing is left."""
     global watching
     pause, last = _FIRST_SECONDS, time.monotonic()
     errors.unasked.add(get_ident())

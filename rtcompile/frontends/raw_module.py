@@ -11,7 +11,7 @@ import cupy
 
 from rtcompile.errors import InvalidRequest, public, shown
 from rtcompile.frontends.lazy_code import LazyCode, code_of
-from rtcompile.frontends.raw_kernel import Built, RawKernel, expect
+from rtcompile.frontends.raw_kernel import Built, RawKernel, queue_ahead
 from rtcompile.request.request import DEFAULT_NAME
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
         )
         self._hand_to_cupy()
         if not self._build.used:
-            expect(ref(self), self._build)
+            queue_ahead(ref(self), self._build)  # start compiling before the first use
 
     @classmethod
     @public
@@ -220,5 +220,5 @@ def _restore_module(cls: type[RawModule], arguments: dict[str, Any]) -> RawModul
     module = cls.__new__(cls)
     module._build = LazyCode(**arguments)
     module._hand_to_cupy()
-    expect(ref(module), module._build)
+    queue_ahead(ref(module), module._build)  # as the constructor does
     return module

@@ -1,7 +1,7 @@
 """Repeats a launch quickly: the same grid, block and stream, arguments of the same types.
 
-Kept are the driver's configuration, and the layout of the arguments' bytes. A launch that differs in any
-way, such as by an integer that does not fit, is left to `launching`, which checks it and names the error.
+Caches the `CUlaunchConfig` and the argument layout. A launch that differs in any way, for example by an
+integer that does not fit, is left to `launching`, which checks it and reports the error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INTEGERS = {1: "b", 2: "h", 4: "i", 8: "q"}
 Buffer = tuple[Any, "array[int]", int]
 
 
-class Repeated:
+class LaunchCache:
     """The launches of one kernel on one device."""
 
     __slots__ = ("_arguments", "_configurations", "_driver", "_function", "_sizes")
@@ -36,10 +36,10 @@ class Repeated:
         self._configurations: dict[Hashable, Any] = {}
         self._arguments: dict[tuple[type, ...], _Arguments | None] = {}
 
-    def launch(self, how: Hashable, args: Sequence[Any]) -> bool:
-        """Launch as before; return whether that was possible and the driver took it."""
+    def launch(self, key: Hashable, args: Sequence[Any]) -> bool:
+        """Launch from the cache; return whether that was possible and the driver accepted it."""
         try:
-            configuration = self._configurations.get(how)
+            configuration = self._configurations.get(key)
             if configuration is None or not isinstance(args, (tuple, list)):
                 return False  # an iterator can be read once only
             types = tuple(map(type, args))
@@ -59,12 +59,12 @@ class Repeated:
             arguments.free.append(buffer)
         return not int(status)
 
-    def keep(self, how: Hashable, configuration: Any) -> None:
+    def keep(self, key: Hashable, configuration: Any) -> None:
         """Keep the driver's configuration of a launch that succeeded."""
         try:
             if len(self._configurations) >= _KEPT:
                 self._configurations.clear()
-            self._configurations[how] = configuration
+            self._configurations[key] = configuration
         except TypeError:
             pass  # a grid that is a list
 
@@ -114,7 +114,7 @@ def parameter_buffer(sizes: Iterable[int]) -> Buffer:
     ends = list(accumulate((size + -size % _UNIT for size in sizes), initial=0))
     values = ctypes.create_string_buffer(ends[-1] + 1)
     start = ctypes.addressof(values)
-    # The last address is the end of the memory: a kernel without parameters has an array too.
+    # The extra end pointer keeps the array non-empty for kernels without parameters.
     addresses = array("Q", [start + end for end in ends])
     return values, addresses, addresses.buffer_info()[0]
 

@@ -133,7 +133,7 @@ def tensor_map(
     fill: str = "zero",
     dtype: str | None = None,
 ) -> np.ndarray[Any, Any]:
-    """Describe an array to TMA: the value of a ``const __grid_constant__ CUtensorMap`` parameter.
+    """Create a TMA descriptor (`CUtensorMap`) for an array, to pass as a ``const __grid_constant__`` parameter.
 
     Parameters
     ----------
@@ -174,13 +174,12 @@ def tensor_map(
     found = device_array("array", array)
     if found is None:
         raise InvalidRequest(
-            f"array is {_kind(array)}, which is no array in device memory; pass cupy.asarray of it"
+            f"array is {_kind(array)}, which is not a device array; pass cupy.asarray(array)"
         )
     kind = found.dtype if dtype is None else dtype
     if kind not in _TYPES or (_SIZES.get(kind) or np.dtype(kind).itemsize) != found.itemsize:
         raise InvalidRequest(
-            f"elements of type {kind} in an array of {found.dtype} are unknown to TMA; it "
-            f"knows {', '.join(_TYPES)}"
+            f"TMA cannot use dtype {kind} for an array of {found.dtype}; it supports {', '.join(_TYPES)}"
         )
     swizzled, row = _one_of("swizzle", swizzle, _SWIZZLES)
     layout = _one_of("interleave", interleave, _INTERLEAVES)
@@ -231,26 +230,26 @@ def _strides(found: DeviceArray, unit: int) -> tuple[int, ...]:
         )
     if found.pointer % unit:
         raise InvalidRequest(
-            f"array starts at {found.pointer:#x}; TMA wants a multiple of {unit} bytes"
+            f"array starts at {found.pointer:#x}; TMA needs a multiple of {unit} bytes"
         )
     if strides[-1] != found.itemsize and shape[-1] > 1:
         transposed = strides[0] == found.itemsize
         raise InvalidRequest(
             f"array has strides {strides} (bytes); its last dimension must be contiguous: pass "
-            + ("array.T and the box the other way round" if transposed else "a contiguous copy")
+            + ("array.T with box reversed" if transposed else "a contiguous copy")
         )
     given = []
-    inner = found.itemsize * shape[-1]  # for a dimension of one element any legal stride will do
+    inner = found.itemsize * shape[-1]  # a dimension of one element may have any valid stride
     for axis in range(len(shape) - 2, -1, -1):
         stride = strides[axis] if shape[axis] > 1 else -(-inner // unit) * unit
         if stride <= 0:
             raise InvalidRequest(
-                f"array has strides {strides} (bytes); TMA wants them positive, dimension {axis}'s too"
+                f"array has strides {strides} (bytes); strides must be positive; dimension {axis} has {stride}"
             )
         if stride % unit or stride >= _STRIDE_MAX:
             raise InvalidRequest(
-                f"array has strides {strides} (bytes); TMA wants a multiple of {unit} bytes, below 2**40, "
-                f"and dimension {axis} has {stride}"
+                f"array has strides {strides} (bytes); strides must be multiples of {unit} bytes below "
+                f"2**40; dimension {axis} has {stride}"
             )
         given.append(stride)
         inner = stride * shape[axis]

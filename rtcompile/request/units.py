@@ -1,8 +1,8 @@
 """One run of a compiler or linker: its input, its output, and the variables that it gets.
 
 A source can read its compiler's environment (``#include "/proc/self/environ"`` puts it in the log),
-where services keep their passwords; and each variable that a compiler obeys is one more thing that
-a cached build depends on. Only this module passes ``os.environ`` to a compiler.
+where services keep their passwords, and a cached build depends on each variable that a compiler
+obeys. Only this module passes ``os.environ`` to a compiler.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 # --- Input and output of one run of a compiler or linker ------------------------------------------
 
-# NamedTuples here and in what else a first build imports: to define a dataclass takes four times as long,
-# 0.3 to 0.8 ms.
+# Use NamedTuples in everything a first build imports: defining a dataclass takes four times as long, 0.3 to
+# 0.8 ms.
 
 
 class TimeLimit(float):
-    """The seconds that all work on a build may take together, from `since` on.
+    """Shared deadline for all work on one build: seconds from `since` on.
 
     The wait for a free slot of the pool does not count.
     """
@@ -39,27 +39,27 @@ class TimeLimit(float):
 
     @property
     def left(self) -> float:
-        """The seconds that are left, 0 where it is over."""
+        """The seconds that are left, 0 once expired."""
         return max(0.0, self.until - time.perf_counter())
 
 
 class Limits(NamedTuple):
     """What a compiler may use before it is killed: `timeout` in seconds, `memory` in bytes.
 
-    Runs with the same `TimeLimit` share it; a plain number is for each of them.
+    Runs with the same `TimeLimit` share one deadline; a plain number applies to each run separately.
     """
 
     timeout: float | None = None
     memory: int | None = None
 
-    def counted(self) -> Limits:
-        """Return limits of which several runs share the time."""
+    def with_shared_deadline(self) -> Limits:
+        """Return limits whose runs share one deadline."""
         if self.timeout is None or isinstance(self.timeout, TimeLimit):
             return self
         return self._replace(timeout=TimeLimit(self.timeout))
 
-    def postponed(self, seconds: float) -> float | None:
-        """Return the seconds that a run may take now, after a wait that does not count."""
+    def after_waiting(self, seconds: float) -> float | None:
+        """Exclude a wait from the deadline and return the time left for this run."""
         if isinstance(self.timeout, TimeLimit):
             self.timeout.until += seconds
             return max(0.001, self.timeout.left)
@@ -90,9 +90,9 @@ class Compiled(NamedTuple):
     """The output of one run of a compiler.
 
     `trace` lists the headers it read, as spelled by the compiler, in order of first inclusion;
-    None where the compiler does not say, so a later change of them cannot be noticed.
-    `milliseconds` maps phases ("queue", "compile", "link", …) to their duration. `files` is all that the compiler read and looked for, as it was at that moment; None where only `trace` is
-    known.
+    None if the compiler does not report them, so that later changes of them would go unnoticed.
+    `milliseconds` maps phases ("queue", "compile", "link", …) to their duration. `files` is all that the
+    compiler read and looked for, as it was at that moment; None if only `trace` is known.
     """
 
     code: bytes
@@ -106,12 +106,12 @@ class Compiled(NamedTuple):
 
 
 class CompileFailure(NamedTuple):
-    """Why there is no code. Crosses processes as a value; errors are raised at the public edge.
+    """Why there is no code. Passed between processes as data; exceptions are raised only in the public API.
 
     `kind` is "error" (the compiler refused the source), "link", "crash" (`signal` says which),
     "timeout", "memory", or "start" (the compiler could not be run). `trace` lists the headers that
-    the compiler had read, as far as it is known of one that died; None where it does not say.
-    `files` is as in `Compiled`. `missing` lists the paths at which a header was looked for in vain,
+    the compiler had read, as far as known if it died; None if it does not report them.
+    `files` is as in `Compiled`. `missing` lists the paths at which a header was looked for and not found,
     if that ended the build.
     """
 
@@ -136,11 +136,11 @@ _LIBRARIES = ("LD_LIBRARY_PATH",)
 # of their own in the home directory. These variables are not passed on and so have no effect on a
 # build:
 #   NVCC_PREPEND_FLAGS, NVCC_APPEND_FLAGS, NVCC_CCBIN: read here (`nvcc_words`, the toolkit's search),
-#       since the cache must know the directories and the compiler that they name;
-#   CPATH, CPLUS_INCLUDE_PATH, C_INCLUDE_PATH: NVRTC never obeyed them, and a directory that one
-#       compiler searches and the other does not makes a source mean two things: give -I;
+#       since the cache must know the directories and the compiler they name;
+#   CPATH, CPLUS_INCLUDE_PATH, C_INCLUDE_PATH: NVRTC never obeyed them, and a directory that
+#       only one compiler searches would make the same source compile differently; use -I;
 #   INCLUDES, SYSTEM_INCLUDES, PTXAS_FLAGS, NVVM_FLAGS, CUDAFE_FLAGS, LIBRARIES, …: nvcc.profile adds
-#       to them whatever a build script happened to export: give options;
+#       to them whatever a build script exported; use options;
 #   GCC_EXEC_PREFIX, COMPILER_PATH, …: they replace the compiler that was found.
 _NVCC = ("PATH", "HOME")
 _NVCC_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")

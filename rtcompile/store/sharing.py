@@ -1,13 +1,12 @@
 """The shared stores behind the local cache: another node's builds are fetched, this node's shared.
 
-Under a question's key (all that is known before a header is read) lies a page: the files of up to four
-builds, with their code where it is small. A build is used only where the same files with the same
-contents are found. Where the contents are others, they say under which key the build of these contents
-would lie; so a header may have any number of versions. Builds of other sets of files follow on the
-next page, whose key has the contents of the files that all builds of the page have in common. A build
-that depends on its path is never shared.
+Each lookup key maps to a *page*: the dependency lists of up to four builds, with their code inlined if
+small. A build is used only if the same files with the same contents are found here. If a header's contents
+differ locally, compute the object key for those contents and fetch that. When a page is full, the next
+page's key hashes the contents of the headers all its builds share. A build that depends on its path is
+never shared.
 
-Nothing here is reached by a local hit.
+A local hit runs nothing of this module.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile.files.fileset import FileSet
-from rtcompile.request import key as admission
 from rtcompile.request import object_code
-from rtcompile.request.key import KeyInputs, digest, field
+from rtcompile.request.key import KeyInputs, digest, field, is_portable, may_travel
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.values import replace
 from rtcompile.store import leases, manifests
@@ -32,13 +30,13 @@ if TYPE_CHECKING:
     from rtcompile.store.tier import Tier
 
 _MOST_PAGES = 6
-_SMALL = 32 << 10  # bytes of an object that travels in its page
+_SMALL = 32 << 10  # bytes; an object of up to this size is inlined in its page
 
 
 def find(inputs: KeyInputs, store: Store) -> ObjectCode | None:
     """Return what a shared store has for `inputs`, and write it to the local cache."""
     stores = remote()
-    if stores is None or not admission.may_travel(inputs):
+    if stores is None or not may_travel(inputs):
         return None
     return fetch(stores, inputs, store)
 
@@ -53,10 +51,10 @@ def find_or_build(
 ) -> ObjectCode:
     """Return what a shared store has, or the result of `build`, which one node runs while others wait.
 
-    Without `waits`, `Busy` is raised where another node builds.
+    Without `waits`, `Busy` is raised if another node is building it.
     """
     stores = remote()
-    if stores is None or not admission.may_travel(inputs):
+    if stores is None or not may_travel(inputs):
         return build(seconds)
     before = stores.waited_here()
     code = _find_or_build(stores, inputs, store, build, seconds, waits=waits)
@@ -74,12 +72,12 @@ def _find_or_build(
     waits: bool,
 ) -> ObjectCode:
     begin = time.monotonic()
-    question = Question(stores, inputs, store)
-    found = question.look()
+    lookup = RemoteLookup(stores, inputs, store)
+    found = lookup.look()
     if found is not None:
         return found
     program = inputs.name.rpartition("/")[2]
-    lease = stores.lease(question.lease_key, question.look, seconds, program=program, waits=waits)
+    lease = stores.lease(lookup.lease_key, lookup.look, seconds, program=program, waits=waits)
     if isinstance(lease, ObjectCode):
         return lease
     end = leases.ending(lease)
@@ -91,8 +89,8 @@ def _find_or_build(
         raise
     stores.compiled(code.build.compiled_in)
     worth = stores.worth(code.build.compiled_in)
-    if entry is not None and worth and admission.is_portable(inputs, code, entry.dependencies):
-        stores.push(partial(question.entries, entry, code), end)
+    if entry is not None and worth and is_portable(inputs, code, entry.dependencies):
+        stores.push(partial(lookup.entries, entry, code), end)
     else:
         stores.later(partial(end, False))
     return code
@@ -100,46 +98,46 @@ def _find_or_build(
 
 def fetch(stores: Remote, inputs: KeyInputs, store: Store) -> ObjectCode | None:
     """Return what a shared store has for `inputs`, and write it to the local cache."""
-    return Question(stores, inputs, store).look()
+    return RemoteLookup(stores, inputs, store).look()
 
 
 def fetch_many(stores: Remote, wanted: Sequence[KeyInputs], store: Store) -> int:
     """Write to the local cache what the stores have of many builds; return how many they have.
 
-    Pages come in requests of many keys at a time, and so do the objects that are not in them.
+    Pages are requested many keys at a time, and so are the objects that are not inlined in them.
     """
-    left = {inputs.portable_key(): inputs for inputs in wanted if admission.may_travel(inputs)}
+    left = {inputs.portable_key(): inputs for inputs in wanted if may_travel(inputs)}
     found = 0
     for tier in stores.tiers:
-        lone: dict[str, tuple[KeyInputs, ManifestEntry]] = {}
+        separate: dict[str, tuple[KeyInputs, ManifestEntry]] = {}
         for key, data in stores.get_many("manifest", [*left], tier).items():
             page, inputs = Page.unpacked(key, data), left[key]
             for build in usable(inputs, page.manifest) if page is not None else ():
                 held = page.objects.get(build.object_key) if page is not None else None
                 if held is None:
-                    lone[build.object_key] = inputs, build
+                    separate[build.object_key] = inputs, build
                 elif store.adopt(inputs, build, held) is not None:
-                    lone.pop(build.object_key, None)
+                    separate.pop(build.object_key, None)
                     left.pop(key, None)
                     found += 1
                     break
-        for key, data in stores.get_many("object", [*lone], tier).items():
-            page, (inputs, build) = Page.unpacked(key, data), lone[key]
+        for key, data in stores.get_many("object", [*separate], tier).items():
+            page, (inputs, build) = Page.unpacked(key, data), separate[key]
             held = page.objects.get(key) if page is not None else None
             if held is not None and store.adopt(inputs, build, held) is not None:
                 found += left.pop(inputs.portable_key(), None) is not None
     return found
 
 
-class Question:
-    """What is asked of the stores for one build, and what they said so far."""
+class RemoteLookup:
+    """One build's lookup in the shared stores, with state."""
 
     def __init__(self, stores: Remote, inputs: KeyInputs, store: Store) -> None:
         self._stores, self._inputs, self._store = stores, inputs, store
         self._key = inputs.portable_key()
-        self.lease_key = self._key  # or that of the build of the contents here, if it is known
-        self._was_asked = False  # a miss counts once, however long another node is waited for
-        # The last page of each store and its key, which a build is added to, and the one before.
+        self.lease_key = self._key  # or the object key for the local contents, once it is known
+        self._missed = False  # a miss counts once, however often a wait repeats the lookup
+        # The last page that each store has for this build, and its key. A new build is added to it.
         self._last: dict[Tier, tuple[str, Page | None]] = {}
 
     def look(self) -> ObjectCode | None:
@@ -148,15 +146,15 @@ class Question:
             before = tier.waited_here()
             got = self._in(tier)
             if got is None:
-                tier.counts["misses"] += tier.open and not self._was_asked
+                tier.counts["misses"] += tier.open and not self._missed
                 continue
             build, obj = got
             tier.hit(obj.build.compiled_in, tier.waited_here() - before)
-            if at and self._stores.writes:  # copy it to the stores that are asked before this one
+            if at and self._stores.writes:  # copy it to the stores that come before this one
                 above = self._stores.tiers[:at]
                 self._stores.push(partial(self.entries, build, obj), leases.nothing, above)
             return obj
-        self._was_asked = True
+        self._missed = True
         return None
 
     def _in(self, tier: Tier) -> tuple[ManifestEntry, ObjectCode] | None:
@@ -170,14 +168,18 @@ class Question:
             for build in usable(self._inputs, page.manifest):
                 tried.add(build.object_key)
                 data = page.objects.get(build.object_key)
-                got = self._adopted(build, data) if data else self._lone(tier, build.object_key)
+                got = (
+                    self._adopted(build, data)
+                    if data
+                    else self._fetch_by_object_key(tier, build.object_key)
+                )
                 if got is not None:
                     return got
             for name in self._keys_here(page):
                 if name not in tried:
                     tried.add(name)
                     self.lease_key = name
-                    got = self._lone(tier, name)
+                    got = self._fetch_by_object_key(tier, name)
                     if got is not None:
                         return got
             if not manifests.is_full(self._key, page.manifest):
@@ -185,8 +187,10 @@ class Question:
             key = self._after(key, page)
         return None
 
-    def _lone(self, tier: Tier, object_key: str) -> tuple[ManifestEntry, ObjectCode] | None:
-        """Return the build that lies under its own key, whose files are compared too."""
+    def _fetch_by_object_key(
+        self, tier: Tier, object_key: str
+    ) -> tuple[ManifestEntry, ObjectCode] | None:
+        """Return the build stored under its object key, after comparing its files too."""
         data = self._stores.get("object", object_key, tier)
         page = Page.unpacked(object_key, data)
         for build in usable(self._inputs, page.manifest) if page is not None else ():
@@ -201,14 +205,17 @@ class Question:
         return None if obj is None else (build, obj)
 
     def _keys_here(self, page: Page) -> Iterator[str]:
-        """Yield the keys of builds that would read a page's files with the contents that they have here."""
+        """Yield the object keys these builds would have with the local header contents."""
         for build in _of_same_texts(self._inputs, page.manifest):
             files = build.dependencies.with_contents_here()
             if files is not None and build.backend in self._inputs.compilers:
                 yield self._inputs.object_key(files, backend=build.backend)
 
     def _after(self, key: str, page: Page) -> str:
-        """Return the next page's key: it has the contents here of what all builds of this page read."""
+        """Return the next page's key.
+
+        It hashes the local contents of the headers that all builds on this page share.
+        """
         known = _of_same_texts(self._inputs, page.manifest)
         common = (
             set.intersection(
@@ -225,32 +232,32 @@ class Question:
         return digest([field("after", key), *compilers, *sorted(read)])
 
     def entries(self, build: ManifestEntry, obj: ObjectCode, tier: Tier) -> list[Entry]:
-        """Return what a store is to hold of a build: the object, then the page that leads to it.
+        """Return what to write to a store for a build: the object, then the page that names it.
 
-        A page that has builds is not read again: who writes holds the lease of this question. An object
-        that is small travels in the first page of its question alone.
+        A page that has builds is not read again, since the writer holds this lookup's lease. A small object
+        is inlined only if its build is the first of the first page.
         """
         if tier not in self._last:
             self._in(tier)
         key, page = self._last[tier]
         packed = pack_with(self._inputs, build, obj)
         own = Page(self._key, packed.manifest, {packed.object_key: packed.object})
-        lone = ("object", packed.object_key, own.packed(packed.object_key))
+        separate = ("object", packed.object_key, own.packed(packed.object_key))
         if page is None:
             if len(packed.object) <= _SMALL:
                 return [("manifest", key, own.packed(key))]
-            return [lone, ("manifest", key, own._replace(objects={}).packed(key))]
+            return [separate, ("manifest", key, own._replace(objects={}).packed(key))]
         if manifests.has_files_of(self._key, page.manifest, packed.manifest):
-            return [lone]
+            return [separate]
         both = manifests.merged(self._key, packed.manifest, page.manifest)
-        return [lone, ("manifest", key, page._replace(manifest=both).packed(key))]
+        return [separate, ("manifest", key, page._replace(manifest=both).packed(key))]
 
 
-# --- a build as it travels -----------------------------------------------------------------------
+# --- a build on its way to another machine -----------------------------------------------------------------------
 
 
 class Packed(NamedTuple):
-    """A build's object with its key, and the manifest, which is sealed under the portable key."""
+    """A build's object with its key, and the manifest, which is sealed with the portable key."""
 
     object_key: str
     object: bytes
@@ -258,15 +265,15 @@ class Packed(NamedTuple):
 
 
 def pack(inputs: KeyInputs, store: Store, obj: ObjectCode) -> Packed | None:
-    """Return a build that is in the cache for another machine; None if it is not for others."""
+    """Return a cached build to be sent to another machine; None if it is not portable."""
     build = store.entry_of(inputs, obj)
-    if build is None or not admission.is_portable(inputs, obj, build.dependencies):
+    if build is None or not is_portable(inputs, obj, build.dependencies):
         return None
     return pack_with(inputs, build, obj)
 
 
 def pack_with(inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode) -> Packed:
-    """Return a build as it travels."""
+    """Return a build to be sent to another machine."""
     key = inputs.portable_key()
     program = inputs.name.rpartition("/")[2]
     alone = key if build.dependencies.is_empty else ""
@@ -276,7 +283,7 @@ def pack_with(inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode) -> Packe
 
 
 def unpack(inputs: KeyInputs, store: Store, found: Packed) -> ObjectCode | None:
-    """Write another machine's build to the cache; None if it does not hold here."""
+    """Write another machine's build to the cache; return None if its files differ here."""
     for build in usable(inputs, found.manifest):
         if build.object_key == found.object_key:
             return store.adopt(inputs, build, found.object)

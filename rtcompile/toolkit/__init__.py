@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from rtcompile.toolkit.model import Library, Program, Toolchain
-from rtcompile.toolkit.remembered import current, remember_build, remember_device
+from rtcompile.toolkit.remembered import current, remember_compiler_id, remember_device
 
 __all__ = [
     "Library",
@@ -17,7 +17,7 @@ __all__ = [
     "current",
     "find",
     "missing_header",
-    "remember_build",
+    "remember_compiler_id",
     "remember_device",
 ]
 

@@ -177,6 +177,14 @@ PARTS: tuple[Part, ...] = (
 )
 
 
+# The layouts of wheels, the preferred first, and the CUDA major version that each is for.
+WHEELS: Mapping[str, int] = {
+    layout: int(layout.removeprefix("wheels"))
+    for layout in PARTS[0].layouts
+    if layout.startswith("wheels")
+}
+
+
 # --- Reads versions from metadata, headers and file names, without loading any library ------------
 
 # The version macros stand near the top, after the licence: cuda_runtime_api.h alone is 600 KB.

@@ -1,8 +1,8 @@
 """The toolchain of this environment, searched for once and remembered in a small file.
 
 The search is repeated only when something that it looked at has changed, which some forty `stat`s
-show without cuda.pathfinder, CuPy or package metadata. Of PATH only the programs count that it
-leads to, so a shell, a service and a scheduler share one result where those are the same.
+show without cuda.pathfinder, CuPy or package metadata. Only the programs found through
+PATH matter, not PATH itself, so a shell, a service and a scheduler that find the same ones share one result.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Known(NamedTuple):
     until: float = float("inf")  # of the monotonic clock
 
     def is_valid(self) -> bool:
-        """Say whether everything that the result depends on is unchanged."""
+        """Return whether everything that the result depends on is unchanged."""
         return time.monotonic() < self.until and all(
             signature(path) == before for path, before in self.signatures.items()
         )
@@ -60,14 +60,16 @@ def current(settings: Settings | None = None) -> Toolchain:
     environment = environments.current()
     settings = settings or environment.settings
     here = environment.toolchain_key, os.environ.get("PATH", "")
-    with _searching:  # two searches give two results, and a build with the first is not indexed
+    # A second concurrent search would replace the toolchain, and a build made with the first could not be
+    # indexed.
+    with _searching:
         return _current(environment, here, settings)
 
 
 def _current(environment: Environment, here: tuple[str, str], settings: Settings) -> Toolchain:
     known = _in_this_process.get(here)
     if known is not None and known.is_valid():
-        if not environment.knows_toolchain:  # such as with another cache
+        if not environment.knows_toolchain:  # for example in another cache
             write(settings, here[0], known)
         return known.toolchain  # not set again: another thread may have added a compiler's build
     if known is None and settings.cache_on_disk:
@@ -99,13 +101,13 @@ def _unsupported() -> Toolchain:
     return Toolchain(missing=dict.fromkeys(parts, why), problems=(why,))
 
 
-def remember_build(part: str, build: str, settings: Settings) -> None:
-    """Remember the build that "nvrtc" or "nvcc" of `current` reported, also for later processes."""
+def remember_compiler_id(part: str, identity: str, settings: Settings) -> None:
+    """Remember the version that "nvrtc" or "nvcc" of `current` reported, also for later processes."""
     here = environments.current().toolchain_key, os.environ.get("PATH", "")
     known = _in_this_process.get(here)
     if known is None:  # the environment was changed while the compiler ran
         return
-    compiler = getattr(known.toolchain, part)._replace(build=build)
+    compiler = getattr(known.toolchain, part)._replace(build=identity)
     toolchain = known.toolchain._replace(**{part: compiler})
     known = _in_this_process[here] = known._replace(toolchain=toolchain)
     write(settings, here[0], known)
@@ -154,7 +156,7 @@ def _editable_cupy(site_dirs: Sequence[str]) -> Sequence[str]:
 
 
 def read(settings: Settings, key: str) -> Known | None:
-    """Return the remembered result; None if none may be trusted, since it names libraries to load."""
+    """Return the remembered result; None unless it can be trusted, since it names libraries to load."""
     folder = Folder(settings.cache_dir, writable=settings.jit)
     data = folder.read(TOOLCHAINS, key)
     fields = sealed.unseal(SEAL, key, data) if data is not None else None
@@ -173,7 +175,7 @@ def read(settings: Settings, key: str) -> Known | None:
 
 
 def _unpacked_is_there(toolchain: Toolchain, settings: Settings) -> bool:
-    """Note the use of NVRTC's own headers, if they are used; say whether they may be."""
+    """Record that NVRTC's own headers are in use, if they are; return whether they may be used."""
     if "NVRTC" not in toolchain.found_via.values():
         return True
     from rtcompile.store import inventory
@@ -198,7 +200,7 @@ def write(settings: Settings, key: str, known: Known) -> None:
     """Write the result by rename, unless the folder or RTCOMPILE_JIT=0 forbids it."""
     if known.toolchain.doubts:
         return
-    # Each process checks the folders of its own PATH; only those that hold a toolkit are recorded.
+    # Each process checks the folders of its own PATH; only those that contain a toolkit are recorded.
     apart = {
         folder for folder in _path_folders() if os.path.dirname(folder) not in known.signatures
     }

@@ -88,7 +88,7 @@ def in_site_packages(where: SearchContext) -> Iterator[Root]:
     for site_dir in where.site_dirs:
         if os.path.isdir(os.path.join(site_dir, "nvidia")):
             installed = catalogue.of_wheels(site_dir)
-            for layout in ("wheels13", "wheels12"):
+            for layout in catalogue.WHEELS:
                 yield Root(site_dir, layout, "site-packages", where.targets, installed)
 
 
@@ -182,8 +182,6 @@ def cupy_cccl(where: SearchContext) -> str | None:
 
 # --- one set of one version ----------------------------------------------------------------------
 
-_MAJOR_OF_WHEELS = {"wheels12": 12, "wheels13": 13}
-
 
 def unfit(hit: Hit, compiler: Hit) -> Hit | None:
     """Return the part of another version that keeps `hit` from use: itself or one in its folder."""
@@ -197,7 +195,7 @@ def unfit(hit: Hit, compiler: Hit) -> Hit | None:
 def _goes_with(hit: Hit, compiler: Hit) -> bool:
     """Say whether a part has the compiler's major.minor; without a version it must be in its root."""
     if hit.part.name == "curand":  # numbered apart from CUDA: 10.3 in 12.9 and in 12.6
-        major = _MAJOR_OF_WHEELS.get(hit.root.layout)
+        major = catalogue.WHEELS.get(hit.root.layout)
         return major in (None, version_pair(compiler.version)[0])
     if not hit.version:
         return hit.root == compiler.root

@@ -171,7 +171,7 @@ class Pool:
             slot = self._take_slot(taker)
             started = time.monotonic()
             tracing.add("queue", begin, started)
-            limits.postponed(started - begin)
+            limits.after_waiting(started - begin)
             outcome = self.run_beside(job() if callable(job) else job, limits, meanwhile=meanwhile)
         finally:
             # Ctrl-C may come between any two steps of Python's. A call in C is one step.
@@ -365,7 +365,7 @@ def _ask(
     arguments = protocol.pack(dict(job.arguments))
     try:
         reusable = job.reusable and limits == Limits() and not leftovers
-        how = (limits.postponed(0.0), limits.memory, job.warm, reusable)
+        how = (limits.after_waiting(0.0), limits.memory, job.warm, reusable)
         message = (job.function, *how, *leftovers)
         protocol.send(zygote.control, message, (theirs.fileno(), arguments))
     finally:

@@ -1,7 +1,7 @@
-"""The folders of jobs: one folder per user, closed to other users, with one in it per zygote.
+"""Scratch directories: one per user (mode 0700), with one per zygote inside.
 
 The user's folder is `/tmp/rtcompile-workers-UID` or lies in TMPDIR. It is used only if its open
-descriptor shows that it belongs to this user and is closed to all others. If another user has made
+descriptor shows that this user owns it and no other user has access. If another user has made
 a file, folder or link of that name, the next name is tried. Everything below it is opened by
 descriptors, without following links.
 
@@ -132,12 +132,12 @@ def _parents(temporary: str) -> Iterator[str]:
 
 
 def _check_parent(parent: str) -> None:
-    """Raise OSError where another user could replace this user's folder."""
+    """Raise OSError if another user could replace this user's folder."""
     status = os.stat(parent)
     if status.st_uid not in (0, os.geteuid()):
-        raise OSError(f"belongs to user {status.st_uid}, who could exchange what is in it")
+        raise OSError(f"belongs to user {status.st_uid}, who could replace its contents")
     if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
-        raise OSError("others could exchange what is in it (no sticky bit)")
+        raise OSError("others could replace its contents (no sticky bit)")
 
 
 def _claim_in(parent: str, name: str) -> Scratch:
@@ -172,7 +172,7 @@ def _home(parent: str) -> tuple[str, int]:
         home = _open_home(path)
         if home is not None:
             return path, home
-    raise OSError(f"{path} and the names before it are taken by others")
+    raise OSError(f"{path} and the earlier candidates belong to other users")
 
 
 def _home_paths(parent: str) -> Iterator[str]:

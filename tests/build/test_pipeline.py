@@ -270,7 +270,7 @@ def test_threads_that_want_one_kernel_compile_it_once():
 def test_a_build_has_its_compilers_identity_whatever_other_threads_remember(monkeypatch):
     forget_toolkit()
     monkeypatch.setattr(
-        toolkit, "remember_build", lambda *_: None
+        toolkit, "remember_compiler_id", lambda *_: None
     )  # as replaced by another's search
     name, *identity = compile().build.compiler.split()
     assert name == "nvrtc"
@@ -419,7 +419,7 @@ def cuda13(cuda13_prefix, monkeypatch):
         found[0] = found[0]._replace(**{part: getattr(found[0], part)._replace(build=build)})
 
     monkeypatch.setattr(toolkit, "current", lambda settings=None: found[0])
-    monkeypatch.setattr(toolkit, "remember_build", remember)
+    monkeypatch.setattr(toolkit, "remember_compiler_id", remember)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_110a", "sm_121a"])

@@ -192,7 +192,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
 
     def ask(zygote: Any, job: pool.Job, limits: Limits, *rest: Any) -> None:
         if job.function.rpartition(":")[2] in ("compile_unit", "link", "run"):
-            given.append(limits.postponed(0.0))
+            given.append(limits.after_waiting(0.0))
         original(zygote, job, limits, *rest)
 
     monkeypatch.setattr(pool, "_ask", ask)
@@ -272,15 +272,15 @@ def test_a_wait_for_a_slot_does_not_count(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_runs_share_a_limit_and_a_plain_number_is_for_each() -> None:
-    shared = Limits(100.0).counted()
+    shared = Limits(100.0).with_shared_deadline()
     assert isinstance(shared.timeout, TimeLimit)
-    assert shared.counted() is shared
+    assert shared.with_shared_deadline() is shared
     shared.timeout.until -= 60
-    left = shared.postponed(10.0)
+    left = shared.after_waiting(10.0)
     assert left is not None
     assert 40 < left <= 50
-    assert Limits(100.0).postponed(10.0) == 100.0
-    assert Limits().counted() == Limits()
+    assert Limits(100.0).after_waiting(10.0) == 100.0
+    assert Limits().with_shared_deadline() == Limits()
     assert miss.Limits is Limits
 
 

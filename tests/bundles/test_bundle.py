@@ -210,11 +210,16 @@ def test_with_a_toolkit_the_devices_own_is_compiled(bundled: Package, monkeypatc
 @pytest.mark.parametrize(
     ("change", "arch", "says"),
     [
-        pytest.param(lambda p: None, "sm_86", "has it for sm_80, sm_90a", id="architecture"),
-        pytest.param(edit_source, "sm_80", "has it with another source", id="source"),
+        pytest.param(
+            lambda p: None,
+            "sm_86",
+            "only has sm_80, sm_90a code for it; rebuild the bundle with sm_86",
+            id="architecture",
+        ),
+        pytest.param(edit_source, "sm_80", "built from different source", id="source"),
         pytest.param(edit_header, "sm_80", "common.cuh changed", id="header"),
-        pytest.param(change_options, "sm_80", "has it with other options", id="options"),
-        pytest.param(declare_another, "sm_80", "with other name expressions", id="names"),
+        pytest.param(change_options, "sm_80", "built with different options", id="options"),
+        pytest.param(declare_another, "sm_80", "with different name expressions", id="names"),
         pytest.param(lambda p: p.bundle.unlink(), "sm_80", "it is not there", id="no bundle"),
     ],
 )
@@ -239,14 +244,16 @@ def test_a_batch_names_what_a_bundle_lacks_once(bundled: Package, monkeypatch):
         rtcompile.compile_many([module.request.replace(arch="sm_86")], progress=False)
     said = str(caught.value)
     assert said.startswith("1 of 1 builds failed:\n[0] scale.cu (scale<float>")
-    assert [said.count(word) for word in ("scale.cu", "scale<float>", "sm_86")] == [1, 1, 1]
+    assert [
+        said.count(word) for word in ("scale.cu", "scale<float>", " for sm_86", "with sm_86")
+    ] == [1] * 4
 
 
 @pytest.mark.usefixtures("elsewhere")
 def test_without_a_toolkit_the_error_says_so_and_what_is_bundled(bundled: Package):
     with pytest.raises(
         ToolkitNotFound,
-        match=r"^scale.cu \(.*\) for sm_86 cannot be .*NVRTC is not here.* has it for sm_80, sm_90a",
+        match=r"^scale.cu \(.*\) for sm_86 cannot be .*NVRTC is not here.* only has sm_80, sm_90a code",
     ):
         bundled.load().module.compile("sm_86")
 

@@ -299,7 +299,7 @@ def test_a_store_that_ends_in_mid_run_costs_one_second_and_no_build(on, tmp_path
     [
         pytest.param({"RTCOMPILE_REMOTE": "ftp://h/x"}, "RTCOMPILE_REMOTE=ftp", id="scheme"),
         pytest.param({"RTCOMPILE_REMOTE": "redis://h:port/0"}, "RTCOMPILE_REMOTE=redis", id="port"),
-        pytest.param({"RTCOMPILE_REMOTE": "s3://"}, "which bucket", id="no bucket"),
+        pytest.param({"RTCOMPILE_REMOTE": "s3://"}, "no bucket in the address", id="no bucket"),
         pytest.param({"RTCOMPILE_REMOTE_KEY_FILE": ""}, "KEY_FILE is not", id="no key"),
         pytest.param({"RTCOMPILE_REMOTE_KEY_FILE": "/none/such"}, "No such file", id="key file"),
         pytest.param({"RTCOMPILE_REMOTE_MODE": "write"}, "RTCOMPILE_REMOTE_MODE", id="mode"),

@@ -22,7 +22,7 @@ SOURCE = 'extern "C" __global__ void k(float* x) { *x = 1; }'
 def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookup, "compute_capability", lambda: (9, 0))
     monkeypatch.setattr(lazy_code, "current_device", lambda: 0)
-    monkeypatch.setattr(plans, "_passed_over", set())
+    monkeypatch.setattr(plans, "_warned_ignored_arch", set())
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from rtcompile.store.folder import Folder
 from rtcompile.toolkit import programs as unpacking
 from rtcompile.toolkit import remembered, search
 from rtcompile.toolkit.model import Toolchain
-from rtcompile.toolkit.remembered import current, remember_build
+from rtcompile.toolkit.remembered import current, remember_compiler_id
 from tests.processes import forget_toolkit
 from tests.toolkits import Wheels, needs_host_compiler, program, write
 from tests.toolkits import bundle as fake_bundle
@@ -214,7 +214,7 @@ def test_another_path_to_the_same_programs_costs_no_search_and_no_build(environm
     program(folder / "g++", "12.2")
     monkeypatch.setenv("PATH", str(folder))
     current(environment.settings)
-    remember_build("nvcc", "its own word", environment.settings)
+    remember_compiler_id("nvcc", "its own word", environment.settings)
     searches = environment.searches
     for before in ("/proc/nowhere", str(environment.wheels.site.parent)):
         monkeypatch.setenv("PATH", f"{before}:{os.environ['PATH']}:/sbin")
@@ -289,7 +289,7 @@ def test_a_cache_in_memory_leaves_nothing_on_disk(environment):
 
 def test_a_compilers_own_word_on_its_build_is_kept_for_the_next_process(environment):
     current(environment.settings)
-    remember_build("nvrtc", "12.9.86 CL-36037853", environment.settings)
+    remember_compiler_id("nvrtc", "12.9.86 CL-36037853", environment.settings)
     assert current(environment.settings).require_nvrtc().build == "12.9.86 CL-36037853"
     assert environment.as_a_new_process().require_nvrtc().build == "12.9.86 CL-36037853"
     environment.nvrtc.write_text("another NVRTC")
@@ -302,7 +302,7 @@ def test_a_build_that_was_reported_while_another_thread_looks_is_kept(environmen
 
     def while_it_looks(path):
         monkeypatch.setattr(remembered, "signature", stamp)
-        remember_build("nvrtc", "its own word", environment.settings)
+        remember_compiler_id("nvrtc", "its own word", environment.settings)
         return stamp(path)
 
     monkeypatch.setattr(remembered, "signature", while_it_looks)

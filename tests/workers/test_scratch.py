@@ -245,13 +245,13 @@ def test_where_all_names_are_taken_the_error_says_so(parent: Path) -> None:
     (parent / HOME).touch()
     for number in range(2, 20):
         (parent / f"{HOME}-{number}").touch()
-    with pytest.raises(OSError, match=r"taken by others.*Set TMPDIR to a folder of your own"):
+    with pytest.raises(OSError, match=r"belong to other users.*Set TMPDIR to a folder of your own"):
         claim(parent)
 
 
 def test_a_folder_in_which_others_can_rename_is_not_used(parent: Path) -> None:
     parent.chmod(0o777)
-    with pytest.raises(OSError, match="others could exchange what is in it"):
+    with pytest.raises(OSError, match="others could replace its contents"):
         claim(parent)
     parent.chmod(0o1777)
     claim(parent)

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from rtcompile import InvalidRequest
 from rtcompile.store.shared import RemoteSettings, SharedStore
 
-# The variants of `rtcompile` that install what a module of this package imports.
-_VARIANTS = {"redis_store": "redis", "cloud_store": "cloud"}
+# The extra of `rtcompile` that installs what a module of this package imports.
+_EXTRAS = {"redis_store": "redis", "cloud_store": "cloud"}
 
 
 def in_folder(address: str, settings: RemoteSettings) -> SharedStore:
@@ -35,7 +35,7 @@ def in_cloud(address: str, settings: RemoteSettings) -> SharedStore:
     """Return the store of an ``s3://``, ``gs://``, ``az://`` or ``https://`` (WebDAV) address."""
     parts = urlsplit(address)
     if not parts.netloc:
-        raise InvalidRequest(f"which bucket? {parts.scheme}://NAME")
+        raise InvalidRequest(f"no bucket in the address; write {parts.scheme}://BUCKET/prefix")
     anonymous = settings.mode == "anonymous"
     store: SharedStore = _module("cloud_store").CloudStore(
         address, anonymous=anonymous, token=os.environ.get("RTCOMPILE_REMOTE_TOKEN", "")
@@ -48,5 +48,5 @@ def _module(name: str) -> Any:
         return import_module(f"{__package__}.{name}")
     except ModuleNotFoundError as missing:
         raise InvalidRequest(
-            f"the package {missing.name} is not installed; `pip install 'rtcompile[{_VARIANTS[name]}]'`"
+            f"the package {missing.name} is not installed; `pip install 'rtcompile[{_EXTRAS[name]}]'`"
         ) from None
