@@ -67,7 +67,7 @@ TRIALS := tests/trials
 trials: COUNTS := $(VENV)/trials.jsonl
 trials: $(VENV)/.made $(CUDA13)/.made
 	rm -f $(COUNTS)
-	RTCOMPILE_TRIALS=full RTCOMPILE_TRIALS_OUT=$(CURDIR)/$(COUNTS) RTCOMPILE_TEST_CUDA13=$(CURDIR)/$(CUDA13) \
+	RTCOMPILE_TEST_TRIALS=full RTCOMPILE_TEST_TRIALS_OUT=$(CURDIR)/$(COUNTS) RTCOMPILE_TEST_CUDA13=$(CURDIR)/$(CUDA13) \
 		$(BIN)/python -m pytest -n 2 --dist worksteal -o faulthandler_timeout=3600 $(TRIALS); \
 		status=$$?; $(BIN)/python -m tests.trials.table $(COUNTS) --save \
 		$(if $(filter tests/trials,$(TRIALS)),,--join) && exit $$status

@@ -82,11 +82,7 @@ VARIABLES = {
     "XDG_CACHE_HOME": "settings",
 }
 _NAMES = tuple(name.encode() for name in VARIABLES)
-_OTHERS = (
-    b"RTCOMPILE_RUN",
-    b"RTCOMPILE_TEST_",
-    b"RTCOMPILE_TRIALS",
-)  # of the command and the tests
+_OTHERS = (b"RTCOMPILE_RUN", b"RTCOMPILE_TEST_")  # of the command and the tests
 _known = {*_NAMES}  # and what was warned of
 _TOOLCHAIN = tuple(name for name, counts in VARIABLES.items() if counts == "toolchain")
 

@@ -1,7 +1,7 @@
 """What the trials found, for the table of `make trials`: each trial says what it did and how often it went wrong.
 
-``RTCOMPILE_TRIALS=full`` repeats each trial as often as the table says; an everyday run takes
-seconds. ``RTCOMPILE_TRIALS_OUT`` names the file that gets the counts, a line of JSON for each.
+``RTCOMPILE_TEST_TRIALS=full`` repeats each trial as often as the table says; an everyday run takes
+seconds. ``RTCOMPILE_TEST_TRIALS_OUT`` names the file that gets the counts, a line of JSON for each.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 # Read here, at import: a fixture takes the developer's settings away from each test.
-FULL = os.environ.get("RTCOMPILE_TRIALS") == "full"
-_OUT = os.environ.get("RTCOMPILE_TRIALS_OUT")
+FULL = os.environ.get("RTCOMPILE_TEST_TRIALS") == "full"
+_OUT = os.environ.get("RTCOMPILE_TEST_TRIALS_OUT")
 
 
 def times(everyday: T, full: T) -> T:

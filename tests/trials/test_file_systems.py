@@ -1,6 +1,6 @@
 """Temporary folders and caches as others have them: shared with a hostile user, full, without locks.
 
-``RTCOMPILE_TRIALS=full`` repeats each trial more often.
+``RTCOMPILE_TEST_TRIALS=full`` repeats each trial more often.
 """
 
 from __future__ import annotations

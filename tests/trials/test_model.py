@@ -36,7 +36,7 @@ def test_after_each_step_every_process_gets_what_a_fresh_build_gives(
 ) -> None:
     mounts = may_mount()
     if not WORLDS[file_system]:
-        pytest.skip("only RTCOMPILE_TRIALS=full tries it")
+        pytest.skip("only RTCOMPILE_TEST_TRIALS=full tries it")
     if file_system != "here" and not mounts:
         pytest.skip("may not mount a file system here")
     arguments = [str(tmp_path), file_system, str(SEED), str(WORLDS[file_system]), str(SHORT)]

@@ -1,6 +1,6 @@
 """Workers under attack and under limits: no wrong result, no hang, no orphan.
 
-``RTCOMPILE_TRIALS=full`` repeats the killings more often than the few times of an everyday run.
+``RTCOMPILE_TEST_TRIALS=full`` repeats the killings more often than the few times of an everyday run.
 """
 
 from __future__ import annotations
