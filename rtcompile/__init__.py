@@ -110,7 +110,7 @@ def __dir__() -> list[str]:
 
 
 def _is_from_import() -> bool:
-    """Say whether the caller is ``from rtcompile import X``, which would replace an AttributeError's message."""
+    """Return whether the caller is ``from rtcompile import X``, which would replace an AttributeError's message."""
     # The name of Python's function is undocumented; if it changes, the statement says "cannot import name".
     return sys._getframe(2).f_code.co_name == "_handle_fromlist"
 
@@ -124,7 +124,7 @@ _MAX_WAIT_SECONDS = 10.0
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Say whether a thread is inside an import of this package, or inside one that this package does."""
+    """Return whether a thread is inside an import of this package, or inside one that this package does."""
     # The names of `importlib`'s frames are undocumented; where they are others, a fork waits for nothing.
     inside = False
     while frame is not None:

@@ -182,7 +182,7 @@ def why(request: str | CompileRequest, **arguments: Any) -> str:
 
 
 def why_of(request: CompileRequest) -> tuple[str, Plan | None]:
-    """Return what `why` does, and the plan; None where a source of ``link=`` is not built."""
+    """Return what `why` does, and the plan; None if a source of ``link=`` is not built."""
     settings, store = opened()
     try:
         plan = planned.plan(request, settings, link_settings=settings.replace(jit=False))

@@ -15,15 +15,15 @@ class Diagnostic:
     message : str
         The message, without its location and its severity.
     file : str
-        The file as the compiler names it; empty where it names none.
+        The file as the compiler names it; empty if it names none.
     line, column : int
-        1-based; 0 where unknown. Columns count characters.
+        1-based; 0 if unknown. Columns count characters.
     code : str
-        The compiler's own number, ``"20014-D"``; empty where it gives none.
+        The compiler's own number, ``"20014-D"``; empty if it gives none.
     excerpt : str
         The source line and caret as the compiler printed them.
     hint : str
-        What to do about it in this build; empty where nothing is known.
+        What to do about it in this build; empty if nothing is known.
     notes : tuple of Diagnostic
         Notes, details and instantiation contexts that belong to this message, innermost first.
 
@@ -57,7 +57,7 @@ class Diagnostic:
 
 
 def location_of(diagnostic: Diagnostic) -> str:
-    """Return a message's location as ``"kernel.cu:3:9: "``; empty where it has none."""
+    """Return a message's location as ``"kernel.cu:3:9: "``; empty if it has none."""
     file = diagnostic.file
     if file == "__nv_name_map":  # NVRTC's name for the list of name expressions
         expression = diagnostic.excerpt.partition("nv_mangled_name ")[2].partition("\n")[0]

@@ -300,7 +300,7 @@ class BatchError(RtcompileError):
     errors : dict of int to RtcompileError
         Position in the batch to error.
     results : list of ObjectCode or None
-        In the batch's order; None where it failed.
+        In the batch's order; None if it failed.
     names : dict of int to str
         Position in the batch to a label of the failed build: the request's name, its name
         expressions and its architecture.

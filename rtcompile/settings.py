@@ -255,7 +255,7 @@ _OF_PACKAGES = ("/site-packages", "/dist-packages")
 
 
 def has_folder(parent: str, name: str) -> bool:
-    """Say whether there is such a folder, in a third of `os.path.isdir`'s time where there is none."""
+    """Return whether there is such a folder, in a third of `os.path.isdir`'s time where there is none."""
     return os.access(f"{parent or '.'}/{name}/.", os.F_OK)
 
 

@@ -73,7 +73,7 @@ def as_traceback(pieces: Iterable[Piece]) -> str:
 
 
 def in_notebook() -> bool:
-    """Say whether this is a Jupyter kernel, whose output is shown in a browser."""
+    """Return whether this is a Jupyter kernel, whose output is shown in a browser."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ == "ZMQInteractiveShell"
 
@@ -104,7 +104,7 @@ def printable(text: str) -> str:
 
 
 def takes_escapes(stream: IO[str] | None) -> bool:
-    """Say whether a stream, which may be None, closed or only writable, shows colours and overwrites a line."""
+    """Return whether a stream, which may be None, closed or only writable, shows colours and overwrites a line."""
     if getattr(stream, "isatty", None) is None or getattr(stream, "closed", False):
         return False
     assert stream is not None
@@ -112,7 +112,7 @@ def takes_escapes(stream: IO[str] | None) -> bool:
 
 
 def is_watched() -> bool:
-    """Say whether a line on stderr can be overwritten: in a terminal, or below a notebook's cell."""
+    """Return whether a line on stderr can be overwritten: in a terminal, or below a notebook's cell."""
     return takes_escapes(sys.stderr) or in_notebook()
 
 

@@ -35,9 +35,9 @@ _PROCESSES_PER_THREAD = 4
 
 _PLANNED_SECONDS = 1.0
 _MOST_TOGETHER = 16  # builds that a worker gets at once
-_TOGETHER_SECONDS = 0.15  # that these should take it
+_TOGETHER_SECONDS = 0.15  # that these builds should take in total
 _SLOW_FACTOR = (
-    10  # a worker that takes so many times the average for a build loses its other builds
+    10  # a worker that takes this many times the average for a build loses its other builds
 )
 
 
@@ -133,19 +133,19 @@ class Task:
         return prefix, request.options, request.arch, request.target, self.query.settings.pch
 
     def look(self) -> ObjectCode | None:
-        """Return the code; None where it has to be compiled."""
+        """Return the code; None if it has to be compiled."""
         self.query.begun = time.perf_counter()  # it may have waited for other builds of the batch
         found = pipeline.find(self.query)
         return planned.search(self.query) if found is None else found
 
     def build(self) -> ObjectCode:
-        """Return the code, which was not looked for."""
+        """Return the code without a lookup before."""
         return pipeline.build(self.query.request, self.query.settings)
 
 
 @dataclass
 class Build:
-    """A build of a batch that needs a compiler, or that was not looked for."""
+    """A build of a batch that needs a compiler, or that was not looked up."""
 
     future: BuildFuture
     task: Task
@@ -154,11 +154,11 @@ class Build:
 
     @cached_property
     def may_share(self) -> bool:
-        """Whether a worker may compile it with others."""
+        """Whether a worker may compile it together with others."""
         return self.was_looked_for and planned.may_share(self.task.query)
 
     def is_like(self, other: Build) -> bool:
-        """Say whether both differ in source and names alone, and one worker may compile them."""
+        """Return whether both differ in source and names alone, and one worker may compile them."""
         own, its = self.task.query, other.task.query
         if own.plan is None or its.plan is None:
             return False
@@ -188,7 +188,7 @@ class Batch:
         self.futures = [BuildFuture() for _ in tasks]
         builds = [Build(*each) for each in zip(self.futures, tasks, strict=True)]
         self._is_shared = any(task.query.settings.remote for task in tasks)
-        # Nodes and ranks that ask for the same begin at different places.
+        # Nodes and ranks that request the same builds begin at different ones.
         first = secrets.randbelow(len(tasks)) if self._is_shared else 0
         self._unseen = deque([*builds[first:], *builds[:first]])
         self._put_off: deque[Build] = deque()
@@ -265,7 +265,7 @@ class Batch:
         if len(builds) > 1:
             builds = self._do_together(builds)
         for build in builds:
-            # All that may fail is inside `_run`, which sets the future; else its reader would wait for ever.
+            # Whatever may fail is inside `_run`, which sets the future; otherwise its reader would wait forever.
             if build.future._run(partial(self._compiled, build)):
                 build.was_put_off = True
                 self._put_off.append(build)
@@ -288,7 +288,7 @@ class Batch:
             return None
 
     def _do_together(self, builds: Sequence[Build]) -> Sequence[Build]:
-        """Have one worker do builds; return the first that it did not, and let others do the rest."""
+        """Have one worker do builds; return the first one it left, and let others do the rest."""
         queries = [build.task.query for build in builds]
         futures = [build.future for build in builds]
         made = planned.compile_batch(queries, [future._cancellation for future in futures])

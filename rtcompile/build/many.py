@@ -208,7 +208,7 @@ def completed(futures: Iterable[Future[ObjectCode]]) -> Iterator[Future[ObjectCo
 
 
 def request_of(item: Any) -> CompileRequest | None:
-    """Return the build that an item of a batch stands for; None where it stands for none."""
+    """Return the build that an item of a batch stands for; None if it stands for none."""
     request = item
     if not isinstance(item, CompileRequest):
         request = getattr(getattr(item, "_build", None), "request", None)

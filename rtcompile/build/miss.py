@@ -466,7 +466,7 @@ def _unit(
 
 
 def _reads(plan: Plan) -> bool:
-    """Say whether the build reads files from its beginning on."""
+    """Return whether the build reads files from its beginning on."""
     return plan.backend == "nvcc" or not plan.key_inputs.reads_no_file()
 
 

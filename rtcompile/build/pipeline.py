@@ -62,7 +62,7 @@ def _use_bundles(query: Query) -> None:
 
 
 def is_cached(request: CompileRequest, settings: Settings) -> bool:
-    """Say whether a build would need no compiler: a bundle or the local cache has the code."""
+    """Return whether a build would need no compiler: a bundle or the local cache has the code."""
     query = query_of(request, settings)
     if in_levels(query, counts=False) is not None:
         return True
@@ -91,6 +91,6 @@ def start_compiler(settings: Settings) -> None:
 
 
 def is_found(query: Query) -> bool:
-    """Say whether a level has the code, or knows that it does not compile; no level keeps it."""
+    """Return whether a level has the code, or knows that it does not compile; no level keeps it."""
     _use_bundles(query)
     return any(find_in(query) is not None for _, find_in, _ in lookup.LEVELS) or query.failed

@@ -37,7 +37,7 @@ def build(query: Query) -> ObjectCode:
 
 
 def search(query: Query) -> ObjectCode | None:
-    """Return the code from the levels that need a plan; None where a compiler has to make it."""
+    """Return the code from the levels that need a plan; None if a compiler has to make it."""
     query.plan = None
     timeout = query.settings.timeout
     if timeout is not None and not isinstance(timeout, TimeLimit):
@@ -67,7 +67,7 @@ def _taken_or_compiled(query: Query, *, waits: bool) -> ObjectCode:
 
 
 def may_share(query: Query) -> bool:
-    """Say whether one worker may compile a build after others of the same options: it reads no file."""
+    """Return whether one worker may compile a build after others of the same options: it reads no file."""
     plan, settings = query.plan, query.settings
     if plan is None:
         return False
@@ -153,7 +153,7 @@ def compile_batch(
 
 
 def is_cached(query: Query) -> bool:
-    """Say whether a build that `lookup.find` does not have would need no compiler."""
+    """Return whether a build that `lookup.find` does not have would need no compiler."""
     settings = query.settings
     query.planner = partial(plan, link_settings=settings.replace(jit=False))
     try:

@@ -97,7 +97,7 @@ class Profile:
         The most expensive first.
     spared : float
         Milliseconds of the front end for the source's leading includes, which a precompiled header
-        would spare, less the time to load it; 0 where this NVRTC has none.
+        would spare, less the time to load it; 0 if this NVRTC has none.
     note : str
         Why there are no times of headers; ``""`` if there are.
     """

@@ -121,7 +121,7 @@ def _has_rich() -> bool:
 
 
 def _has_a_thread() -> bool:
-    """Say whether a thread can be started, as rich does for its bar; ``ulimit -u`` may forbid it."""
+    """Return whether a thread can be started, as rich does for its bar; ``ulimit -u`` may forbid it."""
     try:
         thread = threading.Thread(target=int)
         thread.start()

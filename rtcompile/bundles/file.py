@@ -63,7 +63,7 @@ class LeftOut(NamedTuple):
     names: str
 
     def is_row(self, row: Row) -> bool:
-        """Say whether a row is this build, in whatever folders it was compiled."""
+        """Return whether a row is this build, in whatever folders it was compiled."""
         own = (self.arch, self.source, self.options, self.names)
         return own == (str(row.arch), row.source, listed(row.options), listed(row.names))
 

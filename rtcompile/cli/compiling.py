@@ -125,7 +125,7 @@ def _builds(given: Namespace) -> list[_Job]:
 
 
 def _is_file(path: str | None) -> bool:
-    """Say whether -o names a file: by its ending, or because it is there."""
+    """Return whether -o names a file: by its ending, or because it is there."""
     if path is None or os.path.isdir(path) or path.endswith(os.sep):
         return False
     return os.path.isfile(path) or os.path.splitext(path)[1] in _EXTENSIONS.values()

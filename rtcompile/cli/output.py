@@ -86,7 +86,7 @@ def _spell(error: UnicodeError) -> tuple[str, int]:
 
 
 def reader_has_gone() -> bool:
-    """Say whether the reader of stdout or stderr has gone; if so, discard further output."""
+    """Return whether the reader of stdout or stderr has gone; if so, discard further output."""
     poll = select.poll()
     for stream in (1, 2):
         poll.register(stream, 0)
@@ -174,7 +174,7 @@ def error_fields(error: Exception) -> dict[str, Any]:
 
 
 def uses_color(given: Namespace, stream: IO[str]) -> bool:
-    """Say whether to use colours on `stream`."""
+    """Return whether to use colours on `stream`."""
     if given.color != "auto":
         return bool(given.color == "always")
     return styling.takes_escapes(stream) and not os.environ.get("NO_COLOR")

@@ -236,7 +236,7 @@ def job_of(
 
 
 def _is_minimal(unit: TranslationUnit, library: Library) -> bool:
-    """Say whether CUDA's declarations are left out, which saves a fifth of a small kernel."""
+    """Return whether CUDA's declarations are left out, which saves a fifth of a small kernel."""
     return library.version_pair >= _FIRST_COMPARED and sources.needs_no_declarations(
         unit.source, unit.flags, unit.target
     )
@@ -312,14 +312,14 @@ def _outcome(
 
 
 def _front_end(outcome: Compiled | CompileFailure, unit: TranslationUnit) -> float:
-    """Return the milliseconds that the front end took; 0 where it did not reach the user's own text."""
+    """Return the milliseconds that the front end took; 0 if it did not reach the user's own text."""
     if isinstance(outcome, Compiled):
         return outcome.milliseconds.get("front end", 0.0)
     return outcome.milliseconds if _is_own_mistake(outcome, unit) else 0.0
 
 
 def _trust_result(outcome: Compiled | CompileFailure, unit: TranslationUnit) -> bool:
-    """Say whether an outcome with a precompiled header is final: a result, or the user's own mistake."""
+    """Return whether an outcome with a precompiled header is final: a result, or the user's own mistake."""
     if isinstance(outcome, Compiled):
         return bool(outcome.notes)
     if outcome.kind in ("timeout", "memory", "start"):

@@ -60,7 +60,7 @@ siblings: contextvars.ContextVar[int] = contextvars.ContextVar("rtcompile_siblin
 
 
 def worth_making(builds: int, front_end: float, makings: int = 0, repeats: int = 1) -> bool:
-    """Say whether a prefix is worth a precompiled header: the one rule.
+    """Return whether a prefix is worth a precompiled header: the one rule.
 
     The seconds that the header saves must exceed the cost of making it, which reads the headers twice.
     Where a program was built again (`repeats`), it is being edited: it is assumed that as many builds
@@ -78,7 +78,7 @@ def worth_making(builds: int, front_end: float, makings: int = 0, repeats: int =
 
 
 def worth_waiting(builds: float, front_end: float) -> bool:
-    """Say whether so many builds, one after another, are done sooner if they wait for the header."""
+    """Return whether so many builds, one after another, are done sooner if they wait for the header."""
     return builds * _spared(front_end) > _START + front_end
 
 

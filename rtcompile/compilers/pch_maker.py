@@ -113,7 +113,7 @@ class Record(NamedTuple):
         )
 
     def write(self, path: str, search: Sequence[SearchDir]) -> bool:
-        """Write the record; False where the folder takes no files."""
+        """Write the record; False if the folder takes no files."""
         build = manifests.ManifestEntry("nvrtc", "", "", self.dependencies)
         key = os.path.basename(path)
         fields = [
@@ -172,7 +172,7 @@ def checksum(path: str) -> bytes:
 
 
 def changed_since(paths: Sequence[str], record: str) -> bool:
-    """Say whether a file is newer than the record: a header that is being edited is not precompiled."""
+    """Return whether a file is newer than the record: a header that is being edited is not precompiled."""
     try:
         then = os.stat(record).st_mtime_ns
         return any(os.stat(path).st_mtime_ns >= then for path in paths)

@@ -1,4 +1,4 @@
-"""What a result depends on in files, and whether they are unchanged: the only code that decides it.
+"""The files that a result depends on, and whether they are unchanged: only this module decides it.
 
 A `FileSet` has the headers that were read, the paths where nothing may appear, and those that must
 exist. A cache hit looks at the packed form directly: the stat signatures of CuTe's 392 headers take
@@ -48,7 +48,7 @@ _recently_validated: dict[tuple[bytes, ...], float] = {}
 # Folders' entries as `listing` gives them, with stat signatures that show every change.
 _listings: dict[str, Header] = {}
 
-# Headers that were read to compare them, which many builds share, by label, name and path.
+# Headers that were read to compare them, by label, name and path; many builds share them.
 _read: dict[tuple[str, str, str], Header] = {}
 
 
@@ -91,7 +91,7 @@ class FileSet:
 
     @classmethod
     def unpacked(cls, fields: Sequence[bytes]) -> FileSet:
-        """Return the set of `packed` fields; raise `ValueError` where they are none."""
+        """Return the set of `packed` fields; raise `ValueError` if they are invalid."""
         if len(fields) != PACKED_FIELDS or any(
             len(part[1]) != _STAT.size * part[0].count(b"\0")
             for part in (fields[_OWN], fields[_PROVIDED])
@@ -114,7 +114,7 @@ class FileSet:
         return not any(self._fields if self._values is None else self._values)
 
     def __eq__(self, other: object) -> bool:
-        """Say whether two sets state the same; times of recording do not count."""
+        """Return whether two sets are equal, apart from the times of recording."""
         if not isinstance(other, FileSet):
             return NotImplemented
         return self._restored() == other._restored() and self.uncacheable == other.uncacheable
@@ -127,7 +127,7 @@ class FileSet:
         return f"<FileSet: {headers} headers, {absent} absent, {present} present>"
 
     def replaced(self, **changes: Any) -> FileSet:
-        """Return a copy with other attributes."""
+        """Return a copy with some attributes replaced."""
         names = ("headers", "absent", "present", "include_results", "own_path")
         given = dict(zip(names, self._restored(), strict=True))
         given.update(newest_ns=self.newest_ns, uncacheable=self.uncacheable)
@@ -138,7 +138,7 @@ class FileSet:
     # --- checking ------------------------------------------------------------------------
 
     def is_unchanged(self, recent: bool = False) -> bool:
-        """Say by stat alone whether all is unchanged; `recent` trusts the toolkit's files for 1 s."""
+        """Return whether all is unchanged, by stat alone; `recent` trusts the toolkit's files for 1 s."""
         if not self.is_own_part_unchanged():
             return False
         provided = tuple(self._fields[_PROVIDED])
@@ -156,7 +156,7 @@ class FileSet:
         return True
 
     def is_own_part_unchanged(self) -> bool:
-        """Say by stat alone whether the user's own files are unchanged; unpacked, all are own."""
+        """Return whether the user's own files are unchanged, by stat alone; unpacked, all are own."""
         if self._fields:
             return _is_part_unchanged(*self._fields[_OWN])
         files = [(header.path, header[4:]) for header in self.headers]
@@ -220,13 +220,13 @@ class FileSet:
 
 
 def _is_part_unchanged(paths: bytes, stats: bytes, absent: bytes, present: bytes) -> bool:
-    """Say whether the files of one packed part are as recorded."""
+    """Return whether the files of one packed part are as recorded."""
     files = zip(paths.split(b"\0"), _STAT.iter_unpack(stats), strict=False)
     return _is_unchanged(files, absent.split(b"\0")[:-1], present.split(b"\0")[:-1])
 
 
 def _is_unchanged(files: Any, absent: Sequence[Any], present: Sequence[Any]) -> bool:
-    """Say whether files have the stats that were recorded, and whether the other paths exist or not."""
+    """Return whether files have the stats that were recorded, and whether the other paths exist or not."""
     os_stat = os.stat
     try:
         for path, (size, mtime_ns, ctime_ns, inode) in files:
@@ -246,7 +246,7 @@ def _is_unchanged(files: Any, absent: Sequence[Any], present: Sequence[Any]) -> 
 
 
 def _is_present(path: str | bytes) -> bool:
-    """Say whether a path exists, as a folder where it ends in ``/.`` and as no folder elsewhere."""
+    """Return whether a path exists, as a folder if it ends in ``/.`` and as anything else otherwise."""
     if path[-2:] in (_FOLDER, b"/."):
         return os.access(path, os.F_OK)
     text = path if isinstance(path, str) else os.fsdecode(path)
@@ -338,7 +338,7 @@ def volatile(paths: Iterable[str]) -> str:
 
 
 def _is_volatile(folder: str, links: int = 40) -> bool:
-    """Say whether a folder, or what a link on the way to it leads to, is in one of `_VOLATILE`."""
+    """Return whether a folder, or what a link on the way to it leads to, is in one of `_VOLATILE`."""
     folder = f"/{os.path.normpath(folder).lstrip('/')}"
     if f"{folder}/".startswith(_VOLATILE):
         return True
@@ -347,7 +347,7 @@ def _is_volatile(folder: str, links: int = 40) -> bool:
         above, at = at, f"{at}/{part}"
         try:
             target = os.path.join(f"{above}/", os.readlink(at))
-        except OSError:  # no link
+        except OSError:  # not a link
             continue
         return links == 0 or _is_volatile(target + folder[len(at) :], links - 1)
     return False

@@ -150,7 +150,7 @@ def result_of_all(path: str) -> str:
 
 
 def gives_results(headers: Texts, before: Iterable[str]) -> bool:
-    """Say whether a build with these headers would get the same results, as far as they are of texts."""
+    """Return whether a build with these headers would get the same results, as far as they are of texts."""
     texts = dict(headers)
     for answer in before:
         if answer.startswith(_RESULT):

@@ -96,7 +96,7 @@ def judge_folder(path: str, status: os.stat_result, *, private: bool = True) -> 
 
 
 def can_be_swapped(path: str) -> bool:
-    """Say whether other users could replace a folder on a path, so that only descriptors are safe."""
+    """Return whether other users could replace a folder on a path, so that only descriptors are safe."""
     trusted = {0, os.geteuid()}
     try:
         with open("/proc/self/uid_map", "rb") as file:
@@ -125,7 +125,7 @@ _UNMAPPED = 65534
 
 
 def _is_open_to_others(status: os.stat_result, *, above: bool) -> bool:
-    """Say whether others may rename what is in a folder; one `above` may be open to the user's own group."""
+    """Return whether others may rename what is in a folder; one `above` may be open to the user's own group."""
     mode = status.st_mode
     if stat.S_ISLNK(mode) or mode & stat.S_ISVTX or not mode & _OTHERS_MAY_WRITE:
         return False
@@ -334,7 +334,7 @@ def unseal(kind: str, key: str, data: bytes) -> list[bytes] | None:
 
 
 def is_of_another_version(kind: str, data: bytes) -> bool:
-    """Say whether a version of rtcompile with another schema wrote a file of this kind."""
+    """Return whether a version of rtcompile with another schema wrote a file of this kind."""
     start = f"rtcompile {kind} ".encode()
     schema = data[len(start) : 32].rstrip(b"\0")
     return (

@@ -37,7 +37,7 @@ class Files:
             self._signatures[path] = None if edited_meanwhile else now
 
     def changed(self) -> bool:
-        """Say whether a file was changed, removed or created."""
+        """Return whether a file was changed, removed or created."""
         return any(_signature(path) != before for path, before in self._signatures.items())
 
     def wait(self) -> None:

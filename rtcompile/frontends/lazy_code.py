@@ -126,7 +126,7 @@ class LazyCode:
             self._folder = _working_directory()
 
     def is_valid(self) -> bool:
-        """Say whether nothing has changed, so another kernel of the same arguments may share this."""
+        """Return whether nothing has changed, so another kernel of the same arguments may share this."""
         here = environments.current()
         if not self._is_shared or self._made_in not in (None, here):
             return False
@@ -226,7 +226,7 @@ class LazyCode:
         return self._request, self.settings
 
     def is_cached(self) -> bool:
-        """Say whether the code for the current device needs no build: it is loaded, cached or bundled."""
+        """Return whether the code for the current device needs no build: it is loaded, cached or bundled."""
         request = self.request
         if request is None:
             return bool(self.modules) or os.access(str(self.path), os.R_OK)

@@ -86,7 +86,7 @@ class Built:
 
     @public
     def is_cached(self) -> bool:
-        """Say whether using it would compile nothing: its code is loaded, cached, or in a bundle.
+        """Return whether using it would compile nothing: its code is loaded, cached, or in a bundle.
 
         Asks for the current device, or for `arch`. Compiles nothing and writes nothing.
 

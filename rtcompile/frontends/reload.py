@@ -190,7 +190,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _capturing(code: LazyCode) -> bool:
-    """Say whether CuPy's current stream is being captured: nothing may be loaded then."""
+    """Return whether CuPy's current stream is being captured: nothing may be loaded then."""
     if not code.modules:
         return False
     stream = cupy.cuda.get_current_stream()

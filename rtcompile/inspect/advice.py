@@ -261,7 +261,7 @@ def _of(
 
 
 def _is_dynamic(source: str) -> bool:
-    """Say whether a source declares shared memory whose size is given at launch."""
+    """Return whether a source declares shared memory whose size is given at launch."""
     return any(
         cxx.has_word(declaration, ("extern",)) and cxx.has_word(declaration, ("__shared__",))
         for declaration in re.split("[;{}]", cxx.blanked(source))

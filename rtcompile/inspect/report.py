@@ -93,7 +93,7 @@ class Occupancy:
     block : int
         Threads in a block.
     blocks : int
-        Blocks on one multiprocessor; 0 where not one fits.
+        Blocks on one multiprocessor; 0 if not one fits.
     share : float
         Resident warps divided by the maximum.
     limited_by : tuple of str

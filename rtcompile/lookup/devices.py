@@ -17,7 +17,7 @@ _HIDDEN = ("", "-1", "NoDevFiles")  # values of CUDA_VISIBLE_DEVICES
 
 
 def capability() -> tuple[int, int] | None:
-    """Return the one compute capability of all devices; None where they differ, or are not known."""
+    """Return the one compute capability of all devices; None if they differ, or are not known."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") in _HIDDEN:
         return None
     found = _of_driver() or _of_nvml()

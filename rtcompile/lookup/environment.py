@@ -174,7 +174,7 @@ class Environment:
         return self._settings
 
     def is_current(self) -> bool:
-        """Say whether variables, ``sys.path`` and, where it counts, the working directory are the same."""
+        """Return whether variables, ``sys.path`` and, where it counts, the working directory are the same."""
         everything = getattr(os.environ, "_data", None) or _all_variables()
         return (
             # All variables at once take a quarter of a microsecond; those that count are compared

@@ -170,7 +170,7 @@ class Query:
     `identity` is everything that can change the result, besides files and the environment; None if
     planning is needed to know it. The levels that need a plan make it on first need, as `plan`; a batch has a
     `planner`, which plans similar requests once.
-    `capability` is None where the request names its architecture, or there is no device. With
+    `capability` is None if the request names its architecture, or there is no device. With
     `recent`, the toolkit's headers that were found unchanged within the last second count as
     unchanged: CuPy's own kernels follow one another and share a hundred headers. `failed` says whether
     the index states that the last build failed; the negative cache then has its error. Nobody is
@@ -239,7 +239,7 @@ class Query:
 
 
 def depends_on_directory(request: CompileRequest) -> bool:
-    """Say whether an option may name a path that is relative to the working directory."""
+    """Return whether an option may name a path that is relative to the working directory."""
     known = request._memo.get("directory")
     if known is None:
         # One string may hold several options: "-DN=1 -I include".

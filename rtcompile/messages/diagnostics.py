@@ -257,7 +257,7 @@ def _frame(line: str, file: str) -> Diagnostic:
 
 
 def is_frame(note: Diagnostic) -> bool:
-    """Say whether a note tells how the compiler came to an error, and not what is wrong."""
+    """Return whether a note tells how the compiler came to an error, and not what is wrong."""
     return note.message.startswith(("instantiation", "included from", "[ ", "In ", "At "))
 
 
@@ -294,7 +294,7 @@ def _unparsed(loose: Sequence[str]) -> tuple[Diagnostic, ...]:
 
 
 def line_in_source(diagnostic: Diagnostic, source: str, name: str) -> int:
-    """Return the line of a source that a message is about, from 1; 0 where there is none."""
+    """Return the line of a source that a message is about, from 1; 0 if there is none."""
     # ``#line`` may give several lines one number: the text that the compiler printed chooses, else the last.
     if diagnostic.line <= 0:
         return 0

@@ -1,7 +1,7 @@
 """The facts about one build that a message's templates may mention, and the header of each standard name.
 
 Each function takes the match of a message's pattern and the `BuildContext`. It returns the values for
-the templates, or None where the explanation does not apply to this build.
+the templates, or None if the explanation does not apply to this build.
 """
 
 from __future__ import annotations

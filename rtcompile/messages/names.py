@@ -1,7 +1,7 @@
 """Which name was meant: what another library's is called here, where a name is declared, or the nearest one.
 
 Each function takes the match of a message's pattern and the `BuildContext`. It returns the values for
-the templates of ``catalogue.ini``, or None where the explanation does not apply.
+the templates of ``catalogue.ini``, or None if the explanation does not apply.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def host_header(match: Match, _: BuildContext) -> Values:
 
 
 def header_elsewhere(match: Match, _: BuildContext) -> Values | None:
-    """Say which project a missing header belongs to, and what to do without it."""
+    """Return which project a missing header belongs to, and what to do without it."""
     header = match["header"]
     rows = (text for name, text in _TABLES["headers"].items() if fnmatchcase(header, name))
     about = next(rows, None)
@@ -81,7 +81,7 @@ def header_elsewhere(match: Match, _: BuildContext) -> Values | None:
 
 
 def declared_further(match: Match, context: BuildContext) -> Values | None:
-    """Say where the source declares the name, if not where the error looks for it."""
+    """Return where the source declares the name, if not where the error looks for it."""
     word, line = match["identifier"], context.line
     whole = _qualified(word, context.source)
     if whole and whole != word:
@@ -118,7 +118,7 @@ def nearest(match: Match, context: BuildContext) -> Values | None:
 
 
 def undeclared(match: Match, context: BuildContext) -> Values:
-    """Say what an unknown name is there: the type of a kernel's parameter, or any other."""
+    """Return what an unknown name is there: the type of a kernel's parameter, or any other."""
     word, before = match["identifier"], _excerpt(context)[: max(0, context.column - 1)]
     if re.search(r"__(?:global|device)__[^(]*\([^)]*$", before):
         return {
@@ -165,7 +165,7 @@ def option(match: Match, _: BuildContext) -> Values | None:
 
 
 def expression(match: Match, context: BuildContext) -> Values:
-    """Say what is wrong with a name expression, and how it would be right."""
+    """Return what is wrong with a name expression, and how it would be right."""
     found = re.search(r"nv_mangled_name (?P<text>[^\n]+)", match.string)
     said = re.search(r'Input name expression was: \\?"([^"\n]+)', match.string)
     given = (found["text"] if found else said[1] if said else "").strip()
@@ -266,7 +266,7 @@ def half(match: Match, _: BuildContext) -> Values:
 
 
 def mismatch(match: Match, _: BuildContext) -> Values:
-    """Say in what two types differ that C++ does not convert."""
+    """Return in what two types differ that C++ does not convert."""
     given, wanted = match["given"], match["wanted"]
     if given.replace("const ", "") == wanted.replace("const ", ""):
         step = "Declare the parameter const, if it only reads; else take const off what is given"
@@ -317,7 +317,7 @@ def _excerpt(context: BuildContext) -> str:
 
 
 def _in_source(context: BuildContext) -> bool:
-    """Say whether the message's line is the source's: no header's, and not renumbered."""
+    """Return whether the message's line is the source's: no header's, and not renumbered."""
     text = context.source.split("\n")[context.line - 1 : context.line] if context.line else []
     return [each.strip() for each in text] == [_excerpt(context).strip()]
 

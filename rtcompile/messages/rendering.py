@@ -118,7 +118,7 @@ _PART_OF_CALL = re.compile(
 
 
 def _follows(other: Diagnostic, first: Diagnostic) -> bool:
-    """Say whether an error without a hint follows from the first one, and need not be shown."""
+    """Return whether an error without a hint follows from the first one, and need not be shown."""
     if CONSEQUENCES.match(other.message) or (other.message == first.message and not other.hint):
         return True
     if first.message.startswith("calling a ") and _PART_OF_CALL.match(other.message):

@@ -133,7 +133,7 @@ def check(arch: Arch, target: str, nvrtc: Version) -> None:
 
 
 def runs_on(arch: Arch, target: str, capability: Capability) -> bool:
-    """Say whether code of `arch` can run on a device; PTX and LTO-IR are compiled further for it."""
+    """Return whether code of `arch` can run on a device; PTX and LTO-IR are compiled further for it."""
     # Of integrated and discrete GPUs of one generation NVIDIA promises nothing: True, and the driver decides.
     own = (arch.major, arch.minor)
     if own == capability:

@@ -228,7 +228,7 @@ class Text:
         return end + 1 if end == quote(at) < len(self.text) else end
 
     def _separates(self, start: int) -> bool:
-        """Say whether an apostrophe stands between the digits of a number: 1'000."""
+        """Return whether an apostrophe stands between the digits of a number: 1'000."""
         text = self.text
         if text[start + 1 : start + 2] not in _WORD:
             return False
@@ -357,7 +357,7 @@ def renumbered(source: str) -> Iterator[tuple[int, int, str]]:
 
 
 def has_word(text: str, words: Iterable[str]) -> bool:
-    """Say whether one of the words stands in a text as a whole word."""
+    """Return whether one of the words stands in a text as a whole word."""
     for word in words:
         at = text.find(word)
         while at >= 0:

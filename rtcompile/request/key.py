@@ -136,7 +136,7 @@ class KeyInputs:
         )
 
     def reads_no_file(self) -> bool:
-        """Say whether NVRTC reads no file besides the source: `sources.reads_no_file`."""
+        """Return whether NVRTC reads no file besides the source: `sources.reads_no_file`."""
         quiet = self._common.get("options read no file")
         if quiet is None:
             quiet = not self.pre_includes and sources.reads_no_file("", self._as_flags())
@@ -144,14 +144,14 @@ class KeyInputs:
         return quiet and sources.reads_no_file(self.source, ())
 
     def is_forgotten(self) -> bool:
-        """Say whether the options have no effect on NVRTC's next compile: `sources.is_forgotten`."""
+        """Return whether the options have no effect on NVRTC's next compile: `sources.is_forgotten`."""
         return sources.is_forgotten(self._as_flags())
 
     def _as_flags(self) -> tuple[str, ...]:
         return tuple(f"-{label}={value}" for label, value in self.options)
 
     def serves(self, backend: str, compiler: str) -> bool:
-        """Say whether an object of this compiler may be used; where there is no NVCC, any NVCC's."""
+        """Return whether an object of this compiler may be used; where there is no NVCC, any NVCC's."""
         if self.backend not in ("auto", backend):
             return False
         own = self.compilers.get(backend)
@@ -160,7 +160,7 @@ class KeyInputs:
         return compiler in (own, linked_by(own, self.linker))
 
     def gets_same_texts(self, dependencies: FileSet) -> bool:
-        """Say whether the headers given as texts that a build depends on are the same here."""
+        """Return whether the headers given as texts that a build depends on are the same here."""
         return memory_headers.gives_results(self.texts, dependencies.include_results)
 
     def linked(self, backend: str) -> KeyInputs:
@@ -282,7 +282,7 @@ def _reason_against_options(options: tuple[tuple[str, str], ...]) -> str:
 
 
 def may_travel(inputs: KeyInputs) -> bool:
-    """Say whether another machine's build may be used, as far as is known before any build."""
+    """Return whether another machine's build may be used, as far as is known before any build."""
     return not reason_against(inputs) and not _names_its_path(inputs)
 
 
@@ -294,7 +294,7 @@ def _names_its_path(inputs: KeyInputs) -> bool:
 def path_bound(
     inputs: KeyInputs, obj: ObjectCode, dependencies: FileSet, *, same_system: bool = False
 ) -> bool:
-    """Say whether a path got into the code; the host compiler's are the same on the `same_system`."""
+    """Return whether a path got into the code; the host compiler's are the same on the `same_system`."""
     # Of the user's files a mention of ``__FILE__`` is enough, as the program may compute with it. In toolkit headers
     # it is in assertions, where the path is visible in the code, though not in LTO-IR, which is compressed.
     if _names_its_path(inputs):
@@ -316,7 +316,7 @@ def _path_fields(search: tuple[SearchDir, ...], beside: str) -> tuple[bytes, ...
 
 @functools.lru_cache(maxsize=16)  # a batch's variants have the same dependencies
 def portable(dependencies: FileSet, search: tuple[SearchDir, ...], beside: str = "") -> bool:
-    """Say whether every file that was looked at lies in the search path, or in the host compiler's folders."""
+    """Return whether every file that was looked at lies in the search path, or in the host compiler's folders."""
     paths = [header.path for header in dependencies.headers]
     paths += [*dependencies.absent, *dependencies.present]
     split_path = relative_to(search)
@@ -328,7 +328,7 @@ def portable(dependencies: FileSet, search: tuple[SearchDir, ...], beside: str =
 
 
 def is_portable(inputs: KeyInputs, obj: ObjectCode, dependencies: FileSet) -> bool:
-    """Say whether another machine, or other folders on this one, may use a build."""
+    """Return whether another machine, or other folders on this one, may use a build."""
     if path_bound(inputs, obj, dependencies, same_system=True):
         return False
     return dependencies.is_empty or portable(

@@ -123,7 +123,7 @@ class BuildInfo(Value):
 
 
 def files_of(build: BuildInfo) -> FileSet | None:
-    """Return the files that a build depends on; None where they were not recorded."""
+    """Return the files that a build depends on; None if they were not recorded."""
     return build._files
 
 

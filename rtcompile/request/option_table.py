@@ -215,7 +215,7 @@ DROPPED_EVERYWHERE = frozenset(s.name for s in SPECS if s.nvrtc is None and not 
 
 
 def dropped(flags: Iterable[tuple[str, str]], backend: str) -> tuple[str, ...]:
-    """Say which flags `backend` ("nvrtc" or "nvcc") is not given, and why."""
+    """Return which flags `backend` ("nvrtc" or "nvcc") is not given, and why."""
     notes = []
     for name, _ in flags:
         spec = BY_NAME[name]

@@ -179,7 +179,7 @@ def _architecture(given: str) -> tuple[Arch, bool]:
 
 
 def names_architecture(request: CompileRequest) -> bool:
-    """Say whether an option may name an architecture."""
+    """Return whether an option may name an architecture."""
     return any("arch" in option or "code" in option for option in request.options)
 
 

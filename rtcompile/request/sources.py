@@ -169,7 +169,7 @@ _FORGOTTEN = frozenset(
 
 
 def reads_no_file(source: str, options: Sequence[str]) -> bool:
-    """Say whether a build reads no file besides its source, as far as its text may be read."""
+    """Return whether a build reads no file besides its source, as far as its text may be read."""
     if len(source) > cxx.MOST_READ:
         return False
     may_read = any(_may_read(reading.text.lower()) for reading in cxx.readings(source))
@@ -208,7 +208,7 @@ def _read_no_file(options: tuple[str, ...]) -> bool:
 
 
 def needs_no_declarations(source: str, options: Sequence[str], target: str) -> bool:
-    """Say whether ``--minimal`` surely changes no code; where wrong, NVRTC refuses and runs again."""
+    """Return whether ``--minimal`` surely changes no code; where wrong, NVRTC refuses and runs again."""
     return (
         target == "cubin"
         and reads_no_file(source, options)
@@ -234,7 +234,7 @@ def _may_need_declarations(source: str) -> bool:
 
 
 def _is_declared(text: str, stem: str) -> bool:
-    """Say whether a word begins with a stem, behind underscores, that is not one of the compiler's own."""
+    """Return whether a word begins with a stem, behind underscores, that is not one of the compiler's own."""
     for end in cxx.words_with(text, stem):
         if stem == "cu":
             found = text[end : end + 1] in _UPPER
@@ -249,7 +249,7 @@ def _is_declared(text: str, stem: str) -> bool:
 
 @functools.lru_cache(maxsize=16)
 def is_forgotten(options: tuple[str, ...]) -> bool:
-    """Say whether none of the options has an effect on what NVRTC compiles next in the same process."""
+    """Return whether none of the options has an effect on what NVRTC compiles next in the same process."""
     return all(
         option.startswith(("-D", "-U", "-I")) or option.lstrip("-").partition("=")[0] in _FORGOTTEN
         for option in options

@@ -39,7 +39,7 @@ class Key(Protocol):
         """Return the signature of `data`."""
 
     def verifies(self, data: bytes, signature: bytes) -> bool:
-        """Say whether this key made the signature."""
+        """Return whether this key made the signature."""
 
 
 class _Unsigned:

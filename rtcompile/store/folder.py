@@ -230,7 +230,7 @@ class Folder:
     # --- as a whole ----------------------------------------------------------------------
 
     def check(self) -> bool:
-        """Say whether the directory can be read; raise UntrustedError if others may change it."""
+        """Return whether the directory can be read; raise UntrustedError if others may change it."""
         try:
             top = sealed.open_folder(self.path, private=False)
         except UntrustedError:
@@ -328,7 +328,7 @@ def _write_hits() -> None:
 
 
 def _lock(descriptor: int, *, exclusive: bool) -> bool:
-    """Say whether the journal could be locked; True where the file system has no locks."""
+    """Return whether the journal could be locked; True if the file system has no locks."""
     import fcntl
 
     try:

@@ -1,4 +1,4 @@
-"""One build in the whole cluster: who holds a signed lease builds, and the others wait for the result.
+"""One build in the whole cluster: the node that holds a signed lease builds, and the others wait.
 
 Who waits believes a lease for as long as it sees it renewed, by its own clock: a lease that is forged,
 stuck, or whose holder is gone costs ten seconds at most, and a process that met two of them waits for
@@ -31,13 +31,15 @@ if TYPE_CHECKING:
 LEASE_SECONDS = 10.0  # after which a store may forget a lease that was not renewed
 _RENEW_SECONDS = 2.5
 _MOST_HELD_SECONDS = 300.0  # then a lease ends, whatever its holder does
-# How long a lease is believed that is not seen to be renewed: at first, after one that was not, after two.
+# Seconds for which an unrenewed lease is trusted: at first, after one lease that expired so, after two.
 _BELIEVED_SECONDS = (10.0, 4.0, 0.0)
 _DEAD_SECONDS = 60.0  # since the last renewal by the nodes' clocks, which may differ
 _REPORTED_SECONDS = 2.0
 _MOST_TAKEOVERS = 4
 _LEAST_PAUSE, _MOST_PAUSE = 0.02, 0.5
-_PART_PAUSED = 0.05  # of a wait so far, until the next question: what waiting may take longer by
+_PART_PAUSED = (
+    0.05  # a waiting node pauses for this part of its wait so far, which bounds the delay
+)
 
 _T = TypeVar("_T")
 
@@ -72,16 +74,16 @@ class Lease:
 
     @property
     def age(self) -> float:
-        """The seconds since the process began to ask for it."""
+        """The seconds since the process first requested it."""
         return time.monotonic() - self._made_at
 
     def written(self, *, is_abandoned: bool) -> bytes:
-        """Return the lease as it is kept, as of now."""
+        """Return the bytes to store for the lease now."""
         fields = {**self._fields, "renewed": time.time(), "abandoned": is_abandoned}
         return self._envelope.seal("lease", self.key, json.dumps(fields).encode())
 
     def start(self) -> Lease:
-        """Renew it from now on, and have it given back if this process ends without a word."""
+        """Renew it from now on, and have it given back if this process ends unexpectedly."""
         if self._helper is not None:
             self._helper.hold(self.place, self._fields["token"])
         threading.Thread(target=self._renew, name="rtcompile-lease", daemon=True).start()
@@ -95,20 +97,20 @@ class Lease:
                     self._replace(self.written(is_abandoned=False))
 
     def end(self, shared: bool) -> None:
-        """Give it back; unless the build is `shared`, all who wait build at once, not one by one."""
+        """Give it back; unless the build is `shared`, all waiting processes build at once, not one by one."""
         with self._guard:
             if self._ended.is_set():
                 return
             self._ended.set()
-            # In a store that does not answer it ends by itself; one that is full removes, but keeps nothing.
+            # In a store that does not answer, the lease expires by itself; a full store can delete but not write.
             if shared or not self._replace(self.written(is_abandoned=True)):
                 self._replace(None)
             if self._helper is not None:
                 self._helper.release(self.place, self._fields["token"])
 
     def _replace(self, data: bytes | None) -> bool:
-        """Put other data in the lease's place, while no build waits; say whether it is there."""
-        # Where warnings are errors, this one has no caller to reach.
+        """Put other data in the lease's place, while no build waits; return whether it was written."""
+        # If warnings are errors, this thread has no caller that could catch one.
         with suppress(RtcompileWarning):
             given = (self.place, self.data, data, LEASE_SECONDS)
             if self.tier.ask("replace", *given, waiting=False):
@@ -125,7 +127,7 @@ class _Sight:
         self._held, self._since = b"", self._begin
         self._fields: dict[str, Any] = {}
         self._is_reported = False
-        self.is_over = False  # whether there is nobody to wait for, and no lease to be had
+        self.is_over = False  # whether there is nobody to wait for, and no lease can be obtained
 
     @property
     def waited(self) -> float:
@@ -134,17 +136,17 @@ class _Sight:
 
     @property
     def unchanged(self) -> float:
-        """The seconds since the lease was first seen as it is."""
+        """The seconds since the lease was last seen to change."""
         return self._now() - self._since
 
     def see(self, held: bytes, fields: dict[str, Any]) -> None:
-        """Note what the lease is now."""
+        """Record the lease's current state."""
         self._fields = fields
         if held != self._held:
             self._held, self._since = held, self._now()
 
     def report(self) -> None:
-        """Say once who is waited for, if that takes long."""
+        """Log once who is waited for, if that takes long."""
         if self.waited >= _REPORTED_SECONDS and not self._is_reported:
             self._is_reported = True
             who, what = self._fields["holder"], self._fields["program"]
@@ -191,7 +193,7 @@ class Waiting:
                 if not waits:
                     raise Busy
                 sight.report()
-                # The random factor spreads the questions of many waiting nodes; the pause grows
+                # The random factor spreads the requests of many waiting nodes; the pause grows
                 # with time.
                 self._clock.sleep(pause * random.uniform(0.75, 1.25))  # noqa: S311
                 tier.this_thread.waited = tier.waited_here() + pause
@@ -201,7 +203,7 @@ class Waiting:
         return lease.start()
 
     def _taken(self, tier: Tier, lease: Lease, sight: _Sight) -> bool:
-        """Take a lease that is free, or that is not to be believed; note in `sight` who has it."""
+        """Take a lease that is free or no longer trusted; record in `sight` who has it."""
         for _ in range(_MOST_TAKEOVERS):
             created = tier.ask("create", lease.place, lease.data, LEASE_SECONDS)
             if created:
@@ -224,7 +226,7 @@ class Waiting:
         return False
 
     def _opened(self, key: str, held: bytes) -> dict[str, Any]:
-        """Return what a lease says; nothing if none of the team wrote it."""
+        """Return a lease's fields; none unless its signature is valid."""
         for signer in self._envelope.keys:
             with suppress(BadEntryError, ValueError):
                 fields = json.loads(self._envelope.open("lease", key, held, signer))
@@ -233,7 +235,7 @@ class Waiting:
         return {}
 
     def _believed(self, fields: dict[str, Any]) -> float:
-        """Return for how many seconds a lease is believed since it was last seen to change."""
+        """Return for how many seconds a lease is trusted after it was last seen to change."""
         if not fields or time.time() - fields["renewed"] > _DEAD_SECONDS:
             return 0.0
         return _BELIEVED_SECONDS[min(self.stalls, len(_BELIEVED_SECONDS) - 1)]
@@ -260,9 +262,9 @@ def of_levels(tiers: list[Tier], take: Callable[[Tier], _T | Lease | None]) -> _
 
 
 def ending(lease: Lease | None) -> Callable[[bool], None]:
-    """Return what gives a lease back, if there is one."""
+    """Return the function that gives a lease back, if there is one."""
     return nothing if lease is None else lease.end
 
 
 def nothing(shared: bool) -> None:
-    """Do nothing, where there is no lease to give back."""
+    """Do nothing, because there is no lease to give back."""

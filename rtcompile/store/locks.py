@@ -77,7 +77,7 @@ _MOST_TRIED_SECONDS = 1.0
 
 
 def _locks_work(folder: str) -> bool:
-    """Say whether locks work in a folder, by trying one for a second; warn once if they do not."""
+    """Return whether locks work in a folder, by trying one for a second; warn once if they do not."""
     try:
         device = os.stat(folder).st_dev
     except OSError:
@@ -277,5 +277,5 @@ class SingleFlight:
 
 
 def would_fail_again(error: BaseException) -> bool:
-    """Say whether a build that failed so is refused in every thread: its source is not compiled again."""
+    """Return whether a build that failed so is refused in every thread: its source is not compiled again."""
     return isinstance(error, CompileError) and not isinstance(error, CompilerCrashed)

@@ -108,12 +108,12 @@ def one_by_one(key: str, data: bytes) -> dict[str, bytes]:
 
 
 def is_full(key: str, data: bytes) -> bool:
-    """Say whether a portable manifest takes no more builds."""
+    """Return whether a portable manifest takes no more builds."""
     return len(_groups(key, data)) >= MOST_BUILDS
 
 
 def has_files_of(key: str, data: bytes, other: bytes) -> bool:
-    """Say whether a manifest has a build of the same files as the other's, whatever their contents."""
+    """Return whether a manifest has a build of the same files as the other's, whatever their contents."""
     files = [_files(group) for group in _groups(key, data).values()]
     return all(_files(group) in files for group in _groups(key, other).values())
 

@@ -65,7 +65,7 @@ def add(folder: Folder, more: Mapping[str, Counts]) -> None:
 
 
 def is_first(folder: Folder, what: str) -> bool:
-    """Say whether no process of this machine has begun something within the hour; note that this one has."""
+    """Return whether no process of this machine has begun something within the hour; note that this one has."""
     name = f"begun-{content_digest(what.encode())[:16]}"
     folder.prepare()
     with folder.opened(_PLACE[0]) as descriptor:

@@ -232,7 +232,7 @@ class Store:
         return True
 
     def changed_meanwhile(self, inputs: KeyInputs, dependencies: FileSet) -> bool:
-        """Say whether a file changed since the build that is under way began to read."""
+        """Return whether a file changed since the build that is under way began to read."""
         started = self.started.get(inputs.lookup_key())
         return started is not None and dependencies.newest_ns >= started
 
@@ -424,7 +424,7 @@ class Store:
         self._upkeep.note()
 
     def usage(self) -> Usage | None:
-        """Return sizes and counts, None where no statistics can be kept."""
+        """Return sizes and counts, None if no statistics can be kept."""
         self.settle()
         counts = self._ask_statistics(lambda statistics: statistics.add())
         return None if counts is None else inventory.usage(self._folder, counts)

@@ -1,4 +1,4 @@
-"""One shared store: what waiting for it cost this process and what it spared, and when it is asked.
+"""One shared store: the time it cost and saved this process, and when requests are sent to it.
 
 A store is asked as long as it spared more than it cost, with a second to begin with. One that gives no
 answer, or costs more than it spares, is paused for 1, 2, 4 … 60 seconds. Nobody waits to learn whether
@@ -25,13 +25,15 @@ from rtcompile.store.shared import (
     first_line,
 )
 
-_FIRST_SECONDS = 1.0  # that a store may cost before it spared anything; for its first answer too
+_FIRST_SECONDS = (
+    1.0  # that a store may cost before it saved any time; also the limit for its first answer
+)
 _LEAST_PATIENCE = 0.25
-_TRIAL_SECONDS = 0.5  # that one may cost which was paused because it cost too much
-# The part of the compilers' time by which a process may be longer for stores that have nothing yet.
+_TRIAL_SECONDS = 0.5  # that a store may cost after a pause for costing too much
+# The part of the compilers' time that a process may spend on stores that have nothing yet.
 _PART_COMPILED = 0.5
 _LEAST_PAUSE, _MOST_PAUSE = 1.0, 60.0
-_NOT_WRITTEN_SECONDS = 60.0  # for which one that refuses to write is only read
+_NOT_WRITTEN_SECONDS = 60.0  # for which a store that refuses writes is only read
 _BACKGROUND_SECONDS = 5.0  # for an answer that no build waits for
 _TICK_SECONDS = 0.02
 _MOST_INTERVALS = 64  # that are told apart; waits come nearly in the order of their ends
@@ -42,7 +44,7 @@ _T = TypeVar("_T")
 
 
 class Ledger:
-    """What builds waited for a store, what its hits spared them, and the pauses that follow. Pure."""
+    """The time builds waited for a store, the time its hits saved, and the pauses that follow. Pure."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -53,7 +55,7 @@ class Ledger:
         self._intervals: list[tuple[float, float]] = []  # from and to when threads waited
         self._resumes_at = 0.0
         self._next_pause = _LEAST_PAUSE
-        self.is_silent = False  # whether the pause is for want of an answer
+        self.is_silent = False  # whether it is paused because it did not answer
 
     @property
     def balance(self) -> float:
@@ -72,7 +74,7 @@ class Ledger:
         return max(_LEAST_PATIENCE, min(most, self.balance))
 
     def wait(self, seconds: float) -> None:
-        """Count that a thread waited until now; what threads wait at the same time counts once."""
+        """Count a thread's wait until now; threads that wait at the same time count once."""
         now = self._clock()
         before = sum(end - begin for begin, end in self._intervals)
         merged: list[tuple[float, float]] = []
@@ -85,13 +87,13 @@ class Ledger:
         self._intervals = merged[-_MOST_INTERVALS:]
 
     def hit(self, compiled: float, waited: float) -> None:
-        """Count a hit that spared `compiled` seconds; waiting for what is there is no cost."""
+        """Count a hit that saved `compiled` seconds; waiting for a hit is no cost."""
         self.spared += compiled
         self._forgiven += waited + max(0.0, -self.balance)
         self._next_pause = _LEAST_PAUSE
 
     def pause(self, silent: bool) -> float:
-        """Begin a pause, each twice as long as the last one; return its seconds."""
+        """Begin a pause, twice as long as the last one; return its seconds."""
         seconds, self._next_pause = self._next_pause, min(2 * self._next_pause, _MOST_PAUSE)
         self._resumes_at = self._clock() + seconds
         self.is_silent = silent
@@ -99,7 +101,7 @@ class Ledger:
         return seconds
 
     def try_again(self) -> None:
-        """Let builds wait a little for a store again that had cost too much."""
+        """Let builds wait briefly again for a store that had cost too much."""
         self.is_silent = False
         self._forgiven += max(0.0, _TRIAL_SECONDS - self.balance)
 
@@ -122,12 +124,12 @@ class Tier:
 
     @property
     def open(self) -> bool:
-        """Whether it answers, as far as is known: one that costs too much is still written to."""
+        """Whether it answers, as far as known; a store that costs too much is still written to."""
         return not self.ledger.is_silent
 
     @property
     def writable(self) -> bool:
-        """Whether it is to be written to now: one that is full, or forbids it, can still be read."""
+        """Whether to write to it now; a store that is full or forbids writing can still be read."""
         return self.open and self._clock() >= self._not_written_until
 
     def ask(self, method: str, *given: Any, waiting: bool = True) -> Any:
@@ -189,9 +191,9 @@ class Tier:
                 logs.note(f"shared store {self.store.name} answers again")
 
     def _judge(self, problem: str, took: float, act: str, waiting: bool) -> None:
-        """Pause the store after a missing or too costly answer; the first is warned of."""
+        """Pause the store after a missing or too costly answer; warn at the first."""
         ledger = self.ledger
-        if not self.open:  # another thread found it so
+        if not self.open:  # another thread has paused it
             return
         ledger.has_answered = ledger.has_answered or not problem
         if problem and (act == "read" or took >= ANSWER_SECONDS / 2):
@@ -208,11 +210,11 @@ class Tier:
         self._fail(why, f"is left alone for {seconds:.0f} s: {why}")
 
     def waited_here(self) -> float:
-        """Return the seconds that this thread ever waited for the store."""
+        """Return the seconds that this thread has waited for the store in total."""
         return float(getattr(self.this_thread, "waited", 0.0))
 
     def hit(self, milliseconds: float, waited: float) -> None:
-        """Count a hit, which a compiler took so long to make."""
+        """Count a hit, and the milliseconds that its compiler took."""
         with self._guard:
             self.counts["hits"] += 1
             self.ledger.hit(milliseconds / 1e3, waited)

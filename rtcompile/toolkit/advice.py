@@ -292,31 +292,31 @@ class Declared:
         self._c = tuple(directory for directory in self._host if not _is_standard(directory))
 
     def runtime(self, name: str) -> bool:
-        """Say whether CUDA's runtime headers declare `name`, ``"cudaMalloc"``."""
+        """Return whether CUDA's runtime headers declare `name`, ``"cudaMalloc"``."""
         return self._in_cuda(_RUNTIME, name)
 
     def driver(self, name: str) -> bool:
-        """Say whether the driver's header declares `name`, ``"cuMemAlloc"``."""
+        """Return whether the driver's header declares `name`, ``"cuMemAlloc"``."""
         return self._in_cuda(_DRIVER, name)
 
     def host_header(self, name: str) -> bool:
-        """Say whether ``#include <name>`` finds a header of the host compiler or its system."""
+        """Return whether ``#include <name>`` finds a header of the host compiler or its system."""
         if not self._host:  # assume that a name without a suffix is the standard library's
             return name.isidentifier()
         return any(os.path.isfile(os.path.join(d, name)) for d in self._host)
 
     def std(self, name: str) -> bool:
-        """Say whether `name` occurs in the C++ standard library's headers."""
+        """Return whether `name` occurs in the C++ standard library's headers."""
         standard = [directory for directory in self._host if _is_standard(directory)]
         files = (file for directory in standard for file in _standard_files(directory))
         return not standard or _mentioned(name, files)
 
     def c_library(self, name: str) -> bool:
-        """Say whether `name` occurs in those of the C library's headers that C++ wraps."""
+        """Return whether `name` occurs in those of the C library's headers that C++ wraps."""
         return _mentioned(name, _closure(tuple(_wrapped(self._host)), self._c))
 
     def brought_along(self, name: str) -> bool:
-        """Say whether `name` is a type or macro that NVCC knows without any include."""
+        """Return whether `name` is a type or macro that NVCC knows without any include."""
         word = re.escape(name)
         pattern = re.compile(_TYPE_OR_MACRO % (word, word))
         return any(pattern.search(_text(file)) for file in _closure(_ALWAYS, self._c))

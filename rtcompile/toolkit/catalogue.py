@@ -1,4 +1,6 @@
-"""A table of the parts of a toolkit and where each layout keeps them; a new layout is a new column.
+"""A table of the parts of a toolkit and where each layout keeps them.
+
+A new layout of wheels is one more key in this table; one of another kind also needs a step in `roots`.
 
 A *layout* is one way in which NVIDIA ships the same files:
 

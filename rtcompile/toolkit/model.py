@@ -209,7 +209,7 @@ def _files_below(program: Program) -> dict[str, str]:
 
 
 def _only_leads_to(path: str, binary: str) -> bool:
-    """Say whether a program is the binary, or a script that only runs it: both are one compiler."""
+    """Return whether a program is the binary, or a script that only runs it: both are one compiler."""
     if os.path.realpath(path) == os.path.realpath(binary):
         return True
     try:

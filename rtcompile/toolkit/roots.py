@@ -65,7 +65,7 @@ class Root:
 
 @dataclass(frozen=True)
 class Hit:
-    """A part found in a root. `version` is empty where no file states it."""
+    """A part found in a root. `version` is empty if no file states it."""
 
     part: Part
     directory: str
@@ -193,7 +193,7 @@ def unfit(hit: Hit, compiler: Hit) -> Hit | None:
 
 
 def _goes_with(hit: Hit, compiler: Hit) -> bool:
-    """Say whether a part has the compiler's major.minor; without a version it must be in its root."""
+    """Return whether a part has the compiler's major.minor; without a version it must be in its root."""
     if hit.part.name == "curand":  # numbered apart from CUDA: 10.3 in 12.9 and in 12.6
         major = catalogue.WHEELS.get(hit.root.layout)
         return major in (None, version_pair(compiler.version)[0])
@@ -223,7 +223,7 @@ class Toolset:
         ]
 
     def mixes(self, name: str) -> bool:
-        """Say whether NVRTC's own root contains this part in another version."""
+        """Return whether NVRTC's own root contains this part in another version."""
         return name in self.rejected and self.rejected[name][0].root == self.nvrtc.root
 
 

@@ -134,7 +134,7 @@ class Child:
         self.failure = "crash"  # its kind if the child dies by itself
 
     def may_take(self, order: Order) -> bool:
-        """Say whether it is idle and may do this job."""
+        """Return whether it is idle and may do this job."""
         if self.order is not None or self.killed or (order.warm and not self.warm):
             return False
         return order.reusable or not self.served

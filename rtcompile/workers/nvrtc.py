@@ -156,7 +156,7 @@ class Program:
         return name.value or b""
 
     def result(self, what: str) -> bytes:
-        """Return ``"CUBIN"``, ``"PTX"``, ``"LTOIR"`` or ``"ProgramLog"``; empty where there is none."""
+        """Return ``"CUBIN"``, ``"PTX"``, ``"LTOIR"`` or ``"ProgramLog"``; empty if there is none."""
         size = ctypes.c_size_t()
         _call(f"Get{what}Size", self.handle, ctypes.byref(size))
         buffer = ctypes.create_string_buffer(max(1, size.value))
@@ -176,7 +176,7 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     ``reusable`` (whether this process may go on to another job), ``nested`` (whether the trace has to
     show what includes what, which `probes` cannot), and what `probes` takes. Returns
     ``error`` ("" if all went well, else a kind of `CompileFailure`), ``log``, ``code``,
-    ``lowered_names``, ``asked`` (of `probes`; None where these do not work), ``trace`` (None where
+    ``lowered_names``, ``asked`` (of `probes`; None if these do not work), ``trace`` (None if
     this NVRTC gives none), ``pch`` (whether the header was used; None if it could not be tried), ``pid`` and ``spans``: (phase, begin, end) in monotonic seconds, the whole first.
     `child` removes ``well`` (the process may be reused) and ``doubtful`` (another process may give
     another result).
@@ -335,7 +335,7 @@ def precompile(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _has_room(path: bytes | str) -> bool:
-    """Say whether a megabyte can be added to a file, by trying it, since there may be quotas."""
+    """Return whether a megabyte can be added to a file, by trying it, since there may be quotas."""
     try:
         with open(path, "ab") as file:
             file.write(bytes(_ROOM))

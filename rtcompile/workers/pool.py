@@ -71,7 +71,7 @@ class Answer(NamedTuple):
 
 
 class Crash(NamedTuple):
-    """A job that gave no answer: a kind of `CompileFailure` or "load", the signal or 0, why, and its stderr."""
+    """A job that returned no result: a kind of `CompileFailure` or "load", the signal or 0, why, and its stderr."""
 
     kind: str
     signal: int
@@ -91,7 +91,7 @@ class Cancellation:
     )
 
     def __init__(self, *, gives_way: bool = False) -> None:
-        self.gives_way = gives_way  # another job may have the slots of its jobs
+        self.gives_way = gives_way  # other jobs may take the slots of its jobs
         self._lock = threading.Lock()
         self._sockets: set[_socket.socket] = set()
         self._cancelled = False
@@ -129,7 +129,7 @@ class Cancellation:
                     socket.shutdown(_socket.SHUT_RDWR)
 
     def discard(self, socket: _socket.socket) -> None:
-        """Leave the socket alone from now on."""
+        """Stop shutting the socket down on cancellation."""
         with self._lock:
             self._sockets.discard(socket)
 
@@ -148,12 +148,12 @@ class _Taker:
 
 
 class Pool:
-    """Limits the number of jobs that run at once, and owns the zygotes that they are forked from."""
+    """Limits how many jobs run at once, and owns the zygotes from which they are forked."""
 
     def __init__(self, jobs: int | None = None, idle: float = IDLE_SECONDS) -> None:
         self.jobs = jobs or default_jobs()
         self._idle = idle
-        self._slots: dict[_Taker, int] = {}  # those that are taken
+        self._slots: dict[_Taker, int] = {}  # the slots that are taken
         self._slots_lock = threading.Lock()
         self._freed: SimpleQueue[None] = SimpleQueue()  # wakes those who wait for a slot
         self._lock = threading.Lock()
@@ -162,7 +162,7 @@ class Pool:
     def run(
         self, job: Job | Callable[[], Job], limits: Limits, meanwhile: _Meanwhile = None
     ) -> Answer | Crash:
-        """Run the job, or what a callable returns then, when a slot is free; an exception kills it."""
+        """Run the job (if a callable, its result) when a slot is free; an exception kills it."""
         # `meanwhile` is called when the job has started, and when it has to start again.
         begin = time.monotonic()
         cancellation = Cancellation.current.get()
@@ -370,7 +370,7 @@ def _ask(
         protocol.send(zygote.control, message, (theirs.fileno(), arguments))
     finally:
         os.close(arguments)
-    process.close_theirs(theirs)  # else the end of file would never arrive
+    process.close_theirs(theirs)  # otherwise the end of file would never arrive
 
 
 def _reply(socket: _socket.socket) -> tuple[Any, list[int]] | None:
@@ -424,7 +424,7 @@ def run(
 
 
 def parts(job: Job, cancellations: Sequence[Cancellation]) -> Iterator[Answer | None]:
-    """Run a job with an answer in parts in the process's pool: `Pool.parts`."""
+    """Run a job that replies in parts in the process's pool: `Pool.parts`."""
     return shared().parts(job, cancellations)
 
 
@@ -446,7 +446,7 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def failure(death: Crash, command: tuple[str, ...], backend: str, limits: Limits) -> CompileFailure:
-    """Return the failure for a job that gave no answer."""
+    """Return the failure for a job that returned no result."""
     reasons = {
         "crash": f"The compiler died by signal {process.meaning_of(death.signal)}."
         if death.signal

@@ -99,13 +99,13 @@ class _Observation:
         self.problem = ""
 
     def is_ours(self, path: bytes | None) -> bool:
-        """Say whether a path belongs to this worker, or is relative to its empty folder."""
+        """Return whether a path belongs to this worker, or is relative to its empty folder."""
         return (
             path is None or not path.startswith(b"/") or path in self.own or self.is_temporary(path)
         )
 
     def is_temporary(self, path: bytes) -> bool:
-        """Say whether a path is one of this job's temporary files."""
+        """Return whether a path is one of this job's temporary files."""
         return path.startswith(self.temporary)
 
     def doubt(self, problem: str) -> None:
@@ -155,7 +155,7 @@ class _Observation:
         return descriptor
 
     def _was_read(self, path: bytes) -> bool:
-        """Say whether a file was read, and not only opened to see whether it is there."""
+        """Return whether a file was read, and not only opened to see whether it is there."""
         copies = self.positions.pop(path, [])
         at = [os.lseek(copy, 0, os.SEEK_CUR) for copy in copies]
         for copy in copies:
@@ -166,7 +166,7 @@ class _Observation:
         return max(status.st_ctime_ns, status.st_mtime_ns) < self.begun_ns - _RECENT_NS
 
     def in_memory(self, path: bytes) -> int | None:
-        """Return the descriptor, which stays ours, of a text; None where there is none."""
+        """Return the descriptor, which stays ours, of a text; None if there is none."""
         descriptor = self.memory.get(path)
         if descriptor is None:
             text = self.texts.get(os.path.normpath(path))
@@ -287,7 +287,7 @@ _ABSENT = -1
 
 
 def _descriptor(job: Any, path: bytes) -> int | None:
-    """Return a descriptor, `_ABSENT` with the error set, or None where libc is to open the file."""
+    """Return a descriptor, `_ABSENT` with the error set, or None if libc is to open the file."""
     try:
         if path.startswith(MEMORY):
             text = job.in_memory(path)

@@ -70,7 +70,7 @@ class ZygoteProcess:
         return [_identity(self.control.fileno()), _identity(self._stderr)]
 
     def is_reachable(self) -> bool:
-        """Say whether its descriptors are still ours: applications may close and reuse them."""
+        """Return whether its descriptors are still ours: applications may close and reuse them."""
         return self._identify() == self._identities
 
     def load(self, prepare: str, argument: str) -> None:

@@ -47,7 +47,7 @@ class Scratch:
         self.descriptor = descriptor  # holds the lock
 
     def is_there(self) -> bool:
-        """Say whether it still exists; users and programs clean up TMPDIR."""
+        """Return whether it still exists; users and programs clean up TMPDIR."""
         try:
             return _is_at(self.descriptor, self.name, self.home)
         except OSError:
@@ -196,7 +196,7 @@ def _open_home(path: str) -> int | None:
 
 
 def _lock(descriptor: int) -> bool | None:
-    """Lock a folder; False if another process has locked it, None where there are no locks."""
+    """Lock a folder; False if another process has locked it, None if there are no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

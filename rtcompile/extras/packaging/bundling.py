@@ -115,7 +115,7 @@ _DECLARED = (CompileRequest, KernelLibrary, KernelModule)
 
 
 def _is_raw(value: Any) -> bool:
-    """Say whether a value is a `RawModule` or `RawKernel`, without importing CuPy."""
+    """Return whether a value is a `RawModule` or `RawKernel`, without importing CuPy."""
     return any(
         cls.__name__ in ("RawModule", "RawKernel") and cls.__module__.split(".")[0] == "rtcompile"
         for cls in type(value).__mro__

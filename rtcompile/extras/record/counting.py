@@ -144,7 +144,7 @@ def _remove_abandoned(folder: str) -> None:
 
 
 def _is_running(process: int) -> bool:
-    """Say whether a process is running. A zombie is not, although it can be signalled."""
+    """Return whether a process is running. A zombie is not, although it can be signalled."""
     try:
         with open(f"/proc/{process}/stat", "rb") as file:
             state = file.read().rpartition(b") ")[2][:1]

@@ -106,7 +106,7 @@ def _code(main: ModuleType, path: str, data: bytes) -> CodeType:
 
 
 def _is_searchable(path: str) -> bool:
-    """Say whether a path is a folder or an archive, in which ``__main__`` is looked for."""
+    """Return whether a path is a folder or an archive, in which ``__main__`` is looked for."""
     for hook in sys.path_hooks:
         try:
             return hook(path) is not None
