@@ -25,7 +25,8 @@ _JOBS_MAX = 4096
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-# The working directory that a thread goes by, where `directory` is set: the program may change its own.
+# The working directory and the variables that a thread goes by, where `directory` and `environ` are
+# set: the program may change its own.
 own = local()
 
 _DEFAULTS: dict[str, Any] = {

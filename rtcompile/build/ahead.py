@@ -58,14 +58,16 @@ class _Constructed(batch.Build):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Keep warnings, and the working directory, while this thread works on the build."""
+        """Keep warnings, the working directory and the variables while this thread works on it."""
         logs.held.texts, thread.directory = self.warnings, self.directory
+        everything = self.task.query.environment._everything
+        thread.environ = {os.fsdecode(n): os.fsdecode(v) for n, v in everything.items()}
         self.began = time.monotonic()
         try:
             yield
         finally:
             self.seconds, self.began = self.spent(), 0.0
-            logs.held.texts = thread.directory = None
+            logs.held.texts = thread.directory = thread.environ = None
 
     def spent(self) -> float:
         """Return the seconds that it has taken so far."""
@@ -91,7 +93,7 @@ class Ahead(Batch):
         directory = thread.directory
         query.quiet = True
         query.planner = self._planners.setdefault(
-            (known, directory), Planner(None if known is None else lambda: known)
+            (known, directory, query.environment), Planner(None if known is None else lambda: known)
         )
         build = _Constructed(
             BuildFuture(gives_way=True), Task(query, {}), owner=owner, directory=directory

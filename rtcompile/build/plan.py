@@ -22,7 +22,7 @@ from rtcompile.request.key import KeyInputs
 from rtcompile.request.options import Options
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch
-from rtcompile.settings import Settings, absolute
+from rtcompile.settings import Settings, absolute, own
 from rtcompile.toolkit.model import Toolchain
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def for_nvcc(options: Options) -> Options:
     from rtcompile.request import units  # most builds need none of its variables
 
     try:
-        words = units.nvcc_words(os.environ)
+        words = units.nvcc_words(getattr(own, "environ", None) or os.environ)
         before, after = (compiler_options.parse(each) for each in words)
     except (InvalidRequest, ValueError) as error:
         raise InvalidRequest(f"NVCC_PREPEND_FLAGS or NVCC_APPEND_FLAGS: {error}") from None
@@ -257,8 +257,8 @@ _NVCC_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 
 def nvcc_setting(options: Options) -> str:
     """Return what else affects NVCC's output, besides options and compilers."""
-    facts = ""
-    texts = [f"; {name}={os.environ[name]}" for name in _NVCC_FLAGS if os.environ.get(name)]
+    facts, environ = "", getattr(own, "environ", None) or os.environ
+    texts = [f"; {name}={environ[name]}" for name in _NVCC_FLAGS if environ.get(name)]
     if texts:
         facts = "".join(texts)
         with suppress(InvalidRequest):  # a build with NVCC raises this error
@@ -270,7 +270,7 @@ def nvcc_setting(options: Options) -> str:
         from rtcompile.toolkit import model
         from rtcompile.toolkit.programs import which
 
-        found = chosen if os.path.isdir(chosen) else which(chosen, os.environ)
+        found = chosen if os.path.isdir(chosen) else which(chosen, environ)
         facts += f"; -ccbin {model.of_host_compiler(found or chosen)}"
     return facts
 

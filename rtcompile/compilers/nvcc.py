@@ -19,6 +19,7 @@ from rtcompile.request import cxx, units
 from rtcompile.request.command_lines import nvcc_path
 from rtcompile.request.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
 from rtcompile.request.values import Arch
+from rtcompile.settings import own
 from rtcompile.workers import pool
 
 if TYPE_CHECKING:
@@ -345,7 +346,7 @@ def _named(unit: TranslationUnit) -> bytes:
 def _run_program(
     command: tuple[str, ...], files: dict[str, bytes], results: tuple[str, ...], limits: Limits
 ) -> pool.Answer | pool.Crash:
-    environ = units.nvcc_environ(os.environ)
+    environ = units.nvcc_environ(getattr(own, "environ", None) or os.environ)
     # NVCC searches PATH for the other tools beside it, even if it was not found there itself.
     environ["PATH"] = os.path.dirname(command[0]) + os.pathsep + environ.get("PATH", os.defpath)
     job: dict[str, Any] = {

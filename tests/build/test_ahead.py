@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("cupy")
 
 from rtcompile import CompileError, RawKernel, RawModule, RtcompileWarning
-from rtcompile.build import ahead, batch, pipeline
+from rtcompile.build import ahead, batch, pipeline, plan
 from rtcompile.frontends import raw_kernel
 from rtcompile.lookup import devices, environment
 from rtcompile.lookup import find as lookup
@@ -167,6 +167,28 @@ def test_a_header_that_was_written_or_edited_since_counts(tmp_path: Path):
         kernels[1].object_code.code
         == RawKernel(source, "k", (f"-I{tmp_path}",), arch="sm_80").object_code.code
     )
+
+
+def test_a_build_is_of_the_variables_of_its_construction(monkeypatch: pytest.MonkeyPatch):
+    def kernel(**more: Any) -> RawKernel:
+        source = SOURCE.replace("%d", "VALUE")
+        return RawKernel(source, "k", arch="sm_80", backend="nvcc", **more)
+
+    def after_a_change(options: Any) -> Any:
+        monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DVALUE=2")
+        return for_nvcc(options)
+
+    for_nvcc = plan.for_nvcc
+    monkeypatch.setattr(plan, "for_nvcc", after_a_change)
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DVALUE=1")
+    _held = kernel()
+    until(built)
+    monkeypatch.setattr(plan, "for_nvcc", for_nvcc)
+    monkeypatch.setenv("RTCOMPILE_AHEAD", "0")
+
+    for value in (2, 1):
+        monkeypatch.setenv("NVCC_APPEND_FLAGS", f"-DVALUE={value}")
+        assert kernel().object_code.code == kernel(recompile=True).object_code.code
 
 
 def test_warnings_are_given_to_who_uses_it(recwarn: pytest.WarningsRecorder):
