@@ -87,8 +87,13 @@ class Ahead(Batch):
         self._lost = 0.0  # seconds of builds that were given up
         self._has_ended = False
 
-    def add(self, owner: Callable[[], object | None], query: Query) -> None:
-        """Queue a build that no level has."""
+    def add(
+        self,
+        owner: Callable[[], object | None],
+        query: Query,
+        expected: Callable[[], object | None],
+    ) -> None:
+        """Queue a build that no level has, if it is `expected` still."""
         known = query.capability
         directory = thread.directory
         query.quiet = True
@@ -99,7 +104,7 @@ class Ahead(Batch):
             BuildFuture(gives_way=True), Task(query, {}), owner=owner, directory=directory
         )
         with self._guard:
-            if self._has_ended or query.identity in self.kept:
+            if self._has_ended or query.identity in self.kept or expected() is None:
                 return
             self.kept[query.identity] = build
             self.constructed += 1
@@ -150,6 +155,13 @@ class Ahead(Batch):
             raise
         self._start_threads()
         return _outcome(build, query)
+
+    def leave(self, query: Query) -> None:
+        """Give up a build that is made elsewhere, unless it is done."""
+        with self._guard:
+            build = self.kept.get(query.identity)
+            if build is not None and not build.future.done():
+                self._give_up(query.identity)
 
     def counts(self) -> tuple[int, int]:
         """Return how many builds are done, besides those that were waited for, and how many are left."""
@@ -267,8 +279,12 @@ def add(
     owner: Callable[[], object | None],
     request: CompileRequest,
     settings: Settings,
+    expected: Callable[[], object | None],
 ) -> None:
-    """Queue the build of what a program has constructed, unless a level has it for these devices."""
+    """Queue the build of what a program has constructed, unless a level has it for these devices.
+
+    `expected` returns None once the build was begun by other means.
+    """
     global queue
     if request.link:
         return  # planning may have to compile what is linked
@@ -288,7 +304,7 @@ def add(
         if queue is None:
             queue = lookup.builds_ahead = Ahead()
             at_end(_end)
-        queue.add(owner, query)
+        queue.add(owner, query, expected)
     finally:
         thread.directory = None
 

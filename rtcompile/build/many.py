@@ -66,6 +66,13 @@ def _submit_to(
     engine = executors.executor_of(executor)
     tasks = _tasks(builds, overrides, elsewhere=True)
     groups = Counter(task.group for task in tasks)
+    # What the program has constructed is not compiled here, too.
+    for item, task in zip(builds, tasks, strict=True):
+        if not isinstance(item, CompileRequest):
+            item._build.used = True
+        ahead: Any = lookup.builds_ahead
+        if ahead is not None:
+            ahead.leave(task.query)
     return [
         executors.submit(
             engine, executors.Job(task.query.request, task.overrides, groups[task.group])

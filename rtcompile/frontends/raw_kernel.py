@@ -481,7 +481,7 @@ def _look_ahead(owner: Callable[[], object | None], code: LazyCode) -> None:
             pipeline.start_compiler(settings)  # it comes up while modules are imported
         from rtcompile.build import ahead
 
-        ahead.add(owner, request, settings)
+        ahead.add(owner, request, settings, code.expected)
     except Exception:  # noqa: BLE001, S110 - whoever uses it gets the error
         pass
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
@@ -14,7 +16,9 @@ import pytest
 
 import rtcompile
 from rtcompile import BatchError, CompileRequest, ExecutorError, InvalidRequest, compile_many
+from rtcompile.build import ahead
 from rtcompile.extras.record.warming import warming_of
+from rtcompile.lookup import find as lookup
 from tests import nodes
 
 pytestmark = pytest.mark.needs_compiler
@@ -80,6 +84,68 @@ def test_a_module_is_sent_as_what_it_asks_for(elsewhere, monkeypatch):
     module = rtcompile.RawModule(code=nodes.source(9), arch="sm_80")
     compile_many([module], executor=elsewhere, progress=False)
     assert module.object_code.build.hit == "memory"
+
+
+@pytest.mark.parametrize("moment", ["constructed", "looked up", "queued", "compiling"])
+def test_constructed_modules_are_not_compiled_here_too(elsewhere, monkeypatch, moment):
+    pytest.importorskip("cupy")
+    from rtcompile.frontends import raw_kernel
+
+    monkeypatch.setenv("RTCOMPILE_AHEAD", "1")
+    until(lambda: not raw_kernel.watching)
+    monkeypatch.setattr(ahead, "queue", None)
+    monkeypatch.setattr(lookup, "builds_ahead", None)
+    looked, built, reached, goes_on = [], [], threading.Event(), threading.Event()
+    look, add, compiled = raw_kernel._look_ahead, ahead.Ahead.add, ahead.Ahead._compiled
+
+    def step(at):
+        if at == moment:
+            reached.set()
+            assert goes_on.wait(60)
+
+    def look_ahead(*given):
+        step("constructed")
+        look(*given)
+        looked.append(given)
+
+    def add_to_queue(*given):
+        step("looked up")
+        add(*given)
+        step("queued")
+
+    def compile_here(*given):
+        step("compiling")
+        if moment != "compiling":
+            built.append(given)
+        return compiled(*given)
+
+    monkeypatch.setattr(raw_kernel, "_look_ahead", look_ahead)
+    monkeypatch.setattr(ahead.Ahead, "add", add_to_queue)
+    monkeypatch.setattr(ahead.Ahead, "_compiled", compile_here)
+    if moment == "queued":
+        monkeypatch.setattr(ahead.Ahead, "_start_threads", lambda queue: None)
+    modules = [rtcompile.RawModule(code=nodes.source(n), arch="sm_80") for n in (20, 21)]
+    assert reached.wait(60)
+
+    class Engine:
+        def submit(self, *given):
+            goes_on.set()
+            until(lambda: len(looked) == len(modules))
+            assert ahead.queue is None or not ahead.queue.kept
+            return elsewhere.submit(*given)
+
+    codes = compile_many(modules, executor=Engine(), progress=False)
+
+    assert [code.build.hit for code in codes] == [None, None]
+    assert [module.object_code.build.hit for module in modules] == ["memory", "memory"]
+    assert built == []
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def leave(_: object) -> None:
