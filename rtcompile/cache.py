@@ -70,6 +70,8 @@ class CacheInfo(Value):
     precompiled_bytes: int
 
     def __init__(self, **values: Any) -> None:
+        if values.keys() != {*self._fields}:
+            raise InvalidRequest(f"CacheInfo takes exactly {', '.join(self._fields)}")
         for name in self._fields:
             object.__setattr__(self, name, values[name])
 

@@ -86,7 +86,7 @@ def test_the_compiler_gets_what_waiting_has_left(
     real = nvrtc.compile
 
     def noted(*given: Any, **more: Any) -> Any:
-        limits.append(more["limits"].timeout)
+        limits.append(more["limits"].timeout.left)
         return real(*given, **more)
 
     monkeypatch.setattr(nvrtc, "compile", noted)

@@ -46,7 +46,7 @@ class Lines:
         own = [name for name in parser._option_string_actions if name not in ENDLESS]
         line = [verb]
         if verb == "cache" and self.chance.random() < 0.9:
-            line.append(self.chance.choice([*arguments._CACHE_ACTIONS]))
+            line.append(self.chance.choice([*arguments.CACHE_ACTIONS]))
         elif self.chance.random() < 0.8:  # most verbs take a file first
             line.append(self.chance.choice(FILES))
         for _ in range(self.chance.randint(0, 4)):
