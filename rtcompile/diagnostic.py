@@ -62,7 +62,7 @@ def location_of(diagnostic: Diagnostic) -> str:
     if file == "__nv_name_map":  # NVRTC's name for the list of name expressions
         expression = diagnostic.excerpt.partition("nv_mangled_name ")[2].partition("\n")[0]
         expression = expression or diagnostic.message.partition(' was: "')[2].rstrip('"')
-        return f"name expression {expression.strip()!r}: "
+        return f"name_expressions=[{expression.strip()!r}]: "
     if "/include/" in file:  # <cute/tensor.hpp> says more than where site-packages is
         file = file.rpartition("/include/")[2]
     parts = [file, str(diagnostic.line or ""), str((diagnostic.line and diagnostic.column) or "")]

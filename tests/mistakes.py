@@ -162,7 +162,7 @@ MISTAKES = (
     Mistake(
         "a name expression of nothing",
         TEMPLATE,
-        "name expression 'scale<Real>': error: identifier \"Real\" is undefined",
+        'error: identifier "Real" is undefined',
         names=("scale<Real>",),
     ),
     Mistake(

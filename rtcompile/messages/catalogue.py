@@ -25,6 +25,7 @@ class KnownMessage:
     since: str
     values: facts.Fill | None
     general: bool = False  # not shown below another error that is explained
+    headline: bool = False  # the cause stands in place of the compiler's message
 
     def hint(self, match: re.Match[str], context: BuildContext) -> str:
         """Fill in the templates; return "" if the explanation does not apply to this build."""
@@ -54,6 +55,7 @@ def _read() -> tuple[KnownMessage, ...]:
             row["since"],
             _function(row["values"]) if "values" in row else None,
             "general" in row,
+            "headline" in row,
         )
         for name, row in parser.items()
         if name != parser.default_section
@@ -105,6 +107,10 @@ def annotate(diagnostics: Iterable[Diagnostic], context: BuildContext) -> tuple[
             if found and found[1] not in given and not (given and found[0].general):
                 hint = found[1]
                 given.add(hint)
+                if found[0].headline:
+                    cause, _, hint = hint.partition(". ")
+                    said = Diagnostic("note", diagnostic.message)
+                    diagnostic = replace(diagnostic, message=cause, notes=(said, *diagnostic.notes))
         annotated.append(replace(diagnostic, hint=hint))
     return tuple(annotated)
 

@@ -209,14 +209,56 @@ _SPELL = (
 
 
 def _arguments(given: str, base: str, arguments: str, declared: str) -> Values:
-    wanted = len(_split(declared))
-    has = len(_split(arguments)) if arguments else 0
+    parameters, values = _split(declared), _split(arguments)
+    wanted, has = len(parameters), len(values)
+    named = [re.findall(r"\w+", each.partition("=")[0])[-1:] or [each] for each in parameters]
+    wrong = [
+        (name[0], value, parameter)
+        for name, value, parameter in zip(named, values, parameters, strict=False)
+        if re.match(r"[-+]?[\d.]|'|(?:true|false)$" if _is_type(parameter) else _TYPE_WORDS, value)
+    ]
+    if has == wanted and wrong:
+        kinds = "; ".join(
+            f"{name} must be a {'type' if _is_type(parameter) else 'value'} and was given {value}"
+            for name, value, parameter in wrong
+        )
+        kinds += ": the two are exchanged" if len(wrong) == 2 else ""
+        right = dict(zip((w[1] for w in wrong), (w[1] for w in reversed(wrong)), strict=True))
+        swapped = ", ".join(right.get(value, value) for value in values)
+        step = f"Write '{base}<{swapped}>'." if len(wrong) == 2 else ""
+        step = (
+            step
+            or f"Give a type for class and a constant for a value: '{base}<{_example(declared)}>'."
+        )
+        return {"fact": f"{kinds}: `template <{declared}>`.", "step": step}
+    missing = [
+        name[0]
+        for name, text in zip(named, parameters, strict=True)
+        if not re.search(r"=|\.\.\.", text)
+    ][has:]
+    if missing:
+        filled = ", ".join((*values, *_split(_example(declared))[has:]))
+        listed = " and ".join(missing)
+        whose = f"with your {listed} for the {', '.join(_split(_example(declared))[has:])}"
+        return {
+            "fact": f"{listed} {'is' if len(missing) == 1 else 'are'} missing: the template is `template <{declared}> {base}`.",
+            "step": f"For example '{base}<{filled}>', {whose}.",
+        }
     fact = f"The template is `template <{declared}> {base}`, and '{given}' gives {has} of {wanted}"
     fact += " arguments." if has != wanted else ", not of these kinds (a type, or a value)."
     return {
         "fact": fact,
         "step": f"Give as many and in this order: '{base}<{_example(declared)}>'.",
     }
+
+
+_TYPE_WORDS = (
+    r"(?:const |unsigned |signed )?(?:float|double|int|char|short|long|bool|__half|unsigned)\b"
+)
+
+
+def _is_type(parameter: str) -> bool:
+    return re.match(r"(?:class|typename)\b", parameter) is not None
 
 
 def template(match: Match, context: BuildContext) -> Values | None:
@@ -428,5 +470,4 @@ def _split(text: str) -> list[str]:
 
 def _example(declared: str) -> str:
     """Return arguments of the kinds that a template takes: ``"float, 4"``."""
-    kinds = (re.match(r"(?:class|typename)\b", each) for each in _split(declared))
-    return ", ".join("float" if kind else "4" for kind in kinds)
+    return ", ".join("float" if _is_type(each) else "4" for each in _split(declared))

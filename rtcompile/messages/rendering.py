@@ -53,13 +53,15 @@ def rendered_diagnostics(
         if first.hint:
             pieces += [("", "\n"), ("hint", _wrapped("hint: ", first.hint, width))]
         return tuple(pieces)
-    pieces = _headline(_in_source(first, source, name))
+    calls = _users_calls(first, source, name)
+    pieces = _headline(_in_source(first, source, name), calls)
     pieces += _first_block(first, source, name, width)
     unique: dict[str, Diagnostic] = {}
     for note in first.notes:
-        if not is_frame(note):
+        # NVRTC's second error about a name expression repeats what the location says.
+        if not (is_frame(note) or note.message.startswith("Error in parsing name expression")):
             unique.setdefault(simplified(note.message), note)
-    details = sorted(unique.values(), key=_unfitness)
+    details = sorted(unique.values(), key=lambda note: _unfitness(note, first))
     for note in details[:_MOST_NOTES]:
         pieces += [("dim", f"\n  {_one_line(str(note), 3 * width)}")]
     pieces += _hint(first.hint, width)
@@ -74,7 +76,11 @@ def _others(diagnostics: Sequence[Diagnostic], source: str, name: str, width: in
     """Return the errors after the first, each with its hint; those that follow from it are counted."""
     first, pieces = diagnostics[0], list[Piece]()
     others = [d for d in diagnostics[1:] if d.is_error]
-    own = [other for other in others if other.hint or not _follows(other, first)]
+    own = [
+        other
+        for other in others
+        if not _same_origin(other, first) and (other.hint or not _follows(other, first))
+    ]
     shown = own[:_MOST_OTHER_ERRORS]
     for other in shown:
         text = _one_line(str(_in_source(other, source, name)), 3 * width)
@@ -90,10 +96,13 @@ def _hint(hint: str, width: int) -> list[Piece]:
     return [("", "\n"), ("hint", _wrapped("hint: ", hint, width))] if hint else []
 
 
-def _unfitness(note: Diagnostic) -> int:
+def _unfitness(note: Diagnostic, error: Diagnostic) -> int:
     """Return a number that is smaller for the overload that fits a call better; 0 for other notes."""
     if "number of parameters" in note.message:
-        return 200
+        given = next((n.message for n in error.notes if n.message.startswith("argument types")), "")
+        wanted = re.search(r"\w\((?:const )?(?:\w+::)*(\w+)<", note.message)
+        takes_first = wanted and re.match(rf"[^(]*\([\w:<\s]*\b{wanted[1]}<", given)
+        return 40 if takes_first else 200
     if re.search(r"::(\w+)\((?:const (?:\w+::)*\1 &|(?:\w+::)*\1 &&)\)", note.message):
         return 300  # the compiler's own copy or move constructor
     argument = re.search(r"because argument #(\d{1,2}) ", note.message)
@@ -131,8 +140,22 @@ def _follows(other: Diagnostic, first: Diagnostic) -> bool:
             max(0, first.column - 1) : max(0, other.column - 1)
         ]
         return "is undefined" not in other.message or not set("(;={") & set(between)
+    return False
+
+
+def _same_origin(other: Diagnostic, first: Diagnostic) -> bool:
+    """Say whether one use of a template led to both errors, or one argument of it that is 0 or less."""
     came = [[(n.file, n.line) for n in each.notes if is_frame(n)][-1:] for each in (first, other)]
-    return came[0] == came[1] != []
+    if came[0] == came[1] != []:
+        return True
+    zeros = [
+        {zero for n in (each, *each.notes) for zero in _NOT_POSITIVE.findall(n.message)}
+        for each in (first, other)
+    ]
+    return "/include/" in other.file and bool(zeros[0] & zeros[1])
+
+
+_NOT_POSITIVE = re.compile(r"\b(?!\w*ARCH)\w+=(?:0|-\d+)\b")
 
 
 def _in_source(first: Diagnostic, source: str, name: str) -> Diagnostic:
@@ -149,30 +172,70 @@ def _in_source(first: Diagnostic, source: str, name: str) -> Diagnostic:
     return replace(first, file=name, line=line, column=0) if name and line else first
 
 
-def _headline(first: Diagnostic) -> list[Piece]:
+def _users_calls(first: Diagnostic, source: str, name: str) -> list[Diagnostic]:
+    """Return the frames in the user's program, if the error itself lies in a library's file."""
+    if not name or line_in_source(first, source, name) or "/include/" not in first.file:
+        return []
+    return [note for note in first.notes if is_frame(note) and line_in_source(note, source, name)]
+
+
+def _headline(first: Diagnostic, calls: Sequence[Diagnostic]) -> list[Piece]:
     severity = {"fatal": "fatal error"}.get(first.severity, first.severity)
     style = "error" if first.is_error else "warning"
     return [
-        ("location", printable(location_of(first))),
+        ("location", printable(location_of(calls[0] if calls else first))),
+        *([("", f"in this {_use(calls[0])}: ")] if calls else []),
         (style, f"{severity}: "),
         ("", _one_line(first.message, 1000)),
     ]
 
 
+def _use(frame: Diagnostic) -> str:
+    return "use" if frame.message.startswith(("instantiation of class", "included")) else "call"
+
+
+def _declaration(first: Diagnostic, source: str, name: str, width: int) -> list[Piece]:
+    """Return the lines that declare what a name expression asks for, or what its hint suggests."""
+    code = cxx.blanked(source, literals=True).split("\n")
+    expression = re.search(r"\['\W*([\w:]+)", location_of(first))
+    asked = [*([expression[1]] if expression else []), *re.findall(r"'([\w:]+)", first.hint)]
+    for word in asked:
+        pattern = re.compile(rf"\w[\w>*&\s]*[\s*&]{re.escape(word.rpartition('::')[2])}\s*[({{=;<]")
+        for at, text in enumerate(code):
+            if word.rpartition("::")[2] in text and pattern.search(text[:1000]):
+                begin = at - 1 if at and code[at - 1].lstrip().startswith("template") else at
+                pieces: list[Piece] = [("dim", f"\n  declared at {name or 'line '}:{begin + 1}:")]
+                for line in range(begin, at + 1):
+                    pieces += _excerpt(source.split("\n")[line], line + 1, 0, width)
+                return pieces
+    return []
+
+
 def _first_block(first: Diagnostic, source: str, name: str, width: int) -> list[Piece]:
     """Return the line of the error, and the lines of the user's program that led the compiler to it."""
     lines = source.split("\n")
+    if first.file == "__nv_name_map":
+        return _declaration(first, source, name, width)
     at = line_in_source(first, source, name) if name else 0
     frames = [note for note in first.notes if is_frame(note)]
     users = [note for note in frames if name and line_in_source(note, source, name)]
     pieces: list[Piece] = []
-    if at:
+    calls = _users_calls(first, source, name)
+    if calls:
+        line = line_in_source(calls[0], source, name)
+        pieces = _excerpt(lines[line - 1], calls[0].line, 0, width)
+        what = _one_line(calls[0].message, 2 * width)
+        pieces += [("dim", f"\n  at {location_of(first)}{what}")]
+        if first.excerpt and "assert" in first.message:
+            pieces += _excerpt(first.excerpt.split("\n")[0], first.line, first.column, width)
+        users, at = users[1:], line
+    elif at:
         pieces = _excerpt(lines[at - 1], first.line, _column_in(lines[at - 1], first), width)
     elif asm := _asm_line(first, lines):
         pieces = _excerpt(lines[asm - 1], asm, 0, width)
     elif first.excerpt and (not users or "assert" in first.message):
         pieces = _excerpt(first.excerpt.split("\n")[0], first.line, first.column, width)
-    if not users:
+    if not (users or calls):
         users = frames[-1:] if first.file and not source else []
     for index, frame in enumerate(users):
         if 0 < index < len(users) - 2:  # the inner and the outer end of the chain say most
@@ -225,6 +288,12 @@ def _one_line(text: str, longest: int) -> str:
     text = re.sub(r"(?<= of )/\S{1,500}/include/(?=\S)", "", text)
     if len(text) <= longest:
         return text
+    head, arguments, values = text.partition(" [with ")
+    if arguments and (room := longest - len(arguments) - len(values)) > longest // 3:
+        return f"{head[:room]} …{arguments}{values}"
+    if arguments:  # whole arguments are kept, the first ones, and of the signature its beginning
+        kept = values[: longest * 2 // 3].rpartition(", ")[0] or values[: longest * 2 // 3]
+        return f"{head[: longest // 3]} …{arguments}{kept}, …]"
     return f"{text[: longest // 2]} … {text[-longest // 2 :]}"
 
 

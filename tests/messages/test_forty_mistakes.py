@@ -38,8 +38,8 @@ def test_the_users_line_stands_above_the_hint(mistake: Mistake) -> None:
     if mistake.options:  # the command line is at fault, and not a line of the source
         return
     shown = re.findall(r"^ *\d+ \| (.+)", str(caught.value).partition("  hint: ")[0], re.MULTILINE)
-    lines = [*mistake.source.split("\n"), *(f"#pragma nv_mangled_name {n}" for n in mistake.names)]
-    own = [line.strip().replace("\u00a0", "\ufffd") for line in lines if line.strip()]
+    lines = [line for line in mistake.source.split("\n") if line.strip()]
+    own = [line.strip().replace("\u00a0", "\ufffd") for line in lines]
     assert any(line.startswith(each.strip()[:60]) for line in own for each in shown), text
 
 
@@ -65,14 +65,51 @@ OVERLOADS = """\
 def test_frames_below_the_last_note_belong_to_the_error_and_two_candidates_are_shown() -> None:
     text = render(parse(OVERLOADS), source="void k() {\n  run(1.f);\n}\n", name="kernel.cu")
     lines = text.split("\n")
-    assert lines[1:3] == [
-        '  from kernel.cu:2: instantiation of "void run(T) [with T=float]"',
+    assert lines[:3] == [
+        'kernel.cu:2: in this call: error: no instance of overloaded function "mm" matches the argument list',
         "    2 |   run(1.f);",
+        '  at lib/mm.h:8:3: instantiation of "void run(T) [with T=float]"',
     ]
     assert [re.search(r'"(mm\(.*\))"', line)[1] for line in lines if "does not match" in line] == [  # type: ignore[index]
         "mm(float, char *)",
         "mm(int, int)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("expression", "says"),
+    [
+        (
+            "scale<4, float>",
+            "T must be a type and was given 4; N must be a value and was given float",
+        ),
+        ("scale<float, int>", "N must be a value and was given int"),
+        ("scale<K, K>", "gives 2 of 2"),
+        ("scale<double>", "'scale<double, 4>', with your N for the 4"),
+    ],
+)
+def test_wrong_arguments_of_a_name_expression_are_named(expression: str, says: str) -> None:
+    log = "__nv_name_map(2): error: cannot determine which instance is intended\n"
+    log += f"  #pragma nv_mangled_name {expression}\n{'':26}^\n"
+    source = "template <class T, int N> __global__ void scale(T* x) {}"
+    assert says in catalogue.annotate(parse(log), BuildContext(source=source))[0].hint
+
+
+def test_an_error_of_the_same_zero_is_counted_with_the_first() -> None:
+    log = "".join(
+        f"/site/include/lib/a.h({line}): error: {text}\n  x\n  ^\n"
+        f'          detected during instantiation of class "A<T, N> [with T=int, N={n}]" at line {line} of kernel.cu\n\n'
+        for line, text, n in (
+            (1, "division by zero", 0),
+            (2, "excessive recursion at instantiation", 0),
+            (3, "excessive recursion at instantiation of B", 2),
+        )
+    )
+    text = render(
+        catalogue.annotate(parse(log), BuildContext()), source="a\nb\nc\n", name="kernel.cu"
+    )
+    assert "also: lib/a.h:3" in text
+    assert "also: lib/a.h:2" not in text
 
 
 def test_each_hint_stands_below_its_own_error() -> None:
