@@ -28,10 +28,10 @@ FORTY = (
     # A line in a header, and the user's line that led there.
     _one("fragments of other ranks for an MMA", _CUTE + body(_FRAGMENTS.format(b="_4, _2")), "no instance of overloaded function", "partition_fragment_A"),
     _one("a fragment of another size for an MMA", _CUTE + body(_FRAGMENTS.format(b="_8")), "static assertion failed", "fragment rB"),
-    _one("a gemm with the arguments in another order", _CUTE + body("auto mma = make_tiled_mma(SM80_16x8x16_F32F16F16F32_TN{});\n  auto a = make_tensor<half_t>(Shape<_8, _1, _1>{});\n  auto c = make_tensor<float>(Shape<_4, _1, _1>{});\n  gemm(mma, c, a);"), "no instance of overloaded function", "partition_fragment_A"),
-    _one("a copy atom wider than the data", _CUTE + body("auto s = make_tensor(make_gmem_ptr(a), make_shape(Int<3>{}, Int<1>{}));\n  auto d = make_tensor<half_t>(make_shape(Int<3>{}, Int<1>{}));\n  copy(Copy_Atom<UniversalCopy<uint128_t>, half_t>{}, s, d);", "half_t* a"), "static assertion failed", "contiguous elements"),
+    _one("a gemm with the arguments in another order", _CUTE + body("auto mma = make_tiled_mma(SM80_16x8x16_F32F16F16F32_TN{});\n  auto a = make_tensor<half_t>(Shape<_8, _1, _1>{});\n  auto c = make_tensor<float>(Shape<_4, _1, _1>{});\n  gemm(mma, c, a);"), "no instance of overloaded function", "gemm(mma, A, B, C)"),
+    _one("a copy atom wider than the data", _CUTE + body("auto s = make_tensor(make_gmem_ptr(a), make_shape(Int<3>{}, Int<1>{}));\n  auto d = make_tensor<half_t>(make_shape(Int<3>{}, Int<1>{}));\n  copy(Copy_Atom<UniversalCopy<uint128_t>, half_t>{}, s, d);", "half_t* a"), "static assertion failed", "one element at a time"),
     _one("a static_assert below three templates", _TILE + body("outer<4>(x);"), "N must be a multiple of 4", '"from"'),
-    _one("a block size of 0 for CUB", "#include <cub/block/block_reduce.cuh>\n" + body("using R = cub::BlockReduce<int, 0>;\n  __shared__ typename R::TempStorage s;\n  x[0] = R(s).Sum(x[0]);", "int* x"), "error: ", "must be greater"),
+    _one("a block size of 0 for CUB", "#include <cub/block/block_reduce.cuh>\n" + body("using R = cub::BlockReduce<int, 0>;\n  __shared__ typename R::TempStorage s;\n  x[0] = R(s).Sum(x[0]);", "int* x"), "error: ", "BLOCK_DIM_X=0"),
     _one("two mistakes in one source", body("x[0] = __sinff(x[0]);\n  x[threadIDx.x] = 1;"), '"__sinff" is undefined', "Is `threadIdx` meant?"),
     # What belongs to the host, or to another library.
     _one("std::vector in a kernel", "#include <vector>\n" + body("std::vector<float> v(3);\n  x[0] = v[0];"), "error: ", "a fixed array"),
@@ -43,7 +43,7 @@ FORTY = (
     _one("NumPy's name of a type", body("float32 y = x[0];\n  x[1] = y;"), '"float32" is undefined', "Write `float`"),
     _one("a tensor of PyTorch as a parameter", body("x[0] = 1;", "torch::Tensor x"), "must be a class or namespace name", "data_ptr()"),
     _one("PyCUDA's complex numbers", "#include <pycuda-complex.hpp>\n" + body("x[0] = x[0] * x[0];", "pycuda::complex<float>* x"), "pycuda-complex.hpp", "cupy/complex.cuh"),
-    _one("the name of a file as the source", "src/kernels/add.cu", "error: ", "read_text()"),
+    _one("the name of a file as the source", "src/kernels/add.cu", "the source is a file's name", "read_text()"),
     # Templates and name expressions.
     _one("too few template arguments in a name expression", _SCALE, "scale<float>", "'scale<float, 4>'", names=("scale<float>",)),
     _one("template arguments in another order", _SCALE, "scale<4, float>", "'scale<float, 4>'", names=("scale<4, float>",)),
@@ -66,7 +66,7 @@ FORTY = (
     _one("a line's end inside a string", body('printf("x is %f\n", x[0]);'), "missing closing quote", "raw string"),
     _one("Python's for", body("for i in range(10):\n    x[i] = 0;"), "expected a", "Python's syntax"),
     _one("OpenCL's index", body("int i = get_global_id(0);\n  x[i] = 1;"), '"get_global_id" is undefined', "blockIdx.x * blockDim.x + threadIdx.x"),
-    _one("two types for one template parameter", "template <class T> __device__ T most(T a, T b) { return a > b ? a : b; }\n" + body("x[0] = most(1, 2.5f);"), "no instance of function template", "most<float>(...)"),
+    _one("two types for one template parameter", "template <class T> __device__ T most(T a, T b) { return a > b ? a : b; }\n" + body("x[0] = most(1, 2.5f);"), "no instance of function template", "most<float>(1, 2.5f)"),
     _one("bfloat16 plus a double", "#include <cuda_bf16.h>\n" + body("x[0] = x[0] + 1.0;", "__nv_bfloat16* x"), 'more than one operator "+"', "__float2bfloat16"),
     _one("an #ifdef that does not end", "#ifdef FAST\n" + body("x[0] = 1;"), "#endif", "Add #endif"),
     _one("a comment in Python's way", "# scale the array\n" + body("x[0] = 1;"), "unrecognized preprocessing directive", "//"),

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from rtcompile.diagnostic import Diagnostic
-from rtcompile.messages import facts, names
+from rtcompile.messages import facts, names, quoted
 from rtcompile.messages.diagnostics import CONSEQUENCES
 from rtcompile.messages.facts import BuildContext
 
@@ -38,7 +38,7 @@ class KnownMessage:
 
 
 def _function(name: str) -> facts.Fill:
-    found: facts.Fill = getattr(names if hasattr(names, name) else facts, name)
+    found: facts.Fill = next(vars(m)[name] for m in (quoted, names, facts) if name in vars(m))
     return found
 
 

@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
+from rtcompile.messages import quoted
 from rtcompile.messages.facts import DECLARED, STD, BuildContext, Match, Values
 from rtcompile.request import cxx
 from rtcompile.request.option_table import SPECS
@@ -49,7 +50,7 @@ def scope_elsewhere(_: Match, context: BuildContext) -> Values | None:
     return {"word": word, "instead": instead} if instead else None
 
 
-def std_instead(match: Match, _: BuildContext) -> Values | None:
+def std_instead(match: Match, context: BuildContext) -> Values | None:
     """Name what device code uses in place of a member, or a header, of the standard library."""
     quoted = match.string[match.start("member") :].partition('")')[0]
     others = re.findall(r"\bstd::(?:__\w+::)*(\w+)", quoted.partition("(")[0])
@@ -61,7 +62,14 @@ def std_instead(match: Match, _: BuildContext) -> Values | None:
         if header is None:
             return None
         instead = f"cuda::std::{member} of <cuda/std/{header}>"
-    return {"member": member, "instead": instead}
+    line = "".join(context.source.split("\n")[context.line - 1 : context.line])
+    written = re.findall(r"\w+", line) if context.line > 0 else []
+    if member not in written:  # std::cout is an ostream, and its user wrote cout
+        member = next((w for w in written if _TABLES["std"].get(w) == instead), member)
+    return {"member": member, "instead": instead, "why": _TABLES["why"].get(member, _HOSTS)}
+
+
+_HOSTS = "it allocates, prints or needs the host's system"
 
 
 def host_header(match: Match, _: BuildContext) -> Values:
@@ -89,18 +97,21 @@ def declared_further(match: Match, context: BuildContext) -> Values | None:
             "where": f"is declared in a namespace or class, as {whole}",
             "step": f"Write {whole}",
         }
-    lines = _declaring_lines(word, context.source) if _in_source(context) else []
+    source = context.source
+    lines = _declaring_lines(word, source) if _in_source(context) else []
     if line in lines:  # what looks like a declaration is the use
         return None
     if lines and lines[0] > line:
-        step = "Move the declaration above its first use, or declare it there first"
+        step = quoted.prototype(word, lines[0], line, source)
+        step = step or "Move the declaration above its first use, or declare it there first"
         return {
             "where": f"is declared below, in line {lines[0]}; C++ reads from the top",
             "step": step,
         }
     if lines:
         where = f"of line {lines[-1]} lives in a scope that has ended there: a block, a loop, a function"
-        return {"where": where, "step": "Declare it in the scope that encloses both lines"}
+        step = quoted.outlived(word, lines[-1], source)
+        return {"where": where, "step": step or "Declare it in the scope that encloses both lines"}
     return None
 
 
@@ -307,14 +318,19 @@ def half(match: Match, _: BuildContext) -> Values:
     return {"convert": {"__half": "__float2half"}.get(match["type"], "__float2bfloat16")}
 
 
-def mismatch(match: Match, _: BuildContext) -> Values:
+def mismatch(match: Match, context: BuildContext) -> Values:
     """Return in what two types differ that C++ does not convert."""
     given, wanted = match["given"], match["wanted"]
+    own = quoted.parameter(wanted, context)  # "`int* p` of count, line 1"
     if given.replace("const ", "") == wanted.replace("const ", ""):
-        step = "Declare the parameter const, if it only reads; else take const off what is given"
+        step = "Declare the parameter const, if it only reads"
+        step += f": write `const {own[1:]}" if own else ""
+        step += "; else take const off what is given"
         return {"why": "a pointer to const data into one that may write", "step": step}
     if given.endswith("*") and wanted.endswith("*"):
-        step = f"Give a pointer of type {wanted}; reinterpret_cast only where the bytes are meant"
+        step = f"Give a pointer of type {wanted}"
+        step += f", or declare {own}, as {given}" if own else ""
+        step += "; reinterpret_cast only where the bytes are meant"
         return {"why": "between pointers to different types", "step": step}
     if given.endswith("*") or wanted.endswith("*"):
         step = "Index or dereference the pointer (p[i], *p), or take an address (&v)"

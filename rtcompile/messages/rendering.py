@@ -55,7 +55,8 @@ def rendered_diagnostics(
         return tuple(pieces)
     calls = _users_calls(first, source, name)
     pieces = _headline(_in_source(first, source, name), calls)
-    pieces += _first_block(first, source, name, width)
+    block = _declaration if first.file == "__nv_name_map" else _first_block
+    pieces += block(first, source, name, width)
     unique: dict[str, Diagnostic] = {}
     for note in first.notes:
         # NVRTC's second error about a name expression repeats what the location says.
@@ -214,8 +215,6 @@ def _declaration(first: Diagnostic, source: str, name: str, width: int) -> list[
 def _first_block(first: Diagnostic, source: str, name: str, width: int) -> list[Piece]:
     """Return the line of the error, and the lines of the user's program that led the compiler to it."""
     lines = source.split("\n")
-    if first.file == "__nv_name_map":
-        return _declaration(first, source, name, width)
     at = line_in_source(first, source, name) if name else 0
     frames = [note for note in first.notes if is_frame(note)]
     users = [note for note in frames if name and line_in_source(note, source, name)]

@@ -135,13 +135,25 @@ BY_KERNELS = [
         headers="12:cudart 12:crt 12:cccl 12:cutlass",
     ),
     case(
-        "copy-partitioning",
+        "copy-too-wide",
         "Src/Dst partitioning does not match",
-        "contiguous elements",
+        "moves 4 elements of float at a time",
+        "the tensor has 3",
         source="#include <cute/tensor.hpp>\nusing namespace cute;\n"
         "__global__ void k(float* x) {\n"
         "  Copy_Atom<UniversalCopy<uint128_t>, float> atom;\n"
         "  auto t = make_tensor(make_gmem_ptr(x), make_shape(Int<3>{}));\n"
+        "  atom.call(t, t);\n}",
+        headers="12:cudart 12:crt 12:cccl 12:cutlass",
+    ),
+    case(
+        "copy-partitioning",
+        "Src/Dst partitioning does not match",
+        "contiguous elements",
+        source="#include <cute/tensor.hpp>\nusing namespace cute;\n"
+        "__global__ void k() {\n"
+        "  Copy_Atom<SM75_U32x4_LDSM_N, half_t> atom;\n"
+        "  auto t = make_tensor<half_t>(Shape<_3>{});\n"
         "  atom.call(t, t);\n}",
         headers="12:cudart 12:crt 12:cccl 12:cutlass",
     ),

@@ -36,7 +36,7 @@ _SLIPS = (
     ("mangled-name-pragma", "Error in parsing name expression", "name_expressions=['k<int>']", "#pragma nv_mangled_name k<int>\ntemplate <class T> __global__ void k(T* x) {}\n"),
     ("template-arguments", "too few arguments for class template", "A<float, 4>", _kernel("A<float> a;", "template <class T, int N> struct A { T v[N]; };\n")),
     ("template-arguments", "expected a type specifier", "A<float>", _kernel("A<3> a;", "template <typename T> struct A { T v; };\n")),
-    ("template-deduction", "no instance of function template", "most<float>(...)", _kernel("x[0] = most(1, 2.f);", "template <class T> __device__ T most(T a, T b) { return a; }\n")),
+    ("template-deduction", "no instance of function template", "most<float>(1, 2.f)", _kernel("x[0] = most(1, 2.f);", "template <class T> __device__ T most(T a, T b) { return a; }\n")),
     ("no-constructor", "no instance of constructor", "constructors in the notes", _kernel("V v(n);", "struct V { __device__ V(int a, int b) {} };\n")),
     ("no-overload", "no instance of overloaded function", "candidates in the notes", _kernel("f(x, 1);", "__device__ void f(int) {}\n__device__ void f(int, int) {}\n")),
     ("static-assertion", "static assertion failed", "from", _kernel("A<5> a;", "template <int N> struct A { static_assert(N % 4 == 0, \"N\"); };\n")),
@@ -55,7 +55,7 @@ _SLIPS = (
     ("comment-unclosed", "comment unclosed", "*/", _kernel("/* x[0] = 1;")),
     ("directive-unclosed", "#endif", "Add #endif", "#ifdef A\n" + _kernel("")),
     ("directive-unknown", "unrecognized preprocessing", "//", "# scale it\n" + _kernel("")),
-    ("size-zero", "greater than zero", "from", _kernel("A<0> a;", "template <int N> struct A { float v[N]; };\n")),
+    ("size-zero", "greater than zero", "N=0", _kernel("A<0> a;", "template <int N> struct A { float v[N]; };\n")),
     ("missing-semicolon", 'expected a ";"', "Put ;", _kernel("x[0] = 1")),
     ("missing-bracket", 'expected a ")"', "Add )", _kernel("x[0] = (1 + n;")),
     ("header-of-another-project", "open source file", "cupy/complex.cuh", "#include <pycuda-complex.hpp>\n"),
@@ -80,6 +80,14 @@ BY_MISTAKES = [
         "partition_fragment_A",
         source=_CUTE
         + _kernel(_GEMM.replace("_8", "_8, _2") + "make_tensor<half_t>(Shape<_4>{}), c);"),
+        headers=_CUTE_HEADERS,
+    ),
+    case(
+        "cute-gemm-arguments",
+        "no instance of overloaded function",
+        "This gemm has 3 arguments",
+        "gemm(mma, A, B, C)",
+        source=_CUTE + _kernel(_GEMM + "c);"),
         headers=_CUTE_HEADERS,
     ),
     case(
