@@ -145,7 +145,7 @@ def _follows(other: Diagnostic, first: Diagnostic) -> bool:
 
 
 def _same_origin(other: Diagnostic, first: Diagnostic) -> bool:
-    """Say whether one use of a template led to both errors, or one argument of it that is 0 or less."""
+    """Return whether one use of a template led to both errors, or one argument of it that is 0 or less."""
     came = [[(n.file, n.line) for n in each.notes if is_frame(n)][-1:] for each in (first, other)]
     if came[0] == came[1] != []:
         return True
