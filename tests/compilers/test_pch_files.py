@@ -92,11 +92,13 @@ def test_what_is_no_file_under_its_path_costs_no_build(
 def test_one_that_crashes_the_compiler_is_dropped_and_the_build_repeated(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pch_maker, "image", lambda path: b"unchecked")
     builder.ready()
     (file,) = builder.files(".pch")
+    whole = pch_maker.image(str(file))
     os.truncate(file, file.stat().st_size // 2)
-    assert not used(builder.compiled(PREFIX + KERNEL))
+    with monkeypatch.context() as patch:
+        patch.setattr(pch_maker, "image", lambda path: whole)  # the damage is not seen beforehand
+        assert not used(builder.compiled(PREFIX + KERNEL))
     assert builder.files(".pch") == []
     builder.ready()  # that one was damaged; the next need not be
 
