@@ -134,7 +134,7 @@ def deduction(match: Match, context: BuildContext) -> Values:
     line = context.excerpt.partition("\n")[0]
     call = re.search(rf"\b{re.escape(function)}(\([^()]*\))", line)
     template = re.search(
-        rf"template\s*<\s*(?:class|typename)\s+(\w+)\s*>[^;{{]*?\b{re.escape(function)}\s*\(([^()]*)\)",
+        rf"template\s*<\s*(?:class|typename)\s+(\w+)\s*>[^;{{]{{0,200}}?\b{re.escape(function)}\s*\(([^()]*)\)",
         context.source,
     )
     if template and len(set(types)) > 1 and len(re.findall(rf"\b{template[1]}\b", template[2])) > 1:
