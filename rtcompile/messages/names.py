@@ -12,6 +12,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
+from itertools import islice
 
 from rtcompile.messages import quoted
 from rtcompile.messages.facts import DECLARED, STD, BuildContext, Match, Values
@@ -457,16 +458,21 @@ def _is_declared(code: str, start: int, end: int) -> bool:
     )
 
 
+_MOST_TEMPLATES = 1000  # of a source: a hint is worth no more time than that
+_LONGEST_HEAD = 500
+
+
 def _templates(source: str) -> dict[str, str]:
     """Return the parameters of each template of a source, ``{"scale": "class T, int N"}``."""
     code = _code(source)
     found: dict[str, str] = {}
-    for begin in re.finditer(r"\btemplate\s*<", code):
+    for begin in islice(re.finditer(r"\btemplate\s*<", code), _MOST_TEMPLATES):
         depth, at = 1, begin.end()
-        while at < len(code) and depth:
+        end = at + _LONGEST_HEAD
+        while at < min(len(code), end) and depth:
             depth += {"<": 1, ">": -1}.get(code[at], 0)
             at += 1
-        head = re.match(r"[^({;=]*", code[at : at + 2000])
+        head = re.match(r"[^({;=]*", code[at : at + _LONGEST_HEAD])
         name = re.search(r"(\w+)\s*(?::[^:].*)?$", head[0].strip(), re.DOTALL) if head else None
         if name and not depth:
             found.setdefault(name[1], " ".join(code[begin.end() : at - 1].split()))

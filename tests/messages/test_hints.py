@@ -298,6 +298,23 @@ def test_a_hostile_message_delays_no_pattern(piece: str) -> None:
     catalogue.explain(piece * 20_000)
 
 
+@pytest.mark.parametrize(
+    "piece",
+    ["template <class T> ", "namespace a { ", "struct x ", "f(", "int i, ", "#define A ", "/*"],
+)
+def test_a_hostile_source_delays_no_hint(piece: str) -> None:
+    """Hints look into the source for what was meant, in time that does not grow with its square."""
+    context = BuildContext(source=piece * 20_000)
+    for says in (
+        'identifier "foo" is undefined',
+        'kernel.cu: error: namespace "a" has no member "foo"',
+        'kernel.cu: no instance of function template "f" matches the argument list',
+        'too few arguments for class template "x"',
+        "Error in parsing name expression for lowered name lookup",
+    ):
+        catalogue.explain(says, context)
+
+
 def test_every_row_of_the_catalogue_is_provoked_or_reported() -> None:
     rows = {known.id for known in MESSAGES}
     assert len(rows) == len(MESSAGES)
