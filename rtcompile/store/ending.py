@@ -1,7 +1,7 @@
-"""Gives back the leases of a process that ended without a word: by a signal, `os._exit`, or a crash.
+"""Gives back the leases of a process that ended by a signal, by `os._exit` or by a crash.
 
-A shell of a megabyte waits for the process to end, and only if that held a lease then starts Python. To
-start the shell takes a millisecond or two, once in each process that compiles beside a store.
+A small shell waits for the process to end. If the process still has a lease then, the shell starts Python,
+which releases it. Each process that compiles beside a shared store starts one such shell.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import threading
 from contextlib import suppress
 
-# It forgets what it was told at each line with a dot, and acts where the last one was none.
+# Lines are leases. A line with a dot clears the list; what is in the list at the end is released.
 _SCRIPT = r"""told=
 while IFS= read -r line; do
   case $line in .) told= ;; *) told="$told$line

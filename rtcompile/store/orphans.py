@@ -1,4 +1,4 @@
-"""Releases the leases of a process that ended without a word: what `ending.Helper` starts then."""
+"""Releases the leases that a process left behind when it ended; `ending.Helper` starts this."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """One shared store: the time it cost and saved this process, and when requests are sent to it.
 
-A store is asked as long as it spared more than it cost, with a second to begin with. One that gives no
-answer, or costs more than it spares, is paused for 1, 2, 4 … 60 seconds. Nobody waits to learn whether
-a silent one answers again.
+Requests go to a store as long as it saved more time than it cost; each store begins with a credit of one
+second. A store that gives no answer, or costs more than it saves, is paused for 1, 2, 4 … 60 seconds. The
+probe that tries it again runs in the background, so no build waits for it.
 """
 
 from __future__ import annotations
