@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from rtcompile import errors, logs, toolkit
 from rtcompile.build import batch, pipeline, planned
@@ -33,9 +32,6 @@ from rtcompile.settings import own as thread
 from rtcompile.store.folder import at_end
 from rtcompile.store.store import Store
 from rtcompile.workers import pool
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # Seconds of compiling for code that is not used yet.
 _MOST_SECONDS = 60.0
@@ -109,7 +105,7 @@ class Ahead(Batch):
             self.kept[query.identity] = build
             self.constructed += 1
             self._groups[build.task.group] += 1
-            self._unseen.append(build)
+            self._left.append(build)
         self._start_threads()
 
     def tend(self) -> bool:
@@ -198,7 +194,7 @@ class Ahead(Batch):
         with self._guard:
             if self._has_ended or self._spent() > self._allowed():
                 return
-            left = len(self._unseen) + len(self._waiting)
+            left = len(self._left)
             missing = min(left, max(1, pool.slots() - 1) - self.threads)
             if missing <= 0:
                 return
@@ -217,14 +213,12 @@ class Ahead(Batch):
             with self._guard:
                 self.threads -= 1
 
-    def most_together(self) -> int:
-        return 1  # a launch waits for its own build
-
-    def _next_one(self) -> batch.Build | None:
+    def _next(self) -> batch.Build | None:
         with self._guard:
             goes_on = self._spent() <= self._allowed()
-        is_wanted = any(isinstance(b, _Constructed) and b.is_wanted for b in list(self._waiting))
-        return super()._next_one() if goes_on or is_wanted else None
+        # One that somebody waits for, and whose slot another job took, is the first.
+        is_wanted = any(isinstance(b, _Constructed) and b.is_wanted for b in list(self._left))
+        return super()._next() if goes_on or is_wanted else None
 
     def _look(self, build: batch.Build) -> ObjectCode | None:
         assert isinstance(build, _Constructed)
@@ -239,14 +233,13 @@ class Ahead(Batch):
             finally:
                 build.name = build.task.query.name()
 
-    def _do(self, builds: Sequence[batch.Build]) -> None:
-        super()._do(builds)
-        for build in builds:
-            assert isinstance(build, _Constructed)
-            if not build.future.done():  # another job has its slot, or too much is unused
-                build.future._cancellation = pool.Cancellation(gives_way=not build.is_wanted)
-                with self._looking:
-                    self._waiting.appendleft(build)
+    def _do(self, build: batch.Build) -> None:
+        super()._do(build)
+        assert isinstance(build, _Constructed)
+        if not build.future.done():  # another job has its slot, or too much is unused
+            build.future._cancellation = pool.Cancellation(gives_way=not build.is_wanted)
+            with self._looking:
+                self._left.appendleft(build)
 
 
 def _outcome(build: _Constructed, query: Query) -> ObjectCode | None:

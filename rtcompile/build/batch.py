@@ -9,7 +9,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import attrgetter
@@ -34,11 +34,6 @@ _THREADS_BESIDE = 2
 _PROCESSES_PER_THREAD = 4
 
 _PLANNED_SECONDS = 1.0
-_MOST_TOGETHER = 16  # builds that a worker gets at once
-_TOGETHER_SECONDS = 0.15  # that these builds should take in total
-_SLOW_FACTOR = (
-    10  # a worker that takes this many times the average for a build loses its other builds
-)
 
 
 class BuildFuture(Future[ObjectCode]):
@@ -152,35 +147,13 @@ class Build:
     was_looked_for: bool = False
     was_put_off: bool = False  # since another process or node was building it
 
-    @cached_property
-    def may_share(self) -> bool:
-        """Whether a worker may compile it together with others."""
-        return self.was_looked_for and planned.may_share(self.task.query)
-
-    def is_like(self, other: Build) -> bool:
-        """Return whether both differ in source and names alone, and one worker may compile them."""
-        own, its = self.task.query, other.task.query
-        if own.plan is None or its.plan is None:
-            return False
-        # A batch's plan is made once for all similar builds: see `Planner`.
-        return (
-            own.plan.options is its.plan.options
-            and own.plan.choice is its.plan.choice
-            and own.plan.toolchain is its.plan.toolchain
-            and own.settings is its.settings
-            and self.may_share
-            and other.may_share
-        )
-
 
 class Batch:
-    """Builds under way. A thread takes the next builds that need a compiler, and compiles them.
+    """Builds under way. A thread takes the next build that needs a compiler, and compiles it.
 
     Only one thread at a time looks builds up: sixteen would spend most of the time on handing over
     the GIL. There are no more threads than builds that need a compiler.
 
-    A worker gets several small builds at a time. If it takes long over one, the rest is taken from
-    it; after a failure that build and the rest are compiled one by one.
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
@@ -190,10 +163,8 @@ class Batch:
         self._is_shared = any(task.query.settings.remote for task in tasks)
         # Nodes and ranks that request the same builds begin at different ones.
         first = secrets.randbelow(len(tasks)) if self._is_shared else 0
-        self._unseen = deque([*builds[first:], *builds[:first]])
+        self._left = deque([*builds[first:], *builds[:first]])
         self._put_off: deque[Build] = deque()
-        self._seconds = 0.0  # of compiling a build, a moving average; 0 while it is unknown
-        self._waiting: deque[Build] = deque()
         self._looking = threading.Lock()
 
     @cached_property
@@ -207,72 +178,40 @@ class Batch:
 
     def _begin(self) -> None:
         """Do all builds; from the first one that needs a compiler on, other threads help."""
-        builds = self._next()
-        if builds:
+        build = self._next()
+        if build is not None:
             most = _THREADS_PER_SLOT * pool.slots() + _THREADS_BESIDE
             # One that waits for its slot holds a lease that keeps other nodes from the same kernel.
             threads = pool.slots() + 1 if self._is_shared else most
-            start_threads(min(len(self._unseen), threads - 1), self._help)
-            self._do(builds)
+            start_threads(min(len(self._left), threads - 1), self._help)
+            self._do(build)
             self._help()
 
     def _help(self) -> None:
-        while builds := self._next():
-            self._do(builds)
+        while build := self._next():
+            self._do(build)
 
-    def _next(self) -> list[Build]:
-        """Return the next builds that need a compiler: one, or some that one worker may do."""
+    def _next(self) -> Build | None:
+        """Return the next build that needs a compiler."""
         with self._looking:
-            found: list[Build] = []
-            while build := self._next_one():
-                if found and not build.is_like(found[0]):
-                    self._waiting.appendleft(build)
-                    break
-                found.append(build)
-                if len(found) >= self.most_together():
-                    break
-            return found
-
-    def most_together(self) -> int:
-        """Return how many builds a worker gets: few enough to take little time and to leave some to others."""
-        if not self._seconds:
-            return 1
-        left = (len(self._unseen) + len(self._waiting)) // (2 * pool.slots())
-        return max(1, min(_MOST_TOGETHER, left, int(_TOGETHER_SECONDS / self._seconds)))
-
-    def _note(self, code: ObjectCode) -> None:
-        """Update the average time of compiling a build."""
-        seconds = code.build.compiled_in / 1000
-        self._seconds = (self._seconds + seconds) / 2 if self._seconds else seconds
-
-    def _next_one(self) -> Build | None:
-        while self._waiting:
-            build = self._waiting.popleft()
-            if not build.future.cancelled():
-                return build
-        while self._unseen:
-            build = self._unseen.popleft()
-            # Planning may have to compile the sources in link=.
-            build.was_looked_for = not build.task.query.request.link
-            if not build.was_looked_for or build.future._run(partial(self._look, build)):
-                return build
-        return self._put_off.popleft() if self._put_off else None
+            while self._left:
+                build = self._left.popleft()
+                # Planning may have to compile the sources in link=.
+                if build.was_looked_for or build.task.query.request.link:
+                    return build
+                build.was_looked_for = True
+                if build.future._run(partial(self._look, build)):
+                    return build
+            return self._put_off.popleft() if self._put_off else None
 
     def _look(self, build: Build) -> ObjectCode | None:
         return build.task.look()
 
-    def _do(self, builds: Sequence[Build]) -> None:
-        if len(builds) > 1:
-            builds = self._do_together(builds)
-        for build in builds:
-            # Whatever may fail is inside `_run`, which sets the future; otherwise its reader would wait forever.
-            if build.future._run(partial(self._compiled, build)):
-                build.was_put_off = True
-                self._put_off.append(build)
-                continue
-            future = build.future
-            if future.done() and not future.cancelled() and future.exception() is None:
-                self._note(future.result())
+    def _do(self, build: Build) -> None:
+        # Whatever may fail is inside `_run`, which sets the future; otherwise its reader would wait forever.
+        if build.future._run(partial(self._compiled, build)):
+            build.was_put_off = True
+            self._put_off.append(build)
 
     def _compiled(self, build: Build) -> ObjectCode | None:
         """Return the code; None, the first time, if another process or node builds the same."""
@@ -286,33 +225,6 @@ class Batch:
             return planned.compile(build.task.query, waits=build.was_put_off or not self.tasks)
         except Busy:
             return None
-
-    def _do_together(self, builds: Sequence[Build]) -> Sequence[Build]:
-        """Have one worker do builds; return the first one it left, and let others do the rest."""
-        queries = [build.task.query for build in builds]
-        futures = [build.future for build in builds]
-        made = planned.compile_batch(queries, [future._cancellation for future in futures])
-        undone = dict(enumerate(builds))
-        # An error is reported when the build is repeated by itself.
-        with suppress(Exception), closing(made):
-            since = time.monotonic()
-            for each in made:
-                if each is None:
-                    if time.monotonic() - since > _SLOW_FACTOR * self._seconds:
-                        break
-                    continue
-                since = time.monotonic()
-                at, code = each
-                del undone[at]
-                self._note(code)
-                with suppress(InvalidStateError):  # it was cancelled meanwhile
-                    futures[at].set_result(code)
-        first, rest = [*undone.values()][:1], [*undone.values()][1:]
-        if rest:
-            with self._looking:
-                self._waiting.extendleft(reversed(rest))
-            start_threads(1, self._help)  # the others may have ended
-        return first
 
 
 def start_threads(count: int, work: Callable[[], None]) -> int:

@@ -260,11 +260,6 @@ class Miss:
             meanwhile=self._meanwhile,
         )
 
-    def built_together(self, compiled: Compiled) -> ObjectCode:
-        """Keep and return what NVRTC made of it with others: see `planned.compile_batch`."""
-        self.why = self.why_missed()
-        return self._finish("nvrtc", compiled, self.plan.search)
-
     def _instead_of(self, rejected: CompileFailure, reason: str) -> ObjectCode:
         try:
             code = self._with_nvcc(reason)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from rtcompile import toolkit, tracing
 from rtcompile.build import plan as plans
@@ -25,9 +23,6 @@ from rtcompile.request.values import replace
 from rtcompile.settings import Settings
 from rtcompile.store.store import Store
 from rtcompile.styling import is_watched
-
-if TYPE_CHECKING:
-    from rtcompile.workers.pool import Cancellation
 
 
 def build(query: Query) -> ObjectCode:
@@ -64,92 +59,6 @@ def _taken_or_compiled(query: Query, *, waits: bool) -> ObjectCode:
     code = _reported(query, partial(_compiled, waits=waits)) if code is None else code
     assert code is not None
     return code
-
-
-def may_share(query: Query) -> bool:
-    """Return whether one worker may compile a build after others of the same options: it reads no file."""
-    plan, settings = query.plan, query.settings
-    if plan is None:
-        return False
-    library, key_inputs = plan.toolchain.nvrtc, plan.key_inputs
-    return (
-        plan.backend != "nvcc"
-        and library is not None
-        and bool(library.build)
-        and not plan.must_link
-        and plan.compiler_target != "object"
-        and plan.request.arch is not None
-        and key_inputs.reads_no_file()
-        and key_inputs.is_forgotten()
-        and not key_inputs.paths_matter
-        and settings.jit
-        and not (settings.remote or settings.recompile or settings.save_source)
-        and settings.timeout is None
-        and settings.memory_limit is None
-        and not Store.open(settings).negative.find(key_inputs)
-    )
-
-
-def compile_batch(
-    queries: Sequence[Query], cancellations: Sequence[Cancellation]
-) -> Generator[tuple[int, ObjectCode] | None]:
-    """Compile builds that `may_share` in one worker and keep them; yield position and code.
-
-    A small kernel takes the compiler 15 ms. Compiled one by one, each costs the caller another
-    millisecond, and its worker a pause. Builds that another thread or process makes are left out,
-    and so are the first that fails and all after it. Yields None from time to time while the worker
-    is busy; leaving the loop kills it.
-    """
-    settings = queries[0].settings
-    _start_compiler(plan_of(queries[0]), settings)
-    from rtcompile.build.miss import Miss
-    from rtcompile.compilers import nvrtc
-    from rtcompile.request import command_lines
-
-    store = Store.open(settings)
-    with ExitStack() as held:
-        misses: list[tuple[int, Miss, ExitStack]] = []
-        for at, query in enumerate(queries):
-            decided = plan_of(query)
-            lock = held.enter_context(ExitStack())
-            if (
-                lock.enter_context(store.building(decided.key_inputs, reads=False, waits=False))
-                == 0.0
-            ):
-                lock.close()
-                continue
-            found = store.appeared(decided.key_inputs)
-            if isinstance(found, ObjectCode):
-                lock.close()
-                if code := _reported(query, partial(_kept, code=found)):
-                    yield at, code
-            else:
-                misses.append((at, Miss(decided, settings, store, found, True), lock))
-        if not misses:
-            return
-        first = misses[0][1].plan
-        library = first.toolchain.require_nvrtc()
-        directories = [directory.path for directory in first.search]
-        flags = command_lines.for_nvrtc(
-            first.options,
-            first.choice.arch,
-            first.compiler_target,
-            library.version_pair,
-            directories,
-        )
-        units = [
-            miss.unit(flags, first.compiler_target, miss.plan.request.name_expressions)
-            for _, miss, _ in misses
-        ]
-        for outcome in nvrtc.compile_batch(units, library, cancellations):
-            if outcome is None:
-                yield None
-                continue
-            at, miss, lock = misses[outcome[0]]
-            made = miss.built_together(outcome[1])
-            lock.close()
-            if code := _reported(queries[at], partial(_kept, code=made)):
-                yield at, code
 
 
 def is_cached(query: Query) -> bool:

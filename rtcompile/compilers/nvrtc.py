@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rtcompile import tracing
@@ -61,40 +61,6 @@ def compile(
         elif header is None and outcome.trace:
             prefix.built(outcome.trace, _front_end(outcome, unit) / 1000)
         return outcome
-
-
-def compile_batch(
-    units: Sequence[TranslationUnit],
-    library: Library,
-    cancellations: Sequence[pool.Cancellation] = (),
-) -> Iterator[tuple[int, Compiled] | None]:
-    """Compile units that read no file in one worker, up to the first that fails; yield each."""
-    # It yields None from time to time while the worker is busy.
-    first = units[0]
-    flags = [flag.encode() for flag in first.flags]
-    arguments = {
-        "options": flags,
-        "target": first.target,
-        "pch": b"",
-        "reusable": True,
-        "units": [
-            {
-                **_text_fields(unit, _own_options(unit, library)),
-                "minimal": _is_minimal(unit, library),
-            }
-            for unit in units
-        ],
-    }
-    job = job_of(library, "compile_units", arguments, reusable=True)
-    for answer in pool.parts(job._replace(parts=len(units)), cancellations):
-        if answer is None:
-            yield None
-            continue
-        at = answer.value["index"]
-        outcome = _outcome(units[at], answer, first.flags, None)
-        if not isinstance(outcome, Compiled):
-            return
-        yield at, outcome
 
 
 def precompile(

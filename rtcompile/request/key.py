@@ -143,10 +143,6 @@ class KeyInputs:
             self._common["options read no file"] = quiet
         return quiet and sources.reads_no_file(self.source, ())
 
-    def is_forgotten(self) -> bool:
-        """Return whether the options have no effect on NVRTC's next compile: `sources.is_forgotten`."""
-        return sources.is_forgotten(self._as_flags())
-
     def _as_flags(self) -> tuple[str, ...]:
         return tuple(f"-{label}={value}" for label, value in self.options)
 

@@ -217,7 +217,7 @@ def become(
         os._exit(status)
 
 
-def _serve(channel: _socket.socket) -> int:  # noqa: C901  # one loop, an exit for each end of a job
+def _serve(channel: _socket.socket) -> int:
     """Do jobs until one is not reusable; return the exit status."""
     size = 0
     for served in range(_MOST_JOBS):
@@ -235,12 +235,6 @@ def _serve(channel: _socket.socket) -> int:  # noqa: C901  # one loop, an exit f
         well = False
         try:
             value = resolve(function)(protocol.unpack(arguments))
-            if hasattr(value, "__next__"):
-                if not _send_parts(channel, socket, value, stays=reusable):
-                    return 0
-                size = _resident_bytes()
-                socket.close()
-                continue
             well = reusable and value.pop("well")
             if served and value.pop("doubtful"):
                 return RETRY
@@ -264,26 +258,6 @@ def _serve(channel: _socket.socket) -> int:  # noqa: C901  # one loop, an exit f
         socket.close()
         os.close(answer)
     return 0
-
-
-def _send_parts(
-    channel: _socket.socket, socket: _socket.socket, parts: Any, *, stays: bool
-) -> bool:
-    """Send the chunks of a reply up to the first failure; return whether this process may be reused."""
-    for part in parts:
-        well, more = part.pop("well"), part.pop("more")
-        if not well:
-            break
-        free = stays and not more and _resident_bytes() < _MOST_BYTES
-        if free:
-            protocol.send(channel, (protocol.ANSWER,))  # before the caller gets the reply, as above
-        protocol.send(socket, (protocol.PART, part))
-        if free:
-            return True
-        if not more or not _as_new():
-            break
-    protocol.send(socket, (protocol.ANSWER,))
-    return False
 
 
 def _as_new() -> bool:

@@ -13,7 +13,6 @@ from rtcompile.workers import heap, probes, protocol
 
 TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
 _SUCCESS = 0
@@ -205,15 +204,6 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     # Such errors may come from what this process did before.
     reply["doubtful"] = reply["error"] == "memory" or "nternal Compiler Error" in reply["log"]
     return reply
-
-
-def compile_units(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Compile units that read no file one after another: the common job, and `units` with what is their own."""
-    common = {key: value for key, value in job.items() if key != "units"}
-    last = len(job["units"]) - 1
-    for index, unit in enumerate(job["units"]):
-        own = {**common, **unit, "options": job["options"] + unit["options"]}
-        yield {**compile_unit(own), "index": index, "more": index < last}
 
 
 def time_unit(job: dict[str, Any]) -> dict[str, Any]:

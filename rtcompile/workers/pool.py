@@ -17,7 +17,7 @@ from _queue import (
     SimpleQueue,  # importing `queue` would take longer
 )
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple
 
 from rtcompile import tracing
@@ -58,8 +58,6 @@ class Job(NamedTuple):
     # whether that process may be reused, and "doubtful", whether a new process may give another
     # value. A job with limits gets a new process all the same.
     reusable: bool = False
-    # How many values the function yields, if it is a generator: see `Pool.parts`.
-    parts: int = 0
 
 
 class Answer(NamedTuple):
@@ -113,38 +111,30 @@ class Cancellation:
     def over(self, socket: _socket.socket) -> Iterator[None]:
         """Shut the socket down if cancelled meanwhile."""
         self.check()
-        self.add(socket)
-        try:
-            yield
-        finally:
-            self.discard(socket)
-            self.check()
-
-    def add(self, socket: _socket.socket) -> None:
-        """Shut the socket down once it is cancelled."""
         with self._lock:
             self._sockets.add(socket)
             if self._cancelled:
                 with suppress(OSError):
                     socket.shutdown(_socket.SHUT_RDWR)
-
-    def discard(self, socket: _socket.socket) -> None:
-        """Stop shutting the socket down on cancellation."""
-        with self._lock:
-            self._sockets.discard(socket)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._sockets.discard(socket)
+            self.check()
 
 
 class _Taker:
     """A job that has a slot or waits for one."""
 
-    __slots__ = ("cancellations",)
+    __slots__ = ("cancellation",)
 
-    def __init__(self, cancellations: Sequence[Cancellation]) -> None:
-        self.cancellations = cancellations
+    def __init__(self, cancellation: Cancellation | None) -> None:
+        self.cancellation = cancellation
 
     @property
     def gives_way(self) -> bool:
-        return bool(self.cancellations) and all(each.gives_way for each in self.cancellations)
+        return self.cancellation is not None and self.cancellation.gives_way
 
 
 class Pool:
@@ -166,7 +156,7 @@ class Pool:
         # `meanwhile` is called when the job has started, and when it has to start again.
         begin = time.monotonic()
         cancellation = Cancellation.current.get()
-        taker = _Taker(() if cancellation is None else (cancellation,))
+        taker = _Taker(cancellation)
         try:
             slot = self._take_slot(taker)
             started = time.monotonic()
@@ -181,49 +171,6 @@ class Pool:
             return outcome._replace(queued=started - begin, slot=slot)
         return outcome
 
-    def parts(self, job: Job, cancellations: Sequence[Cancellation]) -> Iterator[Answer | None]:
-        """Run a job and yield the chunks of its reply, None while it is busy; leaving kills it."""
-        begin = time.monotonic()
-        with ExitStack() as stack:
-            taker = _Taker(cancellations)
-            stack.callback(self._give_back, taker)
-            try:
-                slot = self._take_slot(taker)
-            except Cancelled:
-                return
-            queued = time.monotonic() - begin
-            tracing.add("queue", begin, begin + queued)
-            ours, theirs = process.socket_pair()
-            stack.callback(process.hang_up, ours)
-            stack.callback(process.close_theirs, theirs)
-            for cancellation in cancellations:
-                cancellation.add(ours)
-                stack.callback(cancellation.discard, ours)
-            try:
-                worker = self._zygote(job.prepare, job.argument)
-                _ask(worker, job, Limits(), (), theirs)
-            except OSError:
-                return  # its builds are then done one by one, which shows the error
-            ours.settimeout(MAX_WAIT_SECONDS)
-            left = job.parts
-            while left:
-                try:
-                    reply = protocol.receive(ours)
-                except TimeoutError:
-                    yield None
-                    continue
-                except OSError:
-                    return
-                if reply is None or reply[0][0] != protocol.PART:
-                    for descriptor in reply[1] if reply else ():
-                        os.close(descriptor)
-                    return
-                left -= 1
-                if not left:
-                    stack.close()  # the worker takes the next job meanwhile
-                yield Answer(reply[0][1], queued, slot)
-                queued = 0.0
-
     def _take_slot(self, taker: _Taker) -> int:
         """Wait for a slot and return its number; it is taken until the caller removes `taker`."""
         # Jobs that give way leave one slot free, if there are two; another job takes theirs from them.
@@ -236,16 +183,12 @@ class Pool:
                     self._slots[taker] = slot
                     return slot
                 others = [] if taker.gives_way else [t for t in list(self._slots) if t.gives_way]
-                for cancellation in others[-1].cancellations if others else ():
+                if others and (cancellation := others[-1].cancellation):
                     cancellation.cancel()
             with suppress(Empty):
                 self._freed.get(timeout=MAX_WAIT_SECONDS)
-            for cancellation in taker.cancellations:
-                cancellation.check()
-
-    def _give_back(self, taker: _Taker) -> None:
-        self._slots.pop(taker, None)
-        self._wake()
+            if taker.cancellation is not None:
+                taker.cancellation.check()
 
     def _wake(self) -> None:
         """Wake a thread that waits for a slot, before its `MAX_WAIT_SECONDS` are over."""
@@ -421,11 +364,6 @@ def run(
 ) -> Answer | Crash:
     """Run a job in the process's pool: `Pool.run`."""
     return shared().run(job, limits, meanwhile)
-
-
-def parts(job: Job, cancellations: Sequence[Cancellation]) -> Iterator[Answer | None]:
-    """Run a job that replies in parts in the process's pool: `Pool.parts`."""
-    return shared().parts(job, cancellations)
 
 
 def slots() -> int:

@@ -12,7 +12,7 @@ argument. To run a job, it sends there the function's name, the limits, and two 
 end of a fresh *job socket* and a memfd with the arguments. The child replies on the job
 socket with ``ANSWER`` and a memfd that contains the returned value. If it cannot, the zygote sends
 ``CRASH`` with its kind, the number of the signal or of the system's error, and what the child wrote
-on stderr. A function that is a generator sends a ``PART`` for each value, and then an empty answer.
+on stderr.
 The end of file without a message means that the zygote itself is gone. The caller cancels by
 closing its end.
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 CONTROL = 3  # the zygote's descriptor of the control socket
 ANSWER = "answer"
-PART = "part"
 CRASH = "death"
 
 # Limits of the messages: names, numbers, short values and a few descriptors.

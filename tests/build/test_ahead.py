@@ -265,7 +265,7 @@ def test_running_builds_are_stopped_where_too_much_is_unused(monkeypatch: pytest
     until(lambda: ahead.queue is not None)
     queue = ahead.queue
     assert queue is not None
-    until(lambda: queue._waiting and not queue.threads)
+    until(lambda: queue._left and not queue.threads)
     assert 0.5 <= queue._spent() < 5
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import rtcompile
-from rtcompile.build import batch, many
+from rtcompile.build import many
 from rtcompile.build.many import compile_many, submit_many
 from rtcompile.errors import BatchError, CompileError, CompileTimeout, InvalidRequest
 from rtcompile.inspect import cubin
@@ -418,8 +418,6 @@ def test_a_file_that_is_no_trace_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_as_many_threads_are_started_as_can_be_of_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Or a worker that waits for a processor is called slow, and a thread is started in its stead.
-    monkeypatch.setattr(batch, "_SLOW_FACTOR", 10000)
     started: list[str] = []
     original = threading.Thread.start
     monkeypatch.setattr(

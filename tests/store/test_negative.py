@@ -470,8 +470,7 @@ def test_a_batch_finds_its_failures_without_a_compiler(monkeypatch: pytest.Monke
     batch += [rtcompile.CompileRequest(good % n, arch="sm_90a") for n in range(3)]
     with pytest.raises(rtcompile.BatchError):
         rtcompile.compile_many(batch)
-    for name in ("compile", "compile_batch"):
-        monkeypatch.setattr(nvrtc, name, lambda *_, **__: pytest.fail("a compiler was asked"))
+    monkeypatch.setattr(nvrtc, "compile", lambda *_, **__: pytest.fail("a compiler was asked"))
     with pytest.raises(rtcompile.BatchError) as caught:
         rtcompile.compile_many(batch)
     assert list(caught.value.errors) == [0]
