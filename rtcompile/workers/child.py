@@ -90,6 +90,7 @@ _MOST_BYTES = 768 << 20
 # A child that uses more memory than this waits only `_LARGE_SECONDS` for its next job.
 _SMALL_BYTES = 128 << 20
 _LARGE_SECONDS = 1.0
+_SECONDS = 30.0  # that any other waits
 
 
 class Order:
@@ -122,7 +123,6 @@ class Child:
         self.pid = pid
         self.channel = channel
         self.lifeline = lifeline  # see `_die_with_zygote`
-        self.pidfd = open_pidfd(pid)
         self.stderr = stderr
         self.folder = folder
         self.warm = warm
@@ -135,9 +135,8 @@ class Child:
 
     def may_take(self, order: Order) -> bool:
         """Return whether it is idle and may do this job."""
-        if self.order is not None or self.killed or (order.warm and not self.warm):
-            return False
-        return order.reusable or not self.served
+        idle = self.order is None and not self.killed
+        return idle and order.reusable and (self.warm or not order.warm)
 
     def take(self, order: Order) -> None:
         """Give it a job."""
@@ -148,7 +147,7 @@ class Child:
             descriptors = (order.socket.fileno(), order.arguments)
             protocol.send(self.channel, (order.function, order.reusable), descriptors)
         except OSError:
-            self.served += 1  # It was killed while it was idle, which is not the job's fault.
+            pass  # It was killed while it was idle.
 
     def finish(self) -> Order | None:
         """Return its job, which is done or whose child has ended, and leave it without one."""
@@ -167,11 +166,8 @@ class Child:
         except (ProcessLookupError, PermissionError):
             pass  # Only the leader is left, as a zombie.
 
-    def reap(self) -> int | None:
-        """Return the wait status if the child has ended, else None. Kills what it left running."""
-        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        if os.waitid(os.P_PID, self.pid, flags) is None:
-            return None
+    def reap(self) -> int:
+        """Return the wait status of a child that ends. Kills what it left running."""
         self.kill()  # before the process id is given back: the group's number is still ours
         return os.waitpid(self.pid, 0)[1]
 
@@ -180,8 +176,6 @@ class Child:
         self.channel.close()
         os.close(self.lifeline)
         os.close(self.stderr)
-        if self.pidfd is not None:
-            os.close(self.pidfd)
 
 
 def become(
@@ -221,7 +215,7 @@ def _serve(channel: _socket.socket) -> int:
     """Do jobs until one is not reusable; return the exit status."""
     size = 0
     for served in range(_MOST_JOBS):
-        channel.settimeout(None if size < _SMALL_BYTES else _LARGE_SECONDS)
+        channel.settimeout(_SECONDS if size < _SMALL_BYTES else _LARGE_SECONDS)
         try:
             message = protocol.receive(channel)
         except TimeoutError:
@@ -297,14 +291,6 @@ def tell(
         protocol.send(socket, message, descriptors)
     except OSError:
         pass  # The caller has gone.
-
-
-def open_pidfd(pid: int) -> int | None:
-    """Return a descriptor that is readable when `pid` has ended; None before Linux 5.3."""
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):
-        return None
 
 
 def _die_with_zygote(zygote: int, held: int) -> None:

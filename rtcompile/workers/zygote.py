@@ -1,19 +1,20 @@
 """The zygote: loads one compiler, forks children that do the jobs, and cleans up after them.
 
 It has one thread, so forking is safe. It compiles no user's code itself, so it outlives every crash.
-It ends with its parent, or after some idle time. While it is idle it forks a child for the next job.
+It ends with its parent, or after some idle time.
 """
 
 from __future__ import annotations
 
 import _socket
 import os
+import resource
 import select
 import sys
 import time
 
 from rtcompile.workers import protocol, scratch
-from rtcompile.workers.child import Child, Order, anonymous_bytes, become, open_pidfd, resolve, tell
+from rtcompile.workers.child import Child, Order, anonymous_bytes, become, resolve, tell
 
 TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
@@ -21,10 +22,8 @@ if TYPE_CHECKING:
 
 _TICK = 0.05  # seconds between two looks at a child's memory
 _PAUSE = 0.1  # idle seconds after which the zygote does work that makes later jobs faster
-_QUIET = 0.02  # seconds without a message before it forks ahead
 _ENDING_SECONDS = 0.5  # for how long a thread or process that is ending may still be counted
-_KEEP = 30.0  # seconds that a used child waits for another reusable job
-_ROOMY = 2048  # processes
+_ROOMY = 2048  # under a lower limit on processes (`ulimit -u`), no child is kept idle
 _STACK_BYTES = 64 << 20
 _DESCRIPTORS = 4096
 _MOST_INHERITED = 65536
@@ -69,17 +68,18 @@ class Zygote:
         self.poller.register(control.fileno(), select.POLLIN)
         # The control socket alone does not show that the parent ended: a child of the parent may
         # hold it.
-        self.parent_fd = open_pidfd(parent)
-        if self.parent_fd is not None:
+        self.parent_fd: int | None = None
+        try:
+            self.parent_fd = os.pidfd_open(parent)
             self.poller.register(self.parent_fd, select.POLLIN)
+        except (AttributeError, OSError):
+            pass  # before Linux 5.3
         self.improve: Any = None
         self.improved = False
         self.postponed: list[Order] = []
         self.serial = 0
         self.warm = False  # whether `improve` was called, which some jobs need
-        self.hung_up: set[int] = set()  # children whose channel has nothing more
-        # Under a low limit on processes (`ulimit -u`), no child is kept idle.
-        self.roomy = self.ahead = _processes_allowed() >= _ROOMY
+        self.roomy = not 0 <= resource.getrlimit(resource.RLIMIT_NPROC)[0] < _ROOMY
 
     def try_to_prepare(self) -> None:
         """Prepare in advance, while the caller still plans its build."""
@@ -91,7 +91,7 @@ class Zygote:
     def prepare(self) -> scratch.Scratch:
         """Make the folder, load what every child needs, and return the folder."""
         if self.scratch is not None and not self.scratch.is_there():
-            self._dismiss(lambda _: True)  # Their folders were in it.
+            self._dismiss()  # Their folders were in it.
             self.scratch.close()
             self.scratch = None
         if self.scratch is None:
@@ -105,15 +105,10 @@ class Zygote:
     def serve(self) -> None:
         """Fork children, watch them and clean up; return when the parent ended or the idle time is over."""
         idle_since = time.monotonic()
-        while True:
-            timeout = self._timeout(idle_since)
-            if timeout <= 0:
-                return
+        while (timeout := self._timeout(idle_since)) > 0:
             ready = dict(self.poller.poll(timeout * 1000))
-            if os.getppid() != self.parent or (self.parent_fd in ready):
+            if os.getppid() != self.parent or self.parent_fd in ready:
                 return
-            if not ready:
-                self._use_the_quiet(time.monotonic() - idle_since)
             # Before the next job is accepted, so that a child that is free now can take it.
             for child in list(self.children.values()):
                 if child.order is not None:
@@ -121,49 +116,22 @@ class Zygote:
                 self._look_after(child, ready)
             if self.control.fileno() in ready and not self._accept():
                 return
+            is_quiet = not ready and time.monotonic() - idle_since >= _PAUSE
+            if is_quiet and self.improve is not None and not self.improved:
+                self._improve(idle=True)
 
     def _timeout(self, idle_since: float) -> float:
         """Return the seconds after which there is something to do even if nothing happens."""
-        idle_at = idle_since + self.idle - time.monotonic()
         if any(child.order is not None for child in self.children.values()):
-            idle_at = self._next_look()
-        elif self.improve is not None and not self.improved:
-            idle_at = _PAUSE
-        elif any(child.served for child in self.children.values()):
-            idle_at = min(idle_at, _KEEP)
-        return min(idle_at, _QUIET) if self._wants_one_ahead() and idle_at > 0 else idle_at
+            return self._next_look()
+        idle_at = idle_since + self.idle - time.monotonic()
+        return idle_at if self.improved or self.improve is None else min(idle_at, _PAUSE)
 
-    def _use_the_quiet(self, idle: float) -> None:
-        """Do what makes later jobs faster, while nothing else is to be done."""
-        busy = any(child.order is not None for child in self.children.values())
-        if not busy and idle >= _PAUSE and not self.improved:
-            self._improve(idle=True)
-        if self._wants_one_ahead():
-            try:
-                self._fork(self.prepare())
-            except Exception:  # noqa: BLE001  # the job that needs a child gets the reason
-                self.ahead = False
-        if idle >= _KEEP:
-            self._dismiss(lambda child: child.served > 0)
-
-    def _wants_one_ahead(self) -> bool:
-        # Jobs of NVCC, which has no `improve`, take seconds: a fork does not matter. A child with a
-        # reusable job takes the next one too.
-        return (
-            self.ahead
-            and self.improve is not None
-            and not any(
-                child.order.reusable if child.order else not child.served
-                for child in self.children.values()
-            )
-        )
-
-    def _dismiss(self, which: Any) -> bool:
-        """Kill the idle children for which `which` is true; say whether there are any."""
-        found = [c for c in self.children.values() if c.order is None and which(c)]
-        for child in found:
-            child.kill()
-        return bool(found)
+    def _dismiss(self) -> None:
+        """Kill the idle children."""
+        for child in self.children.values():
+            if child.order is None:
+                child.kill()
 
     def _next_look(self) -> float:
         """Return the seconds until a child has to be checked even if nothing happens."""
@@ -172,20 +140,15 @@ class Zygote:
         for child in self.children.values():
             if child.deadline is not None:
                 looks.append(max(0.0, child.deadline - now))
-            if child.memory is not None or child.pidfd is None:
-                looks.append(_TICK if child.pidfd is not None else _TICK / 10)
+            if child.memory is not None:
+                looks.append(_TICK)
         # Rounded up, since poll() counts in milliseconds, and 0 would loop without waiting.
         return min(looks) + 0.001
 
     def _look_after(self, child: Child, ready: dict[int, int]) -> None:
         if child.channel.fileno() in ready and not self._hear(child):
-            self.poller.unregister(child.channel.fileno())  # It ends.
-            self.hung_up.add(child.pid)
-        if child.pidfd is None or child.pidfd in ready:
-            status = child.reap()
-            if status is not None:
-                self._reap_and_report(child, status)
-                return
+            self._reap_and_report(child, child.reap())
+            return
         if child.order is None:
             return
         # It is only registered for a hang-up: the caller has cancelled.
@@ -225,8 +188,6 @@ class Zygote:
             return True
         self.function, self.argument = fields
         self.try_to_prepare()
-        if not self.poller.poll(0):  # The first job is not there yet.
-            self._use_the_quiet(0.0)
         return True
 
     def _start(self, order: Order, *, anew: bool = False) -> None:
@@ -237,12 +198,12 @@ class Zygote:
                 self._improve(idle=False)
             resolve(order.function)  # imported here, once, and not in each child
             order.reusable = order.reusable and self.roomy
-            fit = [c for c in self.children.values() if not anew and c.may_take(order)]
-            child = max(fit, key=lambda c: c.served) if fit else self._fork(folder)
+            fit = (c for c in self.children.values() if not anew and c.may_take(order))
+            child = next(fit, None) or self._fork(folder)
         except Exception as error:  # noqa: BLE001  # the job gets whatever was raised
             if isinstance(error, BlockingIOError) and self.children:
                 # `ulimit -u`: the job starts when a child has ended
-                self._dismiss(lambda _: True)
+                self._dismiss()
                 self.postponed.append(order)
                 return
             # The text of other errors than the system's does not say enough without their type.
@@ -264,9 +225,7 @@ class Zygote:
         if self.improve is not None:
             self.improve(idle)
         self.warm = True
-        if idle:
-            self.improved = True
-            self._dismiss(lambda child: not child.served)  # forked before
+        self.improved = self.improved or idle
 
     def _forked(self) -> int:
         """Fork; where `ulimit -u` forbids it, wait a moment for threads of the caller that are ending."""
@@ -313,19 +272,12 @@ class Zygote:
         child = Child(pid, ours, stderr, name, lifeline, warm=self.warm)
         self.children[pid] = child
         self.poller.register(ours.fileno(), select.POLLIN)
-        if child.pidfd is not None:
-            self.poller.register(child.pidfd, select.POLLIN)
         return child
 
     def _reap_and_report(self, child: Child, status: int) -> None:
         """Clean up after a child. If it crashed, run its job again or notify the caller."""
         del self.children[child.pid]
-        if child.pid in self.hung_up:
-            self.hung_up.discard(child.pid)
-        else:
-            self.poller.unregister(child.channel.fileno())
-        if child.pidfd is not None:
-            self.poller.unregister(child.pidfd)
+        self.poller.unregister(child.channel.fileno())
         if self.scratch is not None:
             self.scratch.remove_job_folder(child.folder)
         may_retry = child.served > 0 and child.failure == "crash"
@@ -361,17 +313,10 @@ class Zygote:
         for child in children:
             child.kill()  # first all, since each takes a moment to free its memory
         for child in children:
-            os.waitpid(child.pid, 0)
+            child.reap()
             self._reap_and_report(child, 0)  # callers that still wait see the end of file
         if self.scratch is not None:
             self.scratch.remove()
-
-
-def _processes_allowed() -> float:
-    import resource
-
-    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    return float("inf") if soft == resource.RLIM_INFINITY else soft
 
 
 def keep_priority() -> None:
@@ -392,8 +337,6 @@ def _isolate() -> None:
     except PermissionError:
         pass  # It leads a session already: it was started again, below.
     keep_priority()
-    import resource
-
     try:
         last = max(int(name) for name in os.listdir("/proc/self/fd"))
     except OSError:  # no /proc here

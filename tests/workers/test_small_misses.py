@@ -30,7 +30,6 @@ from tests.key_inputs import HeaderTree, make_object
 pytestmark = pytest.mark.needs_compiler
 
 KERNEL = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] += %d; }'
-SLOW = KERNEL % 0 + "".join(f"__global__ void k{n}(float* x) {{ x[{n}] = 1; }}" for n in range(99))
 MISTAKE = "__global__ void k() { nothing_like_this(); }"
 WARNED = "__global__ void k() { int unused; }"
 # The mangled name of the parameter doubles with each typedef.
@@ -186,17 +185,6 @@ def test_jobs_with_different_precompiled_headers_or_none_share_a_process_and_not
     assert said(shared[2]) == said(answer(pool, KERNEL % 1, reusable=False))
 
 
-def test_beside_a_reusable_job_no_process_is_forked_ahead(pool: Pool) -> None:
-    thread = threading.Thread(target=answer, args=(pool, SLOW))
-    thread.start()
-    most = 0
-    while thread.is_alive():
-        if pool.zygotes:
-            most = max(most, len(children(pool)))
-        time.sleep(0.001)
-    assert most == 1
-
-
 def test_two_reusable_jobs_at_once_have_a_process_each(pool: Pool) -> None:
     thread = threading.Thread(target=pool.run, args=(job(ENDLESS), Limits()))
     thread.start()
@@ -256,26 +244,6 @@ def test_a_process_that_goes_on_keeps_the_memory_that_its_jobs_take_in_turn(pool
     for _ in range(3):
         before = page_faults()
     assert page_faults() - before < 600  # of 1500 where it is given back each time
-
-
-# --- a child ahead -----------------------------------------------------------------------------
-
-
-def test_a_process_stands_ready_before_its_job_comes(pool: Pool) -> None:
-    last = answer(pool, KERNEL % 1, reusable=False)["pid"]
-
-    def waiting() -> list[int]:
-        return [pid for pid in children(pool) if pid != last]
-
-    def is_the_one_that_waited(number: int) -> bool:
-        nonlocal last
-        assert within_seconds(10, waiting)
-        ready = waiting()
-        last = answer(pool, KERNEL % number, reusable=False)["pid"]
-        return ready == [last]
-
-    # The zygote makes itself ready once, after which it replaces the one that it forked before.
-    assert is_the_one_that_waited(2) or is_the_one_that_waited(3)
 
 
 def test_where_processes_are_few_none_waits(scratch: Path) -> None:
@@ -459,7 +427,7 @@ def test_a_child_that_is_about_to_be_killed_takes_no_other_job() -> None:
     channel, theirs = socket.socketpair()
     pid = os.posix_spawn("/bin/sleep", ["sleep", "60"], {}, setpgroup=0)
     child = Child(pid, channel, os.memfd_create("stderr"), "1", ours, warm=False)
-    order = Order(("f", None, None, False, False), theirs, os.memfd_create("arguments"))
+    order = Order(("f", None, None, False, True), theirs, os.memfd_create("arguments"))
     try:
         assert child.may_take(order)
         child.kill()
