@@ -13,11 +13,10 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile.request import cxx
-from rtcompile.toolkit.catalogue import CUDA_ENVIRONMENT, PARTS, Part
+from rtcompile.toolkit.catalogue import CUDA_ENVIRONMENT, OTHERS, PARTS, Part
 from rtcompile.toolkit.model import Toolchain, version_pair
 from rtcompile.toolkit.roots import Hit, Root, SearchContext, Toolset, conda_prefixes
 
@@ -144,19 +143,6 @@ def install_toolkit(nvrtc: Hit) -> str:
 # --- Advice for `cannot open source file` ---------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Package:
-    """Headers and where they come from."""
-
-    names: tuple[str, ...]  # a name that ends in ``/`` or ``*`` stands for all that begin with it
-    what: str  # their name in messages
-    # What to install for CUDA 12, and for CUDA 13 where that is another package.
-    pip: tuple[str, ...]
-    conda: str = ""  # the conda-forge package
-    part: str = ""  # the part of a toolchain that they belong to, if any
-    then: str = ""  # a further step after installing
-
-
 class HeaderAdvice(NamedTuple):
     """What a missing header belongs to (`what`), `why` it was not found, and the next `step`.
 
@@ -168,89 +154,52 @@ class HeaderAdvice(NamedTuple):
     step: str
 
 
-def _of_part(name: str, what: str, *headers: str) -> Package:
-    part = next(part for part in PARTS if part.name == name)
-    pip = part.package("wheels12"), part.package("wheels13")
-    return Package(headers, what, pip, part.package("conda"), name)
-
-
-_PACKAGES = (
-    _of_part("crt", "the crt headers", "crt/"),
-    _of_part("cccl", "CCCL", "cuda/", "cub/", "thrust/", "nv/target", "cccl/"),
-    _of_part("curand", "the cuRAND headers", "curand*"),
-    _of_part("nvjitlink", "nvJitLink", "nvJitLink.h"),
-    Package(("nvtx3/",), "the NVTX headers", ("nvidia-nvtx-cu12", "nvidia-nvtx"), "cuda-nvtx-dev"),
-    Package(("cute/", "cutlass/"), "CUTLASS", ("nvidia-cutlass",), part="cutlass"),
-    Package(("cupy/",), "CuPy", ("cupy-cuda12x", "cupy-cuda13x"), "cupy", "cupy"),
-    Package(
-        ("cublasdx*", "cufftdx*", "curanddx*", "cusolverdx*"),
-        "MathDx",
-        ("nvidia-mathdx",),
-        then="add -I of its nvidia/mathdx/include",
-    ),
-    _of_part(
-        "cudart",
-        "the CUDA runtime headers",
-        *(
-            "cooperative_groups*",
-            "cuComplex.h",
-            "cuda.h",
-            "cuda_*",
-            "cudart_platform.h",
-            "device_*",
-        ),
-        *("driver_types.h", "library_types.h", "math_constants.h", "mma.h", "sm_*", "surface_*"),
-        *("texture_*", "vector_*"),
-    ),
-)
-
-
 def missing_header(
     name: str, toolchain: Toolchain | None = None, backend: str = "nvrtc"
 ) -> HeaderAdvice | None:
     """Return which package has the header `name`, and why it was not found; None if unknown."""
-    for package in _PACKAGES:
-        if any(_stands_for(pattern, name) for pattern in package.names):
-            why, step = _of_build(package, toolchain, backend) if toolchain else ("", "")
-            return HeaderAdvice(
-                package.what, why or "which is not installed here", step or _install(package)
-            )
+    for part in (*PARTS, *OTHERS):
+        if any(_stands_for(pattern, name) for pattern in part.headers):
+            why, step = _of_build(part, toolchain, backend) if toolchain else ("", "")
+            what = part.what.partition(" (")[0]
+            what = f"the {what}" if what.endswith("headers") else what
+            return HeaderAdvice(what, why or "which is not installed here", step or _install(part))
     return None
 
 
-def _of_build(package: Package, toolchain: Toolchain, backend: str) -> tuple[str, str]:
+def _of_build(found: Part, toolchain: Toolchain, backend: str) -> tuple[str, str]:
     """Return why this toolchain does not have it, and what to do; both empty if unknown."""
-    part = package.part
+    part = found.name
     if part in toolchain.missing:
         fact, _, step = toolchain.missing[part].partition(". ")
         return f"which the search did not find fit: {fact}", step
     folder = next((d.path for d in toolchain.search if d.label == part), "")
-    found = f"{toolchain.versions.get(part, '')} ({folder or toolchain.found_via.get(part, '')})"
+    where = f"{toolchain.versions.get(part, '')} ({folder or toolchain.found_via.get(part, '')})"
     if part not in toolchain.found_via:
         return "", ""
     nvcc = toolchain.nvcc
     if backend == "nvcc" and nvcc and part not in [d.label for d in toolchain.nvcc_search]:
         why = (
-            f"which is installed for NVRTC, {found}; nvcc {nvcc.version} ({nvcc.path}) reads the "
+            f"which is installed for NVRTC, {where}; nvcc {nvcc.version} ({nvcc.path}) reads the "
             "headers of its own toolkit, which is without it"
         )
-        return why, _into_nvccs(package, toolchain.found_via.get("nvcc", ""), nvcc, folder)
+        return why, _into_nvccs(found, toolchain.found_via.get("nvcc", ""), nvcc, folder)
     if toolchain.found_via[part] == "NVRTC" and toolchain.nvrtc:  # inside its file: not all of them
         wheel = wheel_version(part, *toolchain.nvrtc.version_pair)
-        why = f"and NVRTC's own file, {found}, has only those that most kernels need"
-        return why, f'`pip install "{package.pip[-1]}=={wheel}.*"`.'
-    return f"which is installed, {found}, without this file", "Another version of it may have it."
+        why = f"and NVRTC's own file, {where}, has only those that most kernels need"
+        return why, f'`pip install "{found.package("wheels13")}=={wheel}.*"`.'
+    return f"which is installed, {where}, without this file", "Another version of it may have it."
 
 
-def _into_nvccs(package: Package, found_via: str, nvcc: Program, folder: str) -> str:
+def _into_nvccs(part: Part, found_via: str, nvcc: Program, folder: str) -> str:
     """Return how to make the headers visible to nvcc."""
     major, minor = nvcc.version_pair
     if found_via == "site-packages":  # this is CUDA 13, since no wheel of CUDA 12 has nvcc
-        return f'`pip install "{package.pip[-1]}=={wheel_version(package.part, major, minor)}.*"`.'
+        return f'`pip install "{part.package("wheels13")}=={wheel_version(part.name, major, minor)}.*"`.'
     if found_via == "conda":
-        return f"`conda install {package.conda} cuda-version={major}.{minor}`."
+        return f"`conda install {part.package('conda')} cuda-version={major}.{minor}`."
     # A folder that contains only cuRAND is safe as -I; others would mix with nvcc's own headers.
-    add = f", or add -I{folder} to the options" if package.part == "curand" else ""
+    add = f", or add -I{folder} to the options" if part.name == "curand" else ""
     return f"Install it into the toolkit that nvcc is of{add}."
 
 
@@ -258,16 +207,13 @@ def _stands_for(pattern: str, name: str) -> bool:
     return name.startswith(pattern.rstrip("*")) if pattern[-1] in "/*" else name == pattern
 
 
-def _install(package: Package) -> str:
-    first, *second = package.pip
-    text = f"`pip install {first}`"
-    if second:
-        text += f" (CUDA 12) or `{second[0]}` (CUDA 13)"
-    if package.conda:
-        text += f", conda: {package.conda}"
-    if package.then:
-        text += f"; then {package.then}"
-    return f"{text}."
+def _install(part: Part) -> str:
+    text = f"`pip install {part.package('wheels12')}`"
+    if part.package("wheels13") != part.package("wheels12"):
+        text += f" (CUDA 12) or `{part.package('wheels13')}` (CUDA 13)"
+    if part.package("conda"):
+        text += f", conda: {part.package('conda')}"
+    return f"{text}; then {part.then}." if part.then else f"{text}."
 
 
 # --- Finds out whether NVCC's headers declare a name ----------------------------------------------

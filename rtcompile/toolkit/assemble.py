@@ -32,15 +32,13 @@ from rtcompile.toolkit.catalogue import (
     CUTLASS_ENVIRONMENT,
     HEADER_PARTS,
     HOST_COMPILER_ENVIRONMENT,
-    PARTS,
+    PART,
 )
 from rtcompile.toolkit.model import Library, Program, Toolchain, version_pair
 from rtcompile.toolkit.programs import describe_nvcc, which
 from rtcompile.toolkit.roots import Hit, Root, SearchContext, Toolset, cupy_cccl, unfit
 
 GROUP = "rtcompile.headers"  # of entry points by which packages declare folders of headers
-
-_PART = {part.name: part for part in PARTS}
 
 
 class _Draft:
@@ -121,13 +119,13 @@ def _libraries(draft: _Draft, chosen: Toolset) -> tuple[Library, Library | None,
     if builtins is None:
         draft.problems.append(
             f"libnvrtc-builtins is not beside {nvrtc.path}: nothing will compile. "
-            f"Reinstall it: {install([_PART['nvrtc']], nvrtc)}"
+            f"Reinstall it: {install([PART['nvrtc']], nvrtc)}"
         )
     paths: dict[str, str] = {}
     for name in ("nvrtc", "nvjitlink", "cudadevrt"):
         hit = chosen.hits.get(name)
         if hit is None:
-            draft.lacks(name, why_missing(_PART[name], chosen), problem=chosen.mixes(name))
+            draft.lacks(name, why_missing(PART[name], chosen), problem=chosen.mixes(name))
             continue
         draft.found(name, hit.version or nvrtc.version, hit.root.found_via)
         draft.depends.append(hit.path)
@@ -156,21 +154,21 @@ def _headers(draft: _Draft, chosen: Toolset, where: SearchContext, shims: str) -
             if name == "cudart" and hit.root.layout == "bundled":  # without the runtime's API
                 draft.search.append(SearchDir("bundled-shims", os.path.join(shims, "bundled")))
             continue
-        why = why_missing(_PART[name], chosen)
+        why = why_missing(PART[name], chosen)
         if name == "cccl" and _use_cupy_cccl(draft, where):
             if chosen.mixes(name):
                 draft.problems.append(f"{why} Until then CuPy's own copy of CCCL is used.")
             continue
-        draft.lacks(name, why, problem=_PART[name].required or chosen.mixes(name))
+        draft.lacks(name, why, problem=PART[name].required or chosen.mixes(name))
 
 
 def _the_only_cccl(chosen: Toolset) -> Hit | None:
     """Return the CCCL in the runtime headers' own folder, if there is one, else the set's."""
     cudart, cccl = chosen.hits.get("cudart"), chosen.hits.get("cccl")
     if cudart and cccl and cccl.directory != cudart.directory:
-        path = os.path.join(cudart.directory, _PART["cccl"].markers[0])
+        path = os.path.join(cudart.directory, PART["cccl"].markers[0])
         if os.path.isfile(path):
-            return Hit(_PART["cccl"], cudart.directory, path, cudart.version, cudart.root)
+            return Hit(PART["cccl"], cudart.directory, path, cudart.version, cudart.root)
     return cccl
 
 
@@ -343,7 +341,7 @@ def _nvcc_candidates(
 
 
 def _nvcc_in(root: Root) -> Iterator[tuple[str, str, Root]]:
-    hit = root.look(_PART["nvcc"])
+    hit = root.look(PART["nvcc"])
     if hit is not None and os.access(hit.path, os.X_OK):
         yield hit.path, hit.version, root
 
@@ -352,11 +350,11 @@ def _out_of_step(nvcc: Program, root: Root | None, nvrtc: Hit | None) -> str:
     """Return what is wrong with the toolkit around an nvcc, whose parts pip can install in other versions."""
     if root is None:
         return ""
-    own = Hit(_PART["nvcc"], os.path.dirname(nvcc.path), nvcc.path, nvcc.version, root)
+    own = Hit(PART["nvcc"], os.path.dirname(nvcc.path), nvcc.path, nvcc.version, root)
     # In a folder shared with NVRTC, the other parts are to get NVRTC's version, not NVRTC nvcc's.
     fix = install_nvcc(nvrtc if nvrtc and nvrtc.root == root else own)
     for name in ("nvvm", "crt", "cudart"):
-        part = _PART[name]
+        part = PART[name]
         hit = root.look(part)
         if hit is None and root.layout == "wheels13":
             package = part.package("wheels13")

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 # --- A table of the parts of a toolkit and where each layout keeps them ---------------------------
@@ -43,148 +43,166 @@ USUAL_ROOTS = ("/usr/local/cuda", "/usr/local/cuda-*", "/opt/cuda")
 # The parts that are folders of headers, in the order in which they are searched.
 HEADER_PARTS = ("cudart", "crt", "cccl", "curand")
 
-_INCLUDE = ("include", "targets/{target}/include")
-_CONDA_INCLUDE = ("targets/{target}/include",)
-_LIB = ("lib64", "lib", "targets/{target}/lib")
-_CONDA_LIB = ("lib", "targets/{target}/lib")
+# Where a layout has a part's kind of files, below its root. `wheel` is the folder of its CUDA 12 wheel.
+_FOLDERS: Mapping[str, tuple[str, ...]] = {
+    "wheels13": ("nvidia/cu13/{kind}",),
+    "wheels12": ("nvidia/{wheel}/{kind}",),
+    "conda": ("{kind}", "targets/{target}/{kind}"),
+    "toolkit": ("{kind}64", "{kind}", "targets/{target}/{kind}"),
+    "bundled": ("{kind}",),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a toolkit."""
+    """One part of a toolkit, or another package that has headers."""
 
     name: str  # rtcompile's name for it, and its label in the search path
     what: str  # its name in messages
+    kind: str  # the folder that its files are in: "include", "lib", "bin"
     markers: tuple[str, ...]  # files that show that it is installed; the first that exists counts
-    # By layout: the package that has it (of ``toolkit``, its entry in ``version.json``), then the
-    # folders below the root, in order.
-    layouts: Mapping[str, tuple[str, ...]]
+    # The package that has it, for each layout of `_FOLDERS`; of ``toolkit``, its entry in ``version.json``.
+    packages: tuple[str, ...]
+    # Its headers; a name that ends in ``/`` or ``*`` stands for all that begin with it.
+    headers: tuple[str, ...] = ()
     # The header, relative to the marker's folder, and its macro that contains the version.
     states: tuple[str, str] | None = None
     required: bool = False  # whether some kernels cannot be compiled without it
+    below: str = ""  # a folder that it may have for itself among those of its kind
+    then: str = ""  # a further step after installing
 
     def package(self, layout: str) -> str:
         """Return the package that has it in a layout, ``""`` if none has."""
-        return self.layouts.get(layout, ("",))[0]
+        return dict(zip(_FOLDERS, self.packages, strict=False)).get(layout, "")
+
+    def directories(self, layout: str, targets: Sequence[str]) -> Iterator[str]:
+        """Yield the folders that a layout may have it in, below the root."""
+        wheel = self.package(layout).removeprefix("nvidia-").removesuffix("-cu12")
+        folders = _FOLDERS[layout] if wheel else ()
+        for below in (f"/{self.below}", "") if self.below else ("",):
+            for folder in folders:
+                if (layout, self.kind, folder) == ("conda", "include", "{kind}"):
+                    continue
+                for target in targets if "{target}" in folder else ("",):
+                    names = {"kind": self.kind, "wheel": wheel.replace("-", "_"), "target": target}
+                    yield folder.format_map(names) + below
 
 
 PARTS: tuple[Part, ...] = (
     Part(
         "nvrtc",
         "NVRTC",
+        "lib",
         ("libnvrtc.so.13", "libnvrtc.so.12"),
-        {
-            "wheels13": ("nvidia-cuda-nvrtc", "nvidia/cu13/lib"),
-            "wheels12": ("nvidia-cuda-nvrtc-cu12", "nvidia/cuda_nvrtc/lib"),
-            "conda": ("cuda-nvrtc", *_CONDA_LIB),
-            "toolkit": ("cuda_nvrtc", *_LIB),
-        },
+        ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "cuda-nvrtc", "cuda_nvrtc"),
         required=True,
     ),
     Part(
         "cudart",
         "CUDA runtime headers",
+        "include",
         ("cuda_runtime_api.h", "math_constants.h"),
-        {
-            "wheels13": ("nvidia-cuda-runtime", "nvidia/cu13/include"),
-            "wheels12": ("nvidia-cuda-runtime-cu12", "nvidia/cuda_runtime/include"),
-            "conda": ("cuda-cudart-dev", *_CONDA_INCLUDE),
-            "toolkit": ("cuda_cudart", *_INCLUDE),
-            "bundled": ("nvrtc", "include"),
-        },
-        states=("cuda_runtime_api.h", "CUDART_VERSION"),
+        (
+            "nvidia-cuda-runtime",
+            "nvidia-cuda-runtime-cu12",
+            "cuda-cudart-dev",
+            "cuda_cudart",
+            "nvrtc",
+        ),
+        (
+            *("cooperative_groups*", "cuComplex.h", "cuda.h", "cuda_*", "cudart_platform.h"),
+            *("device_*", "driver_types.h", "library_types.h", "math_constants.h", "mma.h"),
+            *("sm_*", "surface_*", "texture_*", "vector_*"),
+        ),
+        ("cuda_runtime_api.h", "CUDART_VERSION"),
         required=True,
     ),
     Part(
         "crt",
         "crt headers (mma.h, cuda_runtime.h need them)",
+        "include",
         ("crt/mma.h",),
-        {
-            "wheels13": ("nvidia-cuda-crt", "nvidia/cu13/include"),
-            "wheels12": ("nvidia-cuda-nvcc-cu12", "nvidia/cuda_nvcc/include"),
-            "conda": ("cuda-crt", *_CONDA_INCLUDE),
-            "toolkit": ("cuda_nvcc", *_INCLUDE),
-            "bundled": ("nvrtc", "include"),
-        },
+        ("nvidia-cuda-crt", "nvidia-cuda-nvcc-cu12", "cuda-crt", "cuda_nvcc", "nvrtc"),
+        ("crt/",),
         required=True,
     ),
     Part(
         "cccl",
         "CCCL headers (cuda/std, cub, thrust; the std shims need them)",
+        "include",
         ("cuda/std/version",),
-        {
-            "wheels13": ("nvidia-cuda-cccl", "nvidia/cu13/include/cccl"),
-            "wheels12": ("nvidia-cuda-cccl-cu12", "nvidia/cuda_cccl/include"),
-            "conda": ("cuda-cccl", "targets/{target}/include/cccl", *_CONDA_INCLUDE),
-            "toolkit": ("cuda_cccl", "include/cccl", "targets/{target}/include/cccl", *_INCLUDE),
-            "bundled": ("nvrtc", "include/cccl"),
-        },
-        states=("cuda/std/__cccl/version.h", "CCCL_VERSION"),
+        ("nvidia-cuda-cccl", "nvidia-cuda-cccl-cu12", "cuda-cccl", "cuda_cccl", "nvrtc"),
+        ("cuda/", "cub/", "thrust/", "nv/target", "cccl/"),
+        ("cuda/std/__cccl/version.h", "CCCL_VERSION"),
         required=True,
+        below="cccl",
     ),
     Part(
         "curand",
         "cuRAND headers",
+        "include",
         ("curand_kernel.h",),
-        {
-            "wheels13": ("nvidia-curand", "nvidia/cu13/include"),
-            "wheels12": ("nvidia-curand-cu12", "nvidia/curand/include"),
-            "conda": ("libcurand-dev", *_CONDA_INCLUDE),
-            "toolkit": ("libcurand", *_INCLUDE),
-        },
+        ("nvidia-curand", "nvidia-curand-cu12", "libcurand-dev", "libcurand"),
+        ("curand*",),
     ),
     Part(
         "nvjitlink",
         "nvJitLink",
+        "lib",
         ("libnvJitLink.so.13", "libnvJitLink.so.12"),
-        {
-            "wheels13": ("nvidia-nvjitlink", "nvidia/cu13/lib"),
-            "wheels12": ("nvidia-nvjitlink-cu12", "nvidia/nvjitlink/lib"),
-            "conda": ("libnvjitlink", *_CONDA_LIB),
-            "toolkit": ("libnvjitlink", *_LIB),
-        },
+        ("nvidia-nvjitlink", "nvidia-nvjitlink-cu12", "libnvjitlink", "libnvjitlink"),
+        ("nvJitLink.h",),
     ),
     Part(
         "cudadevrt",
         "the device runtime (libcudadevrt.a)",
+        "lib",
         ("libcudadevrt.a",),
-        {
-            "wheels13": ("nvidia-cuda-runtime", "nvidia/cu13/lib"),
-            "wheels12": ("nvidia-cuda-runtime-cu12", "nvidia/cuda_runtime/lib"),
-            "conda": ("cuda-cudart-static", *_CONDA_LIB),
-            "toolkit": ("cuda_cudart", *_LIB),
-        },
+        ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "cuda-cudart-static", "cuda_cudart"),
     ),
-    Part(
+    Part(  # No wheel of CUDA 12 has this, nor the next.
         "nvcc",
         "nvcc",
+        "bin",
         ("nvcc",),
-        {
-            "wheels13": ("nvidia-cuda-nvcc", "nvidia/cu13/bin"),
-            "wheels12": ("", "nvidia/cuda_nvcc/bin"),  # ptxas only: no CUDA 12 wheel has nvcc
-            "conda": ("cuda-nvcc", "bin"),
-            "toolkit": ("cuda_nvcc", "bin"),
-        },
+        ("nvidia-cuda-nvcc", "", "cuda-nvcc", "cuda_nvcc"),
     ),
     Part(
         "nvvm",
         "NVVM (cicc, which nvcc runs)",
+        "nvvm/bin",
         ("cicc",),
-        {
-            "wheels13": ("nvidia-nvvm", "nvidia/cu13/nvvm/bin"),
-            "conda": ("cuda-nvvm-tools", "nvvm/bin"),
-            "toolkit": ("", "nvvm/bin"),
-        },
+        ("nvidia-nvvm", "", "cuda-nvvm-tools", "nvvm"),
     ),
 )
 
+PART: Mapping[str, Part] = {part.name: part for part in PARTS}
+
+# Packages beside the toolkit whose headers are known by name.
+OTHERS = (
+    Part(
+        "nvtx",
+        "NVTX headers",
+        "include",
+        (),
+        ("nvidia-nvtx", "nvidia-nvtx-cu12", "cuda-nvtx-dev"),
+        ("nvtx3/",),
+    ),
+    Part("cutlass", "CUTLASS", "include", (), ("nvidia-cutlass",) * 2, ("cute/", "cutlass/")),
+    Part("cupy", "CuPy", "include", (), ("cupy-cuda13x", "cupy-cuda12x", "cupy"), ("cupy/",)),
+    Part(
+        "mathdx",
+        "MathDx",
+        "include",
+        (),
+        ("nvidia-mathdx",) * 2,
+        ("cublasdx*", "cufftdx*", "curanddx*", "cusolverdx*"),
+        then="add -I of its nvidia/mathdx/include",
+    ),
+)
 
 # The layouts of wheels, the preferred first, and the CUDA major version that each is for.
-WHEELS: Mapping[str, int] = {
-    layout: int(layout.removeprefix("wheels"))
-    for layout in PARTS[0].layouts
-    if layout.startswith("wheels")
-}
+WHEELS = {"wheels13": 13, "wheels12": 12}
 
 
 # --- Reads versions from metadata, headers and file names, without loading any library ------------
@@ -234,16 +252,13 @@ def of_toolkit(root: str) -> Mapping[str, str]:
 
 
 def of_part(part: Part, directory: str, path: str, package: str) -> str:
-    """Return the CUDA version of a part, from its files and from its package's metadata.
-
-    The package's version has more digits ("12.9.86" where the file says 12.9). But metadata can be
-    left behind by an upgrade, and some packages are not numbered as CUDA is (``nvidia-cuda-cccl``
-    13.3.5.0 is CUDA 13.5's). So where the two differ in major.minor, the file's version is
-    returned.
-    """
+    """Return the CUDA version of a part, from its files and from its package's metadata."""
+    # The package's version has more digits ("12.9.86" where the file says 12.9). But metadata can be left behind
+    # by an upgrade, and some packages are not numbered as CUDA is (`nvidia-cuda-cccl` 13.3.5.0 is CUDA 13.5's). So
+    # where the two differ in major.minor, the file's version is returned.
     if part.states is not None:
         header, macro = part.states
-        stated = _CUDA_VERSION[macro](_macro(os.path.join(directory, header), macro))
+        stated = _of_macro(macro, _macro(os.path.join(directory, header), macro))
     else:
         stated = _of_name(path)
     if not stated or package == stated or package.startswith(f"{stated}."):
@@ -251,22 +266,13 @@ def of_part(part: Part, directory: str, path: str, package: str) -> str:
     return stated
 
 
-def _cuda_of_cudart(number: int) -> str:
-    return f"{number // 1000}.{number % 1000 // 10}" if number else ""  # 12090
-
-
-def _cuda_of_cccl(number: int) -> str:
-    """Return the CUDA version that a CCCL came with: 2.7 with 12.8, 2.8 with 12.9, 3.n with 13.n."""
-    major, minor = number // 1000000, number // 1000 % 1000
-    if major == 2:
-        return f"12.{minor + 1}"
-    return f"{major + 10}.{minor}" if major else ""
-
-
-_CUDA_VERSION: Mapping[str, Callable[[int], str]] = {
-    "CUDART_VERSION": _cuda_of_cudart,
-    "CCCL_VERSION": _cuda_of_cccl,
-}
+def _of_macro(name: str, number: int) -> str:
+    if name == "CUDART_VERSION":  # 12090
+        major, minor = number // 1000, number % 1000 // 10
+    else:  # CCCL 2.7 came with CUDA 12.8, 2.8 with 12.9, 3.n with 13.n.
+        major, minor = number // 1000000, number // 1000 % 1000
+        major, minor = (12, minor + 1) if major == 2 else (major + 10, minor)
+    return f"{major}.{minor}" if number else ""
 
 
 def _of_name(path: str) -> str:
@@ -306,16 +312,13 @@ def of_cutlass(directory: str) -> str:
 
 
 def _macro(path: str, name: str) -> int:
-    match = re.search(rf"^\s*#\s*define\s+{name}\s+(\d+)", _head(path), re.MULTILINE)
-    return int(match[1]) if match else 0
-
-
-def _head(path: str) -> str:
     try:
         with open(path, "rb") as file:
-            return file.read(_HEAD).decode("latin-1")
+            head = file.read(_HEAD).decode("latin-1")
     except OSError:
-        return ""
+        return 0
+    match = re.search(rf"^\s*#\s*define\s+{name}\s+(\d+)", head, re.MULTILINE)
+    return int(match[1]) if match else 0
 
 
 def _entries(directory: str) -> list[str]:

@@ -9,11 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 
 from rtcompile.toolkit import catalogue
-from rtcompile.toolkit.catalogue import CUDA_ENVIRONMENT, HEADER_PARTS, PARTS, Part
+from rtcompile.toolkit.catalogue import CUDA_ENVIRONMENT, HEADER_PARTS, PART, PARTS, Part
 from rtcompile.toolkit.model import version_pair
 from rtcompile.toolkit.programs import which
-
-_PART = {part.name: part for part in PARTS}
 
 
 @dataclass(frozen=True)
@@ -37,14 +35,10 @@ class Root:
     targets: tuple[str, ...]
     installed: Mapping[str, str] = field(repr=False)
 
-    def directories(self, part: Part) -> Iterator[str]:
-        for relative in part.layouts.get(self.layout, ())[1:]:
-            for target in self.targets if "{target}" in relative else ("",):
-                yield os.path.join(self.path, relative.format(target=target))
-
     def look(self, part: Part) -> Hit | None:
         """Return where this root has `part`, or None."""
-        for directory in self.directories(part):
+        for relative in part.directories(self.layout, self.targets):
+            directory = os.path.join(self.path, relative)
             if _has_host_headers(directory):
                 continue
             for marker in part.markers:
@@ -59,7 +53,7 @@ class Root:
         """Return the runtime headers' version, for a part that states none; wheels can differ."""
         if self.layout not in ("toolkit", "conda") or part.name in ("cudart", "nvcc"):
             return ""
-        cudart = self.look(_PART["cudart"])
+        cudart = self.look(PART["cudart"])
         return cudart.version if cudart else ""
 
 
@@ -175,7 +169,7 @@ def cupy_cccl(where: SearchContext) -> str | None:
     """Return the folder of the CCCL that CuPy bundles, to be used where the set has none."""
     for site_dir in where.site_dirs:
         root = os.path.join(site_dir, "cupy/_core/include/cupy/_cccl")
-        if os.path.isfile(os.path.join(root, "libcudacxx", _PART["cccl"].markers[0])):
+        if os.path.isfile(os.path.join(root, "libcudacxx", PART["cccl"].markers[0])):
             return root
     return None
 

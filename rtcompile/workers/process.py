@@ -20,7 +20,6 @@ from rtcompile.workers import protocol, scratch
 
 TYPE_CHECKING = False  # as type checkers know it
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import ClassVar
 
 IDLE_SECONDS = 300.0
@@ -82,7 +81,7 @@ class ZygoteProcess:
     def close(self) -> None:
         """Have the zygote kill its children, clean up and end; wait for that."""
         if self.hang_up():
-            self.reap(0)
+            self.reap()
 
     def hang_up(self) -> bool:
         """Close the control socket, at which the zygote ends; False if that was done before."""
@@ -96,14 +95,12 @@ class ZygoteProcess:
             self.control.detach()
         return True
 
-    def reap(self, options: int) -> bool:
-        """Wait for its end, as `options` of ``os.waitpid`` say; return whether it has ended."""
+    def reap(self) -> None:
+        """Wait for its end."""
         status = None
         # The application's os.wait() may have reaped it, or ignores SIGCHLD.
         with suppress(ChildProcessError):
-            pid, status = os.waitpid(self.pid, options)
-            if not pid:
-                return False
+            _, status = os.waitpid(self.pid, 0)
         if self._identify()[1] == self._identities[1]:
             self.last_stderr = protocol.drain(self._stderr).decode("utf-8", "replace").strip()
         if status is not None and os.WIFSIGNALED(status):
@@ -111,7 +108,6 @@ class ZygoteProcess:
             self.last_stderr = f"{ended} {self.last_stderr}".strip()
         if status != 0:
             scratch.sweep(self._temporary, self._scratch)
-        return True
 
     def abandon(self) -> None:
         """Forget a zygote that belongs to the parent of this forked process."""
@@ -266,32 +262,11 @@ def _forget_after_fork() -> None:
     _theirs.clear()
 
 
-class _LastOfAll:
-    """Reaps processes when it is destroyed."""
-
-    def __init__(self, pids: list[int]) -> None:
-        self.pids = pids
-
-    # By then this module is empty, hence the defaults.
-    def __del__(
-        self,
-        waitpid: Callable[[int, int], object] = os.waitpid,
-        gone: type[Exception] = ChildProcessError,
-    ) -> None:
-        for pid in self.pids:
-            try:
-                waitpid(pid, 0)
-            except gone:
-                pass
-
-
 def _end() -> None:
-    """Have the zygotes end, and be waited for while the interpreter takes its modules down."""
-    # What `sys` holds is destroyed last, which is not documented; else whoever inherits the zygotes reaps them.
+    """Have the zygotes end, all at once, and wait for them: no init process may be there to do so."""
     ZygoteProcess.all_ended = True
-    ending = [zygote for zygote in list(ZygoteProcess.alive) if zygote.hang_up()]
-    pids = [zygote.pid for zygote in ending if not zygote.reap(os.WNOHANG)]
-    sys.__dict__["_rtcompile_zygotes"] = _LastOfAll(pids)
+    for zygote in [zygote for zygote in list(ZygoteProcess.alive) if zygote.hang_up()]:
+        zygote.reap()
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
