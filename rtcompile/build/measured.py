@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,12 +12,11 @@ from typing import Any, NamedTuple
 from rtcompile.build.plan import Plan
 from rtcompile.compilers import nvcc, nvrtc
 from rtcompile.files import headers
-from rtcompile.files.headers import SearchDir
 from rtcompile.request import command_lines, sources
-from rtcompile.request.sources import relative_to
 from rtcompile.request.units import CompileFailure, Limits, TranslationUnit
 from rtcompile.settings import Settings
 from rtcompile.toolkit.model import Library
+from rtcompile.workers.nvrtc import ENDS
 
 _HEADER = "Processing Header File"
 _FRONT_END = "CUDA C++ Front-End"
@@ -57,40 +54,38 @@ def by_nvrtc(plan: Plan, settings: Settings) -> Measured | CompileFailure:
     """Measure a compile by NVRTC, without a precompiled header."""
     library = plan.toolchain.require_nvrtc()
     target = "cubin" if plan.compiler_target == "object" else plan.compiler_target
-    directories = [directory.path for directory in plan.search]
-
-    def unit(searched: Sequence[str]) -> TranslationUnit:
-        flags = command_lines.for_nvrtc(
-            plan.options, plan.choice.arch, target, library.version_pair, searched
-        )
-        return TranslationUnit(
-            plan.request.source,
-            plan.key_inputs.name,
-            flags,
-            plan.request.name_expressions,
-            target,
-            plan.choice.arch,
-            headers.paths(plan.request.headers),
-        )
-
+    flags = command_lines.for_nvrtc(
+        plan.options,
+        plan.choice.arch,
+        target,
+        library.version_pair,
+        [directory.path for directory in plan.search],
+    )
+    unit = TranslationUnit(
+        plan.request.source,
+        plan.key_inputs.name,
+        flags,
+        plan.request.name_expressions,
+        target,
+        plan.choice.arch,
+        headers.paths(plan.request.headers),
+    )
     limits = Limits(settings.timeout, settings.memory_limit)
     begin = time.monotonic()
-    reply, queued = nvrtc.observe("compile_unit", unit(directories), library, limits)
+    reply, queued = nvrtc.observe("compile_unit", unit, library, limits)
     end = time.monotonic()
     if isinstance(reply, CompileFailure):
         return reply
     if reply["error"]:
-        return CompileFailure(reply["error"], reply["log"], unit(directories).flags, "nvrtc")
+        return CompileFailure(reply["error"], reply["log"], flags, "nvrtc")
     whole, *parts = reply["spans"]
     phases = _phases(parts, whole[2] - whole[1], queued, end - begin, "rest of NVRTC")
-    frames, note = None, ""
     trace = sources.parse_trace(reply["trace"] or b"")
-    if trace:
-        measured = measure(unit(()), directories, trace, library, limits)
-        frames, note = (None, measured) if isinstance(measured, str) else (measured, "")
-    elif reply["trace"] is None:
+    measured = measure(unit, trace, library, limits) if trace else ""
+    frames, note = (None, measured) if isinstance(measured, str) else (measured, "")
+    if reply["trace"] is None:
         note = "this NVRTC names no headers"
-    traced, _ = nvrtc.observe("time_unit", unit(directories), library, limits)
+    traced, _ = nvrtc.observe("time_unit", unit, library, limits)
     events = [] if isinstance(traced, CompileFailure) else [Event(*e) for e in traced["events"]]
     front_end = phases.get("front end", 0.0)
     _scale(frames, front_end / 1e3)
@@ -231,9 +226,8 @@ def _nvcc_frames(events: Sequence[Event], front_end: float) -> Frame:
     return root
 
 
-_MARKERS = "rtcompile_ends_here"
 # NVRTC reads the names to be lowered after the source, which ends the source's headers.
-_AFTER_THE_SOURCE = "__nv_name_map"
+_AFTER_THE_SOURCE = b"__nv_name_map\n"
 
 
 @dataclass(slots=True)
@@ -263,95 +257,38 @@ class Frame:
 
 
 def measure(
-    unit: TranslationUnit,
-    directories: Sequence[str],
-    trace: Sequence[str],
-    library: Library,
-    limits: Limits,
+    unit: TranslationUnit, trace: Sequence[str], library: Library, limits: Limits
 ) -> Frame | str:
     """Return the source's frame, with the headers in `trace` below it; or why they cannot be measured."""
-    folder = tempfile.mkdtemp(prefix="rtcompile-profile-")
-    try:
-        searched, copy = _copied(unit, directories, trace, folder)
-        reply, _ = nvrtc.observe("time_headers", copy, library, limits)
-    except OSError as error:
-        return f"the headers cannot be copied: {error}"
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    read = [os.fsencode(path) for path in trace]
+    reply, _ = nvrtc.observe("time_headers", unit, library, limits, read=read)
     if isinstance(reply, CompileFailure):
         return reply.log
     if reply["error"]:
         return f"the headers do not compile with marks at their ends: {reply['log'].strip()[:300]}"
-    return frames_of_events(reply, searched, folder)
+    return frames_of_events(reply)
 
 
-def _copied(
-    unit: TranslationUnit, directories: Sequence[str], trace: Sequence[str], folder: str
-) -> tuple[list[str], TranslationUnit]:
-    """Copy the headers below `folder`; return their directories, and the unit that includes the copies."""
-    beside = os.path.dirname(unit.name)
-    searched = [*([beside] if os.path.isabs(beside) else []), *directories]
-    texts = dict(unit.texts)
-    placed = relative_to([SearchDir("", directory) for directory in searched])
-    os.makedirs(os.path.join(folder, _MARKERS))
-    for number, path in enumerate(trace):
-        position, rest = placed(path)
-        if position < 0:
-            continue  # it is found by its path, and its time counts for the header that includes it
-        target = os.path.join(folder, str(position), rest)
-        os.makedirs(os.path.dirname(target.partition("/..")[0]), exist_ok=True)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        if path in texts:
-            text = texts[path].encode()
-        else:
-            with open(path, "rb") as header:
-                text = header.read()
-        with open(target, "wb") as header:
-            header.write(text + f'\n#include "{_MARKERS}/{number}"\n'.encode())
-        with open(os.path.join(folder, _MARKERS, str(number)), "wb"):
-            pass
-    name = unit.name
-    if os.path.isabs(beside):
-        os.makedirs(os.path.join(folder, "0"), exist_ok=True)
-        name = os.path.join(folder, "0", os.path.basename(name))
-    copies = [os.path.join(folder, str(position)) for position in range(len(searched))]
-    flags = (*(f"-I{copy}" for copy in [*copies, folder]), *unit.flags)
-    return searched, unit._replace(name=name, flags=flags)
-
-
-def frames_of_events(reply: dict[str, Any], searched: Sequence[str], folder: str) -> Frame:
+def frames_of_events(reply: dict[str, Any]) -> Frame:
+    """Return the source's frame from the lines of an include trace, each with the time of its writing."""
     root = Frame("", reply["begin"], reply["end"])
     stack = [root]
-    marked = [False]  # whether the header at the same index in `stack` has a mark at its end
     rest = b""
-
-    def close(seconds: float, by_its_mark: bool) -> None:
-        frame = stack.pop()
-        # A header that closes without its mark was not read again (#pragma once).
-        skipped = marked.pop() and not by_its_mark and not frame.included
-        frame.end = frame.begin if skipped else seconds
-
-    for seconds, piece in reply["opened"]:
+    for seconds, piece in [*reply["opened"], (root.end, _AFTER_THE_SOURCE)]:
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
             path = line.lstrip(b" ")
             if not path.startswith((b"/", b"__nv_")):
                 continue
-            name = path.decode("utf-8", "surrogateescape")
-            is_mark = name.startswith(f"{folder}/{_MARKERS}/")
+            is_mark = path.startswith(ENDS)
             depth = len(line) - len(path) - is_mark  # a mark closes the header that it is in
             while len(stack) - 1 > depth:
-                close(seconds, is_mark and len(stack) - 2 == depth)
-            if is_mark or name == _AFTER_THE_SOURCE:
-                continue
-            copied = name.startswith(f"{folder}/")
-            if copied:
-                position, _, below = name[len(folder) + 1 :].partition("/")
-                name = os.path.join(searched[int(position)], below)
-            frame = Frame(name, seconds)
-            stack[-1].included.append(frame)
-            stack.append(frame)
-            marked.append(copied)
-    while len(stack) > 1:
-        close(root.end, by_its_mark=False)
+                frame = stack.pop()
+                # A header that closes without its mark was not read again (#pragma once).
+                by_its_mark = is_mark and len(stack) - 1 == depth
+                was_read = by_its_mark or frame.included or not frame.path.startswith("/")
+                frame.end = seconds if was_read else frame.begin
+            if not is_mark and not path.startswith(_AFTER_THE_SOURCE.strip()):
+                stack[-1].included.append(Frame(path.decode("utf-8", "surrogateescape"), seconds))
+                stack.append(stack[-1].included[-1])
     return root

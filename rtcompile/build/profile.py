@@ -1,14 +1,12 @@
-"""Where the time of a build goes: phases, headers and templates, as numbers and as a flame graph."""
+"""Where the time of a build goes: phases, headers and templates, as tables and as a Chrome trace."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
-from string import Template
 from typing import Any, NamedTuple
 
 from rtcompile.build import plan as plans
@@ -29,6 +27,10 @@ from rtcompile.styling import table
 _SHOWN = 15  # rows of a table
 _FINISH = "Wrapping up translation unit"
 _BUILTIN = "__nv_nvrtc_builtin_header.h"
+
+
+# One inclusion: its path and name, the files and bytes read because of it, and the headers it includes.
+Header = dict[str, Any]
 
 
 class HeaderCost(NamedTuple):
@@ -76,7 +78,7 @@ class TemplateCost(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Profile:
-    """Where the time of a build went. ``print`` shows tables, `save` writes HTML or a Chrome trace.
+    """Where the time of a build went. ``print`` shows tables, `save` writes a Chrome trace.
 
     Attributes
     ----------
@@ -170,26 +172,26 @@ class Profile:
             "precompiled header spares": self.spared,
         }
 
+    def tree(self) -> list[Header]:
+        """Return the headers that the source includes, and below each those that it includes."""
+        names = {header.path: header.name for header in self.headers}
+        return _tree(self.frames.included if self.frames is not None else (), names, set())
+
     @public
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a flame graph (``.html``, one file that needs no network) or a Chrome trace (``.json``).
+        """Write a Chrome trace, whose path ends in ``.json``: Perfetto and speedscope show it as a flame graph.
 
         Raises
         ------
         InvalidRequest
             Another suffix, or a file that cannot be written.
         """
-
         target = checked_path("path", path)
-        if target.endswith(".html"):
-            text = flame_graph(self)
-        elif target.endswith(".json"):
-            text = json.dumps({"traceEvents": self.events})
-        else:
-            raise InvalidRequest(f"path must end in .html or .json, not {target!r}")
+        if not target.endswith(".json"):
+            raise InvalidRequest(f"path must end in .json, not {target!r}")
         try:
-            with open(target, "w", encoding="utf-8", errors="replace") as file:
-                file.write(text)
+            with open(target, "w", encoding="utf-8") as file:
+                json.dump({"traceEvents": self.events}, file)
         except OSError as error:
             raise InvalidRequest(f"{target} cannot be written: {error.strerror}") from None
 
@@ -250,6 +252,29 @@ def profile(request: CompileRequest, settings: Settings) -> Profile:
     )
 
 
+def _tree(frames: Iterable[Frame], names: Mapping[str, str], seen: set[str]) -> list[Header]:
+    found = []
+    for frame in frames:
+        if frame.path == _BUILTIN:
+            continue
+        # A later inclusion of the same file costs almost nothing, thanks to its guard.
+        first = frame.path not in seen
+        seen.add(frame.path)
+        included = _tree(frame.included, names, seen)
+        size = os.path.getsize(frame.path) if first and os.path.isfile(frame.path) else 0
+        header: Header = {
+            "path": frame.path,
+            "name": names[frame.path],
+            "files": first + sum(each["files"] for each in included),
+            "bytes": size + sum(each["bytes"] for each in included),
+            "milliseconds": round(frame.seconds * 1e3, 1),
+            "first": first,
+            "included": included,
+        }
+        found.append(header)
+    return found
+
+
 def _headers(root: Frame | None, search: Sequence[SearchDir]) -> tuple[HeaderCost, ...]:
     frames: dict[str, list[Frame]] = defaultdict(list)
     for frame in root.walk() if root is not None else ():
@@ -288,7 +313,31 @@ def _prefix_cost(source: str, root: Frame | None) -> float:
     return cost
 
 
-# --- The Chrome trace, and the flame graph ----------------------------------------------------------
+def _templates(events: Iterable[Event]) -> tuple[TemplateCost, ...]:
+    """Return what each template's instances cost by themselves, from nested events."""
+    found = [event for event in events if event.name.startswith("Instantiating Template")]
+    found.sort(key=lambda event: (event.begin, -event.duration))
+    own: list[float] = []
+    stack: list[int] = []
+    for index, event in enumerate(found):
+        while stack and found[stack[-1]].begin + found[stack[-1]].duration <= event.begin:
+            stack.pop()
+        if stack:
+            own[stack[-1]] -= event.duration
+        own.append(event.duration)
+        stack.append(index)
+    instances: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    for event, microseconds in zip(found, own, strict=True):
+        name, _, instance = event.detail.partition(" [")
+        instances[name].append((microseconds, instance.rstrip("]")))
+    costs = [
+        TemplateCost(name, sum(max(0.0, cost) for cost, _ in each) / 1e3, len(each), max(each)[1])
+        for name, each in instances.items()
+    ]
+    return tuple(sorted(costs, key=lambda template: -template.own))
+
+
+# --- The Chrome trace --------------------------------------------------------------------------------
 
 
 _ROWS = {"rtcompile": 1, "compiler": 2, "headers": 3}
@@ -317,109 +366,3 @@ def _chrome_events(found: Measured) -> Iterable[dict[str, Any]]:
     for frame in found.frames.walk() if found.frames is not None else ():
         if frame.path:
             yield event("headers", frame.path, opened + frame.begin, opened + frame.end)
-
-
-def _templates(events: Iterable[Event]) -> tuple[TemplateCost, ...]:
-    """Return what each template's instances cost by themselves, from nested events."""
-    found = [event for event in events if event.name.startswith("Instantiating Template")]
-    found.sort(key=lambda event: (event.begin, -event.duration))
-    own: list[float] = []
-    stack: list[int] = []
-    for index, event in enumerate(found):
-        while stack and found[stack[-1]].begin + found[stack[-1]].duration <= event.begin:
-            stack.pop()
-        if stack:
-            own[stack[-1]] -= event.duration
-        own.append(event.duration)
-        stack.append(index)
-    instances: dict[str, list[tuple[float, str]]] = defaultdict(list)
-    for event, microseconds in zip(found, own, strict=True):
-        name, _, instance = event.detail.partition(" [")
-        instances[name].append((microseconds, instance.rstrip("]")))
-    costs = [
-        TemplateCost(name, sum(max(0.0, cost) for cost, _ in each) / 1e3, len(each), max(each)[1])
-        for name, each in instances.items()
-    ]
-    return tuple(sorted(costs, key=lambda template: -template.own))
-
-
-_NARROWEST = 0.0005  # of the whole; narrower boxes cannot be seen
-_COLORS = 6
-
-
-@dataclass(slots=True)
-class _Box:
-    """A box of the flame graph, and its parts; parts of the same name are added up."""
-
-    name: str
-    milliseconds: float = 0.0
-    parts: dict[str, _Box] = field(default_factory=dict)
-
-    def part(self, name: str, milliseconds: float) -> _Box:
-        box = self.parts.setdefault(name, _Box(name))
-        box.milliseconds += milliseconds
-        return box
-
-
-def flame_graph(profile: Profile) -> str:
-    """Return a profile as a flame graph: one HTML page without anything from elsewhere."""
-    whole = _Box(f"{profile.program} for {profile.arch}", profile.milliseconds)
-    for name, milliseconds in profile.phases:
-        box = whole.part(name, milliseconds)
-        if name == "front end" and profile.frames is not None:
-            _add(box, profile.frames.included)
-            _add_instances(box.part(f"{profile.program} itself", profile.source), profile)
-            box.part("after the last line", profile.finish)
-    depths: dict[int, int] = defaultdict(int)
-    boxes = "\n".join(_boxes(whole, 0.0, 0, profile.milliseconds or 1.0, depths))
-    height = 20 * (max(depths) + 1)
-    title = escape(f"{profile.program} for {profile.arch}: {profile.milliseconds:.0f} ms")
-    with open(f"{os.path.dirname(__file__)}/flame_graph.html", encoding="utf-8") as file:
-        page = Template(file.read())
-    return page.substitute(
-        title=title, boxes=boxes, height=height, tables=escape(profile.text(most=50))
-    )
-
-
-def _add(box: _Box, frames: Iterable[Frame]) -> None:
-    for frame in frames:
-        _add(box.part(frame.path, frame.seconds * 1e3), frame.included)
-
-
-def _add_instances(source: _Box, profile: Profile) -> None:
-    """Add the templates that the source's own text instantiates, each within the one that needs it."""
-    headers = {frame.path for frame in profile.frames.walk()} if profile.frames else set()
-    ends = [event["ts"] + event["dur"] for event in profile.events if event["name"] in headers]
-    after = max(ends, default=0.0)
-    found = [
-        (event["ts"], -event["dur"], event["args"]["detail"].partition(" [")[0])
-        for event in profile.events
-        if event["name"].startswith("Instantiating Template") and event["ts"] >= after
-    ]
-    open_until: list[tuple[float, _Box]] = []
-    for begin, negative, name in sorted(found):
-        while open_until and open_until[-1][0] <= begin:
-            open_until.pop()
-        within = open_until[-1][1] if open_until else source
-        open_until.append((begin - negative, within.part(name, -negative / 1e3)))
-
-
-def _boxes(
-    box: _Box, left: float, depth: int, whole: float, depths: dict[int, int]
-) -> Iterable[str]:
-    width = box.milliseconds / whole
-    if width < _NARROWEST:
-        return
-    depths[depth] += 1
-    own = box.milliseconds - sum(part.milliseconds for part in box.parts.values())
-    details = f"{box.name}: {box.milliseconds:.2f} ms, {100 * width:.1f}%; by itself {own:.2f} ms"
-    short = box.name.rpartition("/")[2] or box.name
-    color = sum(box.name.encode(errors="replace")) % _COLORS
-    yield (
-        f'<div class="c{color}" style="left:{100 * left:.4f}%;width:{100 * width:.4f}%;'
-        f'top:{20 * depth}px" data-l="{left:.6f}" data-w="{width:.6f}" '
-        f'title="{escape(details)}">{escape(short)}</div>'
-    )
-    for part in box.parts.values():
-        yield from _boxes(part, left, depth + 1, whole, depths)
-        left += part.milliseconds / whole

@@ -48,6 +48,7 @@ _NAMES = _arg(
     "an instance of a template to compile, as 'f<float>'; may be repeated",
     **_REPEATED,
 )
+_WHY = _arg("--why HEADER", "show by which headers this one is included")
 
 _EVERYWHERE = (
     _arg("--json", "print one JSON object and nothing else"),
@@ -268,13 +269,13 @@ VERBS = (
         "headers",
         "developing.headers",
         "the headers that a source includes, why, and what each costs",
-        "Runs the compiler's front end and shows the headers that it reads, as a tree.",
-        "rtcompile headers gemm.cu --arch sm_90a --time",
+        "Profiles the source, and shows the headers that it includes, as `profile --tree` does.",
+        "rtcompile headers gemm.cu --arch sm_90a",
         (
             _arg("file FILE.cu", "the source whose headers are shown"),
             _arg("--all", "show the whole tree, not its first level"),
-            _arg("--why HEADER", "show by which headers this one is included"),
-            _arg("--time", "measure each of the source's own includes by compiling it alone"),
+            _WHY,
+            _arg("--time", "no effect: the times are always shown"),
         ),
         builds=True,
     ),
@@ -282,15 +283,16 @@ VERBS = (
         "profile",
         "developing.profile_kernels",
         "where the time of a build goes: phases, headers, templates",
-        """Compiles the source anew with NVRTC, beside the cache and without a precompiled header, and
+        """Compiles the source anew, beside the cache and without a precompiled header, and
         shows what the front end, the optimiser and ptxas took, what each header and each template
         costs by itself, and what a precompiled header spares.""",
-        "rtcompile profile gemm.cu --arch sm_90a --html gemm.html",
+        "rtcompile profile gemm.cu --arch sm_90a --trace gemm.json",
         (
             _arg("file FILE.cu", "the source to compile; - reads stdin"),
-            _arg("--html FILE", "write a flame graph: one page, no network"),
-            _arg("--trace FILE", "write a Chrome trace, for Perfetto"),
+            _arg("--trace FILE", "write a Chrome trace, for Perfetto and speedscope"),
             _arg("--top N", "rows of a table", type=int, default=15),
+            _arg("--tree LEVELS", "show which header includes which", type=int, default=0),
+            _WHY,
         ),
         builds=True,
     ),

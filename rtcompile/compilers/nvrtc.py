@@ -73,7 +73,7 @@ def precompile(
 
 
 def observe(
-    function: str, unit: TranslationUnit, library: Library, limits: Limits
+    function: str, unit: TranslationUnit, library: Library, limits: Limits, **more: Any
 ) -> tuple[dict[str, Any] | CompileFailure, float]:
     """Compile a unit by a function of `workers.nvrtc`; return its reply and the seconds in the queue."""
     arguments = {
@@ -82,6 +82,7 @@ def observe(
         "pch": b"",
         "nested": True,
         **observed.for_probes((), unit.texts),
+        **more,
     }
     answer = pool.run(job_of(library, function, arguments), limits)
     if isinstance(answer, pool.Crash):

@@ -106,8 +106,8 @@ class Built:
         Returns
         -------
         Profile
-            Phases, headers and templates with their cost; ``print`` shows tables, ``save("p.html")``
-            writes a flame graph.
+            Phases, headers and templates with their cost; ``print`` shows tables, ``save("p.json")``
+            writes a Chrome trace.
 
         Raises
         ------

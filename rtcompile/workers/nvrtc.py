@@ -228,10 +228,27 @@ def time_unit(job: dict[str, Any]) -> dict[str, Any]:
 _DETAIL_MAX = 1000  # characters: names of instances have been seen with 100,000
 
 
+ENDS = probes.MEMORY + b"ends/"
+
+
 def time_headers(job: dict[str, Any]) -> dict[str, Any]:
-    """Run the front end, and return when, in seconds of this process on a processor, it opens which headers."""
+    """Run the front end, and return when, in seconds of this process on a processor, it opens which headers.
+
+    Each header of ``read`` includes an empty text of the folder `ENDS` at its end, whose opening shows that end.
+    """
     import threading
 
+    texts, contents = {**job.get("texts", {})}, {}
+    for number, path in enumerate(job["read"]):
+        empty = b"%s%d" % (ENDS, number)
+        mark = b'\n#include "%s"\n' % empty
+        texts[empty] = b""
+        if path in texts:
+            texts[path] += mark
+        elif os.path.isfile(path):
+            with open(path, "rb") as file:
+                contents[path] = file.read() + mark
+    job = {**job, "texts": texts, "contents": contents}
     opened: list[tuple[float, bytes]] = []
     before = os.dup(2)
     reader, writer = os.pipe()

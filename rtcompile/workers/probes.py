@@ -10,6 +10,7 @@ Optional fields of a job:
 
 - ``texts``: {path: bytes}, headers that exist in memory only, below `MEMORY`. No other path exists
   there.
+- ``contents``: {path: bytes}, what the compiler reads in place of these files.
 - ``provided``: folders of the toolkit, with a slash at their end. Their files are opened as they
   are, and digested later by the caller, who has most digests already. Every other file is read and
   digested here, and the compiler gets the very bytes that were digested.
@@ -89,7 +90,7 @@ class _Observation:
         self.own = (job.get("name", b""), job.get("pch", b""), os.getcwdb())
         self.begun_ns = time.clock_gettime_ns(5)  # CLOCK_REALTIME_COARSE, by which files get times
         self.opened: dict[bytes, list[Any]] = {}
-        self.contents: dict[bytes, bytes] = {}
+        self.contents: dict[bytes, bytes] = dict(job.get("contents", {}))
         self.absent: dict[bytes, None] = {}
         self.absent_texts: dict[bytes, None] = {}
         self.folders: dict[bytes, None] = {}

@@ -107,10 +107,12 @@ def test_headers_are_a_tree_with_costs(source: Path, said: Callable[..., Any]) -
     source.with_name("width.h").write_text("#include <cuda_fp16.h>\n#define WIDTH 42\n")
     code, found = said("headers", "k.cu", "--arch", "sm_80", "--time")
     assert code == 0
-    (own,) = found["results"][0]["included"]
-    assert (own["path"], own["label"], own["files"]) == (str(source.with_name("width.h")), "", 2)
+    (own,) = found["profiles"][0]["included"]
+    assert own["path"] == own["name"] == str(source.with_name("width.h"))
     (fp16,) = own["included"]
-    assert fp16["label"] == "cudart"
+    assert fp16["name"] == "cuda_fp16.h  (cudart)"
+    assert own["files"] == 1 + fp16["files"]
+    assert own["milliseconds"] >= fp16["milliseconds"] > 0
     assert own["bytes"] > fp16["bytes"] > 100_000
 
 

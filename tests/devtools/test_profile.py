@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import html.parser
 import io
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +11,12 @@ import pytest
 
 from rtcompile import CompileError, CompileRequest, InvalidRequest, toolkit
 from rtcompile.build import measured
-from rtcompile.build import profile as profiling
 from rtcompile.build.profile import HeaderCost, Profile, profile
 from rtcompile.cli import main
 from rtcompile.compilers import nvrtc
 from rtcompile.request.units import CompileFailure
 from rtcompile.settings import Settings
+from rtcompile.workers.nvrtc import ENDS
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -125,9 +123,9 @@ def test_what_the_trace_itself_takes_is_not_in_the_times(folder: Path, monkeypat
     assert front_end["dur"] / 1e3 == pytest.approx(dict(found.phases)["front end"], rel=0.01)
     observe = nvrtc.observe
 
-    def crashing(function: str, *given: Any) -> Any:
+    def crashing(function: str, *given: Any, **more: Any) -> Any:
         died = CompileFailure("crash", "killed", (), "nvrtc"), 0.0
-        return died if function == "time_unit" else observe(function, *given)
+        return died if function == "time_unit" else observe(function, *given, **more)
 
     monkeypatch.setattr(nvrtc, "observe", crashing)
     untraced = _profile(folder)
@@ -193,46 +191,48 @@ def test_the_source_beside_its_headers_is_found(folder: Path, capsys):
     assert "slow.cuh" in said
 
 
-def test_the_page_and_the_trace_hold_what_was_measured(folder: Path, tmp_path: Path, capsys):
-    page, trace = tmp_path / "<p>.html", tmp_path / "p.json"
+def test_the_trace_holds_what_was_measured(folder: Path, tmp_path: Path, capsys):
+    trace = tmp_path / "p.json"
     arguments = ["profile", str(folder / "k.cu"), "--arch", "sm_80", "-n", "k<int>", "--json"]
-    assert main([*arguments, "--html", str(page), "--trace", str(trace)]) == 0
+    assert main([*arguments, "--trace", str(trace)]) == 0
     (fields,) = json.loads(capsys.readouterr().out)["profiles"]
-    text = page.read_text()
-    html.parser.HTMLParser().feed(text)
-    assert "slow.cuh" in text
-    assert "http" not in text.replace("http-equiv", "")
-    assert "color-scheme: light dark" in text
     events = json.loads(trace.read_text())["traceEvents"]
     assert {"build", "front end"} <= {event["name"] for event in events}
-    assert any(event["name"].endswith("slow.cuh") for event in events)
+    slow, outer = (
+        next(e for e in events if e["name"].endswith(name)) for name in ("slow.cuh", "outer.cuh")
+    )
+    assert outer["ts"] <= slow["ts"] < slow["ts"] + slow["dur"] <= outer["ts"] + outer["dur"]
     assert fields["headers"][0]["own"] > 0
 
 
-def test_the_page_shows_templates_within_those_that_need_them(folder: Path, monkeypatch):
-    # On a busy machine some other part may take so long that these cannot be seen.
-    monkeypatch.setattr(profiling, "_NARROWEST", 0.0)
-    own = SLOW.replace("S", "Own").replace("#pragma once", "")
-    page = profiling.flame_graph(_profile(folder, SOURCE + own))
-    itself = page[page.index(">kernel.cu itself<") :]
-    assert {"Own0", "Own7"} <= set(re.findall(r">(\w+)</div>", itself))
-    assert ">S0<" not in page.partition("<pre>")[0]  # a header's: its time is the header's
-
-
 @pytest.mark.parametrize(
-    "arguments",
-    [["--html", "p.txt"], ["--trace", "p.txt"], ["--arch", "sm_80,sm_90", "--html", "p.html"]],
+    "arguments", [["--trace", "p.txt"], ["--arch", "sm_80,sm_90", "--trace", "p.json"]]
 )
 def test_files_that_cannot_be_written_are_rejected_before_anything_is_compiled(folder, arguments):
     assert main(["profile", str(folder / "k.cu"), "--arch", "sm_80", *arguments]) == 2
 
 
-def test_a_profile_is_saved_as_html_or_json_alone(folder: Path):
+def test_a_profile_is_saved_as_json_alone(folder: Path):
     found = _profile(folder)
-    with pytest.raises(InvalidRequest, match=r"\.html or \.json"):
-        found.save(folder / "p.txt")
+    with pytest.raises(InvalidRequest, match=r"\.json, not"):
+        found.save(folder / "p.html")
     with pytest.raises(InvalidRequest, match="cannot be written"):
-        found.save(folder / "no" / "p.html")
+        found.save(folder / "no" / "p.json")
+
+
+def test_the_tree_shows_what_each_header_includes_and_what_was_read_for_it(folder: Path, capsys):
+    arguments = ["profile", str(folder / "k.cu"), "--arch", "sm_80", "-n", "k<int>"]
+    assert main([*arguments, "--tree", "9"]) == 0
+    outer, slow, quick = capsys.readouterr().out.splitlines()[-3:]
+    assert [line.split()[0] for line in (outer, slow, quick)] == ["2", "1", "1"]
+    assert outer.endswith(f" {folder}/outer.cuh")
+    assert slow.endswith(f"    {folder}/slow.cuh")  # two blanks more than the one that includes it
+    assert quick.endswith(f" {folder}/quick.cuh")
+    assert main([*arguments, "--tree", "1", "--json"]) == 0
+    (fields,) = json.loads(capsys.readouterr().out)["profiles"]
+    assert [each["name"] for each in fields["included"]] == [
+        str(folder / name) for name in ("outer.cuh", "quick.cuh")
+    ]
 
 
 def test_headers_that_are_texts_are_timed_as_files_are(folder: Path):
@@ -263,22 +263,22 @@ def test_without_jit_nothing_is_profiled(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 def test_frames_close_where_their_marks_are():
-    marks = f"/t/{measured._MARKERS}"
     lines = [
-        (1, "/t/0/a.h"),
-        (2, " /t/0/b.h"),
-        (5, f"  {marks}/1"),
-        (6, f" {marks}/0"),
-        (9, "/x.h"),
+        (1, b"/inc/a.h"),
+        (2, b" /inc/b.h"),
+        (5, b"  %s1" % ENDS),
+        (6, b" %s0" % ENDS),
+        (7, b"/inc/b.h"),  # not read again: it has no mark
+        (9, b"__nv_nvrtc_builtin_header.h"),
     ]
-    opened = [(float(at), f"{line}\n".encode()) for at, line in lines]
-    reply = {"begin": 0.0, "end": 10.0, "opened": opened}
-    root = measured.frames_of_events(reply, ["/inc"], "/t")
-    a, x = root.included
+    opened = [(float(at), line + b"\n") for at, line in lines]
+    root = measured.frames_of_events({"begin": 0.0, "end": 10.0, "opened": opened})
+    a, again, x = root.included
     (b,) = a.included
-    assert [(f.path, f.begin, f.end) for f in (a, b, x)] == [
-        ("/inc/a.h", 1, 6),
-        ("/inc/b.h", 2, 5),
-        ("/x.h", 9, 10),
+    assert [(f.path[-3:], f.begin, f.end) for f in (a, b, again, x)] == [
+        ("a.h", 1, 6),
+        ("b.h", 2, 5),
+        ("b.h", 7, 7),
+        ("r.h", 9, 10),
     ]
     assert (root.own_seconds, a.own_seconds) == (4, 2)
