@@ -132,7 +132,8 @@ def test_the_recipe_for_a_shared_folder(pair, tmp_path):
     values = {"/shared/team/kernels": f"{tmp_path}/team", "/local/$USER": "$HOME/local"}
     text = replaced(recipe("A shared folder (NFS, Lustre, GPFS)", "bash"), values)
     shared(pair, text)
-    assert (tmp_path / "team" / "object").stat().st_mode & 0o7777 == 0o2770
+    (pages,) = (tmp_path / "team").glob("*/manifest")  # in a folder named by the key's fingerprint
+    assert pages.stat().st_mode & 0o7777 == 0o2770
     assert (pair[0].home / "local" / "rtcompile" / "objects").is_dir()
 
 
@@ -268,7 +269,8 @@ def test_the_recipe_for_ray(recorded):
     )
     (recorded.home / "batch.py").write_text(program)
     said = recorded.run("export RAY_USAGE_STATS_ENABLED=0; python batch.py").splitlines()[-1]
-    assert said == f"{[None] * 3} {['memory'] * 2}"
+    # Ray extends `sys.path` after the hook, and code in memory holds for one search path.
+    assert said in [f"{[None] * 3} {[hit] * 2}" for hit in ("memory", "disk")]
 
 
 # --- containers -----------------------------------------------------------------------------------
