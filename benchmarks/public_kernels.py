@@ -1,6 +1,6 @@
 """Kernels of public projects, built one after the other: rtcompile beside NVRTC in process.
 
-``python -m benchmarks.public_kernels FOLDER [--save] [--minimal]``: FOLDER holds CUDA sources, one a
+``python -m benchmarks.public_kernels FOLDER [--save]``: FOLDER holds CUDA sources, one a
 file, that NVRTC builds with the toolkit's headers alone; the file names begin with OWNER__PROJECT--.
 They are others' work and are no part of this repository; FOLDER/projects.json, if there, maps each
 project to its commit, which the results then state.
@@ -15,10 +15,6 @@ Per kernel the median over the rounds counts. What both took of a processor is l
 what else the machine does; it is of all kernels, and has no makers of precompiled headers in it.
 Kernels are told apart by what they say of headers: nothing; "include", "import" and the like
 without one being read; or they read the toolkit's.
-
-``--minimal`` instead compiles each with NVRTC's ``--minimal`` and without, in fresh workers, and says
-whether all bytes are the same where rtcompile gives the option, and where it does not. With WHEELS in
-the environment by the NVRTC whose wheels were installed into that folder.
 
 ROUNDS sets the number of rounds.
 """
@@ -40,8 +36,6 @@ from typing import Any
 
 from benchmarks import _machine
 from rtcompile import toolkit
-from rtcompile.request import sources as small
-from rtcompile.toolkit import search
 
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 IN_TURN = 12  # kernels that a contender builds before it is the other's turn
@@ -80,24 +74,6 @@ if who == "rtcompile":
     pool._pool.close()  # waits for the workers, so that their time counts
 children = resource.getrusage(resource.RUSAGE_CHILDREN)
 print(json.dumps([spent * 1e3, (children.ru_utime + children.ru_stime) * 1e3]))
-"""
-
-COMPARE = r"""
-import json, sys
-from rtcompile.workers import nvrtc
-libraries, arch, options = json.loads(sys.argv[1])
-nvrtc.load(libraries)
-for line in sys.stdin:
-    said = []
-    for more in ([], [b"--minimal"]):
-        unit = {"source": json.loads(line).encode(), "name": b"k.cu", "expressions": [],
-                "options": [b"-arch=sm_" + arch.encode(), b"--frandom-seed=1"]
-                + [option.encode() for option in options] + more, "target": "cubin", "plain": True}
-        reply = nvrtc._compile(unit, unit["options"])
-        said.append((reply["error"], reply.get("code"), reply["log"]))
-    without, with_it = said
-    print(json.dumps(["refused" if with_it[0] or with_it[2] != without[2] else
-                      "identical" if with_it == without else "different"]), flush=True)
 """
 
 
@@ -214,33 +190,6 @@ def compare(sources: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def minimal(sources: dict[str, str]) -> dict[str, Any]:
-    """Compile each with ``--minimal`` and without; return how often the bytes are the same."""
-    wheels = os.environ.get("WHEELS")
-    toolchain = search.find({}, [os.path.abspath(wheels)]) if wheels else toolkit.current()
-    library = toolchain.require_nvrtc()
-    options = [*OPTIONS, *(f"-I{directory.path}" for directory in toolchain.search)]
-    given = json.dumps([library.to_load(), ARCH, options])
-    names = sorted(sources)
-    done = subprocess.run(
-        [sys.executable, "-c", COMPARE, given],
-        input="".join(json.dumps(sources[name]) + "\n" for name in names),
-        stdout=subprocess.PIPE,
-        env={**os.environ, "TMPDIR": tempfile.gettempdir()},
-        text=True,
-        check=True,
-    )
-    found = [json.loads(line)[0] for line in done.stdout.splitlines()]
-    counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    different = []
-    for name, result in zip(names, found, strict=True):
-        used = small.needs_no_declarations(sources[name], OPTIONS, "cubin")
-        counts["given" if used else "not given"][result] += 1
-        if used and result == "different":
-            different.append(name)
-    return {"NVRTC": library.version, **counts, "different though given": different}
-
-
 def main() -> None:
     folder = Path(next(word for word in sys.argv[1:] if not word.startswith("-")))
     sources = {path.name: path.read_text() for path in sorted(folder.glob("*.cu"))}
@@ -251,16 +200,7 @@ def main() -> None:
         f"{project} {commits.get(project, '')[:12]}: {count}"
         for project, count in sorted(of.items())
     ]
-    if "--minimal" in sys.argv:
-        compared = minimal(sources)
-        major, minor, *_ = compared["NVRTC"].split(".")
-        _machine.save(
-            f"minimal_{major}_{minor}", {**compared, "kernels by project and commit": projects}
-        )
-    else:
-        _machine.save(
-            "public_kernels", {**compare(sources), "kernels by project and commit": projects}
-        )
+    _machine.save("public_kernels", {**compare(sources), "kernels by project and commit": projects})
 
 
 if __name__ == "__main__":

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 # id.
 _FIRST_WITH_SEED = (12, 9)
 _FIRST_WITH_PCH = (12, 8)
-# The first NVRTC whose code with `--minimal` was compared with that without, byte by byte.
-_FIRST_COMPARED = (12, 9)
 # Options that name a path. They are left out of the seed, so that it is equal on all machines.
 _PATH_OPTIONS = ("-I", "--include-path", "-include", "--pre-include")
 
@@ -151,7 +149,6 @@ def _run(
     """Compile once; return the outcome and the precompiled header that the compiler was given."""
     options = unit.flags + _own_options(unit, library)
     reusable = sources.is_forgotten(unit.flags)
-    minimal = _is_minimal(unit, library)
     header: Precompiled | None = None
 
     def job() -> pool.Job:
@@ -160,7 +157,6 @@ def _run(
         header = prefix.find() if prefix is not None else None
         arguments = {
             **_text_fields(unit, options),
-            "minimal": minimal,
             "reusable": reusable,
             "target": unit.target,
             "pch": os.fsencode(header.path) if header is not None else b"",
@@ -200,13 +196,6 @@ def job_of(
     module = "rtcompile.workers.nvrtc"
     loads = (process.NVRTC, library.to_load())
     return pool.Job(f"{module}:{function}", arguments, *loads, warm, reusable)
-
-
-def _is_minimal(unit: TranslationUnit, library: Library) -> bool:
-    """Return whether CUDA's declarations are left out, which saves a fifth of a small kernel."""
-    return library.version_pair >= _FIRST_COMPARED and sources.needs_no_declarations(
-        unit.source, unit.flags, unit.target
-    )
 
 
 def _own_options(unit: TranslationUnit, library: Library) -> tuple[str, ...]:

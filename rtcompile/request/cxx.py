@@ -3,13 +3,14 @@
 Nothing is expanded and no branch is left out. Where compilers and standards differ, `Text` reads as
 NVRTC does with C++17 (seen in 12.9 and 13.0): a `\\` with blanks behind it does not join lines, a
 lone carriage return is a blank, a line that begins within a comment may be a directive, and there
-are no trigraphs. `readings` gives the other possibilities, but for C++03's lack of raw strings.
+are no trigraphs. `spellings` gives the other ways to join lines.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 BLANKS = " \t\v\f\r"
 # Characters of a text that is read here. A longer one was written by a program, and reading it would take
@@ -17,12 +18,24 @@ BLANKS = " \t\v\f\r"
 MOST_READ = 256 << 10
 _Piece = tuple[str, int, int]
 _CODE, _COMMENT, _LITERAL, _HASH, _END = "code", "comment", "literal", "hash", "end"
-_WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
-_RAW = ("R", "LR", "uR", "UR", "u8R")
-_NOT_IN_DELIMITER = frozenset(' )\\\t\v\f\n"')
-_MOST_IN_DELIMITER = 16
 _INCLUDES = ("include", "include_next", "import")
-_TRIGRAPHS = (("??/", "\\"), ("??=", "#"), ("??'", "^"))  # those that change what begins and ends
+_LITERALS = "|".join(rf"{q}[^{q}\\\n]*(?:\\[\s\S]?[^{q}\\\n]*)*{q}?" for q in "\"'")
+_STRING = re.compile(_LITERALS)
+# A number may have apostrophes between its digits. A word's or a number's end is no prefix of a string.
+_TOKEN = re.compile(
+    r"""(?P<comment>//[^\n]*|/\*[\s\S]*?(?:\*/|\Z))|(?P<raw>(?<![\w"'])(?:u8|[LuU])?R")"""
+    rf"|(?P<literal>{_LITERALS})"
+    r"|(?P<number>(?<!\w)\.?\d(?:[eEpP][+-]|'?\w|\.)*)|(?P<line>\n)|(?P<hash>\#|%:)",
+    re.ASCII,
+)
+_GAP = r"(?:[ \t\v\f\r]|/\*[^*]*\*+(?:[^/*][^*]*\*+)*/)*"
+_HEADER_NAME = re.compile(
+    rf"""{_GAP}(?:include_next|include|import)\b{_GAP}(<[^\n>]*>|"[^\n"]*")""", re.ASCII
+)
+_DELIMITER = re.compile(r"""[^ )\\\t\v\f\n"(]{0,16}\(""")
+_SPLICE = re.compile(r"\\\r?\n")
+_ANY_SPLICE = re.compile(r"(?:\\|\?\?/)[ \t\v\f\r]*\n")
+_WORD = re.compile(r"\w*", re.ASCII)
 
 
 class Directive:
@@ -58,80 +71,87 @@ class Text:
     a header's name.
     """
 
-    __slots__ = (
-        "_coarse",
-        "_cuts",
-        "_next",
-        "_raw",
-        "_resumes",
-        "_separator",
-        "differs",
-        "source",
-        "text",
-    )
-
-    def __init__(self, source: str, *, coarse: bool = False) -> None:
-        self.source, self._coarse, self.differs = source, coarse, False
+    def __init__(self, source: str) -> None:
+        self.source, self.differs, self._raw_may_end = source, False, True
         # Offsets in `text` where something was cut out, and the offsets in `source` that follow.
         self._cuts: list[int] = []
         self._resumes: list[int] = []
-        self.text = self._unspliced()
-        self._separator = -1  # the end of the last apostrophe within a number
+        parts = []
+        at = length = 0
+        for splice in _SPLICE.finditer(source):
+            parts.append(source[at : splice.start()])
+            length += splice.start() - at
+            at = splice.end()
+            self._cuts.append(length)
+            self._resumes.append(at)
+        self.text = "".join([*parts, source[at:]])
 
     def origin(self, at: int) -> int:
         """Return where a character of `text` stands in `source`."""
         index = bisect_right(self._cuts, at) - 1
         return at if index < 0 else at - self._cuts[index] + self._resumes[index]
 
-    def pieces(self) -> Iterator[_Piece]:
+    def pieces(self) -> Iterator[_Piece]:  # noqa: C901  # one branch for each kind of token
         """Yield (kind, start, end) in `text` for all of it, in order, reading no further than needed.
 
         The kinds are "code", "comment" and "literal" (without its prefix); a directive begins with
         "hash" and ends with "end", which is empty.
         """
-        text, size = self.text, len(self.text)
-        self._find()
-        next_line, next_block, next_double, next_single, _, _, next_hash, next_digraph = self._next
-        line = block = double = single = hash_ = digraph = -1
-        at, blank = 0, True  # whether the line contains only blanks and comments so far
-        while at < size:
-            # Written out, since most of the time is spent here: what lies ahead is not looked for again.
-            line = line if line >= at else next_line(at)
-            block = block if block >= at else next_block(at)
-            double = double if double >= at else next_double(at)
-            single = single if single >= at else next_single(at)
-            hash_ = hash_ if hash_ >= at else next_hash(at)
-            digraph = digraph if digraph >= at else next_digraph(at)
-            start = min(line, block, double, single, hash_, digraph)
-            if start > at:
-                yield _CODE, at, start
-                begin = text.rfind("\n", at, start) + 1
-                blank = (blank or begin > 0) and not text[begin or at : start].strip(BLANKS)
-            if start == size:
-                return
-            if text[start] not in "#%":
-                kind, at = self._token(start)
-                # For NVRTC a line begins within a comment too, whatever stands before it.
-                blank = kind == _COMMENT and (blank or "\n" in text[start:at])
-                yield kind, start, at
-            elif blank:
-                at = yield from self._directive(start)
+        text = self.text
+        at = code = name = after_name = 0  # `code` is where code began that was not yielded yet
+        blank, inside = (
+            True,
+            False,
+        )  # whether the line has only blanks and comments, or is a directive
+        while match := _TOKEN.search(text, at):
+            start, end, kind = match.start(), match.end(), match.lastgroup
+            if name and start >= name:
+                at, name = after_name, 0
+                continue
+            blank = blank and not text[at:start].strip(BLANKS)
+            if kind == "raw":
+                start = end - 1
+                end = self._raw_end(start) or _STRING.match(text, start).end()  # type: ignore[union-attr]
+            at = end
+            if kind == "number":
+                self.differs |= "'" in match[0]
+                blank = False
+                continue
+            if (kind == "line" and not inside) or (kind == _HASH and (inside or not blank)):
+                blank = kind == "line"
+                continue
+            if start > code:
+                yield _CODE, code, start
+            code = end
+            if kind == "line":
+                yield _END, start, start
+                code, blank, inside = start, True, False
+            elif kind == _HASH:
+                yield _HASH, start, end
+                blank, inside = False, True
+                if header := _HEADER_NAME.match(text, end):
+                    name, after_name = header.span(1)
+                    self.differs |= any(sign in header[1] for sign in ("'", "//", "/*", "\\"))
             else:
-                at = start + 1
-                yield _CODE, start, at
+                yield _COMMENT if kind == _COMMENT else _LITERAL, start, end
+                # For NVRTC a line begins within a comment too, whatever stands before it.
+                blank = kind == _COMMENT and (blank or "\n" in match[0])
+        if len(text) > code:
+            yield _CODE, code, len(text)
+        if inside:
+            yield _END, len(text), len(text)
 
     def directives(self, *, opening: bool = False) -> Iterator[Directive]:
         """Yield the directives; with `opening` only those before any code."""
-        text = self.text
-        begin = -1
-        pieces: list[_Piece] = []
+        text, begin = self.text, -1
+        said: list[str] = []
         for kind, start, end in self.pieces():
             if kind == _HASH:
-                begin, pieces = start, []
+                begin, said = start, []
             elif begin >= 0:
-                pieces.append((kind, start, end))
+                said.append(" " if kind == _COMMENT else text[start:end])
                 if kind == _END:
-                    yield self._parsed(pieces, begin)
+                    yield Directive("".join(said), begin, end)
                     begin = -1
             elif opening and kind != _COMMENT and text[start:end].strip(BLANKS + "\n"):
                 return
@@ -140,151 +160,20 @@ class Text:
         """Return the text with a blank for each comment and each literal."""
         return " ".join(self.text[start:end] for kind, start, end in self.pieces() if kind == _CODE)
 
-    def _find(self) -> None:
-        words = ("//", "/*", '"', "'", "\n", "\\", "#", "%:")
-        self._raw: tuple[str, ...] = _RAW
-        self._next = tuple(_Finder(self.text, word) for word in words)
-
-    def _parsed(self, pieces: list[_Piece], start: int) -> Directive:
-        text = self.text
-        said = (" " if kind == _COMMENT else text[begin:end] for kind, begin, end in pieces)
-        return Directive("".join(said), start, pieces[-1][2])
-
-    def _unspliced(self) -> str:
-        source = self.source
-        if "\\\n" not in source and "\\\r\n" not in source:
-            return source
-        plain, windows = _Finder(source, "\\\n"), _Finder(source, "\\\r\n")
-        parts = []
-        at = length = 0
-        while (cut := min(plain(at), windows(at))) < len(source):
-            parts.append(source[at:cut])
-            length += cut - at
-            at = cut + (2 if source[cut + 1] == "\n" else 3)
-            self._cuts.append(length)
-            self._resumes.append(at)
-        parts.append(source[at:])
-        return "".join(parts)
-
-    def _directive(self, start: int) -> Generator[_Piece, None, int]:
-        """Yield the pieces of a directive, and return where it ends."""
-        line, block, double, single, newline, *_ = self._next
-        text, size = self.text, len(self.text)
-        at = start + (1 if text[start] == "#" else 2)
-        yield _HASH, start, at
-        named = self._coarse
-        expected = False  # whether the name of a header is what follows
-        while True:
-            start = min(line(at), block(at), double(at), single(at), newline(at))
-            said = text[at:start].strip(BLANKS)
-            if said and not named:
-                named, name = True, word_at(said, 0)
-                expected = name in _INCLUDES
-                said = said[len(name) :].lstrip(BLANKS)
-            if expected and (said or text[start : start + 1] == '"'):
-                expected = False
-                if end := self._header_end(at, start, said):
-                    yield _CODE, at, end
-                    at = end
-                    continue
-            if start > at:
-                yield _CODE, at, start
-            if start == size or text[start] == "\n":
-                yield _END, start, start
-                return start
-            kind, at = self._token(start)
-            yield kind, start, at
-
-    def _header_end(self, at: int, start: int, said: str) -> int:
-        """Return where the name of a header ends, in which there are no comments; 0 if none is here."""
-        if said and said[0] != "<":
-            return 0
-        opening = self.text.find("<", at) if said else start
-        newline = self._next[4](at)
-        end = self.text.find(">" if said else '"', opening + 1, newline) + 1
-        name = self.text[opening:end]
-        self.differs |= "'" in name or "//" in name or "/*" in name or "\\" in name
-        return end
-
-    def _token(self, start: int) -> tuple[str, int]:
-        """Return the kind and the end of what a slash or a quote begins."""
-        text = self.text
-        if text[start] == "/":
-            if text[start + 1] == "/":
-                return _COMMENT, self._next[4](start)
-            end = text.find("*/", start + 2)
-            return _COMMENT, end + 2 if end >= 0 else len(text)
-        if text[start] == "'" and self._separates(start):
-            self._separator = start + 1
-            return _CODE, start + 1
-        return _LITERAL, self._raw_end(start) or self._literal_end(start)
-
-    def _literal_end(self, start: int) -> int:
-        _, _, double, single, newline, backslash, *_ = self._next
-        quote = double if self.text[start] == '"' else single
-        at = start + 1
-        while (end := min(quote(at), newline(at), backslash(at))) == backslash(at) < len(self.text):
-            at = end + 2
-        return end + 1 if end == quote(at) < len(self.text) else end
-
-    def _separates(self, start: int) -> bool:
-        """Return whether an apostrophe stands between the digits of a number: 1'000."""
-        text = self.text
-        if text[start + 1 : start + 2] not in _WORD:
-            return False
-        begin = end = start
-        while True:
-            while begin and (text[begin - 1] in _WORD or text[begin - 1] == "."):
-                begin -= 1
-            word = text[begin:end]
-            if begin == self._separator or word[:1].isdigit() or _has_fraction(word):
-                self.differs = True
-                return not self._coarse
-            if begin < 2 or text[begin - 1] not in "+-" or text[begin - 2] not in "eEpP":
-                return False
-            begin = end = begin - 1  # the number may have had an exponent: 1e+10'000
-
     def _raw_end(self, start: int) -> int:
         """Return where a raw string ends, in which nothing is spliced; 0 if the quote begins none."""
-        text, source = self.text, self.source
-        begin = start
-        while start - begin < 4 and begin and text[begin - 1] in _WORD:
-            begin -= 1
-        if text[start] == "'" or text[begin:start] not in self._raw:
-            return 0
-        if text[begin - 1 : begin] in (
-            "'",
-            '"',
-        ):  # the prefix is a number's or another literal's end
-            return 0
         at = self.origin(start) + 1
-        opening = source.find("(", at, at + _MOST_IN_DELIMITER + 1)
-        delimiter = source[at:opening]
-        if opening < 0 or not _NOT_IN_DELIMITER.isdisjoint(delimiter):
+        opening = _DELIMITER.match(self.source, at)
+        if opening is None or not self._raw_may_end:
             return 0
-        end = source.find(f'){delimiter}"', opening)
+        close = f'){opening[0][:-1]}"'
+        end = self.source.find(close, opening.end())
         if end < 0:  # an error, after which NVRTC reads on; once is enough to look so far
-            self._raw = ()
+            self._raw_may_end = False
             return 0
-        end += len(delimiter) + 2
+        end += len(close)
         index = bisect_right(self._resumes, end) - 1
         return end if index < 0 else end - self._resumes[index] + self._cuts[index]
-
-
-class _Finder:
-    """Finds the next occurrence of a word from growing offsets, passing each character once."""
-
-    __slots__ = ("_at", "_size", "_text", "_word")
-
-    def __init__(self, text: str, word: str) -> None:
-        self._text, self._word, self._size, self._at = text, word, len(text), -1
-
-    def __call__(self, start: int) -> int:
-        """Return the offset; the text's length if there is no further one."""
-        if self._at < start:
-            at = self._text.find(self._word, start)
-            self._at = at if at >= 0 else self._size
-        return self._at
 
 
 def readable(source: str) -> str:
@@ -294,29 +183,13 @@ def readable(source: str) -> str:
 
 def joined(source: str) -> str:
     """Return a text with all lines joined that any compiler joins, at the speed of C."""
-    if "\\" not in source and "??/" not in source:
-        return source
-    import re  # only a long text needs it
-
-    return re.sub(r"(?:\\|\?\?/)[ \t\v\f\r]*\n", "", source)
+    return _ANY_SPLICE.sub("", source)
 
 
-def readings(source: str) -> Iterator[Text]:
-    """Yield the up to six readings of a text by compilers; read each to its end before the next."""
-    sources = [source]
-    if "??" in source:
-        old = source
-        for three, one in _TRIGRAPHS:
-            old = old.replace(three, one)
-        sources.append(old)
-    if any(f"\\{blank}" in source for blank in BLANKS):
-        # GCC joins lines there too.
-        sources += ["\n".join(map(_trimmed, text.split("\n"))) for text in sources]
-    for reading in dict.fromkeys(sources):
-        text = Text(reading)
-        yield text
-        if text.differs:
-            yield Text(reading, coarse=True)
+def spellings(source: str) -> Iterable[str]:
+    """Return a text with lines joined as NVRTC and as GCC do, with and without trigraphs."""
+    old = source.replace("??/", "\\").replace("??=", "#")
+    return dict.fromkeys((Text(source).text, joined(source), Text(old).text, joined(old)))
 
 
 def blanked(source: str, *, literals: bool = False, directives: bool = False) -> str:
@@ -338,10 +211,7 @@ def blanked(source: str, *, literals: bool = False, directives: bool = False) ->
 
 def word_at(text: str, at: int) -> str:
     """Return the word or number that begins at an offset; ``""`` if none does."""
-    end = at
-    while text[end : end + 1] in _WORD:
-        end += 1
-    return text[at:end]
+    return text[at : _WORD.match(text, at).end()]  # type: ignore[union-attr]
 
 
 def renumbered(source: str) -> Iterator[tuple[int, int, str]]:
@@ -358,37 +228,5 @@ def renumbered(source: str) -> Iterator[tuple[int, int, str]]:
 
 def has_word(text: str, words: Iterable[str]) -> bool:
     """Return whether one of the words stands in a text as a whole word."""
-    for word in words:
-        at = text.find(word)
-        while at >= 0:
-            end = at + len(word)
-            if text[at - 1 : at] not in _WORD and text[end : end + 1] not in _WORD:
-                return True
-            at = text.find(word, end)
-    return False
-
-
-def words_with(text: str, stem: str) -> Iterator[int]:
-    """Yield the ends of a stem wherever a word begins with it, behind underscores or none."""
-    at = text.find(stem)
-    while at >= 0:
-        begin = at
-        while text[begin - 1 : begin] == "_":
-            begin -= 1
-        if text[begin - 1 : begin] not in _WORD:
-            yield at + len(stem)
-        at = text.find(stem, at + len(stem))
-
-
-def _has_fraction(word: str) -> bool:
-    at = word.find(".")
-    while at >= 0:
-        if word[at + 1 : at + 2].isdigit():
-            return True
-        at = word.find(".", at + 1)
-    return False
-
-
-def _trimmed(line: str) -> str:
-    short = line.rstrip(BLANKS)
-    return short if short.endswith("\\") else line
+    found = (re.search(rf"(?<!\w){word}(?!\w)", text, re.ASCII) for word in words if word in text)
+    return any(found)

@@ -111,20 +111,15 @@ class Mentions(NamedTuple):
 
 
 def scan(text: str) -> Mentions:
-    """Read a source or a header; a mention in a comment counts only where the text is too long to be read."""
-    if len(text) > cxx.MOST_READ:
-        text = cxx.joined(text)
-        named = next((macro for macro in _CLOCK if macro in text), "")
-        return Mentions(named, any(word in text for word in _OWN_PATH))
-    clock, own_path = "", False
-    for number, reading in enumerate(cxx.readings(text)):
-        said = reading.text
-        own_path = own_path or any(word in said for word in _OWN_PATH)
-        if not clock and any(macro in said for macro in _CLOCK):
-            # Where readings differ, a mention in a comment or a string counts too.
-            code = said if number else reading.code()
+    """Read a source or a header; a mention in a comment counts only where readers may differ on what one is."""
+    said = cxx.joined(text)
+    clock = next((macro for macro in _CLOCK if macro in said), "")
+    if clock and len(text) <= cxx.MOST_READ and len([*cxx.spellings(text)]) == 1:
+        reading = cxx.Text(text)
+        code = reading.code()
+        if not reading.differs:
             clock = next((macro for macro in _CLOCK if macro in code), "")
-    return Mentions(clock, own_path)
+    return Mentions(clock, any(word in said for word in _OWN_PATH))
 
 
 # --- Builds that need little of a compiler --------------------------------------------------------
@@ -137,21 +132,6 @@ _PASTED_STARTS = ("_", "__", "__h", "__ha", "__has")
 # An option may be a part of any of that.
 _READING_OPTION = (*_READING, "#", "%", "?", "__has")
 _SEARCH_OPTIONS = ("-I", "--include-path")
-
-# What NVRTC's `--minimal` leaves out: textures and surfaces, the runtime's and the driver's types and
-# functions, launches from kernels; all of it is named for what it is, macros too, for which `#if` could
-# ask without an error. The compiler's own macros stay. A name may be put together by `##`.
-_DECLARED = (
-    *("cu", "CU", "cuda", "tex", "surf", "TEX", "SURF", "nv", "NV"),
-    *("MAJOR_VERSION", "MINOR_VERSION", "PATCH_LEVEL"),
-)
-_OF_THE_COMPILER = ("DA_ARCH__", "DACC__", "DACC_RTC__")  # behind "CU"
-_UPPER = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ_")
-# Options that put more of the source into the code than its instructions, or make no machine code.
-_TELLING_OPTIONS = (
-    *("G", "device-debug", "lineinfo", "generate-line-info", "dc", "device-c", "rdc"),
-    *("relocatable", "dlto", "minimal", "builtin", "no-source", "split", "ofast"),
-)
 
 # Options that NVRTC was seen to forget with the compile: in one process the code and the log of the next
 # are those of a new one. Not so `--restrict` and `--optimization-info`, which hold from then on, and
@@ -172,7 +152,7 @@ def reads_no_file(source: str, options: Sequence[str]) -> bool:
     """Return whether a build reads no file besides its source, as far as its text may be read."""
     if len(source) > cxx.MOST_READ:
         return False
-    may_read = any(_may_read(reading.text.lower()) for reading in cxx.readings(source))
+    may_read = any(_may_read(text.lower()) for text in cxx.spellings(source))
     return not may_read and _read_no_file(tuple(options))
 
 
@@ -205,46 +185,6 @@ def _read_no_file(options: tuple[str, ...]) -> bool:
         any(word in option for word in _READING_OPTION) or cxx.has_word(option, _PASTED_STARTS)
         for option in relevant
     )
-
-
-def needs_no_declarations(source: str, options: Sequence[str], target: str) -> bool:
-    """Return whether ``--minimal`` surely changes no code; where wrong, NVRTC refuses and runs again."""
-    return (
-        target == "cubin"
-        and reads_no_file(source, options)
-        and not _may_need_declarations(source)
-        and _tell_nothing(tuple(options))
-    )
-
-
-@functools.lru_cache(maxsize=16)
-def _tell_nothing(options: tuple[str, ...]) -> bool:
-    return not any(
-        option.lstrip("-").startswith(_TELLING_OPTIONS) for option in options
-    ) and not any(
-        _may_need_declarations(o[2:]) for o in options if o.startswith(("-D", "--define"))
-    )
-
-
-def _may_need_declarations(source: str) -> bool:
-    text = cxx.Text(source).text
-    return any(sign in text for sign in ("<<<", "##", "%:%:", "??")) or any(
-        _is_declared(text, stem) for stem in _DECLARED
-    )
-
-
-def _is_declared(text: str, stem: str) -> bool:
-    """Return whether a word begins with a stem, behind underscores, that is not one of the compiler's own."""
-    for end in cxx.words_with(text, stem):
-        if stem == "cu":
-            found = text[end : end + 1] in _UPPER
-        elif stem == "CU":
-            found = not text.startswith(_OF_THE_COMPILER, end)
-        else:
-            found = stem != "NV" or cxx.word_at(text, end) != "IDIA"
-        if found:
-            return True
-    return False
 
 
 @functools.lru_cache(maxsize=16)

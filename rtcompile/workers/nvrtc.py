@@ -25,8 +25,6 @@ _NOOP = b'extern "C" __global__ void noop() {}'
 # prevent it.
 _FIRST_WITH_CACHE = (12, 9)
 _NO_CACHE = b"--no-cache"
-# Leaves out CUDA's declarations, which take 5 ms. Also since 12.9.
-_MINIMAL = b"--minimal"
 
 _ROOM = 1 << 20
 _ROOM_TO_START = 16 << 20
@@ -77,7 +75,7 @@ def probes_see_all() -> bool:
     source = _CHECK % (_TEXT, *_ABSENT, here, _SEEN_ALL)
     probes.begin({"texts": {_TEXT: b"#define IN_MEMORY 42\n"}, "provided": [here]}, tells=False)
     try:
-        options = [_MINIMAL] if _NO_CACHE in _always else []
+        options = [b"--minimal"] if _NO_CACHE in _always else []
         reply = _compile({"source": source, "name": b"check.cu", "expressions": []}, options)
     finally:
         asked = probes.end()
@@ -171,8 +169,7 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     """Compile one translation unit.
 
     Takes ``source``, ``name``, ``options`` (bytes), ``expressions``, ``target``, ``pch`` (the path
-    of a precompiled header or ``b""``), ``minimal`` (whether CUDA's declarations may be left out),
-    ``reusable`` (whether this process may go on to another job), ``nested`` (whether the trace has to
+    of a precompiled header or ``b""``), ``reusable`` (whether this process may go on to another job), ``nested`` (whether the trace has to
     show what includes what, which `probes` cannot), and what `probes` takes. Returns
     ``error`` ("" if all went well, else a kind of `CompileFailure`), ``log``, ``code``,
     ``lowered_names``, ``asked`` (of `probes`; None if these do not work), ``trace`` (None if
@@ -189,12 +186,7 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     times = os.memfd_create("times")  # a file would be made and removed for each compile
     option = b"--time=/proc/self/fd/%d" % times
     timed = [option] if os.path.exists("/proc/self/fd") else []
-    minimal = [_MINIMAL] if job.get("minimal") else []
-    reply = _observed(job, [*options, *timed, *use, *minimal])
-    if minimal and (reply["error"] or reply["log"]):
-        # The error or warning may come from the option.
-        protocol.forget_stderr()
-        reply = _observed(job, options + timed)
+    reply = _observed(job, [*options, *timed, *use])
     reply["log"], used = _pch_message(reply["log"])
     reply["pch"] = used if tried else None
     phases = _phases(protocol.drain(times).decode("utf-8", "replace"), begin)

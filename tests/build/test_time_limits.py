@@ -60,9 +60,8 @@ def test_a_long_text_is_searched_for_words(
     assert sources.scan(f"{LONG}{said}\n") == (clock, own_path)
 
 
-def test_a_long_text_is_taken_to_include_and_to_need_all(nothing_is_read: None) -> None:
+def test_a_long_text_is_taken_to_include(nothing_is_read: None) -> None:
     assert not sources.reads_no_file(LONG, ())
-    assert not sources.needs_no_declarations(LONG, (), "cubin")
     assert sources.split_prefix(f"#include <cuda_fp16.h>\n{LONG}")[0] == ""
     assert not make_key_inputs(source=LONG).reads_no_file()
 

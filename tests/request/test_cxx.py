@@ -94,8 +94,7 @@ def test_all_of_a_text_is_one_piece_or_another() -> None:
         *[("comment", "/* a */"), ("code", " int b = "), ("literal", "'c'"), ("code", "; ")],
         *[("comment", "// d"), ("code", "\n"), ("hash", "#"), ("code", " if ")],
         *[("comment", "/* e */"), ("code", " 1 "), ("literal", '"f"'), ("end", "")],
-        *[("code", "\nR"), ("literal", '"(g)"'), ("code", " "), ("code", "%"), ("code", ": ")],
-        *[("code", "#"), ("code", "h")],
+        *[("code", "\nR"), ("literal", '"(g)"'), ("code", " %: #h")],
     ]
 
 
@@ -151,15 +150,10 @@ def test_the_clock_is_read_where_any_compiler_or_standard_reads_it(source: str) 
 )
 def test_what_may_read_a_file_in_pieces_is_not_plain(source: str) -> None:
     assert not sources.reads_no_file(source, ())
-    assert not sources.needs_no_declarations(source, (), "cubin")
 
 
 def test_a_piece_in_an_option_may_read_a_file() -> None:
     assert not sources.reads_no_file("", ("-DP=__ha",))
-
-
-def test_a_name_over_two_lines_is_a_declaration_of_cudas() -> None:
-    assert not sources.needs_no_declarations("#ifdef cu\\\ndaHostAllocMapped\n#endif", (), "cubin")
 
 
 @pytest.mark.parametrize(
@@ -251,9 +245,10 @@ def test_no_file_is_read_that_is_not_expected(nvrtc: PlainNvrtc, tmp_path: Path,
         if reads(source):
             seen += 1
             assert not sources.reads_no_file(source, ()), source
-            if std != "03":  # which knows no raw strings
-                read = [d for text in cxx.readings(source) for d in text.directives()]
-                assert any("v.h" in directive.included for directive in read), source
+            text = Text(source)
+            read = [directive.included for directive in text.directives()]
+            if std in ("17", "20") and not text.differs:  # older ones know trigraphs
+                assert any("v.h" in name for name in read), source
     assert seen > 25
 
 
@@ -303,7 +298,6 @@ def test_no_text_takes_longer_than_in_proportion_to_its_length(kind: str) -> Non
         start = time.process_time()
         split_prefix(source)
         sources.scan(source)
-        sources.needs_no_declarations(source, (), "cubin")
         cxx.blanked(source, literals=True, directives=True)
         return time.process_time() - start
 
@@ -312,27 +306,6 @@ def test_no_text_takes_longer_than_in_proportion_to_its_length(kind: str) -> Non
     assert seconds(160_000) < max(24 * small_text, 0.5)
     if kind == "comments behind a comment":  # 25 of these took the regular expression 15 s
         assert seconds(800_000) < 20
-
-
-@pytest.mark.takes_seconds
-def test_no_character_is_looked_at_more_than_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Counting(cxx._Finder):
-        looked = 0
-
-        def __call__(self, start: int) -> int:
-            before = self._at
-            found = super().__call__(start)
-            if before < start:
-                Counting.looked += found - start + 1
-            return found
-
-    monkeypatch.setattr(cxx, "_Finder", Counting)
-    for before, repeated, behind in HOSTILE.values():
-        source = before + repeated * (20_000 // len(repeated)) + behind
-        Counting.looked = 0
-        steps = sum(1 for _ in Text(source).pieces())
-        assert steps <= 2 * len(source) + 2
-        assert Counting.looked <= 12 * len(source) + 12
 
 
 def test_a_texts_beginning_is_read_without_the_rest() -> None:
