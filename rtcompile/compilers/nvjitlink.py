@@ -7,11 +7,9 @@ while it reports success, and calls others "internal". So its inputs are checked
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rtcompile.compilers import nvcc
@@ -21,7 +19,7 @@ from rtcompile.request.values import Arch
 from rtcompile.workers import pool
 
 if TYPE_CHECKING:
-    from rtcompile.toolkit.model import Toolchain
+    from rtcompile.toolkit.model import Library, Toolchain
 
 _WORKER = "rtcompile.workers.nvjitlink"
 # The first nvJitLink that makes these of its inputs.
@@ -55,7 +53,7 @@ def link(  # noqa: C901, PLR0912  # one linker after another, each with its reas
     others = [f"{given.name} is {given.kind}" for given in inputs if given.kind in ("cubin", "ptx")]
     if target == "ltoir" and others:
         return _refusal([f"LTO-IR can be linked of LTO-IR only; {', '.join(others)}"], flags)
-    linker = _Linker.of(toolchain)
+    linker = toolchain.nvjitlink
     outcome: Compiled | CompileFailure
     if linker is None:
         if toolchain.nvcc is None or target in _FIRST_WITH:
@@ -75,11 +73,11 @@ def link(  # noqa: C901, PLR0912  # one linker after another, each with its reas
         outcome = _refusal([problem], flags)
     else:
         options = _options(arch, flags, inputs, target)
-        outcome = linker.link(inputs, arch, options, limits, target)
+        outcome = _link(linker, inputs, arch, options, limits, target)
         if isinstance(outcome, CompileFailure) and _WANTS_DEVICE_RUNTIME.search(outcome.log):
             # It is added only if it is needed, since it puts 200 KB into a program.
             inputs.append(_device_runtime(toolchain))
-            outcome = linker.link(inputs, arch, options, limits, target)
+            outcome = _link(linker, inputs, arch, options, limits, target)
         if isinstance(outcome, Compiled) or not _INPUT_TOO_NEW.search(outcome.log):
             return outcome
     # NVCC's linker needs nvJitLink for LTO, which is not installed.
@@ -91,63 +89,33 @@ def link(  # noqa: C901, PLR0912  # one linker after another, each with its reas
     return nvcc.link(inputs, arch, toolchain, limits=limits)
 
 
-@dataclass(frozen=True, slots=True)
-class _Linker:
-    """An nvJitLink: how the worker loads it, and its version."""
-
-    argument: str
-    version: str
-
-    @classmethod
-    def of(cls, toolchain: Toolchain) -> _Linker | None:
-        """Return the toolchain's, else pynvjitlink's (which needs a driver's libcuda), else None."""
-        if toolchain.nvjitlink is not None:
-            return cls(f"library:{toolchain.nvjitlink.path}", toolchain.nvjitlink.version)
-        found = importlib.util.find_spec("pynvjitlink")
-        if found is None or found.origin is None:
-            return None
-        package = os.path.dirname(found.origin)
-        with open(os.path.join(package, "CUDA_VERSION")) as file:
-            version = file.read().strip()
-        return cls(f"pynvjitlink:{os.path.dirname(package)}", version)
-
-    @property
-    def version_pair(self) -> tuple[int, int]:
-        major, minor = self.version.split(".")[:2]
-        return int(major), int(minor)
-
-    def link(
-        self,
-        inputs: Sequence[LinkInput],
-        arch: Arch,
-        options: Sequence[str],
-        limits: Limits,
-        target: str,
-    ) -> Compiled | CompileFailure:
-        """Link, in a worker."""
-        command = ("nvJitLink", *options, *(given.name for given in inputs))
-        job: dict[str, Any] = {
-            "inputs": [(given.kind, given.name, given.data) for given in inputs],
-            "options": list(options),
-            "target": target,
-        }
-        outcome = pool.run(
-            pool.Job(f"{_WORKER}:link", job, f"{_WORKER}:load", self.argument), limits
-        )
-        if isinstance(outcome, pool.Crash):
-            return pool.failure(outcome, command, "nvjitlink", limits)
-        reply = outcome.value
-        log = reply["printed"] + reply["log"]
-        milliseconds = {"queue": outcome.queued * 1e3, "link": reply["seconds"] * 1e3}
-        if reply["error"] or _PRINTED_ERROR.search(reply["printed"]):
-            at = reply["input"]
-            reason = "" if at is None else misfit(inputs[at], arch, log)
-            log = (f"error   : {reason}\n" if reason else "") + (
-                log or f"error   : {reply['error']}\n"
-            )
-            total = sum(milliseconds.values())
-            return CompileFailure("link", log, command, "nvjitlink", milliseconds=total)
-        return Compiled(reply["code"], target, {}, log, (), milliseconds)
+def _link(
+    linker: Library,
+    inputs: Sequence[LinkInput],
+    arch: Arch,
+    options: Sequence[str],
+    limits: Limits,
+    target: str,
+) -> Compiled | CompileFailure:
+    command = ("nvJitLink", *options, *(given.name for given in inputs))
+    job: dict[str, Any] = {
+        "inputs": [(given.kind, given.name, given.data) for given in inputs],
+        "options": list(options),
+        "target": target,
+    }
+    outcome = pool.run(pool.Job(f"{_WORKER}:link", job, f"{_WORKER}:load", linker.path), limits)
+    if isinstance(outcome, pool.Crash):
+        return pool.failure(outcome, command, "nvjitlink", limits)
+    reply = outcome.value
+    log = reply["printed"] + reply["log"]
+    milliseconds = {"queue": outcome.queued * 1e3, "link": reply["seconds"] * 1e3}
+    if reply["error"] or _PRINTED_ERROR.search(reply["printed"]):
+        at = reply["input"]
+        reason = "" if at is None else misfit(inputs[at], arch, log)
+        log = (f"error   : {reason}\n" if reason else "") + (log or f"error   : {reply['error']}\n")
+        total = sum(milliseconds.values())
+        return CompileFailure("link", log, command, "nvjitlink", milliseconds=total)
+    return Compiled(reply["code"], target, {}, log, (), milliseconds)
 
 
 def _options(

@@ -1,14 +1,12 @@
 """Calls nvJitLink in a worker, from a given library file. Worker side.
 
-It is called by ctypes, for the reasons given in `nvrtc`. Where only pynvjitlink is installed, which
-contains nvJitLink, its extension module is used.
+It is called by ctypes, for the reasons given in `nvrtc`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import sys
 import time
 
 from rtcompile.workers import protocol
@@ -88,54 +86,13 @@ class Library:
             raise LinkerError(f"nvJitLink{name}: NVJITLINK_ERROR_{known}")
 
 
-class PyNvJitLink:
-    """pynvjitlink's extension module, with `Library`'s methods."""
-
-    def __init__(self, site: str) -> None:
-        sys.path.append(site)
-        from pynvjitlink import _nvjitlinklib
-
-        self._module = _nvjitlinklib
-
-    def create(self, options: list[str]) -> object:
-        """Begin a link."""
-        return self._call("create", *options)
-
-    def add(self, handle: object, kind: int, data: bytes, name: str) -> None:
-        """Add an input."""
-        self._call("add_data", handle, kind, data, name)
-
-    def complete(self, handle: object) -> None:
-        """Link."""
-        self._call("complete", handle)
-
-    def result(self, handle: object, what: str) -> bytes:
-        """Return ``"LinkedCubin"``, ``"LinkedPtx"``, ``"InfoLog"`` or ``"ErrorLog"``."""
-        names = {
-            "LinkedCubin": "get_linked_cubin",
-            "LinkedPtx": "get_linked_ptx",
-            "InfoLog": "get_info_log",
-            "ErrorLog": "get_error_log",
-        }
-        value = self._call(names[what], handle)
-        return value.encode() if isinstance(value, str) else value
-
-    def _call(self, name: str, *arguments: object) -> str | bytes:
-        try:
-            value: str | bytes = getattr(self._module, name)(*arguments)
-            return value
-        except RuntimeError as error:
-            raise LinkerError(str(error)) from None
+_linker: Library | None = None
 
 
-_linker: Library | PyNvJitLink | None = None
-
-
-def load(argument: str) -> None:
-    """Open the linker before any fork: ``library:PATH`` or ``pynvjitlink:SITE``."""
+def load(path: str) -> None:
+    """Open the linker of this path, before any fork."""
     global _linker
-    kind, _, path = argument.partition(":")
-    _linker = Library(path) if kind == "library" else PyNvJitLink(path)
+    _linker = Library(path)
 
 
 def link(job: dict[str, object]) -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable
@@ -322,8 +321,8 @@ def test_lto_ir_that_is_too_new_is_named(
 
 @pytest.mark.needs_nvcc
 def test_nvcc_links_where_there_is_no_nvjitlink(make: Make, toolchain: Toolchain) -> None:
-    if toolchain.nvcc is None or importlib.util.find_spec("pynvjitlink"):
-        pytest.skip("nvcc and no pynvjitlink are needed")
+    if toolchain.nvcc is None:
+        pytest.skip("nvcc is needed")
     inputs = [make(PARENT, "object"), make(LIBRARY, "object")]
 
     program = linked(inputs, toolchain._replace(nvjitlink=None))
@@ -341,19 +340,9 @@ def test_nvccs_linker_names_what_is_missing(make: Make, toolchain: Toolchain) ->
 
 
 def test_without_any_linker_the_error_says_what_to_install(
-    make: Make, toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch
+    make: Make, toolchain: Toolchain
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pynvjitlink", None)
     none = toolchain._replace(nvjitlink=None, nvcc=None, missing={"nvjitlink": "pip install it"})
 
     with pytest.raises(ToolkitNotFound, match="pip install it"):
         link([make(LIBRARY, "object")], none)
-
-
-def test_pynvjitlink_serves_where_there_is_no_library(make: Make, toolchain: Toolchain) -> None:
-    pytest.importorskip("pynvjitlink", exc_type=ImportError)  # it needs a driver's libcuda
-    inputs = [make(CALLER, "ltoir"), make(LIBRARY, "ltoir")]
-
-    program = linked(inputs, toolchain._replace(nvjitlink=None))
-
-    assert functions(program) == {"k"}
