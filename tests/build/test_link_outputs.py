@@ -109,7 +109,6 @@ def test_what_is_too_new_for_nvccs_linker_wants_the_nvjitlink_of_its_version(mon
         return CompileFailure("link", log, ("nvlink",), "nvcc")
 
     monkeypatch.setattr(nvjitlink.nvcc, "link", refuse)
-    monkeypatch.setattr(nvjitlink.importlib.util, "find_spec", lambda name: None)
     program = Program("/usr/local/cuda/bin/nvcc", "13.0.88", "/usr/local/cuda/bin/nvcc")
     toolchain = Toolchain(nvcc=program, missing={"nvjitlink": "nvJitLink not found. `pip install`"})
     with pytest.raises(ToolkitNotFound, match="nvJitLink not found"):
