@@ -57,9 +57,14 @@ def ended(pid: int | str) -> bool:
         os.close(descriptor)
 
 
-def eventually(condition: Callable[[], bool]) -> bool:
-    """Wait for something that gives no sign."""
-    deadline = time.monotonic() + 60.0
-    while not condition() and time.monotonic() < deadline:
+def eventually(condition: Callable[[], object], seconds: float = 60.0) -> bool:
+    """Wait for something that gives no sign, as long as a busy machine may need."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()) and time.monotonic() < deadline:
         time.sleep(0.005)
-    return condition()
+    return bool(found)
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for something that gives no sign, or fail."""
+    assert eventually(condition), "it did not come about within a minute"

@@ -45,7 +45,9 @@ reported = json.loads(sys.argv[1])
 import rtcompile
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    time.sleep(max(0, reported["at"] - time.time()))
+    if reported["waits"]:
+        print("ready", flush=True)
+        sys.stdin.readline()
     begin = time.monotonic()
     codes = [rtcompile.compile(source, arch="sm_80") for source in reported["sources"]]
     seconds = time.monotonic() - begin
@@ -57,13 +59,28 @@ print(json.dumps({
 """
 
 
-def start(env: Mapping[str, str], sources: list[str], at: float = 0.0) -> subprocess.Popen[str]:
-    """Start a process that builds sources, from the time `at` on."""
-    reported = json.dumps({"sources": sources, "at": at})
+def start(
+    env: Mapping[str, str], sources: list[str], *, waits: bool = False
+) -> subprocess.Popen[str]:
+    """Start a process that builds sources, maybe not before `begin_together`."""
+    reported = json.dumps({"sources": sources, "waits": waits})
     # The store's machine is another one: it does not wait for a processor here.
     command = ["nice", "-n", "10", sys.executable, "-c", _PROGRAM, reported]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, env={**os.environ, **env}, stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(
+        command, env={**os.environ, **env}, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    )
+
+
+def begin_together(processes: list[subprocess.Popen[str]]) -> None:
+    """Wait until all have imported what they need, however long that takes, and let them begin."""
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
 
 
 def result(process: subprocess.Popen[str], seconds: float = 120) -> dict[str, object]:

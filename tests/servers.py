@@ -74,7 +74,7 @@ def answers(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def running(command: list[str], port: int, address: str, seconds: float = 30.0) -> Iterator[Server]:
+def running(command: list[str], port: int, address: str, seconds: float = 60.0) -> Iterator[Server]:
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

@@ -9,7 +9,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from rtcompile.frontends import raw_kernel
 from rtcompile.lookup import devices, environment
 from rtcompile.lookup import find as lookup
 from rtcompile.workers import pool
+from tests.jobs import until
 from tests.processes import build_of
 
 pytestmark = pytest.mark.needs_compiler
@@ -38,13 +39,6 @@ ENDLESS = (
 
 def made(number: int, **more: Any) -> RawKernel:
     return RawKernel(SOURCE % number, "k", **{"arch": "sm_80", **more})
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def built() -> list[Any]:
@@ -232,11 +226,14 @@ def test_a_launched_kernel_goes_first_and_waits_for_its_own_build_only(
 def test_ctrl_c_leaves_the_wait_and_the_build(monkeypatch: pytest.MonkeyPatch):
     kernel = RawKernel(ENDLESS, "k", ("-DINTERRUPTED",), arch="sm_80")
     until(lambda: ahead.queue and any(b.began for b in ahead.queue.kept.values()))
-    time.sleep(0.3)
-    threading.Timer(0.3, lambda: os.kill(os.getpid(), 2)).start()
 
+    def interrupted() -> Any:
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), 2)).start()
+        return kernel.object_code
+
+    # The signal may come before the wait begins, but not before it would be caught.
     with pytest.raises(KeyboardInterrupt):
-        _ = kernel.object_code
+        interrupted()
 
     assert ahead.queue is not None
     assert len(ahead.queue.kept) == 1

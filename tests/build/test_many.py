@@ -11,7 +11,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +27,7 @@ from rtcompile.lookup import environment, find
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.workers import pool
+from tests.jobs import eventually
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -220,10 +220,8 @@ def workers_of(caller: int) -> list[int]:
     def found() -> list[int]:
         return [pid for pid in grandchildren(caller) if not sleeps(pid)]
 
-    deadline = time.monotonic() + 10
-    while (remaining := found()) and time.monotonic() < deadline:
-        time.sleep(0.005)
-    return remaining
+    eventually(lambda: not found())
+    return found()
 
 
 def sleeps(pid: int) -> bool:

@@ -229,11 +229,13 @@ def test_a_compiler_that_rejects_gives_the_lease_back(on, address, monkeypatch):
 @pytest.mark.needs_redis
 def test_of_eight_processes_on_two_nodes_one_compiles(tmp_path):
     with servers.redis() as server:
-        at = time.time() + 2.0
         running = [
-            nodes.start(nodes.environment(tmp_path, node, server.address), [nodes.source(7)], at)
+            nodes.start(
+                nodes.environment(tmp_path, node, server.address), [nodes.source(7)], waits=True
+            )
             for node in "abababab"
         ]
+        nodes.begin_together(running)
         hits = [nodes.result(process)["hits"] for process in running]
 
     assert sum(hit == [None] for hit in hits) == 1

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
@@ -20,6 +19,7 @@ from rtcompile.build import ahead
 from rtcompile.extras.record.warming import warming_of
 from rtcompile.lookup import find as lookup
 from tests import nodes
+from tests.jobs import until
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -139,13 +139,6 @@ def test_constructed_modules_are_not_compiled_here_too(elsewhere, monkeypatch, m
     assert [code.build.hit for code in codes] == [None, None]
     assert [module.object_code.build.hit for module in modules] == ["memory", "memory"]
     assert built == []
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def leave(_: object) -> None:

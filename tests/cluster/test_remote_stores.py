@@ -22,6 +22,7 @@ from rtcompile.store.shared import (
     open_store,
 )
 from tests import servers
+from tests.jobs import until
 from tests.nodes import pushed, remote
 
 
@@ -61,10 +62,7 @@ def test_redis_is_reached_by_tls_and_by_a_socket(tmp_path):
         "--unixsocket": f"{tmp_path}/socket",
     }
     with servers.redis(*(word for pair in options.items() for word in pair)):
-        deadline = time.monotonic() + 30.0
-        while not (servers.answers(port) and os.path.exists(f"{tmp_path}/socket")):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: servers.answers(port) and os.path.exists(f"{tmp_path}/socket"))
         address = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={tmp_path}/cert.pem"
         open_store(address).put("object/abc", b"bytes")
         assert open_store(f"unix://{tmp_path}/socket").get("object/abc") == b"bytes"

@@ -240,12 +240,14 @@ def test_with_it_a_source_is_read_in_half_the_time(builder: Builder) -> None:
     builder.ahead(EXPENSIVE)
     join_makers()
     for text in (KERNEL, "mistake;\n"):
-        # Of two each the one from which other processes took less.
-        with_it, without = (
-            min(milliseconds(each.run(EXPENSIVE + text)) for _ in range(2))
-            for each in (builder, builder.without())
-        )
-        assert with_it < without / 2
+        # Of several each the one from which other processes took least.
+        with_it, without = [], []
+        for _ in range(10):
+            with_it.append(milliseconds(builder.run(EXPENSIVE + text)))
+            without.append(milliseconds(builder.without().run(EXPENSIVE + text)))
+            if min(with_it) < min(without) / 2:
+                break
+        assert min(with_it) < min(without) / 2
 
 
 @pytest.mark.parametrize(

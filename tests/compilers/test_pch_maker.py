@@ -9,8 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +31,7 @@ from tests.compilers.test_pch import (
     join_makers,
     used,
 )
+from tests.jobs import until
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -53,13 +52,6 @@ def makers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(pch_maker, "start", noting)
     return started
-
-
-def wait_until(true: Callable[[], object]) -> None:
-    until = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def record(builder: Builder) -> Record:
@@ -151,7 +143,7 @@ def test_it_is_made_after_a_program_that_has_ended(builder: Builder) -> None:
     for _ in range(2):
         assert builder.files(".pch") == []
         subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, check=True)
-    wait_until(lambda: record(builder).state == READY)
+    until(lambda: record(builder).state == READY)
     assert used(builder.compiled(PREFIX + KERNEL))
 
 
@@ -236,7 +228,7 @@ def test_it_is_detached_and_gives_way(
     for _ in range(2):
         builder.compiled(EXPENSIVE + KERNEL)
     (pid,) = makers
-    wait_until(lambda: descendants(pid))
+    until(lambda: descendants(pid))
     os.kill(pid, signal.SIGSTOP)
     try:
         assert os.getsid(pid) == pid
@@ -264,11 +256,11 @@ def test_killed_it_takes_its_compiler_along_and_the_next_one_is_made(
 ) -> None:
     for _ in range(2):
         builder.compiled(EXPENSIVE + KERNEL)
-    wait_until(lambda: len(descendants(makers[0])) >= 2)  # its zygote, and the compiler
+    until(lambda: len(descendants(makers[0])) >= 2)  # its zygote, and the compiler
     theirs = descendants(makers[0])
     os.kill(makers[0], signal.SIGKILL)
     join_makers()
-    wait_until(lambda: not any(Path("/proc", str(pid)).exists() for pid in theirs))
+    until(lambda: not any(Path("/proc", str(pid)).exists() for pid in theirs))
     assert record(builder).state == SEEN
     assert set(names(builder)) <= {".record", ".lock"}
     builder.compiled(EXPENSIVE + KERNEL)

@@ -216,9 +216,9 @@ def test_a_pipe_and_a_link_to_nothing_are_passed_over(project: Path):
 @pytest.mark.takes_seconds
 def test_a_long_file_is_read_in_time_that_grows_with_its_length():
     source = "".join(f"K{n} = '__global__ void k() {{}}'\n" for n in range(3000))
-    began = time.process_time()
+    began = time.thread_time()
     assert len(compile_database.find(source)) == 3000
-    assert time.process_time() - began < 5  # 31 s where each string splits the file into lines
+    assert time.thread_time() - began < 5  # 31 s where each string splits the file into lines
 
 
 def _checked(file: Path) -> str:

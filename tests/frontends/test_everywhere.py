@@ -25,6 +25,7 @@ from rtcompile.extras.record.counting import counting  # noqa: E402
 from rtcompile.frontends import cupy_builds, cupy_hook, cupy_requests  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.toolkit import remembered  # noqa: E402
+from tests.jobs import until  # noqa: E402
 from tests.programs import CODE, TEMPLATE, Module  # noqa: E402
 from tests.toolkits import needs_host_compiler  # noqa: E402
 
@@ -375,10 +376,7 @@ def test_the_compilers_build_is_known_before_the_first_request(tmp_path, monkeyp
 
     planned.start_compiler()
 
-    deadline = time.monotonic() + 30
-    while not toolkit.current().require_nvrtc().build:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: toolkit.current().require_nvrtc().build)
 
 
 def test_the_longest_builds_of_a_record_begin_first_and_its_order_is_kept(

@@ -429,9 +429,9 @@ def test_no_row_takes_most_of_the_time_that_all_take() -> None:
     for known in MESSAGES:
         found = []
         for _ in range(3):
-            begin = time.process_time()
+            begin = time.thread_time()
             known.pattern.search(60 * words)
-            found.append(time.process_time() - begin)
+            found.append(time.thread_time() - begin)
         seconds[known.id] = min(found)
     slowest = max(seconds, key=lambda id_: seconds[id_])
     assert seconds[slowest] < 0.3 * sum(seconds.values()), slowest

@@ -261,6 +261,7 @@ def test_who_waits_for_a_processor_while_it_writes_a_record_is_waited_for(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", write_late)
+        patch.setattr(folders, "_MOST_WAITED_SECONDS", 60.0)
         writer = threading.Thread(target=lambda: Folder(str(cache)).log(misses=7))
         writer.start()
         opened.wait()

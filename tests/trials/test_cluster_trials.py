@@ -307,12 +307,14 @@ def test_what_many_processes_of_many_nodes_want_is_compiled_once(
     count, each = times(everyday, full)
     sources = [nodes.source(number) for number in range(kernels)]
     with servers.redis() as server:
-        at = time.time() + 0.3 * count * each
         running = [
-            nodes.start(nodes.environment(tmp_path, f"node{which}", server.address), sources, at)
+            nodes.start(
+                nodes.environment(tmp_path, f"node{which}", server.address), sources, waits=True
+            )
             for which in range(count)
             for _ in range(each)
         ]
+        nodes.begin_together(running)
         found = [nodes.result(process, 500) for process in running]
     compiled = sum(hits["hits"].count(None) for hits in found)  # type: ignore[attr-defined]
     record(

@@ -103,7 +103,7 @@ def trial(pool: Pool, number: int, attack: Callable[[Callable[[], bool]], int]) 
     builder = threading.Thread(target=lambda: outcomes.append(build(number)))
     builder.start()
     victim = attack(lambda: not builder.is_alive())
-    builder.join(30)
+    builder.join(120)
     assert outcomes, "the build hangs"
     (outcome,) = outcomes
     if isinstance(outcome, CompileFailure):

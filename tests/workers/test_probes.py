@@ -272,7 +272,7 @@ def test_no_descriptor_is_left_open(one: Path) -> None:
     (one / "read.h").write_text("text")
     (one / "asked.h").write_text("text")
     texts = {probes.MEMORY + b"d/t.h": b"text"}
-    before = os.listdir("/proc/self/fd")
+    before = {*os.listdir("/proc/self/fd")}
     probes.begin({"texts": texts}, tells=False)
     for name in ("read.h", "asked.h", "read.h"):
         descriptor = probes._job.open(os.fsencode(one / name))
@@ -282,7 +282,7 @@ def test_no_descriptor_is_left_open(one: Path) -> None:
     assert probes._job.in_memory(probes.MEMORY + b"d/../d/t.h") is not None
     asked = probes.end()
     assert [was_read for *_, was_read in asked["opened"]] == [True, False]
-    assert os.listdir("/proc/self/fd") == before
+    assert {*os.listdir("/proc/self/fd")} <= before  # those of other threads may be closed
 
 
 # --- during a build ------------------------------------------------------------------------------

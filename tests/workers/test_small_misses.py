@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from rtcompile.store.store import Store
 from rtcompile.toolkit.model import Library
 from rtcompile.workers.child import Child, Order
 from rtcompile.workers.pool import Answer, Crash, Job, Pool
+from tests.jobs import eventually
 from tests.key_inputs import HeaderTree, make_object
 
 pytestmark = pytest.mark.needs_compiler
@@ -86,15 +86,6 @@ def computing(pool: Pool) -> list[int]:
             if int(fields[11]) > tick / 10:
                 found.append(pid)
     return found
-
-
-def within_seconds(seconds: float, holds: Any) -> bool:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 # --- one process for reusable jobs ----------------------------------------------------------------
@@ -186,7 +177,7 @@ def test_jobs_with_different_precompiled_headers_or_none_share_a_process_and_not
 def test_two_reusable_jobs_at_once_have_a_process_each(pool: Pool) -> None:
     thread = threading.Thread(target=pool.run, args=(job(ENDLESS), Limits()))
     thread.start()
-    assert within_seconds(60, lambda: pool.zygotes and computing(pool))
+    assert eventually(lambda: pool.zygotes and computing(pool))
     (first,) = computing(pool)
     assert answer(pool, KERNEL % 1)["pid"] != first
     os.kill(first, signal.SIGKILL)
@@ -246,13 +237,14 @@ def test_a_process_that_goes_on_keeps_the_memory_that_its_jobs_take_in_turn(pool
 
 def test_where_processes_are_few_none_waits(scratch: Path) -> None:
     script = """
-        import resource
-        resource.setrlimit(resource.RLIMIT_NPROC, (1000, 1000))
-        from tests.workers.test_small_misses import KERNEL, Pool, answer, children, time, within_seconds
+        import resource, time
+        from rtcompile.workers.zygote import _ROOMY
+        resource.setrlimit(resource.RLIMIT_NPROC, (_ROOMY - 1, _ROOMY - 1))
+        from tests.workers.test_small_misses import KERNEL, Pool, answer, children, eventually
         pool = Pool(jobs=2)
         pids = {answer(pool, KERNEL % n)["pid"] for n in range(3)}
         time.sleep(0.5)
-        assert len(pids) == 3 and within_seconds(10, lambda: not children(pool)), pids
+        assert len(pids) == 3 and eventually(lambda: not children(pool)), pids
     """
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=root, check=True)

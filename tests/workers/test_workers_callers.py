@@ -199,7 +199,7 @@ def test_an_exit_handler_builds_that_is_called_after_ours(fifo: Fifo) -> None:
         """,
         fifo,
     )
-    out, err = program.communicate(timeout=30)
+    out, err = program.communicate(timeout=60)
     assert (out, err, program.returncode) == ("done\ndone\n", "main ran\n", 0)
 
 
@@ -221,7 +221,7 @@ def test_an_application_may_close_all_descriptors_and_have_their_numbers(fifo: F
         """,
         fifo,
     )
-    out, err = program.communicate(timeout=30)
+    out, err = program.communicate(timeout=60)
     assert err == "main ran\n"
     assert out == "done\ndone\n0\ndone\n{b'x'}\n"
 
