@@ -28,7 +28,7 @@ def run(given: Namespace) -> int:
     code = 0
     match given.action:
         case "info":
-            fields, text = _info(given)
+            fields, text = _info(given, store)
         case "list":
             fields, text = _list(store)
         case "show":
@@ -74,12 +74,9 @@ def find_entry(what: str) -> Entry:
     raise InvalidRequest(f"{what}: {len(found)} entries of the cache: {keys}; give a key")
 
 
-def _info(given: Namespace) -> tuple[dict[str, Any], str]:
+def _info(given: Namespace, store: Store) -> tuple[dict[str, Any], str]:
     found = cache.info()
-    fields: dict[str, Any] = found.as_dict()
-    from rtcompile.store import metrics
-
-    fields["levels"] = metrics.read(Folder(found.directory, writable=False))
+    fields: dict[str, Any] = {**found.as_dict(), "levels": _counts(store)}
     if given.stats:
         from rtcompile.extras.cluster import copying
 
@@ -95,7 +92,11 @@ def _info(given: Namespace) -> tuple[dict[str, Any], str]:
         size = output.human_size(found.precompiled_bytes)
         lines.append(f"{found.precompiled_headers} precompiled headers, {size}")
     for name, counts in fields["levels"].items():
-        lines.append(f"{name}: {metrics.line(counts)}")
+        lines.append(
+            f"{name}: {counts['hits']:.0f} hits, {counts['misses']:.0f} misses, "
+            f"{counts['bytes_read'] / 1e6:.1f} MB read, waited {counts['seconds_waited']:.1f} s, "
+            f"spared {counts['seconds_spared']:.1f} s"
+        )
     for level in fields.get("stores", ()):
         contents = f"{level['builds']} builds, {output.human_size(level['size'])}"
         lines.append(f"{level['store']}: {level['problem'] or contents}")
@@ -162,7 +163,7 @@ def _of_stores(given: Namespace, settings: Settings, store: Store) -> tuple[dict
         case "key":
             return _key(given)
         case "metrics":
-            return _metrics(given, settings)
+            return _metrics(given, store)
         case "pull" if given.records:
             return _pull_records(given)
     return _copy(given.action, settings, store)
@@ -230,23 +231,51 @@ def _contents(path: str) -> bytes:
         return b""
 
 
-def _metrics(given: Namespace, settings: Settings) -> tuple[dict[str, Any], str]:
-    from rtcompile.extras.cluster import copying
-    from rtcompile.store import metrics
+_COUNTS = {
+    "hits": "builds that a shared store had",
+    "misses": "look-ups of builds that a shared store did not have",
+    "written": "entries written",
+    "refused": "entries that were not valid, and not used",
+    "failures": "answers that were missing or wrong",
+    "requests": "requests to the store",
+    "pauses": "times that the store was left alone",
+    "bytes_read": "bytes of entries read",
+    "bytes_written": "bytes of entries written",
+    "seconds_waited": "seconds in which builds waited for the store",
+    "seconds_spared": "seconds of compiling that hits spared",
+}
 
+
+def _counts(store: Store) -> dict[str, dict[str, float]]:
+    """Return what shared stores cost and spared the processes of this machine."""
+    usage = store.usage()
+    stores = {} if usage is None else usage.stores
+    return {
+        name: {each: counts.get(each, 0.0) for each in _COUNTS} for name, counts in stores.items()
+    }
+
+
+def _metrics(given: Namespace, store: Store) -> tuple[dict[str, Any], str]:
+    """Return the counts of shared stores as OpenMetrics text."""
     if given.fleet:
-        counts = {
-            tier.store.name: tier.store.totals()
-            for tier in copying.stores().tiers
-            if hasattr(tier.store, "totals")
-        }
+        from rtcompile.extras.cluster import copying
+
+        tiers = [tier.store for tier in copying.stores().tiers]
+        stores = {each.name: each.totals() for each in tiers if hasattr(each, "totals")}
     else:
-        counts = metrics.read(Folder(settings.cache_dir))
-    text = metrics.as_openmetrics(counts)
+        stores = _counts(store)
+    lines = []
+    for name, meaning in _COUNTS.items():
+        family = f"rtcompile_store_{name}"
+        lines += [f"# TYPE {family} counter", f"# HELP {family} {meaning}"]
+        for each, counts in sorted(stores.items()):
+            label = each.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+            lines.append(f'{family}_total{{store="{label}"}} {counts.get(name, 0):g}')
+    text = "\n".join([*lines, "# EOF"])
     if given.output:
-        sealed.publish(given.output, text.encode(), mode=0o644)
-        return {"file": given.output, "stores": counts}, f"{given.output} written"
-    return {"stores": counts}, text.rstrip("\n")
+        sealed.publish(given.output, f"{text}\n".encode(), mode=0o644)
+        return {"file": given.output, "stores": stores}, f"{given.output} written"
+    return {"stores": stores}, text
 
 
 def _fields(entry: Entry) -> dict[str, Any]:

@@ -8,7 +8,6 @@ is chmodded.
 from __future__ import annotations
 
 import os
-import struct
 import sys
 import time
 from _thread import allocate_lock
@@ -19,12 +18,14 @@ from rtcompile.request import object_code
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from collections.abc import Callable, Mapping
+    from typing import Any, TypeVar
 
     from rtcompile.request.object_code import ObjectCode
 
-JOURNAL = ("statistics", "journal")
+    T = TypeVar("T")
+
+STATISTICS, JOURNAL = "statistics", "journal"
 FOLDERS = (
     "index",
     "objects",
@@ -40,27 +41,10 @@ FOLDERS = (
     "reproducers",
 )
 
-_MOST_TRIES = 4  # to append a record, while others take the journal
-# To wait for a process that still writes to a journal that is being taken, and may wait for a processor.
+# To wait for a process that has locked the journal, and may wait for a processor.
 _MOST_WAITED_SECONDS = 1.0
 MAX_BYTES = 128 << 20  # of a `Memory`
 OVERHEAD = 2048  # bytes of an entry besides its code and texts
-_RECORD = struct.Struct("<4q")  # hits, builds, fetched builds, bytes written
-
-
-class Counts:
-    """What processes did since the statistics were last updated: the sum of the journal's records."""
-
-    __slots__ = ("fetched", "hits", "lines", "misses", "written")
-
-    def __init__(
-        self, lines: int = 0, hits: int = 0, misses: int = 0, fetched: int = 0, written: int = 0
-    ) -> None:
-        self.lines = lines
-        self.hits = hits
-        self.misses = misses
-        self.fetched = fetched
-        self.written = written
 
 
 class _Opened:
@@ -167,51 +151,40 @@ class Folder:
             except OSError:
                 pass
 
-    def log(self, *, hits: int = 0, misses: int = 0, fetched: int = 0, written: int = 0) -> int:
-        """Append a record to the journal at once, in case of a kill; return the number of records."""
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            with self.opened(JOURNAL[0]) as folder:
-                for _ in range(_MOST_TRIES):
-                    descriptor = os.open(JOURNAL[1], flags | os.O_NONBLOCK, 0o600, dir_fd=folder)
-                    try:
-                        # Else the file was taken and removed since it was opened.
-                        if _lock(descriptor, exclusive=False) and os.fstat(descriptor).st_nlink:
-                            os.write(descriptor, _RECORD.pack(hits, misses, fetched, written))
-                            return os.fstat(descriptor).st_size // _RECORD.size
-                    finally:
-                        os.close(descriptor)
-        except OSError:
-            pass
-        return 0
+    def log(self, counts: Mapping[str, float]) -> int:
+        """Append counts to the journal at once, in case of a kill; return the journal's bytes."""
 
-    def journal(self) -> Counts:
-        """Return the sum of the journal."""
-        try:
-            with self.opened(JOURNAL[0]) as folder:
-                return _sum(sealed.read(JOURNAL[1], dir_fd=folder))
-        except OSError:
-            return Counts()
+        def append(descriptor: int) -> int:
+            os.write(descriptor, as_lines(counts))
+            return os.fstat(descriptor).st_size
 
-    def take_journal(self) -> Counts:
-        """Return the sum of the journal, and start an empty one."""
-        taken = f"{JOURNAL[1]}-{os.getpid()}"
+        return self._journal(append, exclusive=False) or 0
+
+    def journal(self, *, take: bool = False) -> dict[str, float]:
+        """Return the sums of the journal, by name; leave it empty if they are taken."""
+
+        def read(descriptor: int) -> dict[str, float]:
+            data = sealed.contents(descriptor, os.fstat(descriptor).st_size)
+            if take:
+                os.truncate(descriptor, 0)
+            return sums(data)
+
+        return self._journal(read, exclusive=take) or {}
+
+    def _journal(self, act: Callable[[int], T], *, exclusive: bool) -> T | None:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            with self.opened(JOURNAL[0]) as folder:
-                os.rename(JOURNAL[1], taken, src_dir_fd=folder, dst_dir_fd=folder)
-                flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-                descriptor = os.open(taken, flags, dir_fd=folder)
-                try:
-                    # A process that opened it before may still write.
-                    until = time.monotonic() + _MOST_WAITED_SECONDS
-                    while not _lock(descriptor, exclusive=True) and time.monotonic() < until:
-                        time.sleep(0.001)
-                    return _sum(sealed.read(taken, dir_fd=folder))
-                finally:
-                    sealed.discard(taken, dir_fd=folder)
-                    os.close(descriptor)
+            with self.opened(STATISTICS) as folder:
+                descriptor = os.open(JOURNAL, flags, 0o600, dir_fd=folder)
+            try:
+                until = time.monotonic() + _MOST_WAITED_SECONDS
+                while not _lock(descriptor, exclusive=exclusive) and time.monotonic() < until:
+                    time.sleep(0.001)
+                return act(descriptor)
+            finally:
+                os.close(descriptor)
         except OSError:
-            return Counts()
+            return None
 
     def listing(self, kind: str) -> list[tuple[str, os.stat_result]]:
         """Return each name in one of `FOLDERS` with its status; none if the folder is not trusted."""
@@ -324,7 +297,7 @@ def _write_hits() -> None:
     for path in list(_hits):
         hits = take_hits(path)
         if hits:
-            Folder(path).log(hits=hits)
+            Folder(path).log({"hits": hits})
 
 
 def _lock(descriptor: int, *, exclusive: bool) -> bool:
@@ -340,6 +313,18 @@ def _lock(descriptor: int, *, exclusive: bool) -> bool:
     return True
 
 
-def _sum(journal: bytes) -> Counts:
-    lines = list(_RECORD.iter_unpack(journal[: len(journal) // _RECORD.size * _RECORD.size]))
-    return Counts(len(lines), *map(sum, zip(*lines, strict=True))) if lines else Counts()
+def as_lines(counts: Mapping[str, float]) -> bytes:
+    """Return counts in the format of the journal and of the statistics: a line for each."""
+    return "".join(f"{round(n, 3)} {name}\n" for name, n in counts.items() if n).encode()
+
+
+def sums(lines: bytes) -> dict[str, float]:
+    """Return the sum of each count in lines."""
+    found: dict[str, float] = {}
+    for line in lines.decode("utf-8", "replace").split("\n"):
+        number, _, name = line.partition(" ")
+        try:
+            found[name] = found.get(name, 0) + float(number)
+        except ValueError:  # the last line of a full disk
+            pass
+    return found

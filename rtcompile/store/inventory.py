@@ -8,7 +8,6 @@ gives it back to what is in use. Each miss loads this module, so heavy imports a
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -18,7 +17,7 @@ from rtcompile.files import sealed
 from rtcompile.files.sealed import USE_RESOLUTION
 from rtcompile.request import object_code
 from rtcompile.request.object_code import ObjectCode
-from rtcompile.store.folder import FOLDERS, JOURNAL, Counts, Folder, take_hits
+from rtcompile.store.folder import FOLDERS, Folder
 
 HEADERS = "headers"
 _FILES = ("objects", "manifests", "portable", "index", "negative", "sources", "toolchains")
@@ -109,69 +108,6 @@ def discard(folder: Folder, kind: str, name: str) -> None:
         shutil.rmtree(dying, ignore_errors=True)
 
 
-# --- What a process finds and writes is counted, to know when it is time to evict ------------------
-
-# All processes append to one journal, which survives them. What is counted in memory is written there
-# before it is an eighth of what this process has written there: the first build at once, the thousandth of
-# a batch with a hundred others.
-# The statistics are updated once all processes together have written so many records, or so large a part
-# of the limit, which is what eviction leaves free.
-_MOST_NOTED = 512
-_PART_NOTED = 16
-_PART_UNNOTED = 8
-
-
-class Upkeep:
-    """The statistics of one cache directory, and its size; `enter` returns None on failure."""
-
-    def __init__(self, folder: Folder, size: int, enter: Callable[[Counts], object]) -> None:
-        self._folder = folder
-        self._size = size
-        self._enter = enter
-        self._guard = threading.Lock()
-        self._settling = threading.Lock()
-        self._misses = self._fetched = self._written = 0  # not noted yet
-        self._noted = 0  # bytes, by this process
-
-    def wrote(self, size: int, *, misses: int = 0, fetched: int = 0) -> None:
-        """Count bytes that were written; log them, evict and update the statistics if it is time."""
-        with self._guard:
-            self._misses += misses
-            self._fetched += fetched
-            self._written += size
-            if self._written <= self._noted / _PART_UNNOTED:
-                return
-        if self.note() > _MOST_NOTED or self._folder.journal().written > self._size / _PART_NOTED:
-            self.settle(wait=False)
-
-    def note(self) -> int:
-        """Append what was counted to the journal; return its number of records, 0 if nothing was."""
-        if not self._folder.writable:
-            return 0
-        with self._guard:
-            misses, fetched, written = self._misses, self._fetched, self._written
-            self._misses = self._fetched = self._written = 0
-            self._noted += written
-        hits = take_hits(self._folder.path)
-        if not (hits or written):
-            return 0
-        return self._folder.log(hits=hits, misses=misses, fetched=fetched, written=written)
-
-    def settle(self, *, wait: bool = True) -> None:
-        """Bring the directory within its limit, and add the journal to the statistics."""
-        if not self._folder.writable or (not wait and self._settling.locked()):
-            return
-        with self._settling:  # an interrupt between `acquire` and a ``try`` would leave it locked
-            self.note()
-            # First: whoever writes meanwhile begins a new journal, and sees nothing to do.
-            counts = self._folder.take_journal()
-            if size(self._folder) > self._size - self._size / _PART_NOTED:
-                evict(self._folder, self._size)
-            if counts.lines and self._enter(counts) is None:
-                # Others had the database for too long. The bytes are left out: they were seen to.
-                self._folder.log(hits=counts.hits, misses=counts.misses, fetched=counts.fetched)
-
-
 # --- The headers inside NVRTC as folders of the cache ---------------------------------------------
 
 # They are used by path, hence only where no other user could exchange them.
@@ -232,13 +168,14 @@ _ABANDONED_SECONDS = 3600.0  # a temporary file of this age has no writer any mo
 
 
 class Usage(NamedTuple):
-    """The cache's statistics: bytes on disk and counts; `failures` are those in the negative cache."""
+    """The cache's statistics: bytes on disk, counts, failures in the negative cache, and counts of stores."""
 
     size: int
     hits: int
     misses: int
     fetched: int
     failures: int
+    stores: Mapping[str, Mapping[str, float]]
 
 
 class Entry(NamedTuple):
@@ -298,10 +235,16 @@ def remove_damaged(folder: Folder) -> list[str]:
     return [folder.file(path) for path in found]
 
 
-def usage(folder: Folder, counts: tuple[int, int, int]) -> Usage:
-    """Return the statistics; `counts` has hits, builds and fetched builds."""
-
-    return Usage(size(folder), *counts, len(folder.listing("negative")))
+def usage(folder: Folder, counts: Mapping[str, float]) -> Usage:
+    """Return the statistics, given all counts; one of a store is named ``count store``."""
+    stores: dict[str, dict[str, float]] = {}
+    for name, number in counts.items():
+        count, _, store = name.partition(" ")
+        if store:
+            stores.setdefault(store, {})[count] = number
+    hits, misses, fetched = (int(counts.get(name, 0)) for name in ("hits", "misses", "fetched"))
+    failures = len(folder.listing("negative"))
+    return Usage(size(folder), hits, misses, fetched, failures, stores)
 
 
 def export(folder: Folder, target: Folder) -> int:
@@ -335,8 +278,7 @@ def sweep(folder: Folder) -> None:
 
     for kind in (*_SEALED, "sources", "statistics"):
         for name, status in folder.listing(kind):
-            temporary = name.startswith((".", f"{JOURNAL[1]}-"))
-            if temporary and time.time() - status.st_mtime > _ABANDONED_SECONDS:
+            if name.startswith(".") and time.time() - status.st_mtime > _ABANDONED_SECONDS:
                 folder.discard(kind, name)
     for name, status in folder.listing(HEADERS):
         if name.startswith(".") and time.time() - status.st_mtime > _ABANDONED_SECONDS:

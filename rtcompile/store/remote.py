@@ -19,10 +19,11 @@ from functools import partial
 from typing import TypeVar
 
 from rtcompile.errors import InvalidRequest, RtcompileWarning, warn
+from rtcompile.files.sealed import content_digest
 from rtcompile.settings import cache_dir
-from rtcompile.store import leases, metrics
+from rtcompile.store import leases
 from rtcompile.store.envelope import Envelope, read_keys
-from rtcompile.store.folder import Folder, at_end
+from rtcompile.store.folder import STATISTICS, Folder, at_end
 from rtcompile.store.leases import Lease, Waiting
 from rtcompile.store.shared import MOST_BYTES, BadEntryError, RemoteSettings, open_store
 from rtcompile.store.tier import Tier as Tier
@@ -195,18 +196,17 @@ class Remote:
     def report(self) -> None:
         """Add what was counted since the last report to the machine's counts, and to the fleet's."""
         self._reported_at = time.monotonic()
-        more: dict[str, dict[str, float]] = {}
+        more: dict[str, float] = {}
         for tier in self.tiers:
             now, before = tier.metrics(), self._reported.get(tier, {})
             new = {name: count - before.get(name, 0) for name, count in now.items()}
             if any(new.values()):
                 self._reported[tier] = now
-                more[tier.store.name] = new
+                more |= {f"{name} {tier.store.name}": count for name, count in new.items()}
                 if self.writes and hasattr(tier.store, "add") and tier.open:
                     tier.ask("add", new, waiting=False)
         if more:
-            with suppress(OSError):  # no counts are needed
-                metrics.add(Folder(cache_dir(os.environ)), more)
+            Folder(cache_dir(os.environ)).log(more)
 
     def end(self) -> None:
         """Write what is left at the process's end, within limits, and end its helper."""
@@ -277,19 +277,25 @@ _VARIABLES = ("RTCOMPILE_REMOTE", "RTCOMPILE_CACHE_SHARED")
 
 def _prefetch() -> None:
     """Fetch what records name, in a process beside this one: once an hour on each node."""
-    records = os.environ.get("RTCOMPILE_REMOTE_PREFETCH", "").split(os.pathsep)
-    inner = {**os.environ, "RTCOMPILE_REMOTE_PREFETCH": ""}
-    command = [sys.executable, "-m", "rtcompile", "cache", "pull", *filter(None, records)]
-    if any(records):
-        with suppress(OSError):
-            what = [*command, os.environ.get("RTCOMPILE_REMOTE", "")]
-            if not metrics.is_first(Folder(cache_dir(os.environ)), "\0".join(what)):
-                return
-            nothing = subprocess.DEVNULL
-            process = subprocess.Popen(
-                command, env=inner, stdin=nothing, stdout=nothing, stderr=nothing
-            )
-            threading.Thread(target=process.wait, name="rtcompile-prefetch", daemon=True).start()
+    records = [*filter(None, os.environ.get("RTCOMPILE_REMOTE_PREFETCH", "").split(os.pathsep))]
+    if not records:
+        return
+    what = content_digest("\0".join([*records, os.environ.get("RTCOMPILE_REMOTE", "")]).encode())
+    folder = Folder(cache_dir(os.environ))
+    with suppress(OSError):  # who was first this hour has made the file
+        folder.prepare()
+        with folder.opened(STATISTICS) as descriptor:
+            name = f".fetched-{what[:16]}-{time.time() // 3600:.0f}"  # `cache prune` removes it
+            os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=descriptor))
+        nothing = subprocess.DEVNULL
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rtcompile", "cache", "pull", *records],
+            env={**os.environ, "RTCOMPILE_REMOTE_PREFETCH": ""},
+            stdin=nothing,
+            stdout=nothing,
+            stderr=nothing,
+        )
+        threading.Thread(target=process.wait, name="rtcompile-prefetch", daemon=True).start()
 
 
 def _after_fork() -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from rtcompile.errors import warn
 from rtcompile.files import clocks
@@ -25,18 +25,21 @@ from rtcompile.request.key import KeyInputs, linked_by
 from rtcompile.request.object_code import ObjectCode, hit
 from rtcompile.settings import Settings
 from rtcompile.store import inventory, manifests
-from rtcompile.store.folder import Folder, Memory, at_end, count_hit
-from rtcompile.store.inventory import Entry, Upkeep, Usage
+from rtcompile.store.folder import Folder, Memory, count_hit, take_hits
+from rtcompile.store.inventory import Entry, Usage
 from rtcompile.store.manifests import MOST_BUILDS, ManifestEntry
 
 if TYPE_CHECKING:
     from rtcompile.store.locks import SingleFlight
     from rtcompile.store.negative import Negative
-    from rtcompile.store.statistics import Statistics
-
-_T = TypeVar("_T")
 
 _RETRY_SECONDS = 10.0  # after which a folder that could not be written is tried again
+
+# When the journal of all processes has so many bytes, or as much was written as this part of the limit, which is what
+# eviction leaves free, the journal is added to the statistics. A process reads it before it has written _UNCHECKED.
+_MOST_JOURNAL = 8192
+_PART_WRITTEN = 1 / 16
+_PART_UNCHECKED = 1 / 1024
 
 _NOTHING_READ = FileSet()
 
@@ -56,11 +59,7 @@ class Store:
         self._flights: SingleFlight | None = None  # created by the first build
         self._locked: dict[tuple[int, str], int] = {}
         self.started: dict[str, int] = {}
-        self._upkeep = Upkeep(
-            self._folder,
-            size,
-            lambda counts: self._ask_statistics(lambda statistics: statistics.add(counts)),
-        )
+        self._unchecked = float("inf")  # bytes written since the journal was last read
         if on_disk:
             try:
                 self._folder.check()
@@ -79,8 +78,6 @@ class Store:
         key = (settings.cache_dir, settings.cache_on_disk, settings.cache_size, settings.jit)
         store = _stores.get(key)
         if store is None:
-            if not _stores:
-                at_end(lambda: list(map(Store.write_hits, _stores.values())))
             path, on_disk, size, jit = key
             made = cls(path, on_disk=on_disk, size=size, writable=jit)
             store = _stores.setdefault(key, made)
@@ -144,7 +141,7 @@ class Store:
                 build = build._replace(dependencies=fresh)
                 self._remember(key, build, found)
                 if written := self._publish_manifest(key, build, inputs.search):
-                    self._upkeep.wrote(written)
+                    self._wrote(written)
                 where = "memory" if build.object_key in objects_in_memory else "disk"
                 return hit(found, fresh, where)
         return partial(self._reason, inputs, builds, usable)
@@ -288,7 +285,7 @@ class Store:
             if portable and not no_dependencies:
                 key = inputs.portable_key()
                 written += self._publish_manifest(key, build, inputs.search, "portable")
-            self._upkeep.wrote(written, misses=int(built), fetched=int(not built))
+            self._wrote(written, misses=int(built), fetched=int(not built))
 
     def keep_source(self, name: str, source: str) -> None:
         """Write a source to the path that line information names, under `name`, made from its digest."""
@@ -309,7 +306,7 @@ class Store:
         """Write a file; return whether that worked, after a warning if it did not."""
         written = self._write(kind, name, data)
         if written:
-            self._upkeep.wrote(written)
+            self._wrote(written)
         return written > 0
 
     def _write(self, kind: str, name: str, data: bytes) -> int:
@@ -415,18 +412,45 @@ class Store:
 
     # --- statistics and upkeep ----------------------------------------------------------------
 
-    def settle(self) -> None:
-        """Bring the directory within its limit, and add the journal to the statistics."""
-        self._upkeep.settle()
+    def _wrote(self, size: int, **counts: int) -> None:
+        """Count bytes that were written, and what they are; evict if it is time."""
+        hits = take_hits(self._folder.path)
+        is_long = self._folder.log({"written": size, "hits": hits, **counts}) > _MOST_JOURNAL
+        self._unchecked += size
+        if is_long or self._unchecked > self.size * _PART_UNCHECKED:
+            self._unchecked = 0
+            if is_long or self._folder.journal().get("written", 0) > self.size * _PART_WRITTEN:
+                self.settle()
 
-    def write_hits(self) -> None:
-        """Write what was counted to the journal, which is added to the statistics later."""
-        self._upkeep.note()
+    def settle(self) -> dict[str, float] | None:
+        """Bring the directory within its limit, and return all counts, with the journal's; None if there are none."""
+        if not self._folder.writable:
+            return None
+        # First: whoever writes meanwhile begins a new journal, and sees nothing to do.
+        counts = self._folder.journal(take=True)
+        counts["hits"] = counts.get("hits", 0) + take_hits(self._folder.path)
+        counts.pop("written", None)
+        if inventory.size(self._folder) > self.size * (1 - _PART_WRITTEN):
+            inventory.evict(self._folder, self.size)
+        try:
+            self._prepare()
+        except OSError as error:
+            self._degrade(error)
+            return None
+        try:
+            from rtcompile.store import statistics  # 16 ms that a hit does not pay
+
+            return statistics.add(self._folder, counts)
+        except Exception as error:  # noqa: BLE001  # diskcache may be missing or broken; no build needs it
+            self._folder.log(counts)  # others may have had the database for too long
+            self._warn(
+                f"its statistics cannot be written ({error}): hits and builds are not counted"
+            )
+            return None
 
     def usage(self) -> Usage | None:
         """Return sizes and counts, None if no statistics can be kept."""
-        self.settle()
-        counts = self._ask_statistics(lambda statistics: statistics.add())
+        counts = self.settle()
         return None if counts is None else inventory.usage(self._folder, counts)
 
     def entries(self) -> Iterator[Entry]:
@@ -453,22 +477,6 @@ class Store:
     def export(self, path: str) -> int:
         """Copy every undamaged file into a cache directory at `path`; return the number of files."""
         return inventory.export(self._folder, Folder(path))
-
-    def _ask_statistics(self, ask: Callable[[Statistics], _T]) -> _T | None:
-        if not self._folder.writable:
-            return None
-        try:
-            self._prepare()
-            from rtcompile.store.statistics import Statistics  # 16 ms that a hit does not pay
-
-            return ask(Statistics(self._folder))
-        except OSError as error:
-            self._degrade(error)
-        except Exception as error:  # noqa: BLE001  # diskcache may be missing or broken; no build needs it
-            self._warn(
-                f"its statistics cannot be written ({error}): hits and builds are not counted"
-            )
-        return None
 
 
 # A thread that the child does not have may hold one of their locks.

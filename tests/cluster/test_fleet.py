@@ -208,12 +208,12 @@ def test_what_a_store_spared_and_cost_is_counted(on, address, tmp_path, capsys):
 
 
 def test_the_dashboard_asks_for_counts_that_there_are():
-    from rtcompile.store import metrics
+    from rtcompile.cli import caching
 
     page = Path(__file__).parents[2] / "docs" / "grafana-dashboard.json"
     dashboard = json.loads(page.read_text())
     asked = " ".join(t["expr"] for panel in dashboard["panels"] for t in panel["targets"])
-    named = {word for word in metrics._HELP if f"rtcompile_store_{word}_total" in asked}
+    named = {word for word in caching._COUNTS if f"rtcompile_store_{word}_total" in asked}
     assert len(dashboard["panels"]) >= 4
     assert {"hits", "misses", "seconds_waited", "seconds_spared", "bytes_read"} <= named
     assert asked.count("rtcompile_store_") == sum(asked.count(f"store_{w}_total") for w in named)

@@ -20,7 +20,6 @@ from rtcompile.request.key import KeyInputs
 from rtcompile.store import folder as folders
 from rtcompile.store import inventory, locks, manifests, statistics
 from rtcompile.store.folder import Folder
-from rtcompile.store.statistics import Statistics, StatisticsError
 from rtcompile.store.store import Store
 from tests.key_inputs import make_key_inputs, make_object, open_store
 
@@ -101,7 +100,7 @@ def test_processes_that_end_at_once_keep_to_the_limit(cache: Path) -> None:
 def test_the_limit_holds_where_there_is_no_database(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(statistics, "_Database", None)
+    monkeypatch.setattr(statistics, "diskcache", None)
     kept = open_store(cache, size=50_000)
     build(kept, "0", b"x")
     with pytest.warns(RtcompileWarning, match="statistics cannot be written"):
@@ -239,12 +238,12 @@ def test_no_note_goes_into_notes_that_were_taken_since_they_were_opened(
 
     def taken_meanwhile(descriptor: int, *, exclusive: bool) -> bool:
         monkeypatch.setattr(folders, "_lock", lock)
-        folder.take_journal()
+        folder.journal(take=True)
         return lock(descriptor, exclusive=exclusive)
 
     monkeypatch.setattr(folders, "_lock", taken_meanwhile)
-    folder.log(misses=7)
-    assert folder.journal().misses == 7
+    folder.log({"misses": 7})
+    assert folder.journal() == {"misses": 7}
 
 
 def test_who_waits_for_a_processor_while_it_writes_a_record_is_waited_for(
@@ -262,10 +261,10 @@ def test_who_waits_for_a_processor_while_it_writes_a_record_is_waited_for(
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", write_late)
         patch.setattr(folders, "_MOST_WAITED_SECONDS", 60.0)
-        writer = threading.Thread(target=lambda: Folder(str(cache)).log(misses=7))
+        writer = threading.Thread(target=lambda: Folder(str(cache)).log({"misses": 7}))
         writer.start()
         opened.wait()
-        assert folder.take_journal().misses == 1 + 7
+        assert folder.journal(take=True)["misses"] == 1 + 7
         writer.join()
 
 
@@ -320,7 +319,7 @@ def test_a_planted_pickle_is_not_opened(cache: Path, tmp_path: Path, where: str)
             "UPDATE Cache SET value = NULL, mode = ?, filename = 'planted'",
             (pickled,),
         ),
-        "key": ("UPDATE Cache SET key = ?, raw = 0 WHERE key = 'hits'", (planted,)),
+        "key": ("UPDATE Cache SET key = ?, raw = 0 WHERE key = 'counts'", (planted,)),
     }
     connection = rows(cache)
     connection.execute(*changes[where])
@@ -398,16 +397,8 @@ def test_locked_statistics_cost_one_warning_and_no_object(
 
 def test_statistics_on_storage_that_takes_no_database_say_so(tmp_path: Path) -> None:
     (tmp_path / "statistics").write_text("in the way")
-    with pytest.raises(StatisticsError):
-        Statistics(Folder(str(tmp_path))).add()
-
-
-def test_statistics_keep_bytes_only(tmp_path: Path) -> None:
-    disk = statistics._BytesDisk(str(tmp_path))
-    with pytest.raises(TypeError, match="bytes"):
-        disk.store({"an": "object"}, False)
-    with pytest.raises(TypeError, match="str"):
-        disk.put(("a", "tuple"))
+    with pytest.raises(OSError, match="not a directory"):
+        statistics.add(Folder(str(tmp_path)), {})
 
 
 def test_no_build_needs_diskcache(tmp_path: Path) -> None:
@@ -451,12 +442,30 @@ def test_a_build_beside_a_damaged_database_is_kept(cache: Path) -> None:
 
 
 def test_counts_wait_until_the_cache_can_be_written(cache: Path) -> None:
+    kept = open_store(cache)
+    inputs = build(kept, "a")
+    kept.find(inputs)
+    kept._folder.write_at = float("inf")
+    assert kept.usage() is None
+    kept._folder.write_at = 0.0
+    usage = kept.usage()
+    assert usage is not None
+    assert (usage.hits, usage.misses) == (1, 1)
+
+
+def test_counts_of_many_builds_and_stores_add_up(cache: Path) -> None:
+    """The journal is added to the statistics when it has grown; what cannot be read in it is left out."""
+    kept = open_store(cache)
+    build(kept, "a")
     folder = Folder(str(cache))
-    folder.prepare()
-    upkeep = inventory.Upkeep(folder, 1 << 30, lambda counts: counts)
-    folders.count_hit(folder)
-    folder.write_at = float("inf")
-    assert upkeep.note() == 0
-    folder.write_at = 0.0
-    assert upkeep.note() == 1
-    assert folder.journal().hits == 1
+    for n in range(599):
+        kept._wrote(1, misses=1)
+        if n % 100 == 0:
+            folder.log({"hits redis://a b": 2, "seconds_waited redis://a b": 0.25})
+    assert (cache / "statistics" / "journal").stat().st_size < 9000
+    with (cache / "statistics" / "journal").open("ab") as journal:
+        journal.write(b"\xff\n1e misses\n7")
+    usage = kept.usage()
+    assert usage is not None
+    assert usage.misses == 600
+    assert usage.stores == {"redis://a b": {"hits": 12.0, "seconds_waited": 1.5}}
