@@ -47,6 +47,7 @@ if who != "CuPy":
 if record:
     from rtcompile.extras.record import recording
     recorder = recording.Recorder(record)
+    recorder.create()
     recorder.start()
 begin = time.perf_counter()
 for b in builds:

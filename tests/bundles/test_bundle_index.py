@@ -69,6 +69,7 @@ class Program:
     def ship(self, *archs: str) -> bytes:
         """Record a run, bundle it, and use the bundle with an empty cache; return the run's code."""
         recorder = recording.Recorder(self._record)
+        recorder.create()
         recorder.start()
         code = self.run()
         recorder.finish()

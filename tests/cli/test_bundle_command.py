@@ -109,6 +109,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.cuh").write_text("")
     recorder = recording.Recorder("kernels.json")
+    recorder.create()
     recorder.start()
     rtcompile.compile(PLAIN, arch="sm_80", name="plain.cu")
     rtcompile.compile(f'#include "{tmp_path}/own.cuh"\n' + PLAIN, arch="sm_80", name="beside.cu")

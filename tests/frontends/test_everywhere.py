@@ -21,9 +21,10 @@ from rtcompile import toolkit  # noqa: E402
 from rtcompile.build import many, planned  # noqa: E402
 from rtcompile.bundles import index as bundle_index  # noqa: E402
 from rtcompile.extras.record import recording, warming  # noqa: E402
-from rtcompile.extras.record.counting import counting  # noqa: E402
+from rtcompile.extras.record.counting import Counter, Tally  # noqa: E402
 from rtcompile.frontends import cupy_builds, cupy_hook, cupy_requests  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
+from rtcompile.lookup.find import listeners  # noqa: E402
 from rtcompile.toolkit import remembered  # noqa: E402
 from tests.jobs import until  # noqa: E402
 from tests.programs import CODE, TEMPLATE, Module  # noqa: E402
@@ -267,6 +268,7 @@ def header(tmp_path: Path) -> Path:
 def test_a_header_that_was_tampered_with_is_not_built(tmp_path, header, installed):
     source = '#include "scale.cuh"\n__global__ void k(float* x) { *x = SCALE; }'
     recorder = recording.Recorder(str(tmp_path / "kernels.json"))
+    recorder.create()
     recorder.start()
     installed(source, (f"-I{header.parent}",))
     record = recorder.finish()
@@ -283,6 +285,7 @@ def recorded(tmp_path: Path, installed, monkeypatch: pytest.MonkeyPatch):
 
     def record_of(act) -> recording.Record:
         recorder = recording.Recorder(str(tmp_path / "kernels.json"))
+        recorder.create()
         recorder.start()
         act()
         recorder.finish()
@@ -383,6 +386,7 @@ def test_the_longest_builds_of_a_record_begin_first_and_its_order_is_kept(
     tmp_path, installed, monkeypatch
 ):
     recorder = recording.Recorder(str(tmp_path / "kernels.json"))
+    recorder.create()
     recorder.start()
     for number in range(3):
         installed(CODE + f"__device__ int n{number};", (f"-DN={number}",))
@@ -406,6 +410,7 @@ def test_the_longest_builds_of_a_record_begin_first_and_its_order_is_kept(
 
 def test_a_build_of_a_record_that_fails_is_named_by_its_position(tmp_path, installed):
     recorder = recording.Recorder(str(tmp_path / "kernels.json"))
+    recorder.create()
     recorder.start()
     installed(CODE)
     installed(TEMPLATE, name_expressions=["f<int>"])
@@ -420,6 +425,7 @@ def test_a_build_of_a_record_that_fails_is_named_by_its_position(tmp_path, insta
 
 def test_other_architectures_are_for_what_follows_the_device(tmp_path, installed):
     recorder = recording.Recorder(str(tmp_path / "kernels.json"))
+    recorder.create()
     recorder.start()
     installed(CODE)
     rtcompile.compile(TEMPLATE, arch="sm_75", name_expressions=["f<int>"])
@@ -429,11 +435,16 @@ def test_other_architectures_are_for_what_follows_the_device(tmp_path, installed
         assert [str(wanted.request.arch) for wanted in requests] == ["sm_90", "sm_100", "sm_75"]
 
 
-def test_what_the_cache_spared_is_reported(installed):
+def test_what_the_cache_spared_is_reported(tmp_path, installed):
     installed(CODE)
-    with counting() as tally:
-        installed(CODE)
+    log = tmp_path / "log"
+    log.touch()
+    counter = Counter(str(log))
+    listeners.append(counter.note)
+    installed(CODE)
+    listeners.remove(counter.note)
 
+    tally = Tally.read(str(log))
     assert tally.builds[0].spared > 0
     assert tally.line().startswith("1 kernel: 1 from the cache, 0 built")
 

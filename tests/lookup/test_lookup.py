@@ -228,6 +228,7 @@ def test_an_entry_under_another_name_is_none(cache):
 @pytest.mark.needs_compiler
 def test_a_record_of_a_module_is_warmed_for_its_devices(tmp_path, monkeypatch):
     recorder = recording.Recorder(str(tmp_path / "kernels.json"))
+    recorder.create()
     recorder.start()
     request = build(CODE % 1, "-DN=1")
     record = recorder.finish()

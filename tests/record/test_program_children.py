@@ -145,12 +145,11 @@ def test_the_file_of_a_run_that_was_killed_is_removed_a_day_later(folder):
     assert [path.exists() for path in (old, young, running)] == [False, True, True]
 
 
-def test_what_could_not_be_written_whole_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    tally = Tally()
-    Path(tally.of_children).write_text('"half a li\n"whole"\n')
+def test_what_could_not_be_written_whole_is_reported(tmp_path):
+    log = tmp_path / "log"
+    log.write_text('["missing", "half a li\n["missing", "whole"]\n')
 
-    tally.collect()
+    tally = Tally.read(str(log))
 
     assert tally.missing == ["whole"]
     assert "is full" in tally.problems[0]
@@ -184,7 +183,8 @@ def test_a_cupy_that_is_not_known_there_fails_the_check(folder):
 def environ(tmp_path: Path) -> dict[str, str]:
     """The variables of a process that a run starts."""
     folder = os.path.dirname(sitecustomize.__file__)
-    run = {"requests": str(tmp_path / "requests"), "process": os.getpid(), "record": ""}
+    (tmp_path / "log").touch()
+    run = {"log": str(tmp_path / "log"), "process": "0 0"}
     said = json.dumps([run])
     return {**os.environ, "PYTHONPATH": folder, "RTCOMPILE_RUN": said}
 

@@ -1,213 +1,251 @@
-"""Runs an unmodified program as ``python`` runs it, with all its CuPy kernels compiled by rtcompile.
+"""Runs an unmodified program with all its CuPy kernels compiled by rtcompile.
 
-The process is the program's from then on: ``__main__``, ``sys.argv`` and ``sys.path`` stay as they are
-when its main code has ended, since its threads and exit handlers still need them.
+`become` makes the process of the command Python with the program, so everything is as `python` has it. Each
+Python process of the run imports `started/sitecustomize.py` first: it calls `begin` when it starts, and
+`take_part` when it imports CuPy's compiler or rtcompile's pipeline.
 """
 
 from __future__ import annotations
 
-import builtins
-import importlib.util
-import io
+import atexit
 import os
-import runpy
 import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib.machinery import SourceFileLoader, SourcelessFileLoader
-from types import CodeType, FrameType, ModuleType
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from contextlib import suppress
+from json import dumps, loads
+from types import FrameType, ModuleType
+from typing import NamedTuple, NoReturn
 
-from rtcompile.errors import InvalidRequest
-from rtcompile.extras.record.started.sitecustomize import COMPILER, Finder
-from rtcompile.frontends import cupy_hook
+from rtcompile.errors import InvalidRequest, RtcompileError
+from rtcompile.extras.record.counting import Counter, KernelUse, Tally, new_log
 
+_VARIABLE = "RTCOMPILE_RUN"
+_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "started")
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
+_INCOMPLETE = 1
+_NOT_RECORDED = 2
 
 
-class Program(NamedTuple):
-    """A script, or with `is_module` a module, and its command line arguments."""
+class Run(NamedTuple):
+    """A run: its main process, its log, and what the command was asked to do at its end."""
 
-    target: str
-    arguments: tuple[str, ...] = ()
-    is_module: bool = False
+    process: str
+    log: str
+    record: str = ""
+    json: bool = False
+    report: bool = False
+    check: bool = False
+    known: int = -1  # builds in the record to check against; -1 for none
 
-    def run(
-        self, before_a_signal: Callable[[int], object], if_not_installed: Callable[[str], object]
-    ) -> int:
-        """Run it as ``python`` would; return its exit status, negative for a signal."""
-        script = None if self.is_module or _is_searchable(self.target) else _read(self.target)
-        _install_when_cupy_is_imported(if_not_installed)
-        with _before_a_signal_ends_it(before_a_signal):
-            status = self._status(script)
-            try:
-                # A thread that still runs may request kernels.
-                for thread in threading.enumerate():
-                    if thread is not threading.main_thread() and not thread.daemon:
-                        thread.join()
-            except KeyboardInterrupt:
-                status = -signal.SIGINT
-        return status
+    def counter(self) -> Counter:
+        """Return what counts, and with a record also records, this process's requests."""
+        if not self.record:
+            return Counter(self.log)
+        from rtcompile.extras.record.recording import Recorder
 
-    def _status(self, script: bytes | None) -> int:
-        try:
-            self._run_as_main(script)
-        except SystemExit as end:
-            return _status(end)
-        except KeyboardInterrupt:
-            _show(sys.exc_info())
-            return -signal.SIGINT
-        except BaseException:  # noqa: BLE001  # a program may raise anything, and its traceback is shown
-            _show(sys.exc_info())
-            return 1
-        return 0
+        return Recorder(self.record)
 
-    def _run_as_main(self, script: bytes | None) -> None:
-        main = ModuleType("__main__")
-        main.__dict__["__builtins__"] = builtins
-        if sys.version_info < (3, 14):  # from 3.14 on Python creates it on demand
-            main.__dict__.update(__annotations__={})
-        sys.modules["__main__"] = main
-        sys.argv = ["-m" if self.is_module else self.target, *self.arguments]
-        # Python's own functions for ``python -m`` and for a folder or an archive with a __main__.py.
-        run_module: Callable[..., Any] = runpy._run_module_as_main  # type: ignore[attr-defined]
-        if self.is_module:
-            _search_first(os.getcwd())
-            run_module(self.target)
-        elif script is None:
-            _search_first(os.path.abspath(self.target), always=True)
-            run_module("__main__", alter_argv=False)
+
+def become(words: Sequence[str], *, record: str, json: bool, report: bool, check: bool) -> NoReturn:
+    """Replace this process by Python with a program and its arguments."""
+    if sys.flags.ignore_environment or sys.flags.no_site or not sys.executable:
+        raise InvalidRequest(
+            "the program finds rtcompile by a sitecustomize in PYTHONPATH, which Python's -E, -I and -S "
+            "pass over: run the command without them"
+        )
+    known = -1
+    if record:
+        from rtcompile.extras.record import recording
+
+        if check:  # nothing is built
+            known, record = len(recording.read(record, trust_options=True).builds), ""
         else:
-            _search_first(os.path.dirname(os.path.realpath(self.target)))
-            exec(_code(main, os.path.join(os.getcwd(), self.target), script), main.__dict__)  # noqa: S102  # the program that the user asks to run
+            recorder = recording.Recorder(record)
+            recorder.create()
+    log, record = (recorder.log, recorder.path) if record else (new_log(), "")
+    run = Run(_identity(), log, record, json, report, check, known)
+    # An empty entry among others of the path is the working directory.
+    given = os.environ.get("PYTHONPATH")
+    before = [path for path in given.split(os.pathsep) if path != _FOLDER] if given else []
+    environ = {
+        **os.environ,
+        _VARIABLE: dumps([each._asdict() for each in (*_runs(), run)]),
+        "PYTHONPATH": os.pathsep.join([_FOLDER, *before]),
+        **({"RTCOMPILE_JIT": "0"} if run.check else {}),
+    }
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    unbuffered = ["-u"] * getattr(sys.stdout, "write_through", False)
+    os.execve(sys.executable, [sys.executable, *flags, *unbuffered, *words], environ)  # noqa: S606  # no shell is wanted
 
 
-def _read(path: str) -> bytes:
+def _identity() -> str:
+    """Return what tells this process from all others, and stays when another program takes its place."""
+    with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
+        started = file.read().rpartition(") ")[2].split()[19]
+    return f"{os.getpid()} {started}"
+
+
+def _runs() -> list[Run]:
+    """Return the runs that this process is part of, from the environment variable."""
     try:
-        with io.open_code(os.path.abspath(path)) as file:
-            return file.read()
-    except OSError as error:
-        raise InvalidRequest(f"{path}: cannot be run: {error.strerror}") from None
+        return [Run(**fields) for fields in loads(os.environ.get(_VARIABLE, ""))]
+    except (ValueError, TypeError):
+        return []
 
 
-def _code(main: ModuleType, path: str, data: bytes) -> CodeType:
-    """Return a script's code, with the module's attributes set as Python sets them for a script."""
-    is_compiled = data.startswith(importlib.util.MAGIC_NUMBER)
-    loader = (SourcelessFileLoader if is_compiled else SourceFileLoader)("__main__", path)
-    main.__dict__.update(__file__=path, __cached__=None, __loader__=loader)
-    if is_compiled:
-        code = loader.get_code("__main__")
-    else:
-        code = compile(data, path, "exec", dont_inherit=True)
-    assert isinstance(code, CodeType)
-    return code
+# --- In each process ------------------------------------------------------------------------------
+
+_counters: dict[str, Counter] = {}  # by their logs
+_begun: set[str] = set()
 
 
-def _is_searchable(path: str) -> bool:
-    """Return whether a path is a folder or an archive, in which ``__main__`` is looked for."""
-    for hook in sys.path_hooks:
-        try:
-            return hook(path) is not None
-        except ImportError:
-            continue
-    return False
+def take_part(compiler: ModuleType | None = None) -> None:
+    """Count and record this process's requests from now on; install in CuPy's compiler module if given."""
+    runs = _runs()
+    for run in runs:
+        if run.log not in _begun:
+            _begun.add(run.log)  # the next line's imports may call this function
+            _counters[run.log] = run.counter()
+            _counters[run.log].start()
+    if compiler is not None and runs:
+        from rtcompile.frontends import cupy_hook
+
+        problem = cupy_hook.install_in(compiler).problem
+        for counter in _counters.values() if problem else ():
+            counter.append(["problem", problem])
 
 
-def _search_first(folder: str, always: bool = False) -> None:
-    """Make a folder the first of `sys.path`, instead of the command's own folder."""
-    if not getattr(sys.flags, "safe_path", sys.flags.isolated):  # otherwise Python added no folder
-        sys.path[0] = folder
-    elif always:
-        sys.path.insert(0, folder)
+# --- In the process that the command became --------------------------------------------------------
 
 
-def _status(end: SystemExit) -> int:
-    if end.code is None:
-        return 0
-    if isinstance(end.code, int):
-        return end.code & 0xFF
-    print(end.code, file=sys.stderr)
-    return 1
+def begin() -> None:
+    """Report each run of which this is the main process at its end, and before a signal ends it."""
+    own = [run for run in _runs() if run.process == _identity()]
+    if any(run.record for run in own):
+        take_part()  # it imports what cannot be imported when the process ends
+    if own:
+        _Main(own).begin()
 
 
-def _show(error: Any) -> None:
-    """Show the program's exception, from its own first frame on."""
-    kind, value, traceback = error
-    while traceback is not None and _is_ours(traceback.tb_frame):
-        traceback = traceback.tb_next
-    sys.excepthook(kind, value.with_traceback(traceback), traceback)
+class _Main:
+    """The main process of some runs, and what it does when it ends."""
 
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._runs = runs
+        self._process = os.getpid()
 
-def _is_ours(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "rtcompile"
-
-
-# --- Signals --------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _before_a_signal_ends_it(act: Callable[[int], object]) -> Iterator[None]:
-    """Call `act` before a signal ends the process; the process then ends by the same signal."""
-
-    def end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signature of a handler
-        act(number)
-        end_by(number)
-
-    def forget() -> None:
-        for number in _ENDING:
-            if signal.getsignal(number) is end:
-                signal.signal(number, signal.SIG_DFL)
-
-    # The first process of a container is not ended by a signal that it has no handler for.
-    if threading.current_thread() is threading.main_thread() and os.getpid() != 1:
+    def begin(self) -> None:
+        atexit.register(self._at_exit)  # before the program's handlers: it is called after them
+        if self._process == 1:
+            return  # a container's first process is not ended by a signal without a handler
         for number in _ENDING:
             if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, end)
-        _in_forked_children(forget)
-    try:
-        yield
-    finally:
-        forget()
+                signal.signal(number, self._by_signal)
+        masks = threading.local()
+
+        def before() -> None:
+            masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+
+        def in_parent() -> None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, masks.before)
+
+        def in_child() -> None:
+            self._forget()  # a child that waits for a lock would not run a handler of Python's
+            in_parent()
+
+        os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
+
+    def _finish(self) -> int:
+        self._forget()
+        return max(map(_finish, self._runs))
+
+    def _at_exit(self) -> None:
+        if os.getpid() != self._process:
+            return  # a forked child
+        status = self._finish()
+        # After a KeyboardInterrupt Python ends the process by SIGINT.
+        if status and not isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):
+            import ctypes
+
+            atexit._clear()
+            ctypes.pythonapi.Py_Exit(
+                status
+            )  # goes on as the end of Python does, but for the status
+
+    def _by_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # the signature of a handler
+        self._finish()
+        os.kill(self._process, number)
+
+    def _forget(self) -> None:
+        for number in _ENDING:
+            if signal.getsignal(number) == self._by_signal:
+                signal.signal(number, signal.SIG_DFL)
 
 
-def _in_forked_children(forget: Callable[[], None]) -> None:
-    """Remove the handlers in forked children, which could not be ended while waiting for a lock."""
-    masks = threading.local()
-
-    def before() -> None:
-        masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
-
-    def in_parent() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, masks.before)
-
-    def in_child() -> None:
-        forget()
-        signal.pthread_sigmask(signal.SIG_SETMASK, masks.before)
-
-    os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
-
-
-def end_by(number: int) -> None:
-    """End this process by a signal, so its parent sees what ended it."""
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
-
-
-# --- Installing when the program imports CuPy ------------------------------------------------------
-
-
-def _install_when_cupy_is_imported(if_not: Callable[[str], object]) -> None:
-    """Install now if CuPy is loaded, else when the program imports it."""
-    compiler = sys.modules.get(COMPILER)
-    if compiler is not None:
-        _install(compiler, if_not)
+def _finish(run: Run) -> int:
+    """Report what the program built; return the exit status of ``--check`` and ``--record``, or 0."""
+    tally = Tally.read(run.log)
+    lines, problems = [], tally.problems
+    is_recorded = True
+    if run.record:
+        try:
+            lines = _recorded(run)
+        except (OSError, RtcompileError) as error:
+            is_recorded = False
+            problems.append(f"{run.record} was not written, or lacks builds: {error}")
     else:
-        sys.meta_path.insert(0, Finder((COMPILER,), lambda module: _install(module, if_not)))
+        with suppress(OSError):
+            os.unlink(run.log)
+    lines = [tally.line(), *problems, *lines, *(_checked(run, tally) if run.check else ())]
+    lines = [f"rtcompile: {line}" for line in lines]
+    if run.json:
+        builds = [build._asdict() for build in tally.builds]
+        fields = {"builds": builds, "missing": tally.missing, "problems": problems}
+        lines = [dumps(fields)]
+    elif run.report:
+        lines = [*_table(tally.builds), *lines]
+    with suppress(OSError, ValueError, AttributeError):  # the stream is full, closed or None
+        sys.stderr.write("".join(f"{line}\n" for line in lines))
+    if not is_recorded:
+        return _NOT_RECORDED
+    # What CuPy compiled was not checked.
+    return _INCOMPLETE if run.check and (tally.missing or problems) else 0
 
 
-def _install(compiler: ModuleType, if_not: Callable[[str], object]) -> None:
-    problem = cupy_hook.install_in(compiler).problem
-    if problem:  # a warning might be an error in this program, which must run as usual
-        if_not(problem)
+def _recorded(run: Run) -> list[str]:
+    """Write the run's record; return lines about it."""
+    from rtcompile.extras.record.recording import Recorder
+
+    counter = _counters[run.log]
+    assert isinstance(counter, Recorder)
+    record = counter.finish()
+    count = len(record.builds)
+    lines = [f"{count} build{'s' * (count != 1)} recorded in {run.record}"]
+    if unsearched := record.found_by_path():
+        lines.append(
+            f"{unsearched[0]}{f' and {len(unsearched) - 1} more' * (len(unsearched) > 1)}: included by its path "
+            "on this machine, and can be warmed only where it has the same path; give its folder by -I"
+        )
+    return lines
+
+
+def _checked(run: Run, tally: Tally) -> list[str]:
+    """Return lines about what was missing while compiling was forbidden."""
+    if tally.missing:
+        count = len(tally.missing)
+        advice = f"missing builds of the program: {count}; `rtcompile warm` builds a record"
+        return [*(f"missing: {missing}" for missing in tally.missing), advice]
+    return [f"complete ({run.known} builds in the record)"] if run.known >= 0 else []
+
+
+def _table(builds: Sequence[KernelUse]) -> list[str]:
+    """Return a line for each kernel, below a line of titles."""
+    rows = [list(KernelUse._fields)]
+    for build in builds:
+        times = f"{build.milliseconds:.1f} ms", f"{build.spared:.0f} ms" if build.spared else ""
+        rows.append([build.name, build.arch, build.backend, build.hit or "built", *times])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

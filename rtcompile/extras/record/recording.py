@@ -1,8 +1,7 @@
 """Records every build of a program, so another machine can make the same builds.
 
-While the program runs, each request is appended to ``FILE.part`` as one line of JSON in one write.
-Forked children append to the same file, and a killed program leaves its requests there. At the
-program's end the lines become one JSON document, which is renamed to ``FILE``.
+While the program runs, its processes append each request to ``FILE.part`` as one line of JSON, and a killed
+program leaves its requests there. At the program's end they become one JSON document, ``FILE``.
 """
 
 from __future__ import annotations
@@ -16,12 +15,13 @@ import re
 import sys
 import threading
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rtcompile._version import __version__
 from rtcompile.build.portable import compiler_versions, describe, distrusted
 from rtcompile.errors import InvalidRequest, RtcompileError
+from rtcompile.extras.record.counting import Counter
 from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
 from rtcompile.lookup.find import listeners
@@ -32,69 +32,50 @@ FORMAT = "rtcompile record 4"
 MOST_HEADER_BYTES = 256 << 20  # of all headers of a record together, decompressed
 
 
-class Recorder:
-    """Records all requests from `start` to `finish`, which writes them to `path`."""
+class Recorder(Counter):
+    """Records this process's builds, and counts them, in ``FILE.part``; `finish` writes them to `path`."""
 
     def __init__(self, path: str) -> None:
         self.path = os.path.abspath(path)
-        self._part = f"{self.path}.part"
+        super().__init__(f"{self.path}.part")
         self._guard = threading.Lock()
         self._written: set[str] = set()
-        self._process = 0
-        self._problem: OSError | None = None
 
-    def start(self) -> None:
-        """Start recording; raise OSError if the file cannot be written."""
+    def create(self) -> None:
+        """Begin a new record; raise OSError if the file cannot be written."""
         if os.path.isdir(self.path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self.path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        os.close(os.open(self._part, flags, 0o644))
-        self._process = os.getpid()
-        self._append({"format": FORMAT, **loaded_versions()})
-        listeners.append(self._note)
-
-    def join(self) -> None:
-        """Record this process's requests too, in the record of another process, which finishes it."""
-        listeners.append(self._note)
+        os.close(os.open(self.log, flags, 0o644))
+        self.append({"format": FORMAT, **loaded_versions()})
 
     def finish(self) -> Record:
-        """Stop, and write the whole record. A forked child leaves the writing to its parent."""
+        """Stop, and write the whole record."""
         with contextlib.suppress(ValueError):
-            listeners.remove(self._note)
-        self._append_once({"format": FORMAT, **loaded_versions()})
-        record = read(self._part, trust_options=True)
-        if os.getpid() == self._process:
-            text = json.dumps(record.document(), indent=1)
-            sealed.publish(self.path, f"{text}\n".encode(), durable=False, mode=0o666)
-            os.unlink(self._part)
-        if self._problem is not None:
-            raise self._problem
+            listeners.remove(self.note)
+        record = read(self.log, trust_options=True)
+        text = json.dumps(record.document(), indent=1)
+        sealed.publish(self.path, f"{text}\n".encode(), durable=False, mode=0o666)
+        os.unlink(self.log)
+        if self.problem is not None:
+            raise self.problem
         return record
 
-    def _note(
-        self,
-        request: CompileRequest,
-        code: ObjectCode | RtcompileError,
-    ) -> None:
-        if not isinstance(code, ObjectCode):
-            return  # a failed build cannot be made in advance
-        try:
-            # CuPy is not loaded yet when recording starts.
-            self._append_once({"format": FORMAT, **loaded_versions()})
-            entry = {**describe(request, code), "asked by": _caller()}
-            for header in code.build.headers:
-                if header.label.startswith("user"):
-                    self._keep(header.path, header.digest)
-            self._append_once(entry, milliseconds=round(code.build.compiled_in, 1))
-        except (
-            OSError
-        ) as error:  # for example a full disk: the program continues, and `finish` reports it
-            self._problem = error
+    def note(self, request: CompileRequest, outcome: ObjectCode | RtcompileError) -> None:
+        """Count a request, and record it if its build did not fail."""
+        super().note(request, outcome)
+        if not isinstance(outcome, ObjectCode):
+            return
+        # CuPy is not loaded yet when recording starts.
+        self._append_once({"format": FORMAT, **loaded_versions()})
+        entry = {**describe(request, outcome), "asked by": _caller()}
+        for header in outcome.build.headers:
+            if header.label.startswith("user") and self._is_new(header.digest):
+                self._keep(header.path, header.digest)
+        self._append_once(entry, milliseconds=round(outcome.build.compiled_in, 1))
 
     def _keep(self, path: str, digest: str) -> None:
-        """Write the contents of one of the user's headers, once."""
-        if not self._is_new(digest):
-            return
+        """Write the contents of one of the user's headers."""
         try:
             with open(path, "rb") as file:
                 data = file.read()
@@ -102,7 +83,7 @@ class Recorder:
             return  # it was removed meanwhile, and reading the record reports that the header is missing
         if content_digest(data) == digest:
             packed = f"{len(data)}:{base64.b64encode(zlib.compress(data)).decode()}"
-            self._append({"header": digest, "contents": packed})
+            self.append({"header": digest, "contents": packed})
 
     def _is_new(self, what: str) -> bool:
         with self._guard:
@@ -113,14 +94,7 @@ class Recorder:
     def _append_once(self, entry: Mapping[str, Any], **more: Any) -> None:
         """Append an entry with the further fields `more`, unless an equal entry was written before."""
         if self._is_new(json.dumps(entry, sort_keys=True)):
-            self._append({**entry, **more})
-
-    def _append(self, entry: Mapping[str, Any]) -> None:
-        descriptor = os.open(self._part, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        try:
-            os.write(descriptor, (json.dumps(entry) + "\n").encode())
-        finally:
-            os.close(descriptor)
+            self.append({**entry, **more})
 
 
 class Record:
@@ -181,10 +155,8 @@ def read(path: str, *, trust_options: bool = False) -> Record:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{path}: cannot be read as a record: {error}") from None
     document = _json(text)
-    if isinstance(document, dict) and "builds" in document:
-        record = _from_document(path, document)
-    else:
-        record = _from_lines(path, text.splitlines())
+    lines = [document] if isinstance(document, dict) else [*map(_json, text.splitlines())]
+    record = _checked(path, *_parts(path, lines))
     for build in () if trust_options else record.builds:
         try:
             why = distrusted(build)
@@ -200,39 +172,39 @@ def read(path: str, *, trust_options: bool = False) -> Record:
     return record
 
 
-def _from_document(path: str, document: dict[str, Any]) -> Record:
-    _check_format(path, document)
-    builds, headers = document["builds"], document.get("headers")
-    if not isinstance(builds, list) or not isinstance(headers, dict):
-        raise _damaged(path)
-    return _checked(path, _version_fields(document), builds, headers)
-
-
-def _from_lines(path: str, lines: Iterable[str]) -> Record:
-    first, *rest = [*lines, ""]
-    document = _json(first)
-    if not isinstance(document, dict):
+def _parts(path: str, lines: list[Any]) -> tuple[dict[str, str], list[Any], dict[str, Any]]:
+    """Return the versions, builds and headers of a record's one document, or of a log's lines."""
+    if not lines or not isinstance(lines[0], dict):
         raise InvalidRequest(
             f"{path}: this is not a record, or it is truncated; "
             "`rtcompile run --record FILE script.py` writes one"
         )
-    builds: dict[str, dict[str, Any]] = {}
-    headers: dict[str, str] = {}
-    for entry in (document, *map(_json, rest)):
+    versions = {"rtcompile": "", "cupy": ""}
+    builds: list[Any] = []
+    headers: dict[str, Any] = {}
+    seen: set[str] = set()  # several processes may record the same build
+    for entry in lines:
         if not isinstance(entry, dict):
-            continue  # the last line of a killed program, incomplete
+            continue  # a count, or the incomplete last line of a killed program
         if "header" in entry:
             headers[str(entry["header"])] = entry.get("contents", "")
         elif "source" in entry:
-            what = {key: value for key, value in entry.items() if key != "milliseconds"}
-            builds.setdefault(
-                json.dumps(what), entry
-            )  # several processes may record the same build
+            what = json.dumps({**entry, "milliseconds": 0})
+            builds += [] if what in seen else [entry]
+            seen.add(what)
         else:
-            _check_format(path, entry)
-            document = entry
-    _check_format(path, document)
-    return _checked(path, _version_fields(document), list(builds.values()), headers)
+            if entry.get("format") != FORMAT:
+                raise InvalidRequest(
+                    f"{path}: its format is {entry.get('format')!r}, and this rtcompile reads "
+                    f"{FORMAT!r}; record the program again with `rtcompile run --record`"
+                )
+            versions.update((name, str(entry[name])) for name in versions if entry.get(name))
+            given = entry.get("builds", []), entry.get("headers", {})
+            if not isinstance(given[0], list) or not isinstance(given[1], dict):
+                raise _damaged(path)
+            builds += given[0]
+            headers.update(given[1])
+    return versions, builds, headers
 
 
 def _checked(
@@ -272,23 +244,11 @@ def _damaged(path: str) -> InvalidRequest:
     return InvalidRequest(f"{path}: this record is damaged; record the program again")
 
 
-def _check_format(path: str, document: Mapping[str, Any]) -> None:
-    if document.get("format") != FORMAT:
-        raise InvalidRequest(
-            f"{path}: its format is {document.get('format')!r}, and this rtcompile reads "
-            f"{FORMAT!r}; record the program again with `rtcompile run --record`"
-        )
-
-
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
-
-
-def _version_fields(document: Mapping[str, Any]) -> dict[str, str]:
-    return {name: str(document.get(name, "")) for name in ("rtcompile", "cupy")}
 
 
 def loaded_versions() -> dict[str, str]:

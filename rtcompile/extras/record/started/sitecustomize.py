@@ -69,10 +69,25 @@ class _Loader:
 
 def _take_part(module: "ModuleType") -> None:
     try:
-        from rtcompile.extras.record import counting
+        from rtcompile.extras.record import program
     except ImportError:  # it is the Python of another environment
         return
-    counting.take_part(module if module.__name__ == COMPILER else None)
+    program.take_part(module if module.__name__ == COMPILER else None)
+
+
+def _begin() -> None:
+    """Begin the run whose main process this is: the program is to be found as the command was."""
+    if '"process": "%d ' % os.getpid() not in os.environ.get("RTCOMPILE_RUN", ""):  # noqa: UP031
+        return
+    try:
+        from rtcompile.extras.record import program
+    except ImportError:  # the command was run in a folder with the package
+        folder = os.path.abspath(__file__)
+        for _ in range(5):
+            folder = os.path.dirname(folder)
+        sys.path.append(folder)
+        from rtcompile.extras.record import program
+    program.begin()
 
 
 def _hand_on() -> None:
@@ -91,4 +106,5 @@ def _hand_on() -> None:
 
 if __name__ == "sitecustomize":
     sys.meta_path.insert(0, Finder((COMPILER, _PIPELINE), _take_part))
+    _begin()
     _hand_on()
