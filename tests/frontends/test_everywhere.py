@@ -174,10 +174,15 @@ def test_many_threads_install_once():
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(lambda patch: patch.setattr("cupy._version.__version__", "15.0.0"), id="15"),
         pytest.param(
             lambda patch: patch.setattr(compiler, "_compile_module_with_cache", lambda s: s),
-            id="other arguments",
+            id="no options",
+        ),
+        pytest.param(
+            lambda patch: patch.setattr(
+                compiler, "_compile_module_with_cache", lambda source, target, options=(): source
+            ),
+            id="one more to give",
         ),
         *(
             pytest.param(lambda patch, name=name: take_away(patch, compiler, name), id=name)
@@ -195,6 +200,29 @@ def test_a_cupy_that_is_not_known_is_left_alone(monkeypatch, change):
 
     assert not installation.active
     assert getattr(compiler, "_compile_module_with_cache", None) is before
+
+
+def of_14_0(source, options=(), arch=None, cache_dir=None, backend="nvrtc", *, log_stream=None):
+    return "by CuPy", cache_dir
+
+
+@pytest.mark.parametrize("version", ["13.6.0", "14.0.1", "15.0.0a1", "99"])
+def test_a_cupy_is_asked_for_parameters_and_not_for_its_version(monkeypatch, version):
+    monkeypatch.setattr("cupy._version.__version__", version)
+    monkeypatch.setattr(compiler, "_compile_module_with_cache", of_14_0)
+    monkeypatch.setattr(function, "Module", Module)
+    monkeypatch.setattr(
+        compiler, "_get_arch_for_options_for_nvrtc", lambda arch: (f"-arch=sm_{arch}", "cubin")
+    )
+    with rtcompile.install() as installation:
+        installed = compiler._compile_module_with_cache
+        assert installation.active
+        assert installed(CODE, ("-DN=1",), "80", None).code
+        assert installed(CODE, ("-DN=1",), arch="80", backend="nvrtc").code
+        # What rtcompile does not know is CuPy's own affair, and gets CuPy's parameters only.
+        assert installed(CODE, ("-DN=1",), "80", "/a/cache") == ("by CuPy", "/a/cache")
+        assert installed(CODE, (), "80", backend="another") == ("by CuPy", None)
+    assert compiler._compile_module_with_cache is of_14_0
 
 
 class Without:
