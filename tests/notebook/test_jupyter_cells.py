@@ -8,6 +8,7 @@ from rtcompile.diagnostic import Diagnostic
 from rtcompile.extras.notebook import cells
 from rtcompile.extras.notebook.cells import PROGRAM, own_variables
 from rtcompile.inspect.cubin import Symbol
+from rtcompile.request import cxx
 
 TWO = """\
 #include "common.cuh"
@@ -29,6 +30,17 @@ def source(text: str) -> str:
 def test_a_cell_is_one_unit_without_its_comments():
     text = '#include "a.h"  // one\n\n/* two\n lines */\n__global__ void k() {}\n'
     assert cells.read(text).source == '#include "a.h"\n__global__ void k() {}\n'
+
+
+def test_a_long_cell_is_compiled_as_it_is(monkeypatch: pytest.MonkeyPatch):
+    """Its comments stay: to read them one by one takes longer than a time limit allows."""
+    monkeypatch.setattr(cxx, "Text", None)
+    text = f"/* {'x' * cxx.MOST_READ} */ // two\n\n{TWO}"
+    cell = cells.read(text)
+    assert (cell.source, [kernel.name for kernel in cell.kernels]) == (text, ["one", "two"])
+    error = Diagnostic("error", "wrong at line 4", PROGRAM, 7, 3, excerpt="x\n^")
+    assert cell.in_cell(error) == error
+    assert cells.read(16 * text).kernels == ()
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -34,52 +35,72 @@ def code_of(source: str) -> bytes:
 def python(script: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", script, *arguments],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
 
 
-WRITER = """
-import itertools, sys
+def begin_a_writer(program: subprocess.Popen[str]) -> None:
+    assert program.stdin is not None
+    program.stdin.write("\n")
+    program.stdin.flush()
+
+
+# A child for each line of its input: forked, so that the trial is not the starting of interpreters.
+WRITERS = """
+import itertools, os, sys
 from pathlib import Path
 from rtcompile.store import manifests as headers
 from tests.key_inputs import make_object, make_key_inputs, open_store
 from tests.trials.test_cache_faults import code_of
-store = open_store(Path(sys.argv[1]))
-print("ready", flush=True)
-for i in itertools.count():
-    inputs = make_key_inputs(source=str(i % 20))
-    with store.building(inputs):
-        store.add(inputs, make_object(code_of(inputs.source)), headers.record((), ()))
-    print("finished", flush=True)
-    if i % 10 == 9:
-        store.settle()
+
+def write():
+    store = open_store(Path(sys.argv[1]))
+    print("ready", os.getpid(), flush=True)
+    for i in itertools.count():
+        inputs = make_key_inputs(source=str(i % 20))
+        with store.building(inputs):
+            store.add(inputs, make_object(code_of(inputs.source)), headers.record((), ()))
+        print("finished", flush=True)
+        if i % 10 == 9:
+            store.settle()
+
+for _ in sys.stdin:
+    child = os.fork()
+    if not child:
+        write()
+    print("ended", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
 def test_a_writer_killed_at_any_moment_leaves_nothing_wrong(tmp_path: Path) -> None:
     chance = random.Random(7)
-    waiting = [python(WRITER, str(tmp_path)) for _ in range(2)]
+    programs = [python(WRITERS, str(tmp_path)) for _ in range(2)]
+    for program in programs:
+        begin_a_writer(program)
     finished = 0
-    for _ in range(KILLS):
-        writer = waiting.pop(0)
-        waiting.append(python(WRITER, str(tmp_path)))  # starts while the other one works
-        assert writer.stdout is not None
+    for number in range(KILLS):
+        program = programs[number % 2]  # the other one's works meanwhile
+        assert program.stdout is not None
+        ready, pid = program.stdout.readline().split()
+        assert ready == "ready"
         # Until so many builds have finished, and a moment of the next one: however busy the machine is.
-        for line in ("ready\n", *["finished\n"] * chance.choice((0, 0, 1, 2, 10, 11))):
-            assert writer.stdout.readline() == line
-            finished += line == "finished\n"
-        with suppress(subprocess.TimeoutExpired):
-            writer.wait(chance.uniform(0.0, 0.01))
-        writer.kill()
-        writer.wait()
-        finished += writer.stdout.read().count("finished\n")
-        writer.stdout.close()
-        assert writer.returncode == -9
-    for writer in waiting:
-        writer.kill()
-        writer.communicate()
+        for _ in range(chance.choice((0, 0, 1, 2, 10, 11))):
+            assert program.stdout.readline() == "finished\n"
+            finished += 1
+        time.sleep(chance.uniform(0.0, 0.01))
+        os.kill(int(pid), signal.SIGKILL)
+        while (line := program.stdout.readline()) == "finished\n":
+            finished += 1
+        assert line == "ended -9\n"
+        begin_a_writer(program)
+    for program in programs:
+        assert program.stdout is not None
+        os.kill(int(program.stdout.readline().split()[1]), signal.SIGKILL)
+        program.communicate()
+        assert program.returncode == 0
     found = wrong = 0
     for source in map(str, range(20)):
         obj = open_store(tmp_path).find(make_key_inputs(source=source))
@@ -93,7 +114,7 @@ def test_a_writer_killed_at_any_moment_leaves_nothing_wrong(tmp_path: Path) -> N
         inputs = make_key_inputs(source=source)
         with kept.building(inputs):  # no lock is left
             assert kept.add(inputs, make_object(code_of(source)), manifests.record((), ()))
-    assert found, "the writers were killed before they wrote anything"
+    assert found
     assert finished >= KILLS * 2 // 5, "too few builds finished for the kills to meet the rest"
     kept = open_store(tmp_path)
     assert kept.verify() == []

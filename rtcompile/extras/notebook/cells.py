@@ -163,6 +163,9 @@ def own_variables(
 
 # --- The source for the compiler: the cell without comments and blank lines ------------------------
 
+# In a longer cell only the symbols of the code name the kernels; templates are not bound.
+_MOST_SEARCHED = 16 * cxx.MOST_READ
+
 # The cell's number is not in the name, since the position of a cell must not change its key.
 PROGRAM = "cell.cu"
 
@@ -205,6 +208,8 @@ class Cell:
 
 def read(text: str, *, keep_lines: bool = False) -> Cell:
     """Return a cell without its comments; with `keep_lines` every line keeps its number."""
+    if len(text) > cxx.MOST_READ:  # reading it would take longer than a time limit allows
+        return Cell(text, text, find(text, text) if len(text) <= _MOST_SEARCHED else (), ())
     pieces = list(_pieces(text))
     # C++ replaces each comment by one blank, even one of several lines.
     texts = [" " if kind == "comment" else text[a:b] for a, b, kind in pieces]
