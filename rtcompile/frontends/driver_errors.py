@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -76,29 +75,21 @@ def _product(block: Any) -> int:
         return 0
 
 
-def of_kernel(lazy: LazyCode, error: Any, name: str) -> DriverError:
-    """Return the error for a kernel that the driver did not find."""
-    from rtcompile.inspect.symbols import kernel_absent
-
-    return _of_name(lazy, error, kernel_absent, name, source=lazy.arguments["code"] or "")
-
-
-def of_variable(lazy: LazyCode, error: Any, name: str) -> DriverError:
-    """Return the error for a variable that the driver did not find."""
-    from rtcompile.inspect.symbols import variable_absent
-
-    return _of_name(lazy, error, variable_absent, name)
-
-
-def _of_name(
-    lazy: LazyCode, error: Any, explain: Callable[..., str], name: str, **more: str
-) -> DriverError:
+def of_name(lazy: LazyCode, error: Any, kind: str, name: str) -> DriverError:
+    """Return the error for a kernel or a variable that the driver did not find."""
     if error.status != _NOT_FOUND:
         return load_error(error, lazy.program)
+    from rtcompile.inspect.symbols import absent
+
     built = lazy.object_code()
-    code = read(lazy.path) if built is None else built.code
-    names = {} if built is None else built.lowered_names
-    message = explain(name, code, program=lazy.program, lowered_names=names, **more)
+    message = absent(
+        kind,
+        name,
+        read(lazy.path) if built is None else built.code,
+        program=lazy.program,
+        source=lazy.arguments["code"] or "",
+        lowered={} if built is None else built.lowered_names,
+    )
     reported = "CUDA_ERROR_NOT_FOUND: named symbol not found"
     return DriverError(f"{message}\n  The driver says {reported}.", _NOT_FOUND)
 

@@ -70,6 +70,9 @@ ARGUMENTS: dict[str, Any] = {
     "recompile": False,
     "name": DEFAULT_NAME,
 }
+# What CuPy's `RawModule` is given. Its jitify= is left out: giving it, even False, warns of its removal.
+OF_CUPY = [*ARGUMENTS][:7]
+_HEADERS = [*ARGUMENTS].index("headers")  # after it all are scalars
 
 
 class LazyCode:
@@ -81,30 +84,12 @@ class LazyCode:
 
     `arguments` are what the class was given, in normal form, and `for_cupy` those for CuPy's class.
     `functions` are by kernel name and device; `modules` and `objects` are by device, where None
-    stands for ``arch=``. `used` says whether a build was begun.
+    stands for ``arch=``. `used` says whether a build was begun, or there is none.
     """
-
-    __slots__ = (
-        "_environment",
-        "_folder",
-        "_is_shared",
-        "_made_in",
-        "_overrides",
-        "_request",
-        "_settings",
-        "_toolchain",
-        "arguments",
-        "for_cupy",
-        "functions",
-        "modules",
-        "objects",
-        "path",
-        "used",
-    )
 
     def __init__(self, **given: Any) -> None:
         self.arguments, self._request = _checked({**ARGUMENTS, **given})
-        arguments = self.arguments
+        arguments, request = self.arguments, self._request
         self.path: str | None = arguments["path"]
         flags = ("translate_cucomplex", "enable_cooperative_groups")
         set_flags = {flag: True for flag in flags if arguments[flag]}
@@ -112,28 +97,33 @@ class LazyCode:
         self.modules: dict[int, Any] = {}
         self.functions: dict[str, dict[int, Any]] = {}
         self.objects: dict[int | None, ObjectCode] = {}
+        self.used = request is None  # then nothing can be built ahead
         self._overrides = {name: arguments[name] for name in _OVERRIDES}
-        self._environment: Environment | None = None  # of the settings
-        self._made_in: Environment | None = None  # of the objects
-        self._toolchain = ""  # its signature then
-        self._is_shared = True
-        self.used = False
-        self._settings: Settings | None = None
-        request = self._request
+        self._environment: Environment | None = None  # of the settings that were used last
+        # Where `objects` were made: the environment, its toolchain's signature, the working directory.
+        self._made: set[tuple[Environment | None, str, str]] = set()
         # The working directory, if the request depends on it.
-        self._folder = ""
-        if request is not None and (depends_on_directory(request) or request._memo.get("files")):
-            self._folder = _working_directory()
+        self._is_local = request is not None and bool(
+            depends_on_directory(request) or request._memo.get("files")
+        )
+        self._folder = self._working_directory()
+
+    def _working_directory(self) -> str:
+        """Return the working directory; "" if it was removed, or makes no difference."""
+        try:
+            return os.getcwd() if self._is_local else ""
+        except OSError:
+            return ""
 
     def is_valid(self) -> bool:
         """Return whether nothing has changed, so another kernel of the same arguments may share this."""
         here = environments.current()
-        if not self._is_shared or self._made_in not in (None, here):
+        folder = self._working_directory()
+        if folder != self._folder:
             return False
-        if self._toolchain and self._toolchain != here.signature():
-            return False
-        if self._folder and self._folder != _working_directory():
-            return False
+        for made in self._made:
+            if made != (here, here.signature(), folder):
+                return False
         if self._request is not None:
             options_files = self._request._memo.get("files")
             if options_files is not None and not options_files.is_unchanged():
@@ -149,11 +139,8 @@ class LazyCode:
     @property
     def settings(self) -> Settings:
         """The environment's current settings, changed by the arguments."""
-        here = environments.current()
-        if self._settings is None or self._environment is not here:
-            self._settings = here.settings.override(**self._overrides)
-            self._environment = here
-        return self._settings
+        self._environment = environments.current()
+        return self._environment.settings.override(**self._overrides)
 
     @property
     def request(self) -> CompileRequest | None:
@@ -197,22 +184,16 @@ class LazyCode:
 
     def function(self, name: str) -> Any:
         """Return CuPy's function of a kernel on the current device."""
-        module = self.module()
-        try:
-            return module.get_function(name)
-        except CUDADriverError as error:
-            from rtcompile.frontends import driver_errors
+        return self.named("kernel", self.module().get_function, name)
 
-            raise driver_errors.of_kernel(self, error, name) from None
-
-    def variable(self, find: Callable[[str], Any], name: str) -> Any:
-        """Return the result of CuPy's `find` for a variable of the module."""
+    def named(self, kind: str, find: Callable[[str], Any], name: str) -> Any:
+        """Return the result of CuPy's `find` for a kernel or a variable of the module."""
         try:
             return find(name)
         except CUDADriverError as error:
             from rtcompile.frontends import driver_errors
 
-            raise driver_errors.of_variable(self, error, name) from None
+            raise driver_errors.of_name(self, error, kind, name) from None
 
     @property
     def program(self) -> str:
@@ -265,13 +246,10 @@ class LazyCode:
         return self.objects[device]
 
     def _keep(self, code: ObjectCode) -> None:
-        """Keep the code for the current device; code from two environments or folders is not shared."""
-        if self._made_in not in (None, self._environment):
-            self._is_shared = False
-        if self._folder and self._folder != _working_directory():
-            self._is_shared = False
-        self._made_in = self._environment
-        self._toolchain = "" if self._made_in is None else self._made_in.signature()
+        """Keep the code for the current device, and where it was made."""
+        here = self._environment
+        signature = "" if here is None else here.signature()
+        self._made.add((here, signature, self._working_directory()))
         self.objects[self._device()] = code
 
     def report(self, kernel: str | None, block: int | None, dynamic_shared: int) -> Report:
@@ -313,33 +291,19 @@ class LazyCode:
         return None if self.arguments["arch"] is not None else ordinal()
 
 
-def code_of(*given: Any) -> LazyCode:
-    """Return the code of these arguments, in the order of `ARGUMENTS`, shared while it is valid."""
-    code, path, options, backend, complex_, groups, names, jitify, arch, link, headers, *rest = (
-        given
-    )
-    shown = (
-        code,
-        path,
-        tuple(options) if type(options) is list else options,
-        backend,
-        complex_,
-        groups,
-        tuple(names) if type(names) is list else names,
-        jitify,
-        arch,
-        tuple(link) if type(link) is list else link,
-        tuple(headers.items()) if type(headers) is dict else headers,
-        *rest,
-        *[type(each) is bool for each in rest],  # True equals 1, and is no time limit
-    )
+def code_of(given: dict[str, Any]) -> LazyCode:
+    """Return the code of a constructor's arguments, shared while it is valid."""
+    values = [tuple(v) if type(v) is list else v for v in {**ARGUMENTS, **given}.values()]
+    if type(given["headers"]) is dict:
+        values[_HEADERS] = tuple(given["headers"].items())
     try:
-        cell = _cells(*shown)
+        # True equals 1, and is no time limit.
+        cell = _cells(*values, *[type(value) is bool for value in values[_HEADERS:]])
     except Exception:  # noqa: BLE001  # a value without a hash, or one whose comparison raises
-        return LazyCode(**dict(zip(ARGUMENTS, given, strict=True)))
+        return LazyCode(**given)
     lazy: LazyCode | None = cell[0]
     if lazy is None or not lazy.is_valid():
-        lazy = LazyCode(**dict(zip(ARGUMENTS, given, strict=True)))
+        lazy = LazyCode(**given)
         # Linked inputs may be files, a file may be replaced, and `recompile` demands a build.
         if not (lazy.path or lazy.arguments["link"] or lazy.arguments["recompile"]):
             cell[0] = lazy
@@ -425,14 +389,6 @@ def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], CompileRequest | No
         request = request.replace(source=source, options=options)
         request._memo["files"] = options_files
     return arguments, request
-
-
-def _working_directory() -> str:
-    """Return the working directory; "" if it was removed."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return ""
 
 
 # Two modules of the same code share one loaded module per device, and so their __constant__ and

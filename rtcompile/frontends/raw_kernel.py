@@ -11,6 +11,7 @@ import os
 import time
 from _thread import allocate_lock, get_ident, start_new_thread
 from _weakref import ref
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal
 
@@ -30,7 +31,6 @@ from rtcompile.frontends.lazy_code import (
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import query_of
-from rtcompile.request.request import DEFAULT_NAME
 from rtcompile.request.values import text
 
 if TYPE_CHECKING:
@@ -45,6 +45,16 @@ class Built:
     """The properties that a kernel and a module share: the code, and how it was built."""
 
     _build: LazyCode
+
+    def _hold(self, build: LazyCode) -> None:
+        """Take the code, and begin to compile it unless a build has begun."""
+        self._build = build
+        if not build.used:
+            queue_ahead(ref(self), build)
+
+    @abstractmethod
+    def _bind(self, build: LazyCode, name: str) -> None:
+        """Construct CuPy's object for this code, and for this kernel of it."""
 
     @property
     @public
@@ -117,6 +127,13 @@ class Built:
             The module is a file, which is compiled already.
         """
         return self._build.profile()
+
+
+def _restored(cls: type[Built], arguments: dict[str, Any], name: str = "") -> Built:
+    """Return what was pickled."""
+    restored = cls.__new__(cls)
+    restored._bind(LazyCode(**arguments), name)
+    return restored
 
 
 @functools.cache
@@ -195,28 +212,11 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         memory_limit: int | str | None = None,
         recompile: bool = False,
     ) -> None:
-        build = code_of(
-            text("code", code) if code is None else code,
-            None,
-            options,
-            backend,
-            translate_cucomplex,
-            enable_cooperative_groups,
-            None,
-            jitify,
-            arch,
-            link,
-            headers,
-            fallback,
-            pch,
-            timeout,
-            memory_limit,
-            recompile,
-            DEFAULT_NAME,
-        )
-        self._bind(build, name if type(name) is str else text("name", name))
-        if not build.used:
-            queue_ahead(ref(self), build)  # start compiling before the first use
+        given = locals()
+        del given["self"], given["name"]
+        if code is None:
+            text("code", code)
+        self._bind(code_of(given), name if type(name) is str else text("name", name))
 
     def _bind(self, build: LazyCode, name: str) -> None:
         code, options, backend, more = build.for_cupy
@@ -226,11 +226,8 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
             self._cooperative = "enable_cooperative_groups" in more
         else:
             super().__init__(code, name, options, backend)
-        self._build = build
-        functions = build.functions.get(name)
-        if functions is None:
-            functions = build.functions[name] = {}
-        self._functions: dict[int, Any] = functions
+        self._functions: dict[int, Any] = build.functions.setdefault(name, {})
+        self._hold(build)
 
     @property
     def kernel(self) -> Any:
@@ -399,14 +396,7 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         return f"<RawKernel {self.name}: {self._state()}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore_kernel, (type(self), self._build.arguments, self.name)
-
-
-def _restore_kernel(cls: type[RawKernel], arguments: dict[str, Any], name: str) -> RawKernel:
-    kernel = cls.__new__(cls)
-    kernel._bind(LazyCode(**arguments), name)
-    queue_ahead(ref(kernel), kernel._build)  # as the constructor does
-    return kernel
+        return _restored, (type(self), self._build.arguments, self.name)
 
 
 # --- what a program has constructed ----------------------------------------------------------------

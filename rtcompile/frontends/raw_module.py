@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from _weakref import ref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 import cupy
 
 from rtcompile.errors import InvalidRequest, public, shown
-from rtcompile.frontends.lazy_code import LazyCode, code_of
-from rtcompile.frontends.raw_kernel import Built, RawKernel, queue_ahead
+from rtcompile.frontends.lazy_code import OF_CUPY, LazyCode, code_of
+from rtcompile.frontends.raw_kernel import Built, RawKernel, _restored
 from rtcompile.request.request import DEFAULT_NAME
 
 if TYPE_CHECKING:
@@ -83,28 +82,9 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
         recompile: bool = False,
         name: str = DEFAULT_NAME,
     ) -> None:
-        self._build = code_of(
-            code,
-            path,
-            options,
-            backend,
-            translate_cucomplex,
-            enable_cooperative_groups,
-            name_expressions,
-            jitify,
-            arch,
-            link,
-            headers,
-            fallback,
-            pch,
-            timeout,
-            memory_limit,
-            recompile,
-            name,
-        )
-        self._hand_to_cupy()
-        if not self._build.used:
-            queue_ahead(ref(self), self._build)  # start compiling before the first use
+        given = locals()
+        del given["self"]
+        self._bind(code_of(given))
 
     @classmethod
     @public
@@ -132,22 +112,12 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
             code, name = source_of(path)
             return cls(code=code, name=name, **arguments)
         module = cls.__new__(cls)
-        module._build = ReloadedCode(path, arguments)
-        module._hand_to_cupy()
+        module._bind(ReloadedCode(path, arguments))
         return module
 
-    def _hand_to_cupy(self) -> None:
-        arguments = self._build.arguments
-        # CuPy's jitify argument is left out: giving it, even False, warns of its removal.
-        super().__init__(
-            code=arguments["code"],
-            path=arguments["path"],
-            options=arguments["options"],
-            backend=arguments["backend"],
-            translate_cucomplex=arguments["translate_cucomplex"],
-            enable_cooperative_groups=arguments["enable_cooperative_groups"],
-            name_expressions=arguments["name_expressions"],
-        )
+    def _bind(self, build: LazyCode, name: str = "") -> None:  # noqa: ARG002  # `RawKernel` has one
+        super().__init__(**{argument: build.arguments[argument] for argument in OF_CUPY})
+        self._hold(build)
 
     @property
     @public
@@ -191,7 +161,7 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
         """
         if self.name_expressions:
             name = self.module.mapping.get(name, name)
-        return self._build.variable(super().get_global, name)
+        return self._build.named("variable", super().get_global, name)
 
     @public
     def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
@@ -213,12 +183,4 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
         return f"<RawModule {self._state()}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore_module, (type(self), self._build.arguments)
-
-
-def _restore_module(cls: type[RawModule], arguments: dict[str, Any]) -> RawModule:
-    module = cls.__new__(cls)
-    module._build = LazyCode(**arguments)
-    module._hand_to_cupy()
-    queue_ahead(ref(module), module._build)  # as the constructor does
-    return module
+        return _restored, (type(self), self._build.arguments)

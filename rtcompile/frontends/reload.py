@@ -35,18 +35,6 @@ def source_of(path: object) -> tuple[str, str]:
 class ReloadedCode(LazyCode):
     """The code of a file, from its last successful build."""
 
-    __slots__ = (
-        "__weakref__",
-        "_files",
-        "_given",
-        "_gone_since",
-        "_name",
-        "_names",
-        "_polled",
-        "_reported",
-        "lock",
-    )
-
     def __init__(self, path: object, given: Mapping[str, Any]) -> None:
         source, self._name = source_of(path)
         self._files = Files(self._name)
@@ -54,6 +42,7 @@ class ReloadedCode(LazyCode):
         self._given = {**ARGUMENTS, **given}
         super().__init__(**{**self._given, "code": source, "name": self._name})
         self.functions = _Kernels(self)
+        self.used = True  # it is not compiled before its first use
         # A kernel's symbol to the expression that named it: an edit may change the symbol.
         self._names: dict[str, str] = {}
         self._polled = time.monotonic()
@@ -121,7 +110,7 @@ class ReloadedCode(LazyCode):
         self._gone_since = None
         try:
             fresh = self._fresh(source)
-            made = self._made(fresh)
+            made = self._built(fresh)
         except RtcompileError as error:
             self._files.note(self._read_by(self, error))
             self._report_once(str(error))
@@ -135,7 +124,7 @@ class ReloadedCode(LazyCode):
             functions.clear()
             functions.update(made.get(name, {}))
 
-    def _made(self, fresh: LazyCode) -> dict[str, dict[int, Any]]:
+    def _built(self, fresh: LazyCode) -> dict[str, dict[int, Any]]:
         """Build the kernels in use for the current device; return their functions, by name and device."""
         if not self.modules:
             if self.objects:
@@ -215,9 +204,6 @@ class _Kernels(dict[str, Any]):
     def __init__(self, code: ReloadedCode) -> None:
         super().__init__()
         self._code = code
-
-    def get(self, name: str, default: Any = None) -> Any:  # noqa: ARG002  # a dict's signature
-        return self.setdefault(name)
 
     def setdefault(self, name: str, default: Any = None) -> Any:  # noqa: ARG002  # a dict's signature
         if name not in self:

@@ -69,41 +69,34 @@ _BOUNDS = re.compile(
 )
 
 
-def kernel_absent(
-    name: str,
-    code: bytes,
-    *,
-    program: str = "the module",
-    source: str = "",
-    lowered_names: Mapping[str, str] | None = None,
+def absent(
+    kind: str, name: str, code: bytes, *, program: str, source: str, lowered: Mapping[str, str]
 ) -> str:
-    """Return why a module has no kernel of a name: the mistake, the fix, and the kernels it has."""
-    lowered = lowered_names or {}
-    symbols = kernel_symbols(code)
-    first, fix = _why(name, symbols, lowered, _in_source(source), program)
-    return "\n".join([first, f"  hint: {fix}", f"  {_listing('kernels', symbols, lowered)}"])
+    """Return why a module has no "kernel" or "variable" of a name: the mistake, the fix, and what it has."""
+    if kind == "kernel":
+        symbols = kernel_symbols(code)
+        first, fix = _why(name, symbols, lowered, _in_source(source), program)
+    else:
+        symbols = _variables(code)
+        first, fix = _why_no_variable(name, symbols, lowered, program)
+    return "\n".join([first, f"  hint: {fix}", f"  {_listing(f'{kind}s', symbols, lowered)}"])
 
 
-def variable_absent(
-    name: str, code: bytes, *, program: str = "the module", lowered_names: Mapping[str, str] | None
-) -> str:
-    """Return why a module has no ``__device__`` or ``__constant__`` variable of a name."""
-    lowered = lowered_names or {}
-    symbols = _variables(code)
+def _why_no_variable(
+    name: str, symbols: Sequence[str], lowered: Mapping[str, str], program: str
+) -> tuple[str, str]:
+    none = f"{program} has no variable {name!r}"
     mangled = [symbol for symbol in symbols if simple_name(symbol) == name and symbol != name]
     if mangled:
         declared = demangled(mangled[0])
-        first = (
-            f"{program} has no variable {name!r}: its {declared} is C++, whose names are mangled"
+        return (
+            f"{none}: its {declared} is C++, whose names are mangled",
+            f"Declare it extern \"C\", or compile with name_expressions=['&{declared}'].",
         )
-        fix = f"Declare it extern \"C\", or compile with name_expressions=['&{declared}']."
-    else:
-        first = f"{program} has no variable {name!r}"
-        fix = _nearest(name, symbols, lowered) or (
-            "A variable that no kernel uses, or that is static, may be gone: name it in "
-            "name_expressions to keep it."
-        )
-    return "\n".join([first, f"  hint: {fix}", f"  {_listing('variables', symbols, lowered)}"])
+    return none, _nearest(name, symbols, lowered) or (
+        "A variable that no kernel uses, or that is static, may be gone: name it in "
+        "name_expressions to keep it."
+    )
 
 
 def no_kernels(code: bytes, source: str) -> str:
