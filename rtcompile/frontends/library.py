@@ -12,8 +12,6 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-import threading
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,8 +22,6 @@ from rtcompile.request.request import header_texts
 from rtcompile.request.values import strings, text
 
 if TYPE_CHECKING:
-    from importlib.abc import Traversable
-
     from rtcompile import Advice, BuildInfo, Report
     from rtcompile.inspect.signature import Parameter
     from rtcompile.request.object_code import ObjectCode
@@ -147,6 +143,14 @@ class _Built(ABC):
     def compile(self, arch: str | Arch | None = None) -> ObjectCode:
         """Return the code for an architecture, or for the current device."""
 
+    @public
+    def report(
+        self, arch: str | Arch | None = None, block: int | None = None, *, dynamic_shared: int = 0
+    ) -> Report:
+        """Return the resources of the kernel, or of each kernel, for an architecture or the device."""
+        name = self.name if isinstance(self, Kernel) else None
+        return self.compile(arch).report(name, block, dynamic_shared=dynamic_shared)
+
 
 class KernelModule(_Built):
     """One source file of a `KernelLibrary`; ``module[name]`` is a `Kernel`, iteration gives names."""
@@ -172,10 +176,8 @@ class KernelModule(_Built):
             text("kernels", name): text(f"kernels[{shown(name)}]", signature)
             for name, signature in kernels.items()
         }
-        self._kernels = {name: Kernel(self, name, t) for name, t in self._signatures.items()}
-        self.lock = threading.RLock()
-        _modules.add(self)
         self._raw: Any = None
+        self._kernels = {name: Kernel(self, name, t) for name, t in self._signatures.items()}
 
     @public
     def __getitem__(self, name: str) -> Kernel:
@@ -230,13 +232,6 @@ class KernelModule(_Built):
         return pipeline.build(request, Settings.from_environ())
 
     @public
-    def report(
-        self, arch: str | Arch | None = None, block: int | None = None, *, dynamic_shared: int = 0
-    ) -> Report:
-        """Return the resources of each kernel for an architecture, or for the current device."""
-        return self.compile(arch).report(None, block, dynamic_shared=dynamic_shared)
-
-    @public
     def advise(
         self,
         kernel: str,
@@ -252,19 +247,18 @@ class KernelModule(_Built):
     def raw(self) -> Any:
         """The `RawModule` of these kernels."""
         if self._raw is None:
-            with self.lock:
-                if self._raw is None:
-                    from rtcompile.frontends.raw_module import RawModule
+            from rtcompile.frontends.raw_module import RawModule
 
-                    self.use_bundle()
-                    request = self.request
-                    self._raw = RawModule(
-                        code=request.source,
-                        options=request.options,
-                        name_expressions=request.name_expressions,
-                        name=request.name,
-                        headers=dict(request.headers) or None,
-                    )
+            self.use_bundle()
+            request = self.request
+            # Threads that make one each share the module that is loaded.
+            self._raw = RawModule(
+                code=request.source,
+                options=request.options,
+                name_expressions=request.name_expressions,
+                name=request.name,
+                headers=dict(request.headers) or None,
+            )
         return self._raw
 
     @public
@@ -278,17 +272,6 @@ class KernelModule(_Built):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return KernelModule, (self.library, self.source, self._signatures, self.options)
-
-
-_modules: weakref.WeakSet[KernelModule] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for module in _modules:  # another thread of the parent may have held its lock
-        module.lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 class Kernel(_Built):
@@ -370,13 +353,6 @@ class Kernel(_Built):
         return self.module.compile(arch)
 
     @public
-    def report(
-        self, arch: str | Arch | None = None, block: int | None = None, *, dynamic_shared: int = 0
-    ) -> Report:
-        """Return the kernel's resources for an architecture, or for the current device."""
-        return self.compile(arch).report(self.name, block, dynamic_shared=dynamic_shared)
-
-    @public
     def advise(
         self, shared_mem: int | Callable[[int], int] = 0, *, arch: str | Arch | None = None
     ) -> Advice:
@@ -384,19 +360,15 @@ class Kernel(_Built):
         return self.compile(arch).advise(self.name, shared_mem)
 
     @property
+    @public
     def raw(self) -> Any:
         """The `RawKernel`, with CuPy's attributes; it is loaded on each device that calls it."""
-        return self._find() if self._raw is None else self._raw
-
-    @public
-    def _find(self) -> Any:
-        module = self.module.raw
-        # The lock keeps two threads from loading the module twice, with separate variables.
-        with self.module.lock:
+        if self._raw is None:
+            module = self.module.raw
             kernel = module.get_function(self.name)
             self.check(module.object_code)
-        self._raw = kernel
-        return kernel
+            self._raw = kernel
+        return self._raw
 
     @public
     def check(self, obj: ObjectCode) -> None:
@@ -475,21 +447,16 @@ def _on_disk(package: str, name: str) -> str:
 
 @functools.cache
 def _unpacked(package: str, name: str) -> str:
-    """Copy a resource of a zipped package to a temporary folder of this process."""
+    """Unpack a resource of a zipped package into a temporary folder of this process."""
     from importlib import resources
 
     from rtcompile.settings import temporary_folder
 
-    target = os.path.join(temporary_folder("unpacked"), os.path.basename(name))
-    _copy(resources.files(package).joinpath(name), target)
-    return target
-
-
-def _copy(resource: Traversable, target: str) -> None:
-    if resource.is_dir():
-        os.makedirs(target, exist_ok=True)
-        for child in resource.iterdir():
-            _copy(child, os.path.join(target, child.name))
-    elif resource.is_file():
-        with open(target, "wb") as file:
-            file.write(resource.read_bytes())
+    folder = temporary_folder("unpacked")
+    found: Any = resources.files(package).joinpath(name)
+    inside = getattr(found, "at", None)  # of a `zipfile.Path`
+    if inside is None:
+        raise InvalidRequest(f"package {package} lies neither in a folder nor in a zip file")
+    archive = found.root
+    archive.extractall(folder, [each for each in archive.namelist() if each.startswith(inside)])
+    return os.path.join(folder, inside)

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -287,27 +288,34 @@ def test_libraries_modules_and_kernels_pickle(package: Package):
     assert pickle.loads(pickle.dumps(loaded.library)).package == package.name
 
 
+@pytest.mark.needs_compiler
+@pytest.mark.usefixtures("absent_device")
 def test_threads_share_one_module(package: Package, monkeypatch):
     pytest.importorskip("cupy")
-    import rtcompile.frontends.raw_module
+    from rtcompile.frontends import lazy_code, raw_kernel
 
-    made, all_started = [], threading.Event()
+    loaded: dict[bytes, SimpleNamespace] = {}
 
-    class Slow:
-        def __init__(self, **arguments):
-            all_started.wait(60)
-            made.append(arguments["name"])
+    def load(code, names):  # like CuPy's memo, which has no lock
+        if code not in loaded:
+            time.sleep(0.05)
+            module = SimpleNamespace(mapping=dict(names), functions={})
+            module.get_function = lambda name: module.functions.setdefault(name, object())
+            assert loaded.setdefault(code, module) is module
+        return loaded[code]
 
-    monkeypatch.setattr(rtcompile.frontends.raw_module, "RawModule", Slow)
-    module = package.load().module
+    for module in (raw_kernel, lazy_code):
+        monkeypatch.setattr(module, "current_device", lambda: 0)
+    monkeypatch.setattr(lazy_code, "_load", load)
+    kernel = package.load().module["fill"]
     found = []
-    threads = [threading.Thread(target=lambda: found.append(module.raw)) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: found.append(kernel.raw.kernel)) for _ in range(8)]
     for thread in threads:
         thread.start()
-    all_started.set()
     for thread in threads:
         thread.join()
-    assert made == ["scale.cu"]
+    assert len(loaded) == 1
+    assert len(found) == 8
     assert len({id(one) for one in found}) == 1
 
 
