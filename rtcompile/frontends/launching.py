@@ -35,9 +35,6 @@ _CAPTURE_UNSUPPORTED = 900
 _POINTER_BYTES = 8
 
 
-_NEVER: dict[int, _Loaded] = {}  # for a kernel that was never launched
-
-
 @dataclass(slots=True)
 class _Loaded:
     """A kernel on one device: its function, and what the driver reports about it."""
@@ -45,44 +42,31 @@ class _Loaded:
     function: Any  # CuPy's, which keeps the module loaded
     # The bytes of each parameter; None if the driver does not report them.
     sizes: tuple[int, ...] | None
+    handle: Any  # the driver's function
     cache: LaunchCache
     clusters: dict[tuple[Any, ...], int] = field(default_factory=dict)  # largest, by configuration
 
-    @property
-    def handle(self) -> int:
-        return int(self.function.ptr)
+
+_NEVER: dict[int, _Loaded] = {}  # for a kernel that was never launched
 
 
-def launch(
-    kernel: RawKernel,
-    grid: Any,
-    block: Any,
-    args: Any,
-    *,
-    cluster: Any,
-    cooperative: bool,
-    programmatic: bool,
-    shared_mem: int,
-    stream: Any,
-    priority: int | None,
-) -> None:
-    """Launch a kernel; see `RawKernel.launch`."""
+def launch(kernel: RawKernel, args: Any, stream: Any, how: tuple[Any, ...]) -> None:
+    """Launch a kernel; see `RawKernel.launch`, whose other arguments are `how`, in their order."""
     device = ordinal(loading=True)
     before = kernel.__dict__.get("_launched", _NEVER).get(device)
-    how = (grid, block, cluster, cooperative, programmatic, shared_mem, priority)
     if before is not None and before.function is kernel._functions.get(device):
         queue = _stream(stream, None)  # a repeated launch has no arguments of PyTorch
         if device in _bound.devices and before.cache.launch((queue, how), args):
             return
+    grid, block, cluster, cooperative, programmatic, shared_mem, priority = how
     driver = bindings()
     blocks = _three("grid", grid)
     threads = _three("block", block)
     size = None if cluster is None else _three("cluster", cluster)
     shared_mem = whole("shared_mem", shared_mem, 0, _GRID_MAX)
-    cooperative, programmatic = (
-        truth("cooperative", cooperative),
-        truth("programmatic", programmatic),
-    )
+    cooperative = truth("cooperative", cooperative)
+    programmatic = truth("programmatic", programmatic)
+    args = items("args", args, "a kernel's arguments")
     values, of_torch = _values(args, device)
     queue = _stream(stream, of_torch)
     loaded = _loaded(kernel, driver, device, queue)
@@ -99,15 +83,15 @@ def launch(
     if size is not None:
         call.check_cluster(blocks, size, config, device)
     chosen = call.priority(priority)
-    if size is not None or cooperative or programmatic or chosen is not None:
-        attributes = _attributes(driver, size, cooperative, programmatic, chosen)
+    attributes = _attributes(driver, size, cooperative, programmatic, chosen)
+    if attributes:
         config.attrs = attributes
         config.numAttrs = len(attributes)
 
     values_at, addresses, pointers = parameter_buffer(map(len, packed))
     for address, data in zip(addresses, packed, strict=False):  # the last address is the end
         ctypes.memmove(address, data, len(data))
-    (status,) = driver.cuLaunchKernelEx(config, driver.CUfunction(loaded.handle), pointers, 0)
+    (status,) = driver.cuLaunchKernelEx(config, loaded.handle, pointers, 0)
     del values_at  # the driver has read it now
     if int(status):
         raise call.error(status)
@@ -162,17 +146,18 @@ def _loaded(kernel: RawKernel, driver: Any, device: int, queue: int) -> _Loaded:
     known: dict[int, _Loaded] = kernel.__dict__.setdefault("_launched", {})
     loaded = known.get(device)
     if loaded is None or loaded.function is not function:
-        sizes = _parameter_sizes(driver, function)
-        cache = LaunchCache(driver, int(function.ptr), sizes)
-        loaded = known[device] = _Loaded(function, sizes, cache)
+        handle = driver.CUfunction(int(function.ptr))
+        sizes = _parameter_sizes(driver, handle)
+        cache = LaunchCache(driver, handle, sizes)
+        loaded = known[device] = _Loaded(function, sizes, handle, cache)
     return loaded
 
 
-def _parameter_sizes(driver: Any, function: Any) -> tuple[int, ...] | None:
+def _parameter_sizes(driver: Any, handle: Any) -> tuple[int, ...] | None:
     sizes: list[int] = []
     while True:
         try:
-            status, *values = driver.cuFuncGetParamInfo(driver.CUfunction(function.ptr), len(sizes))
+            status, *values = driver.cuFuncGetParamInfo(handle, len(sizes))
         except (AttributeError, RuntimeError):  # a driver or a cuda-python before 12.4
             return None
         if int(status) == int(driver.CUresult.CUDA_ERROR_INVALID_VALUE):
@@ -221,17 +206,21 @@ def _three(name: str, given: Any) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _values(args: Any, device: int) -> tuple[list[Any], int | None]:
+class _Address(int):
+    """An address in device memory."""
+
+    owner: Any  # what keeps the memory alive
+
+
+def _values(args: tuple[Any, ...], device: int) -> tuple[list[Any], int | None]:
     """Return each argument as a NumPy value, a Python number or an address; and torch's device."""
     values: list[Any] = []
     of_torch = None
-    for position, value in enumerate(items("args", args, "a kernel's arguments")):
+    for position, value in enumerate(args):
         if isinstance(value, cupy.ndarray):
-            values.append(_Address(value.data.ptr, value))
-        elif value is None:
-            values.append(_Address(0, None))
-        elif isinstance(value, cupy.cuda.MemoryPointer):
-            values.append(_Address(value.ptr, value))
+            values.append(_Address(value.data.ptr))
+        elif value is None or isinstance(value, cupy.cuda.MemoryPointer):
+            values.append(_Address(0 if value is None else value.ptr))
         elif isinstance(value, (bool, int, float, complex, np.generic, np.ndarray)):
             values.append(value)
         else:
@@ -248,16 +237,9 @@ def _values(args: Any, device: int) -> tuple[list[Any], int | None]:
                         f"argument {position} is on device {of_torch}, and the current one is "
                         f"{device}; launch in `with cupy.cuda.Device({of_torch}):`"
                     )
-            values.append(_Address(found.pointer, found.owner))
+            values.append(_Address(found.pointer))
+            values[-1].owner = found.owner
     return values, of_torch
-
-
-@dataclass(slots=True)
-class _Address:
-    """An address in device memory, and the object that owns the memory."""
-
-    pointer: int
-    owner: Any
 
 
 def _packed(kernel: str, values: list[Any], sizes: tuple[int, ...] | None) -> list[bytes]:
@@ -265,56 +247,41 @@ def _packed(kernel: str, values: list[Any], sizes: tuple[int, ...] | None) -> li
         raise InvalidRequest(f"{kernel} takes {len(sizes)} arguments, not {len(values)}")
     packed = []
     for position, value in enumerate(values):
-        size = None if sizes is None else sizes[position]
-        try:
-            packed.append(_bytes_of(value, size))
-        except _MisfitError as misfit:
-            raise InvalidRequest(f"{kernel}: argument {position} {misfit}") from None
+        data, problem = _bytes_of(value, None if sizes is None else sizes[position])
+        if problem:
+            raise InvalidRequest(f"{kernel}: argument {position} {problem}")
+        packed.append(data)
     return packed
 
 
-class _MisfitError(Exception):
-    """What is wrong with an argument, as the end of a sentence."""
-
-
-def _bytes_of(value: Any, size: int | None) -> bytes:
-    """Return an argument's bytes."""
+def _bytes_of(value: Any, size: int | None) -> tuple[bytes, str]:  # a line for each kind
+    """Return an argument's bytes for a parameter of `size` bytes, and what is wrong with it, if anything."""
+    hint = "pass cupy.asarray of it" if size == _POINTER_BYTES else "convert it"
     if isinstance(value, _Address):
-        data, what = value.pointer.to_bytes(8, "little"), "is an address of 8 bytes"
-    elif isinstance(value, np.generic) and not value.dtype.hasobject:
+        data, what = value.to_bytes(8, "little"), "is an address of 8 bytes"
+        hint = "a struct that contains it, such as CuPy's CArray, is passed by kernel(…) only"
+    elif isinstance(value, (np.generic, np.ndarray)):  # a NumPy struct is passed by its bytes
+        if value.size == 0 or value.dtype.hasobject:
+            return b"", f"is a NumPy array of {value.size} {value.dtype}, not one value"
         data = value.tobytes()
         what = f"is a NumPy {type(value).__name__} of {len(data)} bytes"
     elif isinstance(value, int):
-        return _integer(value, size)
+        width = 8 if size is None else size
+        if width not in (1, 2, 4, 8):
+            return b"", f"is a Python int, and the parameter has {width} bytes: it is a struct"
+        try:
+            return int(value).to_bytes(width, "little", signed=value < 0), ""
+        except OverflowError:
+            return b"", f"is {value}, which {width} bytes cannot hold"
     elif isinstance(value, float):
         data, what = struct.pack("=d", value), "is a Python float, a double"
-    elif isinstance(value, complex):
+        hint = "pass numpy.float32 of it" if size == 4 else hint
+    else:
         data = struct.pack("=dd", value.real, value.imag)
         what = "is a Python complex, two doubles"
-    else:  # a NumPy struct is passed by its bytes
-        if value.size == 0 or value.dtype.hasobject:
-            raise _MisfitError(f"is a NumPy array of {value.size} {value.dtype}, not one value")
-        data = value.tobytes()
-        what = f"is a NumPy {type(value).__name__} of {len(data)} bytes"
     if size is not None and len(data) != size:
-        hint = "pass cupy.asarray of it" if size == _POINTER_BYTES else "convert it"
-        if isinstance(value, float) and size == 4:
-            hint = "pass numpy.float32 of it"
-        if isinstance(value, _Address):
-            hint = "a struct that contains it, such as CuPy's CArray, is passed by kernel(…) only"
-        raise _MisfitError(f"{what}, and the parameter has {size}; {hint}")
-    return data
-
-
-def _integer(value: int, size: int | None) -> bytes:
-    """Return a Python integer (or bool) in as many bytes as the parameter has, else in eight."""
-    width = 8 if size is None else size
-    if width not in (1, 2, 4, 8):
-        raise _MisfitError(f"is a Python int, and the parameter has {width} bytes: it is a struct")
-    try:
-        return int(value).to_bytes(width, "little", signed=value < 0)
-    except OverflowError:
-        raise _MisfitError(f"is {value}, which {width} bytes cannot hold") from None
+        return b"", f"{what}, and the parameter has {size}; {hint}"
+    return data, ""
 
 
 # --- The launch's attributes and limits --------------------------------------------------------------
@@ -373,7 +340,7 @@ class _Call:
     def allow_shared_memory(self) -> None:
         """Raise the kernel's limit of dynamic shared memory if the launch needs more."""
         driver = self.driver
-        function = driver.CUfunction(self.loaded.handle)
+        function = self.loaded.handle
         name = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         status, now = driver.cuFuncGetAttribute(name, function)
         if int(status) or now >= self.shared_mem:
@@ -399,7 +366,7 @@ class _Call:
                 f"a cluster {cluster} has {blocks} blocks; no device has more than {_CLUSTER_MAX}"
             )
         driver = self.driver
-        function = driver.CUfunction(self.loaded.handle)
+        function = self.loaded.handle
         if blocks > _PORTABLE_CLUSTER:
             name = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
             driver.cuFuncSetAttribute(function, name, 1)  # a device that lacks it fails below

@@ -322,18 +322,9 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         DriverError
             The driver rejects the launch; a stream is captured and the kernel is not loaded yet.
         """
-        _launching().launch(
-            self,
-            grid,
-            block,
-            args,
-            cluster=cluster,
-            cooperative=cooperative or self._cooperative,
-            programmatic=programmatic,
-            shared_mem=shared_mem,
-            stream=stream,
-            priority=priority,
-        )
+        cooperative = cooperative or self._cooperative
+        how = grid, block, cluster, cooperative, programmatic, shared_mem, priority
+        _launching().launch(self, args, stream, how)
 
     @public
     def compile(self, log_stream: IO[str] | None = None) -> None:

@@ -29,9 +29,9 @@ class LaunchCache:
 
     __slots__ = ("_arguments", "_configurations", "_driver", "_function", "_sizes")
 
-    def __init__(self, driver: Any, function: int, sizes: tuple[int, ...] | None) -> None:
+    def __init__(self, driver: Any, function: Any, sizes: tuple[int, ...] | None) -> None:
         self._driver = driver
-        self._function = driver.CUfunction(function)
+        self._function = function
         self._sizes = sizes
         self._configurations: dict[Hashable, Any] = {}
         self._arguments: dict[tuple[type, ...], _Arguments | None] = {}
