@@ -56,7 +56,6 @@ def requests() -> dict[str, rtcompile.CompileRequest]:
     return {
         **of,
         "example cute_tiled_copy, 1 instance": example,
-        "CUB reduction, by NVCC": of["CUB reduction"].replace(backend="nvcc"),
     }
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rtcompile.build.plan import Plan
-from rtcompile.compilers import nvcc, nvrtc
-from rtcompile.files import headers
-from rtcompile.request import command_lines, sources
+from rtcompile.compilers import nvrtc
+from rtcompile.request import sources
 from rtcompile.request.units import CompileFailure, Limits, TranslationUnit
 from rtcompile.settings import Settings
 from rtcompile.toolkit.model import Library
@@ -20,7 +17,6 @@ from rtcompile.workers.nvrtc import ENDS
 
 _HEADER = "Processing Header File"
 _FRONT_END = "CUDA C++ Front-End"
-_FIRST_WITH_PCH = (12, 8)
 
 
 class Event(NamedTuple):
@@ -39,7 +35,6 @@ class Measured(NamedTuple):
     seconds since the front end began; None if they are unknown, for the reason in `note`.
     """
 
-    compiler: str
     begin: float
     end: float
     phases: dict[str, float]
@@ -47,29 +42,12 @@ class Measured(NamedTuple):
     frames: Frame | None
     note: str
     events: tuple[Event, ...]
-    has_pch: bool
 
 
-def by_nvrtc(plan: Plan, settings: Settings) -> Measured | CompileFailure:
+def measure(
+    unit: TranslationUnit, library: Library, settings: Settings
+) -> Measured | CompileFailure:
     """Measure a compile by NVRTC, without a precompiled header."""
-    library = plan.toolchain.require_nvrtc()
-    target = "cubin" if plan.compiler_target == "object" else plan.compiler_target
-    flags = command_lines.for_nvrtc(
-        plan.options,
-        plan.choice.arch,
-        target,
-        library.version_pair,
-        [directory.path for directory in plan.search],
-    )
-    unit = TranslationUnit(
-        plan.request.source,
-        plan.key_inputs.name,
-        flags,
-        plan.request.name_expressions,
-        target,
-        plan.choice.arch,
-        headers.paths(plan.request.headers),
-    )
     limits = Limits(settings.timeout, settings.memory_limit)
     begin = time.monotonic()
     reply, queued = nvrtc.observe("compile_unit", unit, library, limits)
@@ -77,153 +55,42 @@ def by_nvrtc(plan: Plan, settings: Settings) -> Measured | CompileFailure:
     if isinstance(reply, CompileFailure):
         return reply
     if reply["error"]:
-        return CompileFailure(reply["error"], reply["log"], flags, "nvrtc")
+        return CompileFailure(reply["error"], reply["log"], unit.flags, "nvrtc")
     whole, *parts = reply["spans"]
-    phases = _phases(parts, whole[2] - whole[1], queued, end - begin, "rest of NVRTC")
-    trace = sources.parse_trace(reply["trace"] or b"")
-    measured = measure(unit, trace, library, limits) if trace else ""
-    frames, note = (None, measured) if isinstance(measured, str) else (measured, "")
-    if reply["trace"] is None:
-        note = "this NVRTC names no headers"
+    inside = {name: (until - since) * 1e3 for name, since, until in parts}
+    inside["rest of NVRTC"] = max(0.0, (whole[2] - whole[1]) * 1e3 - sum(inside.values()))
+    waiting = queued * 1e3
+    worker = max(0.0, (end - begin) * 1e3 - waiting - sum(inside.values()))
+    front_end = inside.get("front end", 0.0) / 1e3
+    frames, note = None, "this NVRTC names no headers"
+    if reply["trace"] is not None:
+        read = [os.fsencode(path) for path in sources.parse_trace(reply["trace"])]
+        timed, _ = nvrtc.observe("time_headers", unit, library, limits, read=read)
+        if isinstance(timed, CompileFailure):
+            note = timed.log
+        elif timed["error"]:
+            log = timed["log"].strip()[:300]
+            note = f"the headers do not compile with marks at their ends: {log}"
+        else:
+            frames, note = frames_of_events(timed, front_end), ""
     traced, _ = nvrtc.observe("time_unit", unit, library, limits)
     events = [] if isinstance(traced, CompileFailure) else [Event(*e) for e in traced["events"]]
-    front_end = phases.get("front end", 0.0)
-    _scale(frames, front_end / 1e3)
+    of_front_end = next((event.duration for event in events if event.name == _FRONT_END), 0.0)
+    factor = front_end * 1e6 / of_front_end if of_front_end else 1.0
     return Measured(
-        f"nvrtc {library.version}",
         begin,
         end,
-        phases,
+        {"waiting for a worker": waiting, "worker process": worker, **inside},
         reply["spans"],
         frames,
         note,
-        # NVRTC 13.0 ends each header only where the next one ends that includes nothing.
-        tuple(event for event in _scaled(events, front_end) if event.name != _HEADER),
-        library.version_pair >= _FIRST_WITH_PCH,
+        tuple(
+            event._replace(begin=event.begin * factor, duration=event.duration * factor)
+            for event in events
+            # NVRTC 13.0 ends each header only where the next one ends that includes nothing.
+            if event.name != _HEADER
+        ),
     )
-
-
-def by_nvcc(plan: Plan, unit: TranslationUnit, settings: Settings) -> Measured | CompileFailure:
-    """Measure a compile by NVCC."""
-    program = plan.toolchain.require_nvcc()
-    limits = Limits(settings.timeout, settings.memory_limit)
-    begin = time.monotonic()
-    timed = nvcc.observe(unit, plan.toolchain, "--time", limits=limits)
-    end = time.monotonic()
-    if isinstance(timed, CompileFailure):
-        return timed
-    traced = nvcc.observe(unit, plan.toolchain, "--fdevice-time-trace", limits=limits)
-    note = ""
-    events: list[Event] = []
-    if isinstance(traced, CompileFailure):
-        note = f"nvcc {program.version} writes no time trace (13.0 does)"
-    else:
-        events = _events(traced.text)
-    parts = []
-    since = start = end - timed.seconds
-    for name, milliseconds in _tools(timed.text.decode("utf-8", "replace"), events):
-        parts.append((name, since, since + milliseconds / 1e3))
-        since += milliseconds / 1e3
-    phases = _phases(parts, timed.seconds, timed.queued, end - begin, "rest of nvcc")
-    scaled = _scaled(events, phases.get("front end", 0.0))
-    return Measured(
-        f"nvcc {program.version}",
-        begin,
-        end,
-        phases,
-        [("compile", start, end), *parts],
-        _nvcc_frames(scaled, phases.get("front end", 0.0)) if events else None,
-        note,
-        tuple(event for event in scaled if event.name != _HEADER),
-        has_pch=False,
-    )
-
-
-def _phases(
-    parts: Iterable[tuple[str, float, float]],
-    compile_seconds: float,
-    queued: float,
-    seconds: float,
-    rest: str,
-) -> dict[str, float]:
-    """Return milliseconds by phase, in order, with a phase for the remaining time."""
-    inside: dict[str, float] = {}
-    for name, since, until in parts:
-        inside[name] = inside.get(name, 0.0) + (until - since) * 1e3
-    inside[rest] = max(0.0, compile_seconds * 1e3 - sum(inside.values()))
-    waiting = queued * 1e3
-    worker = max(0.0, seconds * 1e3 - waiting - sum(inside.values()))
-    return {"waiting for a worker": waiting, "worker process": worker, **inside}
-
-
-def _scaled(events: Sequence[Event], front_end: float) -> list[Event]:
-    """Return the events scaled to a front end of `front_end` milliseconds."""
-    traced = next((event.duration for event in events if event.name == _FRONT_END), 0.0)
-    factor = front_end * 1e3 / traced if traced else 1.0
-    return [e._replace(begin=e.begin * factor, duration=e.duration * factor) for e in events]
-
-
-def _scale(root: Frame | None, seconds: float) -> None:
-    """Scale the frames to a front end that took `seconds`."""
-    if root is None or not root.seconds:
-        return
-    begin, factor = root.begin, seconds / root.seconds
-    for frame in root.walk():
-        frame.begin, frame.end = (frame.begin - begin) * factor, (frame.end - begin) * factor
-
-
-# --- Reading nvcc's tables and traces ---------------------------------------------------------------
-
-
-def _events(text: bytes) -> list[Event]:
-    try:
-        found = json.loads(text)["traceEvents"]
-        return [
-            Event(e["name"], e["ts"], e["dur"], str((e.get("args") or {}).get("detail", ""))[:1000])
-            for e in found
-            if "ts" in e and "dur" in e
-        ]
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return []  # of another format
-
-
-_TOOLS = {"cicc": "front end and optimizer", "ptxas": "ptxas"}
-
-
-def _tools(table: str, events: Sequence[Event]) -> Iterable[tuple[str, float]]:
-    """Yield NVCC's tools in order, with milliseconds; the device compiler counts as two of them."""
-    front_end = sum(event.duration for event in events if event.name == _FRONT_END)
-    optimizer = sum(event.duration for event in events if event.name == "LibNVVM")
-    for line in table.splitlines()[1:]:
-        fields = [field.strip() for field in line.split(" , ")]
-        try:
-            name, milliseconds = fields[1], float(fields[-2])
-        except (LookupError, ValueError):
-            continue
-        if name == "cicc" and front_end:
-            yield "front end", milliseconds * front_end / (front_end + optimizer)
-            yield "optimizer", milliseconds * optimizer / (front_end + optimizer)
-        elif "preprocess" in name:
-            yield "preprocessor", milliseconds
-        elif "(driver)" not in name:
-            yield _TOOLS.get(name, name), milliseconds
-
-
-def _nvcc_frames(events: Sequence[Event], front_end: float) -> Frame:
-    """Return the headers, nested as the times of their events are."""
-    start = next((event.begin for event in events if event.name == _FRONT_END), 0.0)
-    root = Frame("", 0.0, front_end / 1e3)
-    stack = [root]
-    found = [event for event in events if event.name == _HEADER]
-    for event in sorted(found, key=lambda event: (event.begin, -event.duration)):
-        begin = (event.begin - start) / 1e6
-        frame = Frame(event.detail, begin, begin + event.duration / 1e6)
-        while len(stack) > 1 and stack[-1].end <= frame.begin:
-            stack.pop()
-        frame.end = min(frame.end, stack[-1].end)  # neighbours may overlap slightly
-        stack[-1].included.append(frame)
-        stack.append(frame)
-    return root
 
 
 # NVRTC reads the names to be lowered after the source, which ends the source's headers.
@@ -256,21 +123,8 @@ class Frame:
             yield from frame.walk()
 
 
-def measure(
-    unit: TranslationUnit, trace: Sequence[str], library: Library, limits: Limits
-) -> Frame | str:
-    """Return the source's frame, with the headers in `trace` below it; or why they cannot be measured."""
-    read = [os.fsencode(path) for path in trace]
-    reply, _ = nvrtc.observe("time_headers", unit, library, limits, read=read)
-    if isinstance(reply, CompileFailure):
-        return reply.log
-    if reply["error"]:
-        return f"the headers do not compile with marks at their ends: {reply['log'].strip()[:300]}"
-    return frames_of_events(reply)
-
-
-def frames_of_events(reply: dict[str, Any]) -> Frame:
-    """Return the source's frame from the lines of an include trace, each with the time of its writing."""
+def frames_of_events(reply: dict[str, Any], front_end: float) -> Frame:
+    """Return the source's frame, of `front_end` seconds, from an include trace and the times of its lines."""
     root = Frame("", reply["begin"], reply["end"])
     stack = [root]
     rest = b""
@@ -291,4 +145,7 @@ def frames_of_events(reply: dict[str, Any]) -> Frame:
             if not is_mark and not path.startswith(_AFTER_THE_SOURCE.strip()):
                 stack[-1].included.append(Frame(path.decode("utf-8", "surrogateescape"), seconds))
                 stack.append(stack[-1].included[-1])
+    begin, factor = root.begin, front_end / (root.seconds or 1.0)
+    for frame in root.walk():
+        frame.begin, frame.end = (frame.begin - begin) * factor, (frame.end - begin) * factor
     return root

@@ -251,7 +251,7 @@ class Miss:
     def _nvrtc_with(self, expressions: tuple[str, ...]) -> Compiled | CompileFailure:
         plan = self.plan
         return nvrtc.compile(
-            _for_nvrtc(plan, expressions),
+            unit_for_nvrtc(plan, expressions),
             plan.toolchain.require_nvrtc(),
             limits=self.limits,
             pch=self.settings.pch,
@@ -436,11 +436,12 @@ class Miss:
 def precompile(plan: Plan, settings: Settings) -> None:
     """Begin to make the header that builds with this source's leading includes would use."""
     if plan.backend != "nvcc" and settings.pch and settings.cache_on_disk:
-        unit = _for_nvrtc(plan, ())
+        unit = unit_for_nvrtc(plan, ())
         nvrtc.precompile(unit, plan.toolchain.require_nvrtc(), settings.cache_dir, plan.search)
 
 
-def _for_nvrtc(plan: Plan, expressions: tuple[str, ...]) -> TranslationUnit:
+def unit_for_nvrtc(plan: Plan, expressions: tuple[str, ...]) -> TranslationUnit:
+    """Return the plan's unit as NVRTC takes it."""
     target = plan.compiler_target
     options = plan.options.adding("-rdc=true") if target == "object" else plan.options
     # NVRTC has no kind "object": it makes relocatable machine code as a cubin.

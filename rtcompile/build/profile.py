@@ -9,11 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rtcompile.build import plan as plans
-from rtcompile.build import planned
+from rtcompile.build import miss, planned
 from rtcompile.build.failures import as_error
-from rtcompile.build.measured import Event, Frame, Measured, by_nvcc, by_nvrtc
-from rtcompile.build.miss import Miss
+from rtcompile.build.measured import Event, Frame, Measured, measure
 from rtcompile.errors import InvalidRequest, JitDisabled, public
 from rtcompile.files.headers import SearchDir
 from rtcompile.request import cxx, sources
@@ -25,6 +23,7 @@ from rtcompile.store.store import Store
 from rtcompile.styling import table
 
 _SHOWN = 15  # rows of a table
+_FIRST_WITH_PCH = (12, 8)
 _FINISH = "Wrapping up translation unit"
 _BUILTIN = "__nv_nvrtc_builtin_header.h"
 
@@ -212,22 +211,25 @@ def profile(request: CompileRequest, settings: Settings) -> Profile:
             f"{request.name}: a profile compiles it anew; RTCOMPILE_JIT=0 forbids compiling it"
         )
     plan = planned.plan(request, settings)
-    aside = Store(settings.cache_dir, on_disk=False, size=settings.cache_size)
-    once = settings.override(pch=False)
-    miss = Miss(plan, once, aside, lambda: "a profile", confirmed=True)
-    if plan.backend == "nvcc":
-        miss.plan = plan._replace(options=plans.for_nvcc(plan.options))
-        found = by_nvcc(miss.plan, miss.nvcc_unit(), settings)
-    else:
-        found = by_nvrtc(plan, settings)
-    if isinstance(found, CompileFailure):
+    library = plan.toolchain.require_nvrtc()
+    found = None
+    if plan.backend != "nvcc":
+        found = measure(miss.unit_for_nvrtc(plan, request.name_expressions), library, settings)
+    if not isinstance(found, Measured):
         # What a build does about an error, another flag or NVCC, is known after a build.
-        miss.plan = plan
+        aside = Store(settings.cache_dir, on_disk=False, size=settings.cache_size)
+        build = miss.Miss(
+            plan, settings.override(pch=False), aside, lambda: "a profile", confirmed=True
+        )
         with aside.building(plan.key_inputs):
-            backend = miss.run().build.backend
-        plan = miss.plan
-        by = by_nvcc(plan, miss.nvcc_unit(), settings) if backend == "nvcc" else None
-        found = by or by_nvrtc(plan, settings)
+            backend = build.run().build.backend
+        plan = build.plan
+        if backend == "nvcc":
+            raise InvalidRequest(
+                f"{request.name} is built by NVCC, and a profile is of NVRTC; `nvcc --time` and "
+                "`nvcc --fdevice-time-trace` write NVCC's own"
+            )
+        found = measure(miss.unit_for_nvrtc(plan, request.name_expressions), library, settings)
     if isinstance(found, CompileFailure):
         raise as_error(found, plan)
     front_end = found.phases.get("front end", 0.0)
@@ -238,14 +240,16 @@ def profile(request: CompileRequest, settings: Settings) -> Profile:
     return Profile(
         program=os.path.basename(plan.key_inputs.name),
         arch=str(plan.choice.arch),
-        compiler=found.compiler,
+        compiler=f"nvrtc {library.version}",
         milliseconds=(found.end - found.begin) * 1e3,
         phases=tuple(found.phases.items()),
         headers=headers,
         source=source - finish,
         finish=finish,
         templates=_templates(found.events),
-        spared=_prefix_cost(plan.request.source, found.frames) if found.has_pch else 0.0,
+        spared=_prefix_cost(plan.request.source, found.frames)
+        if library.version_pair >= _FIRST_WITH_PCH
+        else 0.0,
         note=found.note,
         frames=found.frames,
         events=tuple(_chrome_events(found)),

@@ -283,7 +283,7 @@ VERBS = (
         "profile",
         "developing.profile_kernels",
         "where the time of a build goes: phases, headers, templates",
-        """Compiles the source anew, beside the cache and without a precompiled header, and
+        """Compiles the source anew with NVRTC, beside the cache and without a precompiled header, and
         shows what the front end, the optimiser and ptxas took, what each header and each template
         costs by itself, and what a precompiled header spares.""",
         "rtcompile profile gemm.cu --arch sm_90a --trace gemm.json",

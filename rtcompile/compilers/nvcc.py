@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rtcompile.files.headers import FOLDER
 from rtcompile.request import cxx, units
@@ -121,7 +121,6 @@ _PTX = "kernel.ptx"
 _TRACE = "headers.d"
 _RESULT = "result"
 _TEXTS = FOLDER.lstrip("/")
-_OBSERVED = "observed"  # the time trace adds .json
 
 # The error of a host compiler (GCC) for a header, and what it says with -H and -v.
 _HEADER_MISSING = re.compile(
@@ -200,24 +199,6 @@ def link(
     return outcome._replace(milliseconds={"link": spent.pop("compile"), **spent})
 
 
-class Observed(NamedTuple):
-    """The report that NVCC wrote about one run, and the seconds in the worker and in the queue."""
-
-    text: bytes
-    seconds: float
-    queued: float
-
-
-def observe(
-    unit: TranslationUnit, toolchain: Toolchain, option: str, *, limits: Limits
-) -> Observed | CompileFailure:
-    """Compile a unit, and return what NVCC writes into the file of ``--time`` or of its time trace."""
-    text = unit.source
-    if unit.name_expressions:
-        text += Markers.of(unit.source, unit.name_expressions).text()
-    return _Nvcc(toolchain, limits).observe(unit._replace(source=text), option)
-
-
 def driver_problem(nvcc: tuple[int, int], driver: int) -> str:
     """Return why a driver (12090 is 12.9) cannot load this NVCC's cubins; ``""`` if it can."""
     major, minor = driver // 1000, driver % 1000 // 10
@@ -274,21 +255,6 @@ class _Nvcc:
         missing = tuple(os.path.join(folder, missed["header"]) for folder in folders)
         trace = tuple(path for path in _OPENED.findall(log) if path not in files)
         return failure._replace(trace=trace, missing=missing)
-
-    def observe(self, unit: TranslationUnit, option: str) -> Observed | CompileFailure:
-        """Compile as `compile` does; return what `option` writes into its file."""
-        flags = (*_TARGET_FLAGS[unit.target], *_moved(unit.flags))
-        flags = (*flags, *self._host_compiler(flags), option, _OBSERVED, _SOURCE, "-o", _RESULT)
-        files = {_SOURCE: _named(unit), **_as_files(unit)}
-        results = (_OBSERVED, f"{_OBSERVED}.json")
-        outcome = _run_program((self._path, *flags), files, results, self._limits)
-        if isinstance(outcome, pool.Crash):
-            return pool.failure(outcome, (self._path, *flags), "nvcc", self._limits)
-        reply = outcome.value
-        if reply["status"] != 0 or not reply["files"]:
-            return _failure(reply, _SCRATCH_NAME.sub("", reply["log"]), (self._path, *flags))
-        (text, *_) = reply["files"].values()
-        return Observed(text, reply["seconds"], outcome.queued)
 
     def assemble(self, unit: TranslationUnit, ptx: bytes) -> Compiled | CompileFailure:
         """Make the unit's target of its PTX."""
