@@ -20,6 +20,7 @@ _warned_of_missing_toolkit = False
 
 def build(query: Query, *, ahead: bool) -> ObjectCode | None:
     """Return the code of a CuPy request that was not found; None where CuPy has to compile it itself."""
+    global _warned_of_missing_toolkit
     settings = query.settings
     try:
         found = planned.search(query)
@@ -28,23 +29,17 @@ def build(query: Query, *, ahead: bool) -> ObjectCode | None:
                 precompile_ahead(query.request, settings)
             found = planned.compile(query)
         return found
-    except ToolkitNotFound as missing:
-        if not settings.jit:  # CuPy would compile it
-            raise
-        lacking = missing
     except CompileError as error:
         if settings.dump_source_on_error:
             error.dump(sys.stderr)
         raise
-    _warn_once(lacking)
-    return None
-
-
-def _warn_once(missing: ToolkitNotFound) -> None:
-    global _warned_of_missing_toolkit
-    if not _warned_of_missing_toolkit:
-        _warned_of_missing_toolkit = True
-        warn(f"rtcompile.install(): {missing} Until then CuPy compiles its kernels itself.")
+    except ToolkitNotFound as missing:
+        if not settings.jit:  # CuPy would compile it
+            raise
+        if not _warned_of_missing_toolkit:
+            _warned_of_missing_toolkit = True
+            warn(f"rtcompile.install(): {missing} Until then CuPy compiles its kernels itself.")
+        return None
 
 
 # --- The headers of CuPy's own kernels --------------------------------------------------------------
@@ -56,21 +51,15 @@ _LEAST_CORES, _CORES_FOR_CUB = 2, 4
 # From `cupy/_core/_cub_reduction.pyx`.
 _CUB_OPTIONS = ("--std=c++17", "-DCUB_DISABLE_BF16_SUPPORT")
 
-_guard = threading.Lock()
-_begun = False
+_begun = threading.Lock()  # taken once, and never released
 
 
 def precompile_ahead(request: CompileRequest, settings: Settings) -> None:
     """Start to precompile CuPy's headers, without waiting, at a process's first build of its kernels."""
-    global _begun
-    if _begun or not (settings.pch and settings.cache_on_disk) or request.backend == "nvcc":
+    if not (settings.pch and settings.cache_on_disk) or request.backend == "nvcc":
         return
-    if not request.source.startswith(own_includes()):
+    if not request.source.startswith(own_includes()) or not _begun.acquire(blocking=False):
         return
-    with _guard:
-        if _begun:
-            return
-        _begun = True
     cores = len(os.sched_getaffinity(0))
     if cores < _LEAST_CORES:
         return
@@ -113,11 +102,3 @@ def own_includes() -> str:
     from cupy._core import core
 
     return "".join(f"#include <{header}>\n" for header in core._cupy_header_list)
-
-
-def _forget_after_fork() -> None:
-    global _guard
-    _guard = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)

@@ -252,7 +252,7 @@ def take_away(patch, module, name):
 def test_a_cupy_without_a_name_that_only_saves_time_builds_all_the_same(
     installed, monkeypatch, name
 ):
-    monkeypatch.setattr(cupy_builds, "_begun", False)
+    monkeypatch.setattr(cupy_builds, "_begun", threading.Lock())
     monkeypatch.setattr(cupy_builds, "_make", lambda *_: pytest.fail("headers were made ahead"))
     opening = cupy_builds.own_includes()
     take_away(monkeypatch, cupy, name)

@@ -47,7 +47,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
     """Begin as a process that asks for its first kernel; return the headers that are there then."""
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(pch_maker, "NICE_WHEN_AWAITED", 0)
-    monkeypatch.setattr(cupy_builds, "_begun", False)
+    monkeypatch.setattr(cupy_builds, "_begun", threading.Lock())
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     before = _accelerator.get_reduction_accelerators()
     _accelerator.set_reduction_accelerators([])
