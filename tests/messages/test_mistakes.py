@@ -178,7 +178,7 @@ def test_a_variable_that_is_not_there_is_distinguished_from_one_with_a_c_plus_pl
     refused = cupy.cuda.driver.CUDADriverError.__new__(cupy.cuda.driver.CUDADriverError)
     refused.args, refused.status = ("CUDA_ERROR_NOT_FOUND: named symbol not found",), 500
     with pytest.raises(rtcompile.DriverError, match="its n::count is C") as caught:
-        build_of(module).variable(mock.Mock(side_effect=refused), "count")
+        build_of(module).named("variable", mock.Mock(side_effect=refused), "count")
     assert "name_expressions=['&n::count']" in str(caught.value)
 
 
