@@ -52,10 +52,9 @@ def compile(
     with prefix.wanted():
         outcome, header = _run(unit, library, limits, search, meanwhile, prefix)
         if header is not None and not _trust_result(outcome, unit):
-            reason = "it was not used" if isinstance(outcome, Compiled) else outcome.log
             outcome, _ = _run(unit, library, limits, search, meanwhile)
             if isinstance(outcome, Compiled):
-                prefix.blame(f"without it a build went well that did not with it: {reason}")
+                prefix.blame()  # a build went well without it that did not with it
         elif header is None and outcome.trace:
             prefix.built(outcome.trace, _front_end(outcome, unit) / 1000)
         return outcome

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _FREE = ("--maxrregcount", "--ptxas-options", "--split-compile", "--frandom-seed")
 MAKER = "rtcompile-pch"  # the name of the threads that wait while a header is made
 _FRESH_SECONDS = 0.5
-_POLL_SECONDS = 0.02  # seconds between two checks of a build that waits
+_POLL_SECONDS = 0.005  # seconds between two checks of a build that waits
 _AT_ONCE = 0.1
 _LONGEST_WAIT = 60.0  # for a header, before a build goes ahead without
 
@@ -103,10 +103,10 @@ _guard = threading.Lock()
 _wanted: Counter[str] = Counter()  # builds under way, by the key of their prefix
 _ahead: Counter[str] = Counter()  # those of a batch that did not wait for the header
 _read_in: dict[str, float] = {}  # the least seconds that one of them spent on reading its source
-# Keys of makers that this process started and that still run, with their time of start, or `_IN_VAIN`
-# once a build has waited long enough for one.
+# When the makers were started that this process began and that still run, by key.
 _making: dict[str, float] = {}
-_IN_VAIN = _UNKNOWN = float("inf")
+_UNKNOWN = float("inf")
+_OVERDUE = 3  # a maker reads a prefix twice; after three times as long nobody waits for it
 _MOST_ASSUMED = 3.0  # seconds that an unknown source takes to read: CuTe takes 1.4
 
 # One thread at a time checks that a header is current, and the others of its batch use the result.
@@ -160,8 +160,7 @@ class Prefix:
         with _guard:
             _wanted[self.key] += 1
         try:
-            self._wait_for_maker()
-            self._wait_if_worth()
+            self._wait()
             yield
         finally:
             with _guard:
@@ -182,7 +181,7 @@ class Prefix:
             return header
 
     def _look(self) -> Precompiled | None:
-        record = Record.read(self._record, self.search)
+        record = Record.read(self._record)
         if record is None or record.state != READY:
             return None
         now = record.dependencies.current()
@@ -195,7 +194,7 @@ class Prefix:
             self._drop()
             return None
         if now is not record.dependencies or image != record.image:  # touched or moved
-            record._replace(dependencies=now, image=image).write(self._record, self.search)
+            record._replace(dependencies=now, image=image).write(self._record)
         sealed.note_use(self._record)
         return Precompiled(self._path, record.trace, now)
 
@@ -218,7 +217,7 @@ class Prefix:
             if lock is None:
                 return
             try:
-                known = Record.read(self._record, self.search) or Record(SEEN)
+                known = Record.read(self._record) or Record(SEEN)
                 if known.state != SEEN:
                     return
                 if maker.changed_since(known.trace, self._record):
@@ -236,7 +235,7 @@ class Prefix:
                     repeats=repeats,
                     programs=(*known.programs, self.program)[-_MOST_PROGRAMS:],
                 )
-                if not record.write(self._record, self.search) or not wanted:
+                if not record.write(self._record) or not wanted:
                     return
                 if self._start_maker(lock, awaited=seconds is None):
                     locks.hand_over(lock)
@@ -247,75 +246,65 @@ class Prefix:
 
     def make_ahead(self) -> None:
         """Have the header made before a build asks for it, unless there is a record of it."""
-        if Record.read(self._record, self.search) is None:
+        if Record.read(self._record) is None:
             self._count((), None)
 
-    def blame(self, reason: str) -> None:
+    def blame(self) -> None:
         """Remove a header with which a compiler failed; make another only if this one was damaged."""
-        record = Record.read(self._record, self.search)
+        record = Record.read(self._record)
         if record is not None and record.state == REFUSED:
             return  # another build has just done so
-        damaged = (
-            record is not None
-            and record.checksum != b""
-            and record.checksum != maker.checksum(self._path)
-        )
         # It may have been evicted, or dropped for an edit, since it was found.
-        gone = not os.path.exists(self._path)
-        self._drop("" if damaged or gone else reason)
+        is_whole = os.path.exists(self._path) and (
+            record is None or record.checksum in (b"", maker.checksum(self._path))
+        )
+        self._drop()
+        if is_whole:
+            Record(REFUSED).write(self._record)
 
-    def _drop(self, reason: str = "") -> None:
-        """Remove the header; with a reason never to make it again."""
+    def _drop(self) -> None:
         _found.pop(self.key, None)
         sealed.discard(self._path)
         sealed.discard(self._record)
-        if reason:
-            Record(REFUSED, reason=reason).write(self._record, self.search)
 
-    def _wait_for_maker(self) -> None:
-        """Wait for a header that this process began, so of its builds only one waits in vain."""
-        began = _making.get(self.key, _IN_VAIN)
-        so_far = min(time.monotonic() - began - _START, _MOST_ASSUMED)
-        for _, seconds, waited in self._looks(_POLL_SECONDS / 4) if began != _IN_VAIN else ():
-            with _guard:
-                if _making.get(self.key, _IN_VAIN) == _IN_VAIN:
-                    return
-                if waited >= max_wait(so_far if seconds == _UNKNOWN else seconds):
-                    _making[self.key] = _IN_VAIN
-                    return
-
-    def _wait_if_worth(self) -> None:
-        """In a batch with more builds than slots, let some go ahead, and the rest wait for the header."""
+    def _wait(self) -> None:
+        """Wait for a header in the making; in a batch with more builds than slots, have it made and wait."""
         slots = pool.slots()
-        if siblings.get() <= slots:
-            return
         with _guard:
-            if _ahead[self.key] < max(1, slots - 1):
-                _ahead[self.key] += 1
+            # Some builds of such a batch go ahead.
+            stays = siblings.get() > slots and _ahead[self.key] >= max(1, slots - 1)
+            _ahead[self.key] += 1
+        for record, seconds, waited in self._looks():
+            is_known = seconds != _UNKNOWN
+            if not stays:
+                begun = _making.get(self.key)
+                if begun is None:
+                    return
+                so_far = time.monotonic() - begun - _START
+                expected = seconds if is_known else min(so_far, _MOST_ASSUMED)
+                if waited >= max_wait(expected) or so_far > _OVERDUE * expected:
+                    return
+            elif waited > _LONGEST_WAIT or (
+                is_known and not worth_waiting(siblings.get() / slots, seconds)
+            ):
                 return
-        for record, seconds, waited in self._looks(_POLL_SECONDS):
-            known = seconds != _UNKNOWN
-            if waited > _LONGEST_WAIT:
-                return
-            if known and not worth_waiting(siblings.get() / slots, seconds):
-                return
-            if known or waited > _AT_ONCE:  # a source that is still being read takes long
+            elif is_known or waited > _AT_ONCE:  # a source that is still being read takes long
                 if not record.makings:
                     self._count((), None)
                 with _guard:  # another thread may be about to start one
                     if self.key not in _making:
                         return  # an attempt failed, or another program makes it
 
-    def _looks(self, pause: float) -> Iterator[tuple[Record, float, float]]:
+    def _looks(self) -> Iterator[tuple[Record, float, float]]:
         """Yield the record, the least seconds of a build, and how long it was waited for, till it is made."""
         cancellation = pool.Cancellation.current.get()
         began = time.monotonic()
-        while (record := Record.read(self._record, self.search) or Record(SEEN)).state == SEEN:
+        while (record := Record.read(self._record) or Record(SEEN)).state == SEEN:
             seconds = min(record.seconds, _read_in.get(self.key, record.seconds))
             yield record, seconds, time.monotonic() - began
             if cancellation is not None:
                 cancellation.check()
-            time.sleep(pause)
+            time.sleep(_POLL_SECONDS)
 
     def _start_maker(self, lock: int, *, awaited: bool) -> bool:
         limit = Settings.from_environ().cache_size

@@ -11,41 +11,30 @@ import mmap
 import os
 import struct
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from rtcompile._version import __version__
 from rtcompile.compilers import observed
 from rtcompile.files import clocks, sealed
-from rtcompile.files.fileset import FileSet
+from rtcompile.files.fileset import PACKED_FIELDS, FileSet, joined, texts_in
 from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest, stat_of
 from rtcompile.request import units
 from rtcompile.request.units import Limits
-from rtcompile.store import inventory, locks, manifests
+from rtcompile.store import inventory, manifests
 from rtcompile.store.folder import Folder
 from rtcompile.workers import pool, process, protocol, zygote
 
 _MOST_BYTES = 1 << 34
-_SAMPLES = 64
-_SAMPLE_BYTES = 4096
-
-_UNFINISHED_SECONDS = 3600.0  # after which a record that is not published has no writer any more
 _UNKNOWN = float("inf")
 _COUNTS = struct.Struct("<3qd")
 _DIGEST_BYTES = 16
+_OWN_FIELDS = 6
 
 SEEN, READY, REFUSED = "seen", "ready", "refused"
 _NO_DEPENDENCIES = FileSet()
-
-# Records as they were read last: each build of a batch asks for the same one.
-_parsed: dict[tuple[str, tuple[SearchDir, ...]], tuple[tuple[int, ...], Record]] = {}
-_MOST_PARSED = 64
-
-# Identities of files by their path, with the stat that they had.
-_imaged: dict[str, tuple[tuple[int, ...], bytes]] = {}
 
 
 class Record(NamedTuple):
@@ -56,7 +45,6 @@ class Record(NamedTuple):
     image: bytes = b""
     checksum: bytes = b""
     dependencies: FileSet = _NO_DEPENDENCIES
-    reason: str = ""
     builds: int = 0  # without a precompiled header, since one of the files changed
     makings: int = 0  # attempts to make one
     seconds: float = _UNKNOWN  # the shortest time that one of the builds spent on reading
@@ -64,108 +52,67 @@ class Record(NamedTuple):
     programs: tuple[bytes, ...] = ()  # digests of the last programs
 
     @classmethod
-    def read(cls, path: str, search: Sequence[SearchDir]) -> Record | None:
+    def read(cls, path: str) -> Record | None:
+        """Return the record of this path; None if there is none, or a damaged one."""
         try:
-            status = os.stat(path)
+            fields = sealed.unseal("pch", os.path.basename(path), sealed.read_path(path))
         except OSError:
             return None
-        key = path, tuple(search)
-        file = stat_of(status)
-        known = _parsed.get(key)
-        if known is not None and known[0] == file:
-            return known[1]
-        record = cls._parse(path, search)
-        # What was written within the clock's tick may be written again without a trace.
-        if record is not None and status.st_ctime_ns < clocks.file_clock_ns():
-            if len(_parsed) >= _MOST_PARSED:
-                _parsed.clear()
-            _parsed[key] = file, record
-        return record
-
-    @classmethod
-    def _parse(cls, path: str, search: Sequence[SearchDir]) -> Record | None:
-        key = os.path.basename(path)
-        try:
-            fields = sealed.unseal("pch", key, sealed.read_path(path))
-        except OSError:
+        if fields is None or len(fields) != _OWN_FIELDS + PACKED_FIELDS:
             return None
-        if fields is None or len(fields) != 8:
-            return None
-        state, trace, image, checksum, dependencies, reason, counts, programs = fields
-        builds = manifests.decode(key, dependencies, search)
-        if not builds:
-            return None
-        builds_without, makings, repeats, seconds = _COUNTS.unpack(counts)
-        at = range(0, len(programs), _DIGEST_BYTES)
-        paths = trace.decode("utf-8", "surrogateescape").split("\0")
+        state, trace, image, checksum, counts, programs, *files = fields
+        builds, makings, repeats, seconds = _COUNTS.unpack(counts)
         return cls(
             state.decode(),
-            tuple(paths) if trace else (),
+            tuple(texts_in(trace)),
             image,
             checksum,
-            builds[0].dependencies,
-            reason.decode(),
-            builds_without,
+            FileSet.unpacked(files),
+            builds,
             makings,
             seconds,
             repeats,
-            tuple(programs[begin : begin + _DIGEST_BYTES] for begin in at),
+            tuple(
+                [programs[at : at + _DIGEST_BYTES] for at in range(0, len(programs), _DIGEST_BYTES)]
+            ),
         )
 
-    def write(self, path: str, search: Sequence[SearchDir]) -> bool:
+    def write(self, path: str) -> bool:
         """Write the record; False if the folder takes no files."""
-        build = manifests.ManifestEntry("nvrtc", "", "", self.dependencies)
-        key = os.path.basename(path)
         fields = [
             self.state.encode(),
-            "\0".join(self.trace).encode("utf-8", "surrogateescape"),
+            joined(self.trace),
             self.image,
             self.checksum,
-            manifests.encode(key, [build], search),
-            self.reason.encode(),
             _COUNTS.pack(self.builds, self.makings, self.repeats, self.seconds),
             b"".join(self.programs),
+            *self.dependencies.packed(()),
         ]
         try:
-            sealed.publish(path, sealed.seal("pch", key, fields), durable=False)
+            sealed.publish(path, sealed.seal("pch", os.path.basename(path), fields), durable=False)
         except OSError:
             return False
         return True
 
 
-def _open(path: str) -> BinaryIO:
-    return open(sealed.open_path(path, most=_MOST_BYTES)[0], "rb", buffering=0)
-
-
 def image(path: str) -> bytes:
-    """Identify a file by its stat and samples (0.5 ms), since hashing 290 MB takes too long."""
-    samples = []
+    """Identify a file by its stat, since hashing 290 MB takes half a second."""
     try:
-        with _open(path) as file:
-            status = os.fstat(file.fileno())
-            stat = stat_of(status)
-            known = _imaged.get(path)
-            if known is not None and known[0] == stat:
-                return known[1]
-            for i in range(_SAMPLES):
-                file.seek(max(0, status.st_size - _SAMPLE_BYTES) * i // (_SAMPLES - 1))
-                samples.append(file.read(_SAMPLE_BYTES))
+        descriptor, status = sealed.open_path(path, most=_MOST_BYTES)
     except OSError:
         return b""
-    numbers = struct.pack("<3q", status.st_size, status.st_mtime_ns, status.st_ino)
-    found = numbers + content_digest(b"".join(samples)).encode()
-    # What was written within the clock's tick may be written again without a trace.
-    if status.st_ctime_ns < clocks.file_clock_ns():
-        if len(_imaged) >= _MOST_PARSED:
-            _imaged.clear()
-        _imaged[path] = stat, found
-    return found
+    os.close(descriptor)
+    return struct.pack("<4q", *stat_of(status))
 
 
 def checksum(path: str) -> bytes:
     """Return the digest of the whole file; half a second for CuTe's."""
     try:
-        with _open(path) as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
+        descriptor, _ = sealed.open_path(path, most=_MOST_BYTES)
+        with (
+            open(descriptor, "rb") as file,
+            mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view,
+        ):
             return bytes.fromhex(content_digest(memoryview(view)))
     except (OSError, ValueError):
         return b""
@@ -178,29 +125,6 @@ def changed_since(paths: Sequence[str], record: str) -> bool:
         return any(os.stat(path).st_mtime_ns >= then for path in paths)
     except OSError:
         return True
-
-
-def sweep(folder: str) -> None:
-    """Remove the files of makers that were killed."""
-    with suppress(OSError):
-        for entry in os.scandir(folder):
-            key, _, suffix = entry.name.partition(".")
-            with suppress(OSError):
-                if not key:  # a record that is being written, or a lock that is being tried
-                    if time.time() - entry.stat().st_mtime > _UNFINISHED_SECONDS:
-                        os.unlink(entry.path)
-                elif suffix == "lock":
-                    with locks.machine_wide(entry.path, 0.0):
-                        pass  # leaving the block removes the file
-                elif suffix.startswith("pch") and _abandoned(folder, key, suffix):
-                    os.unlink(entry.path)
-
-
-def _abandoned(folder: str, key: str, suffix: str) -> bool:
-    if suffix == "pch" and os.path.exists(os.path.join(folder, key + ".record")):
-        return False
-    with locks.machine_wide(os.path.join(folder, key + ".lock"), 0.0) as held:
-        return held
 
 
 def private_folder(cache_dir: str) -> str | None:
@@ -303,12 +227,13 @@ class _Maker:
 
     def make(self) -> None:
         """Make the header unless it exists or was refused; the lock keeps other makers away."""
-        sweep(os.path.dirname(self.path))
-        known = Record.read(self.record, self.search)
+        inventory.sweep(self.cache)
+        known = Record.read(self.record)
         if known is not None and known.state != SEEN:
             return
         started_ns = clocks.file_clock_ns()
-        temporary = f"{self.path}.tmp{os.getpid()}"
+        folder, name = os.path.split(self.path)
+        temporary = os.path.join(folder, f".{name}-{os.getpid()}")
         arguments = {
             "source": self.text.encode(),
             "name": self.order["name"].encode(),
@@ -331,14 +256,14 @@ class _Maker:
         elif outcome.kind == "memory" or (
             outcome.kind == "crash" and outcome.signal not in _OTHERS_FAULT
         ):
-            self._refuse(f"making it ended in a {outcome.kind}")
+            self._refuse()
 
     def _publish(self, made: dict[str, Any], started_ns: int) -> None:
         if not made["heap"]:
             return  # the limits of this process, not this prefix
         if made["problem"]:
             if not made["full"]:
-                self._refuse(made["problem"])
+                self._refuse()
             return
         saved = made["make"] - made["use"]
         trace = observed.headers_read(made) or ()
@@ -349,10 +274,8 @@ class _Maker:
             source = "\n".join([self.text, *(t for _, t in texts), *self.order["options"]])
             name = self.order["name"]
             dependencies = manifests.record(trace, self.search, source=source, name=name)
-        if saved < _LEAST_SAVED:
-            self._refuse(f"it would save {saved * 1000:.0f} ms")
-        elif dependencies.uncacheable:
-            self._refuse(dependencies.uncacheable)
+        if saved < _LEAST_SAVED or dependencies.uncacheable:
+            self._refuse()
         elif os.stat(self.path).st_size > inventory.room_for_precompiled(
             self.cache, self.order["limit"]
         ):
@@ -361,16 +284,16 @@ class _Maker:
             self._drop()  # edited while it was read, so its content is unknown
         else:
             record = Record(READY, trace, image(self.path), b"", dependencies)
-            if not record.write(self.record, self.search):
+            if not record.write(self.record):
                 self._drop()
                 return
             # The checksum takes half a second and is added later, so that no build waits for it.
-            record._replace(checksum=checksum(self.path)).write(self.record, self.search)
+            record._replace(checksum=checksum(self.path)).write(self.record)
             inventory.evict(self.cache, self.order["limit"])
 
-    def _refuse(self, reason: str) -> None:
+    def _refuse(self) -> None:
         self._drop()
-        Record(REFUSED, reason=reason).write(self.record, self.search)
+        Record(REFUSED).write(self.record)
 
     def _drop(self) -> None:
         sealed.discard(self.path)

@@ -276,14 +276,16 @@ def sweep(folder: Folder) -> None:
 
     from rtcompile.store import locks
 
-    for kind in (*_SEALED, "sources", "statistics"):
+    for kind in (*_SEALED, "sources", "statistics", "pch"):
         for name, status in folder.listing(kind):
             if name.startswith(".") and time.time() - status.st_mtime > _ABANDONED_SECONDS:
                 folder.discard(kind, name)
     for name, status in folder.listing(HEADERS):
         if name.startswith(".") and time.time() - status.st_mtime > _ABANDONED_SECONDS:
             shutil.rmtree(folder.file(HEADERS, name), ignore_errors=True)
-    # Locks with a file each, where ranges of a file cannot be locked.
-    for name in {name for name, _ in folder.listing("locks")} - {locks.TABLE}:
-        with locks.machine_wide(folder.file("locks", name), timeout=0.0):
-            pass  # no process held it; leaving the block removes it
+    # Locks with a file each: of precompiled headers, and where ranges of a file cannot be locked.
+    for kind in ("locks", "pch"):
+        for name in [name for name, _ in folder.listing(kind) if name != locks.TABLE]:
+            if kind == "locks" or name.endswith(".lock"):
+                with locks.machine_wide(folder.file(kind, name), timeout=0.0):
+                    pass  # no process held it; leaving the block removes it

@@ -173,11 +173,13 @@ def test_none_is_kept_or_begun_that_the_limit_leaves_no_room_for(
 
 
 def test_what_killed_makers_left_is_removed(tmp_path: Path) -> None:
-    for name in ("a.pch.tmp17", "b.pch", "c.lock", ".d.record-17-0.tmp", ".try-17-1"):
-        (tmp_path / name).touch()
-        os.utime(tmp_path / name, (0, 0))
-    pch_maker.sweep(str(tmp_path))
-    assert list(tmp_path.iterdir()) == []
+    folder = Folder(str(tmp_path))
+    folder.prepare()
+    for name in (".a.pch-17", "c.lock", ".d.record-17-0.tmp", ".try-17-1"):
+        (tmp_path / "pch" / name).touch()
+        os.utime(tmp_path / "pch" / name, (0, 0))
+    inventory.sweep(folder)
+    assert list((tmp_path / "pch").iterdir()) == []
 
 
 def test_one_that_vanishes_between_the_look_and_its_use_is_made_again(

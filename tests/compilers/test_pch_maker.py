@@ -56,7 +56,7 @@ def makers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def record(builder: Builder) -> Record:
     (file,) = builder.files(".record")
-    found = Record.read(str(file), builder.search)
+    found = Record.read(str(file))
     assert found is not None
     return found
 
