@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile._version import __version__
 from rtcompile.compilers import pch_maker as maker
-from rtcompile.compilers.pch_maker import READY, REFUSED, SEEN, Record
+from rtcompile.compilers.pch_maker import Record
 from rtcompile.files import sealed
 from rtcompile.files.headers import SearchDir
 from rtcompile.request.key import digest, field
@@ -182,19 +182,14 @@ class Prefix:
 
     def _look(self) -> Precompiled | None:
         record = Record.read(self._record)
-        if record is None or record.state != READY:
+        if record is None or not record.image:
             return None
         now = record.dependencies.current()
-        image = maker.image(self._path)
-        # In a copy of the folder, as in a container's image, the file is another one of the same content.
-        is_unchanged = record.image == image or (
-            record.checksum != b"" and record.checksum == maker.checksum(self._path)
-        )
-        if now is None or not is_unchanged:
+        if now is None or record.image != maker.image(self._path):
             self._drop()
             return None
-        if now is not record.dependencies or image != record.image:  # touched or moved
-            record._replace(dependencies=now, image=image).write(self._record)
+        if now is not record.dependencies:  # touched or moved
+            record._replace(dependencies=now).write(self._record)
         sealed.note_use(self._record)
         return Precompiled(self._path, record.trace, now)
 
@@ -217,17 +212,16 @@ class Prefix:
             if lock is None:
                 return
             try:
-                known = Record.read(self._record) or Record(SEEN)
-                if known.state != SEEN:
+                known = Record.read(self._record) or Record()
+                if known.image:
                     return
                 if maker.changed_since(known.trace, self._record):
-                    known = Record(SEEN, makings=known.makings)
+                    known = Record(makings=known.makings)
                 builds = known.builds + 1
                 least = known.seconds if seconds is None else min(seconds, known.seconds)
                 repeats = known.repeats + (self.program in known.programs)
                 wanted = seconds is None or worth_making(builds, least, known.makings, repeats)
                 record = Record(
-                    SEEN,
                     trace or known.trace,
                     builds=builds,
                     makings=known.makings + wanted,
@@ -250,17 +244,11 @@ class Prefix:
             self._count((), None)
 
     def blame(self) -> None:
-        """Remove a header with which a compiler failed; make another only if this one was damaged."""
+        """Remove a header with which a compiler failed; the next must be worth twice as much."""
         record = Record.read(self._record)
-        if record is not None and record.state == REFUSED:
-            return  # another build has just done so
-        # It may have been evicted, or dropped for an edit, since it was found.
-        is_whole = os.path.exists(self._path) and (
-            record is None or record.checksum in (b"", maker.checksum(self._path))
-        )
-        self._drop()
-        if is_whole:
-            Record(REFUSED).write(self._record)
+        if record is not None and record.image:  # else another build has just done so
+            self._drop()
+            Record(makings=record.makings).write(self._record)
 
     def _drop(self) -> None:
         _found.pop(self.key, None)
@@ -299,7 +287,7 @@ class Prefix:
         """Yield the record, the least seconds of a build, and how long it was waited for, till it is made."""
         cancellation = pool.Cancellation.current.get()
         began = time.monotonic()
-        while (record := Record.read(self._record) or Record(SEEN)).state == SEEN:
+        while not (record := Record.read(self._record) or Record()).image:
             seconds = min(record.seconds, _read_in.get(self.key, record.seconds))
             yield record, seconds, time.monotonic() - began
             if cancellation is not None:

@@ -7,7 +7,6 @@ in a worker of it, which limits its time and memory, removes its files, and ends
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 import sys
@@ -20,7 +19,7 @@ from rtcompile.compilers import observed
 from rtcompile.files import clocks, sealed
 from rtcompile.files.fileset import PACKED_FIELDS, FileSet, joined, texts_in
 from rtcompile.files.headers import SearchDir
-from rtcompile.files.sealed import content_digest, stat_of
+from rtcompile.files.sealed import stat_of
 from rtcompile.request import units
 from rtcompile.request.units import Limits
 from rtcompile.store import inventory, manifests
@@ -31,19 +30,16 @@ _MOST_BYTES = 1 << 34
 _UNKNOWN = float("inf")
 _COUNTS = struct.Struct("<3qd")
 _DIGEST_BYTES = 16
-_OWN_FIELDS = 6
+_OWN_FIELDS = 4
 
-SEEN, READY, REFUSED = "seen", "ready", "refused"
 _NO_DEPENDENCIES = FileSet()
 
 
 class Record(NamedTuple):
-    """What is known of a prefix: seen in builds, ready to be used, or refused."""
+    """What is known of a prefix; it has an image if there is a precompiled header."""
 
-    state: str
     trace: tuple[str, ...] = ()
     image: bytes = b""
-    checksum: bytes = b""
     dependencies: FileSet = _NO_DEPENDENCIES
     builds: int = 0  # without a precompiled header, since one of the files changed
     makings: int = 0  # attempts to make one
@@ -60,13 +56,11 @@ class Record(NamedTuple):
             return None
         if fields is None or len(fields) != _OWN_FIELDS + PACKED_FIELDS:
             return None
-        state, trace, image, checksum, counts, programs, *files = fields
+        trace, image, counts, programs, *files = fields
         builds, makings, repeats, seconds = _COUNTS.unpack(counts)
         return cls(
-            state.decode(),
             tuple(texts_in(trace)),
             image,
-            checksum,
             FileSet.unpacked(files),
             builds,
             makings,
@@ -80,10 +74,8 @@ class Record(NamedTuple):
     def write(self, path: str) -> bool:
         """Write the record; False if the folder takes no files."""
         fields = [
-            self.state.encode(),
             joined(self.trace),
             self.image,
-            self.checksum,
             _COUNTS.pack(self.builds, self.makings, self.repeats, self.seconds),
             b"".join(self.programs),
             *self.dependencies.packed(()),
@@ -96,26 +88,13 @@ class Record(NamedTuple):
 
 
 def image(path: str) -> bytes:
-    """Identify a file by its stat, since hashing 290 MB takes half a second."""
+    """Return what identifies a file: its stat, since hashing 290 MB takes half a second; b"" if there is none."""
     try:
         descriptor, status = sealed.open_path(path, most=_MOST_BYTES)
     except OSError:
         return b""
     os.close(descriptor)
     return struct.pack("<4q", *stat_of(status))
-
-
-def checksum(path: str) -> bytes:
-    """Return the digest of the whole file; half a second for CuTe's."""
-    try:
-        descriptor, _ = sealed.open_path(path, most=_MOST_BYTES)
-        with (
-            open(descriptor, "rb") as file,
-            mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view,
-        ):
-            return bytes.fromhex(content_digest(memoryview(view)))
-    except (OSError, ValueError):
-        return b""
 
 
 def changed_since(paths: Sequence[str], record: str) -> bool:
@@ -152,7 +131,6 @@ _ORDER, _LOCK = 0, 3  # descriptors
 _SECONDS = 600  # a busy machine may take that long
 _CPU_SECONDS = 120  # CuTe takes 3
 _BYTES = 4 << 30  # CuTe takes 0.6
-_OTHERS_FAULT = (9, 7, 25)  # SIGKILL, SIGBUS, SIGXFSZ: no memory, a full disk, `ulimit -f`
 # A header that saves less than this is not kept.
 _LEAST_SAVED = 0.02
 
@@ -185,7 +163,7 @@ def main() -> None:
     try:
         if order["version"] == __version__:  # else rtcompile was upgraded meanwhile
             _detach(order["seconds"])
-            _Maker(order).make()
+            _make(order)
     except Exception:  # noqa: BLE001  # nobody reads it: the next build finds no header and does without
         sys.exit(1)
     finally:
@@ -214,87 +192,50 @@ def _detach(seconds: int) -> None:
         resource.setrlimit(limit, (value, hard))
 
 
-class _Maker:
-    """One header, from its order to its record."""
-
-    def __init__(self, order: dict[str, Any]) -> None:
-        self.order = order
-        self.path: str = order["path"]
-        self.record: str = order["record"]
-        self.search = [SearchDir(label, path) for label, path in order["search"]]
-        self.text: str = order["text"]
-        self.cache = Folder(os.path.dirname(os.path.dirname(self.path)))
-
-    def make(self) -> None:
-        """Make the header unless it exists or was refused; the lock keeps other makers away."""
-        inventory.sweep(self.cache)
-        known = Record.read(self.record)
-        if known is not None and known.state != SEEN:
-            return
-        started_ns = clocks.file_clock_ns()
-        folder, name = os.path.split(self.path)
-        temporary = os.path.join(folder, f".{name}-{os.getpid()}")
-        arguments = {
-            "source": self.text.encode(),
-            "name": self.order["name"].encode(),
-            "options": [option.encode() for option in self.order["options"]],
-            "temporary": os.fsencode(temporary),
-            "path": os.fsencode(self.path),
-            **observed.for_probes(self.search, self.order["texts"]),
-        }
-        function, prepare, argument = self.order["job"]
-        job = pool.Job(function, arguments, prepare, argument, warm=True)
-        workers = pool.Pool(jobs=1)
-        try:
-            outcome = workers.run_beside(
-                job, Limits(self.order["seconds"], self.order["bytes"]), (temporary,)
-            )
-        finally:
-            workers.close()
-        if isinstance(outcome, pool.Answer):
-            self._publish(outcome.value, started_ns)
-        elif outcome.kind == "memory" or (
-            outcome.kind == "crash" and outcome.signal not in _OTHERS_FAULT
-        ):
-            self._refuse()
-
-    def _publish(self, made: dict[str, Any], started_ns: int) -> None:
-        if not made["heap"]:
-            return  # the limits of this process, not this prefix
-        if made["problem"]:
-            if not made["full"]:
-                self._refuse()
-            return
-        saved = made["make"] - made["use"]
-        trace = observed.headers_read(made) or ()
-        texts = self.order["texts"]
-        if made["asked"] is not None:
-            dependencies = observed.file_set(made["asked"], self.search, texts=texts)
-        else:
-            source = "\n".join([self.text, *(t for _, t in texts), *self.order["options"]])
-            name = self.order["name"]
-            dependencies = manifests.record(trace, self.search, source=source, name=name)
-        if saved < _LEAST_SAVED or dependencies.uncacheable:
-            self._refuse()
-        elif os.stat(self.path).st_size > inventory.room_for_precompiled(
-            self.cache, self.order["limit"]
-        ):
-            sealed.discard(self.path)  # The next one must be worth more.
-        elif dependencies.newest_ns >= started_ns:
-            self._drop()  # edited while it was read, so its content is unknown
-        else:
-            record = Record(READY, trace, image(self.path), b"", dependencies)
-            if not record.write(self.record):
-                self._drop()
-                return
-            # The checksum takes half a second and is added later, so that no build waits for it.
-            record._replace(checksum=checksum(self.path)).write(self.record)
-            inventory.evict(self.cache, self.order["limit"])
-
-    def _refuse(self) -> None:
-        self._drop()
-        Record(REFUSED).write(self.record)
-
-    def _drop(self) -> None:
-        sealed.discard(self.path)
-        sealed.discard(self.record)
+def _make(order: dict[str, Any]) -> None:
+    """Make the header unless it exists; the lock keeps other makers away."""
+    path: str = order["path"]
+    folder, name = os.path.split(path)
+    cache = Folder(os.path.dirname(folder))
+    inventory.sweep(cache)
+    known = Record.read(order["record"])
+    if known is None or known.image:
+        return
+    search = [SearchDir(*pair) for pair in order["search"]]
+    started_ns = clocks.file_clock_ns()
+    temporary = os.path.join(folder, f".{name}-{os.getpid()}")
+    arguments = {
+        "source": order["text"].encode(),
+        "name": order["name"].encode(),
+        "options": [option.encode() for option in order["options"]],
+        "temporary": os.fsencode(temporary),
+        "path": os.fsencode(path),
+        **observed.for_probes(search, order["texts"]),
+    }
+    function, prepare, argument = order["job"]
+    job = pool.Job(function, arguments, prepare, argument, warm=True)
+    workers = pool.Pool(jobs=1)
+    try:
+        outcome = workers.run_beside(job, Limits(order["seconds"], order["bytes"]), (temporary,))
+    finally:
+        workers.close()
+    made = outcome.value if isinstance(outcome, pool.Answer) else None
+    if made is None or not made["heap"] or made["problem"]:
+        return  # the next attempt must be worth twice as much
+    trace = observed.headers_read(made) or ()
+    if made["asked"] is not None:
+        dependencies = observed.file_set(made["asked"], search, texts=order["texts"])
+    else:
+        source = "\n".join([order["text"], *(t for _, t in order["texts"]), *order["options"]])
+        dependencies = manifests.record(trace, search, source=source, name=order["name"])
+    record = known._replace(trace=trace, image=image(path), dependencies=dependencies)
+    if (
+        made["make"] - made["use"] >= _LEAST_SAVED
+        and not dependencies.uncacheable
+        and os.stat(path).st_size <= inventory.room_for_precompiled(cache, order["limit"])
+        and dependencies.newest_ns < started_ns  # else it was edited while it was read
+        and record.write(order["record"])
+    ):
+        inventory.evict(cache, order["limit"])
+    else:
+        sealed.discard(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -207,16 +206,6 @@ def test_no_build_waits_for_one_that_is_overdue(
         with prefix.wanted():
             took.append(time.monotonic() - begun)
     assert took[0] > precompiled.max_wait(0.5) > took[1]
-
-
-def test_in_a_copy_of_the_cache_it_is_used(warm: Builder, tmp_path: Path) -> None:
-    shutil.copytree(warm.cache, tmp_path / "copy")
-    copy = replace(warm, cache=tmp_path / "copy")
-    before = [path.stat().st_mtime_ns for path in copy.files(".record")]
-
-    assert [used(copy.compiled(PREFIX + KERNEL)) for _ in range(2)] == [True, True]
-
-    assert [path.stat().st_mtime_ns for path in copy.files(".record")] != before  # once
 
 
 def test_a_build_with_it_gives_what_one_without_gives(warm: Builder) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from rtcompile.compilers import nvrtc, pch, pch_maker
+from rtcompile.compilers.pch_maker import Record
 from rtcompile.store import inventory
 from rtcompile.store.folder import Folder
 from tests.compilers.test_pch import (
@@ -100,20 +101,20 @@ def test_one_that_crashes_the_compiler_is_dropped_and_the_build_repeated(
         patch.setattr(pch_maker, "image", lambda path: whole)  # the damage is not seen beforehand
         assert not used(builder.compiled(PREFIX + KERNEL))
     assert builder.files(".pch") == []
-    builder.ready()  # that one was damaged; the next need not be
+    builder.ready()
 
 
-def test_one_that_fails_undamaged_is_not_made_again(
+def test_the_next_of_one_that_fails_must_be_worth_more(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builder.ready()
     monkeypatch.setattr(nvrtc, "_trust_result", lambda outcome, unit: False)
     builder.compiled(PREFIX + KERNEL)
-    monkeypatch.undo()
-    for _ in range(2):
-        assert not used(builder.compiled(PREFIX + KERNEL))
-    join_makers()
     assert builder.files(".pch") == []
+    (file,) = builder.files(".record")
+    record = Record.read(str(file))
+    assert record is not None
+    assert (record.builds, record.makings) == (0, 1)
 
 
 def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
