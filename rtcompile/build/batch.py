@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any
@@ -100,8 +100,12 @@ class Planner:
         since, known = self._known.get(common, (float("-inf"), None))
         now = time.monotonic()
         if known is not None and now - since < _PLANNED_SECONDS:
-            key_inputs = known.key_inputs.variant(
-                request.source, request.source_digest, request.name, request.name_expressions
+            key_inputs = replace(
+                known.key_inputs,
+                source=request.source,
+                source_digest=request.source_digest,
+                name=request.name,
+                name_expressions=request.name_expressions,
             )
             return known._replace(request=request, key_inputs=key_inputs)
         made = planned.plan(request, settings, self._capability)
@@ -124,7 +128,7 @@ class Task:
     def group(self) -> tuple[object, ...]:
         """What builds that can share a precompiled header have in common."""
         request = self.query.request
-        prefix = sources.pch_prefix(request.source)
+        prefix = sources.split_prefix(request.source)[0]
         return prefix, request.options, request.arch, request.target, self.query.settings.pch
 
     def look(self) -> ObjectCode | None:

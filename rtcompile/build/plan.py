@@ -81,7 +81,7 @@ def plan(
         options = options.adding("-dlto" if is_lto else "-rdc=true")
     # Headers depend on ``__CUDA_ARCH__``, so none is read before the architecture is known.
     search = own_directories(options) + toolchain.search + last_directories(options)
-    paths_matter = options.debug or options.lineinfo
+    paths_matter = options.writes_paths
     # If the source is a file, line information can refer to it, and quoted includes lie beside it.
     is_file = paths_matter and os.path.isabs(request.name) and os.path.isfile(request.name)
     name = request.name

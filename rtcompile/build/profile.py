@@ -305,7 +305,7 @@ def _name(path: str, search: Sequence[SearchDir]) -> str:
 
 def _prefix_cost(source: str, root: Frame | None) -> float:
     """Return the milliseconds of the inclusions that a precompiled header would stand for."""
-    directives = cxx.Text(sources.pch_prefix(source)).directives()
+    directives = cxx.Text(sources.split_prefix(source)[0]).directives()
     names = [
         directive.included[1:-1] for directive in directives if directive.included[:1] in ("<", '"')
     ]

@@ -237,7 +237,7 @@ def contents_of(
     own = [each for each in search if each.path in folders and each.is_own]
 
     def is_own(path: str) -> bool:
-        return sources.split_path(path, own)[0] >= 0
+        return sources.relative_to(own)(path)[0] >= 0
 
     # Stats of the building machine are left out; the reader checks contents.
     unplaced = [h._replace(mtime_ns=0, ctime_ns=0, inode=0) for h in read.headers]
@@ -266,7 +266,7 @@ def _checks(checked: FileSet, own: Sequence[SearchDir]) -> bytes:
     """Encode the headers to check of a build, as `index.read_checks` reads them."""
 
     def place(path: str) -> str:
-        number, rest = sources.split_path(path, own)
+        number, rest = sources.relative_to(own)(path)
         return f"{number}/{rest}"
 
     read = [text for header in checked.headers for text in (place(header.path), header.digest)]

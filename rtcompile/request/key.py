@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rtcompile._version import __version__
 from rtcompile.files import headers as memory_headers
@@ -70,24 +70,10 @@ class KeyInputs:
     allow_fixups: bool = True  # whether rtcompile may add an option because of an error
     # The options that a build was made with for that reason; none in a look-up.
     fixups: tuple[str, ...] = ()
-    # Keys that were computed: a miss of 20 ms asks for the same keys eight times, in a millisecond. The
-    # second dict is shared by the variants of a batch, and has what depends on a folder under its path.
+    # Keys that were computed: a miss of 20 ms asks for the same keys eight times, in a millisecond.
     _made: dict[str, str] = dataclass_field(
         init=False, default_factory=dict, compare=False, repr=False
     )
-    _common: dict[str, Any] = dataclass_field(
-        init=False, default_factory=dict, compare=False, repr=False
-    )
-
-    def variant(
-        self, source: str, digest: str, name: str, name_expressions: tuple[str, ...]
-    ) -> KeyInputs:
-        """Return key inputs of another source, with its digest and name, and name expressions."""
-        other = replace(
-            self, source=source, source_digest=digest, name=name, name_expressions=name_expressions
-        )
-        object.__setattr__(other, "_common", self._common)
-        return other
 
     def lookup_key(self) -> str:
         """Return the manifest's key: everything known before a header is read, paths included."""
@@ -137,14 +123,9 @@ class KeyInputs:
 
     def reads_no_file(self) -> bool:
         """Return whether NVRTC reads no file besides the source: `sources.reads_no_file`."""
-        quiet = self._common.get("options read no file")
-        if quiet is None:
-            quiet = not self.pre_includes and sources.reads_no_file("", self._as_flags())
-            self._common["options read no file"] = quiet
-        return quiet and sources.reads_no_file(self.source, ())
-
-    def _as_flags(self) -> tuple[str, ...]:
-        return tuple(f"-{label}={value}" for label, value in self.options)
+        return not self.pre_includes and sources.reads_no_file(
+            self.source, [f"-{k}={value}" for k, value in self.options]
+        )
 
     def serves(self, backend: str, compiler: str) -> bool:
         """Return whether an object of this compiler may be used; where there is no NVCC, any NVCC's."""
@@ -197,32 +178,22 @@ class KeyInputs:
 
     def _given(self, source: bytes) -> list[bytes]:
         folder, _, program = self.name.rpartition("/")
-        made = self._common.get(f"given {folder}")
-        if made is None:
-            made = self._common[f"given {folder}"] = b"".join(
-                [
-                    *(field(f"option {label}", value) for label, value in self.options),
-                    *(field("link", link) for link in self.links),
-                    *(field("label", directory.label) for directory in self.search),
-                    *_layout(self.search, folder, self.pre_includes),
-                    field("paths matter", str(self.paths_matter)),
-                ]
-            )
+        made = [
+            *(field(f"option {label}", value) for label, value in self.options),
+            *(field("link", link) for link in self.links),
+            *(field("label", directory.label) for directory in self.search),
+            *_layout(self.search, folder, self.pre_includes),
+            field("paths matter", str(self.paths_matter)),
+        ]
         names = [field("name expression", name) for name in sorted(set(self.name_expressions))]
-        return [field("program", program), made, source, *names]
+        return [field("program", program), *made, source, *names]
 
     def _path_fields(self) -> bytes:
         folder = self.name[: self.name.rfind("/") + 1]
-        made = self._common.get(f"paths {folder}")
-        if made is None:
-            made = self._common[f"paths {folder}"] = b"".join(
-                [
-                    field("program directory", folder),
-                    *(field("directory", directory.path) for directory in self.search),
-                    *(field("-include", path) for path in self.pre_includes),
-                ]
-            )
-        return made
+        fields = [field("program directory", folder)]
+        fields += [field("directory", directory.path) for directory in self.search]
+        fields += [field("-include", path) for path in self.pre_includes]
+        return b"".join(fields)
 
 
 def linked_by(compiler: str, linker: str) -> str:
@@ -268,12 +239,7 @@ def reason_against(inputs: KeyInputs) -> str:
     """Return why the result depends on more than files that can be checked; ``""`` if it does not."""
     if clock := scan(inputs.source).clock:
         return f"{clock} is different in every build"
-    return _reason_against_options(inputs.options)
-
-
-@functools.lru_cache(maxsize=16)  # a batch's variants have the same options
-def _reason_against_options(options: tuple[tuple[str, str], ...]) -> str:
-    clock = next((clock for _, value in options if (clock := scan(value).clock)), "")
+    clock = next((clock for _, value in inputs.options if (clock := scan(value).clock)), "")
     return f"an option has {clock}, which is different in every build" if clock else ""
 
 

@@ -62,7 +62,7 @@ class BuildInfo(Value):
         "compiled_in",
         "waited",
     )
-    __slots__ = ("_files", "_headers", *(name for name in _fields if name != "headers"))
+    __slots__ = ("_files", *(name for name in _fields if name != "headers"))
 
     backend: str
     log: str
@@ -73,8 +73,7 @@ class BuildInfo(Value):
     notes: tuple[str, ...]
     compiled_in: float
     waited: float
-    _headers: tuple[Header, ...] | None
-    _files: FileSet | None
+    _files: tuple[Header, ...] | FileSet
 
     def __init__(
         self,
@@ -92,9 +91,7 @@ class BuildInfo(Value):
         set_ = object.__setattr__
         set_(self, "backend", backend)
         set_(self, "log", log)
-        is_tuple = isinstance(headers, tuple)
-        set_(self, "_headers", headers if is_tuple else None)
-        set_(self, "_files", None if is_tuple else headers)
+        set_(self, "_files", headers)
         set_(self, "milliseconds", milliseconds)
         set_(self, "hit", hit)
         set_(self, "why", why)
@@ -106,15 +103,12 @@ class BuildInfo(Value):
     @property
     def headers(self) -> tuple[Header, ...]:
         """Every header that was read; those of a hit are decoded when they are first read."""
-        if self._headers is None:
-            assert self._files is not None
-            object.__setattr__(self, "_headers", tuple(self._files.headers))
-        return self._headers  # type: ignore[return-value]
+        files = self._files
+        return files if isinstance(files, tuple) else files.headers
 
     def _arguments(self) -> tuple[Any, ...]:
         # The files, so a copy decodes no headers and can still be checked.
-        files = self.headers if self._files is None else self._files
-        return tuple([files if n == "headers" else getattr(self, n) for n in self._fields])
+        return tuple([self._files if n == "headers" else getattr(self, n) for n in self._fields])
 
     def __repr__(self) -> str:
         hidden = ("log", "headers")
@@ -124,7 +118,7 @@ class BuildInfo(Value):
 
 def files_of(build: BuildInfo) -> FileSet | None:
     """Return the files that a build depends on; None if they were not recorded."""
-    return build._files
+    return None if isinstance(build._files, tuple) else build._files
 
 
 class ObjectCode(Value):

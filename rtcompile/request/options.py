@@ -135,11 +135,6 @@ class Options(NamedTuple):
         return None
 
     @property
-    def std(self) -> str | None:
-        """The language standard, ``"c++17"``."""
-        return self.get("std")
-
-    @property
     def rdc(self) -> bool:
         """Relocatable device code: the result must be linked."""
         return self.get("relocatable-device-code") == "true"
@@ -150,14 +145,11 @@ class Options(NamedTuple):
         return self.get("dlink-time-opt") is not None
 
     @property
-    def debug(self) -> bool:
-        """Device debug information: source paths reach the binary."""
-        return self.get("device-debug") is not None
-
-    @property
-    def lineinfo(self) -> bool:
-        """Line information: source paths reach the binary."""
-        return self.get("generate-line-info") is not None
+    def writes_paths(self) -> bool:
+        """Device debug or line information: source paths reach the binary."""
+        return not {name for name, _ in self.flags}.isdisjoint(
+            ("device-debug", "generate-line-info")
+        )
 
     def arch_for(self, capability: tuple[int, int] | None) -> ArchOption | None:
         """Return the requested architecture that a device runs best (no device: the last), or None."""

@@ -12,8 +12,6 @@ from typing import NamedTuple
 from rtcompile.files.headers import SearchDir
 from rtcompile.request import cxx
 
-# --- Where headers lie ----------------------------------------------------------------------------
-
 # --- the compiler's include trace ------------------------------------------------------------
 
 
@@ -27,19 +25,14 @@ def parse_trace(raw: bytes) -> tuple[str, ...]:
     return tuple(dict.fromkeys(p for p in paths if p and not p.startswith("__nv_")))
 
 
-def split_path(path: str, search: Sequence[SearchDir]) -> tuple[int, str]:
-    """Return the index of the innermost search directory of `path`, and the rest; else (-1, path)."""
-    return relative_to(search)(path)
-
-
 def labelled(path: str, search: Sequence[SearchDir]) -> str:
     """Return a header's name in tables: ``"mma.h  (cudart)"``, or its path outside the search path."""
-    index, rest = split_path(path, search)
+    index, rest = relative_to(search)(path)
     return f"{rest}  ({search[index].label})" if index >= 0 else path
 
 
 def relative_to(search: Sequence[SearchDir]) -> Callable[[str], tuple[int, str]]:
-    """Return `split_path` for a search path that is sorted once, since CuTe has 392 headers."""
+    """Return a function of paths: the index of the innermost search directory, and the rest; else (-1, path)."""
     prefixes: dict[str, int] = {}
     for index, directory in enumerate(search):
         prefixes.setdefault(directory.path.rstrip("/") + "/", index)
@@ -59,17 +52,12 @@ def relative_to(search: Sequence[SearchDir]) -> Callable[[str], tuple[int, str]]
 # --- precompiled headers ---------------------------------------------------------------------
 
 
-def pch_prefix(source: str) -> str:
-    """Return the directives that open `source`, up to its last leading include; ``""`` if none.
-
-    Comments and blank lines are left out, so sources which differ only in those share a
-    precompiled header. ``#line`` and ``#pragma nv_no_pch`` end it: the compiler makes none there.
-    """
-    return split_prefix(source)[0]
-
-
 def split_prefix(source: str) -> tuple[str, str]:
-    """Return `pch_prefix`, and the text of `source` that follows it."""
+    """Return the directives that open a source, up to its last leading include, and the text that follows.
+
+    Comments and blank lines are left out, so sources which differ only in those share a precompiled
+    header. ``#line`` and ``#pragma nv_no_pch`` end it: the compiler makes none there.
+    """
     # Before C++17 a trigraph may hide what follows.
     if len(source) > cxx.MOST_READ or "include" not in source or "??/" in source:
         return "", source

@@ -288,14 +288,6 @@ class Arch(Value):
     def __le__(self, other: Arch) -> bool:
         return self == other or self < other
 
-    def __gt__(self, other: Arch) -> bool:
-        if not isinstance(other, Arch):
-            return NotImplemented
-        return other < self
-
-    def __ge__(self, other: Arch) -> bool:
-        return self == other or self > other
-
 
 def exact(capability: tuple[int, int]) -> tuple[Arch, ...]:
     """Return the architectures that are exactly a device's, the preferred one first."""

@@ -26,7 +26,6 @@ _NOOP = b'extern "C" __global__ void noop() {}'
 _FIRST_WITH_CACHE = (12, 9)
 _NO_CACHE = b"--no-cache"
 
-_ROOM = 1 << 20
 _ROOM_TO_START = 16 << 20
 
 _library: ctypes.CDLL | None = None
@@ -302,8 +301,8 @@ def _phases(times: str, begin: float) -> list[tuple[str, float, float]]:
 def precompile(job: dict[str, Any]) -> dict[str, Any]:
     """Make a precompiled header of ``source`` in ``temporary``, try it, and put it at ``path`` if it works."""
     if not _heap_is_pinned:
-        full = _heap_is_pinned is None
-        return {"heap": full, "full": full, "problem": "no room for temporary files"}
+        no_room = _heap_is_pinned is None
+        return {"heap": no_room, "problem": "no room for temporary files"}
     unit = {**job, "expressions": [], "target": "ptx"}
     options = job["options"]
     begin = time.monotonic()
@@ -318,30 +317,17 @@ def precompile(job: dict[str, Any]) -> dict[str, Any]:
     end = time.monotonic()
     problem = made["error"] or used["error"]
     if problem or not _pch_message(used["log"])[1] or not (made["asked"] or made["trace"]):
-        full = not (_has_room(job["temporary"]) and _has_room(os.environ["TMPDIR"] + "/room"))
         log = f"{made['log']}\n{used['log']}".strip()
-        return {"heap": True, "full": full, "problem": log or "not usable"}
+        return {"heap": True, "problem": log or "not usable"}
     os.rename(job["temporary"], job["path"])
     return {
         "heap": True,
-        "full": False,
         "problem": "",
         "trace": made["trace"],
         "asked": made["asked"],
         "make": middle - begin,
         "use": end - middle,
     }
-
-
-def _has_room(path: bytes | str) -> bool:
-    """Return whether a megabyte can be added to a file, by trying it, since there may be quotas."""
-    try:
-        with open(path, "ab") as file:
-            file.write(bytes(_ROOM))
-            os.fsync(file.fileno())
-    except OSError:
-        return False
-    return True
 
 
 def _pch_message(log: str) -> tuple[str, bool]:

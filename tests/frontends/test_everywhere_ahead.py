@@ -121,7 +121,7 @@ def test_the_header_for_reductions_is_what_they_open_with():
 
     assert own == OWN
     assert cupy_builds.openings(cores=2) == cupy_builds.openings(cores=4)[:1]
-    assert sources.pch_prefix(by_cub) == sources.pch_prefix(REDUCTION)
+    assert sources.split_prefix(by_cub)[0] == sources.split_prefix(REDUCTION)[0]
     given = ("-DFIRST_PASS=1", "--std=c++17", "-DCUB_DISABLE_BF16_SUPPORT")
     given_to_cupy = (*core.assemble_cupy_compiler_options(given), "-ftz=true")
     assert cupy_requests.with_pass_in_text(REDUCTION, given_to_cupy)[1] == options

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rtcompile.files.headers import SearchDir
-from rtcompile.request.sources import parse_trace, pch_prefix, scan, split_path, split_prefix
+from rtcompile.request.sources import parse_trace, relative_to, scan, split_prefix
 
 # As NVRTC 12.9.86 and 13.0.88 wrote it.
 TRACE = b"""\
@@ -62,7 +62,7 @@ SEARCH = (
 def test_a_path_is_placed_in_the_innermost_search_directory(
     path: str, expected: tuple[int, str]
 ) -> None:
-    assert split_path(path, SEARCH) == expected
+    assert relative_to(SEARCH)(path) == expected
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_text_says_whether_it_names_itself(text: str, own_path: bool) -> None:
 def test_the_prefix_is_what_opens_the_source_up_to_its_last_include(
     source: str, prefix: str
 ) -> None:
-    assert pch_prefix(source) == prefix
+    assert split_prefix(source)[0] == prefix
 
 
 def test_what_follows_the_prefix_begins_after_its_last_line() -> None:

@@ -243,8 +243,7 @@ def test_defaults_are_cupys_and_yield_to_the_user() -> None:
         ("std", "c++14"),
     )
     debug = parse([]).with_defaults(debug=True)
-    assert debug.debug
-    assert debug.lineinfo
+    assert debug.writes_paths
 
 
 def test_fast_math_implies_ftz_unless_it_is_rejected() -> None:

@@ -402,7 +402,7 @@ def _flags(options: Options, arch: Arch, search: Search, beside: str = "") -> tu
     """Return clang's options for those of NVRTC."""
     preludes = (os.path.join(path, "rtcompile", "clangd.h") for _, path in search)
     prelude = next(filter(os.path.isfile, preludes), "")
-    std = options.std or "c++17"
+    std = options.get("std") or "c++17"
     return (
         "-xcuda",
         f"--cuda-gpu-arch={_CLANGS}",

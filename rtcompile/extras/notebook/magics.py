@@ -90,7 +90,7 @@ class Compilation:
         self._headers = dict(headers)  # instances built later use the same headers
         parsed = options.parse(CompileRequest("", line.options).options)
         # With line information, lines keep their numbers: profilers and debuggers show the cell.
-        self._cell = cells.read(source, keep_lines=parsed.lineinfo or parsed.debug)
+        self._cell = cells.read(source, keep_lines=parsed.writes_paths)
         self._built: list[Built] = []
 
     def module(self) -> CellModule:
