@@ -167,7 +167,7 @@ def option(match: Match, _: BuildContext) -> Values | None:
     name, equals, value = given.lstrip("-").partition("=")
     known = {n: spec for spec in SPECS for n in (spec.name, *spec.also) if len(n) > 2}
     known |= {n.replace("-", "_"): spec for n, spec in known.items()}
-    near = _closest(name, [*known, "gpu-architecture", "arch", "define-macro", "include-path"])
+    near = _closest(name, [*known])
     if near is None:
         return None
     if near in known and near not in (known[near].name, *known[near].also):

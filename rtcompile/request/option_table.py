@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from rtcompile.errors import InvalidRequest
@@ -17,7 +17,8 @@ class Spec(NamedTuple):
     """One option.
 
     `name` is its long name, `also` its other spellings without dashes. `takes` is "nothing",
-    "boolean", "number", "value" or "values" (comma-separated, gathered over all occurrences);
+    "boolean", "number", "value", "values" (comma-separated, gathered over all occurrences), "path" or
+    "macro", which may hold white space: it belongs to them until a next option begins;
     `implied` is the value when none follows. `nvrtc` is the first release that takes it, None
     where none does. `why` explains to the user why a compiler is not given the option; it is empty
     where that compiler behaves so anyway. An option that `does` something is refused in what
@@ -44,6 +45,16 @@ _OURS = "rtcompile makes and checks precompiled headers itself"
 _LIBRARY_ONLY = "nvcc has no such option"
 
 SPECS = (
+    Spec("define-macro", ("D",), takes="macro"),
+    Spec("undefine-macro", ("U",), takes="value"),
+    Spec("include-path", ("I",), takes="path"),
+    Spec("system-include", ("isystem",), takes="path"),
+    Spec("idirafter", takes="path"),
+    Spec("pre-include", ("include",), takes="path"),
+    Spec("ptxas-options", ("Xptxas",), takes="values"),
+    Spec("gpu-architecture", ("arch",), takes="value"),
+    Spec("gpu-code", ("code",), takes="value"),
+    Spec("generate-code", ("gencode",), takes="value"),
     Spec("device-debug", ("G",)),
     Spec("generate-line-info", ("lineinfo",)),
     Spec("use_fast_math"),
@@ -117,7 +128,9 @@ SPECS = (
         why="NVRTC has every lambda on the device",
     ),
     # The parts that the preprocessor obeys are handled earlier, in `host_options`.
-    Spec("compiler-options", takes="values", nvrtc=None, why=_HOST_ONLY, does=_RUNS),
+    Spec(
+        "compiler-options", ("Xcompiler",), takes="values", nvrtc=None, why=_HOST_ONLY, does=_RUNS
+    ),
     Spec("compiler-bindir", ("ccbin",), takes="value", nvrtc=None, why=_HOST_ONLY, does=_RUNS),
     Spec("allow-unsupported-compiler", nvrtc=None, why=_HOST_ONLY),
     Spec("debug", ("g",), nvrtc=None, why=_HOST_ONLY),
@@ -227,10 +240,6 @@ def dropped(flags: Iterable[tuple[str, str]], backend: str) -> tuple[str, ...]:
 
 # --- Options as users write them ------------------------------------------------------------------
 
-# Their values may hold white space: it belongs to them until a next option begins.
-_FREE_TEXT = frozenset({"D", "define-macro", "I", "include-path", "isystem", "system-include",
-                        "idirafter", "include", "pre-include"})  # fmt: skip
-
 MOST_WORDS = 20_000  # reading more would take longer than `timeout=` allows
 
 QUOTES = ("'", '"')
@@ -246,74 +255,57 @@ def name_and_value(word: str) -> tuple[str, str | None]:
         return letter, word[2:].removeprefix("=").lstrip()
     name, equals, value = word.partition("=")
     name = name[2:] if name[1:2] == "-" else name[1:]
-    return name, value if equals else None
+    return name, value.lstrip() if equals else None
 
 
-def all_words(options: Iterable[str], taking: Container[str]) -> Iterator[str]:
-    """Yield the words of options; an option whose name is in `taking` takes a value."""
+def all_words(options: Iterable[str]) -> Iterator[str]:
+    """Yield the words of options; an element after an option that waits for its value is that value."""
     waits, left = False, MOST_WORDS
     for element in options:
         if waits and element.strip():
             yield element.strip()
             waits = False
             continue
-        found = _words(element, taking)
+        found = element.split()
+        if 1 < len(found) <= 2 * MOST_WORDS:  # an option and its value
+            found = _split(element)
         left -= len(found)
         if left < 0:
-            raise _too_many()
+            raise InvalidRequest(
+                f"options holds more than {MOST_WORDS:,} words, which no program's command line does; "
+                "write the macros as #define lines of a header that the source includes, or of headers="
+            )
         for word in found:
-            waits = not waits and _waits_for_value(word, taking)
+            waits = not waits and _waits_for_value(word)
             yield word
 
 
-def _waits_for_value(word: str, taking: Container[str]) -> bool:
+def _waits_for_value(word: str) -> bool:
     name, value = name_and_value(word)
-    if value is not None or not name:
-        return False
-    spec = BY_SPELLING.get(name)
-    return name in taking or (spec is not None and spec.takes != "nothing" and not spec.implied)
+    spec = BY_SPELLING.get(name) if value is None else None
+    return spec is not None and spec.takes != "nothing" and not spec.implied
 
 
-def _words(element: str, taking: Container[str]) -> list[str]:
-    words = element.split()
-    if len(words) > 2 * MOST_WORDS:  # an option and its value
-        raise _too_many()
-    return words if len(words) < 2 else _split(element, taking)
-
-
-def _too_many() -> InvalidRequest:
-    return InvalidRequest(
-        f"options holds more than {MOST_WORDS:,} words, which no program's command line does; "
-        "write the macros as #define lines of a header that the source includes, or of headers="
-    )
-
-
-def _split(element: str, taking: Container[str]) -> list[str]:
+def _split(element: str) -> list[str]:
     """Split where a next option begins; white space elsewhere belongs to a define or a path."""
     words: list[str] = []
     free_text = needs_value = False
     end = 0
     for piece in re.finditer(_PIECE, element):
         text = piece[0]
+        name, _ = name_and_value(text)
+        is_known = name in BY_SPELLING or name in SHORTHANDS
         if needs_value:
             words.append(text)
             needs_value = False
-        elif free_text and not _is_option(text, taking):
+        elif free_text and not (is_known or (name and text.startswith("--"))):
             words[-1] += element[end : piece.start()] + text
         else:
             words.append(text)
-            name, value = name_and_value(text)
-            free_text = name in _FREE_TEXT
-            needs_value = value is None and name in taking
+            free_text = name in BY_SPELLING and BY_SPELLING[name].takes in ("path", "macro")
+            needs_value = _waits_for_value(text)
         end = piece.end()
     return words
-
-
-def _is_option(text: str, taking: Container[str]) -> bool:
-    name, _ = name_and_value(text)
-    return bool(name) and (
-        text.startswith("--") or name in taking or name in BY_SPELLING or name in SHORTHANDS
-    )
 
 
 def unquoted(text: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
@@ -224,7 +225,7 @@ def parse(options: Iterable[str]) -> Options:
     is that value, blanks and all. An option is refused with which a compiler would read a file
     whose changes the cache could not notice.
     """
-    reader = _Reader(list(all_words(options, _READINGS)))
+    reader = _Reader(list(all_words(options)))
     while reader.words:
         reader.read(reader.words.pop())
     return reader.options()
@@ -233,10 +234,10 @@ def parse(options: Iterable[str]) -> Options:
 def with_directories(options: Iterable[str], moved: Callable[[str], str]) -> tuple[str, ...]:
     """Return options with each directory that headers are searched in replaced by another."""
     found: list[str] = []
-    words = all_words(options, _READINGS)
+    words = all_words(options)
     for word in words:
         name, value = name_and_value(word)
-        if name in _DIRECTORIES:
+        if name in BY_SPELLING and BY_SPELLING[name].name in _DIRECTORIES:
             path = next(words, "") if value is None else value
             found += [f"-{name}" if len(name) == 1 else f"--{name}", moved(unquoted(path))]
         else:
@@ -251,27 +252,18 @@ class _Reader:
         self.words = words[::-1]
         self.flags: dict[str, str] = {}
         self.macros: dict[str, tuple[str, str]] = {}
-        self.include_dirs: list[str] = []
-        self.system_dirs: list[str] = []
-        self.pre_includes: list[str] = []
-        self.ptxas: list[str] = []
-        self.unknown: list[str] = []
-        self.last_dirs: list[str] = []
-        self.host: list[str] = []
-        self.notes: list[str] = []
+        self.lists: defaultdict[str, list[str]] = defaultdict(list)  # of paths, words and notes
         self.requested: list[ArchOption] = []
         self.codes: list[ArchOption] = []
         self.generated: list[ArchOption] = []
 
     def read(self, word: str) -> None:
         name, value = name_and_value(word)
-        reading = _READINGS.get(name)
-        if reading is not None:
-            reading(self, self.next_after(word) if value is None else value)
+        spec = BY_SPELLING.get(name)
+        if spec is not None:
+            self.option(spec, word, value)
         elif name in SHORTHANDS:
             self.flags.update(SHORTHANDS[name])
-        elif name in BY_SPELLING:
-            self.flag(BY_SPELLING[name], word, value)
         elif name in ("resource-usage", "res-usage"):
             self.ptxas_options("-v")
         elif name in REFUSED:
@@ -289,14 +281,14 @@ class _Reader:
             )
         else:
             refuse_files(word, word, of_host=True)
-            self.unknown.append(word)
+            self.lists["unknown"].append(word)
 
     def next_after(self, word: str) -> str:
         if not self.words:
             raise InvalidRequest(f"{word!r} needs a value, and no option follows it")
         return self.words.pop()
 
-    def flag(self, spec: Spec, word: str, value: str | None) -> None:
+    def option(self, spec: Spec, word: str, value: str | None) -> None:
         if spec.takes == "nothing":
             if value is not None:
                 raise InvalidRequest(f"{word!r}: --{spec.name} takes no value")
@@ -305,6 +297,14 @@ class _Reader:
         if value is None:
             implied = spec.implied and (not self.words or self.words[-1].startswith("-"))
             value = spec.implied if implied else self.next_after(word)
+        if spec.takes == "path":
+            self.lists[spec.name].append(unquoted(value))
+        elif spec.name in _READINGS:
+            _READINGS[spec.name](self, value)
+        else:
+            self.flag(spec, word, value)
+
+    def flag(self, spec: Spec, word: str, value: str) -> None:
         if spec.takes == "boolean" and value not in ("true", "false"):
             raise InvalidRequest(f"{word!r}: --{spec.name} is true or false, not {value!r}")
         if spec.takes == "number" and not value.isdecimal():
@@ -316,14 +316,16 @@ class _Reader:
         if spec.name == "std":
             value = self.standard(value)
         if spec.name in COSTLY and value != "0":
-            self.notes.append(f"--{spec.name}={value}: {COSTLY[spec.name]}")
+            self.lists["notes"].append(f"--{spec.name}={value}: {COSTLY[spec.name]}")
         self.flags[spec.name] = value
 
     def standard(self, value: str) -> str:
         name = value.lower()
         if name.startswith("gnu++"):
             name = "c" + name.removeprefix("gnu")
-            self.notes.append(f"-std={value} became {name}: no device compiler has GNU dialects")
+            self.lists["notes"].append(
+                f"-std={value} became {name}: no device compiler has GNU dialects"
+            )
         if name not in STANDARDS:
             raise InvalidRequest(f"-std={value}: expected one of {', '.join(STANDARDS)}")
         return name
@@ -337,9 +339,9 @@ class _Reader:
         self.macros[name] = (kind, text)
 
     def read_host_options(self) -> None:
-        own, others = split(self.host)
+        own, others = split(self.lists["host"])
         for name, value in own:
-            _READINGS[name](self, value)
+            self.option(BY_SPELLING[name], f"-{name}", value)
         if others:
             self.flags["compiler-options"] = ",".join(_unique(others))
 
@@ -347,8 +349,8 @@ class _Reader:
         # nvcc splits at commas; NVRTC does not, and ptxas would be given "-v,-O3" as one option.
         for option in re.split(r"[,\s]+", value):
             refuse_files(option, f"-Xptxas {option}")
-            if option and not (option.startswith("-") and option in self.ptxas):
-                self.ptxas.append(option)
+            if option and not (option.startswith("-") and option in self.lists["ptxas"]):
+                self.lists["ptxas"].append(option)
 
     def architecture(self, value: str) -> None:
         if value == "native":
@@ -357,9 +359,6 @@ class _Reader:
             raise InvalidRequest(f"-arch={value}: a build is for one architecture")
         else:
             self.requested = self.arch_list(value)
-
-    def code(self, value: str) -> None:
-        self.codes = self.arch_list(value)
 
     def generate_code(self, value: str) -> None:
         # arch= only names the PTX version that the machine code is made through.
@@ -381,15 +380,19 @@ class _Reader:
         return requested
 
     def options(self) -> Options:
-        if self.host:
+        if self.lists["host"]:
             self.read_host_options()
-        for path in (*self.include_dirs, *self.system_dirs, *self.last_dirs, *self.pre_includes):
+        dirs, last, headers = (
+            _unique([path for name in names for path in self.lists[name]])
+            for names in (("include-path", "system-include"), ("idirafter",), ("pre-include",))
+        )
+        for path in (*dirs, *last, *headers):
             if _OF_A_PROCESS.match(path):
                 raise InvalidRequest(
                     f"options name {shown(path)}, which is another folder for the compiler's process; "
                     "give its real path, as os.path.realpath() returns it"
                 )
-        named = len({*self.include_dirs, *self.system_dirs, *self.last_dirs, *self.pre_includes})
+        named = len({*dirs, *last, *headers})
         if named > _MOST_PATHS:
             raise InvalidRequest(
                 f"options name {named:,} directories and headers (-I, -include); each header that a "
@@ -399,18 +402,14 @@ class _Reader:
         return Options(
             _unique([*(self.codes or self.requested), *self.generated]),
             tuple(self.macros.values()),
-            _unique([*self.include_dirs, *self.system_dirs]),
-            _unique(self.pre_includes),
+            dirs,
+            headers,
             tuple(sorted(self.flags.items())),
-            tuple(self.ptxas),
-            tuple(self.unknown),
-            _unique(self.notes),
-            _unique(self.last_dirs),
+            tuple(self.lists["ptxas"]),
+            tuple(self.lists["unknown"]),
+            _unique(self.lists["notes"]),
+            last,
         )
-
-
-def _path_to(paths: str) -> Callable[[_Reader, str], None]:
-    return lambda reader, path: getattr(reader, paths).append(unquoted(path))
 
 
 _MOST_PATHS = 1000
@@ -419,30 +418,16 @@ _OF_A_PROCESS = re.compile(r"/+(?:proc/+(?:self|thread-self)/+(?!root(?:/|$))|de
 
 # Options that are more than a flag with a value.
 _READINGS: dict[str, Callable[[_Reader, str], None]] = {
-    "D": lambda reader, text: reader.macro("D", text),
     "define-macro": lambda reader, text: reader.macro("D", text),
-    "U": lambda reader, text: reader.macro("U", text),
     "undefine-macro": lambda reader, text: reader.macro("U", text),
-    "I": _path_to("include_dirs"),
-    "include-path": _path_to("include_dirs"),
-    "isystem": _path_to("system_dirs"),
-    "system-include": _path_to("system_dirs"),
-    "idirafter": _path_to("last_dirs"),
-    "include": _path_to("pre_includes"),
-    "pre-include": _path_to("pre_includes"),
-    "Xcompiler": lambda reader, value: reader.host.append(value),
-    "compiler-options": lambda reader, value: reader.host.append(value),
-    "Xptxas": _Reader.ptxas_options,
+    "compiler-options": lambda reader, value: reader.lists["host"].append(value),
     "ptxas-options": _Reader.ptxas_options,
-    "arch": _Reader.architecture,
     "gpu-architecture": _Reader.architecture,
-    "code": _Reader.code,
-    "gpu-code": _Reader.code,
-    "gencode": _Reader.generate_code,
+    "gpu-code": lambda reader, value: setattr(reader, "codes", reader.arch_list(value)),
     "generate-code": _Reader.generate_code,
 }
 
-_DIRECTORIES = frozenset({"I", "include-path", "isystem", "system-include", "idirafter"})
+_DIRECTORIES = ("include-path", "system-include", "idirafter")
 _WITHOUT_BRACKETS = str.maketrans("", "", "[]\"' ")
 
 

@@ -41,6 +41,19 @@ VALUES = {
 }
 CONFLICTING = {"extensible-whole-program", "no-display-error-number", "fdevice-syntax-only"}
 
+# Given otherwise, or by other arguments.
+ELSEWHERE = {
+    *(
+        "define-macro",
+        "undefine-macro",
+        "include-path",
+        "system-include",
+        "idirafter",
+        "pre-include",
+    ),
+    *("ptxas-options", "gpu-architecture", "gpu-code", "generate-code"),
+}
+
 
 def everything(compiler: str, folder: Path, *, but: set[str]) -> Options:
     """Every row of the table that this compiler takes, with a value that it takes."""
@@ -48,7 +61,7 @@ def everything(compiler: str, folder: Path, *, but: set[str]) -> Options:
     (folder / "pre.h").touch()
     for spec in SPECS:
         taken = spec.nvrtc is not None if compiler == "nvrtc" else spec.nvcc
-        if not taken or spec.name in but | CONFLICTING:
+        if not taken or spec.name in but | CONFLICTING | ELSEWHERE:
             continue
         default = {"nothing": "", "boolean": "true"}.get(spec.takes, str(folder / spec.name))
         value = VALUES.get(spec.name, default)
