@@ -103,18 +103,15 @@ def can_be_swapped(path: str) -> bool:
             if b"4294967295" not in file.read():
                 trusted.add(_UNMAPPED)
         for top in {os.path.abspath(path), os.path.realpath(path)}:
-            each = top
-            while True:
+            parts = top.split("/")
+            for count in range(len(parts), 0, -1):
                 try:
-                    status = os.lstat(each)
+                    status = os.lstat("/".join(parts[:count]) or "/")
                 except FileNotFoundError:  # it will be made by this user
-                    each = os.path.dirname(each)
                     continue
-                if status.st_uid not in trusted or _is_open_to_others(status, above=each != top):
+                is_above = count < len(parts)
+                if status.st_uid not in trusted or _is_open_to_others(status, above=is_above):
                     return True
-                if each == "/":
-                    break
-                each = os.path.dirname(each)
     except OSError:
         return True
     return False
@@ -167,8 +164,8 @@ def read_given(path: str) -> bytes:
         return file.read()
 
 
-def open_file(name: str, *, dir_fd: int, most: int = MOST_BYTES) -> tuple[int, os.stat_result]:
-    """Return descriptor and status of a file of at most `most` bytes, checked by the rule above."""
+def open_file(name: str, *, dir_fd: int) -> tuple[int, os.stat_result]:
+    """Return descriptor and status of a file of at most `MOST_BYTES`, checked by the rule above."""
     try:
         descriptor, status = open_regular(name, dir_fd=dir_fd, follow=False)
     except OSError as error:
@@ -190,8 +187,8 @@ def open_file(name: str, *, dir_fd: int, most: int = MOST_BYTES) -> tuple[int, o
         and not os.fstat(dir_fd).st_uid  # root's file in a folder of root's
     ):
         why = "has a second name"
-    elif status.st_size > most:
-        why = f"has {status.st_size} bytes, more than {most}"
+    elif status.st_size > MOST_BYTES:
+        why = f"has {status.st_size} bytes, more than {MOST_BYTES}"
     if why:
         os.close(descriptor)
         raise UntrustedError(f"{name} {why}")
@@ -201,38 +198,26 @@ def open_file(name: str, *, dir_fd: int, most: int = MOST_BYTES) -> tuple[int, o
 def contents(descriptor: int, size: int) -> bytes:
     """Return the first `size` bytes of a file, or fewer if it is shorter."""
     data = os.read(descriptor, size)
-    while 0 < len(data) < size:
-        more = os.read(descriptor, size - len(data))
-        if not more:
-            break
+    while 0 < len(data) < size and (more := os.read(descriptor, size - len(data))):
         data += more
     return data
 
 
-def read(name: str, *, dir_fd: int, most: int = MOST_BYTES) -> bytes:
+def read(name: str, *, dir_fd: int) -> bytes:
     """Return the bytes of a file; raises as `open_file`."""
-    descriptor, status = open_file(name, dir_fd=dir_fd, most=most)
+    descriptor, status = open_file(name, dir_fd=dir_fd)
     try:
         return contents(descriptor, status.st_size)
-    finally:
-        os.close(descriptor)
-
-
-def open_path(path: str, *, most: int = MOST_BYTES) -> tuple[int, os.stat_result]:
-    """Open a file by its path, and check its folder too; raises as `open_folder` and `open_file`."""
-    folder, name = os.path.split(path)
-    descriptor = open_folder(folder)
-    try:
-        return open_file(name, dir_fd=descriptor, most=most)
     finally:
         os.close(descriptor)
 
 
 def read_path(path: str) -> bytes:
-    """Return the bytes of a file by its path; raises as `open_path`."""
-    descriptor, status = open_path(path)
+    """Return the bytes of a file by its path, whose folder is checked too; raises as `open_folder` and `read`."""
+    folder, name = os.path.split(path)
+    descriptor = open_folder(folder)
     try:
-        return contents(descriptor, status.st_size)
+        return read(name, dir_fd=descriptor)
     finally:
         os.close(descriptor)
 
@@ -335,14 +320,10 @@ def unseal(kind: str, key: str, data: bytes) -> list[bytes] | None:
 
 def is_of_another_version(kind: str, data: bytes) -> bool:
     """Return whether a version of rtcompile with another schema wrote a file of this kind."""
-    start = f"rtcompile {kind} ".encode()
-    schema = data[len(start) : 32].rstrip(b"\0")
-    return (
-        data.startswith(start)
-        and schema[:-1].isdigit()
-        and schema[-1:] == b"\n"
-        and schema[:-1] != b"%d" % _SCHEMA
-    )
+    import re
+
+    head, own = data[:32], _head(kind)
+    return head != own and re.fullmatch(rb"rtcompile %b \d+\n\0*" % kind.encode(), head) is not None
 
 
 def _head(kind: str) -> bytes:
