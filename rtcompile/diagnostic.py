@@ -23,9 +23,12 @@ class Diagnostic:
     excerpt : str
         The source line and caret as the compiler printed them.
     hint : str
-        What to do about it in this build; empty if nothing is known.
+        Why, and what to do about it in this build; empty if nothing is known.
     notes : tuple of Diagnostic
         Notes, details and instantiation contexts that belong to this message, innermost first.
+    cause : str
+        What is wrong, the beginning of `hint`, where it says more than `message` and is shown in its
+        place; otherwise empty.
 
     Examples
     --------
@@ -45,6 +48,7 @@ class Diagnostic:
     excerpt: str = ""
     hint: str = ""
     notes: tuple[Diagnostic, ...] = ()
+    cause: str = ""
 
     @property
     def is_error(self) -> bool:
@@ -53,7 +57,7 @@ class Diagnostic:
 
     def __str__(self) -> str:
         word = {"fatal": "fatal error"}.get(self.severity, self.severity)
-        return f"{location_of(self)}{word}: {self.message}"
+        return f"{location_of(self)}{word}: {self.cause or self.message}"
 
 
 def location_of(diagnostic: Diagnostic) -> str:

@@ -28,11 +28,13 @@ _BOLD = frozenset({"location", "error", "warning", "caret"})
 
 
 def filled(text: str, width: int, first: str = "", rest: str = "") -> str:
-    """Break a text into lines, but not inside backticks, so commands can be copied."""
+    """Break a text into lines, but not inside backticks and quotes, so commands can be copied."""
     import re
     import textwrap
 
-    whole = re.sub("`[^`]*`", lambda quoted: quoted[0].replace(" ", "\x1f"), text)
+    whole = re.sub(
+        r"`[^`]*`|(?<!\w)'[^'`]{1,80}'(?!\w)", lambda quoted: quoted[0].replace(" ", "\x1f"), text
+    )
     return textwrap.fill(
         whole,
         width,

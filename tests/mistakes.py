@@ -117,7 +117,7 @@ MISTAKES = (
         "half times double",
         "#include <cuda_fp16.h>\n" + body("x[0] = x[0] * 2.5;", "__half* x"),
         'more than one operator "*" matches',
-        "__float2half",
+        "__double2half(2.5)",
     ),
     Mistake(
         "a constructor on the device",
@@ -162,7 +162,8 @@ MISTAKES = (
     Mistake(
         "a name expression of nothing",
         TEMPLATE,
-        'error: identifier "Real" is undefined',
+        "error: `Real` in 'scale<Real>' is no type or constant of the source",
+        'identifier "Real" is undefined',
         names=("scale<Real>",),
     ),
     Mistake(

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from rtcompile.diagnostic import Diagnostic
-from rtcompile.messages import facts, names, quoted
+from rtcompile.messages import cute, facts, names, quoted
 from rtcompile.messages.diagnostics import CONSEQUENCES
 from rtcompile.messages.facts import BuildContext
 
@@ -38,7 +38,7 @@ class KnownMessage:
 
 
 def _function(name: str) -> facts.Fill:
-    found: facts.Fill = next(vars(m)[name] for m in (quoted, names, facts) if name in vars(m))
+    found: facts.Fill = next(vars(m)[name] for m in (cute, quoted, names, facts) if name in vars(m))
     return found
 
 
@@ -67,6 +67,7 @@ MESSAGES = _read()
 
 _MOST_ANNOTATED = 50  # a log of a thousand errors has one cause, which the first ones show
 _LONGEST_SUBJECT = 20_000
+_ARTICLE = re.compile(r"^(?:The|This|No|Neither)(?= )")
 
 
 def hint_for(message: Diagnostic | str, context: BuildContext | None = None) -> str:
@@ -82,7 +83,11 @@ def explain(
     context = context or BuildContext()
     if isinstance(message, Diagnostic):
         context = replace(
-            context, line=message.line, column=message.column, excerpt=message.excerpt
+            context,
+            line=message.line,
+            column=message.column,
+            excerpt=message.excerpt,
+            notes=message.notes,
         )
     subject = _subject(message)
     for known in MESSAGES:
@@ -99,7 +104,7 @@ def annotate(diagnostics: Iterable[Diagnostic], context: BuildContext) -> tuple[
     annotated: list[Diagnostic] = []
     given: set[str] = set()
     for diagnostic in diagnostics:
-        hint = ""
+        hint = cause = ""
         if len(annotated) < _MOST_ANNOTATED and not (
             given and CONSEQUENCES.match(diagnostic.message)
         ):
@@ -108,10 +113,8 @@ def annotate(diagnostics: Iterable[Diagnostic], context: BuildContext) -> tuple[
                 hint = found[1]
                 given.add(hint)
                 if found[0].headline:
-                    cause, _, hint = hint.partition(". ")
-                    said = Diagnostic("note", diagnostic.message)
-                    diagnostic = replace(diagnostic, message=cause, notes=(said, *diagnostic.notes))
-        annotated.append(replace(diagnostic, hint=hint))
+                    cause = _ARTICLE.sub(lambda word: word[0].lower(), hint.partition(". ")[0])
+        annotated.append(replace(diagnostic, hint=hint, cause=cause))
     return tuple(annotated)
 
 

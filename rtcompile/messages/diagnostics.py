@@ -192,6 +192,9 @@ class _Draft:
             source, marks = (_ungutter(line) for line in self.lines[caret - 1 : caret + 1])
             excerpt = f"{source}\n{marks}"
             self.column = self.column or _column(source, marks)
+            missing = re.search(r'open source file "([^"]+)"$', self.message)
+            if missing and missing[1] in source:  # the compiler points behind it
+                self.column = source.index(missing[1]) + 1
         notes = [Diagnostic("note", line.strip()) for line in details]
         frames = [_frame(line, self.file) for line in rest if not line.endswith("detected during:")]
         for note in self.notes:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rtcompile.diagnostic import Diagnostic
 from rtcompile.errors import UnsupportedArch
 from rtcompile.files.headers import SearchDir
 from rtcompile.inspect.symbols import simple_name
@@ -71,10 +72,11 @@ class BuildContext:
     package_of: Callable[[str], HeaderAdvice | None] = lambda _: None
     # The functions that the compiler's headers declare, for names that are nearly right.
     device_names: Callable[[], Iterable[str]] = lambda: ()
-    # Of the message: its line in `source`, its column, and what the compiler printed of the line.
+    # Of the message: its line in `source`, its column, what the compiler printed of the line, its notes.
     line: int = 0
     column: int = 0
     excerpt: str = ""
+    notes: tuple[Diagnostic, ...] = ()
 
     def describe(self, part: str) -> str:
         """Return ``"NVRTC 12.9.86"``, with the folder for headers; no version if none is known."""

@@ -16,6 +16,7 @@ from itertools import islice
 
 from rtcompile.messages import quoted
 from rtcompile.messages.facts import DECLARED, STD, BuildContext, Match, Values
+from rtcompile.messages.types import split
 from rtcompile.request import cxx
 from rtcompile.request.option_table import SPECS
 
@@ -41,7 +42,9 @@ def elsewhere(match: Match, context: BuildContext) -> Values | None:
     named = re.match(r'identifier "(\w+)"', match[0])
     word = named[1] if named else _word_at(context)
     instead = _TABLES["elsewhere"].get(word)
-    return {"word": word, "instead": instead} if instead else None
+    whose = _TABLES["whose"].get(word)
+    about = f"a name of {whose}'s, and none of CUDA C++" if whose else "no name of CUDA C++"
+    return {"word": word, "about": about, "instead": instead} if instead else None
 
 
 def scope_elsewhere(_: Match, context: BuildContext) -> Values | None:
@@ -81,12 +84,13 @@ def host_header(match: Match, _: BuildContext) -> Values:
     return {"instead": instead}
 
 
-def header_elsewhere(match: Match, _: BuildContext) -> Values | None:
+def header_elsewhere(match: Match, context: BuildContext) -> Values | None:
     """Return which project a missing header belongs to, and what to do without it."""
     header = match["header"]
     rows = (text for name, text in _TABLES["headers"].items() if fnmatchcase(header, name))
-    about = next(rows, None)
-    return {"about": about} if about else None
+    about, _, step = next(rows, "").partition(". ")
+    number = f"{len(context.search)} searched" if context.search else "searched"
+    return {"about": about, "step": f"{step}.", "number": number} if about else None
 
 
 def declared_further(match: Match, context: BuildContext) -> Values | None:
@@ -110,7 +114,10 @@ def declared_further(match: Match, context: BuildContext) -> Values | None:
             "step": step,
         }
     if lines:
-        where = f"of line {lines[-1]} lives in a scope that has ended there: a block, a loop, a function"
+        text = source.split("\n")[lines[-1] - 1]
+        loop = re.search(rf"\b(for|while|if|switch)\s*\([^;]*\b{word}\b", text)
+        scope = f"the `{loop[1]}`" if loop else "a block, a loop or a function"
+        where = f"of line {lines[-1]} belongs to {scope} that has ended before this line"
         step = quoted.outlived(word, lines[-1], source)
         return {"where": where, "step": step or "Declare it in the scope that encloses both lines"}
     return None
@@ -126,7 +133,8 @@ def nearest(match: Match, context: BuildContext) -> Values | None:
     if not near:
         return None
     header = DECLARED.get(near, "")
-    return {"word": word, "near": near, "also": f", of <{header}>" if header else ""}
+    why = ": capital letters count" if near.lower() == word.lower() else ""
+    return {"word": word, "near": near, "why": why, "also": f", of <{header}>" if header else ""}
 
 
 def undeclared(match: Match, context: BuildContext) -> Values:
@@ -173,7 +181,13 @@ def option(match: Match, _: BuildContext) -> Values | None:
     if near in known and near not in (known[near].name, *known[near].also):
         near = known[near].name  # spelled with other dashes
     dashes = "--" if "-" in near or len(near) > 12 or "_" in near else "-"
-    return {"near": f"{dashes}{near}{equals}{value}"}
+    spelled = {"-": "dashes", "_": "underscores"}
+    why = next((s for c, s in spelled.items() if c in near and near != name), "")
+    same = why and near.replace("_", "-") == name.replace("_", "-")
+    return {
+        "near": f"{dashes}{near}{equals}{value}",
+        "why": f": it writes this one with {why}" if same else "",
+    }
 
 
 def expression(match: Match, context: BuildContext) -> Values:
@@ -206,7 +220,10 @@ def expression(match: Match, context: BuildContext) -> Values:
     whole = _qualified(plain, context.source)
     if whole and whole != base:
         step = f"Write '{given.replace(base, whole, 1)}'."
-        return {"fact": f"The source declares `{plain}` as {whole}.", "step": step}
+        return {
+            "fact": f"`{plain}` alone is not declared: its whole name is {whole}.",
+            "step": step,
+        }
     near = _closest(plain, _source_words(context.source, plain))
     fact = f"The source declares no `{base}`."
     return {
@@ -221,7 +238,7 @@ _SPELL = (
 
 
 def _arguments(given: str, base: str, arguments: str, declared: str) -> Values:
-    parameters, values = _split(declared), _split(arguments)
+    parameters, values = split(declared), split(arguments)
     wanted, has = len(parameters), len(values)
     named = [re.findall(r"\w+", each.partition("=")[0])[-1:] or [each] for each in parameters]
     wrong = [
@@ -234,24 +251,24 @@ def _arguments(given: str, base: str, arguments: str, declared: str) -> Values:
             f"{name} must be a {'type' if _is_type(parameter) else 'value'} and was given {value}"
             for name, value, parameter in wrong
         )
-        kinds += ": the two are exchanged" if len(wrong) == 2 else ""
+        kinds += " (the two are exchanged)" if len(wrong) == 2 else ""
         right = dict(zip((w[1] for w in wrong), (w[1] for w in reversed(wrong)), strict=True))
         swapped = ", ".join(right.get(value, value) for value in values)
         step = f"Write '{base}<{swapped}>'." if len(wrong) == 2 else ""
         step = (
             step
-            or f"Give a type for class and a constant for a value: '{base}<{_example(declared)}>'."
+            or f"Give a {'type' if _is_type(wrong[0][2]) else 'constant'} for {wrong[0][0]}: '{base}<{_example(declared)}>'."
         )
-        return {"fact": f"{kinds}: `template <{declared}>`.", "step": step}
+        return {"fact": f"{kinds}: the template is `template <{declared}> {base}`.", "step": step}
     missing = [
         name[0]
         for name, text in zip(named, parameters, strict=True)
         if not re.search(r"=|\.\.\.", text)
     ][has:]
     if missing:
-        filled = ", ".join((*values, *_split(_example(declared))[has:]))
+        filled = ", ".join((*values, *split(_example(declared))[has:]))
         listed = " and ".join(missing)
-        whose = f"with your {listed} for the {', '.join(_split(_example(declared))[has:])}"
+        whose = f"with your {listed} for the {', '.join(split(_example(declared))[has:])}"
         return {
             "fact": f"{listed} {'is' if len(missing) == 1 else 'are'} missing: the template is `template <{declared}> {base}`.",
             "step": f"For example '{base}<{filled}>', {whose}.",
@@ -281,9 +298,11 @@ def template(match: Match, context: BuildContext) -> Values | None:
         used = re.search(r"(\w+)\s*<[^<>;]*$", line)
         name = used[1] if used else ""
     declared = _templates(context.source).get(name)
-    if declared is None:
+    given = re.search(rf"\b{name}\s*<([^;{{}}]*)>", _excerpt(context))
+    if declared is None or given is None:
         return None
-    return {"name": name, "declared": declared, "example": f"{name}<{_example(declared)}>"}
+    values = _arguments(f"{name}<{given[1]}>", name, given[1], declared)
+    return {key: re.sub(r"'([^']+<[^']*>)'", r"`\1`", text) for key, text in values.items()}
 
 
 def file_name(_: Match, context: BuildContext) -> Values | None:
@@ -314,23 +333,59 @@ def character(_: Match, context: BuildContext) -> Values | None:
     return {"shown": shown, "name": name, "step": step, "whence": whence}
 
 
-def half(match: Match, _: BuildContext) -> Values:
-    """Name the function that makes the ambiguous operand's type."""
-    return {"convert": {"__half": "__float2half"}.get(match["type"], "__float2bfloat16")}
+def directive(match: Match, _: BuildContext) -> Values:
+    """Name the directive that is nearly what was written, or how the line is a comment."""
+    near = _closest(match["word"], _DIRECTIVES) if len(match["word"]) > 2 else None
+    comment = f"Begin a comment with //: `// {match['text']}`."
+    return {"word": match["word"], "step": f"Is `#{near}` meant?" if near else comment}
+
+
+_DIRECTIVES = [
+    "include",
+    "define",
+    "undef",
+    "ifdef",
+    "ifndef",
+    "elif",
+    "else",
+    "endif",
+    "pragma",
+    "error",
+    "line",
+]
+
+
+def half(match: Match, context: BuildContext) -> Values:
+    """Name the other operand's type, and the function that makes a half of it."""
+    half_, other = (
+        match["type"],
+        match["right"] if match["type"] == match["left"] else match["left"],
+    )
+    other = other.strip()
+    made = {"double": "__double2{}", "float": "__float2{}"}.get(other, "__int2{}_rn")
+    convert = made.format("half" if half_ == "__half" else "bfloat16")
+    text, at = _excerpt(context), context.column - 1
+    after, before = text[at + len(match["operator"]) :], text[:at]
+    is_left = half_ == match["left"]
+    literal = (
+        re.match(r"\s*([\d.]+f?)(?!\w)", after)
+        if is_left
+        else re.search(r"(?<![\w.])([\d.]+f?)\s*$", before)
+    )
+    value = literal[1] if literal else "value"
+    return {"other": other, "convert": f"{convert}({value})"}
 
 
 def mismatch(match: Match, context: BuildContext) -> Values:
     """Return in what two types differ that C++ does not convert."""
     given, wanted = match["given"], match["wanted"]
-    own = quoted.parameter(wanted, context)  # "`int* p` of count, line 1"
     if given.replace("const ", "") == wanted.replace("const ", ""):
-        step = "Declare the parameter const, if it only reads"
-        step += f": write `const {own[1:]}" if own else ""
-        step += "; else take const off what is given"
+        step = quoted.to_const(given, wanted, context)
         return {"why": "a pointer to const data into one that may write", "step": step}
     if given.endswith("*") and wanted.endswith("*"):
+        function, own, line = quoted.parameter(wanted, context)
         step = f"Give a pointer of type {wanted}"
-        step += f", or declare {own}, as {given}" if own else ""
+        step += f", or declare `{own}` of {function}, line {line}, as {given}" if own else ""
         step += "; reinterpret_cast only where the bytes are meant"
         return {"why": "between pointers to different types", "step": step}
     if given.endswith("*") or wanted.endswith("*"):
@@ -479,17 +534,6 @@ def _templates(source: str) -> dict[str, str]:
     return found
 
 
-def _split(text: str) -> list[str]:
-    parts, depth = [""], 0
-    for letter in text:
-        depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(letter, 0)
-        if letter == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts if part.strip()]
-
-
 def _example(declared: str) -> str:
     """Return arguments of the kinds that a template takes: ``"float, 4"``."""
-    return ", ".join("float" if _is_type(each) else "4" for each in _split(declared))
+    return ", ".join("float" if _is_type(each) else "4" for each in split(declared))

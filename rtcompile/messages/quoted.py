@@ -7,13 +7,16 @@ the templates of ``catalogue.ini``, or None where the source does not have what 
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
+from rtcompile.diagnostic import Diagnostic
+from rtcompile.messages import cute
+from rtcompile.messages.diagnostics import line_in_source
 from rtcompile.messages.facts import BuildContext, Match, Values
-from rtcompile.messages.types import simplified
+from rtcompile.messages.types import arguments, simplified
 from rtcompile.request import cxx
 
 _MOST_SOURCE = 2 << 20  # characters that are searched
-_BYTES = {"char": 1, "half_t": 2, "bfloat16_t": 2, "__half": 2, "float": 4, "int": 4, "double": 8}
 
 
 def zero_size(match: Match, context: BuildContext) -> Values:
@@ -24,54 +27,86 @@ def zero_size(match: Match, context: BuildContext) -> Values:
         zero = re.search(r"\b(?!\w*ARCH)\w+=(?:0|-\d+)\b", values)
         used = re.search(r"(\w+)<", simplified(frame.partition("[with ")[0]))
         if zero:
-            what = f"{zero[0]}: the template argument {zero[0].partition('=')[0]}"
+            parameter_, _, value = zero[0].partition("=")
+            what = f"The template argument {parameter_}" + (f" of {used[1]}" if used else "")
             pattern = rf"\b{used[1]}\s*<" if used else r"(?!)"
             line = _line_with(pattern, context.source)
             where = (
                 f"in {line} give {used[1]} a greater one" if line and used else "give a greater one"
             )
-            return {"what": what, "where": where}
+            return {"what": what, "value": value, "where": where}
     for name, value in _macros(context.options):
         if re.fullmatch(r"0|-\d+", value) and (line := _line_with(rf"\b{name}\b", context.source)):
             step = f"give -D{name}= a greater number; {line} uses it"
-            return {"what": f"-D{name}={value}: the macro {name}", "where": step}
+            return {"what": f"The macro {name}", "value": value, "where": step}
     where = 'one of the numbers in the line above, or of the arguments in the lines "from", must be greater'
-    return {"what": "A size, a count or a divisor", "where": where}
+    return {"what": "A size, a count or a divisor", "value": "0 or negative", "where": where}
 
 
-def copy_width(match: Match, _: BuildContext) -> Values | None:
-    """Return how many elements a CuTe copy moves at a time, and how many the tensor has."""
-    text = match.string
-    word = re.search(r"UniversalCopy<(?:\w+::)*(\w+)", text)
-    element = re.search(r"CopyInternalType=(?:\w+::)*(\w+)", text)
-    layout = re.search(r"\b(?:SLayout|SrcLayout)=(cute::Layout<[^=]*>), \w+=", text)
-    if not (word and element):
-        return None
-    size = re.fullmatch(r"u?int(\d+)_t", word[1])
-    wide = int(size[1]) // 8 if size else _BYTES.get(word[1], 0)
-    narrow = re.fullmatch(r"u?int(\d+)_t", element[1])
-    one = int(narrow[1]) // 8 if narrow else _BYTES.get(element[1], 0)
-    if not (wide and one) or wide <= one:
-        return None
-    number = wide // one
-    shape = simplified(layout[1]) if layout else ""
-    extent = re.match(r"\(?_(\d+)", shape)
-    has = f"this layout gives it {shape}"
-    if extent and int(extent[1]) % number:
-        has = f"the tensor has {extent[1]} (its layout: {shape})"
-    return {"word": word[1], "element": element[1], "number": str(number), "has": has}
+def assertion(_: Match, context: BuildContext) -> Values:
+    """Return the condition of a static_assert, what its names stand for, and the line that says so."""
+    condition = _condition(context)
+    frames = [n for n in context.notes if _INSTANCE.match(n.message) and "[with " in n.message]
+    known = {**dict(_macros(context.options)), **(arguments(frames[0].message) if frames else {})}
+    words = dict.fromkeys(re.findall(r"[A-Za-z_]\w*", condition))
+    names = [word for word in words if word in known]
+    stated = [f"{name} is {known[name]}" for name in names] + cute.stated_sizes(condition, known)
+    where = ""
+    if frames and stated:
+        at = frames[-1]
+        for inner, outer in pairwise(frames):
+            if not {known[name] for name in names} <= {*arguments(outer.message).values()}:
+                at = inner  # its caller computed the values
+                break
+        where = _line_of(at, frames[-1].file, context) or "What asks for this instance"
+    elif stated:
+        where = f"The option -D{names[0]}="
+    else:
+        constant = (
+            r"(?:\bconst(?:expr)?\b[^;(]{{0,100}}\b{0}\s*=|#\s*define\s+{0}\b)\s*([^;\n]{{1,60}})"
+        )
+        for word in words:
+            found = re.search(constant.format(word), context.source[:_MOST_SOURCE])
+            if found:
+                line = context.source.count("\n", 0, found.start()) + 1
+                stated, where = [f"{word} is {found[1].strip()}"], f"Line {line}"
+    return {
+        "false": f"`{condition}` is false"
+        if condition
+        else "A condition that the code requires is false",
+        "known": f": {', '.join(stated)}" if stated else " for these arguments or types",
+        "where": f"{where} gives {'it' if len(stated) == 1 else 'them'}: {_CHANGE}"
+        if where
+        else _ASSERTED,
+    }
 
 
-def gemm_arguments(match: Match, _: BuildContext) -> Values | None:
-    """Return the number of arguments of a gemm with an MMA, if it is too small or too large."""
-    given = simplified(match.string.partition("argument types are: ")[2].partition("\n")[0])
-    depth, number = 0, 1
-    for letter in given:
-        depth += {"(": 1, "<": 1, ")": -1, ">": -1}.get(letter, 0)
-        number += letter == "," and depth == 1
-    if "MMA" not in given.partition("<")[0] or number in (4, 5):
-        return None
-    return {"number": str(number)}
+def _line_of(frame: Diagnostic, name: str, context: BuildContext) -> str:
+    line = line_in_source(frame, context.source, name) if "/include/" not in name else 0
+    return (
+        f"Line {line} (`{context.source.split(chr(10))[line - 1].strip()[:100]}`)" if line else ""
+    )
+
+
+_INSTANCE = re.compile(r"(?:detected during )?instantiation of ")
+_CHANGE = "change it there, so that the condition holds"
+_ASSERTED = "The lines shown above lead there: change the arguments that they give"
+
+
+def _condition(context: BuildContext) -> str:
+    """Return what stands in the parentheses of a static_assert, without its text."""
+    line = context.excerpt.partition("\n")[0].strip()
+    own = context.source.split("\n")[context.line - 1 :][:10] if context.line else []
+    whole = "\n".join(own) if own and own[0].strip() == line else line
+    found = re.search(r"(?i:static_assert)\w*\s*\(", whole)
+    if found is None:
+        return ""
+    text, depth = whole[found.end() : found.end() + 500], 0
+    for at, letter in enumerate(text):
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if depth < 0 or (not depth and re.match(r',\s*(?:"|$)', text[at:])):
+            return " ".join(text[:at].split())
+    return ""
 
 
 def prototype(word: str, line: int, use: int, source: str) -> str:
@@ -103,6 +138,23 @@ def outlived(word: str, line: int, source: str) -> str:
         return ""
     type_ = declared[1].strip()
     return f"Put `{type_} {word};` above line {line}, and take `{type_}` out of line {line}"
+
+
+def python_line(match: Match, _: BuildContext) -> Values:
+    """Return how a line of Python that begins a block is written in C++."""
+    line = match["line"].strip()
+    loop = re.match(r"for (\w+) in range\(([^()]*)\)", line)
+    test = re.match(r"(if|elif|while)\b\s*(.*?)\s*:", line)
+    if loop:
+        values = [each.strip() for each in loop[2].split(",")]
+        begin, end = ("0", values[0]) if len(values) == 1 else values[:2]
+        step = f"{loop[1]} += {values[2]}" if len(values) > 2 else f"++{loop[1]}"
+        return {"instead": f"for (int {loop[1]} = {begin}; {loop[1]} < {end}; {step}) {{ ... }}"}
+    if test:
+        word = test[1].replace("elif", "else if")
+        return {"instead": f"{word} ({test[2]}) {{ ... }}"}
+    instead = "else { ... }" if line.startswith("else") else "for (int i = 0; i < n; ++i) { ... }"
+    return {"instead": "__device__ float f(float a) { ... }" if line.startswith("def") else instead}
 
 
 def run_time_size(match: Match, context: BuildContext) -> Values:
@@ -146,19 +198,65 @@ def deduction(match: Match, context: BuildContext) -> Values:
     return {"name": function, "why": why, "right": right}
 
 
-def parameter(wanted: str, context: BuildContext) -> str:
-    """Return the declaration and line of the called function's parameter of type `wanted`; "" if not found."""
+def parameter(wanted: str, context: BuildContext) -> tuple[str, str, int]:
+    """Return the called function, its parameter of type `wanted` as declared, and the line; "" and 0 if not found."""
     line = context.excerpt.partition("\n")[0]
-    calls = re.findall(r"(\w+)\s*\(", line[: max(0, context.column - 1)])
-    if not calls:
-        return ""
-    source = context.source.split("\n")
+    calls = re.findall(r"(\w+)\s*(?:<[^()]*>\s*)?\(", line[: max(0, context.column - 1)])
+    source = context.source.split("\n") if calls else []
     for number, text in enumerate(source, 1):
         found = re.search(rf"\w[\s*&]+{calls[-1]}\s*\(([^()]*)\)", text)
         for each in found[1].split(",") if found and number != context.line else ():
             if each.replace(" ", "").startswith(wanted.replace(" ", "")):
-                return f"`{each.strip()}` of {calls[-1]}, line {number}"
-    return ""
+                return calls[-1], each.strip(), number
+    return "", "", 0
+
+
+def to_const(given: str, wanted: str, context: BuildContext) -> str:
+    """Return which of two pointers to declare otherwise, if const data are given to what may write."""
+    function, declared, line = parameter(wanted, context)
+    text = context.excerpt.partition("\n")[0]
+    argument = re.match(r"[\s&*(]*(\w+)", text[max(0, context.column - 1) :])
+    own = argument and re.search(
+        rf"\bconst\s+[\w:]+[\s*]{{1,9}}(?:__restrict__\s*)?\b{argument[1]}\b", context.source
+    )
+    at = context.source.count("\n", 0, own.start()) + 1 if own else 0
+    plain = re.sub(r"\bconst\s+", "", own[0], count=1) if own else wanted
+    drop = f"write `{plain}` in line {at}" if own else "take const off what is given"
+    if not declared:
+        return f"If it only reads, declare its parameter `{given}`; if it writes, {drop}"
+    named = re.search(r"[*&]\s*(?:__restrict__\s+)?(\w+)(?:\s*=.*)?$", declared)
+    name = named[1] if named else "its parameter"
+    writes = _writes(name, line, context.source) if named else ""
+    if writes:
+        return (
+            f"{function} writes through {name} (`{writes}`), so the data may not be const: {drop}"
+        )
+    if writes is None:
+        return f"If {function} only reads, write `const {declared}` in line {line}; if it writes, {drop}"
+    return f"{function} does not write through {name}: write `const {declared}` in line {line}"
+
+
+def _writes(name: str, line: int, source: str) -> str | None:
+    """Return the statement of a function by which it writes through a pointer; "" if none, None if unknown."""
+    text = "\n".join(source.split("\n")[line - 1 :])[:20_000]
+    code = cxx.blanked(text, literals=True)
+    begin, end = code.find("{"), code.find(";")
+    if begin < 0 or 0 <= end < begin:
+        return None  # it is only declared here
+    depth, at = 1, begin + 1
+    while at < len(code) and depth:
+        depth += {"{": 1, "}": -1}.get(code[at], 0)
+        at += 1
+    unknown: str | None = ""
+    place = rf"(?:\*\s*\(?\s*{name}\b[^=;,]*|\b{name}\s*(?:\[[^;]*?\]|->\s*\w+)[\w.]*\s*)"
+    for statement in re.split(r"[;{}]", code[begin + 1 : at - 1]):
+        text = " ".join(statement[:1000].split())
+        written = rf"{place}(?:[-+*/%&|^]|<<|>>)?=(?!=)|(?:\+\+|--)\s*{place}|{place}(?:\+\+|--)"
+        if re.search(rf"{written}|\batomic\w+\s*\(\s*&?\s*{name}\b", text):
+            return text[:80]
+        if re.search(rf"\w\s*\([^;]*\b{name}\b(?!\s*\[)|=\s*{name}\b(?!\s*\[)", text):
+            unknown = None  # handed on
+    return unknown
 
 
 def _macros(options: tuple[str, ...]) -> list[tuple[str, str]]:

@@ -63,9 +63,11 @@ def rendered_diagnostics(
         if not (is_frame(note) or note.message.startswith("Error in parsing name expression")):
             unique.setdefault(simplified(note.message), note)
     details = sorted(unique.values(), key=lambda note: _unfitness(note, first))
+    if first.cause:
+        details = [Diagnostic("note", first.message)]
     for note in details[:_MOST_NOTES]:
         pieces += [("dim", f"\n  {_one_line(str(note), 3 * width)}")]
-    pieces += _hint(first.hint, width)
+    pieces += _hint(first, width)
     pieces += _others(diagnostics, source, name, width)
     if diagnostics[-1].severity == "note":
         for line in diagnostics[-1].message.split("\n")[:_MOST_NOTES]:
@@ -85,7 +87,11 @@ def _others(diagnostics: Sequence[Diagnostic], source: str, name: str, width: in
     shown = own[:_MOST_OTHER_ERRORS]
     for other in shown:
         text = _one_line(str(_in_source(other, source, name)), 3 * width)
-        pieces += [("dim", "\n  also: "), ("", text), *_hint(other.hint, width)]
+        pieces += [("dim", "\n  also: "), ("", text)]
+        if other.hint and (line := line_in_source(other, source, name) if name else 0):
+            text = source.split("\n")[line - 1]
+            pieces += _excerpt(text, other.line, _column_in(text, other), width)
+        pieces += _hint(other, width)
     if len(others) > len(shown):
         more = len(others) - len(shown)
         left = f"… {more} more error{'s' * (more > 1)}{' of the same cause' * (own == shown)}"
@@ -93,7 +99,8 @@ def _others(diagnostics: Sequence[Diagnostic], source: str, name: str, width: in
     return pieces
 
 
-def _hint(hint: str, width: int) -> list[Piece]:
+def _hint(diagnostic: Diagnostic, width: int) -> list[Piece]:
+    hint = diagnostic.hint[len(diagnostic.cause) :].lstrip(". ")
     return [("", "\n"), ("hint", _wrapped("hint: ", hint, width))] if hint else []
 
 
@@ -121,6 +128,7 @@ _LOST = (
     "explicit type is missing",
     "calling a ",
 )
+_CALLED = re.compile(r"calling a [^\"]*\"(?:[^\"(]* )?((?:std::)?\w*)")
 # The standard library's own parts that NVCC names after the member that the user called.
 _PART_OF_CALL = re.compile(
     r".*is undefined in device code$|calling a .*\(\"(?:[^\"]* )?(?:std::(?:_|allocator)|[^\"(]*::~)"
@@ -131,8 +139,13 @@ def _follows(other: Diagnostic, first: Diagnostic) -> bool:
     """Return whether an error without a hint follows from the first one, and need not be shown."""
     if CONSEQUENCES.match(other.message) or (other.message == first.message and not other.hint):
         return True
-    if first.message.startswith("calling a ") and _PART_OF_CALL.match(other.message):
+    calls = [_CALLED.match(each.message) for each in (first, other)]
+    if calls[0] and (
+        _PART_OF_CALL.match(other.message) or (calls[1] and calls[0][1] == calls[1][1])
+    ):
         return True
+    if first.message == "missing closing quote" and other.message.startswith(_LOST):
+        return True  # all that follows was read as if the text had not begun
     if other.line > 0 and (other.file, other.line) == (first.file, first.line):
         if first.message.startswith(_LOST) or other.message.startswith(_LOST):
             return True
@@ -187,7 +200,7 @@ def _headline(first: Diagnostic, calls: Sequence[Diagnostic]) -> list[Piece]:
         ("location", printable(location_of(calls[0] if calls else first))),
         *([("", f"in this {_use(calls[0])}: ")] if calls else []),
         (style, f"{severity}: "),
-        ("", _one_line(first.message, 1000)),
+        ("", _one_line(first.cause or first.message, 1000)),
     ]
 
 
@@ -242,7 +255,7 @@ def _first_block(first: Diagnostic, source: str, name: str, width: int) -> list[
         what = _one_line(frame.message, 2 * width)
         pieces += [("dim", f"\n  from {location_of(frame)}{what}")]
         line = line_in_source(frame, source, name) if name else 0
-        if line and index in (0, len(users) - 1) and line != at:
+        if line and line != at:
             pieces += _excerpt(lines[line - 1], frame.line, 0, width)
     return pieces
 

@@ -54,6 +54,25 @@ def simplified(text: str) -> str:
     return text if opened else parts[0]
 
 
+def split(text: str) -> list[str]:
+    """Return the parts of a list that are separated by commas outside brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(letter, 0)
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]
+
+
+def arguments(frame: str) -> dict[str, str]:
+    """Return the template arguments of ``instantiation of "f<N>() [with N=5]"``, shortened, by parameter."""
+    inside = simplified(frame).partition("[with ")[2].rpartition("]")[0]
+    pairs = (each.partition("=") for each in split(inside))
+    return {name: value for name, _, value in pairs}
+
+
 def _unqualified(text: str) -> str:
     return re.sub(r"\b(?:cute|cutlass)::", "", text)
 

@@ -16,6 +16,7 @@ import pytest
 
 from rtcompile import toolkit
 from rtcompile.compilers import nvcc, nvrtc
+from rtcompile.diagnostic import Diagnostic
 from rtcompile.files.headers import SearchDir
 from rtcompile.inspect.cubin import check_code
 from rtcompile.messages import catalogue, diagnostics
@@ -300,8 +301,9 @@ def test_a_hostile_message_delays_no_pattern(piece: str) -> None:
 
 @pytest.mark.parametrize(
     "piece",
-    ["template <class T> ", "namespace a { ", "struct x ", "f(", "int i, ", "#define A ", "/*"],
-)
+    ["template <class T> ", "namespace a { ", "struct x ", "f(", "int i, ", "#define A ", "/*",
+     "const ", "const a ", "*a", "a[", "f(a", "const f"],
+)  # fmt: skip
 def test_a_hostile_source_delays_no_hint(piece: str) -> None:
     """Hints look into the source for what was meant, in time that does not grow with its square."""
     context = BuildContext(source=piece * 20_000)
@@ -313,6 +315,15 @@ def test_a_hostile_source_delays_no_hint(piece: str) -> None:
         "Error in parsing name expression for lowered name lookup",
     ):
         catalogue.explain(says, context)
+    for says in (
+        "static assertion failed",
+        'argument of type "const float *" is incompatible with parameter of type "float *"',
+    ):
+        text = "static_assert(f(a, b));\n"
+        at = Diagnostic("error", says, "k.cu", 1, text.index("a, b") + 1, excerpt=text)
+        own = f"void f(float* a) {{ {piece * 20_000}"
+        for source in (own, f"#\n{own}", f"#\n{context.source}"):
+            catalogue.explain(at, BuildContext(source=source))
 
 
 def test_every_row_of_the_catalogue_is_provoked_or_reported() -> None:

@@ -11,6 +11,9 @@ def _kernel(text: str, before: str = "", parameters: str = "float* x, int n") ->
 
 _CUTE = "#include <cute/tensor.hpp>\nusing namespace cute;\n"
 _CUTE_HEADERS = "12:cudart 12:crt 12:cccl 12:cutlass"
+_SWIZZLED = (
+    "make_tensor(make_smem_ptr(s), composition(Swizzle<1, 0, 2>{}, Layout<Shape<_8>>{})), c);"
+)
 _GEMM = (
     "auto a = make_tensor<half_t>(Shape<_8>{}); auto c = make_tensor<float>(Shape<_4>{});\n"
     "gemm(MMA_Atom<SM80_16x8x16_F32F16F16F32_TN>{}, a, "
@@ -39,10 +42,10 @@ _SLIPS = (
     ("template-deduction", "no instance of function template", "most<float>(1, 2.f)", _kernel("x[0] = most(1, 2.f);", "template <class T> __device__ T most(T a, T b) { return a; }\n")),
     ("no-constructor", "no instance of constructor", "constructors in the notes", _kernel("V v(n);", "struct V { __device__ V(int a, int b) {} };\n")),
     ("no-overload", "no instance of overloaded function", "candidates in the notes", _kernel("f(x, 1);", "__device__ void f(int) {}\n__device__ void f(int, int) {}\n")),
-    ("static-assertion", "static assertion failed", "from", _kernel("A<5> a;", "template <int N> struct A { static_assert(N % 4 == 0, \"N\"); };\n")),
+    ("static-assertion", "static assertion failed", "`N % 4 == 0` is false: N is 5. Line 3 (`A<5> a;`) gives it", _kernel("A<5> a;", "template <int N> struct A { static_assert(N % 4 == 0, \"N\"); };\n")),
     ("no-operator", 'no operator "+"', "operator+", _kernel("v = v + v;", parameters="float4 v")),
     ("type-mismatch", "is incompatible with parameter", "reinterpret_cast", _kernel("f(x);", "__device__ void f(int*) {}\n")),
-    ("type-mismatch", "is incompatible with parameter", "Declare the parameter const", _kernel("f(x);", "__device__ void f(float*) {}\n", "const float* x")),
+    ("type-mismatch", "is incompatible with parameter", "f does not write through its parameter: write `const float*` in line 1", _kernel("f(x);", "__device__ void f(float*) {}\n", "const float* x")),
     ("type-mismatch", "cannot be assigned", "dereference", _kernel("x[0] = x;")),
     ("const-write", "modifiable lvalue", "Take const off", _kernel("x[0] = 1;", parameters="const float* x")),
     ("not-constant", "must have a constant value", "extern __shared__", _kernel("__shared__ float s[n];")),
@@ -55,7 +58,7 @@ _SLIPS = (
     ("comment-unclosed", "comment unclosed", "*/", _kernel("/* x[0] = 1;")),
     ("directive-unclosed", "#endif", "Add #endif", "#ifdef A\n" + _kernel("")),
     ("directive-unknown", "unrecognized preprocessing", "//", "# scale it\n" + _kernel("")),
-    ("size-zero", "greater than zero", "N=0", _kernel("A<0> a;", "template <int N> struct A { float v[N]; };\n")),
+    ("size-zero", "greater than zero", "The template argument N of A is 0", _kernel("A<0> a;", "template <int N> struct A { float v[N]; };\n")),
     ("missing-semicolon", 'expected a ";"', "Put ;", _kernel("x[0] = 1")),
     ("missing-bracket", 'expected a ")"', "Add )", _kernel("x[0] = (1 + n;")),
     ("header-of-another-project", "open source file", "cupy/complex.cuh", "#include <pycuda-complex.hpp>\n"),
@@ -75,25 +78,33 @@ BY_MISTAKES = [
     ),
     case("option-misspelt", "unrecognized option", "--use_fast_math", options="-use_fast_maths"),
     case(
-        "cute-shapes",
+        "cute-gemm",
         "no instance of overloaded function",
-        "partition_fragment_A",
+        "A, B and C have the ranks 2, 1 and 1",
+        "Give A the shape (_8)",
         source=_CUTE
         + _kernel(_GEMM.replace("_8", "_8, _2") + "make_tensor<half_t>(Shape<_4>{}), c);"),
         headers=_CUTE_HEADERS,
     ),
     case(
-        "cute-gemm-arguments",
+        "cute-gemm",
         "no instance of overloaded function",
-        "This gemm has 3 arguments",
-        "gemm(mma, A, B, C)",
+        "After the MMA it has half_t (_8) and float (_4)",
+        "gemm takes (mma, A, B, C)",
         source=_CUTE + _kernel(_GEMM + "c);"),
         headers=_CUTE_HEADERS,
     ),
     case(
-        "cute-fragment-size",
+        "cute-shapes",
+        "no instance of overloaded function",
+        "partition_fragment_A",
+        source=_CUTE + _kernel(_GEMM + _SWIZZLED, "__shared__ half_t s[8];\n"),
+        headers=_CUTE_HEADERS,
+    ),
+    case(
+        "cute-gemm",
         "static assertion failed",
-        "fragment rB",
+        "B has 8 values per thread where the MMA takes 4",
         source=_CUTE + _kernel(_GEMM + "make_tensor<half_t>(Shape<_8>{}), c);"),
         headers=_CUTE_HEADERS,
     ),

@@ -1,0 +1,200 @@
+"""What a message says of CuTe's tensors in numbers: ranks, sizes, element types, and what an instruction takes.
+
+Each function takes the match of a message's pattern and the `BuildContext`. It returns the values for
+the templates of ``catalogue.ini``, or None where the numbers are not known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from math import prod
+from typing import NamedTuple
+
+from rtcompile.messages.facts import BuildContext, Match, Values
+from rtcompile.messages.types import arguments, simplified, split
+
+_BITS = {"char": 8, "half_t": 16, "bfloat16_t": 16, "__half": 16, "__nv_bfloat16": 16}
+_BITS |= {"tfloat32_t": 32, "float": 32, "int": 32, "unsigned": 32, "double": 64}
+_BITS |= {"float_e4m3_t": 8, "float_e5m2_t": 8}
+
+
+def _bits(type_: str) -> int:
+    """Return the size of an element type in bits; 0 if it is not known."""
+    number = re.fullmatch(r"u?int(\d+)_t", type_)
+    return int(number[1]) if number else _BITS.get(type_, 0)
+
+
+def copy_width(match: Match, _: BuildContext) -> Values | None:
+    """Return how many elements a CuTe copy moves at a time, and how many the tensor has."""
+    text = match.string
+    word = re.search(r"UniversalCopy<(?:\w+::)*(\w+)", text)
+    element = re.search(r"CopyInternalType=(?:\w+::)*(\w+)", text)
+    layout = re.search(r"\b(?:SLayout|SrcLayout)=(cute::Layout<[^=]*>), \w+=", text)
+    if not (word and element):
+        return None
+    wide, one = _bits(word[1]), _bits(element[1])
+    if not (wide and one) or wide <= one:
+        return None
+    number = wide // one
+    shape = simplified(layout[1]) if layout else ""
+    extent = re.match(r"\(?_(\d+)", shape)
+    has = f"this layout gives it {shape}"
+    if extent and int(extent[1]) % number:
+        has = f"the tensor has {extent[1]} (its layout: {shape})"
+    return {"word": word[1], "element": element[1], "number": str(number), "has": has}
+
+
+# An MMA's name has M, N and K, and the types of D, A, B and C; a warp's threads share its operands.
+_MMA = re.compile(r"\bSM(\d+)_(\d+)x(\d+)x(\d+)_\w*")
+_MMA_TYPE = r"TF32|BF16|[FSUC]\d+|E\dM\d"
+_SAME = {"half_t": "F16", "__half": "F16", "bfloat16_t": "BF16", "float": "F32", "double": "F64"}
+_SAME |= {"int8_t": "S8", "uint8_t": "U8", "int": "S32", "tfloat32_t": "TF32"}
+_NAMES = {name: type_ for type_, name in _SAME.items() if type_ != "__half"}
+
+# The ranks of A, B and C that go together.
+_RANKS = {(1, 1, 1): "(V); (V); (V)", (2, 2, 3): "(V,M); (V,N); (V,M,N)"}
+_RANKS |= {(3, 3, 3): "(V,M,K); (V,N,K); (V,M,N)"}
+_RANKS_OF_ONE_VALUE = {(1, 1, 2): "(M); (N); (M,N)", (2, 2, 2): "(M,K); (N,K); (M,N)"}
+
+
+def gemm(match: Match, context: BuildContext) -> Values | None:
+    """Return which operands of a gemm have another number, rank, size or type than the MMA takes."""
+    given = match.string.partition("argument types are: (")[2].partition("\n")[0]
+    if given:
+        words = split(simplified(f"f({given}")[2:].rpartition(")")[0])
+        mma = words.pop(0) if "MMA" in words[0].partition("<")[0] else ""
+    else:
+        calls = [
+            n.message for n in context.notes if "gemm(" in n.message and "BLayout" in n.message
+        ]
+        known = arguments(calls[-1]) if calls else {}  # the outermost has the user's own tensors
+        mma = next((each for each in known.values() if _MMA.search(each)), "")
+        words = [f"Tensor<{known.get(f'T{x}')}, {known.get(f'{x}Layout')}>" for x in "ABC"]
+    found = [_tensor(word) for word in words]
+    tensors = [each for each in found if each is not None]
+    if len(tensors) < len(words):
+        return None
+    sizes, types = _takes(mma)
+    if len(words) in (3, 4):
+        wrong, steps, modes = _unfit(dict(zip("ABC", tensors[-3:], strict=True)), mma)
+        listed = [f"{x} is {t.text}" for x, t in zip("ABC", tensors[-3:], strict=True)]
+        step = f"Give {' and '.join(steps)}" if steps else "Give A, B and C in this order"
+        step = f"{step}, as {modes}" + (
+            f" with V for what one thread holds. {_MADE}" if mma else ""
+        )
+    elif mma:
+        wrong = [
+            f"gemm takes (mma, A, B, C) or (mma, D, A, B, C), and this call has {len(words) + 1}"
+        ]
+        wrong[0] += " arguments"
+        listed = [f"After the MMA it has {' and '.join(tensor.text for tensor in tensors)}"]
+        step = f"Give A, B and the accumulator C, in this order; D, where it is another tensor, before them. {_MADE}"
+    if not (mma or len(words) in (3, 4)) or not wrong:
+        return None
+    takes = ", ".join(f"{n} {types.get(x, 'values')} as {x}" for x, n in sizes.items())
+    name = _MMA.search(mma)
+    if name and takes:
+        listed.append(f"{name[0]} takes {takes} from each thread")
+    return {"wrong": " and ".join(wrong), "given": "; ".join(listed), "step": step}
+
+
+_MADE = "partition_fragment_A, _B and _C of the TiledMMA's thread slice make fragments that fit"
+
+
+def _unfit(operands: Mapping[str, _Tensor], mma: str) -> tuple[list[str], list[str], str]:
+    """Return what is wrong with A, B and C, what to give for each, and which modes they need."""
+    sizes, types = _takes(mma)
+    ranks = tuple(len(each.shape) for each in operands.values())
+    allowed = _RANKS | ({} if sizes else _RANKS_OF_ONE_VALUE)
+    near = max(allowed, key=lambda r: (r == ranks, sum(map(int.__eq__, r, ranks)), r))
+    wrong, steps = [], []
+    if ranks not in allowed:
+        wrong.append("A, B and C have the ranks {}, {} and {}".format(*ranks))
+        wrong[0] += ", and gemm takes only {}".format(", ".join(map(str, [*allowed][:-1])))
+        wrong[0] += f" or {[*allowed][-1]}"
+    for (x, tensor), rank, mode in zip(
+        operands.items(), near, allowed[near].split("; "), strict=True
+    ):
+        own, takes = _SAME.get(tensor.element, ""), types.get(x, "")
+        is_other = bool(own and takes and own != takes)
+        bits = _bits(tensor.element), _type_bits(takes)
+        number = sizes.get(x, 0)
+        if all(bits) and not is_other:
+            number = number * bits[1] // bits[0]
+        is_size = bool(number and tensor.shape[0] and tensor.shape[0] != number)
+        if is_other:
+            wrong.append(f"{x} is of {tensor.element} where the MMA takes {takes}")
+            steps.append(f"{x} elements of the type {_NAMES.get(takes, takes)}")
+        if is_size and len(tensor.shape) == rank:
+            wrong.append(
+                f"{x} has {tensor.shape[0]} values per thread where the MMA takes {number}"
+            )
+        if is_size or len(tensor.shape) != rank:
+            steps.append(f"{x} the shape {mode.replace('V', f'_{number}' if number else 'V')}")
+        if tensor.memory == "gmem":
+            wrong.append(f"{x} lies in global memory where the MMA takes registers")
+            steps.append(f"{x} as a copy in registers (make_fragment_like, copy)")
+    return wrong, steps, allowed[near].replace(";", ",")
+
+
+def _takes(mma: str) -> tuple[dict[str, int], dict[str, str]]:
+    """Return how many values of each operand one thread holds for an MMA, and their types, by A, B and C."""
+    found = _MMA.search(mma)
+    if found is None or "SPARSE" in mma:
+        return {}, {}
+    arch, m, n, k = map(int, found.groups())
+    threads = 8 if arch == 70 else 32
+    sizes = dict(zip("ABC", (m * k // threads, n * k // threads, m * n // threads), strict=True))
+    types = re.findall(_MMA_TYPE, found[0].split("_", 2)[2].partition("_")[0])
+    return sizes, dict(zip("ABC", types[1:], strict=True)) if len(types) == 4 else {}
+
+
+def _type_bits(name: str) -> int:
+    return 8 if re.fullmatch(r"E\dM\d", name) else int(re.sub(r"\D", "", name) or 0)
+
+
+class _Tensor(NamedTuple):
+    memory: str
+    element: str
+    shape: list[int]  # the size of each mode; 0 if it is not static
+    text: str
+
+
+def _tensor(text: str) -> _Tensor | None:
+    inside = split(re.sub(r"^(?:const )?Tensor<(.*)>$", r"\1", text))
+    shape = _modes(inside[-1]) if len(inside) == 2 else []
+    if not shape:
+        return None
+    engine = re.match(r"(?:(?P<memory>[gsr]mem) )?(?:const )?(?P<element>.*?)(?: \*)?$", inside[0])
+    memory, element = (engine["memory"] or "", engine["element"]) if engine else ("", "")
+    return _Tensor(
+        memory, element, shape, f"{memory} {element}".strip() + f" {_SHAPE.split(inside[1])[0]}"
+    )
+
+
+_SHAPE = re.compile(r"(?<=[\w)]):(?=[(\w])")
+
+
+def _modes(layout: str) -> list[int]:
+    """Return the size of each mode of a layout as `simplified` writes it, ``(_4,(_2,_3)):(…)``."""
+    if "<" in layout:  # a swizzle or another function over a layout
+        return []
+    shape = _SHAPE.split(layout)[0]
+    shape = shape[1:-1] if shape.startswith("(") else shape
+    sizes = [re.findall(r"[A-Za-z]\w*|\d+", mode.replace("_", "")) for mode in split(shape)]
+    return [prod(map(int, s)) if all(n.isdigit() for n in s) else 0 for s in sizes]
+
+
+def stated_sizes(condition: str, known: Mapping[str, str]) -> list[str]:
+    """Return what each ``size<1>(A)`` of a condition is, by the layouts that a frame states."""
+    found = []
+    for each in re.finditer(r"\b(size|rank)(?:<(\d)>)?\((\w+)\)", condition):
+        modes = _modes(known.get(f"{each[3]}Layout", "")) if f"{each[3]}Layout" in known else []
+        if each[1] == "rank" or not modes:
+            value = len(modes)
+        else:
+            value = modes[int(each[2])] if each[2] and int(each[2]) < len(modes) else prod(modes)
+        if value:
+            found.append(f"{each[0]} is {value} ({each[3]} is {known[f'{each[3]}Layout']})")
+    return list(dict.fromkeys(found))
