@@ -86,7 +86,7 @@ print(json.dumps([time.monotonic() - begin, sum(c.build.hit is None for c in cod
 
 AHEAD = r"""
 import json, sys, time
-from rtcompile.build import prefetch
+from rtcompile.build import portable
 from rtcompile.extras.cluster import copying
 from rtcompile.extras.record import recording, warming
 import rtcompile
@@ -95,7 +95,7 @@ stores = copying.stores()
 with warming.requests(recording.read(sys.argv[1])) as wanted:
     requests = [each.request for each in wanted]
     begin = time.monotonic()
-    came = prefetch.fetch(stores, requests)
+    came = portable.fetch(stores, requests)
     print(json.dumps([time.monotonic() - begin, *came]))
 """
 

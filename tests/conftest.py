@@ -284,7 +284,6 @@ def absent_device(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that is not there, an empty cache, and a process that has looked nothing up yet."""
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(cache))
     monkeypatch.setattr("rtcompile.lookup.find.compute_capability", lambda: CAPABILITY)
-    monkeypatch.setattr("rtcompile.lookup.find.confirmed_compute_capability", lambda: CAPABILITY)
     monkeypatch.setattr("rtcompile.lookup.environment._environment", None)
 
 

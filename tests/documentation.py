@@ -188,7 +188,7 @@ def pretend() -> None:
     rtcompile.frontends.lazy_code.current_device = rtcompile.frontends.raw_kernel.current_device = (
         lambda: 0
     )
-    lookup.compute_capability = lookup.confirmed_compute_capability = lambda: (9, 0)
+    lookup.compute_capability = lambda: (9, 0)
     for name in (
         "empty",
         "empty_like",

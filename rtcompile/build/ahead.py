@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from rtcompile import errors, logs, toolkit
 from rtcompile.build import batch, pipeline, planned
-from rtcompile.build.batch import Batch, BuildFuture, Planner, Task
+from rtcompile.build.batch import Batch, Build, BuildFuture
 from rtcompile.errors import CompileError, LinkError
 from rtcompile.lookup import devices
 from rtcompile.lookup import find as lookup
@@ -40,12 +40,12 @@ _SECONDS_OF_MANY = 1.5
 _USED_OF_MANY = 8  # from here on that is what each used one allows
 
 
-@dataclass(eq=False)
-class _Constructed(batch.Build):
+@dataclass(eq=False, kw_only=True)
+class _Constructed(Build):
     """A build of something that the program has constructed, and holds while `owner` returns it."""
 
-    owner: Callable[[], object | None] = lambda: None
-    directory: str | None = None  # the working directory, when it was queued
+    owner: Callable[[], object | None]
+    directory: str | None  # the working directory, when it was queued
     is_wanted: bool = False
     began: float = 0.0  # 0 while it does not run
     seconds: float = 0.0  # that it ran before
@@ -56,12 +56,13 @@ class _Constructed(batch.Build):
     def running(self) -> Iterator[None]:
         """Keep warnings, the working directory and the variables while this thread works on it."""
         logs.held.texts, thread.directory = self.warnings, self.directory
-        everything = self.task.query.environment._everything
+        everything = self.query.environment._everything
         thread.environ = {os.fsdecode(n): os.fsdecode(v) for n, v in everything.items()}
         self.began = time.monotonic()
         try:
             yield
         finally:
+            self.name = self.query.name()
             self.seconds, self.began = self.spent(), 0.0
             logs.held.texts = thread.directory = thread.environ = None
 
@@ -78,7 +79,6 @@ class Ahead(Batch):
         super().__init__([])
         self._guard = threading.Lock()
         self.kept: dict[object, _Constructed] = {}  # by identity, until they are used
-        self._planners: dict[object, Planner] = {}
         self.threads = self.constructed = self._used = self._taken = 0
         self._lost = 0.0  # seconds of builds that were given up
         self._has_ended = False
@@ -90,21 +90,15 @@ class Ahead(Batch):
         expected: Callable[[], object | None],
     ) -> None:
         """Queue a build that no level has, if it is `expected` still."""
-        known = query.capability
-        directory = thread.directory
         query.quiet = True
-        query.planner = self._planners.setdefault(
-            (known, directory, query.environment), Planner(None if known is None else lambda: known)
-        )
-        build = _Constructed(
-            BuildFuture(gives_way=True), Task(query, {}), owner=owner, directory=directory
-        )
+        future = BuildFuture(gives_way=True)
+        build = _Constructed(query, {}, future, owner=owner, directory=thread.directory)
         with self._guard:
             if self._has_ended or query.identity in self.kept or expected() is None:
                 return
             self.kept[query.identity] = build
             self.constructed += 1
-            self._groups[build.task.group] += 1
+            self._groups[build.group] += 1
             self._left.append(build)
         self._start_threads()
 
@@ -133,10 +127,7 @@ class Ahead(Batch):
             if self.kept.get(query.identity) is not build:
                 return None  # another thread has just taken it
             self._used += 1
-            if (
-                not (build.began or build.future.done())
-                or query.settings != build.task.query.settings
-            ):
+            if not (build.began or build.future.done()) or query.settings != build.query.settings:
                 self._give_up(query.identity)
                 return None
             build.is_wanted = True
@@ -213,27 +204,14 @@ class Ahead(Batch):
             with self._guard:
                 self.threads -= 1
 
-    def _next(self) -> batch.Build | None:
+    def _next(self) -> Build | None:
         with self._guard:
             goes_on = self._spent() <= self._allowed()
         # One that somebody waits for, and whose slot another job took, is the first.
         is_wanted = any(isinstance(b, _Constructed) and b.is_wanted for b in list(self._left))
         return super()._next() if goes_on or is_wanted else None
 
-    def _look(self, build: batch.Build) -> ObjectCode | None:
-        assert isinstance(build, _Constructed)
-        with build.running():
-            return super()._look(build)
-
-    def _compiled(self, build: batch.Build) -> ObjectCode | None:
-        assert isinstance(build, _Constructed)
-        with build.running():
-            try:
-                return super()._compiled(build)
-            finally:
-                build.name = build.task.query.name()
-
-    def _do(self, build: batch.Build) -> None:
+    def _do(self, build: Build) -> None:
         super()._do(build)
         assert isinstance(build, _Constructed)
         if not build.future.done():  # another job has its slot, or too much is unused
@@ -250,7 +228,7 @@ def _outcome(build: _Constructed, query: Query) -> ObjectCode | None:
     error = future.exception()
     if isinstance(error, CompileError) and type(error) in (CompileError, LinkError):
         # A failure that depends on files is in the negative cache for as long as these are unchanged.
-        key_inputs = planned.plan_of(build.task.query).key_inputs
+        key_inputs = planned.plan_of(build.query).key_inputs
         if Store.open(query.settings).negative.find(key_inputs) is None:
             return None
     elif error is None:

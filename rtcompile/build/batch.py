@@ -9,20 +9,16 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from operator import attrgetter
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from rtcompile.build import pipeline, planned
-from rtcompile.build.plan import Plan
 from rtcompile.errors import RtcompileError, alone, public
 from rtcompile.lookup.find import Query
 from rtcompile.request import sources
 from rtcompile.request.object_code import ObjectCode
-from rtcompile.request.request import CompileRequest
-from rtcompile.settings import Settings
 from rtcompile.workers import pool
 
 # Beside each running build one more is prepared and waits for its slot, so no slot is empty
@@ -32,8 +28,6 @@ _THREADS_BESIDE = 2
 # Counted against a limit on processes (`ulimit -u`): the thread, its zygote, its compiler, and one
 # process that the compiler may start.
 _PROCESSES_PER_THREAD = 4
-
-_PLANNED_SECONDS = 1.0
 
 
 class BuildFuture(Future[ObjectCode]):
@@ -54,75 +48,16 @@ class BuildFuture(Future[ObjectCode]):
         self._cancellation.cancel()
         return True
 
-    def _run(self, step: Callable[[], ObjectCode | None]) -> bool:
-        """Do a step of the build in this thread; return whether another has to follow."""
-        if self.cancelled():
-            return False
-        token = pool.Cancellation.current.set(self._cancellation)
-        # InvalidStateError: it was cancelled meanwhile.
-        with suppress(InvalidStateError, pool.Cancelled):
-            try:
-                found = public(step)()
-                if found is None:
-                    return True
-                self.set_result(found)
-            except RtcompileError as error:
-                self.set_exception(alone(error))
-            except Exception as error:  # noqa: BLE001  # the future keeps whatever was raised
-                self.set_exception(error)
-            finally:
-                pool.Cancellation.current.reset(token)
-        return False
 
-
-# Every field of a request that its plan depends on, besides the key's own part of it.
-_decisive = attrgetter(
-    *(f for f in CompileRequest._fields if f not in ("source", "name", "name_expressions"))
-)
-
-
-class Planner:
-    """Plans the builds of a batch, once for all that differ only in source, name and name expressions.
-
-    A plan is reused for a second, as long as the toolchain is not checked again either. `capability`
-    is asked in place of the current device.
-    """
-
-    def __init__(self, capability: Callable[[], tuple[int, int]] | None = None) -> None:
-        self._capability = capability
-        self._known: dict[tuple[object, ...], tuple[float, Plan]] = {}
-
-    def __call__(self, request: CompileRequest, settings: Settings) -> Plan:
-        """Return the plan of a build; raises as `planned.plan`."""
-        if request.link or request.headers:
-            return planned.plan(request, settings, self._capability)
-        common = (*_decisive(request), settings)
-        since, known = self._known.get(common, (float("-inf"), None))
-        now = time.monotonic()
-        if known is not None and now - since < _PLANNED_SECONDS:
-            key_inputs = replace(
-                known.key_inputs,
-                source=request.source,
-                source_digest=request.source_digest,
-                name=request.name,
-                name_expressions=request.name_expressions,
-            )
-            return known._replace(request=request, key_inputs=key_inputs)
-        made = planned.plan(request, settings, self._capability)
-        nvrtc = made.toolchain.nvrtc
-        # Not reused: line information names a source by its contents, and a compiler whose build is
-        # not known yet reports it once.
-        if not made.key_inputs.paths_matter and (nvrtc is None or nvrtc.build):
-            self._known[common] = now, made
-        return made
-
-
-@dataclass(frozen=True)
-class Task:
-    """One build of a batch, with its architecture fixed."""
+@dataclass(eq=False)
+class Build:
+    """One build of a batch; `overrides` are the arguments that come before the settings."""
 
     query: Query
     overrides: Mapping[str, Any]
+    future: BuildFuture = field(default_factory=BuildFuture)
+    was_looked_for: bool = False
+    was_put_off: bool = False  # since another process or node was building it
 
     @cached_property
     def group(self) -> tuple[object, ...]:
@@ -131,25 +66,31 @@ class Task:
         prefix = sources.split_prefix(request.source)[0]
         return prefix, request.options, request.arch, request.target, self.query.settings.pch
 
-    def look(self) -> ObjectCode | None:
-        """Return the code; None if it has to be compiled."""
-        self.query.begun = time.perf_counter()  # it may have waited for other builds of the batch
-        found = pipeline.find(self.query)
-        return planned.search(self.query) if found is None else found
+    def running(self) -> AbstractContextManager[None]:
+        """Enter what this thread needs while it works on the build."""
+        return nullcontext()
 
-    def build(self) -> ObjectCode:
-        """Return the code without a lookup before."""
-        return pipeline.build(self.query.request, self.query.settings)
-
-
-@dataclass
-class Build:
-    """A build of a batch that needs a compiler, or that was not looked up."""
-
-    future: BuildFuture
-    task: Task
-    was_looked_for: bool = False
-    was_put_off: bool = False  # since another process or node was building it
+    def run(self, step: Callable[[Build], ObjectCode | None]) -> bool:
+        """Do a step in this thread; return whether another has to follow."""
+        future = self.future
+        if future.cancelled():
+            return False
+        # Whatever may fail sets the future; otherwise its reader would wait forever. InvalidStateError: it was
+        # cancelled meanwhile.
+        with self.running(), suppress(InvalidStateError, pool.Cancelled):
+            token = pool.Cancellation.current.set(future._cancellation)
+            try:
+                found = public(step)(self)
+                if found is None:
+                    return True
+                future.set_result(found)
+            except RtcompileError as error:
+                future.set_exception(alone(error))
+            except Exception as error:  # noqa: BLE001  # the future keeps whatever was raised
+                future.set_exception(error)
+            finally:
+                pool.Cancellation.current.reset(token)
+        return False
 
 
 class Batch:
@@ -157,27 +98,20 @@ class Batch:
 
     Only one thread at a time looks builds up: sixteen would spend most of the time on handing over
     the GIL. There are no more threads than builds that need a compiler.
-
     """
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
-        self.tasks = tasks
-        self.futures = [BuildFuture() for _ in tasks]
-        builds = [Build(*each) for each in zip(self.futures, tasks, strict=True)]
-        self._is_shared = any(task.query.settings.remote for task in tasks)
+    def __init__(self, builds: Sequence[Build]) -> None:
+        self._is_shared = any(build.query.settings.remote for build in builds)
         # Nodes and ranks that request the same builds begin at different ones.
-        first = secrets.randbelow(len(tasks)) if self._is_shared else 0
+        first = secrets.randbelow(len(builds)) if self._is_shared else 0
         self._left = deque([*builds[first:], *builds[:first]])
         self._put_off: deque[Build] = deque()
+        self._groups = Counter(build.group for build in builds)
         self._looking = threading.Lock()
-
-    @cached_property
-    def _groups(self) -> Counter[tuple[object, ...]]:
-        return Counter(task.group for task in self.tasks)
 
     def start(self) -> None:
         """Start the builds; if no thread can be started, do them here."""
-        if self.futures and not start_threads(1, self._begin):
+        if self._left and not start_threads(1, self._begin):
             contextvars.copy_context().run(self._begin)
 
     def _begin(self) -> None:
@@ -201,32 +135,35 @@ class Batch:
             while self._left:
                 build = self._left.popleft()
                 # Planning may have to compile the sources in link=.
-                if build.was_looked_for or build.task.query.request.link:
+                if build.was_looked_for or build.query.request.link:
                     return build
                 build.was_looked_for = True
-                if build.future._run(partial(self._look, build)):
+                if build.run(self._look):
                     return build
             return self._put_off.popleft() if self._put_off else None
 
-    def _look(self, build: Build) -> ObjectCode | None:
-        return build.task.look()
-
     def _do(self, build: Build) -> None:
-        # Whatever may fail is inside `_run`, which sets the future; otherwise its reader would wait forever.
-        if build.future._run(partial(self._compiled, build)):
+        if build.run(self._compiled):
             build.was_put_off = True
             self._put_off.append(build)
+
+    def _look(self, build: Build) -> ObjectCode | None:
+        """Return the code; None if it has to be compiled."""
+        build.query.begun = time.perf_counter()  # it may have waited for other builds of the batch
+        found = pipeline.find(build.query)
+        return planned.search(build.query) if found is None else found
 
     def _compiled(self, build: Build) -> ObjectCode | None:
         """Return the code; None, the first time, if another process or node builds the same."""
         from rtcompile.compilers import pch  # takes 5 ms, which a batch of hits does not need
         from rtcompile.store.locks import Busy
 
-        pch.siblings.set(self._groups[build.task.group])
+        query = build.query
+        pch.siblings.set(self._groups[build.group])
         if not build.was_looked_for:
-            return build.task.build()
+            return pipeline.build(query.request, query.settings)
         try:
-            return planned.compile(build.task.query, waits=build.was_put_off or not self.tasks)
+            return planned.compile(query, waits=build.was_put_off or query.quiet)
         except Busy:
             return None
 

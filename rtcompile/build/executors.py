@@ -33,9 +33,8 @@ class Job(NamedTuple):
     siblings: int  # builds of the batch that can share a precompiled header with this one
 
 
-class _Answer(NamedTuple):
-    outcome: ObjectCode | RtcompileError
-    packed: Packed | None  # for the cache of the machine that submitted it
+# What comes back: the result, and it packed for the cache of the machine that submitted it.
+_Answer = tuple[ObjectCode | RtcompileError, Packed | None]
 
 
 class RemoteFuture(Future[ObjectCode]):
@@ -58,17 +57,17 @@ class RemoteFuture(Future[ObjectCode]):
     def _take(self, theirs: Future[_Answer]) -> None:
         with suppress(concurrent.futures.InvalidStateError):  # it was cancelled meanwhile
             try:
-                answer = theirs.result()
+                outcome, packed = theirs.result()
             except BaseException as error:  # noqa: BLE001  # an engine and its worker's Python may raise anything
                 self.set_exception(_lost(error))
                 return
-            if isinstance(answer.outcome, RtcompileError):
-                self.set_exception(alone(answer.outcome))
+            if isinstance(outcome, RtcompileError):
+                self.set_exception(alone(outcome))
                 return
-            if answer.packed is not None:
+            if packed is not None:
                 with suppress(RtcompileError):  # here may be no toolkit at all
-                    _keep(self._job, answer.packed)
-            self.set_result(answer.outcome)
+                    _keep(self._job, packed)
+            self.set_result(outcome)
 
 
 def executor_of(given: Any) -> Any:
@@ -104,9 +103,9 @@ def _work(job: Job) -> _Answer:
         finally:
             pch.siblings.reset(token)
         inputs = planned.plan(job.request, settings).key_inputs
-        return _Answer(code, sharing.pack(inputs, Store.open(settings), code))
+        return code, sharing.pack(inputs, Store.open(settings), code)
     except RtcompileError as error:
-        return _Answer(alone(error), None)
+        return alone(error), None
 
 
 def _keep(job: Job, packed: Packed) -> None:

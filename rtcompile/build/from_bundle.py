@@ -1,9 +1,9 @@
-"""Finds builds in packages' bundles; needs no toolkit and no writable cache."""
+"""Finds builds in packages' bundles by their keys; needs no toolkit and no writable cache."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rtcompile.build import plan as plans
@@ -22,28 +22,8 @@ from rtcompile.request.values import Arch, exact
 from rtcompile.settings import Settings
 
 if TYPE_CHECKING:
+    from rtcompile.lookup.find import Query
     from rtcompile.request.units import LinkInput
-
-
-def find(request: CompileRequest, settings: Settings) -> ObjectCode | None:
-    """Return the bundled build of exactly this request, None if there is none."""
-    return _Search(request, settings).exact()
-
-
-def compatible(request: CompileRequest, settings: Settings, error: RtcompileError) -> ObjectCode:
-    """Return a bundled build for another architecture that the device can run; raise `error` if there is none."""
-    search = _Search(request, settings)
-    code = search.compatible()
-    if code is not None:
-        return code
-    details = search.details()
-    if not settings.jit:
-        raise JitDisabled(
-            f"{search.description()} is not in the cache ({settings.cache_dir}): {error}; "
-            f"RTCOMPILE_JIT=0 forbids compiling it.{details}"
-        ) from None
-    wanted = f"{search.description()} cannot be compiled: " if details else ""
-    raise type(error)(f"{wanted}{error}{details}") from None
 
 
 def key_inputs(request: CompileRequest, settings: Settings) -> KeyInputs | None:
@@ -83,18 +63,35 @@ def _links(request: CompileRequest) -> list[LinkInput] | None:
     return found if len(found) == len(given) else None
 
 
-class _Search:
+def usable(rows: Sequence[Row], capability: tuple[int, int]) -> list[Row]:
+    """Return what a device can run, the best first: made for it, then machine code, then the nearest architecture."""
+    wanted = exact(capability)
+    found = [
+        row
+        for row in rows
+        if row.kind in ("cubin", "ptx") and archs.runs_on(row.arch, row.kind, capability)
+    ]
+
+    def merit(row: Row) -> tuple[int, bool, Arch]:
+        own = wanted.index(row.arch) if row.kind == "cubin" and row.arch in wanted else len(wanted)
+        return -own, row.kind == "cubin", row.arch
+
+    return sorted(found, key=merit, reverse=True)
+
+
+class Search:
     """The search for one request in every bundle in use."""
 
-    def __init__(self, request: CompileRequest, settings: Settings) -> None:
-        for path in settings.bundles:
+    def __init__(self, query: Query) -> None:
+        for path in query.settings.bundles:
             bundles.use(path)
-        self._request = request
-        self._settings = settings
-        self._inputs = key_inputs(request, settings)
+        self._query = query
+        self._request = query.request
+        self._inputs = key_inputs(query.request, query.settings)
         self._key = self._inputs.bundle_key() if self._inputs is not None else ""
 
     def exact(self) -> ObjectCode | None:
+        """Return the bundled build of exactly this request, None if there is none."""
         rows = list(self._rows())
         for arch, kind in self._wanted() if rows else ():
             for bundle, row in rows:
@@ -102,20 +99,23 @@ class _Search:
                     return code
         return None
 
-    def compatible(self) -> ObjectCode | None:
+    def compatible(self, lacking: RtcompileError) -> ObjectCode:
+        """Return a build for another architecture that the device can run; raise what is `lacking` if there is none."""
         rows = list(self._rows())
-        if not rows or self._requested() is not None or self._request.target != "cubin":
-            return None
-        capability = lookup.compute_capability()
-        usable = [
-            (row.kind == "cubin", row.arch, position)
-            for position, (_, row) in enumerate(rows)
-            if row.kind in ("cubin", "ptx") and archs.runs_on(row.arch, row.kind, capability)
-        ]
-        for _, _, position in sorted(usable, reverse=True):
-            if code := self._load(*rows[position]):
-                return code
-        return None
+        if rows and self._requested() is None and self._request.target == "cubin":
+            for row in usable([row for _, row in rows], self._capability()):
+                bundle = next(bundle for bundle, each in rows if each is row)
+                if code := self._load(bundle, row):
+                    return code
+        sentences = [self._sentence(bundle) for bundle in in_use()]
+        details = "".join(f" {sentence}" for sentence in sentences if sentence)
+        if not self._query.settings.jit:
+            raise JitDisabled(
+                f"{self._description()} is not in the cache ({self._query.settings.cache_dir}): "
+                f"{lacking}; RTCOMPILE_JIT=0 forbids compiling it.{details}"
+            ) from None
+        wanted = f"{self._description()} cannot be compiled: " if details else ""
+        raise type(lacking)(f"{wanted}{lacking}{details}") from None
 
     def _rows(self) -> Iterator[tuple[Bundle, Row]]:
         """Yield the builds under the request's key that the request's compiler may have made."""
@@ -140,37 +140,34 @@ class _Search:
         if requested is not None:
             return [requested]
         target = self._request.target
-        if self._settings.ptx and target == "cubin":
+        if self._query.settings.ptx and target == "cubin":
             target = "ptx"
-        capability = lookup.compute_capability()
-        return [(arch, target) for arch in exact(capability)]
+        return [(arch, target) for arch in exact(self._capability())]
 
     def _requested(self) -> tuple[Arch, str] | None:
-        options = effective_options(self._request, self._settings)
-        choice = plans.requested_architecture(self._request, options, lookup.compute_capability)
+        options = effective_options(self._request, self._query.settings)
+        choice = plans.requested_architecture(self._request, options, self._capability)
         return None if choice is None else (choice.arch, choice.target)
+
+    def _capability(self) -> tuple[int, int]:
+        return self._query.capability or lookup.compute_capability()
 
     # --- for messages --------------------------------------------------------------------
 
-    def description(self) -> str:
-        request = self._request
+    def _description(self) -> str:
+        request, arch = self._request, self._wanted_arch()
         names = f" ({', '.join(request.name_expressions)})" if request.name_expressions else ""
-        arch = self._wanted_arch()
-        return f"{request.name}{names} for {arch}" if arch else f"{request.name}{names}"
+        return f"{request.name}{names}{f' for {arch}' if arch else ''}"
 
     def _wanted_arch(self) -> Arch | None:
         try:
             requested = self._requested()
-            return requested[0] if requested is not None else Arch(*lookup.compute_capability())
+            return requested[0] if requested is not None else Arch(*self._capability())
         except RtcompileError:  # there is no device, which another message is about
             return None
 
-    def details(self) -> str:
-        """Return a sentence about each bundle, each preceded by a space."""
-        sentences = [self._sentence(bundle) for bundle in in_use()]
-        return "".join(f" {sentence}" for sentence in sentences if sentence)
-
     def _sentence(self, bundle: Bundle) -> str:
+        """Return a sentence about why a bundle has not given the build."""
         rows = bundle.rows(self._key)
         if bundle.problem:
             return f"Bundle {bundle.path}: {bundle.problem}."

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from typing import Any
 
-    from rtcompile.build.batch import BuildFuture, Task
+    from rtcompile.build.batch import Build, BuildFuture
     from rtcompile.build.progress import Outcome
     from rtcompile.request.values import Fallback
     from rtcompile.settings import Settings
@@ -64,20 +64,20 @@ def _submit_to(
     from rtcompile.build import executors
 
     engine = executors.executor_of(executor)
-    tasks = _tasks(builds, overrides, elsewhere=True)
-    groups = Counter(task.group for task in tasks)
+    made = _builds(builds, overrides, elsewhere=True)
+    groups = Counter(build.group for build in made)
     # What the program has constructed is not compiled here, too.
-    for item, task in zip(builds, tasks, strict=True):
+    for item, build in zip(builds, made, strict=True):
         if not isinstance(item, CompileRequest):
             item._build.used = True
         ahead: Any = lookup.builds_ahead
         if ahead is not None:
-            ahead.leave(task.query)
+            ahead.leave(build.query)
     return [
         executors.submit(
-            engine, executors.Job(task.query.request, task.overrides, groups[task.group])
+            engine, executors.Job(build.query.request, build.overrides, groups[build.group])
         )
-        for task in tasks
+        for build in made
     ]
 
 
@@ -85,14 +85,15 @@ def _submit(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[BuildFu
     from rtcompile.build.batch import Batch
 
     # Here and not in the threads: "the current device" is that of the caller's thread.
-    batch = Batch(_tasks(builds, overrides))
+    made = _builds(builds, overrides)
+    futures = [build.future for build in made]
     try:
-        batch.start()
+        Batch(made).start()
     except BaseException:  # interrupted: the caller will not have the futures
-        for future in batch.futures:
+        for future in futures:
             future.cancel()
         raise
-    return batch.futures
+    return futures
 
 
 @public
@@ -278,26 +279,24 @@ def _requests(
         yield request, environment.override(**given), given
 
 
-def _tasks(
+def _builds(
     builds: Sequence[Any], overrides: Mapping[str, Any], *, elsewhere: bool = False
-) -> list[Task]:
+) -> list[Build]:
     """Read the items of a batch; on other machines (`elsewhere`) their own device may decide."""
-    from rtcompile.build.batch import Planner, Task
+    from rtcompile.build import planned
+    from rtcompile.build.batch import Build
     from rtcompile.errors import ToolkitNotFound, UnsupportedArch
 
-    plan = Planner()
-    tasks = []
+    made = []
     for request, settings, given in _requests(builds, overrides):
-        # The raw request, without the architecture: a module that is made later has the same one.
         query = query_of(request, settings)
-        query.planner = plan
-        if request.arch is None:
+        if request.arch is None and (elsewhere or query.capability is None):
             # A bundle may have the code.
             lacking = (ToolkitNotFound, UnsupportedArch) if elsewhere else (ToolkitNotFound,)
             try:
-                choice = plan(request.replace(link=()), settings).choice
+                choice = planned.plan(request.replace(link=()), settings).choice
                 query.request = request.replace(arch=choice.arch, target=choice.target)
             except lacking:
                 pass
-        tasks.append(Task(query, given))
-    return tasks
+        made.append(Build(query, given))
+    return made

@@ -43,14 +43,8 @@ if TYPE_CHECKING:
 # Importing them here would double the 40 ms that a first build spends on imports.
 
 
-class AnotherCapabilityError(Exception):
-    """cuda-python reports another compute capability than CuPy; cuda-python's is used."""
-
-
-def compile_once(
-    plan: Plan, settings: Settings, store: Store, *, confirmed: bool = False, waits: bool = True
-) -> ObjectCode:
-    """Build a plan in one process of this machine; its capability is checked unless `confirmed`.
+def compile_once(plan: Plan, settings: Settings, store: Store, *, waits: bool = True) -> ObjectCode:
+    """Build a plan in one process of this machine.
 
     Raises `locks.Busy` where another process or node builds it, unless the caller `waits`.
     """
@@ -81,7 +75,7 @@ def compile_once(
                 raise _too_late(plan, settings, _BY_OTHERS)
             if shared and _reads(plan):
                 store.reading(plan.key_inputs)
-            return Miss(plan, settings, store, why, confirmed).run()
+            return Miss(plan, settings, store, why).run()
 
         if not shared:
             return build(seconds_left)
@@ -123,7 +117,6 @@ class Miss:
         settings: Settings,
         store: Store,
         why_missed: Callable[[], str],
-        confirmed: bool,
     ) -> None:
         self.plan = plan
         self.settings = settings
@@ -137,7 +130,6 @@ class Miss:
         self.depends: tuple[FileSet, ...] = ()  # further dependencies of a failure
         self.begun_ns = clocks.file_clock_ns()
         self.folders = self._folders()
-        self.confirmed = confirmed
 
     def run(self) -> ObjectCode:
         plan = self.plan
@@ -146,7 +138,7 @@ class Miss:
             negative.forget(plan.key_inputs)
         known = negative.find(plan.key_inputs)
         if known is not None and not known.why_nvcc:  # another process has just failed to build it
-            raise _error(known.failure, plan, cached=True)
+            raise error_of(known.failure, plan, cached=True)
         if plan.key_inputs.paths_matter or self.settings.save_source:
             path = plans.source_path(plan.request, self.settings)
             self.store.keep_source(os.path.basename(path), plan.request.source)
@@ -184,7 +176,7 @@ class Miss:
     def _refused(self, failure: CompileFailure) -> CompileError:
         """Return the error, and remember it."""
         self._remember(failure)
-        return _error(failure, self.plan)
+        return error_of(failure, self.plan)
 
     def _remember(self, failure: CompileFailure, why_nvcc: str = "") -> None:
         """Keep a failure in the negative cache, unless more than files decided it, or one changed."""
@@ -213,14 +205,6 @@ class Miss:
         from rtcompile.request import key, sources  # noqa: F401 - needed after it
 
         self.why = self.why or self.why_missed()
-        self._confirm()
-
-    def _confirm(self) -> None:
-        """Check CuPy's capability against cuda-python, whose import takes 20 ms, while NVRTC runs."""
-        if _for_this_device(self.plan) and not self.confirmed:
-            self.confirmed = True
-            if lookup.confirmed_compute_capability() != lookup.compute_capability():
-                raise AnotherCapabilityError
 
     def _decide(self, failure: CompileFailure) -> Decision:
         from rtcompile.messages import fallback
@@ -237,20 +221,10 @@ class Miss:
             declared=Declared(self.plan.toolchain),
         )
 
-    def _nvrtc(self) -> Compiled | CompileFailure:
-        expressions = self.plan.request.name_expressions
-        outcome = self._nvrtc_with(expressions)
-        if expressions and isinstance(outcome, CompileFailure) and outcome.kind == "crash":
-            # With name expressions, NVRTC can crash on an error in the source (a concept under
-            # C++17) instead of reporting it. A compile without them then shows that error.
-            plain = self._nvrtc_with(())
-            if isinstance(plain, CompileFailure) and plain.kind == "error":
-                return plain
-        return outcome
-
-    def _nvrtc_with(self, expressions: tuple[str, ...]) -> Compiled | CompileFailure:
+    def _nvrtc(self, *, named: bool = True) -> Compiled | CompileFailure:
         plan = self.plan
-        return nvrtc.compile(
+        expressions = plan.request.name_expressions if named else ()
+        outcome = nvrtc.compile(
             unit_for_nvrtc(plan, expressions),
             plan.toolchain.require_nvrtc(),
             limits=self.limits,
@@ -259,12 +233,19 @@ class Miss:
             search=plan.search,
             meanwhile=self._meanwhile,
         )
+        if expressions and isinstance(outcome, CompileFailure) and outcome.kind == "crash":
+            # With name expressions, NVRTC can crash on an error in the source (a concept under
+            # C++17) instead of reporting it. A compile without them then shows that error.
+            plain = self._nvrtc(named=False)
+            if isinstance(plain, CompileFailure) and plain.kind == "error":
+                return plain
+        return outcome
 
     def _instead_of(self, rejected: CompileFailure, reason: str) -> ObjectCode:
         try:
             code = self._with_nvcc(reason)
         except ToolkitNotFound as missing:
-            raise _error(
+            raise error_of(
                 rejected, self.plan, then=f"NVCC could build it ({reason}): {missing}"
             ) from None
         self._remember(rejected, reason)
@@ -273,7 +254,6 @@ class Miss:
     def _with_nvcc(self, why: str) -> ObjectCode:
         from rtcompile.compilers import nvcc
 
-        self._confirm()
         program = self.plan.toolchain.require_nvcc()
         if _for_this_device(self.plan) and (driver := lookup.driver_version()):
             problem = nvcc.driver_problem(program.version_pair, driver)
@@ -312,7 +292,7 @@ class Miss:
             [each.path for each in directories],
             beside=directory.path,
         )
-        return self.unit(flags, plan.compiler_target, plan.request.name_expressions)
+        return _unit(plan, flags, plan.compiler_target, plan.request.name_expressions)
 
     def _nvcc_search(self) -> tuple[tuple[SearchDir, ...], tuple[SearchDir, ...]]:
         """Return the directories that NVCC searches before its own, the source's first, and after."""
@@ -328,12 +308,6 @@ class Miss:
         if beside.path and beside.path not in [directory.path for directory in own]:
             own.insert(0, beside)
         return (*own, *_roots(outcome.trace or ()), *last)
-
-    def unit(
-        self, flags: tuple[str, ...], target: str, expressions: tuple[str, ...]
-    ) -> TranslationUnit:
-        """Return what a compiler is given."""
-        return _unit(self.plan, flags, target, expressions)
 
     def _recorded(
         self, outcome: Compiled | CompileFailure, searched: tuple[SearchDir, ...]
@@ -471,9 +445,10 @@ def _working(milliseconds: Mapping[str, float]) -> float:
     return sum(milliseconds.values()) - milliseconds.get("queue", 0.0)
 
 
-def _error(
+def error_of(
     failure: CompileFailure, plan: Plan, *, then: str = "", cached: bool = False
 ) -> CompileError:
+    """Return the error of a failure: see `failures.as_error`."""
     from rtcompile.build.failures import as_error
 
     return as_error(failure, plan, then=then, cached=cached)

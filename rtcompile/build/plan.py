@@ -73,8 +73,19 @@ def plan(
     toolchain = toolkit.current(settings)
     backend = _backend(request, settings, toolchain)
     version = _version(backend, toolchain, settings)
-    capability = capability or lookup.compute_capability
-    choice = choose_architecture(request, options, version, settings.ptx, capability)
+    ask = capability or lookup.compute_capability
+    try:
+        choice = choose_architecture(request, options, version, settings.ptx, ask)
+    except UnsupportedArch as unsupported:
+        # A `RawModule`'s ``-arch`` option that the device cannot run gives way to the device.
+        gives_way = request.may_pass_over_arch and request.arch is None and options.arch
+        known = _capability_if_any(ask) if gives_way else None
+        if known is None:
+            raise
+        without = options._replace(arch=())
+        choice = choose_architecture(request, without, version, settings.ptx, lambda: known)
+        _warn_of_ignored(str(unsupported).partition(";")[0], request, choice.arch)
+        request = request.replace(arch=choice.arch, target=choice.target)
     links = () if inputs is None else inputs(choice.arch)
     if links and not (options.rdc or options.lto):
         is_lto = any(link.kind == "ltoir" for link in links)
@@ -127,40 +138,15 @@ def choose_architecture(
     return choice
 
 
-def for_this_device(
-    request: CompileRequest,
-    settings: Settings,
-    capability: Callable[[], tuple[int, int]] | None = None,
-) -> CompileRequest:
-    """Return a `RawModule`'s request without an ``-arch`` option that the device cannot run."""
-    if request.arch is not None or not any("arch" in o or "code" in o for o in request.options):
-        return request
-    options = compiler_options.parse(request.options)
-    ask = capability or lookup.compute_capability
-    try:
-        toolchain = toolkit.current(settings)
-        version = _version(_backend(request, settings, toolchain), toolchain, settings)
-    except ToolkitNotFound:  # a bundle may have the code
-        return request
-    try:
-        choose_architecture(request, options, version, settings.ptx, ask)
-        return request
-    except UnsupportedArch as unsupported:
-        known = _capability_if_any(ask)
-        if known is None:
-            raise
-        problem = str(unsupported).partition(";")[0]
-    without = options._replace(arch=())
-    own = choose_architecture(request, without, version, settings.ptx, lambda: known)
-    if (problem, own.arch) not in _warned_ignored_arch:
+def _warn_of_ignored(problem: str, request: CompileRequest, arch: Arch) -> None:
+    if (problem, arch) not in _warned_ignored_arch:
         from rtcompile import logs
 
-        _warned_ignored_arch.add((problem, own.arch))
+        _warned_ignored_arch.add((problem, arch))
         logs.warn(
-            f"{problem}; {request.name} is compiled for {own.arch} instead. Remove the architecture from the "
+            f"{problem}; {request.name} is compiled for {arch} instead. Remove the architecture from the "
             "options, or pass arch= if you want a different architecture from the device's"
         )
-    return request.replace(arch=own.arch, target=own.target)
 
 
 def requested_architecture(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from rtcompile import toolkit, tracing
 from rtcompile.build import plan as plans
-from rtcompile.build.plan import Plan, for_this_device
+from rtcompile.build.plan import Plan
 from rtcompile.errors import CompileError, JitDisabled, RtcompileError, ToolkitNotFound
 from rtcompile.files.fileset import FileSet
 from rtcompile.lookup import environment
-from rtcompile.lookup import find as device
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import Found, Query, query_of
 from rtcompile.request.object_code import ObjectCode
@@ -45,18 +45,15 @@ def compile(query: Query, *, waits: bool = True) -> ObjectCode:
 
     Raises `locks.Busy` where another process or node builds it, unless the caller `waits`.
     """
-    if query.quiet or not query.settings.progress or not is_watched():
-        return _taken_or_compiled(query, waits=waits)
-    from rtcompile.build import progress
+    shown: AbstractContextManager[None] = nullcontext()
+    if query.settings.progress and not query.quiet and is_watched():
+        from rtcompile.build import progress
 
-    with progress.first_run.waiting():
-        return _taken_or_compiled(query, waits=waits)
-
-
-def _taken_or_compiled(query: Query, *, waits: bool) -> ObjectCode:
-    ahead = lookup.builds_ahead
-    code = None if ahead is None else ahead.take(query, waits=True)
-    code = _reported(query, partial(_compiled, waits=waits)) if code is None else code
+        shown = progress.first_run.waiting()
+    with shown:
+        ahead = lookup.builds_ahead
+        code = None if ahead is None else ahead.take(query, waits=True)
+        code = _reported(query, partial(_compiled, waits=waits)) if code is None else code
     assert code is not None
     return code
 
@@ -64,9 +61,11 @@ def _taken_or_compiled(query: Query, *, waits: bool) -> ObjectCode:
 def is_cached(query: Query) -> bool:
     """Return whether a build that `lookup.find` does not have would need no compiler."""
     settings = query.settings
-    query.planner = partial(plan, link_settings=settings.replace(jit=False))
     try:
-        return bool(_in_bundles(query)) or not Store.open(settings).why(plan_of(query).key_inputs)
+        if _in_bundles(query):
+            return True
+        made = plan_of(query, settings.replace(jit=False))
+        return not Store.open(settings).why(made.key_inputs)
     except (JitDisabled, ToolkitNotFound):
         return False  # an input of the linker is not built, or there is no compiler at all
 
@@ -79,7 +78,7 @@ def _reported(query: Query, find: Callable[[Query], ObjectCode | None]) -> Objec
         except (JitDisabled, ToolkitNotFound) as lacking:
             from rtcompile.build import from_bundle
 
-            code = from_bundle.compatible(query.request, query.settings, lacking)
+            code = from_bundle.Search(query).compatible(lacking)
     except RtcompileError as error:
         if not query.quiet:
             lookup.report(query.request, error)
@@ -100,7 +99,7 @@ def _in_bundles(query: Query) -> Found | None:
         return None
     from rtcompile.build import from_bundle
 
-    code = from_bundle.find(query.request, query.settings)
+    code = from_bundle.Search(query).exact()
     # The bundle checks its files each time, so no level above keeps the code.
     return None if code is None else Found(code, FileSet(uncacheable="bundled"))
 
@@ -161,7 +160,6 @@ def _found(query: Query) -> ObjectCode | None:
 def index(request: CompileRequest, capability: tuple[int, int] | None = None) -> None:
     """Have an index entry lead from a request, on such a device, to what the cache has for it."""
     query = query_of(request, Settings.from_environ(), capability)
-    query.planner = partial(plan, capability=None if capability is None else lambda: capability)
     found = _in_manifests(query)
     if found is not None:
         lookup.keep(query, found)
@@ -186,14 +184,7 @@ def _compiled(query: Query, *, waits: bool = True) -> ObjectCode:
         from rtcompile.build import miss  # with compilers and workers, which hits do not need
 
         query.plan = miss.identified(decided, settings)
-        try:
-            # For a build ahead the program has not initialised the driver, and nothing here may.
-            confirmed = query.quiet
-            code = miss.compile_once(query.plan, settings, store, confirmed=confirmed, waits=waits)
-        except miss.AnotherCapabilityError:
-            decided = plan(query.request, settings, device.confirmed_compute_capability)
-            query.plan = miss.identified(decided, settings)
-            code = miss.compile_once(query.plan, settings, store, confirmed=True)
+        code = miss.compile_once(query.plan, settings, store, waits=waits)
     except CompileError:
         if not query.failed and store.negative.failure(plan_of(query).key_inputs):
             lookup.note_failure(query)
@@ -205,27 +196,6 @@ def _kept(query: Query, code: ObjectCode) -> ObjectCode:
     found = _as_found(query, code)
     lookup.keep(query, found)
     return found.obj
-
-
-def start_compiler() -> None:
-    """Find and start the compiler, and ask for its build, while records are read; without waiting."""
-    import threading
-    from contextlib import suppress
-
-    from rtcompile.compilers import nvrtc
-    from rtcompile.workers import process
-
-    settings = Settings.from_environ()
-
-    def ask() -> None:
-        with suppress(RtcompileError, OSError):  # the builds will report it
-            toolkit.remember_compiler_id("nvrtc", nvrtc.identify(library), settings)
-
-    with suppress(RtcompileError, OSError, RuntimeError):
-        library = toolkit.current(settings).require_nvrtc()
-        if settings.jit and not library.build:  # nothing was built with it here yet
-            process.start(library.to_load())
-            threading.Thread(target=ask, daemon=True).start()
 
 
 def _start_compiler(decided: Plan, settings: Settings) -> None:
@@ -240,11 +210,13 @@ def _start_compiler(decided: Plan, settings: Settings) -> None:
 # --- planning ------------------------------------------------------------------------------------
 
 
-def plan_of(query: Query) -> Plan:
+def plan_of(query: Query, link_settings: Settings | None = None) -> Plan:
     """Return the plan of a look-up's request, made on first need."""
     if query.plan is None:
         with tracing.span("plan", program=query.request.name):
-            query.plan = (query.planner or plan)(query.request, query.settings)
+            known = query.capability
+            ask = None if known is None else lambda: known
+            query.plan = plan(query.request, query.settings, ask, link_settings=link_settings)
     decided: Plan = query.plan
     return decided
 
@@ -266,8 +238,6 @@ def plan(
     """Plan a build; only sources in ``link=`` are compiled, if `link_settings` allow it."""
     if request.headers:
         request = with_headers(request)
-    if request.may_pass_over_arch:
-        request = for_this_device(request, settings, capability)
     if not request.link:
         return plans.plan(request, settings, capability)
     from rtcompile.build import links

@@ -6,9 +6,9 @@ It is all that records need of the core, beside the files that they write.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rtcompile.build import links, many, planned
 from rtcompile.errors import InvalidRequest, RtcompileError, shown
@@ -18,8 +18,12 @@ from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import LinkInput
 from rtcompile.request.values import Arch, items, replace
-from rtcompile.settings import absolute
+from rtcompile.settings import Settings, absolute
+from rtcompile.store.store import Store
 from rtcompile.toolkit import remembered
+
+if TYPE_CHECKING:
+    from rtcompile.store.remote import Remote
 
 
 def describe(request: CompileRequest, code: ObjectCode) -> dict[str, Any]:
@@ -82,6 +86,28 @@ def requests_of(builds: Any) -> list[CompileRequest]:
             raise InvalidRequest(f"builds[{index}] is {shown(each)}; a CompileRequest is wanted")
         found.append(request)
     return found
+
+
+def fetch(stores: Remote, requests: Iterable[CompileRequest]) -> tuple[int, int, int]:
+    """Write to the cache what shared stores have; return how many came, were there, and no store has."""
+    from rtcompile.build import miss
+    from rtcompile.store import sharing
+
+    settings = Settings.from_environ()
+    store = Store.open(settings)
+    inputs = []
+    count = there = 0
+    for request in requests:
+        count += 1
+        # What cannot be planned is built, and fails, when it is used.
+        with suppress(RtcompileError):
+            wanted = miss.identified(planned.plan(request, settings), settings).key_inputs
+            if store.find(wanted) is None:
+                inputs.append(wanted)
+            else:
+                there += 1
+    came = sharing.fetch_many(stores, inputs, store)
+    return came, there, count - came - there
 
 
 def distrusted(entry: Mapping[str, Any]) -> list[str]:

@@ -218,9 +218,7 @@ def profile(request: CompileRequest, settings: Settings) -> Profile:
     if not isinstance(found, Measured):
         # What a build does about an error, another flag or NVCC, is known after a build.
         aside = Store(settings.cache_dir, on_disk=False, size=settings.cache_size)
-        build = miss.Miss(
-            plan, settings.override(pch=False), aside, lambda: "a profile", confirmed=True
-        )
+        build = miss.Miss(plan, settings.override(pch=False), aside, lambda: "a profile")
         with aside.building(plan.key_inputs):
             backend = build.run().build.backend
         plan = build.plan

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from rtcompile.errors import RtcompileError
@@ -31,20 +31,44 @@ def shown(
     progress: bool | Callable[[int, int, Outcome], Any] | None, total: int
 ) -> Iterator[Callable[[Outcome], None]]:
     """Show builds' progress; True: also as lines, None: only a bar. Yield what takes each outcome."""
-    tally = _Tally(total)
-    in_place = is_watched()
-    display: AbstractContextManager[Callable[[Outcome], None]]
-    if callable(progress):
-        display = _reported(tally, progress)
-    elif progress is False or (progress is None and not in_place):
-        display = nullcontext(tally.count)
-    elif in_place and not in_notebook() and _has_rich() and _has_a_thread():
-        display = _bar(tally)
-    elif in_place:
-        display = _line(tally)
-    else:
-        display = nullcontext(_paced(tally, _SECONDS_BETWEEN_LINES, _print))
-    with display as advance:
+    begin = last = time.monotonic()
+    counts = {"done": 0, "cached": 0, "failed": 0}
+    watched, seconds = is_watched(), _SECONDS_BETWEEN_CHANGES
+    show: Callable[[str], None] | None = None
+
+    def special() -> str:
+        found = [f"{counts[name]} {name}" for name in ("cached", "failed") if counts[name]]
+        return f"({', '.join(found)})" if found else ""
+
+    def line() -> str:
+        done = f"{counts['done']} of {total} compiled {special()}".rstrip()
+        return f"{done} in {time.monotonic() - begin:.1f} s"
+
+    def advance(outcome: Outcome) -> None:
+        nonlocal last
+        counts["done"] += 1
+        counts["cached"] += isinstance(outcome, ObjectCode) and outcome.build.hit is not None
+        counts["failed"] += not isinstance(outcome, ObjectCode)
+        if callable(progress):
+            progress(counts["done"], total, outcome)
+        now = time.monotonic()
+        if show is not None and (counts["done"] == total or now - last >= seconds):
+            last = now
+            show(line())
+
+    with ExitStack() as display:
+        if callable(progress) or progress is False or (progress is None and not watched):
+            pass
+        elif not watched:
+            show, seconds = _print, _SECONDS_BETWEEN_LINES
+        elif not in_notebook() and _has_rich() and _has_a_thread():
+            update = display.enter_context(_bar(total))
+
+            def show(_: str) -> None:
+                update(counts["done"], special())
+        else:
+            show = display.enter_context(changing_line(keep=True))
+            show(line())
         yield advance
 
 
@@ -88,30 +112,6 @@ def _line_below_cell(keep: bool) -> Iterator[Callable[[str], None]]:
             clear_output(wait=True)
 
 
-class _Tally:
-    def __init__(self, total: int) -> None:
-        self.total = total
-        self.done = self.cached = self.failed = 0
-        self.begin = time.monotonic()
-
-    def count(self, outcome: Outcome) -> None:
-        self.done += 1
-        if isinstance(outcome, ObjectCode):
-            self.cached += outcome.build.hit is not None
-        else:
-            self.failed += 1
-
-    def line(self) -> str:
-        """Return the counts as one line."""
-        counts = f"{self.done} of {self.total} compiled {self}".rstrip()
-        return f"{counts} in {time.monotonic() - self.begin:.1f} s"
-
-    def __str__(self) -> str:
-        parts = [f"{self.cached} cached"] if self.cached else []
-        parts += [f"{self.failed} failed"] if self.failed else []
-        return f"({', '.join(parts)})" if parts else ""
-
-
 def _has_rich() -> bool:
     try:
         import rich.progress  # noqa: F401
@@ -132,63 +132,20 @@ def _has_a_thread() -> bool:
 
 
 @contextmanager
-def _reported(
-    tally: _Tally, report: Callable[[int, int, Outcome], Any]
-) -> Iterator[Callable[[Outcome], None]]:
-    def advance(outcome: Outcome) -> None:
-        tally.count(outcome)
-        report(tally.done, tally.total, outcome)
-
-    yield advance
-
-
-@contextmanager
-def _bar(tally: _Tally) -> Iterator[Callable[[Outcome], None]]:
+def _bar(total: int) -> Iterator[Callable[[int, str], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (
-        TextColumn("compiling"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=tally.total)
-
-        def advance(outcome: Outcome) -> None:
-            tally.count(outcome)
-            bar.update(task, advance=1, description=str(tally))
-
-        yield advance
-
-
-@contextmanager
-def _line(tally: _Tally) -> Iterator[Callable[[Outcome], None]]:
-    with changing_line(keep=True) as write:
-        write(tally.line())
-        yield _paced(tally, _SECONDS_BETWEEN_CHANGES, write)
+    special = TextColumn("{task.description}")
+    columns = (TextColumn("compiling"), BarColumn(), MofNCompleteColumn(), special)
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda done, text: bar.update(task, completed=done, description=text)
 
 
 def _print(line: str) -> None:
     if sys.stderr is not None:  # `print` would take stdout in its place
         print(f"rtcompile: {line}", file=sys.stderr, flush=True)
-
-
-def _paced(tally: _Tally, seconds: float, show: Callable[[str], None]) -> Callable[[Outcome], None]:
-    """Return a function that counts an outcome, and shows the counts every `seconds` and at the end."""
-    last = tally.begin
-
-    def advance(outcome: Outcome) -> None:
-        nonlocal last
-        tally.count(outcome)
-        now = time.monotonic()
-        if tally.done == tally.total or now - last >= seconds:
-            last = now
-            show(tally.line())
-
-    return advance
 
 
 class FirstRun:

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 from rtcompile.build import from_bundle
 from rtcompile.build.to_bundle import Work
 from rtcompile.bundles import index as bundles
-from rtcompile.bundles.file import Bundle, Row
+from rtcompile.bundles.file import Bundle, Row, listed_headers
 from rtcompile.errors import InvalidRequest
-from rtcompile.files.headers import SearchDir
+from rtcompile.files.headers import Header
 from rtcompile.files.sealed import content_digest
 from rtcompile.request import arch as archs
-from rtcompile.request import object_code, values
+from rtcompile.request import object_code
 from rtcompile.request.object_code import ObjectCode
-from rtcompile.store import manifests
+from rtcompile.request.values import Arch
 from rtcompile.workers import pool
 
 Version = tuple[int, int]
@@ -57,20 +57,11 @@ def matrix(bundle: Bundle) -> list[Served]:
             name = rows[0].program
             name += f" ({', '.join(rows[0].names)})" if rows[0].names else ""
             gpu = f"{capability[0]}.{capability[1]}"
-            usable = [
-                row
-                for row in rows
-                if row.kind in ("cubin", "ptx") and archs.runs_on(row.arch, row.kind, capability)
-            ]
+            usable = from_bundle.usable(rows, capability)
             if not usable:
                 served.append(Served(gpu, name, cuda, "nothing", ""))
                 continue
-            # The choice of `build.from_bundle`: machine code before PTX, then the nearest architecture.
-            wanted = values.exact(capability)
-            exact = [
-                row for arch in wanted for row in usable if (row.arch, row.kind) == (arch, "cubin")
-            ]
-            best = next(iter(exact), None) or max(usable, key=lambda r: (r.kind == "cubin", r.arch))
+            best = usable[0]
             arch = best.arch if best.kind == "cubin" else best.arch.virtual
             least = _least_driver(best, capability)
             served.append(Served(gpu, name, cuda, f"{best.kind} {arch}", _driver(least)))
@@ -92,44 +83,40 @@ def _driver(release: Version) -> str:
     return f"{name} (R{branch})" if branch else name
 
 
-def provenance(bundle: Bundle) -> list[dict[str, Any]]:
-    """Return the compiler, options and inputs of each build of a bundle, as plain values."""
-    return [_fields(*build) for build in _contents(bundle)]
-
-
-def _contents(bundle: Bundle) -> list[tuple[Row, ObjectCode, list[Any]]]:
+def _contents(bundle: Bundle) -> list[tuple[Row, ObjectCode, tuple[Header, ...]]]:
     found = []
-    for row, data, record, *_ in bundle.contents():
+    for row, data, checks, _ in bundle.contents():
         decoded = object_code.decode(row.sealed_key(), data)
-        folders = [SearchDir(label, f"<{label}>") for label in row.labels]
-        read = manifests.decode(row.sealed_key(), record, folders)
-        if decoded is None or read is None:
+        if decoded is None:
             raise InvalidRequest(f"{bundle.path}: the build of {row.program} does not verify")
-        headers = [header for entry in read for header in entry.dependencies.headers]
-        found.append((row, decoded[1], headers))
+        found.append((row, decoded[1], listed_headers(row, checks)))
     if bundle.problem:
         raise InvalidRequest(f"{bundle.path}: {bundle.problem}")
     return found
 
 
-def _fields(row: Row, code: ObjectCode, headers: Sequence[Any]) -> dict[str, Any]:
-    return {
-        "program": row.program,
-        "arch": str(row.arch),
-        "kind": row.kind,
-        "bytes": len(code.code),
-        "digest": content_digest(code.code),
-        "backend": row.backend,
-        "compiler": row.compiler,
-        "options": list(row.options),
-        "name expressions": dict(code.lowered_names),
-        "source digest": row.source,
-        "headers": [
-            {"from": h.label, "name": h.relative, "bytes": h.size, "digest": h.digest}
-            for h in headers
-        ],
-        "digests": "BLAKE2b, 32 bytes",
-    }
+def provenance(bundle: Bundle) -> list[dict[str, Any]]:
+    """Return the compiler, options and inputs of each build of a bundle, as plain values."""
+    return [
+        {
+            "program": row.program,
+            "arch": str(row.arch),
+            "kind": row.kind,
+            "bytes": len(code.code),
+            "digest": content_digest(code.code),
+            "backend": row.backend,
+            "compiler": row.compiler,
+            "options": list(row.options),
+            "name expressions": dict(code.lowered_names),
+            "source digest": row.source,
+            "headers": [
+                {"from": h.label, "name": h.relative, "bytes": h.size, "digest": h.digest}
+                for h in headers
+            ],
+            "digests": "BLAKE2b, 32 bytes",
+        }
+        for row, code, headers in _contents(bundle)
+    ]
 
 
 class Rebuilt(NamedTuple):
@@ -150,35 +137,25 @@ def architectures(bundle: Bundle) -> list[str]:
 
 def rebuild(bundle: Bundle, works: Iterable[Work]) -> list[Rebuilt]:
     """Compile every build of a bundle again, past all caches, and compare the code byte by byte."""
-    wanted = _contents(bundle)
-    work = {}
+    work: dict[tuple[str, Arch | None, str], Work] = {}
     for each in works:
         inputs = from_bundle.key_inputs(each.request, each.settings())
         if inputs is not None:
-            arch, kind = each.request.arch, each.request.target
-            work[inputs.bundle_key(), None if arch is None else str(arch), kind] = each
-    chosen = []
-    for row, code, headers in wanted:
-        exact = work.get((row.key, str(row.arch), row.kind))
+            work[inputs.bundle_key(), each.request.arch, each.request.target] = each
+
+    def again(build: tuple[Row, ObjectCode, tuple[Header, ...]]) -> Rebuilt:
+        row, code, headers = build
         # A request whose options fix the architecture has arch=None.
-        chosen.append((row, code, headers, exact or work.get((row.key, None, row.kind))))
-    known = [each for *_, each in chosen if each is not None]
+        found = work.get((row.key, row.arch, row.kind)) or work.get((row.key, None, row.kind))
+        made = None if found is None else found.build(recompile=True)
+        return Rebuilt(row.program, str(row.arch), row.kind, _outcome(row, code, headers, made))
 
     with bundles.out_of_use(), ThreadPoolExecutor(pool.slots()) as executor:
-        again = executor.map(lambda work: work.build(recompile=True), known)
-        return [
-            Rebuilt(
-                row.program,
-                str(row.arch),
-                row.kind,
-                _outcome(row, code, headers, next(again) if each is not None else None),
-            )
-            for row, code, headers, each in chosen
-        ]
+        return [*executor.map(again, _contents(bundle))]
 
 
 def _outcome(
-    row: Row, bundled_code: ObjectCode, headers: Sequence[Any], again: ObjectCode | None
+    row: Row, bundled_code: ObjectCode, headers: Sequence[Header], again: ObjectCode | None
 ) -> str:
     if again is None:
         return "not among the targets: another source, other options, or not named"

@@ -5,15 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from rtcompile.build import from_bundle, pipeline, planned
 from rtcompile.build.many import compile_many
 from rtcompile.bundles import index as bundles
-from rtcompile.bundles.file import Bundle, Contents, LeftOut, Row, contents_of, listed, write
+from rtcompile.bundles.file import (
+    Bundle,
+    Contents,
+    LeftOut,
+    Row,
+    contents_of,
+    listed,
+    own_folders,
+    write,
+)
 from rtcompile.errors import InvalidRequest
 from rtcompile.files.fileset import FileSet
-from rtcompile.files.sealed import content_digest
 from rtcompile.lookup.find import query_of
 from rtcompile.request import options as compiler_options
 from rtcompile.request.object_code import ObjectCode, files_of
@@ -25,8 +33,7 @@ from rtcompile.settings import Settings
 OVERRIDES = ("fallback", "pch", "timeout", "memory_limit")
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
+class Built(NamedTuple):
     """One build in a bundle: its request and its result."""
 
     request: CompileRequest
@@ -86,20 +93,16 @@ def bundle(
         for w, code in zip(work, codes, strict=True):
             try:
                 contents.append(_contents(w, code))
+                built.append(Built(w.request, code))
             except UnbundleableError as error:
                 unbundleable.append(_left_out(w, code, str(error)))
-            else:
-                built.append(Built(w.request, code))
     if unbundleable and not (skip_unbundleable and contents):
         raise InvalidRequest(_unbundleable_message(unbundleable, len(work)))
     before = Bundle(target) if update else None
     kept = before.contents() if before is not None else []
     # Builds that were left out before and are in the bundle now are removed from the list.
-    unmade = [
-        each
-        for each in (before.left_out() if before is not None else ())
-        if not any(each.is_row(c.row) for c in contents)
-    ]
+    lacked = before.left_out() if before is not None else []
+    unmade = [each for each in lacked if not any(each.is_row(c.row) for c in contents)]
     try:
         write(target, [*kept, *contents], [*unmade, *unbundleable])
     except OSError as error:
@@ -117,7 +120,7 @@ def _left_out(work: Work, code: ObjectCode, reason: str) -> LeftOut:
     return LeftOut(
         work.label(),
         str(code.arch),
-        content_digest(request.source.encode()),
+        request.source_digest,
         reason,
         listed(_texts(options)),
         listed(request.name_expressions),
@@ -129,18 +132,17 @@ def _texts(options: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 def _unbundleable_message(unbundleable: Sequence[LeftOut], count: int) -> str:
-    builds = dict.fromkeys(
-        f"{each.program} cannot be bundled: {each.reason}" for each in unbundleable
-    )
+    builds = [f"{each.program} cannot be bundled: {each.reason}" for each in unbundleable]
     if count == 1:
-        return next(iter(builds))
-    lines = "".join(f"\n  {build}" for build in builds)
-    rest = (
-        "no bundle was written. To bundle the rest: rtcompile bundle … --skip-unbundleable"
-        if len(unbundleable) < count
-        else "no bundle was written"
+        return builds[0]
+    rest = ". To bundle the rest: rtcompile bundle … --skip-unbundleable"
+    return "\n  ".join(
+        [
+            f"{len(unbundleable)} of {count} builds cannot be bundled; no bundle was written"
+            f"{rest if len(unbundleable) < count else ''}",
+            *dict.fromkeys(builds),
+        ]
     )
-    return f"{len(unbundleable)} of {count} builds cannot be bundled; {rest}{lines}"
 
 
 def _compile(work: Sequence[Work], progress: Any) -> list[ObjectCode]:
@@ -178,10 +180,10 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
         compiler=code.build.compiler,
         cuda=int(code.build.compiler.split()[1].partition(".")[0]),
         program=os.path.basename(name),
-        source=content_digest(request.source.encode()),
+        source=request.source_digest,
         options=_texts(inputs.options),
         names=request.name_expressions,
-        labels=tuple(directory.label for directory in plan.search),
+        folders=len(own_folders(plan.search)),
     )
     return contents_of(row, code, read, plan.search, _request_digests(work, row))
 
@@ -201,9 +203,8 @@ def _digest(request: CompileRequest, work: Work, row: Row) -> str:
     inputs = from_bundle.key_inputs(request, settings)
     if found is None or inputs is None or inputs.bundle_key() != row.key:
         return ""
-    own = sum(label.startswith("user") for label in row.labels) - bool(request.headers)
     is_exact = request.arch in (None, row.arch) and request.target == row.kind
-    return found[0] if is_exact and len(found[1]) == own else ""
+    return found[0] if is_exact and len(found[1]) == row.folders else ""
 
 
 def for_archs(work: Iterable[Work], archs: Sequence[str]) -> Iterator[Work]:

@@ -15,21 +15,20 @@ from rtcompile.bundles.index import (
     Extent,
     Sections,
     UnusableError,
-    groups,
     load,
     number,
     read_checks,
+    read_others,
     sections_in_use,
 )
 from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.files import headers, sealed
 from rtcompile.files.fileset import FileSet, joined, texts_in
-from rtcompile.files.headers import SearchDir
+from rtcompile.files.headers import Header, SearchDir
 from rtcompile.files.sealed import content_digest
 from rtcompile.request import object_code, sources
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.values import Arch, replace
-from rtcompile.store import manifests
 
 
 class Row(NamedTuple):
@@ -45,10 +44,10 @@ class Row(NamedTuple):
     source: str  # its digest
     options: tuple[str, ...]  # effective ones
     names: tuple[str, ...]
-    labels: tuple[str, ...]  # of the search directories that the record of its headers refers to
+    folders: int  # that the request names
 
     def sealed_key(self) -> str:
-        """Return the key that the row's object and the record of its headers are sealed under."""
+        """Return the key that the row's object is sealed under."""
         return " ".join((self.key, str(self.arch), self.kind, str(self.cuda)))
 
 
@@ -78,24 +77,21 @@ class Contents(NamedTuple):
 
     row: Row
     code: bytes  # its object's file
-    record: bytes  # the record of its headers
-    checks: bytes  # the headers to check, as `index.read_checks` reads them
+    checks: bytes  # its headers, as `index.read_checks` and `read_others` read them
     queries: tuple[str, ...]
 
 
-# A row, and the extents of its object, of the record of its headers, and of the headers to check.
-_Entry = tuple[Row, Extent, Extent, Extent]
+_Entry = tuple[Row, Extent, Extent]  # a row, and the extents of its object and of its headers
 
 
 def _decode(data: bytes) -> _Entry:
     texts = texts_in(data)
     key, arch, kind, backend, compiler, cuda, program, source = texts[:8]
-    code, record, checks = (
-        (number(texts[i]), number(texts[i + 1]), texts[i + 2]) for i in (8, 11, 14)
-    )
-    more = groups(texts)
+    code, checks = ((number(texts[i]), number(texts[i + 1]), texts[i + 2]) for i in (8, 11))
+    folders, options = number(texts[14]), number(texts[15])
+    more = tuple(texts[16 : 16 + options]), tuple(texts[16 + options :]), folders
     row = Row(key, Arch.parse(arch), kind, backend, compiler, number(cuda), program, source, *more)
-    return row, code, record, checks
+    return row, code, checks
 
 
 class Bundle:
@@ -146,7 +142,7 @@ class Bundle:
             at = next((at for at, (each, *_) in self._entries(row.key) if each == row), None)
             if at is None:
                 raise UnusableError("it was replaced while in use")
-            found = load(self._sections, at, _folders(own))
+            found = load(self._sections, at, own_folders(own))
         except UnusableError as error:
             self._sections.ignore(str(error))
             return None
@@ -155,9 +151,9 @@ class Bundle:
     def difference(self, row: Row, own: Sequence[SearchDir]) -> str:
         """Describe how the package's own headers differ from those that the row was compiled from."""
         with suppress(UnusableError):
-            for _, (each, _, _, checks) in self._entries(row.key):
+            for _, (each, _, checks) in self._entries(row.key):
                 if each == row:
-                    return read_checks(self._sections.blob(checks), _folders(own)).difference()
+                    return read_checks(self._sections.blob(checks), own_folders(own)).difference()
         return ""
 
     def contents(self) -> list[Contents]:
@@ -166,9 +162,9 @@ class Bundle:
             entries = [entry for _, entry in self._entries(None)]
             found = []
             for (row, *blobs), queries in zip(entries, self._queries(), strict=True):
-                code, record, checks = map(self._sections.blob, blobs)
-                read_checks(checks, row.labels)
-                found.append(Contents(row, code, record, checks, queries))
+                code, checks = map(self._sections.blob, blobs)
+                listed_headers(row, checks)
+                found.append(Contents(row, code, checks, queries))
         except UnusableError as error:
             raise InvalidRequest(f"{self.path} cannot be used: {error}") from None
         extents = [extent for _, *blobs in entries for extent in blobs]
@@ -217,7 +213,12 @@ def in_use() -> list[Bundle]:
     return found
 
 
-def _folders(own: Iterable[SearchDir]) -> tuple[str, ...]:
+def listed_headers(row: Row, checks: bytes) -> tuple[Header, ...]:
+    """Return all headers of a build, those of the request's folders with the folder's number as label."""
+    return (*read_checks(checks, [""] * row.folders).headers, *read_others(checks))
+
+
+def own_folders(own: Iterable[SearchDir]) -> tuple[str, ...]:
     """Return the folders that a request names; headers given as texts have a label, and no checks."""
     return tuple(each.path for each in own if each.is_own and not headers.label(each.path))
 
@@ -233,45 +234,31 @@ def contents_of(
     queries: Sequence[str] = (),
 ) -> Contents:
     """Return what a bundle stores of a build; `queries` are the digests by which it is found."""
-    folders = _folders(search)
+    folders = own_folders(search)
     own = [each for each in search if each.path in folders and each.is_own]
 
-    def is_own(path: str) -> bool:
-        return sources.relative_to(own)(path)[0] >= 0
+    def places(paths: Iterable[str]) -> list[str]:
+        """Return the folder's number and the rest of each path that lies in one of the request's."""
+        split = map(sources.relative_to(own), paths)
+        return [f"{number}/{rest}" for number, rest in split if number >= 0]
 
     # Stats of the building machine are left out; the reader checks contents.
-    unplaced = [h._replace(mtime_ns=0, ctime_ns=0, inode=0) for h in read.headers]
-    checked = FileSet(
-        headers=tuple(h for h in unplaced if is_own(h.path)),
-        absent=tuple(filter(is_own, read.absent)),
-        present=tuple(filter(is_own, read.present)),
-    )
-    recorded = FileSet(headers=tuple(h for h in unplaced if not is_own(h.path)))
-    builds = [
-        manifests.ManifestEntry(row.backend, row.compiler, "", files)
-        for files in (checked, recorded)
-    ]
+    checked, others = [], []
+    for header in read.headers:
+        found = places([header.path])
+        facts = (header.digest, str(header.size))
+        if found:
+            checked += [*found, *facts]
+        else:
+            others += [header.label, header.relative, *facts]
+    listed = (checked, places(read.absent), places(read.present), others)
     timeless = replace(obj, build=replace(obj.build, compiled_in=0.0))
-    key = row.sealed_key()
     return Contents(
         row,
-        object_code.encode(key, timeless, row.program),
-        manifests.encode(key, builds, search),
-        _checks(checked, own),
+        object_code.encode(row.sealed_key(), timeless, row.program),
+        sealed.seal(CHECKS, "", [*map(joined, listed)]),
         tuple(queries),
     )
-
-
-def _checks(checked: FileSet, own: Sequence[SearchDir]) -> bytes:
-    """Encode the headers to check of a build, as `index.read_checks` reads them."""
-
-    def place(path: str) -> str:
-        number, rest = sources.relative_to(own)(path)
-        return f"{number}/{rest}"
-
-    read = [text for header in checked.headers for text in (place(header.path), header.digest)]
-    paths = (read, map(place, checked.absent), map(place, checked.present))
-    return sealed.seal(CHECKS, "", [*map(joined, paths)])
 
 
 def write(path: str, builds: Iterable[Contents], left_out: Iterable[LeftOut] = ()) -> None:
@@ -290,7 +277,7 @@ def write(path: str, builds: Iterable[Contents], left_out: Iterable[LeftOut] = (
         for query in served[key]:
             queries.setdefault(query, []).append(len(rows))
         extents = []
-        for blob in (build.code, build.record, build.checks):
+        for blob in (build.code, build.checks):
             if blob not in blobs:
                 blobs[blob] = size
                 size += len(blob)
@@ -310,6 +297,4 @@ def write(path: str, builds: Iterable[Contents], left_out: Iterable[LeftOut] = (
 def _encode(row: Row, extents: Sequence[str]) -> bytes:
     texts = [row.key, str(row.arch), row.kind, row.backend, row.compiler, str(row.cuda)]
     texts += [row.program, row.source, *extents]
-    for group in (row.options, row.names, row.labels):
-        texts += [str(len(group)), *group]
-    return joined(texts)
+    return joined([*texts, str(row.folders), str(len(row.options)), *row.options, *row.names])

@@ -1,8 +1,8 @@
 """The bundles in use, a level of the look-up from the first `use` on, and how their files are read.
 
 A head of fixed size is followed by the sealed index, then by the blobs that its rows point to: objects as
-the cache keeps them, a record of the headers that each was compiled from, and the list of those headers to
-check before use. The index lists the digests of the requests that its builds serve, wherever their header
+the cache keeps them, and lists of the headers that they were compiled from, of which the package's own are
+checked before use. The index lists the digests of the requests that its builds serve, wherever their header
 folders lie. A bundle comes from another machine: its bytes are verified by their digests, the package's own
 headers by their contents. This module imports only what a hit needs.
 """
@@ -15,7 +15,7 @@ import struct
 from rtcompile.errors import warn
 from rtcompile.files import sealed
 from rtcompile.files.fileset import FileSet, texts_in
-from rtcompile.files.headers import Header, SearchDir
+from rtcompile.files.headers import Header
 from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.environment import digest
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # --- The file ------------------------------------------------------------------------------------
 
-MAGIC = b"rtcompile bundle 4\n".ljust(32, b"\0")
+MAGIC = b"rtcompile bundle 5\n".ljust(32, b"\0")
 HEAD = struct.Struct("<32sQ")  # magic, bytes of the index
 INDEX = "bundle index"
 _MAGIC_OF_ANY_FORMAT = b"rtcompile bundle "
@@ -146,21 +146,45 @@ CHECKS = "bundle checks"  # the kind of the sealed blob that `read_checks` reads
 
 def read_checks(data: bytes, folders: Sequence[str]) -> FileSet:
     """Decode a list of files to check, in these folders; raise `UnusableError` if it is damaged."""
-    fields = sealed.unseal(CHECKS, "", data)
-    if fields is None or len(fields) != 3:
-        raise UnusableError("it contains builds of another format")
+    fields = _unsealed(data)
     try:
-        texts, absent, present = map(texts_in, fields)
+        texts, absent, present = map(texts_in, fields[:3])
         headers = []
-        for place, digest in zip(texts[::2], texts[1::2], strict=True):
+        for place, digest, size in zip(texts[::3], texts[1::3], texts[2::3], strict=True):
             at, _, rest = place.partition("/")
-            headers.append(Header(_path(place, folders), f"user{at}", rest, digest, -1, 0, 0))
+            path = _path(place, folders)
+            headers.append(Header(path, f"user{at}", rest, digest, number(size), 0, 0))
         gaps, neighbours = (
             tuple([_path(place, folders) for place in places]) for places in (absent, present)
         )
     except (ValueError, IndexError) as error:
         raise UnusableError(f"its checks cannot be understood ({error})") from None
     return FileSet(tuple(headers), gaps, neighbours)
+
+
+def read_others(data: bytes) -> tuple[Header, ...]:
+    """Decode the headers that are listed and not checked, such as the toolkit's."""
+    texts = texts_in(_unsealed(data)[3])
+    try:
+        rows = zip(texts[::4], texts[1::4], texts[2::4], texts[3::4], strict=True)
+        # The toolkit's folders may be missing or different here: labels take their place.
+        return tuple(
+            [
+                Header(
+                    f"<{label}>/{name}" if label else name, label, name, digest, number(size), 0, 0
+                )
+                for label, name, digest, size in rows
+            ]
+        )
+    except ValueError as error:
+        raise UnusableError(f"its checks cannot be understood ({error})") from None
+
+
+def _unsealed(data: bytes) -> list[bytes]:
+    fields = sealed.unseal(CHECKS, "", data)
+    if fields is None or len(fields) != 4:
+        raise UnusableError("it contains builds of another format")
+    return fields
 
 
 def _path(place: str, folders: Sequence[str]) -> str:
@@ -268,14 +292,14 @@ def _cuda_of_wheel(folder: str) -> int | None:
 class _Files:
     """The files of a bundle's build: the package's own are checked, the others only listed."""
 
-    __slots__ = ("_checked", "_headers", "_row")
+    __slots__ = ("_checked", "_checks", "_headers")
 
     uncacheable = ""
     is_empty = False  # `is_unchanged` says whether bundles are in use
 
-    def __init__(self, checked: FileSet, row: tuple[Sections, int]) -> None:
+    def __init__(self, checked: FileSet, checks: tuple[Sections, Extent]) -> None:
         self._checked = checked
-        self._row = row
+        self._checks = checks
         self._headers: tuple[Header, ...] | None = None
 
     @property
@@ -284,7 +308,8 @@ class _Files:
         if self._headers is None:
             checked = self._checked.refreshed() or self._checked
             try:
-                self._headers = (*checked.headers, *_recorded(*self._row))
+                sections, extent = self._checks
+                self._headers = (*checked.headers, *read_others(sections.blob(extent)))
             except UnusableError:  # the file has changed since
                 self._headers = ()
         return self._headers
@@ -335,42 +360,19 @@ def load(
 ) -> Found | None:
     """Return the build of a row; None if the package's own headers have changed since."""
     fields = sections.rows[row].split(b"\0")
-    checked = _checked_files(sections, fields[14:17], folders, recent)
+    checks = _extent(fields[11:14])
+    checked = _checked_files(sections, checks, folders, recent)
     if checked is None:
         return None
     decoded = object_code.decode(_sealed_key(fields), sections.blob(_extent(fields[8:11])))
     if decoded is None:
         raise UnusableError(_ANOTHER_FORMAT)
-    files: Any = _Files(checked, (sections, row))
+    files: Any = _Files(checked, (sections, checks))
     return Found(hit(decoded[1], files, "bundle"), files)
 
 
 def _sealed_key(fields: Sequence[bytes]) -> str:
     return b" ".join((*fields[:3], fields[5])).decode("utf-8", "surrogateescape")
-
-
-def _recorded(sections: Sections, row: int) -> tuple[Header, ...]:
-    """Return the headers of a row's build that are not the package's own."""
-    from rtcompile.store import manifests
-
-    fields = sections.rows[row].split(b"\0")
-    labels = groups(texts_in(sections.rows[row]))[2]
-    # The toolkit's directories may be missing or different here: labels take their place.
-    search = [SearchDir(label, f"<{label}>") for label in labels]
-    builds = manifests.decode(_sealed_key(fields), sections.blob(_extent(fields[11:14])), search)
-    if not builds:
-        raise UnusableError(_ANOTHER_FORMAT)
-    return builds[-1].dependencies.headers
-
-
-def groups(texts: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the options, the name expressions and the labels of search directories of a row."""
-    found, at = [], 17
-    for _ in range(3):
-        count = number(texts[at])
-        found.append(tuple(texts[at + 1 : at + 1 + count]))
-        at += 1 + count
-    return found
 
 
 _ANOTHER_FORMAT = "it contains builds of another format, or under another's key"
@@ -390,10 +392,9 @@ _known: dict[tuple[str, tuple[str, ...]], FileSet] = {}
 
 
 def _checked_files(
-    sections: Sections, extent: Sequence[bytes], folders: tuple[str, ...], recent: bool
+    sections: Sections, checks: Extent, folders: tuple[str, ...], recent: bool
 ) -> FileSet | None:
     """Return the package's own headers if they are those that the build was compiled from."""
-    checks = _extent(extent)
     known = _known.get((checks[2], folders))
     if known is None:
         known = read_checks(sections.blob(checks), folders)

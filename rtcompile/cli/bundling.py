@@ -65,14 +65,14 @@ def run(given: Namespace) -> int:
         )
     rows = [
         (
-            b.request.name,
-            b.code.arch,
-            b.code.kind,
-            b.code.build.backend,
-            output.human_size(len(b.code.code)),
-            f"{b.code.build.milliseconds:.0f} ms" if b.code.build.hit is None else "cached",
+            request.name,
+            code.arch,
+            code.kind,
+            code.build.backend,
+            output.human_size(len(code.code)),
+            f"{code.build.milliseconds:.0f} ms" if code.build.hit is None else "cached",
         )
-        for b in built
+        for request, code in built
     ]
     _show(given, given.output, ("program", "arch", "kind", "backend", "size", "built"), rows)
     return 0

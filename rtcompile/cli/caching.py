@@ -170,7 +170,7 @@ def _of_stores(given: Namespace, settings: Settings, store: Store) -> tuple[dict
 
 
 def _pull_records(given: Namespace) -> tuple[dict[str, Any], str]:
-    from rtcompile.build import prefetch
+    from rtcompile.build import portable
     from rtcompile.extras.cluster import copying
     from rtcompile.extras.record import recording, warming
 
@@ -178,7 +178,7 @@ def _pull_records(given: Namespace) -> tuple[dict[str, Any], str]:
     came = there = missing = 0
     for path in given.records:
         with warming.requests(recording.read(path), tuple(given.arch or ())) as wanted:
-            counts = prefetch.fetch(stores, [each.request for each in wanted])
+            counts = portable.fetch(stores, [each.request for each in wanted])
         came, there, missing = came + counts[0], there + counts[1], missing + counts[2]
     problem = "; ".join(tier.problem for tier in stores.tiers if tier.problem)
     fields = {"fetched": came, "there": there, "missing": missing, "problem": problem}

@@ -33,12 +33,10 @@ def run(given: Namespace) -> int:
 
 def warm(given: Namespace) -> int:
     """Build everything in the records into the cache."""
-    from rtcompile.build import planned  # with much that `run` does not need
     from rtcompile.cli.output import set_jobs
-    from rtcompile.extras.record import warming
+    from rtcompile.extras.record import warming  # with much that `run` does not need
 
     set_jobs(given)
-    planned.start_compiler()
     archs = given.arch or []
     if given.only and "cupy" not in given.records:
         raise InvalidRequest(

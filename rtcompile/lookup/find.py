@@ -48,11 +48,10 @@ if TYPE_CHECKING:
             """Return how many are done, and how many are left."""
 
 
-# --- The compute capability of the current device, as cuda-python says; CuPy, if loaded, saves 20 ms ---
+# --- The compute capability of the current device ------------------------------------------------
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*, the same in cudaDevAttr*
 _known: dict[int, tuple[int, int]] = {}
-_confirmed: dict[int, tuple[int, int]] = {}
 
 
 def loaded(name: str) -> Any:
@@ -62,11 +61,11 @@ def loaded(name: str) -> Any:
 
 
 def compute_capability() -> tuple[int, int]:
-    """Return (major, minor) of the current device, from cuda-python or CuPy, whichever is loaded."""
+    """Return (major, minor) of the current device, from CuPy if it is loaded, else from cuda-python."""
     cupy = loaded("cupy")
     runtime = None if cupy is None else cupy.cuda.runtime
     if runtime is None:
-        return confirmed_compute_capability()
+        return _of_cuda_python()
     try:
         device = runtime.getDevice()
         if device not in _known:
@@ -79,13 +78,10 @@ def compute_capability() -> tuple[int, int]:
     return _known[device]
 
 
-def confirmed_compute_capability() -> tuple[int, int]:
-    """Return (major, minor) of the current device, from cuda-python, with the same errors."""
+def _of_cuda_python() -> tuple[int, int]:
     try:
         from cuda.bindings import driver
     except ImportError:
-        if loaded("cupy") is not None:
-            return compute_capability()
         raise ToolkitNotFound(
             "the device's compute capability is read through cuda-python, which is not installed; "
             "`pip install cuda-python`, or pass arch='sm_90a' to compile without asking a device"
@@ -105,12 +101,12 @@ def confirmed_compute_capability() -> tuple[int, int]:
     # Without a context the runtime's current device is 0: cudaSetDevice makes one (CUDA 12 on).
     device = ask(driver.cuCtxGetDevice) if int(context) else ask(driver.cuDeviceGet, 0)
     ordinal = int(device)
-    if ordinal not in _confirmed:
+    if ordinal not in _known:
         names = [f"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{part}" for part in ("MAJOR", "MINOR")]
         attributes = [getattr(driver.CUdevice_attribute, name) for name in names]
         major, minor = (ask(driver.cuDeviceGetAttribute, each, device) for each in attributes)
-        _confirmed[ordinal] = major, minor
-    return _confirmed[ordinal]
+        _known[ordinal] = major, minor
+    return _known[ordinal]
 
 
 def driver_version() -> int:
@@ -168,8 +164,7 @@ class Query:
     """One look-up: a request in an environment, for a device.
 
     `identity` is everything that can change the result, besides files and the environment; None if
-    planning is needed to know it. The levels that need a plan make it on first need, as `plan`; a batch has a
-    `planner`, which plans similar requests once.
+    planning is needed to know it. The levels that need a plan make it on first need, as `plan`.
     `capability` is None if the request names its architecture, or there is no device. With
     `recent`, the toolkit's headers that were found unchanged within the last second count as
     unchanged: CuPy's own kernels follow one another and share a hundred headers. `failed` says whether
@@ -194,7 +189,6 @@ class Query:
         self._named = "", ""  # a toolchain's signature, and the name of the entry for it
         self.begun = time.perf_counter()
         self.plan: Any = None  # a `build.plan.Plan`
-        self.planner: Callable[[CompileRequest, Settings], Any] | None = None  # returns such a plan
         self.identity: tuple[Any, ...] | None = None
         if links is None:
             return

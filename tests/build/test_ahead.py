@@ -275,7 +275,6 @@ def test_the_device_is_asked_without_a_context(monkeypatch: pytest.MonkeyPatch):
 
     # The program finds it once its own device is known.
     monkeypatch.setattr("rtcompile.lookup.find.compute_capability", lambda: (8, 0))
-    monkeypatch.setattr("rtcompile.lookup.find.confirmed_compute_capability", lambda: (8, 0))
     request = build_of(_kernel).request
     assert pipeline.build(request, environment.current().settings).build.hit is None
 

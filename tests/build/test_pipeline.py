@@ -16,7 +16,6 @@ import pytest
 import rtcompile
 from rtcompile import toolkit
 from rtcompile.inspect import cubin
-from rtcompile.lookup import find as lookup
 from rtcompile.store import store
 from tests.processes import forget_caches, forget_toolkit
 
@@ -54,13 +53,6 @@ def files_below(folder) -> set[str]:
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120a"])
 def test_code_is_for_the_requested_architecture(arch):
     assert str(cubin.read(compile(WMMA, arch=arch).code).arch) == arch
-
-
-def test_cuda_python_has_the_last_word_on_the_device(monkeypatch):
-    monkeypatch.setattr(lookup, "compute_capability", lambda: (8, 0))
-    monkeypatch.setattr(lookup, "confirmed_compute_capability", lambda: (9, 0))
-
-    assert str(compile(arch=None).arch) == "sm_90a"
 
 
 @pytest.mark.parametrize(

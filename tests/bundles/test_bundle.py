@@ -43,8 +43,7 @@ def elsewhere(bundled: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def on_device(monkeypatch: pytest.MonkeyPatch, *capability: int) -> None:
-    for name in ("compute_capability", "confirmed_compute_capability"):
-        monkeypatch.setattr(lookup, name, lambda: capability)
+    monkeypatch.setattr(lookup, "compute_capability", lambda: capability)
 
 
 # --- found ---------------------------------------------------------------------------------------
@@ -280,7 +279,7 @@ DAMAGE = {
     "empty": lambda data: b"",
     "a text": lambda data: b"Not a bundle at all.\n" * 100,
     "another format": lambda data: data.replace(
-        b"rtcompile bundle 4\n", b"rtcompile bundle 9\n", 1
+        b"rtcompile bundle 5\n", b"rtcompile bundle 9\n", 1
     ),
     "cut in the head": lambda data: data[:36],
     "cut in the index": lambda data: data[:300],

@@ -17,7 +17,6 @@ from cupy._core import core  # noqa: E402
 from cupy.cuda import compiler, function  # noqa: E402
 
 import rtcompile  # noqa: E402
-from rtcompile import toolkit  # noqa: E402
 from rtcompile.build import many, planned  # noqa: E402
 from rtcompile.bundles import index as bundle_index  # noqa: E402
 from rtcompile.extras.record import recording, warming  # noqa: E402
@@ -25,8 +24,6 @@ from rtcompile.extras.record.counting import Counter, Tally  # noqa: E402
 from rtcompile.frontends import cupy_builds, cupy_hook, cupy_requests  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.lookup.find import listeners  # noqa: E402
-from rtcompile.toolkit import remembered  # noqa: E402
-from tests.jobs import until  # noqa: E402
 from tests.programs import CODE, TEMPLATE, Module  # noqa: E402
 from tests.toolkits import needs_host_compiler  # noqa: E402
 
@@ -398,16 +395,6 @@ def test_a_way_to_ask_that_is_none_is_damage(recorded, installed, tmp_path, aske
 
     with pytest.raises(rtcompile.InvalidRequest, match="damaged"):
         recording.read(str(tmp_path / "damaged.json"))
-
-
-def test_the_compilers_build_is_known_before_the_first_request(tmp_path, monkeypatch):
-    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(remembered, "_in_this_process", {})
-    assert toolkit.current().require_nvrtc().build == ""
-
-    planned.start_compiler()
-
-    until(lambda: toolkit.current().require_nvrtc().build)
 
 
 def test_the_longest_builds_of_a_record_begin_first_and_its_order_is_kept(

@@ -78,7 +78,6 @@ def test_one_that_was_killed_meanwhile_is_replaced() -> None:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr("rtcompile.lookup.find.compute_capability", lambda: CAPABILITY)
-    monkeypatch.setattr("rtcompile.lookup.find.confirmed_compute_capability", lambda: CAPABILITY)
 
 
 def started_for(request: CompileRequest) -> list[str]:
@@ -148,8 +147,6 @@ PROGRAM = """
     cupy.memoize = lambda for_each_device=False: memoize()
     from rtcompile import RawKernel
     from rtcompile.frontends import lazy_code
-    from rtcompile.lookup import find as device
-    device.confirmed_compute_capability = lambda: (9, 0)
     loaded = []
     lazy_code._load = lambda code, names: SimpleNamespace(get_function=lambda name: name)
     kernel = RawKernel('extern "C" __global__ void k() {}', "k")
