@@ -16,7 +16,7 @@ from pathlib import Path
 import rtcompile
 from benchmarks import _machine
 from examples import cute_tiled_copy
-from rtcompile.build import proof
+from rtcompile.build import to_bundle as proof
 from rtcompile.bundles.file import Bundle
 from rtcompile.extras.packaging import bundling
 

@@ -180,7 +180,12 @@ def _compiled(query: Query, *, waits: bool = True) -> ObjectCode:
                 from rtcompile.build.failures import as_error
 
                 raise as_error(known.failure, decided, cached=True)
-        _start_compiler(decided, settings)
+        # If a shared store may have the code, no compiler is started before it has answered.
+        if decided.backend != "nvcc" and settings.jit and not settings.remote:
+            from rtcompile.workers import process
+
+            # It starts while modules are imported.
+            process.start(decided.toolchain.require_nvrtc().to_load())
         from rtcompile.build import miss  # with compilers and workers, which hits do not need
 
         query.plan = miss.identified(decided, settings)
@@ -196,15 +201,6 @@ def _kept(query: Query, code: ObjectCode) -> ObjectCode:
     found = _as_found(query, code)
     lookup.keep(query, found)
     return found.obj
-
-
-def _start_compiler(decided: Plan, settings: Settings) -> None:
-    # If a shared store may have the code, no compiler is started before it has answered.
-    if decided.backend != "nvcc" and settings.jit and not settings.remote:
-        from rtcompile.workers import process
-
-        # It starts while modules are imported.
-        process.start(decided.toolchain.require_nvrtc().to_load())
 
 
 # --- planning ------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from rtcompile.build import proof
+from rtcompile.build import to_bundle as proof
 from rtcompile.build.to_bundle import Work
 from rtcompile.bundles.file import Bundle
 from rtcompile.cli import output

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.build import proof
+from rtcompile.build import to_bundle as proof
 from rtcompile.bundles.file import Bundle, Row
 from rtcompile.cli import main
 from rtcompile.request.arch import first_release, generations
