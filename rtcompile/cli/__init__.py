@@ -49,8 +49,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: list[str]) -> int:
     try:
-        if argv[:1] != ["run"] and any(w[:2] == "--" and w.endswith("=--") for w in argv):
-            arguments.parser().error("'--' is no value of an option")  # argparse makes a list of it
         given = arguments.parse(argv)
     except SystemExit:  # argparse has printed help, a version or an error
         problem = output.flush()
@@ -64,8 +62,6 @@ def _run(argv: list[str]) -> int:
         is_quiet = given.quiet and not given.json and getattr(given, "output", None) != "-"
         with output.silenced() if is_quiet else nullcontext():
             code: int = work(given)
-        if given.verb == "run":
-            return code  # Python flushes the program's streams, and has its own exit status for it
         problem = output.flush()
         if problem is not None:
             given.json = False  # stdout cannot be written

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from rtcompile._version import __version__
-from rtcompile.cli.suggestions import nearest, unknown_argument
+from rtcompile.errors import InvalidRequest
 
 _EXIT_CODES = """\
 exit codes:
@@ -50,15 +48,17 @@ _NAMES = _arg(
 )
 _WHY = _arg("--why HEADER", "show by which headers this one is included")
 
+# Each may stand before the verb too: one parser's default would replace what another has read.
+_UNSET: dict[str, Any] = {"default": argparse.SUPPRESS}
 _EVERYWHERE = (
-    _arg("--json", "print one JSON object and nothing else"),
-    _arg("-q --quiet", "print errors only"),
+    _arg("--json", "print one JSON object and nothing else", **_UNSET),
+    _arg("-q --quiet", "print errors only", **_UNSET),
     _arg(
         "--color {auto,always,never}",
         "whether to use colours; auto: in a terminal, unless NO_COLOR is set",
-        default="auto",
+        **_UNSET,
     ),
-    _arg("--cache-dir DIR", "use this cache, not the one of RTCOMPILE_CACHE_DIR"),
+    _arg("--cache-dir DIR", "use this cache, not the one of RTCOMPILE_CACHE_DIR", **_UNSET),
 )
 _BUILD = (
     _arg(
@@ -119,8 +119,7 @@ _OF_CACHE_ACTION = {
 }
 
 
-@dataclass(frozen=True)
-class _Verb:
+class _Verb(NamedTuple):
     """A verb: the function of `rtcompile.cli` that runs it, its help, and its arguments."""
 
     name: str
@@ -373,18 +372,16 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if "--" in argv and argv[0] != "run":  # the words after `run PROGRAM` belong to the program
         argv, compiler_options = argv[: (at := argv.index("--"))], argv[at + 1 :]
     whole = parser()
-    verbs = whole.verbs()
+    if argv[:1] != ["run"] and any(word[:2] == "--" and word[-3:] == "=--" for word in argv):
+        whole.error("'--' is no value of an option")  # argparse makes a list of it
     if argv[:1] == ["help"]:  # `rtcompile help VERB`
         argv = [*argv[1:2], "--help"]
-    argv = _verb_first(argv)
-    if not argv or argv == ["cache"]:
-        (verbs["cache"] if argv else whole).print_help()
-        sys.exit(0)
-    _check_verb(argv[0], whole)
+    if argv in ([], ["cache"]):
+        argv = [*argv, "--help"]
     given, unknown = whole.parse_known_args(argv)
-    if unknown:
-        sub = verbs[given.verb]
-        sub.error(unknown_argument(unknown[0], sub))
+    sub = whole.verbs()[given.verb] if "verb" in given else whole
+    if unknown or sub is whole:
+        sub.error(_unknown(unknown[0], sub) if unknown else "no verb is given")
     given.compiler_options = compiler_options
     if given.cache_dir:
         os.environ["RTCOMPILE_CACHE_DIR"] = os.path.abspath(given.cache_dir)
@@ -396,7 +393,9 @@ def parser() -> Parser:
     description = "Compile CUDA C++, and inspect the result. Needs neither a GPU nor CuPy."
     whole = Parser(prog="rtcompile", description=description, epilog=_EXIT_CODES)
     whole.add_argument("-V", "--version", action="version", version=f"rtcompile {__version__}")
-    verbs = whole.add_subparsers(title="verbs", metavar="VERB", required=True)
+    whole.set_defaults(json=False, quiet=False, color="auto", cache_dir=None)
+    _add(((spelling, argparse.SUPPRESS, more) for spelling, _, more in _EVERYWHERE), whole)
+    verbs = whole.add_subparsers(title="verbs", metavar="VERB")
     for verb in VERBS:
         sub = verbs.add_parser(
             verb.name,
@@ -419,21 +418,11 @@ def parser() -> Parser:
     return whole
 
 
-def _verb_first(argv: list[str]) -> list[str]:
-    """Return the words with the options that every verb takes moved behind the verb."""
-    values = ("--color", "--cache-dir")
-    at = 0
-    while at < len(argv) and argv[at].partition("=")[0] in ("--json", "-q", "--quiet", *values):
-        at += 2 if argv[at] in values else 1
-    end = at + (2 if argv[at : at + 1] == ["cache"] else 1)  # its actions take them
-    return [*argv[at:end], *argv[:at], *argv[end:]] if at < len(argv) else argv
-
-
 def _add(arguments: Iterable[_Argument], to: argparse._ActionsContainer) -> None:
     for spelling, text, more in arguments:
         *names, last = spelling.split()
         if last.startswith("-"):
-            to.add_argument(*names, last, action="store_true", help=text)
+            to.add_argument(*names, last, action="store_true", help=text, **more)
         else:
             value = {"choices": last[1:-1].split(",")} if last[0] == "{" else {"metavar": last}
             to.add_argument(*names, help=text, **value, **more)
@@ -457,10 +446,18 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, formatter_class=_Help, **more)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is not None and value not in action.choices:
-            known = [str(choice) for choice in action.choices]
-            message = f"{value!r} is not one of {', '.join(known)}{nearest(str(value), known)}"
-            raise argparse.ArgumentError(action, message)
+        if action.choices is None or value in action.choices:
+            return
+        known = [str(choice) for choice in action.choices]
+        what, meant = f"is not one of {', '.join(known)}", _nearest(str(value), known)
+        if action.metavar == "VERB":
+            what, meant = "is not a verb", meant or f"; it is one of {', '.join(known)}"
+            if value.endswith((".cu", ".cuh")):
+                what, meant = (
+                    "is a file, not a verb",
+                    f"; did you mean `{self.prog} compile {value}`?",
+                )
+        raise argparse.ArgumentError(action, f"{value!r} {what}{meant}")
 
     def verbs(self) -> dict[str, argparse.ArgumentParser]:
         """Return the parsers of the verbs by their names."""
@@ -470,16 +467,29 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}\n{self.prog} --help shows what it takes\n")
 
 
-def _check_verb(word: str, whole: Parser) -> None:
-    verbs, options = whole.verbs(), whole._option_string_actions
-    name = word.partition("=")[0]
-    if word in verbs or word in options:
-        return
+def _unknown(word: str, sub: argparse.ArgumentParser) -> str:
+    """Return what is wrong with a word that `sub` does not know, and what was probably meant."""
     if not word.startswith("-"):
-        if word.endswith((".cu", ".cuh")):
-            message = f"is a file, not a verb; did you mean `rtcompile compile {word}`?"
-        else:
-            meant = nearest(word, verbs) or "; it is one of " + ", ".join(verbs)
-            message = f"is not a verb{meant}"
-        whole.error(f"{word!r} {message}")
-    whole.error(f"there is no option {name}{nearest(name, options)}")
+        return f"{word!r} is one argument too many"
+    spellings = list(sub._option_string_actions)
+    name = word.partition("=")[0]
+    message = f"there is no option {name}"
+    if "--backend" not in spellings:
+        return message + _nearest(name, spellings)
+    if f"-{name}" in spellings:  # nvcc's -arch and -std
+        return f"{message}; did you mean -{name}?"
+    from rtcompile.request import options
+
+    try:
+        is_compilers = not options.parse([word]).unknown
+    except InvalidRequest:
+        is_compilers = True
+    meant = "" if is_compilers else _nearest(name, spellings)
+    return f"{message}{meant or '.'} Options of the compiler go after --: `{sub.prog} … -- {word}`"
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    import difflib  # only for a mistake
+
+    found = difflib.get_close_matches(word, known, 1)
+    return f"; did you mean {found[0]}?" if found else ""
