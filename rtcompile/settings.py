@@ -13,7 +13,7 @@ from rtcompile.request.values import Value, one_of, truth
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
 FALLBACKS = ("auto", "never", "always")
@@ -29,33 +29,84 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 # set: the program may change its own.
 own = local()
 
-_DEFAULTS: dict[str, Any] = {
-    "cache_size": 4 << 30,
-    "cache_on_disk": True,
-    "fallback": "auto",
-    "pch": True,
-    "timeout": None,
-    "memory_limit": None,
-    "jobs": None,
-    "trace": None,
-    "log": None,
-    "jit": True,
-    "ahead": True,
-    "progress": True,
-    "debug": False,
-    "save_source": False,
-    "dump_source_on_error": False,
-    "ptx": False,
-    "recompile": False,
-    "bundles": (),
-    "remote": "",
+# --- The variables, and what their texts mean ------------------------------------------------------
+
+
+def flag(name: str, given: str) -> bool:
+    """Return whether a variable that is 0 or 1 is 1."""
+    if given not in ("0", "1"):
+        # CuPy reads anything but an integer 1 as off, without a word.
+        if name.startswith("CUPY_"):
+            return False
+        raise InvalidRequest(f"{name}={shown(given)}: expected 0 or 1")
+    return given == "1"
+
+
+def _bytes(name: str, given: str) -> int:
+    text = given.strip().upper().removesuffix("B").removesuffix("I")
+    number, unit = (text[:-1], text[-1]) if text and text[-1] in _UNITS else (text, "")
+    try:
+        value = float(number) * _UNITS[unit]
+    except ValueError:
+        value = math.nan
+    if not 1 <= value <= _BYTES_MAX:
+        raise InvalidRequest(f"{name}={shown(given)}: expected a size like 512M or 2G")
+    return int(value)
+
+
+def seconds(name: str, given: str) -> float | None:
+    """Return a time limit; None for no limit, as "inf" is."""
+    try:
+        value = float(given)
+    except ValueError:
+        value = math.nan
+    if not value > 0:
+        raise InvalidRequest(f"{name}={shown(given)}: expected a number of seconds")
+    return value if value < _SECONDS_MAX else None
+
+
+def _count(name: str, given: str) -> int:
+    # isdecimal() alone is true of the digits of every script.
+    value = int(given) if given.isascii() and given.isdecimal() and len(given) < 9 else 0
+    if not 1 <= value <= _JOBS_MAX:
+        raise InvalidRequest(
+            f"{name}={shown(given)}: expected a number of builds at once, 1 to {_JOBS_MAX}"
+        )
+    return value
+
+
+# Each field's variable, its value where the variable is empty, and what reads the variable's text.
+_FIELDS: dict[str, tuple[str, Any, Callable[[str, str], Any]]] = {
+    "cache_size": ("RTCOMPILE_CACHE_SIZE", 4 << 30, _bytes),
+    "cache_on_disk": ("CUPY_CACHE_IN_MEMORY", True, lambda name, given: not flag(name, given)),
+    "fallback": ("RTCOMPILE_FALLBACK", "auto", lambda name, given: one_of(name, given, FALLBACKS)),
+    "pch": ("RTCOMPILE_PCH", True, flag),
+    "timeout": ("RTCOMPILE_TIMEOUT", None, seconds),
+    "memory_limit": ("RTCOMPILE_MEMORY_LIMIT", None, _bytes),
+    "jobs": ("RTCOMPILE_JOBS", None, _count),
+    "trace": ("RTCOMPILE_TRACE", None, lambda _, given: given),
+    "log": ("RTCOMPILE_LOG", None, lambda name, given: one_of(name, given.lower(), LOG_LEVELS)),
+    "jit": ("RTCOMPILE_JIT", True, flag),
+    "ahead": ("RTCOMPILE_AHEAD", True, flag),
+    "progress": ("RTCOMPILE_PROGRESS", True, flag),
+    "debug": ("CUPY_CUDA_COMPILE_WITH_DEBUG", False, flag),
+    "save_source": ("CUPY_CACHE_SAVE_CUDA_SOURCE", False, flag),
+    "dump_source_on_error": ("CUPY_DUMP_CUDA_SOURCE_ON_ERROR", False, flag),
+    "ptx": ("CUPY_COMPILE_WITH_PTX", False, flag),
+    "recompile": ("", False, flag),  # set by an argument only
+    "bundles": (
+        "RTCOMPILE_BUNDLES",
+        (),
+        lambda _, given: tuple(filter(None, given.split(os.pathsep))),
+    ),
+    "remote": ("RTCOMPILE_REMOTE", "", lambda _, given: given),
 }
 
 
 class Settings(Value):
-    """The environment's settings, in seconds and bytes; `recompile` is set by an argument only."""
+    """The environment's settings, in seconds and bytes."""
 
-    __slots__ = ("cache_dir", *_DEFAULTS)
+    __slots__ = ("cache_dir", *_FIELDS)
 
     cache_dir: str
     cache_size: int
@@ -81,7 +132,7 @@ class Settings(Value):
     def __init__(self, cache_dir: str, **given: Any) -> None:
         set_ = object.__setattr__
         set_(self, "cache_dir", cache_dir)
-        for name, default in _DEFAULTS.items():
+        for name, (_, default, _read) in _FIELDS.items():
             set_(self, name, given.pop(name, default))
         if given:
             raise TypeError(f"Settings has no {', '.join(given)}")
@@ -94,30 +145,12 @@ class Settings(Value):
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """Read the settings; raise `InvalidRequest` naming a variable that cannot be understood."""
         env = os.environ if environ is None else environ
-        log = env.get("RTCOMPILE_LOG")
-        return cls(
-            cache_dir=cache_dir(env),
-            cache_size=_bytes("RTCOMPILE_CACHE_SIZE", env.get("RTCOMPILE_CACHE_SIZE")) or 4 << 30,
-            cache_on_disk=not flag(env, "CUPY_CACHE_IN_MEMORY", False),
-            fallback=one_of(
-                "RTCOMPILE_FALLBACK", env.get("RTCOMPILE_FALLBACK") or "auto", FALLBACKS
-            ),
-            pch=flag(env, "RTCOMPILE_PCH", True),
-            timeout=seconds("RTCOMPILE_TIMEOUT", env.get("RTCOMPILE_TIMEOUT")),
-            memory_limit=_bytes("RTCOMPILE_MEMORY_LIMIT", env.get("RTCOMPILE_MEMORY_LIMIT")),
-            jobs=_count("RTCOMPILE_JOBS", env.get("RTCOMPILE_JOBS")),
-            trace=env.get("RTCOMPILE_TRACE") or None,
-            log=one_of("RTCOMPILE_LOG", log.lower(), LOG_LEVELS) if log else None,
-            jit=flag(env, "RTCOMPILE_JIT", True),
-            ahead=flag(env, "RTCOMPILE_AHEAD", True),
-            progress=flag(env, "RTCOMPILE_PROGRESS", True),
-            debug=flag(env, "CUPY_CUDA_COMPILE_WITH_DEBUG", False),
-            save_source=flag(env, "CUPY_CACHE_SAVE_CUDA_SOURCE", False),
-            dump_source_on_error=flag(env, "CUPY_DUMP_CUDA_SOURCE_ON_ERROR", False),
-            ptx=flag(env, "CUPY_COMPILE_WITH_PTX", False),
-            bundles=tuple(filter(None, env.get("RTCOMPILE_BUNDLES", "").split(os.pathsep))),
-            remote=env.get("RTCOMPILE_REMOTE", ""),
-        )
+        given = {
+            name: read(variable, env[variable])
+            for name, (variable, _, read) in _FIELDS.items()
+            if env.get(variable)
+        }
+        return cls(cache_dir(env), **given)
 
     def override(
         self,
@@ -148,18 +181,6 @@ class Settings(Value):
         return self.replace(**changes) if changes else self
 
 
-def flag(env: Mapping[str, str], name: str, default: bool) -> bool:
-    """Return a variable that is 0 or 1."""
-    text = env.get(name, "")
-    if not text:
-        return default
-    if text in ("0", "1"):
-        return text == "1"
-    if name.startswith("CUPY_"):  # CuPy reads anything but an integer 1 as off, without a word.
-        return False
-    raise InvalidRequest(f"{name}={shown(text)}: expected 0 or 1")
-
-
 def _number(name: str, value: object) -> str:
     """Return an argument that is a number, or text of one, as the environment would spell it."""
     given = str.__str__(value) if isinstance(value, str) else ""
@@ -173,45 +194,6 @@ def _number(name: str, value: object) -> str:
     if not given:
         raise InvalidRequest(f"{name} must be a number, not {shown(value)}")
     return given
-
-
-def _bytes(name: str, given: str | None) -> int | None:
-    if not given:
-        return None
-    text = given.strip().upper().removesuffix("B").removesuffix("I")
-    number, unit = (text[:-1], text[-1]) if text and text[-1] in _UNITS else (text, "")
-    try:
-        value = float(number) * _UNITS[unit]
-    except ValueError:
-        value = math.nan
-    if not 1 <= value <= _BYTES_MAX:
-        raise InvalidRequest(f"{name}={shown(given)}: expected a size like 512M or 2G")
-    return int(value)
-
-
-def seconds(name: str, given: str | None) -> float | None:
-    """Return a time limit; None for no limit, also for "inf"."""
-    if not given:
-        return None
-    try:
-        value = float(given)
-    except ValueError:
-        value = math.nan
-    if not value > 0:
-        raise InvalidRequest(f"{name}={shown(given)}: expected a number of seconds")
-    return value if value < _SECONDS_MAX else None
-
-
-def _count(name: str, given: str | None) -> int | None:
-    if not given:
-        return None
-    # isdecimal() alone is true of the digits of every script.
-    value = int(given) if given.isascii() and given.isdecimal() and len(given) < 9 else 0
-    if not 1 <= value <= _JOBS_MAX:
-        raise InvalidRequest(
-            f"{name}={shown(given)}: expected a number of builds at once, 1 to {_JOBS_MAX}"
-        )
-    return value
 
 
 # --- The folders that the environment names --------------------------------------------------------

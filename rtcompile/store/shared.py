@@ -160,14 +160,15 @@ class RemoteSettings(NamedTuple):
         addresses = [text.strip() for text in env.get("RTCOMPILE_REMOTE", "").split(",")]
         key_file = env.get("RTCOMPILE_REMOTE_KEY_FILE", "")
         ttl, least = "RTCOMPILE_REMOTE_TTL", "RTCOMPILE_REMOTE_MIN_SECONDS"
+        unsigned, group = "RTCOMPILE_REMOTE_UNSIGNED", "RTCOMPILE_CACHE_SHARED"
         found = cls(
             addresses=tuple(filter(None, addresses)),
             mode=one_of("RTCOMPILE_REMOTE_MODE", env.get("RTCOMPILE_REMOTE_MODE") or "rw", _MODES),
             key_file=os.path.expanduser(key_file),
-            unsigned=flag(env, "RTCOMPILE_REMOTE_UNSIGNED", False),
-            ttl=seconds(ttl, env.get(ttl)) or _TTL_SECONDS,
+            unsigned=flag(unsigned, env.get(unsigned) or "0"),
+            ttl=seconds(ttl, env.get(ttl) or "inf") or _TTL_SECONDS,
             min_seconds=_or_zero(least, env.get(least)),
-            group=flag(env, "RTCOMPILE_CACHE_SHARED", False),
+            group=flag(group, env.get(group) or "0"),
         )
         if found.addresses and not (found.key_file or found.unsigned):
             raise InvalidRequest(
@@ -182,7 +183,7 @@ class RemoteSettings(NamedTuple):
 def _or_zero(name: str, said: str | None) -> float:
     if said is not None and said.strip("0.") == "" and "0" in said:
         return 0.0
-    found = seconds(name, said)
+    found = seconds(name, said or "inf")
     return _MIN_SECONDS if found is None else found
 
 
