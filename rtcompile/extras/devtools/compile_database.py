@@ -13,6 +13,7 @@ import re
 import tokenize
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from rtcompile.errors import InvalidRequest
@@ -50,193 +51,177 @@ class KernelString(NamedTuple):
     @property
     def line(self) -> int:
         """Where the kernel begins: the first line of its first piece that contains one."""
-        return next(piece.line for piece in self.pieces if _is_kernel(piece.text))
+        return next(piece.line for piece in self.pieces if _is_kernel(piece))
 
 
 def find(source: str) -> list[KernelString]:
     """Return a file's kernels: strings with ``__global__`` or ``__device__``, but no docstrings."""
-    tree = ast.parse(source)
-    file = _File(tree)
-    found = []
-    seen: set[int] = set()
-    for name, expressions in file.assignments:
-        whole = file.around.get(name)
-        pieces = file.pieces(whole) if whole else [p for e in expressions for p in file.pieces(e)]
-        if any(_is_kernel(piece.text) for piece in pieces):
-            found.append(KernelString(name, tuple(pieces), *file.given(name)))
-            seen.update(id(node) for e in expressions for node in ast.walk(e))
-    for node in ast.walk(tree):
-        if id(node) in file.passed_over or id(node) in seen:
-            continue
-        pieces = file.pieces(node) if isinstance(node, (ast.Constant, ast.JoinedStr)) else []
-        if any(_is_kernel(piece.text) for piece in pieces):
-            at = f"@{node.lineno}:{node.col_offset}"  # type: ignore[attr-defined]
-            found.append(KernelString("kernel", tuple(pieces), *file.given(at)))
-            seen.update(map(id, ast.walk(node)))
-    return sorted(found, key=lambda kernel: kernel.line)
+    file = _File(ast.parse(source))
+    return sorted(file.kernels(), key=lambda kernel: kernel.line)
 
 
-def _is_kernel(text: str) -> bool:
-    return "{" in text and any(mark in text for mark in _MARKS)
+def _is_kernel(piece: Piece) -> bool:
+    return "{" in piece.text and any(mark in piece.text for mark in _MARKS)
 
 
 class _File:
     """The strings in a Python file's literals."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self.passed_over = {
-            id(node.body[0].value)
-            for node in ast.walk(tree)
+        self._nodes = list(ast.walk(tree))
+        # Each assignment to a name, with the expressions added to it by +=.
+        self._assignments: list[tuple[str, list[ast.expr]]] = []
+        # Names that are assigned once, with these expressions; computed ones have none.
+        self._values: dict[str, list[ast.expr]] = {}
+        stores: Counter[str] = Counter()
+        for node in self._nodes:
+            if isinstance(node, ast.Assign):
+                pairs = [(node.targets[0], node.value)]
+                if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs = list(zip(node.targets[0].elts, node.value.elts, strict=False))
+                for target, value in pairs:
+                    if isinstance(target, ast.Name):
+                        self._values[target.id] = [value]
+                        self._assignments.append((target.id, self._values[target.id]))
+            elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+                stores[node.target.id] -= 1
+                if isinstance(node.op, ast.Add):
+                    self._values.get(node.target.id, []).append(node.value)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                stores[node.id] += 1
+        self._values = {name: of for name, of in self._values.items() if stores[name] == 1}
+
+    def kernels(self) -> Iterator[KernelString]:
+        """Yield the kernels: strings that are assigned to names first."""
+        seen = {
+            id(part)
+            for node in self._nodes
+            if isinstance(node, ast.JoinedStr)
+            for part in ast.walk(node)
+            if part is not node
+        }
+        seen |= {
+            id(node.body[0].value)  # a docstring
+            for node in self._nodes
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
             and node.body
             and isinstance(node.body[0], ast.Expr)
         }
-        self.constants = _constants(tree)
-        # Each assignment to a name, with the expressions added to it by +=.
-        self.assignments: list[tuple[str, list[ast.expr]]] = []
-        for node in ast.walk(tree):
-            if isinstance(node, ast.JoinedStr):
-                self.passed_over.update(id(part) for part in ast.walk(node) if part is not node)
-            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                self.assignments.append((node.targets[0].id, [node.value]))
-            elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-                of = [parts for name, parts in self.assignments if name == node.target.id]
-                if of and isinstance(node.op, ast.Add):
-                    of[-1].append(node.value)
-        counts = Counter(name for name, _ in self.assignments)
-        self.values = {name: parts for name, parts in self.assignments if counts[name] == 1}
-        self.around = self._sums(tree)
-        self._given = _given(tree)
+        sums, given = self._sums(), self._given()
+        strings: list[tuple[str, str | int, list[ast.expr]]] = [
+            (name, name, expressions) for name, expressions in self._assignments
+        ]
+        strings += [
+            ("kernel", id(node), [node])
+            for node in self._nodes
+            if isinstance(node, (ast.Constant, ast.JoinedStr))
+        ]
+        for name, key, expressions in strings:
+            if all(id(node) in seen for node in expressions):
+                continue
+            pieces = [p for e in [sums.get(name)] if e for p in self._pieces(e)]
+            pieces = pieces or [p for e in expressions for p in self._pieces(e)]
+            if any(map(_is_kernel, pieces)):
+                options, headers = given.get(key, (None, None))
+                literals = tuple(_literals(self._value(options)))
+                texts = tuple(self._headers(self._value(headers)))
+                yield KernelString(name, tuple(pieces), literals, texts)
+                seen.update(id(node) for e in expressions for node in ast.walk(e))
 
-    def pieces(self, node: ast.AST, depth: int = 0) -> list[Piece]:
+    def _pieces(self, node: ast.AST, depth: int = 0) -> list[Piece]:
         """Return the known parts of a string's text, without computed ones."""
         if depth > 20:  # a name that refers to itself
             return []
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            return [Piece(node.lineno, self._as_in_file(node, node.value))]
-        if isinstance(node, ast.JoinedStr):
-            text = self._formatted(node)
-            return [] if text is None else [Piece(node.lineno, self._as_in_file(node, text))]
+        if isinstance(node, (ast.Constant, ast.JoinedStr)):
+            text = self._text(node)
+            return [] if text is None else [Piece(node.lineno, _as_in_file(node, text))]
+        within: list[ast.expr] = []
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            return [*self.pieces(node.left, depth + 1), *self.pieces(node.right, depth + 1)]
-        if isinstance(node, ast.Name):
-            parts = self.values.get(node.id, ())
-            return [piece for part in parts for piece in self.pieces(part, depth + 1)]
-        if isinstance(node, ast.Call):
-            function = node.func
-            name = getattr(function, "attr", getattr(function, "id", ""))
-            if name in _DEDENT and node.args:
-                return self.pieces(node.args[0], depth + 1)
-            if name in _KEEP_THE_TEXT and isinstance(function, ast.Attribute):
-                return self.pieces(function.value, depth + 1)
-        return []
+            within = [node.left, node.right]
+        elif isinstance(node, ast.Name):
+            within = self._values.get(node.id, [])
+        elif isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if name in _DEDENT:
+                within = node.args[:1]
+            elif name in _KEEP_THE_TEXT and isinstance(node.func, ast.Attribute):
+                within = [node.func.value]
+        return [piece for part in within for piece in self._pieces(part, depth + 1)]
 
-    def given(self, what: str) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-        """Return the literal options and headers of a call that takes a string, by its name or position."""
-        options, headers = (self._value(node) for node in self._given.get(what, (None, None)))
-        return tuple(_literals(options)), tuple(self._headers(headers))
+    def _text(self, node: ast.Constant | ast.JoinedStr) -> str | None:
+        """Return the text of a literal; of an f-string, if its names have literal values."""
+        if isinstance(node, ast.Constant):
+            return node.value if isinstance(node.value, str) else None
+        text = ""
+        for part in node.values:
+            value: ast.expr | None = part
+            if isinstance(part, ast.FormattedValue):
+                is_plain = part.format_spec is None and part.conversion == -1
+                value = self._value(part.value) if is_plain else None
+            if not isinstance(value, ast.Constant):
+                return None
+            text += str(value.value)
+        return text
 
     def _value(self, node: ast.expr | None) -> ast.expr | None:
         """Return the expression that a name was assigned; other expressions unchanged."""
         if not isinstance(node, ast.Name):
             return node
-        assigned = self.values.get(node.id)
-        return assigned[0] if assigned else None
+        return next(iter(self._values.get(node.id, ())), None)
 
-    def _sums(self, tree: ast.AST) -> dict[str, ast.expr]:
+    def _sums(self) -> dict[str, ast.expr]:
         """Return the sums that a kernel's variable is a part of, such as ``INCLUDES + KERNEL``."""
         found: dict[str, ast.expr] = {}
-        inner: set[int] = set()
-        for node in ast.walk(tree):  # the outer ones come first
-            if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)):
-                continue
-            inner.update(id(part) for part in (node.left, node.right))
-            if id(node) in inner:
-                continue
-            for part in ast.walk(node):
-                name = part.id if isinstance(part, ast.Name) else ""
-                own = [p for e in self.values.get(name, ()) for p in self.pieces(e)]
-                if any(_is_kernel(piece.text) for piece in own):
-                    found.setdefault(name, node)
-        assigned = {id(e): name for name, of in self.values.items() for e in of}
-        return {name: node for name, node in found.items() if id(node) not in assigned}
+        passed_over = {id(e) for expressions in self._values.values() for e in expressions}
+        kernels = {
+            name: any(_is_kernel(p) for e in expressions for p in self._pieces(e))
+            for name, expressions in self._values.items()
+        }
+        for node in self._nodes:  # the outer ones come first
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+                if id(node) not in passed_over:
+                    for name in _names(node):
+                        if kernels.get(name):
+                            found.setdefault(name, node)
+                passed_over.update((id(node.left), id(node.right)))
+        return found
 
-    def _formatted(self, node: ast.JoinedStr) -> str | None:
-        text = ""
-        for part in node.values:
-            if isinstance(part, ast.Constant):
-                text += str(part.value)
+    def _given(self) -> dict[str | int, tuple[ast.expr | None, ast.expr | None]]:
+        """Return ``options=`` and ``headers=`` of calls, by the names or identity of their strings."""
+        found: dict[str | int, tuple[ast.expr | None, ast.expr | None]] = {}
+        for call in self._nodes:
+            if not isinstance(call, ast.Call):
                 continue
-            value: Any = part.value if isinstance(part, ast.FormattedValue) else None
-            if isinstance(value, ast.Name) and value.id in self.constants:
-                text += str(self.constants[value.id])
-            elif isinstance(value, ast.Constant):
-                text += str(value.value)
-            else:
-                return None
-            if part.format_spec is not None or part.conversion != -1:  # type: ignore[attr-defined]
-                return None
-        return text
-
-    def _as_in_file(self, node: ast.expr, text: str) -> str:
-        """Return the text with its lines where the file has them.
-
-        A plain literal has them there. A literal with ``\\n`` in it, or a concatenation, has other lines
-        than the file: its text is put on one line if possible, which keeps line numbers right.
-        """
-        if text.count("\n") == (node.end_lineno or node.lineno) - node.lineno:
-            return text
-        if any(line.lstrip().startswith("#") or "//" in line for line in text.split("\n")):
-            return text
-        return text.replace("\n", " ")
+            words = {keyword.arg: keyword.value for keyword in call.keywords}
+            given = words.get("options"), words.get("headers")
+            for value in (*call.args, *words.values()) if any(given) else ():
+                keys: list[str | int] = [id(value), *_names(value)]
+                for key in keys:  # a sum: the options are of all its parts
+                    before = found.get(key, (None, None))
+                    found[key] = before[0] or given[0], before[1] or given[1]
+        return found
 
     def _headers(self, node: ast.expr | None) -> Iterator[tuple[str, str]]:
-        if not isinstance(node, ast.Dict):
-            return
-        for key, value in zip(node.keys, node.values, strict=True):
-            pieces = self.pieces(value)
-            if isinstance(key, ast.Constant) and isinstance(key.value, str) and pieces:
-                yield key.value, "".join(piece.text for piece in pieces)
+        if isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                pieces = self._pieces(value)
+                if isinstance(key, ast.Constant) and isinstance(key.value, str) and pieces:
+                    yield key.value, "".join(piece.text for piece in pieces)
 
 
-def _constants(tree: ast.Module) -> dict[str, Any]:
-    """Return the names that the module assigns a literal exactly once, and the values."""
-    found: dict[str, Any] = {}
-    assigned: Counter[str] = Counter()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            assigned[node.id] += 1
-    for statement in tree.body:
-        if not isinstance(statement, ast.Assign):
-            continue
-        (target, *_) = statement.targets
-        pairs = [(target, statement.value)]
-        if isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
-            pairs = list(zip(target.elts, statement.value.elts, strict=False))
-        for name, value in pairs:
-            if isinstance(name, ast.Name) and isinstance(value, ast.Constant):
-                found[name.id] = value.value
-    return {name: value for name, value in found.items() if assigned[name] == 1}
+def _names(node: ast.expr) -> Iterator[str]:
+    """Yield the names that a name or a sum consists of."""
+    if isinstance(node, (ast.Name, ast.BinOp)):
+        yield from (part.id for part in ast.walk(node) if isinstance(part, ast.Name))
 
 
-def _given(tree: ast.AST) -> dict[str, tuple[ast.expr | None, ast.expr | None]]:
-    """Return ``options=`` and ``headers=`` of calls, by the name or position of the string argument."""
-    found: dict[str, tuple[ast.expr | None, ast.expr | None]] = {}
-    for call in ast.walk(tree):
-        if not isinstance(call, ast.Call):
-            continue
-        words = {keyword.arg: keyword.value for keyword in call.keywords}
-        given = words.get("options"), words.get("headers")
-        if given == (None, None):
-            continue
-        for value in (*call.args, *words.values()):
-            if isinstance(value, (ast.Name, ast.BinOp)):  # a sum: the options are of all its parts
-                for name in (part.id for part in ast.walk(value) if isinstance(part, ast.Name)):
-                    before = found.get(name, (None, None))
-                    found[name] = before[0] or given[0], before[1] or given[1]
-            elif isinstance(value, (ast.Constant, ast.JoinedStr)):
-                found.setdefault(f"@{value.lineno}:{value.col_offset}", given)
-    return found
+def _as_in_file(node: ast.expr, text: str) -> str:
+    """Return a text with its lines where the file has them, if need be and if possible on one line."""
+    if text.count("\n") == (node.end_lineno or node.lineno) - node.lineno:
+        return text
+    if any(line.lstrip().startswith("#") or "//" in line for line in text.split("\n")):
+        return text
+    return text.replace("\n", " ")
 
 
 def _literals(node: ast.expr | None) -> Iterator[str]:
@@ -250,8 +235,6 @@ def _literals(node: ast.expr | None) -> Iterator[str]:
 # --- The compile database that clangd reads -------------------------------------------------------
 
 FOLDER = ".rtcompile"  # the project's folder for kernels that are strings
-_DATABASE = "compile_commands.json"
-_CONFIGURATION = ".clangd"
 # clang's errors for code that NVIDIA's compilers accept: `__shared__ alignas(16) float x[4];`, launch
 # bounds that a constexpr function computes, and a barrier in shared memory with a constructor.
 _SUPPRESSED = """\
@@ -284,19 +267,25 @@ def write(
 ) -> list[Entry]:
     """Write a project's ``compile_commands.json``, and a file for each kernel that is a string."""
     root = os.path.abspath(root)
-    entries = []
-    kept = _existing(os.path.join(root, _DATABASE))
+    database = os.path.join(root, "compile_commands.json")
+    kept = _existing(database)
     common = compiler_options.parse(options)
     try:
-        looked_at = set()
-        for path in dict.fromkeys(_files(paths)):
-            looked_at.add(path)
-            if path.endswith(_SOURCES):
-                entries.append(Entry(path, path, _flags(common, arch, search)))
-            else:
-                entries += _of_python(path, root, common, arch, search)
-        _write_database(root, entries, kept, looked_at)
-        _configure(root)
+        looked_at = dict.fromkeys(_files(paths))
+        entries = [entry for path in looked_at for entry in _of(path, root, common, arch, search)]
+        generated = os.path.join(root, FOLDER) + os.sep
+        ours = {entry.file for entry in entries}
+        new = [
+            {"directory": root, "file": e.file, "arguments": ["clang++", *e.options, e.file]}
+            for e in entries
+        ]
+        for entry in kept:
+            file = str(entry.get("file"))
+            origin = _origin(file) if file.startswith(generated) else __file__
+            if file not in ours and origin not in looked_at and os.path.isfile(origin):
+                new.append(entry)
+        _publish(database, json.dumps(new, indent=1) + "\n")
+        _configure(os.path.join(root, ".clangd"))
     except OSError as error:
         raise InvalidRequest(f"{error.filename or root}: {error.strerror}") from None
     return entries
@@ -323,33 +312,37 @@ def _files(paths: Sequence[str]) -> Iterator[str]:
             yield from (f for f in found if f.endswith((*_SOURCES, ".py")) and os.path.isfile(f))
 
 
-def _of_python(
-    path: str, root: str, common: Options, arch: Arch, search: Search
-) -> Iterator[Entry]:
+def _of(path: str, root: str, common: Options, arch: Arch, search: Search) -> Iterator[Entry]:
+    """Yield the entry of a source, or those of a Python file's kernels, which are written to files."""
+    if path.endswith(_SOURCES):
+        yield Entry(path, path, _flags(common, arch, search))
+        return
     try:
         with tokenize.open(path) as file:  # in the encoding that the file declares
-            source = file.read()
-        kernels = find(source)
+            kernels = find(file.read())
     except (SyntaxError, ValueError, RecursionError):
         return  # for example a template or a file for Python 2
-    names: dict[str, int] = {}
+    names: Counter[str] = Counter()
+    relative = re.sub(r"[^\w.-]", "_", os.path.relpath(path, root))
     for kernel in kernels:
-        count = names[kernel.name] = names.get(kernel.name, 0) + 1
-        name = kernel.name if count == 1 else f"{kernel.name}{count}"
-        relative = re.sub(r"[^\w.-]", "_", os.path.relpath(path, root))
+        names[kernel.name] += 1
+        name = f"{kernel.name}{names[kernel.name] if names[kernel.name] > 1 else ''}"
         target = os.path.join(root, FOLDER, f"{relative}.{name}.cu")
-        _publish(target, _text(path, kernel.pieces))
-        own = common.merged(_parsed(kernel.options))
-        flags = _flags(own, arch, search, path)
-        if kernel.headers:
+        _publish(target, _lines(path, kernel.pieces))
+        own, headers = Options(), kernel.headers
+        with suppress(InvalidRequest):  # invalid options, whose error the build reports
+            own = compiler_options.parse(kernel.options)
+        flags = _flags(common.merged(own), arch, search, path)
+        with suppress(InvalidRequest):
+            headers = CompileRequest("", headers=headers).headers
             folder = f"{target.removesuffix('.cu')}.headers"
-            for header, text in _checked(kernel.headers):
+            for header, text in headers:
                 _publish(os.path.join(folder, header), text)
-            flags = (*flags, f"-I{folder}")
+            flags = (*flags, *([f"-I{folder}"] if headers else []))
         yield Entry(target, f"{path}:{kernel.line}", flags)
 
 
-def _text(path: str, pieces: Sequence[Piece]) -> str:
+def _lines(path: str, pieces: Sequence[Piece]) -> str:
     """Return the text of the pieces, each on the line where it begins in the Python file if possible."""
     texts = [piece.text.removesuffix("\n").split("\n") for piece in pieces]
     # A piece with more lines than in the file begins earlier, to end before the next one begins.
@@ -358,50 +351,28 @@ def _text(path: str, pieces: Sequence[Piece]) -> str:
         end = min(piece.line, end - len(text))
         begins.append(end)
     # The first line names the Python file, for preprocessors and for `_origin`.
-    lines = [_line(2, path)] if begins[-1] > 1 else []
+    lines = [f"#line 2 {json.dumps(path)}"] if begins[-1] > 1 else []
     for piece, begin, text in zip(pieces, begins[::-1], texts, strict=True):
         if len(lines) < begin:
             lines += [""] * (begin - 1 - len(lines))
         else:  # in the file this piece is before the previous one
-            lines.append(_line(piece.line, path))
+            lines.append(f"#line {piece.line} {json.dumps(path)}")
         lines += text
     return "\n".join(lines) + "\n"
-
-
-def _line(number: int, path: str) -> str:
-    return f"#line {number} {json.dumps(path)}"
 
 
 def _origin(file: str) -> str:
     """Return the Python file that a generated file was made from; "" if unknown."""
     try:
         with open(file, encoding="utf-8") as opened:
-            first = opened.readline()
-        origin = json.loads(first.removeprefix("#line 2 "))
+            return str(json.loads(opened.readline().removeprefix("#line 2 ")))
     except (OSError, ValueError):
         return ""
-    return origin if isinstance(origin, str) else ""
-
-
-def _checked(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """Return headers as a build takes them; none if they are invalid."""
-    try:
-        return CompileRequest("", headers=headers).headers
-    except InvalidRequest:
-        return ()
-
-
-def _parsed(options: Sequence[str]) -> Options:
-    try:
-        return compiler_options.parse(options)
-    except InvalidRequest:  # invalid options, whose error the build reports
-        return Options()
 
 
 def _flags(options: Options, arch: Arch, search: Search, beside: str = "") -> tuple[str, ...]:
     """Return clang's options for those of NVRTC."""
     preludes = (os.path.join(path, "rtcompile", "clangd.h") for _, path in search)
-    prelude = next(filter(os.path.isfile, preludes), "")
     std = options.get("std") or "c++17"
     return (
         "-xcuda",
@@ -419,7 +390,7 @@ def _flags(options: Options, arch: Arch, search: Search, beside: str = "") -> tu
         "-U__CUDA_ARCH__",
         f"-D__CUDA_ARCH__={arch.number * 10}",
         "-include",
-        prelude,
+        next(filter(os.path.isfile, preludes), ""),
         *(f"-{kind}{macro}" for kind, macro in options.macros),
         *(f"-I{os.path.abspath(directory)}" for directory in options.include_dirs),
         *([f"-I{os.path.dirname(beside)}"] if beside else []),
@@ -433,45 +404,21 @@ def _existing(path: str) -> list[dict[str, Any]]:
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
+        if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+            raise ValueError("it is not a list of entries")
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
         raise InvalidRequest(f"{path} is no compile database: {error}") from None
-    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-        raise InvalidRequest(f"{path} is no compile database: it is not a list of entries")
     return found
 
 
-def _write_database(
-    root: str, entries: Sequence[Entry], kept: list[dict[str, Any]], looked_at: set[str]
-) -> None:
-    ours = {entry.file for entry in entries}
-    generated = os.path.join(root, FOLDER) + os.sep
-
-    def is_kept(file: str) -> bool:
-        if file in ours:
-            return False
-        origin = _origin(file) if file.startswith(generated) else ""
-        return not file.startswith(generated) or (
-            os.path.isfile(origin) and origin not in looked_at
-        )
-
-    others = [entry for entry in kept if is_kept(str(entry.get("file")))]
-    new = [
-        {"directory": root, "file": e.file, "arguments": ["clang++", *e.options, e.file]}
-        for e in entries
-    ]
-    _publish(os.path.join(root, _DATABASE), json.dumps([*others, *new], indent=1) + "\n")
-
-
-def _configure(root: str) -> None:
+def _configure(path: str) -> None:
     """Add the errors to suppress to ``.clangd``, once; the file's other contents are kept."""
-    path = os.path.join(root, _CONFIGURATION)
+    given = ""
     try:
-        with open(path, encoding="utf-8") as file:
+        with suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
             given = file.read()
-    except FileNotFoundError:
-        given = ""
     except ValueError as error:
         raise InvalidRequest(f"{path} is no text: {error}") from None
     # The user may have edited the section since it was added.
