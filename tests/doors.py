@@ -202,8 +202,8 @@ def _cell(cubin: bool) -> Ask:
 
     shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
     shell.run_line_magic("load_ext", "rtcompile")
-    magics = shell.magics_manager.registry["CudaMagics"]
-    sessions = {(): magics.session}  # a notebook for each set of headers
+    notebook = type(shell.magics_manager.registry["CudaMagics"])
+    notebooks: dict[Any, Any] = {}  # one for each set of headers
 
     def ask(
         source: str,
@@ -213,11 +213,10 @@ def _cell(cubin: bool) -> Ask:
         headers: Any = (),
     ) -> Any:
         texts = tuple(dict(headers).items())
-        if texts not in sessions:
-            sessions[texts] = magics.session = type(magics.session)()
-            for name, text in texts:
-                shell.run_cell_magic("cuda_header", name, text)
-        magics.session = sessions[texts]
+        is_new = texts not in notebooks
+        shell.register_magics(notebooks.setdefault(texts, notebook(shell)))
+        for name, text in texts if is_new else ():
+            shell.run_cell_magic("cuda_header", name, text)
         of_arch = [f"--arch={arch}"] if arch else []
         line = " ".join([options, *of_arch, *(f"-n '{name}'" for name in name_expressions)])
         module = shell.run_cell_magic("cuda", line, source)

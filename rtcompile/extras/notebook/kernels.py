@@ -6,14 +6,15 @@ import functools
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.errors import InvalidRequest, public
 from rtcompile.extras.notebook.cells import PROGRAM, Cell, KernelText, own_variables
 from rtcompile.inspect import cubin
-from rtcompile.inspect.cubin import Cubin, Symbol
-from rtcompile.inspect.report import KernelReport, Report, kernel_symbols, report
+from rtcompile.inspect.cubin import Symbol
+from rtcompile.inspect.report import KernelReport, Report, kernel_symbols
 from rtcompile.inspect.signature import Parameter, parse, split
 from rtcompile.messages import diagnostics
 from rtcompile.request.object_code import BuildInfo, ObjectCode
@@ -30,46 +31,36 @@ class Built:
         self.cell = cell
         self.request = request
         self.code = code
-        self._module: Any = None
-
-    @functools.cached_property
-    def _cubin(self) -> Cubin | None:
-        return cubin.read(self.code.code) if self.code.kind == "cubin" else None
+        self.kernel_symbols = kernel_symbols(code) or []
 
     def symbols(self) -> tuple[Symbol, ...]:
         """Return the symbols of a cubin."""
-        return () if self._cubin is None else self._cubin.symbols
+        return cubin.read(self.code.code).symbols if self.code.kind == "cubin" else ()
 
     def variables(self) -> frozenset[str]:
         """Return the cell's own variables that kernels share and can change."""
-        return own_variables(self.symbols(), self.cell.source, self.kernel_symbols())
-
-    def kernel_symbols(self) -> list[str]:
-        """Return the symbols of the kernels."""
-        return kernel_symbols(self.code) or []
+        return own_variables(self.symbols(), self.cell.source, self.kernel_symbols)
 
     def warnings(self) -> list[Diagnostic]:
         """Return the compiler's warnings about the cell, without those about headers."""
         found = map(self.cell.in_cell, diagnostics.parse(self.code.build.log))
         return [d for d in found if d.severity == "warning" and d.file == PROGRAM]
 
-    @property
+    @functools.cached_property
     def module(self) -> Any:
         """The `RawModule` of the same build."""
-        if self._module is None:
-            from rtcompile.frontends.raw_module import RawModule
+        from rtcompile import RawModule
 
-            request = self.request
-            self._module = RawModule(
-                code=request.source,
-                options=request.options,
-                name_expressions=request.name_expressions,
-                arch=self.code.arch.virtual if request.target == "ptx" else request.arch,
-                headers=dict(request.headers) or None,
-                fallback="always" if request.backend == "nvcc" else None,
-                name=request.name,
-            )
-        return self._module
+        request = self.request
+        return RawModule(
+            code=request.source,
+            options=request.options,
+            name_expressions=request.name_expressions,
+            arch=self.code.arch.virtual if request.target == "ptx" else request.arch,
+            headers=dict(request.headers) or None,
+            fallback="always" if request.backend == "nvcc" else None,
+            name=request.name,
+        )
 
 
 class _OfCode:
@@ -101,9 +92,12 @@ class CellKernel(_OfCode):
         self.name = name
         self.built = built
         self.symbol = symbol
-        self.signature = f"{name}({_substituted(text, name)})"
-        self._parameters = _parameters(_substituted(text, name), name)
-        self._raw: Any = None
+        parameters = _substituted(text, name)
+        self.signature = f"{name}({parameters})"
+        self._parameters: tuple[Parameter, ...] | None = None
+        # A macro or an attribute may be in the list: then arguments are passed unconverted.
+        with suppress(InvalidRequest):
+            self._parameters = parse(parameters, name)
 
     @public
     def __call__(
@@ -119,19 +113,27 @@ class CellKernel(_OfCode):
     @property
     def __doc__(self) -> str:  # type: ignore[override]
         # IPython shows this for `kernel?`.
-        return f"{self.signature}\n\n{_resources(self)}"
+        lines = [f"{self.signature}\n", f"{self.code.arch}, {self.build.compiler}"]
+        found = self.resources
+        if found is not None:
+            lines.append(
+                f"{found.registers} registers, {found.shared_bytes} bytes of shared memory, "
+                f"{found.stack_bytes} bytes of stack"
+            )
+            if found.spills is not None:
+                stores, loads = found.spills.stores, found.spills.loads
+                lines.append(f"spills: {stores} bytes stored, {loads} loaded")
+        return "\n".join(lines)
 
-    @property
+    @functools.cached_property
     def raw(self) -> Any:
         """The `RawKernel`, with CuPy's attributes."""
-        if self._raw is None:
-            self._raw = self.built.module.get_function(self.symbol)
-        return self._raw
+        return self.built.module.get_function(self.symbol)
 
     @public
     def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
         """Return the kernel's registers, memory and occupancy, as `RawKernel.report` does."""
-        return report(self.code, kernel=self.symbol, block=block, dynamic_shared=dynamic_shared)
+        return self.code.report(self.symbol, block, dynamic_shared=dynamic_shared)
 
     @public
     def advise(self, shared_mem: int | Callable[[int], int] = 0) -> Advice:
@@ -141,9 +143,7 @@ class CellKernel(_OfCode):
     @property
     def resources(self) -> KernelReport | None:
         """The kernel's registers and memory; None if the code is not a cubin."""
-        if self.code.kind != "cubin":
-            return None
-        return report(self.code, kernel=self.symbol).kernels[0]
+        return self.report().kernels[0] if self.code.kind == "cubin" else None
 
     def __repr__(self) -> str:
         return self.signature
@@ -214,7 +214,7 @@ class CellModule(_OfCode):
     @public
     def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
         """Return the resources of each of the kernels."""
-        return report(self.code, block=block, dynamic_shared=dynamic_shared)
+        return self.code.report(block=block, dynamic_shared=dynamic_shared)
 
     @public
     def advise(self, kernel: str, shared_mem: int | Callable[[int], int] = 0) -> Advice:
@@ -272,26 +272,3 @@ def _substituted(text: KernelText, name: str) -> str:
     arguments = split(name.partition("<")[2][:-1])
     values = dict(zip(text.template, arguments, strict=False))  # the missing ones have defaults
     return re.sub(r"\b[A-Za-z_]\w*\b", lambda m: values.get(m[0], m[0]), text.parameters)
-
-
-def _parameters(text: str, name: str) -> tuple[Parameter, ...] | None:
-    try:
-        return parse(text, name)
-    except (
-        InvalidRequest
-    ):  # a macro or an attribute is in the list: arguments are passed unconverted
-        return None
-
-
-def _resources(kernel: CellKernel) -> str:
-    build = kernel.code.build
-    lines = [f"{kernel.code.arch}, {build.compiler}"]
-    found = kernel.resources
-    if found is not None:
-        lines.append(
-            f"{found.registers} registers, {found.shared_bytes} bytes of shared memory, "
-            f"{found.stack_bytes} bytes of stack"
-        )
-        if found.spills is not None:
-            lines.append(f"spills: {found.spills.stores} bytes stored, {found.spills.loads} loaded")
-    return "\n".join(lines)

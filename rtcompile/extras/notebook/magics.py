@@ -5,11 +5,12 @@ Messages name lines of the cell. A long build shows a line of progress, and Ctrl
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import Any
@@ -109,7 +110,7 @@ class Compilation:
                 )
                 kernels[text.name] = template
         named = set(built.code.lowered_names.values())
-        symbols = {simple_name(s): s for s in built.kernel_symbols() if s not in named}
+        symbols = {simple_name(s): s for s in built.kernel_symbols if s not in named}
         known = {text.name: text for text in self._cell.kernels if text.template is None}
         for name in sorted(symbols, key=[*known, *symbols].index):
             # A kernel that the text does not define was made by a macro.
@@ -194,25 +195,6 @@ def build(request: CompileRequest) -> ObjectCode:
     return future.result()
 
 
-class Session:
-    """One notebook: its header cells, and the options of all its cells."""
-
-    def __init__(self) -> None:
-        self.defaults = Line()
-        self._headers: dict[str, str] = {}
-
-    def keep_header(self, name: str, text: str) -> None:
-        """Keep `text` as a header that the cells of this notebook can include as `name`."""
-        name = name.strip().strip("\"'<>")
-        if not name or os.path.isabs(name) or ".." in name.split("/"):
-            raise InvalidRequest(f"%%cuda_header {name}: give a name to include it by: shapes.cuh")
-        self._headers[name] = cells.read(text, keep_lines=True).source
-
-    def compile(self, source: str, line: Line) -> CellModule:
-        """Compile a cell; raises the errors of `Compilation.module`."""
-        return Compilation(source, line.after(self.defaults), self._headers).module()
-
-
 # --- ``%%cuda`` -----------------------------------------------------------------------------------
 
 
@@ -222,7 +204,8 @@ class CudaMagics(Magics):  # type: ignore[misc]
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
-        self.session = Session()
+        self._defaults = Line()
+        self._headers: dict[str, str] = {}  # of this notebook's header cells
 
     @cell_magic  # type: ignore[untyped-decorator]
     @public
@@ -237,9 +220,9 @@ class CudaMagics(Magics):  # type: ignore[misc]
         --use_fast_math``.
         """
         with _readable():
-            given = Line.read(line)
+            given = Line.read(line).after(self._defaults)
             # Editors count the line of the magic too.
-            module = self.session.compile(f"\n{cell}", given)
+            module = Compilation(f"\n{cell}", given, self._headers).module()
         self.shell.push(module.kernels)
         if given.module:
             self.shell.push({given.module: module})
@@ -260,7 +243,12 @@ class CudaMagics(Magics):  # type: ignore[misc]
         %%cuda_header shapes.cuh
         """
         with _readable():
-            self.session.keep_header(line, cell)
+            name = line.strip().strip("\"'<>")
+            if not name or os.path.isabs(name) or ".." in name.split("/"):
+                raise InvalidRequest(
+                    f"%%cuda_header {name}: give a name to include it by: shapes.cuh"
+                )
+            self._headers[name] = cells.read(cell, keep_lines=True).source
 
     @line_magic  # type: ignore[untyped-decorator]
     @public
@@ -270,44 +258,33 @@ class CudaMagics(Magics):  # type: ignore[misc]
         %cuda_options --arch sm_90a --use_fast_math
         """
         with _readable():
-            self.session.defaults = Line.read(line)
+            self._defaults = Line.read(line)
 
 
-class _readable:  # noqa: N801 - ``with`` statements use it like a function
-    """Shows errors with options spelled as in a cell, and an interrupt as one line."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: Any
-    ) -> None:
-        if isinstance(error, KeyboardInterrupt):
-            _show_as(error, "Interrupted: nothing is being compiled any longer.")
-        elif isinstance(error, RtcompileError):
-            _show_as(error, styling.as_traceback(rendering.render_error(error, "cell")))
-
-
-def _show_as(error: BaseException, text: str) -> None:
-    # IPython calls this method of an exception instead of formatting a traceback.
-    error._render_traceback_ = lambda: text.split("\n")  # type: ignore[attr-defined]
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    """Show errors with options spelled as in a cell, and an interrupt as one line."""
+    try:
+        yield
+    except (KeyboardInterrupt, RtcompileError) as error:
+        text = "Interrupted: nothing is being compiled any longer."
+        if isinstance(error, RtcompileError):
+            text = styling.as_traceback(rendering.render_error(error, "cell"))
+        # IPython calls this method of an exception instead of formatting a traceback.
+        error._render_traceback_ = lambda: text.split("\n")  # type: ignore[method-assign,union-attr]
+        raise
 
 
 def load(shell: Any) -> None:
     """Register the magics, and how modules and kernels are displayed."""
     shell.register_magics(CudaMagics)
     formatters = shell.display_formatter.formatters
-    for module, name in (
-        ("rtcompile.extras.notebook.kernels", "CellModule"),
-        ("rtcompile.extras.notebook.kernels", "CellKernel"),
-        ("rtcompile.extras.notebook.kernels", "CellTemplate"),
+    own = "rtcompile.extras.notebook.kernels"
+    classes = [(own, name) for name in ("CellModule", "CellKernel", "CellTemplate")]
+    for name in ("ObjectCode", "RawModule", "RawKernel"):
         # A class that was taken from the package by its name has its module's name no more.
-        *(
-            (home, shown)
-            for shown in ("ObjectCode", "RawModule", "RawKernel")
-            for home in ("rtcompile", f"rtcompile.{_HOME[shown]}")
-        ),
-    ):
+        classes += [("rtcompile", name), (f"rtcompile.{_HOME[name]}", name)]
+    for module, name in classes:
         formatters["text/html"].for_type_by_name(module, name, show.as_html)
         formatters["text/plain"].for_type_by_name(
             module, name, lambda shown, printer, _cycle: printer.text(show.as_text(shown))

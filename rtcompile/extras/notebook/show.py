@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from rtcompile.extras.notebook.cells import PROGRAM
 from rtcompile.extras.notebook.kernels import CellKernel, CellModule, CellTemplate
@@ -18,62 +17,6 @@ _BLOCKS = range(32, 1025, 32)
 _BARS = " ▁▂▃▄▅▆▇█"
 # This colour is readable on light and dark backgrounds.
 _BAR_COLOR = "#0087d7"
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A kernel and its build; `resources` is None if they are unknown."""
-
-    signature: str
-    code: ObjectCode
-    resources: KernelReport | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Card:
-    title: str
-    rows: tuple[_Row, ...]
-    note: str = ""
-
-
-def as_text(shown: Any) -> str:
-    """Return a module, a kernel or a piece of code as a few lines of text."""
-    card = _card(shown)
-    lines = [card.title]
-    if card.rows:
-        header = [f"{title} {unit}".strip() for title, unit in _HEADER]
-        lines.append(table(header, ([*_cells(row), _sparkline(row)] for row in card.rows)))
-    if card.note:
-        lines.append(card.note)
-    return "\n".join([*lines, *_warnings(shown, rendering.render)])
-
-
-def as_html(shown: Any) -> str:
-    """Return the same as a small table, with the occupancy as a picture."""
-    card = _card(shown)
-    parts = [f"<div><b>{html.escape(card.title)}</b></div>"]
-    if card.rows:
-        head = "".join(
-            f"<th style='text-align:left'>{title}<br><small>{unit}</small></th>"
-            for title, unit in _HEADER
-        )
-        body = "".join(f"<tr>{_html_row(row)}</tr>" for row in card.rows)
-        parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
-    if card.note:
-        parts.append(f"<div>{html.escape(card.note)}</div>")
-    return "".join([*parts, *_warnings(shown, rendering.html)])
-
-
-def _html_row(row: _Row) -> str:
-    signature, *cells = map(html.escape, _cells(row))
-    columns = [f"<td style='text-align:left;min-width:14em'><code>{signature}</code></td>"]
-    for cell in cells:
-        align = "right" if cell[:1].isdigit() else "left"
-        columns.append(f"<td style='text-align:{align};white-space:nowrap'>{cell}</td>")
-    picture = f"<td style='text-align:left;white-space:nowrap'>{_picture(row)}</td>"
-    return "".join([*columns, picture])
-
-
 _HEADER = (  # the title and the unit of each column
     ("kernel", ""),
     ("arch", ""),
@@ -86,80 +29,30 @@ _HEADER = (  # the title and the unit of each column
 )
 
 
-def _cells(row: _Row) -> list[str]:
-    build, resources = row.code.build, row.resources
-    how = f"hit ({build.hit})" if build.hit else " ".join(build.compiler.split()[:2])
-    cells = [row.signature, str(row.code.arch), f"{how}, {_duration(build.milliseconds)}"]
-    if resources is None:
-        return [*cells, "", "", "", ""]
-    spilled = (
-        "" if resources.spills is None else str(resources.spills.stores + resources.spills.loads)
-    )
-    return [
-        *cells,
-        str(resources.registers),
-        str(resources.shared_bytes),
-        str(resources.stack_bytes),
-        spilled,
-    ]
+def as_text(shown: Any) -> str:
+    """Return a module, a kernel or a piece of code as a few lines of text."""
+    title, rows, note = _card(shown)
+    lines = [title]
+    if rows:
+        header = [f"{name} {unit}".strip() for name, unit in _HEADER]
+        lines.append(table(header, ([*_cells(row), _sparkline(row)] for row in rows)))
+    return "\n".join([*lines, *([note] if note else []), *_warnings(shown, rendering.render)])
 
 
-def _duration(milliseconds: float) -> str:
-    if milliseconds < 1000:
-        return f"{milliseconds:.1f} ms"
-    return f"{milliseconds / 1000:.1f} s"
-
-
-# --- The contents of a card -----------------------------------------------------------------------
-
-
-def _card(shown: Any) -> _Card:
-    if isinstance(shown, CellModule):
-        rows = tuple(row for kernel in shown.kernels.values() for row in _rows(kernel))
-        names = ", ".join(shown.kernels)
-        templates = (one for one in shown.kernels.values() if isinstance(one, CellTemplate))
-        note = ", ".join(f"{one.name}[…] is a {one.signature}" for one in templates)
-        if not shown.kernels:
-            note = "This cell defines no kernel (__global__)."
-        return _Card(f"CUDA cell: {names}" if names else "CUDA cell", rows, note)
-    if isinstance(shown, CellKernel):
-        return _Card(f"CUDA kernel {shown.name}", tuple(_rows(shown)))
-    if isinstance(shown, CellTemplate):
-        note = f"{shown.name}['float'] is a kernel."
-        return _Card(f"CUDA {shown.signature}", tuple(_rows(shown)), note)
-    if isinstance(shown, ObjectCode):
-        size = f"{shown.kind} for {shown.arch}, {len(shown.code)} bytes"
-        return _Card(f"ObjectCode: {size}", tuple(_of_code(shown)))
-    return _raw_card(shown)
-
-
-def _rows(kernel: CellKernel | CellTemplate) -> Iterable[_Row]:
-    if isinstance(kernel, CellTemplate):
-        return [row for instance in kernel.kernels.values() for row in _rows(instance)]
-    return [_Row(kernel.signature, kernel.code, kernel.resources)]
-
-
-def _raw_card(shown: Any) -> _Card:
-    """Return the card of a `RawModule` or `RawKernel`, without building it."""
-    name = getattr(shown, "name", None)
-    title = f"{type(shown).__name__}{f' {name}' if name else ''}"
-    codes = list(shown._build.objects.values())
-    if not codes:
-        return _Card(title, (), "Not built yet: it is compiled when it is first used.")
-    rows = [row for code in codes for row in _of_code(code)]
-    if name:
-        rows = [
-            row
-            for row in rows
-            if row.resources is None or name in (row.resources.name, row.resources.symbol)
-        ]
-    return _Card(title, tuple(rows))
-
-
-def _of_code(code: ObjectCode) -> list[_Row]:
-    if code.kind != "cubin":
-        return [_Row(code.kind, code, None)]
-    return [_Row(kernel.name, code, kernel) for kernel in report(code).kernels]
+def as_html(shown: Any) -> str:
+    """Return the same as a small table, with the occupancy as a picture."""
+    title, rows, note = _card(shown)
+    parts = [f"<div><b>{html.escape(title)}</b></div>"]
+    if rows:
+        head = "".join(
+            f"<th style='text-align:left'>{name}<br><small>{unit}</small></th>"
+            for name, unit in _HEADER
+        )
+        body = "".join(f"<tr>{_html_row(row)}</tr>" for row in rows)
+        parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+    if note:
+        parts.append(f"<div>{html.escape(note)}</div>")
+    return "".join([*parts, *_warnings(shown, rendering.html)])
 
 
 def _warnings(shown: Any, render: Callable[..., str]) -> list[str]:
@@ -170,34 +63,108 @@ def _warnings(shown: Any, render: Callable[..., str]) -> list[str]:
     return [render([warning], source=built.cell.text, name=PROGRAM) for warning in built.warnings()]
 
 
-# --- The occupancy as a picture -------------------------------------------------------------------
+# --- What is shown of each kind of object ----------------------------------------------------------
+
+
+class _Row(NamedTuple):
+    """A kernel and its build; `resources` is None if they are unknown."""
+
+    signature: str
+    code: ObjectCode
+    resources: KernelReport | None
+
+
+def _card(shown: Any) -> tuple[str, list[_Row], str]:
+    """Return a title, a row for each kernel, and a note."""
+    if isinstance(shown, CellModule):
+        rows = [row for kernel in shown.kernels.values() for row in _rows(kernel)]
+        templates = (one for one in shown.kernels.values() if isinstance(one, CellTemplate))
+        note = ", ".join(f"{one.name}[…] is a {one.signature}" for one in templates)
+        if not shown.kernels:
+            return "CUDA cell", rows, "This cell defines no kernel (__global__)."
+        return f"CUDA cell: {', '.join(shown.kernels)}", rows, note
+    if isinstance(shown, CellKernel):
+        return f"CUDA kernel {shown.name}", _rows(shown), ""
+    if isinstance(shown, CellTemplate):
+        return f"CUDA {shown.signature}", _rows(shown), f"{shown.name}['float'] is a kernel."
+    if isinstance(shown, ObjectCode):
+        size = f"{shown.kind} for {shown.arch}, {len(shown.code)} bytes"
+        return f"ObjectCode: {size}", [*_of_code(shown)], ""
+    # A `RawModule` or a `RawKernel`, which is not built for this.
+    name = getattr(shown, "name", None)
+    codes = shown._build.objects.values()
+    rows = [row for code in codes for row in _of_code(code)]
+    own = [row for row in rows if not name or _is_named(row.resources, name)]
+    note = "" if codes else "Not built yet: it is compiled when it is first used."
+    return f"{type(shown).__name__}{f' {name}' if name else ''}", own, note
+
+
+def _is_named(kernel: KernelReport | None, name: str) -> bool:
+    return kernel is None or name in (kernel.name, kernel.symbol)
+
+
+def _rows(kernel: CellKernel | CellTemplate) -> list[_Row]:
+    if isinstance(kernel, CellTemplate):
+        return [row for instance in kernel.kernels.values() for row in _rows(instance)]
+    return [_Row(kernel.signature, kernel.code, kernel.resources)]
+
+
+def _of_code(code: ObjectCode) -> Iterator[_Row]:
+    if code.kind != "cubin":
+        yield _Row(code.kind, code, None)
+        return
+    for kernel in report(code).kernels:
+        yield _Row(kernel.name, code, kernel)
+
+
+# --- A row ----------------------------------------------------------------------------------------
+
+
+def _cells(row: _Row) -> list[str]:
+    build, found = row.code.build, row.resources
+    how = f"hit ({build.hit})" if build.hit else " ".join(build.compiler.split()[:2])
+    ms = build.milliseconds
+    took = f"{ms:.1f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
+    cells = [row.signature, str(row.code.arch), f"{how}, {took}"]
+    if found is None:
+        return [*cells, "", "", "", ""]
+    spilled = "" if found.spills is None else str(found.spills.stores + found.spills.loads)
+    numbers = found.registers, found.shared_bytes, found.stack_bytes
+    return [*cells, *map(str, numbers), spilled]
+
+
+def _html_row(row: _Row) -> str:
+    signature, *cells = map(html.escape, _cells(row))
+    columns = [f"<td style='text-align:left;min-width:14em'><code>{signature}</code></td>"]
+    for cell in (*cells, _picture(row)):
+        align = "right" if cell[:1].isdigit() else "left"
+        columns.append(f"<td style='text-align:{align};white-space:nowrap'>{cell}</td>")
+    return "".join(columns)
 
 
 def _shares(row: _Row) -> list[float]:
     """Return the occupancy at each block size that the kernel allows."""
-    resources = row.resources
-    limits = limits_of(row.code.arch)
-    if resources is None or limits is None:
+    found, limits = row.resources, limits_of(row.code.arch)
+    if found is None or limits is None:
         return []
+    registers, shared = found.registers, found.shared_bytes
     return [
-        occupancy(
-            limits, block=block, registers=resources.registers, shared=resources.shared_bytes
-        ).share
+        occupancy(limits, block=block, registers=registers, shared=shared).share
         for block in _BLOCKS
-        if block <= (resources.max_threads or 1024)
+        if block <= (found.max_threads or 1024)
     ]
 
 
-def _sparkline(row: _Row) -> str:
-    shares = _shares(row)[3::4] or _shares(row)[-1:]  # at 128, 256, …
-    bars = "".join(_BARS[round(share * 8)] for share in shares)
-    return f"{bars} {_best(_shares(row))}" if bars else ""
-
-
-def _best(shares: Sequence[float]) -> str:
+def _best(shares: list[float]) -> str:
     """Return the highest occupancy, and the smallest block that reaches it."""
     most = max(shares)
     return f"{most:.0%} at {_BLOCKS[shares.index(most)]} threads"
+
+
+def _sparkline(row: _Row) -> str:
+    shares = _shares(row)
+    bars = "".join(_BARS[round(share * 8)] for share in shares[3::4] or shares[-1:])
+    return f"{bars} {_best(shares)}" if bars else ""  # at 128, 256, … threads
 
 
 def _picture(row: _Row) -> str:
@@ -206,10 +173,9 @@ def _picture(row: _Row) -> str:
     if not shares:
         return ""
     width, height = 4, 24
-    most = max(shares)
     bars = "".join(
         f'<rect x="{i * width}" y="{height * (1 - share):.1f}" width="{width - 1}" '
-        f'height="{max(height * share, 0.5):.1f}" fill-opacity="{1 if share == most else 0.4}">'
+        f'height="{max(height * share, 0.5):.1f}" fill-opacity="{1 if share == max(shares) else 0.4}">'
         f"<title>{block} threads: {share:.0%}</title></rect>"
         for i, (block, share) in enumerate(zip(_BLOCKS, shares, strict=False))
     )
