@@ -16,7 +16,7 @@ from pathlib import Path
 import rtcompile
 from benchmarks import _machine
 from examples import cute_tiled_copy
-from rtcompile.build import to_bundle as proof
+from rtcompile.build import to_bundle
 from rtcompile.bundles.file import Bundle
 from rtcompile.extras.packaging import bundling
 
@@ -30,10 +30,10 @@ def measure(targets: list[object], path: str) -> dict[str, object]:
     plain = time.perf_counter() - begin
     bundle = Bundle(path)
     begin = time.perf_counter()
-    proven = len(proof.provenance(bundle))
+    proven = len(to_bundle.provenance(bundle))
     verified = time.perf_counter() - begin
     begin = time.perf_counter()
-    rebuilt = proof.rebuild(bundle, bundling.works(targets, ARCHS))
+    rebuilt = to_bundle.rebuild(bundle, bundling.works(targets, ARCHS))
     again = time.perf_counter() - begin
     assert len(built) == proven == len(rebuilt)
     return {

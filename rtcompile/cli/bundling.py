@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from rtcompile.build import to_bundle as proof
+from rtcompile.build import to_bundle
 from rtcompile.build.to_bundle import Work
 from rtcompile.bundles.file import Bundle
 from rtcompile.cli import output
@@ -91,7 +91,7 @@ def _list(given: Namespace) -> int:
 def _matrix(given: Namespace) -> int:
     for path in given.targets:
         bundle = _bundle(path)
-        served = proof.matrix(bundle)
+        served = to_bundle.matrix(bundle)
         # Print a line per program only if programs differ.
         rows = [(s.gpu, s.code, s.driver, f"CUDA {s.cuda}", s.program) for s in served]
         if len({row[-1] for row in rows}) > 1 and all(
@@ -109,7 +109,7 @@ def _provenance(given: Namespace) -> int:
     for path in given.targets:
         bundle = _bundle(path)
         left_out = [each._asdict() for each in bundle.left_out()]
-        found.append({"path": path, "builds": proof.provenance(bundle), "left out": left_out})
+        found.append({"path": path, "builds": to_bundle.provenance(bundle), "left out": left_out})
     output.print_json({"bundles": found})
     return 0
 
@@ -133,7 +133,9 @@ def _verify(given: Namespace) -> int:
     sys.path.insert(0, os.getcwd())
     with ExitStack() as stack:
         targets = [target for name in names for target in _targets(given, name, archs, stack)]
-        rebuilt = proof.rebuild(bundle, bundling.works(targets, proof.architectures(bundle)))
+        rebuilt = to_bundle.rebuild(
+            bundle, bundling.works(targets, to_bundle.architectures(bundle))
+        )
     _show(given, path, ("program", "arch", "kind", "outcome"), rebuilt)
     same = sum(row.outcome == "same" for row in rebuilt)
     if not given.json:
@@ -149,7 +151,7 @@ def _bundle(path: str) -> Bundle:
         bundle.rows()
         if bundle.problem:
             raise InvalidRequest(f"{path}: {bundle.problem}")
-        proof.provenance(bundle)
+        to_bundle.provenance(bundle)
     return bundle
 
 

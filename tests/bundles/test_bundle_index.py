@@ -12,7 +12,7 @@ cupy = pytest.importorskip("cupy")
 from cupy.cuda import compiler, function  # noqa: E402
 
 import rtcompile  # noqa: E402
-from rtcompile.build import planned, proof  # noqa: E402
+from rtcompile.build import planned, to_bundle  # noqa: E402
 from rtcompile.bundles import index  # noqa: E402
 from rtcompile.bundles.file import Bundle  # noqa: E402
 from rtcompile.extras.packaging import bundling  # noqa: E402
@@ -275,7 +275,7 @@ def test_of_two_suffixes_the_matrix_and_the_look_up_choose_one(program):
         [CompileRequest(source)], program.bundle, archs=["sm_100f", "sm_100a"], progress=False
     )
     rtcompile.use_bundle(program.bundle)
-    rows = proof.matrix(Bundle(str(program.bundle)))
+    rows = to_bundle.matrix(Bundle(str(program.bundle)))
 
     found = index.find(query(CompileRequest(source), (10, 0)))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.build import to_bundle as proof
+from rtcompile.build import to_bundle
 from rtcompile.bundles.file import Bundle, Row
 from rtcompile.cli import main
 from rtcompile.request.arch import first_release, generations
@@ -41,7 +41,7 @@ def _rows(monkeypatch: pytest.MonkeyPatch, *made: tuple[str, str, str]) -> Bundl
 
 
 def _served(bundle: Bundle) -> dict[str, tuple[str, str]]:
-    return {served.gpu: (served.code, served.driver) for served in proof.matrix(bundle)}
+    return {served.gpu: (served.code, served.driver) for served in to_bundle.matrix(bundle)}
 
 
 def test_each_gpu_gets_machine_code_of_its_generation_then_ptx_then_nothing(monkeypatch):
