@@ -4,32 +4,66 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from rtcompile import tracing
 from rtcompile.build import miss, planned
 from rtcompile.build.failures import as_error
-from rtcompile.build.measured import Event, Frame, Measured, measure
+from rtcompile.compilers import nvrtc
 from rtcompile.errors import InvalidRequest, JitDisabled, public
 from rtcompile.files.headers import SearchDir
 from rtcompile.request import cxx, sources
 from rtcompile.request.request import CompileRequest
-from rtcompile.request.units import CompileFailure
+from rtcompile.request.units import CompileFailure, Limits, TranslationUnit
 from rtcompile.request.values import path as checked_path
 from rtcompile.settings import Settings
 from rtcompile.store.store import Store
 from rtcompile.styling import table
+from rtcompile.toolkit.model import Library
+from rtcompile.workers.nvrtc import ENDS
 
 _SHOWN = 15  # rows of a table
 _FIRST_WITH_PCH = (12, 8)
 _FINISH = "Wrapping up translation unit"
 _BUILTIN = "__nv_nvrtc_builtin_header.h"
+_HEADER = "Processing Header File"
+_FRONT_END = "CUDA C++ Front-End"
+# NVRTC reads the names to be lowered after the source, which ends the source's headers.
+_AFTER_THE_SOURCE = b"__nv_name_map\n"
 
 
 # One inclusion: its path and name, the files and bytes read because of it, and the headers it includes.
 Header = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Frame:
+    """One inclusion of a header: when it was open, in seconds, and the headers that it included."""
+
+    path: str
+    begin: float
+    end: float = 0.0
+    included: list[Frame] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """How long it was open."""
+        return self.end - self.begin
+
+    @property
+    def own_seconds(self) -> float:
+        """How long it was open, without the headers that it includes."""
+        return max(0.0, self.seconds - sum(frame.seconds for frame in self.included))
+
+    def walk(self) -> Iterable[Frame]:
+        """Yield this inclusion and all below it."""
+        yield self
+        for frame in self.included:
+            yield from frame.walk()
 
 
 class HeaderCost(NamedTuple):
@@ -134,7 +168,9 @@ class Profile:
                 for h in self.headers[:most]
             ]
             lines += ["", table(("own ms", "share", "with nested", "times", "header"), headers)]
-            lines += [f"{self._rest(most)}{self.program} itself: {_ms(self.source)} ms"]
+            if rest := self.headers[most:]:
+                lines += [f"{len(rest)} more headers: {_ms(sum(h.own for h in rest))} ms"]
+            lines += [f"{self.program} itself: {_ms(self.source)} ms"]
             lines += [f"after the last line: {_ms(self.finish)} ms, of headers and source"]
         if self.templates:
             templates = [
@@ -151,12 +187,6 @@ class Profile:
         if self.note:
             lines += ["", f"No times of headers: {self.note}"]
         return "\n".join(lines)
-
-    def _rest(self, most: int) -> str:
-        rest = self.headers[most:]
-        if not rest:
-            return ""
-        return f"{len(rest)} more headers: {_ms(sum(h.own for h in rest))} ms; "
 
     def _share(self, cost: float) -> str:
         return f"{100 * cost / self.milliseconds:.1f}%" if self.milliseconds else ""
@@ -254,6 +284,114 @@ def profile(request: CompileRequest, settings: Settings) -> Profile:
     )
 
 
+# --- The compiles that are measured ----------------------------------------------------------------
+
+
+class Event(NamedTuple):
+    """An event of the trace, in microseconds since the compile began."""
+
+    name: str
+    begin: float
+    duration: float
+    detail: str
+
+
+class Measured(NamedTuple):
+    """One compile: its phases in milliseconds, its spans in seconds, and the events of its trace.
+
+    `begin` and `end` are those of the whole compile, on the clock of `spans`. `frames` are the headers, in
+    seconds since the front end began; None if they are unknown, for the reason in `note`.
+    """
+
+    begin: float
+    end: float
+    phases: dict[str, float]
+    spans: Sequence[tuple[str, float, float]]
+    frames: Frame | None
+    note: str
+    events: tuple[Event, ...]
+
+
+def measure(
+    unit: TranslationUnit, library: Library, settings: Settings
+) -> Measured | CompileFailure:
+    """Measure a compile by NVRTC, without a precompiled header."""
+    limits = Limits(settings.timeout, settings.memory_limit)
+    begin = time.monotonic()
+    reply, queued = nvrtc.observe("compile_unit", unit, library, limits)
+    end = time.monotonic()
+    if isinstance(reply, CompileFailure):
+        return reply
+    if reply["error"]:
+        return CompileFailure(reply["error"], reply["log"], unit.flags, "nvrtc")
+    whole, *parts = reply["spans"]
+    inside = {name: (until - since) * 1e3 for name, since, until in parts}
+    inside["rest of NVRTC"] = max(0.0, (whole[2] - whole[1]) * 1e3 - sum(inside.values()))
+    waiting = queued * 1e3
+    worker = max(0.0, (end - begin) * 1e3 - waiting - sum(inside.values()))
+    front_end = inside.get("front end", 0.0) / 1e3
+    frames, note = None, "this NVRTC names no headers"
+    if reply["trace"] is not None:
+        read = [os.fsencode(path) for path in sources.parse_trace(reply["trace"])]
+        timed, _ = nvrtc.observe("time_headers", unit, library, limits, read=read)
+        if isinstance(timed, CompileFailure):
+            note = timed.log
+        elif timed["error"]:
+            log = timed["log"].strip()[:300]
+            note = f"the headers do not compile with marks at their ends: {log}"
+        else:
+            frames, note = frames_of_events(timed, front_end), ""
+    traced, _ = nvrtc.observe("time_unit", unit, library, limits)
+    events = [] if isinstance(traced, CompileFailure) else [Event(*e) for e in traced["events"]]
+    of_front_end = next((event.duration for event in events if event.name == _FRONT_END), 0.0)
+    factor = front_end * 1e6 / of_front_end if of_front_end else 1.0
+    return Measured(
+        begin,
+        end,
+        {"waiting for a worker": waiting, "worker process": worker, **inside},
+        reply["spans"],
+        frames,
+        note,
+        tuple(
+            event._replace(begin=event.begin * factor, duration=event.duration * factor)
+            for event in events
+            # NVRTC 13.0 ends each header only where the next one ends that includes nothing.
+            if event.name != _HEADER
+        ),
+    )
+
+
+def frames_of_events(reply: dict[str, Any], front_end: float) -> Frame:
+    """Return the source's frame, of `front_end` seconds, from an include trace and the times of its lines."""
+    root = Frame("", reply["begin"], reply["end"])
+    stack = [root]
+    rest = b""
+    for seconds, piece in [*reply["opened"], (root.end, _AFTER_THE_SOURCE)]:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            path = line.lstrip(b" ")
+            if not path.startswith((b"/", b"__nv_")):
+                continue
+            is_mark = path.startswith(ENDS)
+            depth = len(line) - len(path) - is_mark  # a mark closes the header that it is in
+            while len(stack) - 1 > depth:
+                frame = stack.pop()
+                # A header that closes without its mark was not read again (#pragma once).
+                by_its_mark = is_mark and len(stack) - 1 == depth
+                was_read = by_its_mark or frame.included or not frame.path.startswith("/")
+                frame.end = seconds if was_read else frame.begin
+            if not is_mark and not path.startswith(_AFTER_THE_SOURCE.strip()):
+                stack[-1].included.append(Frame(path.decode("utf-8", "surrogateescape"), seconds))
+                stack.append(stack[-1].included[-1])
+    begin, factor = root.begin, front_end / (root.seconds or 1.0)
+    for frame in root.walk():
+        frame.begin, frame.end = (frame.begin - begin) * factor, (frame.end - begin) * factor
+    return root
+
+
+# --- What they cost --------------------------------------------------------------------------------
+
+
 def _tree(frames: Iterable[Frame], names: Mapping[str, str], seen: set[str]) -> list[Header]:
     found = []
     for frame in frames:
@@ -284,7 +422,7 @@ def _headers(root: Frame | None, search: Sequence[SearchDir]) -> tuple[HeaderCos
             frames[frame.path].append(frame)
     costs = [
         HeaderCost(
-            _name(path, search),
+            "NVRTC's built-in header" if path == _BUILTIN else sources.labelled(path, search),
             path,
             sum(frame.own_seconds for frame in opened) * 1e3,
             sum(frame.seconds for frame in opened) * 1e3,
@@ -293,12 +431,6 @@ def _headers(root: Frame | None, search: Sequence[SearchDir]) -> tuple[HeaderCos
         for path, opened in frames.items()
     ]
     return tuple(sorted(costs, key=lambda header: -header.own))
-
-
-def _name(path: str, search: Sequence[SearchDir]) -> str:
-    if path == _BUILTIN:
-        return "NVRTC's built-in header"
-    return sources.labelled(path, search)
 
 
 def _prefix_cost(source: str, root: Frame | None) -> float:
@@ -342,29 +474,17 @@ def _templates(events: Iterable[Event]) -> tuple[TemplateCost, ...]:
 # --- The Chrome trace --------------------------------------------------------------------------------
 
 
-_ROWS = {"rtcompile": 1, "compiler": 2, "headers": 3}
-
-
 def _chrome_events(found: Measured) -> Iterable[dict[str, Any]]:
     """Yield what Chrome's and Perfetto's viewers show, with a row each for rtcompile, the compiler and headers."""
-    process = os.getpid()
-    for name, row in _ROWS.items():
-        names = {"name": "thread_name", "ph": "M", "pid": process, "tid": row}
-        yield {**names, "args": {"name": name}}
-
-    def event(row: str, name: str, begin: float, end: float, **more: Any) -> dict[str, Any]:
-        times = {"ts": round(begin * 1e6, 1), "dur": round((end - begin) * 1e6, 1)}
-        return {"name": name, "ph": "X", **times, "pid": process, "tid": _ROWS[row], **more}
-
-    yield event("rtcompile", "build", found.begin, found.end)
-    for name, begin, end in found.spans:
-        yield event("rtcompile", name, begin, end)
+    yield from map(tracing.named_row, ("rtcompile", "compiler", "headers"))
+    for name, begin, end in [("build", found.begin, found.end), *found.spans]:
+        yield tracing.event(name, begin, end, "rtcompile", {})
     start = found.spans[0][1]
     for each in found.events:
         begin = start + each.begin / 1e6
-        detail = {"args": {"detail": each.detail}}
-        yield event("compiler", each.name, begin, begin + each.duration / 1e6, **detail)
+        end = begin + each.duration / 1e6
+        yield tracing.event(each.name, begin, end, "compiler", {"detail": each.detail})
     opened = next((begin for name, begin, _ in found.spans if name == "front end"), start)
     for frame in found.frames.walk() if found.frames is not None else ():
         if frame.path:
-            yield event("headers", frame.path, opened + frame.begin, opened + frame.end)
+            yield tracing.event(frame.path, opened + frame.begin, opened + frame.end, "headers", {})

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from rtcompile import CompileError, CompileRequest, InvalidRequest
-from rtcompile.build import measured
-from rtcompile.build.profile import HeaderCost, Profile, profile
+from rtcompile.build.profile import HeaderCost, Profile, frames_of_events, profile
 from rtcompile.cli import main
 from rtcompile.compilers import nvrtc
 from rtcompile.request.units import CompileFailure
@@ -262,7 +261,7 @@ def test_frames_close_where_their_marks_are():
         (9, b"__nv_nvrtc_builtin_header.h"),
     ]
     opened = [(float(at), line + b"\n") for at, line in lines]
-    root = measured.frames_of_events({"begin": 0.0, "end": 10.0, "opened": opened}, 10.0)
+    root = frames_of_events({"begin": 0.0, "end": 10.0, "opened": opened}, 10.0)
     a, again, x = root.included
     (b,) = a.included
     assert [(f.path[-3:], f.begin, f.end) for f in (a, b, again, x)] == [
