@@ -30,7 +30,6 @@ from rtcompile.request.values import path as checked_path
 from rtcompile.settings import Settings, working_directory
 
 if TYPE_CHECKING:
-    from rtcompile.build.profile import Profile
     from rtcompile.inspect.advice import Advice
     from rtcompile.inspect.report import Report
     from rtcompile.request.object_code import ObjectCode
@@ -170,16 +169,21 @@ class LazyCode:
 
     def _load(self, device: int, log_stream: IO[str] | None = None) -> Any:
         request = self.request
-        if request is None:
-            module = _loaded(_load_file, self.path, program=self.path)
-        else:
+        load: Callable[..., Any] = _load_file
+        given: tuple[Any, ...] = (self.path,)
+        if request is not None:
             code = self.compiled(request)
             if log_stream is not None:
                 log_stream.write(code.build.log)
             self._keep(code)
-            names = tuple(code.lowered_names.items())
-            module = _loaded(_load, code.code, names, program=request.name)
-        self.modules[device] = module
+            load, given = _load, (code.code, tuple(code.lowered_names.items()))
+        try:
+            with _loading:
+                module = self.modules[device] = load(*given)
+        except CUDADriverError as error:
+            from rtcompile.frontends import driver_errors
+
+            raise driver_errors.load_error(error, self.program, given[0]) from None
         return module
 
     def function(self, name: str) -> Any:
@@ -256,9 +260,7 @@ class LazyCode:
         """Report on the code for the current device, or on the file's."""
         from rtcompile.inspect.report import report
 
-        code: ObjectCode | bytes | None = self.object_code()
-        if code is None:
-            code = self._file()
+        code = self.object_code() or self._file()
         return report(code, kernel=kernel, block=block, dynamic_shared=dynamic_shared)
 
     def advise(self, kernel: str, shared_mem: Any, launch_bounds: Any) -> Advice:
@@ -272,15 +274,6 @@ class LazyCode:
                 raise InvalidRequest("launch_bounds= needs a source to build again, not path=")
             return advice.advise(self._file(), kernel=kernel, shared_mem=shared_mem)[0]
         return advice.of_source(request, self.compiled, kernel, shared_mem, bounds)[0]
-
-    def profile(self) -> Profile:
-        """Compile anew for the current device, or for `arch`, and return where the time goes."""
-        from rtcompile.build.profile import profile
-
-        request = self.request
-        if request is None:
-            raise InvalidRequest(f"{self.program} is compiled already: there is nothing to profile")
-        return profile(request, self.settings)
 
     def _file(self) -> bytes:
         from rtcompile.frontends import driver_errors
@@ -418,14 +411,3 @@ def ordinal(loading: bool = False) -> int:
         return int(current_device())
     except CUDARuntimeError as error:
         raise lookup.no_device(str(error), loading) from None
-
-
-def _loaded(load: Callable[..., Any], *given: Any, program: str | None) -> Any:
-    """Load a module on the current device; the error names the code's and the device's architecture."""
-    try:
-        with _loading:
-            return load(*given)
-    except CUDADriverError as error:
-        from rtcompile.frontends import driver_errors
-
-        raise driver_errors.load_error(error, program or "", given[0]) from None

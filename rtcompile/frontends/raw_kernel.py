@@ -126,7 +126,14 @@ class Built:
         InvalidRequest
             The module is a file, which is compiled already.
         """
-        return self._build.profile()
+        from rtcompile.build.profile import profile
+
+        request = self._build.request
+        if request is None:
+            raise InvalidRequest(
+                f"{self._build.program} is compiled already: there is nothing to profile"
+            )
+        return profile(request, self._build.settings)
 
 
 def _restored(cls: type[Built], arguments: dict[str, Any], name: str = "") -> Built:

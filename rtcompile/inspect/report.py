@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, NamedTuple
 
 from rtcompile.errors import InvalidRequest, public, shown
 from rtcompile.inspect import cubin, symbols
@@ -25,62 +25,33 @@ _REGISTERS = 64 * _KIB  # of a multiprocessor, and of the largest block except o
 _REGISTER_UNIT = 256  # allocated to a warp at once
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """The resources of a multiprocessor: warps, blocks, registers, shared memory in bytes."""
 
     warps: int
     blocks: int
-    block_registers: int
     shared: int
     block_shared: int  # static and dynamic together, after opting in
     reserved_shared: int  # bytes of each block that the system uses
-    partitions: int = 4  # each with its share of the registers
-
-    @property
-    def shared_unit(self) -> int:
-        """Bytes of shared memory that are allocated at once."""
-        return 128 if self.reserved_shared else 256
+    shared_unit: int  # bytes that are allocated at once
+    block_registers: int
+    partitions: int  # each with its share of the registers
 
 
-def _limits(
-    warps: int,
-    blocks: int,
-    shared_kib: int,
-    block_kib: int,
-    *,
-    registers: int = _REGISTERS,
-    partitions: int = 4,
-) -> Limits:
-    # From 8.0 on the system uses 1 KiB of each block, and the allocation units are smaller.
-    reserved = _KIB if block_kib == shared_kib - 1 else 0
-    shared, block = shared_kib * _KIB, block_kib * _KIB
-    return Limits(warps, blocks, registers, shared, block, reserved, partitions)
-
-
-# "Technical Specifications per Compute Capability" in the CUDA programming guide, and
-# cuda_occupancy.h of CUDA 13.0.
+# Warps, blocks, and KiB of shared memory, of a multiprocessor and of a block: "Technical
+# Specifications per Compute Capability" in the CUDA programming guide, and CUDA 13.0's cuda_occupancy.h.
 _OF_CAPABILITY = {
-    (5, 0): _limits(64, 32, 64, 48),
-    (5, 2): _limits(64, 32, 96, 48),
-    (5, 3): _limits(64, 32, 64, 48, registers=32 * _KIB),
-    (6, 0): _limits(64, 32, 64, 48, partitions=2),
-    (6, 1): _limits(64, 32, 96, 48),
-    (6, 2): _limits(64, 32, 64, 48, registers=32 * _KIB),
-    (7, 0): _limits(64, 32, 96, 96),
-    (7, 2): _limits(64, 32, 96, 96),
-    (7, 5): _limits(32, 16, 64, 64),
-    (8, 0): _limits(64, 32, 164, 163),
-    (8, 6): _limits(48, 16, 100, 99),
-    (8, 7): _limits(48, 16, 164, 163),
-    (8, 9): _limits(48, 24, 100, 99),
-    (9, 0): _limits(64, 32, 228, 227),
-    (10, 0): _limits(64, 32, 228, 227),
-    (10, 1): _limits(48, 24, 228, 227),
-    (10, 3): _limits(64, 32, 228, 227),
-    (11, 0): _limits(48, 24, 228, 227),
-    (12, 0): _limits(48, 24, 100, 99),
-    (12, 1): _limits(48, 24, 100, 99),
+    **dict.fromkeys([(5, 0), (5, 3), (6, 0), (6, 2)], (64, 32, 64, 48)),
+    **dict.fromkeys([(5, 2), (6, 1)], (64, 32, 96, 48)),
+    **dict.fromkeys([(7, 0), (7, 2)], (64, 32, 96, 96)),
+    (7, 5): (32, 16, 64, 64),
+    (8, 0): (64, 32, 164, 163),
+    (8, 6): (48, 16, 100, 99),
+    (8, 7): (48, 16, 164, 163),
+    (8, 9): (48, 24, 100, 99),
+    **dict.fromkeys([(9, 0), (10, 0), (10, 3)], (64, 32, 228, 227)),
+    **dict.fromkeys([(10, 1), (11, 0)], (48, 24, 228, 227)),
+    **dict.fromkeys([(12, 0), (12, 1)], (48, 24, 100, 99)),
 }
 
 
@@ -109,7 +80,15 @@ class Occupancy:
 
 def limits_of(arch: Arch) -> Limits | None:
     """Return the limits of an architecture's devices, None for one that is not known."""
-    return _OF_CAPABILITY.get((arch.major, arch.minor))
+    capability = (arch.major, arch.minor)
+    if capability not in _OF_CAPABILITY:
+        return None
+    warps, blocks, shared, block = _OF_CAPABILITY[capability]
+    # From 8.0 on the system uses 1 KiB of each block, and the allocation units are smaller.
+    reserved, unit = (_KIB, 128) if arch.major >= 8 else (0, 256)
+    registers = _REGISTERS // 2 if capability in ((5, 3), (6, 2)) else _REGISTERS
+    partitions = 2 if capability == (6, 0) else 4
+    return Limits(warps, blocks, shared * _KIB, block * _KIB, reserved, unit, registers, partitions)
 
 
 def occupancy(limits: Limits, *, block: int, registers: int, shared: int) -> Occupancy:
@@ -321,17 +300,11 @@ def _of_kernel(
             at_block = occupancy(limits, block=threads, registers=found.registers, shared=shared)
         except ValueError as error:  # the block exceeds the code's own launch bounds
             raise InvalidRequest(str(error)) from None
+    same = {each.name for each in fields(KernelReport)} & {each.name for each in fields(found)}
     return KernelReport(
+        **{name: getattr(found, name) for name in same - {"name"}},
         name=names.get(found.name, found.name),
         symbol=found.name,
-        registers=found.registers,
-        stack_bytes=found.stack_bytes,
-        shared_bytes=found.shared_bytes,
-        constant_bytes=found.constant_bytes,
-        parameter_bytes=found.parameter_bytes,
-        code_bytes=found.code_bytes,
-        instructions=found.instructions,
-        max_threads=found.max_threads,
         spills=spills.get(found.name),
         occupancy=at_block,
     )
