@@ -13,7 +13,7 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from rtcompile import toolkit
@@ -185,22 +185,21 @@ def disassembler() -> str:
 _COLUMNS: tuple[tuple[str, Callable[[KernelReport], object]], ...] = (
     ("registers", lambda kernel: kernel.registers),
     ("stack B", lambda kernel: kernel.stack_bytes),
-    ("stored B", lambda kernel: kernel.spills and kernel.spills.stores),
-    ("loaded B", lambda kernel: kernel.spills and kernel.spills.loads),
+    ("stored B", lambda kernel: kernel.spills.stores if kernel.spills else "-"),
+    ("loaded B", lambda kernel: kernel.spills.loads if kernel.spills else "-"),
     ("shared B", lambda kernel: kernel.shared_bytes),
-    ("instructions", lambda kernel: kernel.instructions),
+    ("instructions", lambda kernel: "-" if kernel.instructions is None else kernel.instructions),
     ("code B", lambda kernel: kernel.code_bytes),
 )
 # The address and the encoding of an instruction change when anything before it does.
 _ADDRESSES = re.compile(r"/\*[0-9a-f]{4,}\*/|/\* 0x[0-9a-f]{16} \*/")
 
 
-@dataclass(frozen=True, slots=True)
-class _Build:
-    """What a build's kernels take, and their machine code where it is requested for."""
+class _Build(NamedTuple):
+    """A build's kernels, and their machine code where it is requested."""
 
-    kernels: dict[str, KernelReport] = field(default_factory=dict)
-    sass: dict[str, str] = field(default_factory=dict)
+    kernels: dict[str, KernelReport]
+    sass: dict[str, str]
 
 
 def watch(given: Namespace) -> int:
@@ -219,7 +218,6 @@ def watch(given: Namespace) -> int:
         read = {source}
         try:
             built, headers = _built(given)
-            code = 0
         except (RtcompileError, OSError) as error:
             code = exit_code(error)
             if last is None and not isinstance(error, CompileError):
@@ -227,8 +225,12 @@ def watch(given: Namespace) -> int:
             if isinstance(error, CompileError):
                 read |= {os.path.abspath(one.file) for one in error.diagnostics if one.file}
             read |= {*files, os.path.dirname(source)}
-            _print_error(error, given)
+            if given.json:
+                print(json.dumps({"ok": False, "error": output.error_fields(error)}), flush=True)
+            else:
+                output.failure(error, given, given.file)
         else:
+            code = 0
             read |= headers
             _print_build(last, built, given, time.perf_counter() - began)
             last = built
@@ -245,8 +247,7 @@ def _built(given: Namespace) -> tuple[_Build, set[str]]:
     requested = list(requests(given, given.file, REPORT_SPILLS))
     if len(requested) != 1 or requested[0].target != "cubin":
         raise InvalidRequest("watch builds a cubin for one architecture, as --arch sm_90a")
-    settings = Settings.from_environ().override(**overrides(given))
-    code: ObjectCode = pipeline.build(requested[0], settings)
+    code = _build(requested[0], given)
     kernels = {kernel.name: kernel for kernel in report(code).kernels}
     sass = disassembled(code) if given.sass else {}
     return (
@@ -257,9 +258,8 @@ def _built(given: Namespace) -> tuple[_Build, set[str]]:
 
 def _print_build(last: _Build | None, built: _Build, given: Namespace, seconds: float) -> None:
     names = list(dict.fromkeys([*built.kernels, *(last.kernels if last else ())]))
-    changed = [
-        name for name in names if last is None or _resources(last, name) != _resources(built, name)
-    ]
+    rows = {name: _cells(last, built, name) for name in names}
+    changed = [name for name in names if rows[name]]
     difference = _difference(last, built, names) if last is not None and given.sass else ""
     if given.json:
         fields: dict[str, Any] = {
@@ -272,32 +272,31 @@ def _print_build(last: _Build | None, built: _Build, given: Namespace, seconds: 
         return
     title = f"{time.strftime('%X')} {given.file}, built in {seconds:.2f} s"
     if not names:
-        print(f"{title}\n{output.NO_KERNELS}", flush=True)
-        return
-    if not changed:
-        print(f"{title}: no kernel takes more or less", flush=True)
+        text = f"{title}\n{output.NO_KERNELS}"
+    elif not changed:
+        text = f"{title}: no kernel takes more or less"
     else:
-        rows = [[name, *_cells(last, built, name)] for name in changed]
-        print(f"{title}\n{output.table(['kernel', *(t for t, _ in _COLUMNS)], rows)}", flush=True)
-    if difference:
-        print(difference, flush=True)
-
-
-def _resources(build: _Build, name: str) -> tuple[object, ...] | None:
-    kernel = build.kernels.get(name)
-    return None if kernel is None else tuple(cell(kernel) for _, cell in _COLUMNS)
+        titles = ["kernel", *(column for column, _ in _COLUMNS)]
+        text = f"{title}\n{output.table(titles, [[name, *rows[name]] for name in changed])}"
+    print(f"{text}\n{difference}" if difference else text, flush=True)
 
 
 def _cells(last: _Build | None, built: _Build, name: str) -> list[str]:
-    """Return a kernel's figures, each with its former value if that differs."""
-    before, after = (None if last is None else _resources(last, name)), _resources(built, name)
-    if after is None:
+    """Return a kernel's figures, each with its former value if that differs; nothing if none does."""
+    before, after = (
+        [str(figure(build.kernels[name])) for _, figure in _COLUMNS]
+        if build and name in build.kernels
+        else []
+        for build in (last, built)
+    )
+    if not after:
         return ["gone", *[""] * (len(_COLUMNS) - 1)]
-    if before is None:
-        return ["-" if value is None else str(value) for value in after]
+    if not before:
+        return after
+    if before == after:
+        return []
     return [
-        str("-" if new is None else new) if old == new else f"{old} -> {new}"
-        for old, new in zip(before, after, strict=True)
+        new if old == new else f"{old} -> {new}" for old, new in zip(before, after, strict=True)
     ]
 
 
@@ -311,10 +310,3 @@ def _difference(last: _Build, built: _Build, names: list[str]) -> str:
         )
         lines += difflib.unified_diff(old, new, f"{name} before", f"{name} now", lineterm="")
     return "\n".join(lines)
-
-
-def _print_error(error: Exception, given: Namespace) -> None:
-    if given.json:
-        print(json.dumps({"ok": False, "error": output.error_fields(error)}), flush=True)
-    else:
-        output.failure(error, given, given.file)

@@ -165,10 +165,6 @@ def lacking(module: Any, names: Sequence[str]) -> str:
     return ""
 
 
-def _is_backend(given: object) -> bool:
-    return isinstance(given, str) and given in ("nvrtc", "nvcc")
-
-
 def _compile_as_called(*given: Any, **more: Any) -> Any:
     """Compile for a CuPy whose function has other parameters; CuPy does what rtcompile does not know."""
     assert _original is not None
@@ -201,7 +197,8 @@ def _compile(
         theirs = {name: value for name, value in given.items() if name in _signature.parameters}
         return (_original or getattr(compiler, _NAME))(**theirs)
 
-    if to_ltoir or runtime.is_hip or not _is_backend(backend):
+    is_known = isinstance(backend, str) and backend in ("nvrtc", "nvcc")
+    if to_ltoir or runtime.is_hip or not is_known:
         return by_cupy()
     if name_expressions is not None and backend != "nvrtc":
         raise NotImplementedError  # as CuPy does

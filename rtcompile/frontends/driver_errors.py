@@ -50,7 +50,7 @@ def of_launch(kernel: Any, message: str, status: int, block: Any, shared: Any) -
     """Return the error for a launch of a `RawKernel` that the driver rejected with `message`."""
     problems = []
     with suppress(Exception):  # every query fails in a context that an earlier error destroyed
-        threads, most = _product(block), kernel.max_threads_per_block
+        threads, most = math.prod(map(int, block)), kernel.max_threads_per_block
         static, dynamic = kernel.shared_size_bytes, kernel.max_dynamic_shared_size_bytes
         if isinstance(shared, int) and shared > dynamic:
             problems.append(
@@ -66,13 +66,6 @@ def of_launch(kernel: Any, message: str, status: int, block: Any, shared: Any) -
     hint = " ".join(problems) or catalogue.hint_for(message)
     first = f"the launch of {kernel.name} was rejected: {message}"
     return DriverError(f"{first}\n  hint: {hint}" if hint else first, status)
-
-
-def _product(block: Any) -> int:
-    try:
-        return math.prod(map(int, block))
-    except (TypeError, ValueError):
-        return 0
 
 
 def of_name(lazy: LazyCode, error: Any, kind: str, name: str) -> DriverError:

@@ -75,7 +75,7 @@ def device_array(name: str, value: Any) -> DeviceArray | None:
         device = value.__dlpack_device__()[0]
         if int(device) not in _DLPACK_DEVICES:
             raise InvalidRequest(
-                f"{name} is {_kind(value)} in host memory (DLPack device {int(device)}); move it "
+                f"{name} is {shown(value)} in host memory (DLPack device {int(device)}); move it "
                 "to the device first"
             )
         import cupy
@@ -174,7 +174,7 @@ def tensor_map(
     found = device_array("array", array)
     if found is None:
         raise InvalidRequest(
-            f"array is {_kind(array)}, which is not a device array; pass cupy.asarray(array)"
+            f"array is {shown(array)}, which is not a device array; pass cupy.asarray(array)"
         )
     kind = found.dtype if dtype is None else dtype
     if kind not in _TYPES or (_SIZES.get(kind) or np.dtype(kind).itemsize) != found.itemsize:
@@ -287,10 +287,6 @@ def _one_of(name: str, value: object, known: dict[Any, Any]) -> Any:
     except (KeyError, TypeError):
         listed = ", ".join(dict.fromkeys(repr(one) for one in known))
         raise InvalidRequest(f"{name} must be one of {listed}, not {shown(value)}") from None
-
-
-def _kind(value: object) -> str:
-    return "None" if value is None else f"a {type(value).__module__}.{type(value).__qualname__}"
 
 
 def bindings() -> Any:
