@@ -68,7 +68,13 @@ def _number(parameter: Parameter, value: Any) -> Any:
         raise _MisfitError("is an array on the device, not a number; pass array.item()")
     dtype = np.dtype(parameter.dtype)
     if dtype.kind in "iu":
-        return dtype.type(_integer(value, dtype))
+        try:
+            number = operator.index(value)
+        except TypeError:
+            raise _MisfitError(f"is {_kind(value)}, not an integer") from None
+        if not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
+            raise _MisfitError(f"is {number}, which {dtype} cannot hold")
+        return dtype.type(number)
     if dtype.kind == "b":
         if not isinstance(value, (bool, np.bool_)):
             raise _MisfitError(f"is {_kind(value)}, not a bool")
@@ -80,17 +86,6 @@ def _number(parameter: Parameter, value: Any) -> Any:
 
 _REAL = (int, float, np.integer, np.floating)
 _COMPLEX = (*_REAL, complex, np.complexfloating)
-
-
-def _integer(value: Any, dtype: Any) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise _MisfitError(f"is {_kind(value)}, not an integer") from None
-    limits = np.iinfo(dtype)
-    if not limits.min <= number <= limits.max:
-        raise _MisfitError(f"is {number}, which {dtype} cannot hold")
-    return number
 
 
 def _kind(value: Any) -> str:

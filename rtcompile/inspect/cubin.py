@@ -86,19 +86,12 @@ class Cubin:
 def read(code: bytes) -> Cubin:
     """Read a cubin; raise ValueError if `code` is not one, or is truncated."""
     elf = _Elf(code)
-    symbols = tuple(symbol for symbol in elf.symbols() if symbol.name)
-    return Cubin(elf.arch(), tuple(_kernels(elf)), symbols)
+    return Cubin(elf.arch(), tuple(_kernels(elf)), tuple(elf.symbols()))
 
 
 def kernels_of(code: bytes) -> tuple[Kernel, ...]:
     """Read only a cubin's kernels. CuTe's have a thousand other symbols, which take 5 ms to read."""
     return tuple(_kernels(_Elf(code)))
-
-
-def most_shared_bytes(code: bytes) -> int:
-    """Return an upper bound of a kernel's static shared memory: the size of the largest section."""
-    elf = _Elf(code)
-    return max((elf.size(name) for name in elf.names if name.startswith(".nv.shared.")), default=0)
 
 
 class _Elf:
@@ -149,28 +142,21 @@ class _Elf:
             raise ValueError(f"not a whole cubin: section {name} ends within a record")
         return layout.iter_unpack(contents)
 
-    def symbols(self) -> list[Symbol]:
+    def symbols(self) -> Iterator[Symbol]:
+        """Yield the symbols that have a name."""
         strings = self.section(".strtab")
-        return [
-            Symbol(
-                _string(strings, name),
-                _KINDS.get(info & 15, str(info & 15)),
-                size,
-                self.names[section] if 0 < section < len(self.names) else "",
-            )
-            for name, info, _, section, _, size in self.table(".symtab", _SYMBOL)
-        ]
+        for start, info, _, section, _, size in self.table(".symtab", _SYMBOL):
+            kind = _KINDS.get(info & 15, str(info & 15))
+            inside = self.names[section] if 0 < section < len(self.names) else ""
+            if name := _string(strings, start):
+                yield Symbol(name, kind, size, inside)
 
-    def entries(self) -> list[tuple[int, str]]:
-        """Return the symbols that are kernels, by index and name."""
+    def entries(self) -> Iterator[tuple[int, str]]:
+        """Yield the symbols that are kernels, by index and name."""
         strings = self.section(".strtab")
-        return [
-            (index, _string(strings, name))
-            for index, (name, info, other, section, _, _) in enumerate(
-                self.table(".symtab", _SYMBOL)
-            )
-            if info & 15 == _STT_FUNC and other & _STO_CUDA_ENTRY and section
-        ]
+        for index, (start, info, other, section, *_) in enumerate(self.table(".symtab", _SYMBOL)):
+            if info & 15 == _STT_FUNC and other & _STO_CUDA_ENTRY and section:
+                yield index, _string(strings, start)
 
     def arch(self) -> Arch:
         """Return the architecture; from ABI 8 on only ptxas's note contains the suffix."""
@@ -288,9 +274,10 @@ def _traps(code: bytes, arch: Arch) -> list[str]:
 
 def _oversized(code: bytes) -> list[str]:
     try:
-        if most_shared_bytes(code) <= _STATIC_SHARED_LIMIT:
-            return []
-        kernels = kernels_of(code)
+        elf = _Elf(code)
+        sections = [elf.size(name) for name in elf.names if name.startswith(".nv.shared.")]
+        # Few kernels have a section of that size, so most code is not read any further.
+        kernels = [*_kernels(elf)] if max(sections, default=0) > _STATIC_SHARED_LIMIT else []
     except ValueError:
         return []
     return [
@@ -343,10 +330,8 @@ def unfit(given: LinkInput, arch: Arch) -> str:
     # rtcompile's kind "object" includes relocatable machine code, which the linker calls a cubin.
     if kind != given.kind and (given.kind, kind) != ("object", "cubin"):
         return f"'{given.name}' was given as {_noun(given.kind)}, but it is {_noun(kind)}"
-    return _unfit_cubin(given, arch) if kind == "cubin" else ""
-
-
-def _unfit_cubin(given: LinkInput, arch: Arch) -> str:
+    if kind != "cubin":
+        return ""
     try:
         own = read(given.data).arch
     except ValueError as error:

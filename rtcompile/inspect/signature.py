@@ -130,7 +130,8 @@ def _parameter(declaration: str, kernel: str) -> Parameter:
             name = words.pop()
             pointed = " ".join(words)
     type_ = _canonical(pointed)
-    unclear = re.search(r"[&=(){}]", text) or not _balanced(text) or not _is_type(type_)
+    unclear = re.search(r"[&=(){}]", text) or not _is_type(type_)
+    unclear = unclear or any(text.count(a) != text.count(b) for a, b in ("<>", "[]"))
     if unclear or (name and not _NAME.match(name)):
         raise InvalidRequest(
             f"{kernel}: {declaration!r} is not a parameter of a kernel; expected one like "
@@ -138,25 +139,15 @@ def _parameter(declaration: str, kernel: str) -> Parameter:
         )
     many = "*" in behind  # for a pointer to pointers no array has the right element type
     dtype = "" if many else _SCALARS.get(type_, "")
-    size = POINTER_BYTES if many else _size(type_, dtype)
+    size = POINTER_BYTES if many else int(dtype[1:] or 1) if dtype else _OTHERS.get(type_)
     const = "const" in declaration.partition("*")[0].split()
     return Parameter(declaration, name, type_, bool(star), const, dtype, size)
-
-
-def _balanced(text: str) -> bool:
-    return text.count("<") == text.count(">") and text.count("[") == text.count("]")
 
 
 def _is_type(canonical: str) -> bool:
     """Whether this is the name of one type; only built-in types and templates contain blanks."""
     words = re.sub(r"<.*>", "", canonical).split()
     return len(words) == 1 or (bool(words) and _BUILT_IN.issuperset(words))
-
-
-def _size(type_: str, dtype: str) -> int | None:
-    if dtype:
-        return int(dtype[1:]) if dtype[1:] else 1
-    return _OTHERS.get(type_)
 
 
 def _canonical(text: str) -> str:
