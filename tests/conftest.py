@@ -219,7 +219,7 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[...
 
     yield go
     stores_of = sys.modules.get("rtcompile.store.remote")
-    for stores in [] if stores_of is None else stores_of._opened.values():
+    for stores in [] if stores_of is None else stores_of._remotes.values():
         assert stores is None or stores.flush(10.0)
 
 

@@ -20,7 +20,7 @@ from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
 from rtcompile.store import sharing
-from rtcompile.store.sharing import Packed
+from rtcompile.store.manifests import Page
 from rtcompile.store.store import Store
 
 
@@ -34,7 +34,7 @@ class Job(NamedTuple):
 
 
 # What comes back: the result, and it packed for the cache of the machine that submitted it.
-_Answer = tuple[ObjectCode | RtcompileError, Packed | None]
+_Answer = tuple[ObjectCode | RtcompileError, Page | None]
 
 
 class RemoteFuture(Future[ObjectCode]):
@@ -108,7 +108,7 @@ def _work(job: Job) -> _Answer:
         return alone(error), None
 
 
-def _keep(job: Job, packed: Packed) -> None:
+def _keep(job: Job, packed: Page) -> None:
     """Write a result to the cache of this machine, where its own would be."""
     settings = Settings.from_environ().override(**job.overrides)
     store = Store.open(settings)

@@ -2,7 +2,7 @@
 
 Who waits believes a lease for as long as it sees it renewed, by its own clock: a lease that is forged,
 stuck, or whose holder is gone costs ten seconds at most, and a process that met two of them waits for
-none any more.
+none any more. A small shell gives back the leases of a process that a signal, `os._exit` or a crash ended.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ import os
 import random
 import secrets
 import socket
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rtcompile import logs
 from rtcompile.errors import RtcompileWarning
-from rtcompile.store.ending import Helper
 from rtcompile.store.locks import Busy as Busy
 from rtcompile.store.shared import BadEntryError, LeasesUnsupportedError
 
 if TYPE_CHECKING:
     from rtcompile.store.envelope import Envelope
-    from rtcompile.store.tier import Tier
+    from rtcompile.store.remote import Tier
 
 LEASE_SECONDS = 10.0  # after which a store may forget a lease that was not renewed
 _RENEW_SECONDS = 2.5
@@ -34,21 +35,14 @@ _MOST_HELD_SECONDS = 300.0  # then a lease ends, whatever its holder does
 # Seconds for which an unrenewed lease is trusted: at first, after one lease that expired so, after two.
 _BELIEVED_SECONDS = (10.0, 4.0, 0.0)
 _DEAD_SECONDS = 60.0  # since the last renewal by the nodes' clocks, which may differ
+_SURE_SECONDS = 0.8  # between a look-up and a lease
 _REPORTED_SECONDS = 2.0
 _MOST_TAKEOVERS = 4
 _LEAST_PAUSE, _MOST_PAUSE = 0.02, 0.5
-_PART_PAUSED = (
-    0.05  # a waiting node pauses for this part of its wait so far, which bounds the delay
-)
+# A waiting node pauses for this part of its wait so far, which bounds the delay.
+_PART_PAUSED = 0.05
 
 _T = TypeVar("_T")
-
-
-class Clock(NamedTuple):
-    """How time passes; tests have their own."""
-
-    now: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
 
 
 class Lease:
@@ -73,9 +67,11 @@ class Lease:
         self._guard = threading.Lock()
 
     @property
-    def age(self) -> float:
-        """The seconds since the process first requested it."""
-        return time.monotonic() - self._made_at
+    def is_first(self) -> bool:
+        """Whether nobody can have built since the last look-up, so that none is needed."""
+        # In such a store a lease is there for a second after its build.
+        asks_seldom = getattr(self.tier.store, "asks_seldom", False)
+        return asks_seldom and time.monotonic() - self._made_at < _SURE_SECONDS
 
     def written(self, *, is_abandoned: bool) -> bytes:
         """Return the bytes to store for the lease now."""
@@ -84,10 +80,13 @@ class Lease:
 
     def start(self) -> Lease:
         """Renew it from now on, and have it given back if this process ends unexpectedly."""
-        if self._helper is not None:
-            self._helper.hold(self.place, self._fields["token"])
+        self._note(is_held=True)
         threading.Thread(target=self._renew, name="rtcompile-lease", daemon=True).start()
         return self
+
+    def _note(self, *, is_held: bool) -> None:
+        if self._helper is not None:
+            self._helper.note(f"{self.place} {self._fields['token']}\n", is_held=is_held)
 
     def _renew(self) -> None:
         until = time.monotonic() + _MOST_HELD_SECONDS
@@ -105,8 +104,7 @@ class Lease:
             # In a store that does not answer, the lease expires by itself; a full store can delete but not write.
             if shared or not self._replace(self.written(is_abandoned=True)):
                 self._replace(None)
-            if self._helper is not None:
-                self._helper.release(self.place, self._fields["token"])
+            self._note(is_held=False)
 
     def _replace(self, data: bytes | None) -> bool:
         """Put other data in the lease's place, while no build waits; return whether it was written."""
@@ -119,52 +117,22 @@ class Lease:
         return False
 
 
-class _Sight:
-    """What a process that waits has seen of a lease, by its own clock."""
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now, self._begin = now, now()
-        self._held, self._since = b"", self._begin
-        self._fields: dict[str, Any] = {}
-        self._is_reported = False
-        self.is_over = False  # whether there is nobody to wait for, and no lease can be obtained
-
-    @property
-    def waited(self) -> float:
-        """The seconds since the process began to wait."""
-        return self._now() - self._begin
-
-    @property
-    def unchanged(self) -> float:
-        """The seconds since the lease was last seen to change."""
-        return self._now() - self._since
-
-    def see(self, held: bytes, fields: dict[str, Any]) -> None:
-        """Record the lease's current state."""
-        self._fields = fields
-        if held != self._held:
-            self._held, self._since = held, self._now()
-
-    def report(self) -> None:
-        """Log once who is waited for, if that takes long."""
-        if self.waited >= _REPORTED_SECONDS and not self._is_reported:
-            self._is_reported = True
-            who, what = self._fields["holder"], self._fields["program"]
-            logs.note(f"waiting for {who}, which compiles {what} since {self.waited:.0f} s")
-
-
 class Waiting:
-    """How the builds of one process wait for those of other nodes."""
+    """How the builds of one process wait for those of other nodes; tests have clocks of their own."""
 
-    def __init__(self, envelope: Envelope, clock: Clock | None = None) -> None:
-        self._envelope = envelope
+    def __init__(
+        self,
+        envelope: Envelope,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._envelope, self._now, self._sleep = envelope, now, sleep
         self.helper = Helper()
-        self._clock = clock or Clock()
         self.stalls = 0  # leases that were not renewed, in the life of this process
 
     def take(
         self,
-        tier: Tier,
+        tiers: Sequence[Tier],
         key: str,
         look: Callable[[], _T | None],
         *,
@@ -174,56 +142,73 @@ class Waiting:
     ) -> _T | Lease | None:
         """Return a lease to build under, or what `look` finds that another node built meanwhile.
 
-        None: the store gives no leases, who had it shares no build, or takes longer than `seconds`.
+        None: no store gives leases, who had it shares no build, or takes longer than `seconds`.
         Raises Busy where another node builds, unless the caller `waits`.
         """
-        now = self._clock.now
-        deadline = now() + (_MOST_HELD_SECONDS if seconds is None else seconds)
-        lease = Lease(tier, self._envelope, key, program, self.helper)
-        sight = _Sight(now)
-        pause = _LEAST_PAUSE
-        try:
-            while not self._taken(tier, lease, sight):
-                tier.this_thread.waits_anyway = True
-                if sight.is_over:
-                    return None
-                found = look()
-                if found is not None or now() > deadline:
-                    return found
-                if not waits:
-                    raise Busy
-                sight.report()
-                # The random factor spreads the requests of many waiting nodes; the pause grows
-                # with time.
-                self._clock.sleep(pause * random.uniform(0.75, 1.25))  # noqa: S311
-                tier.this_thread.waited = tier.waited_here() + pause
-                pause = min(max(pause, sight.waited * _PART_PAUSED), _MOST_PAUSE)
-        finally:
-            tier.this_thread.waits_anyway = False
-        return lease.start()
+        for tier in tiers:
+            if not hasattr(tier.store, "create"):
+                continue
+            lease = Lease(tier, self._envelope, key, program, self.helper)
+            try:
+                taken = self._take(tier, lease, look, seconds, waits)
+            except LeasesUnsupportedError as error:
+                tier.problem = str(error)
+                continue
+            finally:
+                tier.this_thread.waits_anyway = False
+            if taken is not lease or lease.is_first:
+                return taken
+            # If it was free because it was released just now, the build is in the store.
+            found = look()
+            if found is not None:
+                lease.end(True)
+            return lease if found is None else found
+        return None
 
-    def _taken(self, tier: Tier, lease: Lease, sight: _Sight) -> bool:
-        """Take a lease that is free or no longer trusted; record in `sight` who has it."""
-        for _ in range(_MOST_TAKEOVERS):
-            created = tier.ask("create", lease.place, lease.data, LEASE_SECONDS)
-            if created:
-                return True
+    def _take(
+        self,
+        tier: Tier,
+        lease: Lease,
+        look: Callable[[], _T | None],
+        seconds: float | None,
+        waits: bool,
+    ) -> _T | Lease | None:
+        begin = changed = self._now()
+        deadline = begin + (_MOST_HELD_SECONDS if seconds is None else seconds)
+        pause, tries, is_reported = _LEAST_PAUSE, 0, False
+        seen: bytes | None = None
+        while not (created := tier.ask("create", lease.place, lease.data, LEASE_SECONDS)):
             held = tier.ask("get", lease.place) if created is not None else None
-            if held is None:
-                if created is None or not tier.writable:  # the store does not answer
-                    break
-                continue  # it ended just now
-            fields = self._opened(lease.key, held)
-            sight.see(held, fields)
+            fields = self._opened(lease.key, held) if held is not None else {}
+            now = self._now()
+            seen, changed = (seen, changed) if held == seen else (held, now)
             if fields.get("abandoned"):
-                break
-            if sight.unchanged < self._believed(fields):
-                return False
-            self._stalled(fields, sight.unchanged)
-            if tier.ask("replace", lease.place, held, lease.data, LEASE_SECONDS):
-                return True
-        sight.is_over = True
-        return False
+                return None
+            if held is None or now - changed >= self._believed(fields):
+                tries += 1
+                if created is None or tries >= _MOST_TAKEOVERS or not tier.writable:
+                    return None  # the store does not answer, or takes no lease
+                if held is not None:
+                    self._stalled(fields, now - changed)
+                    if tier.ask("replace", lease.place, held, lease.data, LEASE_SECONDS):
+                        break
+                continue  # it ended just now, or another node took it over
+            tier.this_thread.waits_anyway = True
+            found = look()
+            if found is not None or self._now() > deadline:
+                return found
+            if not waits:
+                raise Busy
+            waited = self._now() - begin
+            if waited >= _REPORTED_SECONDS and not is_reported:
+                is_reported = True
+                who, what = fields["holder"], fields["program"]
+                logs.note(f"waiting for {who}, which compiles {what} since {waited:.0f} s")
+            # The random factor spreads the requests of many waiting nodes.
+            self._sleep(pause * random.uniform(0.75, 1.25))  # noqa: S311
+            tier.this_thread.waited = tier.waited_here() + pause
+            pause = min(max(pause, waited * _PART_PAUSED), _MOST_PAUSE)
+        return lease.start()
 
     def _opened(self, key: str, held: bytes) -> dict[str, Any]:
         """Return a lease's fields; none unless its signature is valid."""
@@ -241,7 +226,7 @@ class Waiting:
         return _BELIEVED_SECONDS[min(self.stalls, len(_BELIEVED_SECONDS) - 1)]
 
     def _stalled(self, fields: dict[str, Any], seconds: float) -> None:
-        if seconds > 0:
+        if fields and seconds > 0:
             self.stalls += 1
             logs.note(
                 f"{fields['holder']} did not renew its lease of {fields['program']} for "
@@ -249,22 +234,63 @@ class Waiting:
             )
 
 
-def of_levels(tiers: list[Tier], take: Callable[[Tier], _T | Lease | None]) -> _T | Lease | None:
-    """Return what `take` returns for the first store that gives leases; None if none does."""
-    for tier in tiers:
-        if not hasattr(tier.store, "create"):
-            continue
-        try:
-            return take(tier)
-        except LeasesUnsupportedError as error:
-            tier.problem = str(error)
-    return None
+# --- A process's last leases ----------------------------------------------------------------------
+
+# Lines are leases. A line with a dot clears the list; what is in the list at the end is released.
+_SCRIPT = r"""told=
+while IFS= read -r line; do
+  case $line in .) told= ;; *) told="$told$line
+" ;; esac
+done
+[ -n "$told" ] && printf %s "$told" | "$@"
+"""
+_PROGRAM = "import sys; sys.path[0] = sys.argv[1]; from rtcompile.store import remote; remote.release_leases()"
 
 
-def ending(lease: Lease | None) -> Callable[[bool], None]:
-    """Return the function that gives a lease back, if there is one."""
-    return nothing if lease is None else lease.end
+class Helper:
+    """The shell that outlives this process, started with its first lease."""
 
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._held: set[str] = set()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = os.getpid()
 
-def nothing(shared: bool) -> None:
-    """Do nothing, because there is no lease to give back."""
+    def note(self, lease: str, *, is_held: bool) -> None:
+        """Note that this process holds a lease, a place and a token, or holds it no more."""
+        with self._guard, suppress(OSError):
+            (self._held.add if is_held else self._held.discard)(lease)
+            self._process = self._process or self._start()
+            if self._process.stdin is not None:
+                self._process.stdin.write("".join([".\n", *self._held]).encode())
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        above = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        return subprocess.Popen(
+            ["/bin/sh", "-c", _SCRIPT, "sh", sys.executable, "-c", _PROGRAM, above],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            cwd="/",
+            start_new_session=True,  # it outlives a signal to the process's group
+        )
+
+    def close(self) -> None:
+        """End the shell, or leave it to give back what is held; a child of fork leaves it to the parent."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        is_done = not self._held and os.getpid() == self._owner
+        with suppress(OSError):
+            if is_done:
+                process.kill()
+            if process.stdin is not None:
+                process.stdin.close()
+        if is_done:
+            process.wait()
+        process.returncode = process.returncode or 0
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # modules may be gone at the interpreter's end
+            self.close()

@@ -107,11 +107,6 @@ def one_by_one(key: str, data: bytes) -> dict[str, bytes]:
     return {name: _without_stats(key, [group]) for name, group in _groups(key, data).items()}
 
 
-def is_full(key: str, data: bytes) -> bool:
-    """Return whether a portable manifest takes no more builds."""
-    return len(_groups(key, data)) >= MOST_BUILDS
-
-
 def has_files_of(key: str, data: bytes, other: bytes) -> bool:
     """Return whether a manifest has a build of the same files as the other's, whatever their contents."""
     files = [_files(group) for group in _groups(key, data).values()]
@@ -197,14 +192,14 @@ def _unpack_paths(indices: bytes, rests: bytes, directories: list[str]) -> tuple
 class Page(NamedTuple):
     """What lies under a key: a manifest of some builds, and the objects of the small ones by key."""
 
-    question: str  # the key that the manifest is sealed under
+    portable_key: str  # which the manifest is sealed under
     manifest: bytes
     objects: dict[str, bytes]
 
     def packed(self, key: str) -> bytes:
         """Return the page as it is kept under `key`."""
         pairs = [each for name, data in self.objects.items() for each in (name.encode(), data)]
-        return sealed.seal("page", key, [self.question.encode(), self.manifest, *pairs])
+        return sealed.seal("page", key, [self.portable_key.encode(), self.manifest, *pairs])
 
     @classmethod
     def unpacked(cls, key: str, data: bytes | None) -> Page | None:
@@ -212,8 +207,8 @@ class Page(NamedTuple):
         fields = sealed.unseal("page", key, data) if data is not None else None
         if not fields or len(fields) % 2:
             return None
-        question, *names = [name.decode("ascii", "replace") for name in fields[::2]]
-        return cls(question, fields[1], dict(zip(names, fields[3::2], strict=True)))
+        portable_key, *names = [name.decode("ascii", "replace") for name in fields[::2]]
+        return cls(portable_key, fields[1], dict(zip(names, fields[3::2], strict=True)))
 
 
 # --- Records what a build read --------------------------------------------------------------------

@@ -6,6 +6,7 @@ Entries are written in the background, and for a limited time at the end of the 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import queue
 import subprocess
@@ -16,19 +17,22 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rtcompile.errors import InvalidRequest, RtcompileWarning, warn
 from rtcompile.files.sealed import content_digest
 from rtcompile.settings import cache_dir
-from rtcompile.store import leases
-from rtcompile.store.envelope import Envelope, read_keys
+from rtcompile.store.envelope import Envelope, Key, read_keys
 from rtcompile.store.folder import STATISTICS, Folder, at_end
 from rtcompile.store.leases import Lease, Waiting
-from rtcompile.store.shared import MOST_BYTES, BadEntryError, RemoteSettings, open_store
+from rtcompile.store.shared import (
+    MOST_BYTES,
+    BadEntryError,
+    RemoteSettings,
+    open_store,
+)
 from rtcompile.store.tier import Tier as Tier
 
-_SURE_SECONDS = 0.8  # between a look-up and a lease
 _REPORT_SECONDS = 30.0
 _AT_ONCE = 128  # keys of one request
 _CONNECTIONS = 16
@@ -47,13 +51,11 @@ class Remote:
             raise InvalidRequest(
                 "RTCOMPILE_REMOTE: the package zstandard is not installed; `pip install zstandard`"
             )
-        keys = read_keys(settings.key_file) if settings.key_file else ()
-        self.envelope = Envelope(keys)
+        self.envelope = Envelope(read_keys(settings.key_file) if settings.key_file else ())
         self.writes = settings.mode == "rw" and self.envelope.can_seal
         self._least_seconds = settings.min_seconds
         self.tiers = [Tier(open_store(address, settings)) for address in settings.addresses]
         self.waiting = Waiting(self.envelope)
-        self._reported: dict[Tier, dict[str, float]] = {}
         self._reported_at = time.monotonic()
         self._owner = os.getpid()
         self._pending: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -61,22 +63,14 @@ class Remote:
         self._progress = threading.Condition()
         self._writer: threading.Thread | None = None
 
-    # --- reading -------------------------------------------------------------------------
-
-    def get(
-        self, kind: str, key: str, only: Tier | None = None, *, waiting: bool = True
-    ) -> bytes | None:
+    def get(self, kind: str, key: str, only: Tier | None = None) -> bytes | None:
         """Return the verified bytes that the first store, or only the given one, has; or None."""
         for tier in self.tiers if only is None else [only]:
             for signer in self.envelope.keys:
-                place = self.envelope.place(kind, key, signer)
-                entry = tier.ask("get", place, waiting=waiting)
-                if entry is None:
-                    continue
-                try:
-                    return self.envelope.open(kind, key, entry, signer)
-                except BadEntryError as error:
-                    tier.refused(f"{kind} {key[:16]}: {error}")
+                entry = tier.ask("get", self.envelope.place(kind, key, signer))
+                found = self._opened(tier, kind, key, entry, signer)
+                if found is not None:
+                    return found
         return None
 
     def get_many(self, kind: str, keys: Sequence[str], tier: Tier) -> dict[str, bytes]:
@@ -84,22 +78,30 @@ class Remote:
         found: dict[str, bytes] = {}
         for signer in self.envelope.keys:
             wanted = [key for key in keys if key not in found]
-            parts = [wanted[at : at + _AT_ONCE] for at in range(0, len(wanted), _AT_ONCE)]
-            for part in parts:
-                places = [self.envelope.place(kind, key, signer) for key in part]
-                for key, entry in zip(part, self._entries(places, tier), strict=True):
-                    if entry is not None:
-                        try:
-                            found[key] = self.envelope.open(kind, key, entry, signer)
-                        except BadEntryError as error:
-                            tier.refused(f"{kind} {key[:16]}: {error}")
+            places = [self.envelope.place(kind, key, signer) for key in wanted]
+            for key, entry in zip(wanted, self._entries(places, tier), strict=True):
+                data = self._opened(tier, kind, key, entry, signer)
+                if data is not None:
+                    found[key] = data
         return found
 
-    def _entries(self, places: Sequence[str], tier: Tier) -> Sequence[bytes | None]:
-        if hasattr(tier.store, "get_many"):
-            return tier.ask("get_many", places, waiting=False) or [None] * len(places)
-        with ThreadPoolExecutor(_CONNECTIONS) as threads:
-            return [*threads.map(partial(tier.ask, "get", waiting=False), places)]
+    def _entries(self, places: Sequence[str], tier: Tier) -> list[bytes | None]:
+        if not hasattr(tier.store, "get_many"):
+            with ThreadPoolExecutor(_CONNECTIONS) as threads:
+                return [*threads.map(partial(tier.ask, "get", waiting=False), places)]
+        found: list[bytes | None] = []
+        for at in range(0, len(places), _AT_ONCE):
+            chunk = places[at : at + _AT_ONCE]
+            found += tier.ask("get_many", chunk, waiting=False) or [None] * len(chunk)
+        return found
+
+    def _opened(self, tier: Tier, kind: str, key: str, entry: object, signer: Key) -> bytes | None:
+        if entry is not None:
+            try:
+                return self.envelope.open(kind, key, entry, signer)
+            except BadEntryError as error:
+                tier.refused(f"{kind} {key[:16]}: {error}")
+        return None
 
     def waited_here(self) -> float:
         """Return the seconds that this thread ever waited for stores and other nodes."""
@@ -110,11 +112,18 @@ class Remote:
         for tier in self.tiers:
             tier.ledger.compiled += milliseconds / 1e3
 
-    # --- writing -------------------------------------------------------------------------
-
     def worth(self, milliseconds: float) -> bool:
         """Whether a build that took so long is to be pushed."""
         return self.writes and milliseconds / 1000 >= self._least_seconds
+
+    def lease(
+        self, key: str, look: Callable[[], _T | None], seconds: float | None = None, **more: Any
+    ) -> _T | Lease | None:
+        """Return a lease to build under, or what `look` finds that another node built: `Waiting.take`."""
+        tiers = self.tiers if self.writes else []
+        return self.waiting.take(tiers, key, look, seconds=seconds, **more)
+
+    # --- writing -------------------------------------------------------------------------
 
     def push(
         self,
@@ -166,9 +175,8 @@ class Remote:
             try:
                 self._pending.get()()
             except Exception as error:  # noqa: BLE001  # the next build is pushed whatever became of this one
-                text = f"RTCOMPILE_REMOTE: a build could not be pushed: {error!r}."
                 with suppress(RtcompileWarning):  # an error where the caller's filter says so
-                    warn(text)
+                    warn(f"RTCOMPILE_REMOTE: a build could not be pushed: {error!r}.")
             finally:
                 with self._progress:
                     self._unfinished -= 1
@@ -196,17 +204,13 @@ class Remote:
     def report(self) -> None:
         """Add what was counted since the last report to the machine's counts, and to the fleet's."""
         self._reported_at = time.monotonic()
-        more: dict[str, float] = {}
         for tier in self.tiers:
-            now, before = tier.metrics(), self._reported.get(tier, {})
-            new = {name: count - before.get(name, 0) for name, count in now.items()}
-            if any(new.values()):
-                self._reported[tier] = now
-                more |= {f"{name} {tier.store.name}": count for name, count in new.items()}
-                if self.writes and hasattr(tier.store, "add") and tier.open:
-                    tier.ask("add", new, waiting=False)
-        if more:
-            Folder(cache_dir(os.environ)).log(more)
+            more = tier.unreported()
+            if more and self.writes and hasattr(tier.store, "add") and tier.open:
+                tier.ask("add", more, waiting=False)
+            named = {f"{name} {tier.store.name}": count for name, count in more.items()}
+            if more:
+                Folder(cache_dir(os.environ)).log(named)
 
     def end(self) -> None:
         """Write what is left at the process's end, within limits, and end its helper."""
@@ -219,60 +223,31 @@ class Remote:
                 self.report()
             self.waiting.helper.close()
 
-    # --- one build in the whole cluster ----------------------------------------------------
-
-    def lease(
-        self,
-        key: str,
-        look: Callable[[], _T | None],
-        seconds: float | None = None,
-        *,
-        program: str = "",
-        waits: bool = True,
-    ) -> _T | Lease | None:
-        """Return a lease to build under, or what `look` finds that another node built: `Waiting.take`."""
-
-        def take(tier: Tier) -> _T | Lease | None:
-            return self.waiting.take(tier, key, look, program=program, seconds=seconds, waits=waits)
-
-        lease = leases.of_levels(self.tiers if self.writes else [], take)
-        if isinstance(lease, Lease):
-            if getattr(lease.tier.store, "asks_seldom", False) and lease.age < _SURE_SECONDS:
-                return lease  # who was before us gave it back a second after the build was there
-            # If it was free because it was released just now, the build is in the store.
-            found = look()
-            if found is not None:
-                self.later(lambda: lease.end(True))
-                return found
-        return lease
-
 
 # --- the process's own ---------------------------------------------------------------------------
 
-_opened: dict[tuple[tuple[str, str], ...], Remote | None] = {}  # by the variables
+_remotes: dict[tuple[tuple[str, str], ...], Remote | None] = {}  # by the variables
 _guard = threading.Lock()
+_VARIABLES = ("RTCOMPILE_REMOTE", "RTCOMPILE_CACHE_SHARED")
 
 
 def remote() -> Remote | None:
     """Return the stores that the environment names, or None; a bad setting costs only a warning."""
     key = tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith(_VARIABLES)))
     with _guard:
-        if key not in _opened:
+        if key not in _remotes:
             try:
                 settings = RemoteSettings.from_environ()
                 if settings.shares_nothing:
                     warn(f"{settings.shares_nothing}.")
-                found = _opened[key] = Remote(settings) if settings.addresses else None
+                found = _remotes[key] = Remote(settings) if settings.addresses else None
                 if found is not None:
                     at_end(found.end)
                     _prefetch()
             except InvalidRequest as error:
                 warn(f"{error}. Builds go on without it.")
-                _opened[key] = None
-        return _opened[key]
-
-
-_VARIABLES = ("RTCOMPILE_REMOTE", "RTCOMPILE_CACHE_SHARED")
+                _remotes[key] = None
+        return _remotes[key]
 
 
 def _prefetch() -> None:
@@ -298,13 +273,26 @@ def _prefetch() -> None:
         threading.Thread(target=process.wait, name="rtcompile-prefetch", daemon=True).start()
 
 
+def release_leases() -> None:
+    """Release the leases that standard input lists, a place and a token on each line."""
+    stores = Remote(RemoteSettings.from_environ())
+    for line in sys.stdin.read().splitlines():
+        place, _, token = line.partition(" ")
+        for tier in stores.tiers:
+            held = tier.ask("get", place) if hasattr(tier.store, "replace") else None
+            with suppress(BadEntryError, ValueError, TypeError):
+                fields = json.loads(stores.envelope.open("lease", place.rpartition("/")[2], held))
+                if fields.get("token") == token:
+                    tier.ask("replace", place, held, None, 1.0, waiting=False)
+
+
 def _after_fork() -> None:
     global _guard
     _guard = threading.Lock()
-    for stores in _opened.values():
+    for stores in _remotes.values():
         if stores is not None:
-            stores.waiting.helper.forget()
-    _opened.clear()
+            stores.waiting.helper.close()
+    _remotes.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -14,14 +14,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING
 
 from rtcompile.files.fileset import FileSet
 from rtcompile.request import object_code
 from rtcompile.request.key import KeyInputs, digest, field, is_portable, may_travel
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.values import replace
-from rtcompile.store import leases, manifests
+from rtcompile.store import manifests
 from rtcompile.store.manifests import ManifestEntry, Page
 from rtcompile.store.remote import Entry, Remote, remote
 
@@ -38,7 +39,7 @@ def find(inputs: KeyInputs, store: Store) -> ObjectCode | None:
     stores = remote()
     if stores is None or not may_travel(inputs):
         return None
-    return fetch(stores, inputs, store)
+    return RemoteLookup(stores, inputs, store).look()
 
 
 def find_or_build(
@@ -56,49 +57,23 @@ def find_or_build(
     stores = remote()
     if stores is None or not may_travel(inputs):
         return build(seconds)
-    before = stores.waited_here()
-    code = _find_or_build(stores, inputs, store, build, seconds, waits=waits)
+    begin, before = time.monotonic(), stores.waited_here()
+    lookup = RemoteLookup(stores, inputs, store)
+    code = lookup.look()
+    if code is None:
+        program = inputs.name.rpartition("/")[2]
+        lease = stores.lease(lookup.lease_key, lookup.look, seconds, program=program, waits=waits)
+        if isinstance(lease, ObjectCode):
+            code = lease
+        else:
+            left = None if seconds is None else seconds - (time.monotonic() - begin)
+            code = lookup.built(lambda: build(left), nothing if lease is None else lease.end)
     waited = (stores.waited_here() - before) * 1e3
     return replace(code, build=replace(code.build, waited=waited))
 
 
-def _find_or_build(
-    stores: Remote,
-    inputs: KeyInputs,
-    store: Store,
-    build: Callable[[float | None], ObjectCode],
-    seconds: float | None,
-    *,
-    waits: bool,
-) -> ObjectCode:
-    begin = time.monotonic()
-    lookup = RemoteLookup(stores, inputs, store)
-    found = lookup.look()
-    if found is not None:
-        return found
-    program = inputs.name.rpartition("/")[2]
-    lease = stores.lease(lookup.lease_key, lookup.look, seconds, program=program, waits=waits)
-    if isinstance(lease, ObjectCode):
-        return lease
-    end = leases.ending(lease)
-    try:
-        code = build(None if seconds is None else seconds - (time.monotonic() - begin))
-        entry = store.entry_of(inputs, code)
-    except BaseException:
-        stores.later(partial(end, False))
-        raise
-    stores.compiled(code.build.compiled_in)
-    worth = stores.worth(code.build.compiled_in)
-    if entry is not None and worth and is_portable(inputs, code, entry.dependencies):
-        stores.push(partial(lookup.entries, entry, code), end)
-    else:
-        stores.later(partial(end, False))
-    return code
-
-
-def fetch(stores: Remote, inputs: KeyInputs, store: Store) -> ObjectCode | None:
-    """Return what a shared store has for `inputs`, and write it to the local cache."""
-    return RemoteLookup(stores, inputs, store).look()
+def nothing(shared: bool) -> None:
+    """Do nothing, because there is no lease to give back."""
 
 
 def fetch_many(stores: Remote, wanted: Sequence[KeyInputs], store: Store) -> int:
@@ -107,26 +82,21 @@ def fetch_many(stores: Remote, wanted: Sequence[KeyInputs], store: Store) -> int
     Pages are requested many keys at a time, and so are the objects that are not inlined in them.
     """
     left = {inputs.portable_key(): inputs for inputs in wanted if may_travel(inputs)}
-    found = 0
+    count = len(left)
     for tier in stores.tiers:
-        separate: dict[str, tuple[KeyInputs, ManifestEntry]] = {}
+        separate: dict[str, KeyInputs] = {}
         for key, data in stores.get_many("manifest", [*left], tier).items():
             page, inputs = Page.unpacked(key, data), left[key]
-            for build in usable(inputs, page.manifest) if page is not None else ():
-                held = page.objects.get(build.object_key) if page is not None else None
-                if held is None:
-                    separate[build.object_key] = inputs, build
-                elif store.adopt(inputs, build, held) is not None:
-                    separate.pop(build.object_key, None)
-                    left.pop(key, None)
-                    found += 1
-                    break
-        for key, data in stores.get_many("object", [*separate], tier).items():
-            page, (inputs, build) = Page.unpacked(key, data), separate[key]
-            held = page.objects.get(key) if page is not None else None
-            if held is not None and store.adopt(inputs, build, held) is not None:
-                found += left.pop(inputs.portable_key(), None) is not None
-    return found
+            if unpack(inputs, store, page) is not None:
+                del left[key]
+            elif page is not None:
+                builds = usable(inputs, page.manifest)
+                separate.update((build.object_key, inputs) for build in builds)
+        for name, data in stores.get_many("object", [*separate], tier).items():
+            inputs = separate[name]
+            if unpack(inputs, store, Page.unpacked(name, data)) is not None:
+                left.pop(inputs.portable_key(), None)
+    return count - len(left)
 
 
 class RemoteLookup:
@@ -152,10 +122,27 @@ class RemoteLookup:
             tier.hit(obj.build.compiled_in, tier.waited_here() - before)
             if at and self._stores.writes:  # copy it to the stores that come before this one
                 above = self._stores.tiers[:at]
-                self._stores.push(partial(self.entries, build, obj), leases.nothing, above)
+                self._stores.push(partial(self.entries, build, obj), nothing, above)
             return obj
         self._missed = True
         return None
+
+    def built(self, build: Callable[[], ObjectCode], end: Callable[[bool], None]) -> ObjectCode:
+        """Return the result of `build`, and push it if it is worth it; `end` gives the lease back."""
+        stores, inputs = self._stores, self._inputs
+        try:
+            code = build()
+            entry = self._store.entry_of(inputs, code)
+        except BaseException:
+            stores.later(partial(end, False))
+            raise
+        stores.compiled(code.build.compiled_in)
+        worth = stores.worth(code.build.compiled_in)
+        if entry is not None and worth and is_portable(inputs, code, entry.dependencies):
+            stores.push(partial(self.entries, entry, code), end)
+        else:
+            stores.later(partial(end, False))
+        return code
 
     def _in(self, tier: Tier) -> tuple[ManifestEntry, ObjectCode] | None:
         """Return what one store has."""
@@ -165,44 +152,22 @@ class RemoteLookup:
             self._last[tier] = key, page
             if page is None:
                 return None
-            for build in usable(self._inputs, page.manifest):
-                tried.add(build.object_key)
-                data = page.objects.get(build.object_key)
-                got = (
-                    self._adopted(build, data)
-                    if data
-                    else self._fetch_by_object_key(tier, build.object_key)
-                )
-                if got is not None:
-                    return got
-            for name in self._keys_here(page):
-                if name not in tried:
-                    tried.add(name)
+            if (got := unpack(self._inputs, self._store, page)) is not None:
+                return got
+            named = [build.object_key for build in usable(self._inputs, page.manifest)]
+            for name in chain(named, self._keys_here(page)):
+                if name in tried:
+                    continue
+                tried.add(name)
+                if name not in named:
                     self.lease_key = name
-                    got = self._fetch_by_object_key(tier, name)
-                    if got is not None:
-                        return got
-            if not manifests.is_full(self._key, page.manifest):
+                apart = Page.unpacked(name, self._stores.get("object", name, tier))
+                if (got := unpack(self._inputs, self._store, apart)) is not None:
+                    return got
+            if len(manifests.objects_of(self._key, page.manifest)) < manifests.MOST_BUILDS:
                 return None
             key = self._after(key, page)
         return None
-
-    def _fetch_by_object_key(
-        self, tier: Tier, object_key: str
-    ) -> tuple[ManifestEntry, ObjectCode] | None:
-        """Return the build stored under its object key, after comparing its files too."""
-        data = self._stores.get("object", object_key, tier)
-        page = Page.unpacked(object_key, data)
-        for build in usable(self._inputs, page.manifest) if page is not None else ():
-            if page is not None and build.object_key == object_key:
-                return self._adopted(build, page.objects.get(object_key))
-        return None
-
-    def _adopted(
-        self, build: ManifestEntry, data: bytes | None
-    ) -> tuple[ManifestEntry, ObjectCode] | None:
-        obj = self._store.adopt(self._inputs, build, data) if data is not None else None
-        return None if obj is None else (build, obj)
 
     def _keys_here(self, page: Page) -> Iterator[str]:
         """Yield the object keys these builds would have with the local header contents."""
@@ -217,17 +182,12 @@ class RemoteLookup:
         It hashes the local contents of the headers that all builds on this page share.
         """
         known = _of_same_texts(self._inputs, page.manifest)
-        common = (
-            set.intersection(
-                *({header.path for header in build.dependencies.headers} for build in known)
-            )
-            if known
-            else set()
-        )
-        here = FileSet(headers=known[0].dependencies.headers if known else ())
-        chosen = tuple(header for header in here.headers if header.path in common)
-        files = FileSet(headers=chosen).with_contents_here()
-        read = [field(h.relative, h.digest) for h in files.headers] if files is not None else []
+        paths = [{header.path for header in build.dependencies.headers} for build in known]
+        common = set.intersection(*paths) if paths else ()
+        first = known[0].dependencies.headers if known else ()
+        files = FileSet(headers=tuple(header for header in first if header.path in common))
+        files = files.with_contents_here() or FileSet()
+        read = [field(header.relative, header.digest) for header in files.headers]
         compilers = [field(*pair) for pair in sorted(self._inputs.compilers.items())]
         return digest([field("after", key), *compilers, *sorted(read)])
 
@@ -240,31 +200,23 @@ class RemoteLookup:
         if tier not in self._last:
             self._in(tier)
         key, page = self._last[tier]
-        packed = pack_with(self._inputs, build, obj)
-        own = Page(self._key, packed.manifest, {packed.object_key: packed.object})
-        separate = ("object", packed.object_key, own.packed(packed.object_key))
+        own = pack_with(self._inputs, build, obj)
+        name = build.object_key
+        separate = ("object", name, own.packed(name))
         if page is None:
-            if len(packed.object) <= _SMALL:
+            if len(own.objects[name]) <= _SMALL:
                 return [("manifest", key, own.packed(key))]
             return [separate, ("manifest", key, own._replace(objects={}).packed(key))]
-        if manifests.has_files_of(self._key, page.manifest, packed.manifest):
+        if manifests.has_files_of(self._key, page.manifest, own.manifest):
             return [separate]
-        both = manifests.merged(self._key, packed.manifest, page.manifest)
+        both = manifests.merged(self._key, own.manifest, page.manifest)
         return [separate, ("manifest", key, page._replace(manifest=both).packed(key))]
 
 
 # --- a build on its way to another machine -----------------------------------------------------------------------
 
 
-class Packed(NamedTuple):
-    """A build's object with its key, and the manifest, which is sealed with the portable key."""
-
-    object_key: str
-    object: bytes
-    manifest: bytes
-
-
-def pack(inputs: KeyInputs, store: Store, obj: ObjectCode) -> Packed | None:
+def pack(inputs: KeyInputs, store: Store, obj: ObjectCode) -> Page | None:
     """Return a cached build to be sent to another machine; None if it is not portable."""
     build = store.entry_of(inputs, obj)
     if build is None or not is_portable(inputs, obj, build.dependencies):
@@ -272,21 +224,25 @@ def pack(inputs: KeyInputs, store: Store, obj: ObjectCode) -> Packed | None:
     return pack_with(inputs, build, obj)
 
 
-def pack_with(inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode) -> Packed:
+def pack_with(inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode) -> Page:
     """Return a build to be sent to another machine."""
     key = inputs.portable_key()
     program = inputs.name.rpartition("/")[2]
     alone = key if build.dependencies.is_empty else ""
     data = object_code.encode(build.object_key, obj, program, inputs.summary(), alone)
     own = manifests.encode(key, [build], inputs.search)
-    return Packed(build.object_key, data, manifests.merged(key, own, None))
+    return Page(key, manifests.merged(key, own, None), {build.object_key: data})
 
 
-def unpack(inputs: KeyInputs, store: Store, found: Packed) -> ObjectCode | None:
-    """Write another machine's build to the cache; return None if its files differ here."""
-    for build in usable(inputs, found.manifest):
-        if build.object_key == found.object_key:
-            return store.adopt(inputs, build, found.object)
+def unpack(
+    inputs: KeyInputs, store: Store, page: Page | None
+) -> tuple[ManifestEntry, ObjectCode] | None:
+    """Write a build that a page has inlined to the cache; return None if none has the files that are here."""
+    for build in usable(inputs, page.manifest) if page is not None and page.objects else ():
+        data = page.objects.get(build.object_key) if page is not None else None
+        obj = store.adopt(inputs, build, data) if data is not None else None
+        if obj is not None:
+            return build, obj
     return None
 
 

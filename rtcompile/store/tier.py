@@ -25,9 +25,8 @@ from rtcompile.store.shared import (
     first_line,
 )
 
-_FIRST_SECONDS = (
-    1.0  # that a store may cost before it saved any time; also the limit for its first answer
-)
+# That a store may cost before it saved any time; also the limit for its first answer.
+_FIRST_SECONDS = 1.0
 _LEAST_PATIENCE = 0.25
 _TRIAL_SECONDS = 0.5  # that a store may cost after a pause for costing too much
 # The part of the compilers' time that a process may spend on stores that have nothing yet.
@@ -36,9 +35,8 @@ _LEAST_PAUSE, _MOST_PAUSE = 1.0, 60.0
 _NOT_WRITTEN_SECONDS = 60.0  # for which a store that refuses writes is only read
 _BACKGROUND_SECONDS = 5.0  # for an answer that no build waits for
 _TICK_SECONDS = 0.02
-_MOST_INTERVALS = 64  # that are told apart; waits come nearly in the order of their ends
 
-_ACTS = {"put": "write", "put_many": "write", "create": "write", "replace": "write"}
+_WRITES = ("put", "create", "replace")
 
 _T = TypeVar("_T")
 
@@ -50,12 +48,12 @@ class Ledger:
         self._clock = clock
         self.waited = self.spared = self.compiled = 0.0  # seconds
         self.has_answered = False
+        self.is_silent = False  # whether it is paused because it did not answer
         self.pauses = 0
         self._forgiven = 0.0  # costs that no longer count
-        self._intervals: list[tuple[float, float]] = []  # from and to when threads waited
+        self._counted_until = float("-inf")
         self._resumes_at = 0.0
         self._next_pause = _LEAST_PAUSE
-        self.is_silent = False  # whether it is paused because it did not answer
 
     @property
     def balance(self) -> float:
@@ -74,17 +72,10 @@ class Ledger:
         return max(_LEAST_PATIENCE, min(most, self.balance))
 
     def wait(self, seconds: float) -> None:
-        """Count a thread's wait until now; threads that wait at the same time count once."""
+        """Count a thread's wait until now; no time counts twice, whatever threads wait then."""
         now = self._clock()
-        before = sum(end - begin for begin, end in self._intervals)
-        merged: list[tuple[float, float]] = []
-        for begin, end in sorted([*self._intervals, (now - seconds, now)]):
-            if merged and begin <= merged[-1][1]:
-                begin, last = merged.pop()
-                end = max(end, last)
-            merged.append((begin, end))
-        self.waited += sum(end - begin for begin, end in merged) - before
-        self._intervals = merged[-_MOST_INTERVALS:]
+        self.waited += min(seconds, now - self._counted_until)
+        self._counted_until = now
 
     def hit(self, compiled: float, waited: float) -> None:
         """Count a hit that saved `compiled` seconds; waiting for a hit is no cost."""
@@ -102,7 +93,6 @@ class Ledger:
 
     def try_again(self) -> None:
         """Let builds wait briefly again for a store that had cost too much."""
-        self.is_silent = False
         self._forgiven += max(0.0, _TRIAL_SECONDS - self.balance)
 
 
@@ -113,6 +103,7 @@ class Tier:
         self.store = store
         self.ledger = Ledger(clock)
         self.counts: Counter[str] = Counter()
+        self._reported: dict[str, float] = {}
         self.problem = ""  # the last one, "" if there was none
         # `.waits_anyway`: for another node's build, so slow answers do not count; `.waited`: seconds.
         self.this_thread = threading.local()
@@ -139,30 +130,27 @@ class Tier:
         as the store is worth it, and no longer once another thread finds that it does not respond.
         A store that refuses to write is still read, and one that refuses to delete loses nothing.
         """
-        act = _ACTS.get(method, "read" if method.startswith("get") else "remove")
+        act = "write" if method in _WRITES else "read" if method.startswith("get") else "remove"
         if not self._may_ask(waiting) or (act == "write" and not self.writable):
             return None
-        question = partial(getattr(self.store, method), *given)
         seconds = self.ledger.patience() if waiting else _BACKGROUND_SECONDS
         self.counts["requests"] += 1
+        request = partial(getattr(self.store, method), *given)
         try:
-            answer, took, problem = within(seconds, question, lambda: self.open)
+            answer, took, problem = within(seconds, request, lambda: self.open)
         except BadEntryError as error:
             self.refused(f"{given[0] if given else ''}: {error}")
             return None
         with self._guard:
             if act == "read":
-                parts = answer if isinstance(answer, list) else [answer]
-                self.counts["bytes_read"] += sum(len(p) for p in parts if isinstance(p, bytes))
+                chunks = answer if isinstance(answer, list) else [answer]
+                self.counts["bytes_read"] += sum(len(c) for c in chunks if isinstance(c, bytes))
             if waiting:
-                self._count(took, problem)
+                self.this_thread.waited = self.waited_here() + took
+                if problem or not getattr(self.this_thread, "waits_anyway", False):
+                    self.ledger.wait(took)
             self._judge(problem, took, act, waiting)
         return True if answer is None and act != "read" and not problem else answer
-
-    def _count(self, took: float, problem: str) -> None:
-        self.this_thread.waited = self.waited_here() + took
-        if problem or not getattr(self.this_thread, "waits_anyway", False):
-            self.ledger.wait(took)
 
     def _may_ask(self, waiting: bool) -> bool:
         ledger = self.ledger
@@ -222,34 +210,29 @@ class Tier:
     def refused(self, problem: str) -> None:
         """Count an entry that is not valid, with a warning for the first."""
         self.counts["refused"] += 1
-        self._fail(
-            f"an entry was refused: {problem}",
-            f"gave what is not used: {problem}. Do all nodes have the same key in "
-            "RTCOMPILE_REMOTE_KEY_FILE, and the same RTCOMPILE_REMOTE_UNSIGNED?",
-        )
+        hint = "Do all nodes have the same key in RTCOMPILE_REMOTE_KEY_FILE, and the same RTCOMPILE_REMOTE_UNSIGNED?"
+        self._fail(f"an entry was refused: {problem}", f"gave what is not used: {problem}", hint)
 
-    def _fail(self, problem: str, what: str) -> None:
+    def _fail(
+        self,
+        problem: str,
+        what: str,
+        hint: str = "Builds go on without it; `rtcompile doctor` tries it.",
+    ) -> None:
         self.counts["failures"] += 1
         self.problem = problem
         logs.note(f"shared store {self.store.name} {what}")
         if not self._has_warned:
             self._has_warned = True
-            hint = (
-                ""
-                if what.endswith("?")
-                else ". Builds go on without it; `rtcompile doctor` tries it."
-            )
-            text = f"RTCOMPILE_REMOTE: {self.store.name} {what}{hint}"
-            warn(text)
+            warn(f"RTCOMPILE_REMOTE: {self.store.name} {what}. {hint}")
 
-    def metrics(self) -> dict[str, float]:
-        """Return the counts of this process, and its seconds waited and spared."""
-        names = ("hits", "misses", "written", "refused", "failures", "requests")
-        found: dict[str, float] = {name: self.counts[name] for name in names}
-        found |= {name: self.counts[name] for name in ("bytes_read", "bytes_written")}
-        ledger = self.ledger
-        found |= {"pauses": ledger.pauses, "seconds_waited": round(ledger.waited, 3)}
-        return found | {"seconds_spared": round(ledger.spared, 3)}
+    def unreported(self) -> dict[str, float]:
+        """Return what was counted since the last call, with the seconds waited and spared."""
+        ledger, before = self.ledger, self._reported
+        now: dict[str, float] = {**self.counts, "pauses": ledger.pauses}
+        self._reported = now | {"seconds_waited": ledger.waited, "seconds_spared": ledger.spared}
+        changed = {name: n - before.get(name, 0) for name, n in self._reported.items()}
+        return {name: n for name, n in changed.items() if n}
 
 
 def within(
@@ -272,7 +255,7 @@ def within(
             errors.append(error)
         done.set()
 
-    begin, ticks = time.monotonic(), 0
+    begin, ticks = time.monotonic(), 1
     try:
         threading.Thread(target=run, name="rtcompile-store", daemon=True).start()
     except RuntimeError:
@@ -280,10 +263,8 @@ def within(
         if threading.main_thread().is_alive():
             return None, 0.0, "there is no thread to ask it with"
         run()
-    while not done.wait(_TICK_SECONDS):
+    while not done.wait(_TICK_SECONDS) and (ticks + 1) * _TICK_SECONDS <= seconds and wanted():
         ticks += 1
-        if (ticks + 1) * _TICK_SECONDS > seconds or not wanted():
-            break
     took = min(time.monotonic() - begin, (ticks + 1) * _TICK_SECONDS)
     if not done.is_set():
         return None, took, f"no answer in {seconds:.2g} s"

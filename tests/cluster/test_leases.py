@@ -12,7 +12,7 @@ pytest.importorskip("zstandard")
 
 from rtcompile.errors import RtcompileWarning
 from rtcompile.store import leases as module
-from rtcompile.store.leases import Busy, Clock, Lease, Waiting
+from rtcompile.store.leases import Busy, Lease, Waiting
 from rtcompile.store.remote import Remote
 from rtcompile.store.shared import SharedStore
 from tests import servers
@@ -62,7 +62,7 @@ def waits_by_its_own_clock(stores: Remote, slept: list[float], each: Callable[[]
         slept.append(seconds)
         each()
 
-    stores.waiting = Waiting(stores.envelope, Clock(lambda: sum(slept), sleep))
+    stores.waiting = Waiting(stores.envelope, lambda: sum(slept), sleep)
 
 
 def held_in(tmp_path, key_file, *keys: str) -> tuple[Remote, str]:

@@ -117,15 +117,15 @@ def _pull(stores: Remote, tier: Tier, folder: Folder) -> Copied:
 
 def keep(page: Page, folder: Folder) -> tuple[int, int]:
     """Write a page's objects to the local cache; return how many are new, and how many were there."""
-    own = folder.read(_MANIFESTS[0], page.question)
-    known = manifests.objects_of(page.question, own) if own is not None else []
+    own = folder.read(_MANIFESTS[0], page.portable_key)
+    known = manifests.objects_of(page.portable_key, own) if own is not None else []
     new = {each: data for each, data in page.objects.items() if each not in known}
     whole = {each: data for each, data in new.items() if _is_object(each, data)}
     for each, data in whole.items():
         folder.publish(_OBJECTS[0], each, data)
     if whole:
-        merged = manifests.merged(page.question, page.manifest, own)
-        folder.publish(_MANIFESTS[0], page.question, merged)
+        merged = manifests.merged(page.portable_key, page.manifest, own)
+        folder.publish(_MANIFESTS[0], page.portable_key, merged)
     return len(whole), len(page.objects) - len(new)
 
 
