@@ -57,12 +57,12 @@ _NAMES = {
 }
 # The clients of shared stores, by the scheme of an address: see `store.shared.open_store`.
 _CLIENTS = {
-    "in_folder": "file",
-    "in_redis": "redis rediss unix valkey valkeys redis+cluster rediss+cluster redis+sentinel rediss+sentinel",
-    "in_cloud": "s3 gs az http https",
+    "folder_store:FolderStore": "file",
+    "redis_store:RedisStore": "redis rediss unix valkey valkeys redis+cluster rediss+cluster redis+sentinel rediss+sentinel",
+    "cloud_store:CloudStore": "s3 gs az http https",
 }
 _STORES = {
-    scheme: f"rtcompile.extras.cluster.stores:{client}"
+    scheme: f"rtcompile.extras.cluster.{client}"
     for client, schemes in _CLIENTS.items()
     for scheme in schemes.split()
 }

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from rtcompile.build import planned
 from rtcompile.errors import InvalidRequest, JitDisabled, public, shown
 from rtcompile.files.sealed import UntrustedError
 from rtcompile.request.request import CompileRequest
-from rtcompile.request.values import Value
 from rtcompile.settings import Settings
 from rtcompile.store.folder import Folder
 from rtcompile.store.store import Store
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["CacheInfo", "clear", "info", "prune", "why"]
 
 
-class CacheInfo(Value):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheInfo:
     """What the cache holds.
 
     Attributes
@@ -42,21 +43,6 @@ class CacheInfo(Value):
         Headers that are kept precompiled, and their bytes.
     """
 
-    _fields = (
-        "directory",
-        "on_disk",
-        "entries",
-        "size",
-        "limit",
-        "hits",
-        "misses",
-        "failures",
-        "fetched",
-        "precompiled_headers",
-        "precompiled_bytes",
-    )
-    __slots__ = _fields
-
     directory: str
     on_disk: bool
     entries: int
@@ -69,15 +55,9 @@ class CacheInfo(Value):
     precompiled_headers: int
     precompiled_bytes: int
 
-    def __init__(self, **values: Any) -> None:
-        if values.keys() != {*self._fields}:
-            raise InvalidRequest(f"CacheInfo takes exactly {', '.join(self._fields)}")
-        for name in self._fields:
-            object.__setattr__(self, name, values[name])
-
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
-        return {name: getattr(self, name) for name in self._fields}
+        return asdict(self)
 
 
 @public
@@ -98,9 +78,7 @@ def info() -> CacheInfo:
     usage = store.usage()
     listing = Folder(settings.cache_dir, writable=False).listing("pch")
     precompiled = [status.st_size for name, status in listing if name.endswith(".pch")]
-    counts = {
-        name: getattr(usage, name, 0) for name in ("size", "hits", "misses", "failures", "fetched")
-    }
+    counted = ("size", "hits", "misses", "failures", "fetched")
     return CacheInfo(
         directory=settings.cache_dir,
         on_disk=settings.cache_on_disk,
@@ -108,7 +86,7 @@ def info() -> CacheInfo:
         limit=settings.cache_size,
         precompiled_headers=len(precompiled),
         precompiled_bytes=sum(precompiled),
-        **counts,
+        **{name: getattr(usage, name, 0) for name in counted},
     )
 
 

@@ -105,7 +105,7 @@ def write(
             with open(_SCRIPT, encoding="utf-8") as file:
                 texts["reproduce.py"] = file.read()
         folder.prepare()
-        with folder.opened("reproducers") as reproducers:
+        with folder.open("reproducers") as reproducers:
             # By descriptor, since other users may be able to replace the cache directory.
             with _new_folder(home, f"/proc/self/fd/{reproducers}") as top:
                 for path, target in copies:

@@ -299,7 +299,7 @@ def cache_checks(settings: Settings) -> Iterator[Check]:
     try:
         if settings.jit:
             folder.prepare()
-            with folder.opened("objects") as objects:
+            with folder.open("objects") as objects:
                 sealed.publish(".probe", b"", dir_fd=objects)
                 sealed.discard(".probe", dir_fd=objects)
         elif not folder.check():

@@ -6,6 +6,7 @@ import os
 import time
 from argparse import Namespace
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rtcompile import cache
@@ -23,9 +24,8 @@ _SHOWN_KEY = 16
 
 
 def run(given: Namespace) -> int:
-    """Run an action of ``cache``."""
+    """Run an action of ``cache``; exits with 1 if the result has an ``ok`` that is false."""
     settings, store = cache.opened()
-    code = 0
     match given.action:
         case "info":
             fields, text = _info(given, store)
@@ -39,27 +39,29 @@ def run(given: Namespace) -> int:
         case "clear":
             gone = cache.clear()
             fields = {"directory": gone.directory, "removed": gone.as_dict()}
-            text = f"{gone.entries} builds and {gone.precompiled_headers} precompiled headers removed, "
-            text += (
+            text = (
+                f"{gone.entries} builds and {gone.precompiled_headers} precompiled headers removed, "
                 f"{output.human_size(gone.size)}; {gone.directory} is empty but for its reproducers"
             )
         case "verify":
             damaged = store.verify()
             count = sum(1 for _ in store.entries())
             fields = {"ok": not damaged, "removed": damaged, "entries": count}
-            text = "\n".join([f"removed {path}" for path in damaged] + [f"{count} entries verify"])
-            code = 1 if damaged else 0
+            text = "\n".join([*(f"removed {path}" for path in damaged), f"{count} entries verify"])
         case "export":
             count = store.export(given.path)
             fields = {"files": count, "directory": given.path}
             text = (
                 f"{count} files copied to {given.path}; RTCOMPILE_CACHE_DIR={given.path} uses them"
             )
+        case "key":
+            fields, text = _key(given)
+        case "metrics":
+            fields, text = _metrics(given, store)
         case _:
-            fields, text = _of_stores(given, settings, store)
-            code = 0 if fields.get("ok", True) else 1
+            fields, text = _copy(given, settings, store)
     output.print_result(given, fields, text)
-    return code
+    return 0 if fields.get("ok", True) else 1
 
 
 def find_entry(what: str) -> Entry:
@@ -82,15 +84,18 @@ def _info(given: Namespace, store: Store) -> tuple[dict[str, Any], str]:
 
         levels = copying.kept(copying.stores())
         fields["stores"] = [each._asdict() for each in levels]
-    size, limit = output.human_size(found.size), output.human_size(found.limit)
-    lines = [f"{found.directory}: {found.entries} entries"]
-    lines.append(f"{size} of {limit}; {found.hits} hits, {found.misses} builds")
-    lines.append(f"{found.failures} failures of compilers remembered")
+    size, limit, headers = map(
+        output.human_size, (found.size, found.limit, found.precompiled_bytes)
+    )
+    lines = [
+        f"{found.directory}: {found.entries} entries",
+        f"{size} of {limit}; {found.hits} hits, {found.misses} builds",
+        f"{found.failures} failures of compilers remembered",
+    ]
     if found.fetched:
         lines.append(f"{found.fetched} builds fetched from shared stores")
     if found.precompiled_headers:
-        size = output.human_size(found.precompiled_bytes)
-        lines.append(f"{found.precompiled_headers} precompiled headers, {size}")
+        lines.append(f"{found.precompiled_headers} precompiled headers, {headers}")
     for name, counts in fields["levels"].items():
         lines.append(
             f"{name}: {counts['hits']:.0f} hits, {counts['misses']:.0f} misses, "
@@ -134,39 +139,27 @@ def _show(entry: Entry) -> tuple[dict[str, Any], str]:
     return fields, "\n".join(lines)
 
 
-def _copy(action: str, settings: Settings, store: Store) -> tuple[dict[str, Any], str]:
+def _copy(given: Namespace, settings: Settings, store: Store) -> tuple[dict[str, Any], str]:
     from rtcompile.extras.cluster import copying
 
-    stores = copying.stores()
-    folder = Folder(settings.cache_dir)
+    if given.action == "pull" and given.records:
+        return _pull_records(given)
+    stores, folder = copying.stores(), Folder(settings.cache_dir)
     done = []
-    if action in ("pull", "sync"):
+    if given.action in ("pull", "sync"):
         done += [("from", each) for each in copying.pull(stores, folder)]
         store.prune()  # within its limit again
-    if action in ("push", "sync"):
+    if given.action in ("push", "sync"):
         done += [("to", each) for each in copying.push(stores, folder)]
     lines = []
     for direction, each in done:
         lines.append(
             f"{each.copied} builds copied {direction} {each.store}, {each.there} there already"
         )
-        if each.problem:
-            lines.append(f"  {each.problem}")
-    stores_done = [{"direction": direction, **each._asdict()} for direction, each in done]
+        lines += [f"  {each.problem}"] * bool(each.problem)
+    fields = [{"direction": direction, **each._asdict()} for direction, each in done]
     ok = not any(each.problem for _, each in done)
-    return {"ok": ok, "stores": stores_done}, "\n".join(lines)
-
-
-def _of_stores(given: Namespace, settings: Settings, store: Store) -> tuple[dict[str, Any], str]:
-    """Do what concerns shared stores."""
-    match given.action:
-        case "key":
-            return _key(given)
-        case "metrics":
-            return _metrics(given, store)
-        case "pull" if given.records:
-            return _pull_records(given)
-    return _copy(given.action, settings, store)
+    return {"ok": ok, "stores": fields}, "\n".join(lines)
 
 
 def _pull_records(given: Namespace) -> tuple[dict[str, Any], str]:
@@ -192,43 +185,40 @@ def _key(given: Namespace) -> tuple[dict[str, Any], str]:
     path = os.path.expanduser(given.path or os.environ.get("RTCOMPILE_REMOTE_KEY_FILE", ""))
     if not path:
         raise InvalidRequest("which file? Give one, or set RTCOMPILE_REMOTE_KEY_FILE")
-    before = b""
-    if given.what != "new":
+    is_new = given.what == "new"
+    if not is_new:
         keys = envelope.read_keys(path)
-        with open(path, "rb") as file:
-            before = file.read().rstrip() + b"\n"
         given.pair = given.pair or keys[0].kind == "ed25519"
     if given.what != "show":
         private, public = envelope.new_key(pair=given.pair)
         for name, text, mode in ((path, private, 0o600), (f"{path}.pub", public, 0o644)):
-            if text and given.what == "new" and os.path.lexists(name):
+            if text and is_new and os.path.lexists(name):
                 raise InvalidRequest(
                     f"{name} exists; `rtcompile cache key rotate` replaces its key"
                 )
             if text:
-                old = before if name == path else _contents(name)
-                sealed.publish(name, text + old, mode=mode)
+                before = Path(name).read_bytes() if os.path.exists(name) else b""
+                sealed.publish(name, text + before, mode=mode)
         keys = envelope.read_keys(path)
-    shown = [{"kind": key.kind, "fingerprint": key.fingerprint, "signs": False} for key in keys]
-    shown[0]["signs"] = keys[0].can_sign
-    lines = [f"{path}:"]
-    lines += [
-        f"  {k['fingerprint']} {k['kind']}{', signs' if k['signs'] else ', reads'}" for k in shown
+    shown = [
+        {
+            "kind": key.kind,
+            "fingerprint": key.fingerprint,
+            "signs": bool(key is keys[0] and key.sign),
+        }
+        for key in keys
     ]
+    lines = [f"{path}:"]
+    for key in shown:
+        lines.append(
+            f"  {key['fingerprint']} {key['kind']}, {'signs' if key['signs'] else 'reads'}"
+        )
     if given.what == "rotate":
         lines.append(
             "Copy it to all nodes. Nodes that do not have the new key yet miss what it signed; once all "
             "entries of the old key are gone (RTCOMPILE_REMOTE_TTL), remove its line."
         )
     return {"file": path, "keys": shown}, "\n".join(lines)
-
-
-def _contents(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except FileNotFoundError:
-        return b""
 
 
 _COUNTS = {
@@ -260,8 +250,8 @@ def _metrics(given: Namespace, store: Store) -> tuple[dict[str, Any], str]:
     if given.fleet:
         from rtcompile.extras.cluster import copying
 
-        tiers = [tier.store for tier in copying.stores().tiers]
-        stores = {each.name: each.totals() for each in tiers if hasattr(each, "totals")}
+        tiers = [tier for tier in copying.stores().tiers if hasattr(tier.store, "totals")]
+        stores = {each.store.name: each.ask("totals", waiting=False) or {} for each in tiers}
     else:
         stores = _counts(store)
     lines = []
@@ -312,30 +302,25 @@ def why_miss(given: Namespace) -> int:
 def _nearest(fields: Mapping[str, str], store: Store) -> dict[str, Any] | None:
     """Return the most similar entry and the fields that differ; None in an empty cache."""
 
-    def differences(entry: Entry) -> dict[str, tuple[str, str]]:
-        labels = sorted({*fields, *entry.key_inputs})
-        pairs = {
-            label: (entry.key_inputs.get(label, ""), fields.get(label, "")) for label in labels
-        }
-        return {label: pair for label, pair in pairs.items() if pair[0] != pair[1]}
+    def differences(entry: Entry) -> dict[str, dict[str, str]]:
+        was = entry.key_inputs
+        labels = [
+            label
+            for label in sorted({*fields, *was})
+            if was.get(label, "") != fields.get(label, "")
+        ]
+        return {each: {"was": was.get(each, ""), "is": fields.get(each, "")} for each in labels}
 
     candidates = [(differences(entry), entry) for entry in store.entries() if entry.key_inputs]
     if not candidates:
         return None
     different, entry = min(candidates, key=lambda found: (len(found[0]), -found[1].used))
-    return {
-        "key": entry.key,
-        "name": entry.name,
-        "compiler": entry.obj.build.compiler,
-        "differences": {label: {"was": a, "is": b} for label, (a, b) in different.items()},
-    }
+    compiler = entry.obj.build.compiler
+    return {"key": entry.key, "name": entry.name, "compiler": compiler, "differences": different}
 
 
 def _rendered(file: str, result: dict[str, Any]) -> str:
-    head = f"{file} for {result['arch']}"
-    if result["hit"]:
-        return f"{head}: it is in the cache"
-    lines = [f"{head}: {result['why']}"]
+    lines = [f"{file} for {result['arch']}: {result['why'] or 'it is in the cache'}"]
     nearest = result.get("nearest")
     if nearest and nearest["differences"]:
         lines.append(f"  the nearest entry is {nearest['key'][:_SHOWN_KEY]} ({nearest['name']}):")

@@ -47,28 +47,22 @@ MAX_BYTES = 128 << 20  # of a `Memory`
 OVERHEAD = 2048  # bytes of an entry besides its code and texts
 
 
-class _Opened:
-    """A ``with`` block's descriptor of a folder."""
-
-    __slots__ = ("_descriptor", "_folder", "_kind")
-
-    def __init__(self, folder: Folder, kind: str) -> None:
-        self._folder = folder
-        self._kind = kind
+class _Descriptor(int):
+    """A descriptor that a ``with`` block closes."""
 
     def __enter__(self) -> int:
-        self._descriptor = self._folder.open(self._kind)
-        return self._descriptor
+        return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+        os.close(self)
 
 
 class Folder:
     """A directory tree; no descriptor of it stays open between two calls."""
 
-    def __init__(self, path: str, *, writable: bool = True) -> None:
+    def __init__(self, path: str, *, writable: bool = True, readable: bool = True) -> None:
         self.path = path
+        self.readable = readable
         # Nothing is written before this time (monotonic clock): a write may have failed.
         self.write_at = 0.0 if writable else float("inf")
 
@@ -83,22 +77,20 @@ class Folder:
 
     # --- by descriptor -------------------------------------------------------------------
 
-    def open(self, kind: str) -> int:
+    def open(self, kind: str) -> _Descriptor:
         """Return a descriptor of one of `FOLDERS`; raises as `sealed.open_folder`."""
         top = sealed.open_folder(self.path, private=False)
         try:
-            return sealed.open_folder(kind, dir_fd=top)
+            return _Descriptor(sealed.open_folder(kind, dir_fd=top))
         except UntrustedError as error:
             raise UntrustedError(f"{self.path}/{error}") from None
         finally:
             os.close(top)
 
-    def opened(self, kind: str) -> _Opened:
-        """Give a descriptor of one of `FOLDERS`, and close it after the block."""
-        return _Opened(self, kind)
-
     def read(self, kind: str, name: str) -> bytes | None:
         """Return a file's bytes and note its use; None if there is none. Remove an untrusted one."""
+        if not self.readable:
+            return None
         folder = -1
         try:
             folder = self.open(kind)
@@ -139,14 +131,14 @@ class Folder:
 
     def publish(self, kind: str, name: str, data: bytes) -> None:
         """Write a file by rename; only a source, which has no digest, waits for the disk."""
-        with self.opened(kind) as folder:
+        with self.open(kind) as folder:
             sealed.publish(name, data, dir_fd=folder, durable=kind == "sources")
 
     def discard(self, kind: str, name: str) -> None:
         """Remove a file if it is there and can be removed."""
         if self.writable:
             try:
-                with self.opened(kind) as folder:
+                with self.open(kind) as folder:
                     sealed.discard(name, dir_fd=folder)
             except OSError:
                 pass
@@ -174,7 +166,7 @@ class Folder:
     def _journal(self, act: Callable[[int], T], *, exclusive: bool) -> T | None:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            with self.opened(STATISTICS) as folder:
+            with self.open(STATISTICS) as folder:
                 descriptor = os.open(JOURNAL, flags, 0o600, dir_fd=folder)
             try:
                 until = time.monotonic() + _MOST_WAITED_SECONDS
@@ -190,7 +182,7 @@ class Folder:
         """Return each name in one of `FOLDERS` with its status; none if the folder is not trusted."""
         found = []
         try:
-            with self.opened(kind) as folder:
+            with self.open(kind) as folder:
                 for name in os.listdir(folder):
                     try:
                         found.append((name, os.stat(name, dir_fd=folder, follow_symlinks=False)))

@@ -10,8 +10,8 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, suppress
+from weakref import WeakValueDictionary
 
 from rtcompile.errors import CompileError, CompilerCrashed, warn
 from rtcompile.files import sealed
@@ -90,13 +90,9 @@ def _locks_work(folder: str) -> bool:
     try:
         trying.start()
     except RuntimeError:
-        return (
-            False  # no more threads: this build does without a lock, and the next one tries again
-        )
+        return False  # no more threads: this build does without, and the next one tries again
     trying.join(_MOST_TRIED_SECONDS)
-    if trying.is_alive():
-        # Another thread may have held the GIL all the time.
-        trying.join(_MOST_TRIED_SECONDS / 4)
+    trying.join(_MOST_TRIED_SECONDS / 4)  # another thread may have held the GIL all the time
     problem = f"a lock gave no answer in {_MOST_TRIED_SECONDS:g} s" if trying.is_alive() else ""
     problem = problem or "".join(problems)
     _working[device] = not problem
@@ -133,11 +129,22 @@ def of_key(
     # just freed). If an interrupt kept a ``with`` block from ending, its thread may use the lock again.
     here = threading.get_ident(), key
     start = int(key[:15], 16)
-    unlocking = _range(fcntl.F_UNLCK, start)
+    unlocking = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, start, 1, 0)
+
+    def lock(descriptor: int, _: str) -> bool:
+        global _ranges_work
+        try:
+            _set_range(descriptor, fcntl.F_WRLCK, start)
+        except OSError as error:
+            # gVisor has no locks of open file descriptions.
+            _ranges_work = error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
+            raise
+        taken[here] = descriptor
+        return True
+
     try:
         if _ranges_work and taken.get(here) not in _held:
-            lock = partial(_lock_range, start, taken, here)
-            _take(f"{folder}/{TABLE}", timeout, lock)
+            take(f"{folder}/{TABLE}", timeout, lock)
         if _ranges_work:
             yield taken.get(here) in _held
             return
@@ -153,12 +160,20 @@ def of_key(
         yield held
 
 
-def take(path: str, timeout: float) -> int | None:
+def _set_range(descriptor: int, kind: int, start: int) -> None:
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, start, 1, 0))
+
+
+def _lock_file(descriptor: int, path: str) -> bool:
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:  # the previous holder may have removed the file that was locked here
+        return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+
+
+def take(path: str, timeout: float, lock: Callable[[int, str], bool] = _lock_file) -> int | None:
     """Take the lock as `machine_wide` does; return its descriptor, or None."""
-    return _take(path, timeout, _lock_file)
-
-
-def _take(path: str, timeout: float, lock: Callable[[int, str], bool]) -> int | None:
     if not _locks_work(os.path.dirname(path)):
         return None
     deadline = time.monotonic() + timeout
@@ -174,10 +189,8 @@ def _take(path: str, timeout: float, lock: Callable[[int, str], bool]) -> int | 
                 _held.add(descriptor)
                 return descriptor
         except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
-                os.close(descriptor)
-                return None
-            if time.monotonic() > deadline:
+            is_held = error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+            if not is_held or time.monotonic() > deadline:
                 os.close(descriptor)
                 return None
             time.sleep(pause)  # a blocking flock has no timeout
@@ -189,46 +202,10 @@ def _take(path: str, timeout: float, lock: Callable[[int, str], bool]) -> int | 
         os.close(descriptor)
 
 
-def _lock_file(descriptor: int, path: str) -> bool:
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    # The previous holder may have removed the file that was locked here.
-    return _is_at(descriptor, path)
-
-
-def _lock_range(
-    start: int, taken: dict[tuple[int, str], int], here: tuple[int, str], descriptor: int, _: str
-) -> bool:
-    global _ranges_work
-    try:
-        _set_range(descriptor, _range(fcntl.F_WRLCK, start))
-    except OSError as error:
-        # gVisor has no locks of open file descriptions.
-        _ranges_work = error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
-        raise
-    taken[here] = descriptor
-    return True
-
-
-def _set_range(descriptor: int, lock: bytes) -> None:
-    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, lock)
-
-
-def _range(kind: int, start: int) -> bytes:
-    return _FLOCK.pack(kind, os.SEEK_SET, start, 1, 0)
-
-
-def _is_at(descriptor: int, path: str) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
-    except FileNotFoundError:
-        return False
-
-
 class _Flight:
     def __init__(self) -> None:
         # Reentrant: if an interrupt left it locked, its thread can lock it again.
         self.lock = threading.RLock()
-        self.users = 0
         self.failures = 0
         self.error: BaseException | None = None
 
@@ -238,7 +215,8 @@ class SingleFlight:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._flights: dict[str, _Flight] = {}
+        # A flight is there as long as a thread is in `flight`.
+        self._flights: WeakValueDictionary[str, _Flight] = WeakValueDictionary()
 
     @contextmanager
     def flight(
@@ -248,32 +226,22 @@ class SingleFlight:
         # A `shared` error is raised in the waiting threads too; after another the next thread runs.
         with self._guard:
             flight = self._flights.setdefault(key, _Flight())
-            flight.users += 1
             seen = flight.failures
+        most = -1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)
         try:
+            alone = flight.lock.acquire(timeout=most)
+            if flight.error is not None and flight.failures > seen:
+                raise copy.copy(flight.error)
             try:
-                alone = flight.lock.acquire(
-                    timeout=-1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)
-                )
-                if flight.error is not None and flight.failures > seen:
-                    raise copy.copy(flight.error)
-                try:
-                    yield alone
-                except BaseException as error:
-                    if alone and shared(error):
-                        flight.failures += 1
-                        flight.error = error
-                    raise
-            finally:
-                try:
-                    flight.lock.release()
-                except RuntimeError:  # another thread took longer
-                    pass
+                yield alone
+            except BaseException as error:
+                if alone and shared(error):
+                    flight.failures += 1
+                    flight.error = error
+                raise
         finally:
-            with self._guard:
-                flight.users -= 1
-                if not flight.users:
-                    self._flights.pop(key, None)
+            with suppress(RuntimeError):  # another thread took longer
+                flight.lock.release()
 
 
 def would_fail_again(error: BaseException) -> bool:

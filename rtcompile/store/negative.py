@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from rtcompile.files import sealed
 from rtcompile.files.fileset import PACKED_FIELDS, FileSet
-from rtcompile.request.key import KeyInputs, digest, field
+from rtcompile.request.key import KeyInputs, digest, field, reason_against
 from rtcompile.request.units import CompileFailure
 from rtcompile.store.folder import Folder, Memory
 
@@ -49,11 +49,8 @@ class Remembered(NamedTuple):
 class Negative:
     """The negative cache of one cache directory; what cannot be written there stays in memory."""
 
-    def __init__(
-        self, folder: Folder, readable: bool, publish: Callable[[str, str, bytes], bool]
-    ) -> None:
+    def __init__(self, folder: Folder, publish: Callable[[str, str, bytes], bool]) -> None:
         self._folder = folder
-        self._readable = readable
         self._publish = publish
         self._memory = Memory()
 
@@ -77,11 +74,7 @@ class Negative:
 
     def remember(self, inputs: KeyInputs, remembered: Remembered) -> None:
         """Keep a failure in place of what was kept before, unless the time of the build decided it."""
-        from rtcompile.request import (
-            key as admission,  # only a failure needs its regular expressions
-        )
-
-        if not admission.reason_against(inputs):
+        if not reason_against(inputs):
             self._keep(_key(inputs), remembered)
 
     def forget(self, inputs: KeyInputs) -> None:
@@ -97,11 +90,9 @@ class Negative:
             self._memory.keep(key, None, 0)
 
     def _stored(self, key: str) -> Remembered | None:
-        data = self._folder.read(KIND, key) if self._readable else None
-        if data is None:
-            return None
-        known = _decoded(key, data)
-        if known is None:
+        data = self._folder.read(KIND, key)
+        known = None if data is None else _decoded(key, data)
+        if data is not None and known is None:
             self._folder.discard(KIND, key)
         return known
 

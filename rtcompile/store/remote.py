@@ -52,7 +52,7 @@ class Remote:
                 "RTCOMPILE_REMOTE: the package zstandard is not installed; `pip install zstandard`"
             )
         self.envelope = Envelope(read_keys(settings.key_file) if settings.key_file else ())
-        self.writes = settings.mode == "rw" and self.envelope.can_seal
+        self.writes = settings.mode == "rw" and self.envelope.sign is not None
         self._least_seconds = settings.min_seconds
         self.tiers = [Tier(open_store(address, settings)) for address in settings.addresses]
         self.waiting = Waiting(self.envelope)
@@ -259,7 +259,7 @@ def _prefetch() -> None:
     folder = Folder(cache_dir(os.environ))
     with suppress(OSError):  # who was first this hour has made the file
         folder.prepare()
-        with folder.opened(STATISTICS) as descriptor:
+        with folder.open(STATISTICS) as descriptor:
             name = f".fetched-{what[:16]}-{time.time() // 3600:.0f}"  # `cache prune` removes it
             os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=descriptor))
         nothing = subprocess.DEVNULL

@@ -1,6 +1,6 @@
 """What a shared store does, and the settings that name the stores.
 
-A method raises `BadEntryError` if one entry cannot be used, and `StoreError` if the store failed.
+A method raises `BadEntryError` if one entry cannot be used, and anything else if the store failed.
 `tier.Tier` limits the time of each.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from typing import NamedTuple, Protocol, runtime_checkable
 from urllib.parse import urlsplit
@@ -98,17 +97,6 @@ class LeasingStore(SharedStore, Protocol):
         """Return the store's time, in seconds since the epoch; `key` was written just now."""
 
 
-@contextmanager
-def errors_of_stores(*types: type[Exception]) -> Iterator[None]:
-    """Raise `StoreError` for errors of these types; it serves as a decorator too."""
-    try:
-        yield
-    except (StoreError, BadEntryError):
-        raise
-    except types as error:
-        raise StoreError(first_line(error)) from None
-
-
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or its type's name."""
     if isinstance(error, OSError) and error.strerror:
@@ -127,7 +115,6 @@ def without_password(address: str) -> str:
 
 _MODES = ("rw", "ro", "anonymous")
 _TTL_SECONDS = 30 * 86400.0
-_MIN_SECONDS = 0.0
 
 
 class RemoteSettings(NamedTuple):
@@ -138,7 +125,7 @@ class RemoteSettings(NamedTuple):
     key_file: str = ""  # the file with the team's key; empty if entries are not signed
     unsigned: bool = False  # whether entries without a signature are accepted
     ttl: float = _TTL_SECONDS  # seconds after which Redis may drop an entry
-    min_seconds: float = _MIN_SECONDS  # builds that took less time are not written
+    min_seconds: float = 0.0  # builds that took less time are not written
     # Whether files in a ``file://`` store are the group's to read and to replace.
     group: bool = False
 
@@ -161,13 +148,14 @@ class RemoteSettings(NamedTuple):
         key_file = env.get("RTCOMPILE_REMOTE_KEY_FILE", "")
         ttl, least = "RTCOMPILE_REMOTE_TTL", "RTCOMPILE_REMOTE_MIN_SECONDS"
         unsigned, group = "RTCOMPILE_REMOTE_UNSIGNED", "RTCOMPILE_CACHE_SHARED"
+        shortest = env.get(least, "")
         found = cls(
             addresses=tuple(filter(None, addresses)),
             mode=one_of("RTCOMPILE_REMOTE_MODE", env.get("RTCOMPILE_REMOTE_MODE") or "rw", _MODES),
             key_file=os.path.expanduser(key_file),
             unsigned=flag(unsigned, env.get(unsigned) or "0"),
             ttl=seconds(ttl, env.get(ttl) or "inf") or _TTL_SECONDS,
-            min_seconds=_or_zero(least, env.get(least)),
+            min_seconds=(seconds(least, shortest) or 0.0) if shortest.strip("0.") else 0.0,
             group=flag(group, env.get(group) or "0"),
         )
         if found.addresses and not (found.key_file or found.unsigned):
@@ -180,13 +168,6 @@ class RemoteSettings(NamedTuple):
         return found
 
 
-def _or_zero(name: str, said: str | None) -> float:
-    if said is not None and said.strip("0.") == "" and "0" in said:
-        return 0.0
-    found = seconds(name, said or "inf")
-    return _MIN_SECONDS if found is None else found
-
-
 def open_store(address: str, settings: RemoteSettings | None = None) -> SharedStore:
     """Return the client for an address; it connects when it is first used.
 
@@ -197,7 +178,10 @@ def open_store(address: str, settings: RemoteSettings | None = None) -> SharedSt
 
     scheme = urlsplit(address).scheme
     shown = f"RTCOMPILE_REMOTE={without_password(address)}"
-    entries = {scheme: EntryPoint(scheme, _STORES[scheme], "")} if scheme in _STORES else _entries()
+    if scheme in _STORES:
+        entries = {scheme: EntryPoint(scheme, _STORES[scheme], "")}
+    else:
+        entries = {entry.name: entry for entry in entry_points(group="rtcompile.stores")}
     if scheme not in entries:
         known = ", ".join(f"{name}://" for name in sorted({*_STORES, *entries}))
         raise InvalidRequest(
@@ -207,16 +191,9 @@ def open_store(address: str, settings: RemoteSettings | None = None) -> SharedSt
     try:
         store: SharedStore = entries[scheme].load()(address, settings or RemoteSettings((address,)))
     except Exception as error:  # noqa: BLE001  # a company's own store may raise anything
-        raise InvalidRequest(f"{shown}: {first_line(error)}") from None
+        text = first_line(error)
+        if isinstance(error, ModuleNotFoundError) and scheme in _STORES:
+            extra = _STORES[scheme].rpartition(".")[2].partition("_")[0]  # "redis" of "redis_store"
+            text = f"the package {error.name} is not installed; `pip install 'rtcompile[{extra}]'`"
+        raise InvalidRequest(f"{shown}: {text}") from None
     return store
-
-
-def listing(store: SharedStore, kind: str) -> Iterator[tuple[str, int]]:
-    """Yield name and size of a store's entries, if it can list them."""
-    if not hasattr(store, "listing"):
-        raise StoreError("it cannot list what it contains")
-    yield from store.listing(kind)
-
-
-def _entries() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group="rtcompile.stores")}

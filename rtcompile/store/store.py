@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING
 from rtcompile.errors import warn
 from rtcompile.files import clocks
 from rtcompile.files.fileset import FileSet
-from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import UntrustedError
 from rtcompile.request import object_code
-from rtcompile.request.key import KeyInputs, linked_by
+from rtcompile.request.key import KeyInputs, is_portable, linked_by, path_bound, reason_against
 from rtcompile.request.object_code import ObjectCode, hit
 from rtcompile.settings import Settings
 from rtcompile.store import inventory, manifests
@@ -51,8 +50,7 @@ class Store:
 
     def __init__(self, path: str, *, on_disk: bool, size: int, writable: bool = True) -> None:
         self.size = size
-        self._folder = Folder(path, writable=on_disk and writable)
-        self._readable = on_disk
+        self._folder = Folder(path, writable=on_disk and writable, readable=on_disk)
         self._prepared = self._warned = False
         self._guard = threading.Lock()
         self._memory = Memory()
@@ -64,7 +62,7 @@ class Store:
             try:
                 self._folder.check()
             except UntrustedError as error:
-                self._readable = False
+                self._folder.readable = False
                 self._folder.write_at = float("inf")
                 self._warn(
                     f"it is not used: {error}. Builds are kept in memory until this process ends; "
@@ -101,32 +99,24 @@ class Store:
             count_hit(self._folder)
         return found
 
-    def appeared(self, inputs: KeyInputs) -> ObjectCode | Callable[[], str]:
-        """Return what `search` would, but for a source that reads no file check the object alone."""
-        if self._without_files(inputs) is None or self._known(inputs):
-            return self.search(inputs)
-        found = self._find_without_files(inputs)
-        if found is not None:
-            count_hit(self._folder)
-        return found or partial(self._reason, inputs, (), ())
-
     def _search(self, inputs: KeyInputs) -> ObjectCode | Callable[[], str]:
-        key = inputs.lookup_key()
         known = self._known(inputs)
         for build, obj in known:
             if inputs.serves(build.backend, build.compiler) and build.dependencies.is_unchanged():
                 return hit(obj, build.dependencies, "memory")
         if (entry := self._find_without_files(inputs)) is not None:
             return entry
-        builds = self._builds(key, inputs.search)
+        _, builds = self._builds(inputs, "manifests")
         for build in [b for b in builds if inputs.serves(b.backend, b.compiler)]:
-            if build.dependencies.is_unchanged() and (read := self._object(build.object_key)):
-                self._remember(key, build, read)
+            if build.dependencies.is_unchanged() and (
+                read := self._folder.object(build.object_key)
+            ):
+                self._remember(inputs, build, read)
                 return hit(read, build.dependencies, "disk")
         # No build's files are unchanged by their stat. Compare contents, also with the portable manifest.
         objects_in_memory = {build.object_key: obj for build, obj in known}
         builds += [build for build, _ in known]
-        builds += self._builds(inputs.portable_key(), inputs.search, "portable")
+        builds += self._builds(inputs, "portable")[1]
         usable = [
             b
             for b in builds
@@ -136,11 +126,11 @@ class Store:
             fresh = build.dependencies.refreshed()
             if fresh is None:
                 continue
-            found = objects_in_memory.get(build.object_key) or self._object(build.object_key)
+            found = objects_in_memory.get(build.object_key) or self._folder.object(build.object_key)
             if found is not None:
                 build = build._replace(dependencies=fresh)
-                self._remember(key, build, found)
-                if written := self._publish_manifest(key, build, inputs.search):
+                self._remember(inputs, build, found)
+                if written := self._publish_manifest(inputs, build, "manifests"):
                     self._wrote(written)
                 where = "memory" if build.object_key in objects_in_memory else "disk"
                 return hit(found, fresh, where)
@@ -151,29 +141,23 @@ class Store:
         compiler = inputs.compilers.get("nvrtc")
         if not compiler or inputs.backend == "nvcc" or not inputs.reads_no_file():
             return None
-        if inputs.fixups:
-            return None  # A look-up does not know them.
-        if compiler.endswith(linked_by("", inputs.linker)):
-            return None  # A look-up does not know whether a build is linked.
+        if inputs.fixups or compiler.endswith(linked_by("", inputs.linker)):
+            return None  # A look-up does not know the fixups, nor whether a build is linked.
         key = inputs.object_key(_NOTHING_READ, backend="nvrtc")
         return ManifestEntry("nvrtc", compiler, key, _NOTHING_READ)
 
     def _find_without_files(self, inputs: KeyInputs) -> ObjectCode | None:
         entry = self._without_files(inputs)
-        obj = self._object(entry.object_key) if entry is not None else None
+        obj = None if entry is None else self._folder.object(entry.object_key)
         if entry is None or obj is None:
             return None
-        self._remember(inputs.lookup_key(), entry, obj)
+        self._remember(inputs, entry, obj)
         return hit(obj, entry.dependencies, "disk")
 
     def _reason(
         self, inputs: KeyInputs, builds: Sequence[ManifestEntry], usable: Sequence[ManifestEntry]
     ) -> str:
-        from rtcompile.request import (
-            key as admission,  # a hit does not need its regular expressions
-        )
-
-        if reason := admission.reason_against(inputs):
+        if reason := reason_against(inputs):
             return f"never cached: {reason}"
         if usable:
             return usable[0].dependencies.difference() or "its object was evicted or damaged"
@@ -185,47 +169,36 @@ class Store:
         by = f" by {entry.compiler}" if (entry := self._without_files(inputs)) else ""
         return f"no build of this source with these options{by}"
 
-    def _builds(
-        self, key: str, search: Sequence[SearchDir], kind: str = "manifests"
-    ) -> list[ManifestEntry]:
-        if not self._readable:
-            return []
+    def _builds(self, inputs: KeyInputs, kind: str) -> tuple[str, list[ManifestEntry]]:
+        """Return the key of a manifest, and the builds that it lists."""
+        key = inputs.portable_key() if kind == "portable" else inputs.lookup_key()
         data = self._folder.read(kind, key)
-        if data is None:
-            return []
-        builds = manifests.decode(key, data, search)
+        builds = [] if data is None else manifests.decode(key, data, inputs.search)
         if builds is None:
             self._folder.discard(kind, key)
-            return []
-        return builds
-
-    def _object(self, key: str) -> ObjectCode | None:
-        return self._folder.object(key) if self._readable else None
+        return key, builds or []
 
     # --- keeping -------------------------------------------------------------------------
 
     def add(self, inputs: KeyInputs, obj: ObjectCode, dependencies: FileSet) -> bool:
         """Keep a build unless its result differs each time or a file changed; return whether it was kept."""
-        from rtcompile.request import key as admission
-
         if self.changed_meanwhile(inputs, dependencies):
             return False
-        if dependencies.uncacheable or admission.reason_against(inputs):
+        if dependencies.uncacheable or reason_against(inputs):
             return False
         backend = obj.build.backend
-        path_bound = admission.path_bound(inputs, obj, dependencies)
-        object_key = inputs.object_key(dependencies, backend=backend, path_bound=path_bound)
+        bound = path_bound(inputs, obj, dependencies)
+        object_key = inputs.object_key(dependencies, backend=backend, path_bound=bound)
         build = ManifestEntry(backend, inputs.compilers.get(backend, ""), object_key, dependencies)
         program = inputs.name.rpartition("/")[2]
-        portable = admission.is_portable(inputs, obj, dependencies)
+        portable = is_portable(inputs, obj, dependencies)
         # A build that read nothing is valid everywhere, and is found without a manifest.
         entry = self._without_files(inputs) if portable else None
         no_dependencies = entry is not None and entry.object_key == object_key
         key = inputs.portable_key() if no_dependencies else ""
         data = object_code.encode(object_key, obj, program, inputs.summary(), key)
-        self._keep(
-            inputs, build, obj, data, built=True, no_dependencies=no_dependencies, portable=portable
-        )
+        kinds = ("manifests", "portable")[: 0 if no_dependencies else 1 + portable]
+        self._keep(inputs, build, obj, data, kinds, misses=1)
         return True
 
     def changed_meanwhile(self, inputs: KeyInputs, dependencies: FileSet) -> bool:
@@ -238,16 +211,9 @@ class Store:
         decoded = object_code.decode(build.object_key, data)
         if decoded is None:
             return None
-        no_dependencies = manifests.portable_entry(build.object_key, data) is not None
-        self._keep(
-            inputs,
-            build,
-            decoded[1],
-            data,
-            built=False,
-            no_dependencies=no_dependencies,
-            portable=True,
-        )
+        has_manifest = manifests.portable_entry(build.object_key, data) is None
+        kinds = ("manifests", "portable") if has_manifest else ()
+        self._keep(inputs, build, decoded[1], data, kinds, fetched=1)
         return hit(decoded[1], build.dependencies, "remote")
 
     def entry_of(self, inputs: KeyInputs, obj: ObjectCode) -> ManifestEntry | None:
@@ -258,10 +224,12 @@ class Store:
         """Return the builds of these inputs whose objects are in memory, the latest first."""
         return self._memory.find(inputs.lookup_key()) or []
 
-    def _remember(self, key: str, build: ManifestEntry, obj: ObjectCode) -> None:
+    def _remember(self, inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode) -> None:
+        key = inputs.lookup_key()
         with self._guard:
-            before = self._memory.find(key) or []
-            others = [known for known in before if known[0].object_key != build.object_key]
+            others = [
+                known for known in self._known(inputs) if known[0].object_key != build.object_key
+            ]
             now = [(build, obj), *others][:MOST_BUILDS]
             self._memory.keep(key, now, sum(len(kept.code) for _, kept in now))
 
@@ -271,36 +239,25 @@ class Store:
         build: ManifestEntry,
         obj: ObjectCode,
         data: bytes,
-        *,
-        built: bool,
-        no_dependencies: bool,
-        portable: bool,
+        kinds: Sequence[str],
+        **counted: int,
     ) -> None:
-        key = inputs.lookup_key()
-        self._remember(key, build, obj)
+        """Keep an object, and name it in manifests of these kinds."""
+        self._remember(inputs, build, obj)
         written = self._write("objects", build.object_key, data)
         if written:
-            if not no_dependencies:
-                written += self._publish_manifest(key, build, inputs.search)
-            if portable and not no_dependencies:
-                key = inputs.portable_key()
-                written += self._publish_manifest(key, build, inputs.search, "portable")
-            self._wrote(written, misses=int(built), fetched=int(not built))
+            written += sum(self._publish_manifest(inputs, build, kind) for kind in kinds)
+            self._wrote(written, **counted)
 
     def keep_source(self, name: str, source: str) -> None:
         """Write a source to the path that line information names, under `name`, made from its digest."""
         if self._folder.writable and not os.path.lexists(self._folder.file("sources", name)):
             self.publish("sources", name, source.encode("utf-8", "replace"))
 
-    def _publish_manifest(
-        self,
-        key: str,
-        build: ManifestEntry,
-        search: Sequence[SearchDir],
-        kind: str = "manifests",
-    ) -> int:
-        others = [b for b in self._builds(key, search, kind) if b.object_key != build.object_key]
-        return self._write(kind, key, manifests.encode(key, [build, *others], search))
+    def _publish_manifest(self, inputs: KeyInputs, build: ManifestEntry, kind: str) -> int:
+        key, others = self._builds(inputs, kind)
+        others = [other for other in others if other.object_key != build.object_key]
+        return self._write(kind, key, manifests.encode(key, [build, *others], inputs.search))
 
     def publish(self, kind: str, name: str, data: bytes) -> bool:
         """Write a file; return whether that worked, after a warning if it did not."""
@@ -408,7 +365,7 @@ class Store:
         """The builds that failed and would fail again."""
         from rtcompile.store.negative import Negative  # a hit does not need it
 
-        return Negative(self._folder, self._readable, self.publish)
+        return Negative(self._folder, self.publish)
 
     # --- statistics and upkeep ----------------------------------------------------------------
 

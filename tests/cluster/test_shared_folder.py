@@ -20,7 +20,7 @@ from rtcompile.checkup import checks
 from rtcompile.extras.cluster.folder_store import FolderStore
 from rtcompile.settings import Settings
 from rtcompile.store.remote import remote
-from rtcompile.store.shared import BadEntryError, LeasesUnsupportedError, StoreError
+from rtcompile.store.shared import BadEntryError, LeasesUnsupportedError, RemoteSettings
 from tests import nodes, users
 
 TEAM, ONE, ANOTHER = 54330, 54331, 54332
@@ -28,7 +28,7 @@ TEAM, ONE, ANOTHER = 54330, 54331, 54332
 
 @pytest.fixture
 def store(tmp_path: Path) -> FolderStore:
-    return FolderStore(f"{tmp_path}/shared", group=False)
+    return FolderStore(f"file://{tmp_path}/shared", RemoteSettings(()))
 
 
 @pytest.fixture
@@ -95,7 +95,9 @@ def test_what_the_client_remembers_to_be_missing_is_looked_for_at_the_server(kep
 
 def test_nodes_that_make_the_folder_at_the_same_moment_lose_nothing(tmp_path):
     """A folder that is renamed to the place of an empty one takes away what is written there."""
-    nodes = [FolderStore(f"{tmp_path}/shared", group=True) for _ in range(8)]
+    nodes = [
+        FolderStore(f"file://{tmp_path}/shared", RemoteSettings((), group=True)) for _ in range(8)
+    ]
     start = threading.Barrier(len(nodes))
 
     def write(number: int) -> None:
@@ -124,7 +126,7 @@ def test_a_build_goes_on_in_silence_where_another_node_wins(on, tmp_path, monkey
 
 
 def test_of_two_nodes_that_find_a_lease_ended_one_takes_it_over(store, monkeypatch):
-    faster = FolderStore(store.name[7:], group=False)
+    faster = FolderStore(store.name, RemoteSettings(()))
     assert store.create("lease/k", b"dead", 10.0)
     rename, others = os.rename, [b"faster"]
 
@@ -149,7 +151,7 @@ def test_one_file_that_cannot_be_read_is_one_bad_entry(kept, monkeypatch, code):
 def test_a_store_that_cannot_be_read_at_all_is_an_error(kept, monkeypatch):
     monkeypatch.setattr(os, "open", failing(os.open, errno.EIO, ""))
     monkeypatch.setattr(os, "listdir", failing(os.listdir, errno.EIO, ""))
-    with pytest.raises(StoreError):
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         kept.get("object/k")
 
 
@@ -236,11 +238,11 @@ def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     os.chown(folder, -1, TEAM)
     folder.chmod(0o2770)
     monkeypatch.chdir(folder)
-    return "./kernels"
+    return "/proc/self/cwd/kernels"
 
 
 def test_two_users_of_a_group_read_and_replace_each_others_files(ground):
-    store = FolderStore(ground, group=True)
+    store = FolderStore(f"file://{ground}", RemoteSettings((), group=True))
 
     def first() -> None:
         store.put("object/k", b"one's")
@@ -263,10 +265,10 @@ def test_two_users_of_a_group_read_and_replace_each_others_files(ground):
 
 
 def test_without_the_setting_another_user_reads_nothing(ground):
-    store = FolderStore(ground, group=False)
+    store = FolderStore(f"file://{ground}", RemoteSettings(()))
 
     def second() -> None:
-        with pytest.raises((StoreError, BadEntryError), match="Permission denied"):
+        with pytest.raises((OSError, BadEntryError), match="Permission denied"):
             store.get("object/k")
 
     as_member(ONE, lambda: store.put("object/k", b"one's"))

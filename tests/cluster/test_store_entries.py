@@ -45,7 +45,7 @@ def test_nothing_that_was_tampered_with_is_opened():
 
 
 def of(secret: bytes) -> Envelope:
-    return Envelope([envelopes._Secret(secret)])
+    return Envelope([envelopes.secret_key(secret)])
 
 
 @pytest.mark.parametrize("states_its_size", [True, False])

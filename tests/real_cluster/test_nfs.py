@@ -19,11 +19,15 @@ _NEEDED = ("linux.uml", "rpc.nfsd", "rpc.mountd", "rpcbind", "exportfs", "modpro
 PROGRAM = """
 import json, os, subprocess, sys, time
 from rtcompile.extras.cluster.folder_store import FolderStore
+from rtcompile.store.shared import RemoteSettings
 from tests import nodes
 from pathlib import Path
 
 printed = {}
-one, two = (FolderStore(f"/mnt/{each}/kernels", group=True) for each in ("one", "two"))
+one, two = (
+    FolderStore(f"file:///mnt/{each}/kernels", RemoteSettings((), group=True))
+    for each in ("one", "two")
+)
 
 def plain(name):
     try:

@@ -59,7 +59,7 @@ def forged(chance: random.Random, entries: dict[str, bytes]) -> tuple[str, bytes
 
 
 def of(secret: bytes | None) -> Envelope:
-    return Envelope([] if secret is None else [envelopes._Secret(secret)])
+    return Envelope([] if secret is None else [envelopes.secret_key(secret)])
 
 
 HARMS: list[Harm] = [flipped, cut, longer, swapped, forged]

@@ -12,8 +12,8 @@ import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import obstore
 from obstore.exceptions import (
@@ -25,13 +25,14 @@ from obstore.exceptions import (
 )
 from obstore.store import from_url
 
+from rtcompile import InvalidRequest
 from rtcompile.store.shared import (
     ANSWER_SECONDS,
     CONNECT_SECONDS,
     BadEntryError,
     LeasesUnsupportedError,
+    RemoteSettings,
     StoreError,
-    errors_of_stores,
     first_line,
     most_bytes,
     without_password,
@@ -40,7 +41,6 @@ from rtcompile.store.shared import (
 # What S3, Azure and Google say if not the object, but all that it would lie in is missing.
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
 _REMOVED_SECONDS = 1.0
-_errors = partial(errors_of_stores, BaseError, OSError, ValueError)
 
 
 class CloudStore:
@@ -48,33 +48,35 @@ class CloudStore:
 
     asks_seldom = True  # a look-up right before a lease is not repeated after it
 
-    def __init__(self, address: str, *, anonymous: bool, token: str = "") -> None:
+    def __init__(self, address: str, settings: RemoteSettings) -> None:
+        parts = urlsplit(address)
+        if not parts.netloc:
+            raise InvalidRequest(f"no bucket in the address; write {parts.scheme}://BUCKET/prefix")
+        anonymous, token = settings.mode == "anonymous", os.environ.get("RTCOMPILE_REMOTE_TOKEN")
         self.name = without_password(address)
         self._leases: bool | None = None
         self._guard = threading.Lock()
         self._ended: list[str] = []  # leases to be removed
         config: dict[str, Any] = {"skip_signature": True} if anonymous else {}
-        headers: dict[str, str] = {}
+        options: dict[str, Any] = {
+            "connect_timeout": f"{round(CONNECT_SECONDS * 1000)}ms",
+            "timeout": f"{round(ANSWER_SECONDS * 1000)}ms",
+            "allow_http": True,
+        }
         if address.startswith("s3://") and not anonymous:
             config = _of_profile()
         if address.startswith("http") and token:
-            headers["Authorization"] = f"Bearer {token}"
+            options["default_headers"] = {"Authorization": f"Bearer {token}"}
         try:
             self._store: Any = from_url(
                 address,
                 config=config or None,
-                client_options={
-                    "connect_timeout": f"{round(CONNECT_SECONDS * 1000)}ms",
-                    "timeout": f"{round(ANSWER_SECONDS * 1000)}ms",
-                    "allow_http": True,
-                    **({"default_headers": headers} if headers else {}),
-                },
+                client_options=options,
                 retry_config={"max_retries": 0},
             )
         except BaseError as error:
             raise ValueError(first_line(error)) from None
 
-    @_errors()
     def get(self, key: str) -> bytes | None:
         try:
             found = obstore.get(self._store, key)
@@ -86,11 +88,9 @@ class CloudStore:
                 raise StoreError(first_line(error)) from None
             return None
 
-    @_errors()
     def put(self, key: str, data: bytes) -> None:
         obstore.put(self._store, key, data, use_multipart=False)
 
-    @_errors()
     def create(self, key: str, data: bytes, seconds: float) -> bool:  # noqa: ARG002  # it forgets nothing
         if self._leases is None:
             self._leases = self._keeps_conditions()
@@ -101,14 +101,19 @@ class CloudStore:
             )
         return self._create(key, data)
 
-    @_errors()
     def replace(self, key: str, before: bytes, data: bytes | None, seconds: float) -> bool:  # noqa: ARG002
         if data is None:
             return self._remove_later(key)
-        held, version = self._held(key)
-        if held != before:
+        try:
+            found = obstore.get(self._store, key)
+            if found.meta["size"] != len(before) or bytes(found.bytes()) != before:
+                return False
+            # Replaced only in this version, else another node was first.
+            version = {name: found.meta[name] for name in ("e_tag", "version") if found.meta[name]}
+            obstore.put(self._store, key, data, mode=version, use_multipart=False)
+        except (PreconditionError, NotFoundError, FileNotFoundError):
             return False
-        return self._replace(key, data, version)
+        return True
 
     def _remove_later(self, key: str) -> bool:
         with self._guard:
@@ -128,25 +133,6 @@ class CloudStore:
             # A failure is harmless, since leases are not believed for long.
             with suppress(BaseError, OSError, ValueError):
                 obstore.delete(self._store, ended)
-
-    def _held(self, key: str) -> tuple[bytes | None, dict[str, str]]:
-        """Return a lease and which version of its object that is."""
-        try:
-            found = obstore.get(self._store, key)
-            if found.meta["size"] > most_bytes(key):
-                return None, {}
-            version = {name: found.meta[name] for name in ("e_tag", "version")}
-            return bytes(found.bytes()), {name: tag for name, tag in version.items() if tag}
-        except (NotFoundError, FileNotFoundError):
-            return None, {}
-
-    def _replace(self, key: str, data: bytes, version: dict[str, str]) -> bool:
-        """Replace an object if it still has this version, else another node was first."""
-        try:
-            obstore.put(self._store, key, data, mode=version, use_multipart=False)
-        except (PreconditionError, NotFoundError, FileNotFoundError):
-            return False
-        return True
 
     def _create(self, key: str, data: bytes) -> bool:
         try:
@@ -171,12 +157,10 @@ class CloudStore:
             obstore.delete(self._store, key)
 
     def listing(self, kind: str) -> Iterator[tuple[str, int]]:
-        with _errors():
-            for page in obstore.list(self._store, prefix=kind):
-                for found in page:
-                    yield found["path"].rpartition("/")[2], found["size"]
+        for page in obstore.list(self._store, prefix=kind):
+            for found in page:
+                yield found["path"].rpartition("/")[2], found["size"]
 
-    @_errors()
     def clock(self, key: str) -> float:
         return float(obstore.head(self._store, key)["last_modified"].timestamp())
 
@@ -191,14 +175,14 @@ def _of_profile() -> dict[str, Any]:
     if environ.get("AWS_ACCESS_KEY_ID") or environ.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
         return {}
     name = environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE") or "default"
-    keys = configparser.RawConfigParser(strict=False)
-    home = os.path.expanduser("~/.aws")
-    keys.read(environ.get("AWS_SHARED_CREDENTIALS_FILE") or f"{home}/credentials")
-    more = configparser.RawConfigParser(strict=False)
-    more.read(environ.get("AWS_CONFIG_FILE") or f"{home}/config")
     told: dict[str, str] = {}
-    for parser, section in ((more, name), (more, f"profile {name}"), (keys, name)):
-        if parser.has_section(section):
+    for variable, file, sections in (
+        ("AWS_CONFIG_FILE", "config", (name, f"profile {name}")),
+        ("AWS_SHARED_CREDENTIALS_FILE", "credentials", (name,)),
+    ):
+        parser = configparser.RawConfigParser(strict=False)
+        parser.read(environ.get(variable) or os.path.expanduser(f"~/.aws/{file}"))
+        for section in filter(parser.has_section, sections):
             told |= dict(parser.items(section))
     found = {ours: told[theirs] for theirs, ours in _OF_FILES.items() if theirs in told}
     if "access_key_id" not in found:

@@ -12,9 +12,7 @@ from rtcompile.store import manifests
 from rtcompile.store.folder import Folder
 from rtcompile.store.manifests import Page
 from rtcompile.store.remote import Entry, Remote, Tier
-from rtcompile.store.shared import RemoteSettings, first_line, listing
-
-_OBJECTS, _MANIFESTS = ("objects", "object"), ("portable", "manifest")
+from rtcompile.store.shared import RemoteSettings, StoreError, first_line
 
 
 class Copied(NamedTuple):
@@ -61,14 +59,13 @@ def _push(stores: Remote, tier: Tier, folder: Folder) -> Copied:
         if not tier.open:
             break
         page = before.get(key)
-        known = manifests.one_by_one(key, page.manifest) if page is not None else {}
+        known = manifests.objects_of(key, page.manifest) if page is not None else []
         entries: list[Entry] = []
         for each, alone in manifests.one_by_one(key, manifest).items():
-            data = folder.read(_OBJECTS[0], each)
-            if each in known or data is None:  # or evicted here
-                there += each in known
-                continue
-            entries.append(("object", each, Page(key, alone, {each: data}).packed(each)))
+            data = folder.read("objects", each)
+            there += each in known
+            if each not in known and data is not None:  # else it was evicted here
+                entries.append(("object", each, Page(key, alone, {each: data}).packed(each)))
         if entries:
             merged = manifests.merged(key, manifest, page.manifest if page is not None else None)
             whole = Page(key, merged, page.objects if page is not None else {})
@@ -84,12 +81,12 @@ def _pages(stores: Remote, kind: str, keys: Sequence[str], tier: Tier) -> dict[s
 
 def _manifests(folder: Folder) -> Iterator[tuple[str, bytes]]:
     """Yield the manifests for other machines, and those of builds that have none here."""
-    for key, _ in folder.listing(_MANIFESTS[0]):
-        own = folder.read(_MANIFESTS[0], key)
+    for key, _ in folder.listing("portable"):
+        own = folder.read("portable", key)
         if own is not None:
             yield key, own
-    for key, _ in folder.listing(_OBJECTS[0]):
-        data = folder.read(_OBJECTS[0], key)
+    for key, _ in folder.listing("objects"):
+        data = folder.read("objects", key)
         found = manifests.portable_entry(key, data) if data is not None else None
         if found is not None:
             manifest, build = found
@@ -117,44 +114,37 @@ def _pull(stores: Remote, tier: Tier, folder: Folder) -> Copied:
 
 def keep(page: Page, folder: Folder) -> tuple[int, int]:
     """Write a page's objects to the local cache; return how many are new, and how many were there."""
-    own = folder.read(_MANIFESTS[0], page.portable_key)
+    own = folder.read("portable", page.portable_key)
     known = manifests.objects_of(page.portable_key, own) if own is not None else []
-    new = {each: data for each, data in page.objects.items() if each not in known}
-    whole = {each: data for each, data in new.items() if _is_object(each, data)}
-    for each, data in whole.items():
-        folder.publish(_OBJECTS[0], each, data)
-    if whole:
+    copied = 0
+    for each, data in page.objects.items():
+        if each not in known and sealed.unseal("object", each, data) is not None:
+            folder.publish("objects", each, data)
+            copied += 1
+    if copied:
         merged = manifests.merged(page.portable_key, page.manifest, own)
-        folder.publish(_MANIFESTS[0], page.portable_key, merged)
-    return len(whole), len(page.objects) - len(new)
+        folder.publish("portable", page.portable_key, merged)
+    return copied, sum(each in known for each in page.objects)
 
 
 def _listing(stores: Remote, tier: Tier, kind: str) -> Iterator[tuple[str, int]]:
     """Yield name and size of a store's entries, those of keys for reading too."""
+    if not hasattr(tier.store, "listing"):
+        raise StoreError("it cannot list what it contains")
     for signer in stores.envelope.keys:
-        yield from listing(tier.store, f"{signer.fingerprint}/{kind}")
-
-
-def _is_object(key: str, data: bytes | None) -> bool:
-    return data is not None and sealed.unseal("object", key, data) is not None
+        yield from tier.store.listing(f"{signer.fingerprint}/{kind}")
 
 
 def kept(stores: Remote) -> list[Kept]:
     """Return what every store contains."""
     found = []
     for tier in stores.tiers:
-        name = tier.store.name
         try:
-            builds = list(_listing(stores, tier, "manifest"))
-            objects = list(_listing(stores, tier, "object"))
+            sizes = [
+                [size for _, size in _listing(stores, tier, kind)]
+                for kind in ("manifest", "object")
+            ]
+            found.append(Kept(tier.store.name, max(map(len, sizes)), sum(map(sum, sizes))))
         except Exception as error:  # noqa: BLE001  # a store's client may raise anything
-            found.append(Kept(name, problem=first_line(error)))
-        else:
-            found.append(
-                Kept(
-                    name,
-                    max(len(builds), len(objects)),
-                    sum(size for _, size in [*builds, *objects]),
-                )
-            )
+            found.append(Kept(tier.store.name, problem=first_line(error)))
     return found

@@ -14,13 +14,14 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
+from urllib.parse import urlsplit
 
+from rtcompile import InvalidRequest
 from rtcompile.files import sealed
 from rtcompile.store.shared import (
     BadEntryError,
     LeasesUnsupportedError,
-    errors_of_stores,
+    RemoteSettings,
     first_line,
     most_bytes,
 )
@@ -28,18 +29,18 @@ from rtcompile.store.shared import (
 # Another node replaced, removed or holds the file.
 _LOST = (errno.ENOENT, errno.ESTALE, errno.EBUSY)
 _MODE_SECONDS = 0.05  # until who made a folder has given it its mode
-_errors = partial(errors_of_stores, OSError)
 
 
 class FolderStore:
     """The folder, made when something is first written; members of a group can replace its files."""
 
-    def __init__(self, path: str, *, group: bool) -> None:
-        self.name = f"file://{path}"
-        self._path = path
-        self._group = group
+    def __init__(self, address: str, settings: RemoteSettings) -> None:
+        parts = urlsplit(address)
+        if not parts.path.startswith("/") or parts.netloc not in ("", "localhost"):
+            raise InvalidRequest("write file:///absolute/path")
+        self._path, self._group = parts.path, settings.group
+        self.name = f"file://{self._path}"
 
-    @_errors()
     def get(self, key: str) -> bytes | None:
         try:
             return self._read(self._place(key), most_bytes(key))
@@ -49,11 +50,9 @@ class FolderStore:
                 raise BadEntryError(first_line(error)) from None
             raise
 
-    @_errors()
     def put(self, key: str, data: bytes) -> None:
         self._write(key, data)
 
-    @_errors()
     def create(self, key: str, data: bytes, seconds: float) -> bool:  # noqa: ARG002  # it forgets nothing
         path = self._place(key)
         mine = f"{path}.{secrets.token_hex(8)}.tmp"
@@ -71,7 +70,6 @@ class FolderStore:
             raise LeasesUnsupportedError(f"{path}: {error.strerror or error}") from None
         return True
 
-    @_errors()
     def replace(self, key: str, before: bytes, data: bytes | None, seconds: float) -> bool:  # noqa: ARG002
         """Move the file aside first: of two nodes one does it, and looks at what it moved."""
         path = self._place(key)
@@ -84,18 +82,16 @@ class FolderStore:
             raise
         try:
             is_same = self._read(aside) == before
+            if is_same and data is not None:
+                _discard(aside)
+                self._create(aside, data, durable=False)
             if not is_same or data is not None:
-                again = aside if not is_same else f"{aside}.tmp"
-                if is_same:
-                    self._create(again, data or b"", durable=False)
                 with suppress(FileExistsError):
-                    os.link(again, path)
-                _discard(again)
+                    os.link(aside, path)
             return is_same
         finally:
             _discard(aside)
 
-    @_errors()
     def delete(self, key: str) -> None:
         _discard(self._place(key))
 
@@ -105,7 +101,6 @@ class FolderStore:
                 if not entry.name.endswith(".tmp"):
                     yield entry.name, entry.stat().st_size
 
-    @_errors()
     def clock(self, key: str) -> float:
         return os.stat(self._place(key)).st_mtime
 
@@ -139,10 +134,10 @@ class FolderStore:
         try:
             _open_folder(folder)
         except FileNotFoundError:  # which may be remembered, too
-            below = os.path.relpath(folder, self._path).split(os.sep)
-            chain = [os.path.join(self._path, *below[:count]) for count in range(len(below) + 1)]
-            for above in (os.path.dirname(self._path), *chain):
-                _open_folder(above)
+            if folder == os.path.dirname(self._path):
+                raise
+            self._look_anew(os.path.dirname(folder))
+            _open_folder(folder)
 
     def _write(self, key: str, data: bytes, *, durable: bool = True) -> None:
         """Replace a file; do nothing where another node is about to do the same."""

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
@@ -19,7 +18,7 @@ from rtcompile.store.shared import (
     ANSWER_SECONDS,
     CONNECT_SECONDS,
     BadEntryError,
-    errors_of_stores,
+    RemoteSettings,
     most_bytes,
     without_password,
 )
@@ -32,9 +31,6 @@ _REPLACE = (
 )
 # The parameters of redis-py by which a connection tells its client's name and version.
 _GREETINGS = ["driver_info"] if find_spec("redis.driver_info") else ["lib_name", "lib_version"]
-_errors = partial(
-    errors_of_stores, redis.RedisError, redis.exceptions.RedisClusterException, OSError, ValueError
-)
 
 
 _IDLE_SECONDS = 5.0  # after which connections are closed: a server takes 10,000 by default
@@ -46,14 +42,6 @@ _OPTIONS: dict[str, Any] = {
     **dict.fromkeys(_GREETINGS),
 }
 _ALONE: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "retry_on_error": []}
-
-
-def _plain(address: str) -> str:
-    """Return an address with the scheme that redis-py has for it: Valkey speaks the same protocol."""
-    for known, plain in (("valkeys://", "rediss://"), ("valkey://", "redis://")):
-        if address.startswith(known):
-            return plain + address[len(known) :]
-    return address
 
 
 def _client(address: str) -> Any:
@@ -84,20 +72,20 @@ def _client(address: str) -> Any:
 class RedisStore:
     """The client; each method is one command, or one script where a condition is checked first."""
 
-    def __init__(self, address: str, ttl: float, *, renews: bool = True) -> None:
+    def __init__(self, address: str, settings: RemoteSettings) -> None:
         self.name = without_password(address)
-        self._ttl, self._renews = round(ttl), renews
+        self._ttl, self._renews = round(settings.ttl), settings.mode == "rw"
         self._guard = threading.Lock()
         self._used_at = 0.0
-        self._timer: threading.Timer | None = None
+        self._is_watched = False  # whether a timer is to close idle connections
         self._address = address
         self._client: Any = None
-        scheme = urlsplit(address).scheme
-        self._is_lazy = (
-            "cluster" in scheme or "sentinel" in scheme
-        )  # they connect when they are made
+        # The clients of clusters and sentinels connect when they are made.
+        self._is_lazy = any(word in urlsplit(address).scheme for word in ("cluster", "sentinel"))
         if not self._is_lazy:
-            self._client = redis.Redis.from_url(_plain(address), **_OPTIONS, **_ALONE)
+            if address.startswith("valkey"):  # it speaks the same protocol
+                address = address.replace("valkey", "redis", 1)
+            self._client = redis.Redis.from_url(address, **_OPTIONS, **_ALONE)
 
     @property
     def _redis(self) -> Any:
@@ -106,29 +94,28 @@ class RedisStore:
             if self._client is None:
                 self._client = _client(self._address)
             self._used_at = time.monotonic()
-            if self._timer is None and not self._is_lazy:
-                self._timer = threading.Timer(_IDLE_SECONDS, self._close_idle)
-                self._timer.daemon = True
-                with suppress(RuntimeError):  # no thread can be started at the process's end
-                    self._timer.start()
+            if not self._is_watched and not self._is_lazy:
+                self._watch()
             return self._client
+
+    def _watch(self) -> None:
+        timer = threading.Timer(_IDLE_SECONDS, self._close_idle)
+        timer.daemon = True
+        with suppress(RuntimeError):  # no thread can be started at the process's end
+            timer.start()
+            self._is_watched = True
 
     def _close_idle(self) -> None:
         with self._guard:
-            self._timer = None
+            self._is_watched = False
             if time.monotonic() - self._used_at < _IDLE_SECONDS - 0.1:
-                self._timer = threading.Timer(_IDLE_SECONDS, self._close_idle)
-                self._timer.daemon = True
-                with suppress(RuntimeError):
-                    self._timer.start()
+                self._watch()
             else:
                 self._client.connection_pool.disconnect(inuse_connections=False)
 
-    @_errors()
     def get(self, key: str) -> bytes | None:
         return _entry(key, self._read([key])[0])
 
-    @_errors()
     def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
         """Return what is under each key, in one request; None for an entry that cannot be used."""
         found: list[bytes | None] = []
@@ -150,11 +137,9 @@ class RedisStore:
             answers: list[object] = pipe.execute(raise_on_error=False)
         return answers[: len(keys)]
 
-    @_errors()
     def put(self, key: str, data: bytes) -> None:
         self._redis.set(_redis_key(key), data, ex=self._ttl)
 
-    @_errors()
     def add(self, counts: Mapping[str, float]) -> None:
         """Add a process's counts to those of the whole fleet."""
         with self._redis.pipeline(transaction=False) as pipe:
@@ -162,31 +147,25 @@ class RedisStore:
                 pipe.hincrbyfloat(_redis_key("metrics"), name, number)
             pipe.execute()
 
-    @_errors()
     def totals(self) -> dict[str, float]:
         """Return the counts of the whole fleet."""
         found = self._redis.hgetall(_redis_key("metrics"))
         return {name.decode(): float(number) for name, number in found.items()}
 
-    @_errors()
     def create(self, key: str, data: bytes, seconds: float) -> bool:
         return bool(self._redis.set(_redis_key(key), data, nx=True, px=round(seconds * 1000)))
 
-    @_errors()
     def replace(self, key: str, before: bytes, data: bytes | None, seconds: float) -> bool:
         arguments = (before, data or b"", round(seconds * 1000))
         return bool(self._redis.eval(_REPLACE, 1, _redis_key(key), *arguments) == 1)
 
-    @_errors()
     def delete(self, key: str) -> None:
         self._redis.delete(_redis_key(key))
 
     def listing(self, kind: str) -> Iterator[tuple[str, int]]:
-        with _errors():
-            for key in self._redis.scan_iter(match=_redis_key(f"{kind}/*"), count=1000):
-                yield key.decode().rpartition("/")[2], self._redis.strlen(key)
+        for key in self._redis.scan_iter(match=_redis_key(f"{kind}/*"), count=1000):
+            yield key.decode().rpartition("/")[2], self._redis.strlen(key)
 
-    @_errors()
     def clock(self, key: str) -> float:  # noqa: ARG002  # the port's signature
         answer = self._redis.time()
         # Each node of a cluster answers.
