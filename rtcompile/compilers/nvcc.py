@@ -122,15 +122,6 @@ _TRACE = "headers.d"
 _RESULT = "result"
 _TEXTS = FOLDER.lstrip("/")
 
-# The error of a host compiler (GCC) for a header, and what it says with -H and -v.
-_HEADER_MISSING = re.compile(
-    r"^(?P<by>[^\n]*):\d+:\d+: fatal error: (?P<header>[^\n]+): No such file or directory$", re.M
-)
-_OPENED = re.compile(r"^\.+ (.+)$", re.M)
-_LIST = '#include "..." search starts here:'
-_SEARCHED = re.compile(r"^ (\S.*)$", re.M)
-_NO_FOLDER = re.compile(r'^ignoring nonexistent directory "(.*)"$', re.M)
-
 _SIGKILL = 9
 _CHILD_DIED = re.compile(r"died due to signal (\d+)")
 _SCRATCH_NAME = re.compile(r"\S*tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_")
@@ -221,11 +212,8 @@ class _Nvcc:
 
     def compile(self, unit: TranslationUnit) -> Compiled | CompileFailure:
         """Compile a unit's source, without regard to its name expressions."""
-        source, texts = _named(unit), _as_files(unit)
         flags = (*_TARGET_FLAGS[unit.target], *_moved(unit.flags), "-MD", "-MF", _TRACE)
-        outcome = self.run(flags, {_SOURCE: source}, unit.target, texts)
-        if isinstance(outcome, CompileFailure) and _HEADER_MISSING.search(outcome.log):
-            outcome = self._with_missing(outcome, {_SOURCE: source, **texts})
+        outcome = self.run(flags, {_SOURCE: _named(unit)}, unit.target, _as_files(unit))
         if outcome.trace is None:
             return outcome
         # NVCC lists the names in #line directives as files that it read.
@@ -239,22 +227,6 @@ class _Nvcc:
             if path not in named or (path != unit.name and os.path.isfile(path))
         )
         return outcome._replace(trace=trace)
-
-    def _with_missing(self, failure: CompileFailure, files: dict[str, bytes]) -> CompileFailure:
-        """Have the host compiler, which left no ``-MD`` file, say what it read before it missed a header."""
-        command = (*failure.command, "-Xcompiler", "-H,-v")
-        outcome = _run_program(command, files, (), self._limits)
-        log = outcome.value["log"] if isinstance(outcome, pool.Answer) else ""
-        missed = _HEADER_MISSING.search(log)
-        folders = _SEARCHED.findall(log.rpartition(_LIST)[2].partition("\nEnd of search list")[0])
-        folders += _NO_FOLDER.findall(log)
-        if missed is None or not folders or not all(map(os.path.isabs, folders)):
-            return failure
-        if os.path.isabs(missed["by"]):
-            folders.append(os.path.dirname(missed["by"]))
-        missing = tuple(os.path.join(folder, missed["header"]) for folder in folders)
-        trace = tuple(path for path in _OPENED.findall(log) if path not in files)
-        return failure._replace(trace=trace, missing=missing)
 
     def assemble(self, unit: TranslationUnit, ptx: bytes) -> Compiled | CompileFailure:
         """Make the unit's target of its PTX."""

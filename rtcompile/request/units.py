@@ -111,8 +111,7 @@ class CompileFailure(NamedTuple):
     `kind` is "error" (the compiler refused the source), "link", "crash" (`signal` says which),
     "timeout", "memory", or "start" (the compiler could not be run). `trace` lists the headers that
     the compiler had read, as far as known if it died; None if it does not report them.
-    `files` is as in `Compiled`. `missing` lists the paths at which a header was looked for and not found,
-    if that ended the build.
+    `files` is as in `Compiled`.
     """
 
     kind: str
@@ -123,7 +122,6 @@ class CompileFailure(NamedTuple):
     milliseconds: float = 0.0
     trace: tuple[str, ...] | None = ()
     files: FileSet | None = None
-    missing: tuple[str, ...] = ()
 
 
 # --- The environment variables that compilers get -------------------------------------------------

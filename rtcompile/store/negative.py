@@ -29,8 +29,6 @@ _DIAGNOSED = (
     r"|^ptxas(?: fatal| error|.*; (?:error|fatal))\s*:"
     r"|^nvrtc: error: (?:unrecognized option|invalid value)"
 )
-# The host compiler's error for a header.
-_HOST_MISSED = r": fatal error: .+: No such file or directory$"
 # Patterns of errors that the machine may have caused.
 _UNDECIDED = (
     r"No such file or directory|[Oo]ut of memory|[Mm]emory allocation|No space left|[Ii]nternal error"
@@ -100,18 +98,13 @@ class Negative:
 def dependencies_of(failure: CompileFailure, recorded: Callable[[], FileSet]) -> FileSet:
     """Return the files that a failure depends on, `recorded` if nothing observed them; or why it is not kept."""
     log = failure.log
-    if failure.missing:  # else it is not known where the host compiler looked for its header
-        log = re.sub(_HOST_MISSED, "(1): error", log, flags=re.MULTILINE)
     is_diagnosed = failure.kind == "link" or re.search(_DIAGNOSED, log, re.MULTILINE)
     is_read_known = failure.files is not None or failure.trace is not None
     if failure.kind not in ("error", "link") or not is_diagnosed or not is_read_known:
         return FileSet(uncacheable="a crash, a limit, or files that are not known")
     if undecided := re.search(_UNDECIDED, log):
         return FileSet(uncacheable=undecided[0])
-    if failure.files is not None:
-        return failure.files
-    found = recorded()
-    return found.replaced(absent=(*found.absent, *failure.missing))
+    return recorded() if failure.files is None else failure.files
 
 
 def _key(inputs: KeyInputs) -> str:
