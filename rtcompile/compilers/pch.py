@@ -60,16 +60,11 @@ siblings: contextvars.ContextVar[int] = contextvars.ContextVar("rtcompile_siblin
 
 
 def worth_making(builds: int, front_end: float, makings: int = 0, repeats: int = 1) -> bool:
-    """Return whether a prefix is worth a precompiled header: the one rule.
-
-    The seconds that the header saves must exceed the cost of making it, which reads the headers twice.
-    Where a program was built again (`repeats`), it is being edited: it is assumed that as many builds
-    follow as there were so far, and the cost counts half because nobody waits for it. So the second
-    build has one made if reading takes 0.1 s or more, and the third one if it takes 80 ms. Where all
-    programs differ, half as many are: most projects build each of their kernels once, and headers that
-    were never used were most of the processor time that cold builds took beyond NVRTC's. After each
-    failed attempt the gain must be twice as large.
-    """
+    """Return whether what a precompiled header saves exceeds the cost of making it, which reads the prefix twice."""
+    # Where a program was built again (`repeats`), it is being edited: as many builds are assumed to follow as
+    # there were, and the cost counts half because nobody waits for it. Where all programs differ, half as many
+    # are: most projects build each kernel once, and headers that were never used were most of the processor
+    # time that cold builds took beyond NVRTC's.
     spared = _spared(front_end)
     if builds < 2 or spared < _LEAST_SPARED:
         return False

@@ -59,16 +59,13 @@ def _restored(at: int) -> Any:
 class FileSet:
     """Everything that a result depends on besides the request and the compiler.
 
-    `headers` are in order of first inclusion. `absent` are paths that must not exist: a file there
-    would be read instead, or would turn a ``__has_include``. The first folder that does not exist
-    stands for all below it. `present` are paths that must exist, though they were not read. One
-    that ends in ``/.`` must be a folder, and no other may be one; `listing` makes those that state
-    which entries a folder has, for compilers that do not say what they looked for. `include_results`
-    are the ``__has_include`` candidates that exist, as a directory's label and a name, without paths.
-    `own_path` has the labels of the headers that mention ``__FILE__`` or its kind.
-
-    Not packed are `newest_ns`, the change time (ns since the epoch) of the last changed of these
-    files, and `uncacheable`: why the build cannot be cached, ``""`` if it can.
+    `headers` are in order of first inclusion. `absent` are paths that must not exist: the first folder
+    that does not exist stands for all below it. `present` are paths that must exist, though they were not
+    read: as a folder if they end in ``/.``; `listing` makes those that state a folder's entries.
+    `include_results` are the ``__has_include`` candidates that exist, as a directory's label and a name.
+    `own_path` has the labels of the headers that mention ``__FILE__`` or its kind. Not packed are
+    `newest_ns`, the change time (ns since the epoch) of the last changed of these files, and
+    `uncacheable`: why the build cannot be cached, ``""`` if it can.
     """
 
     __slots__ = ("_fields", "_provided", "_values", "newest_ns", "uncacheable")

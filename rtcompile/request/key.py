@@ -232,14 +232,12 @@ def _read(headers: tuple[Header, ...]) -> tuple[bytes, ...]:
 
 # --- Decides whether a build may be cached --------------------------------------------------------
 
-scan = functools.lru_cache(maxsize=64)(sources.scan)  # a build asks thrice of the same few texts
-
 
 def reason_against(inputs: KeyInputs) -> str:
     """Return why the result depends on more than files that can be checked; ``""`` if it does not."""
-    if clock := scan(inputs.source).clock:
+    if clock := sources.scan(inputs.source).clock:
         return f"{clock} is different in every build"
-    clock = next((clock for _, value in inputs.options if (clock := scan(value).clock)), "")
+    clock = next((clock for _, value in inputs.options if (clock := sources.scan(value).clock)), "")
     return f"an option has {clock}, which is different in every build" if clock else ""
 
 
@@ -250,7 +248,7 @@ def may_travel(inputs: KeyInputs) -> bool:
 
 def _names_its_path(inputs: KeyInputs) -> bool:
     own_texts = (inputs.source, *(value for _, value in inputs.options))
-    return inputs.paths_matter or any(scan(text).own_path for text in own_texts)
+    return inputs.paths_matter or any(sources.scan(text).own_path for text in own_texts)
 
 
 def path_bound(

@@ -287,7 +287,7 @@ def _waits_for_value(word: str) -> bool:
 
 
 def _split(element: str) -> list[str]:
-    """Split where a next option begins; white space elsewhere belongs to a define or a path."""
+    """Split where a next option begins; elsewhere ``'-DFOO="a b"'`` and ``'-I /a b'`` keep their blanks."""
     words: list[str] = []
     free_text = needs_value = False
     end = 0

@@ -219,11 +219,7 @@ class Options(NamedTuple):
 def parse(options: Iterable[str]) -> Options:
     """Read compiler options in any spelling of NVRTC's, nvcc's or CuPy's users.
 
-    An option and its value may be one element (``'-I /x'``) or two. White space splits an element
-    where a next option begins: ``'-DX=1 -DY=2'`` is two defines, ``'-DFOO="a b"'`` is one and keeps
-    its quotes, ``'-I /a b'`` is one directory. An element after an option that waits for its value
-    is that value, blanks and all. An option is refused with which a compiler would read a file
-    whose changes the cache could not notice.
+    Refused are those with which a compiler would read a file whose changes the cache could not notice.
     """
     reader = _Reader(list(all_words(options)))
     while reader.words:

@@ -98,6 +98,7 @@ class Mentions(NamedTuple):
     own_path: bool  # whether the text can put its own path into the code (``__FILE__``)
 
 
+@functools.lru_cache(maxsize=64)  # a build asks thrice of the same few texts
 def scan(text: str) -> Mentions:
     """Read a source or a header; a mention in a comment counts only where readers may differ on what one is."""
     said = cxx.joined(text)

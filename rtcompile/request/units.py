@@ -87,12 +87,10 @@ class TranslationUnit(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """The output of one run of a compiler.
+    """The output of one run of a compiler; `milliseconds` maps phases ("queue", "compile", "link", …) to durations.
 
-    `trace` lists the headers it read, as spelled by the compiler, in order of first inclusion;
-    None if the compiler does not report them, so that later changes of them would go unnoticed.
-    `milliseconds` maps phases ("queue", "compile", "link", …) to their duration. `files` is all that the
-    compiler read and looked for, as it was at that moment; None if only `trace` is known.
+    `trace` lists the headers it read, in order of first inclusion; None if the compiler does not report
+    them. `files` is all that it read and looked for, as it was at that moment; None if only `trace` is known.
     """
 
     code: bytes
@@ -106,12 +104,11 @@ class Compiled(NamedTuple):
 
 
 class CompileFailure(NamedTuple):
-    """Why there is no code. Passed between processes as data; exceptions are raised only in the public API.
+    """Why there is no code, as data that may cross processes; exceptions are raised only in the public API.
 
     `kind` is "error" (the compiler refused the source), "link", "crash" (`signal` says which),
-    "timeout", "memory", or "start" (the compiler could not be run). `trace` lists the headers that
-    the compiler had read, as far as known if it died; None if it does not report them.
-    `files` is as in `Compiled`.
+    "timeout", "memory", or "start" (the compiler could not be run). `trace` and `files` are as in
+    `Compiled`, as far as known if it died.
     """
 
     kind: str
