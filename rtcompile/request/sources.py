@@ -113,14 +113,10 @@ def scan(text: str) -> Mentions:
 
 # --- Builds that need little of a compiler --------------------------------------------------------
 
-# What a source must say to have a file read, beside `__has_include`: `#include`, `#include_next`,
-# `#embed`, something of them in a macro or a pragma, all on one line; `import` of a module.
-_READING = ("include", "import", "embed", "pch")
-# What a `##` may make `__has_include` of, as the first piece; the whole of it is looked for anyway.
+# One of these words must be in a source that has a file read: in `#include`, `#embed`, a pragma, `import` of a
+# module, `__has_include`. What a `##` may make the last of begins with one of the pieces, as a whole word.
+_READING = ("include", "import", "embed", "pch", "__has_")
 _PASTED_STARTS = ("_", "__", "__h", "__ha", "__has")
-# An option may be a part of any of that.
-_READING_OPTION = (*_READING, "#", "%", "?", "__has")
-_SEARCH_OPTIONS = ("-I", "--include-path")
 
 # Options that NVRTC was seen to forget with the compile: in one process the code and the log of the next
 # are those of a new one. Not so `--restrict` and `--optimization-info`, which hold from then on, and
@@ -138,42 +134,18 @@ _FORGOTTEN = frozenset(
 
 
 def reads_no_file(source: str, options: Sequence[str]) -> bool:
-    """Return whether a build reads no file besides its source, as far as its text may be read."""
-    if len(source) > cxx.MOST_READ:
+    """Return whether a build surely reads no file besides its source: comments and strings count, too."""
+    given = "\n\n".join(o for o in options if not o.startswith(("-I", "--include-path")))
+    if len(source) > cxx.MOST_READ or any(sign in given for sign in "#%?"):
         return False
-    may_read = any(_may_read(text.lower()) for text in cxx.spellings(source))
-    return not may_read and _read_no_file(tuple(options))
+    return not any(_may_read(text.lower()) for text in cxx.spellings(f"{source}\n\n{given}"))
 
 
 def _may_read(text: str) -> bool:
-    """Look at comments and strings too, so no odd spelling of theirs can hide a directive."""
-    if "__has_" in text or (
-        ("##" in text or "%:%:" in text) and cxx.has_word(text, _PASTED_STARTS)
-    ):
-        return True
-    if "asm" in text and ".include" in "".join(text.replace('"', "").split()):
-        return True  # pieces of a string are one string for the assembler
-    if not any(word in text for word in _READING):
-        return False
-    return cxx.has_word(text, ("import",)) or any(map(_may_direct, text.split("\n")))
-
-
-def _may_direct(line: str) -> bool:
-    at = min((at for sign in ("#", "%:") if (at := line.find(sign)) >= 0), default=-1)
-    if at < 0:
-        return False
-    # A comment that is open at the line's end may part the directive's words.
-    open_comment = line.rfind("/*") >= max(at, line.rfind("*/") - 1)
-    return open_comment or any(line.find(word, at) >= 0 for word in _READING)
-
-
-@functools.lru_cache(maxsize=16)  # the variants of a batch have the same options
-def _read_no_file(options: tuple[str, ...]) -> bool:
-    relevant = [option.lower() for option in options if not option.startswith(_SEARCH_OPTIONS)]
-    return not any(
-        any(word in option for word in _READING_OPTION) or cxx.has_word(option, _PASTED_STARTS)
-        for option in relevant
-    )
+    is_pasted = ("##" in text or "%:%:" in text) and cxx.has_word(text, _PASTED_STARTS)
+    # Pieces of a string are one string for the assembler.
+    is_assembled = "asm" in text and ".include" in "".join(text.replace('"', "").split())
+    return is_pasted or is_assembled or any(word in text for word in _READING)
 
 
 @functools.lru_cache(maxsize=16)

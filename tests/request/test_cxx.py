@@ -153,7 +153,8 @@ def test_what_may_read_a_file_in_pieces_is_not_plain(source: str) -> None:
 
 
 def test_a_piece_in_an_option_may_read_a_file() -> None:
-    assert not sources.reads_no_file("", ("-DP=__ha",))
+    assert not sources.reads_no_file("#if C(P, s_include)", ("-DP=__ha", "-DC(a,b)=a##b"))
+    assert not sources.reads_no_file("#define C(a, b) a##b\n#if C(P, Q)", ("-DP=__ha", "-DQ=s_"))
 
 
 @pytest.mark.parametrize(
