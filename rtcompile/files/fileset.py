@@ -45,9 +45,6 @@ _LISTING_DIGITS = 32
 # When (monotonic clock) a provided part, by its packed fields, was found unchanged.
 _recently_validated: dict[tuple[bytes, ...], float] = {}
 
-# Folders' entries as `listing` gives them, with stat signatures that show every change.
-_listings: dict[str, Header] = {}
-
 # Headers that were read to compare them, by label, name and path; many builds share them.
 _read: dict[tuple[str, str, str], Header] = {}
 
@@ -258,14 +255,6 @@ def _is_present(path: str | bytes) -> bool:
 
 def listing(folder: str, ignored: str) -> str:
     """Return what `FileSet.present` says of a folder's entries, but for those with `ignored` suffixes."""
-    from rtcompile.files import clocks
-    from rtcompile.files.headers import Header
-
-    path, now = f"{folder}{_LISTED}{ignored}=", clocks.file_clock_ns()
-    status = os.stat(folder)
-    known = _listings.get(path)
-    if known is not None and known[4:] == stat_of(status):
-        return path + known.digest
     suffixes, names = tuple(ignored.split(",")), []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -273,11 +262,7 @@ def listing(folder: str, ignored: str) -> str:
                 kind = 2 * entry.is_symlink() or entry.is_dir()
                 names.append(f"{entry.name}\0{kind:d}\0")
     text = "".join(sorted(names)).encode("utf-8", "surrogateescape")
-    found = Header(folder, "", folder, content_digest(text)[:_LISTING_DIGITS], *stat_of(status))
-    if len(_listings) >= _MAX_READ:
-        _listings.clear()
-    _listings[path] = clocks.trusted(found, status.st_dev, now)
-    return path + found.digest
+    return f"{folder}{_LISTED}{ignored}={content_digest(text)[:_LISTING_DIGITS]}"
 
 
 def _read_again(header: Header) -> Header | None:
