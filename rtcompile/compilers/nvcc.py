@@ -141,7 +141,9 @@ def _compile_with_names(unit: TranslationUnit, nvcc: _Nvcc) -> Compiled | Compil
     """Compile to PTX, read the names in it, and assemble it, which costs 30 ms more than one run."""
     markers = Markers.of(unit.source, unit.name_expressions)
     marked = unit._replace(source=unit.source + markers.text())
-    ptx = nvcc.compile(marked._replace(target="ptx", flags=_without_lto(unit.flags)))
+    flags = [flag.replace("code=lto_", "code=sm_") for flag in unit.flags]
+    plain = tuple(flag for flag in flags if flag not in ("-dlto", "--dlink-time-opt"))
+    ptx = nvcc.compile(marked._replace(target="ptx", flags=plain))
     if isinstance(ptx, CompileFailure):
         return ptx._replace(log=markers.named_in(ptx.log))
     try:
@@ -155,7 +157,10 @@ def _compile_with_names(unit: TranslationUnit, nvcc: _Nvcc) -> Compiled | Compil
     if unit.target == "ptx":
         return ptx._replace(code=code, lowered_names=names, notes=notes)
     # The markers cannot be removed from LTO-IR, and without them it would lack the templates.
-    outcome = nvcc.compile(marked) if unit.target == "ltoir" else nvcc.assemble(unit, code)
+    if unit.target == "ltoir":
+        outcome = nvcc.compile(marked)
+    else:
+        outcome = nvcc.run((*_TARGET_FLAGS[unit.target], *unit.flags), {_PTX: code}, unit.target)
     if isinstance(outcome, CompileFailure):
         return outcome._replace(trace=ptx.trace)
     return outcome._replace(
@@ -212,8 +217,14 @@ class _Nvcc:
 
     def compile(self, unit: TranslationUnit) -> Compiled | CompileFailure:
         """Compile a unit's source, without regard to its name expressions."""
-        flags = (*_TARGET_FLAGS[unit.target], *_moved(unit.flags), "-MD", "-MF", _TRACE)
-        outcome = self.run(flags, {_SOURCE: _named(unit)}, unit.target, _as_files(unit))
+        # Headers that were given as texts become files of the worker's folder.
+        texts = {path.lstrip("/"): text.encode() for path, text in unit.texts}
+        moved = [flag.replace(FOLDER, _TEXTS) for flag in unit.flags]
+        # The name is for diagnostics, __FILE__ and line information.
+        name = unit.name.replace("\\", "\\\\").replace('"', '\\"')
+        files = {_SOURCE: f'#line 1 "{name}"\n{unit.source}\n'.encode()}
+        flags = (*_TARGET_FLAGS[unit.target], *moved, "-MD", "-MF", _TRACE)
+        outcome = self.run(flags, files, unit.target, texts)
         if outcome.trace is None:
             return outcome
         # NVCC lists the names in #line directives as files that it read.
@@ -228,10 +239,6 @@ class _Nvcc:
         )
         return outcome._replace(trace=trace)
 
-    def assemble(self, unit: TranslationUnit, ptx: bytes) -> Compiled | CompileFailure:
-        """Make the unit's target of its PTX."""
-        return self.run((*_TARGET_FLAGS[unit.target], *unit.flags), {_PTX: ptx}, unit.target)
-
     def run(
         self,
         flags: tuple[str, ...],
@@ -240,10 +247,20 @@ class _Nvcc:
         texts: Mapping[str, bytes] = MappingProxyType({}),
     ) -> Compiled | CompileFailure:
         """Run NVCC on the files, beside the headers that were given as texts."""
-        host = self._host_compiler(flags)
+        has_host = any(flag.startswith(_HOST_COMPILER_FLAGS) for flag in flags)
+        host = () if has_host else ("-ccbin", nvcc_path(self._host))
         self.command = (self._path, *flags, *host, *files, "-o", _RESULT)
+        environ = units.nvcc_environ(getattr(own, "environ", None) or os.environ)
+        # NVCC searches PATH for the other tools beside it, even if it was not found there itself.
+        environ["PATH"] = os.path.dirname(self._path) + os.pathsep + environ.get("PATH", os.defpath)
         files = {**files, **texts}
-        outcome = _run_program(self.command, files, (_RESULT, _TRACE), self._limits)
+        job: dict[str, Any] = {
+            "command": list(self.command),
+            "environ": environ,
+            "files": files,
+            "results": [_RESULT, _TRACE],
+        }
+        outcome = pool.run(pool.Job("rtcompile.workers.child:run", job), self._limits)
         if isinstance(outcome, pool.Crash):
             return pool.failure(outcome, self.command, "nvcc", self._limits)
         reply = outcome.value
@@ -260,45 +277,13 @@ class _Nvcc:
             milliseconds={"queue": outcome.queued * 1e3, "compile": reply["seconds"] * 1e3},
         )
 
-    def _host_compiler(self, flags: Sequence[str]) -> tuple[str, ...]:
-        chosen = any(flag.startswith(_HOST_COMPILER_FLAGS) for flag in flags)
-        return () if chosen else ("-ccbin", nvcc_path(self._host))
-
-
-def _as_files(unit: TranslationUnit) -> dict[str, bytes]:
-    """Return the headers that were given as texts, as files of the worker's folder."""
-    return {path.lstrip("/"): text.encode() for path, text in unit.texts}
-
-
-def _moved(flags: Iterable[str]) -> tuple[str, ...]:
-    """Return flags that name the worker's folder in place of the one in memory."""
-    return tuple(flag.replace(FOLDER, _TEXTS) if FOLDER in flag else flag for flag in flags)
-
-
-def _named(unit: TranslationUnit) -> bytes:
-    """Return the source's file: the name in it is for diagnostics, __FILE__ and line information."""
-    name = unit.name.replace("\\", "\\\\").replace('"', '\\"')
-    return f'#line 1 "{name}"\n{unit.source}\n'.encode()
-
-
-def _run_program(
-    command: tuple[str, ...], files: dict[str, bytes], results: tuple[str, ...], limits: Limits
-) -> pool.Answer | pool.Crash:
-    environ = units.nvcc_environ(getattr(own, "environ", None) or os.environ)
-    # NVCC searches PATH for the other tools beside it, even if it was not found there itself.
-    environ["PATH"] = os.path.dirname(command[0]) + os.pathsep + environ.get("PATH", os.defpath)
-    job: dict[str, Any] = {
-        "command": list(command),
-        "environ": environ,
-        "files": files,
-        "results": list(results),
-    }
-    return pool.run(pool.Job("rtcompile.workers.child:run", job), limits)
-
 
 def _trace(reply: dict[str, Any], files: dict[str, bytes]) -> tuple[str, ...]:
+    """Return the files that the Makefile rule of ``nvcc -MD`` says the target needs, but for our own."""
     rule = reply["files"].get(_TRACE, b"").decode("utf-8", "surrogateescape")
-    return tuple(path for path in _prerequisites(rule) if path not in files)
+    words = re.findall(r"(?:\\.|[^\s\\])+", rule.replace("\\\n", " ").partition(" :")[2])
+    paths = (re.sub(r"\\(.)", r"\1", word).replace("$$", "$") for word in words)
+    return tuple(path for path in paths if path not in files)
 
 
 def _failure(reply: dict[str, Any], log: str, command: tuple[str, ...]) -> CompileFailure:
@@ -306,32 +291,14 @@ def _failure(reply: dict[str, Any], log: str, command: tuple[str, ...]) -> Compi
     milliseconds = reply["seconds"] * 1e3
     if reply["error"]:
         return CompileFailure("start", reply["error"], command, "nvcc")
-    signal = _fatal_signal(reply["status"], log)
+    # A signal ended NVCC, or a program of it (128 + signal, or a message).
+    status, died = reply["status"], _CHILD_DIED.search(log)
+    signal = -status if status < 0 else status - 128 if 128 < status < 192 else 0
+    signal = int(died[1]) if died else signal
     if not signal:
         return CompileFailure("error", log, command, "nvcc", milliseconds=milliseconds)
     # SIGKILL to a compiler but not to its worker comes from the kernel when memory runs out.
     kind = "memory" if signal == _SIGKILL else "crash"
-    if not _CHILD_DIED.search(log):  # a shell between them said at most "Killed"
+    if not died:  # a shell between them said at most "Killed"
         log = f"The compiler died due to signal {signal}.\n{log}"
     return CompileFailure(kind, log, command, "nvcc", signal=signal, milliseconds=milliseconds)
-
-
-def _fatal_signal(status: int, log: str) -> int:
-    """Return the signal that ended NVCC, or a program of it (128 + signal, or a message); else 0."""
-    died = _CHILD_DIED.search(log)
-    if died:
-        return int(died[1])
-    return -status if status < 0 else status - 128 if 128 < status < 192 else 0
-
-
-def _prerequisites(rule: str) -> list[str]:
-    """Return the files that a Makefile rule, as ``nvcc -MD`` writes it, says the target needs."""
-    joined = rule.replace("\\\n", " ").partition(" :")[2]
-    words = re.findall(r"(?:\\.|[^\s\\])+", joined)
-    return [re.sub(r"\\(.)", r"\1", word).replace("$$", "$") for word in words]
-
-
-def _without_lto(flags: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the flags that give the PTX of what would have become LTO-IR."""
-    plain = (flag.replace("code=lto_", "code=sm_") for flag in flags)
-    return tuple(flag for flag in plain if flag not in ("-dlto", "--dlink-time-opt"))

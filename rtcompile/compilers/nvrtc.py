@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import threading
@@ -206,14 +205,9 @@ def _own_options(unit: TranslationUnit, library: Library) -> tuple[str, ...]:
         field("arch", str(unit.arch)),
         field("target", unit.target),
         *(field("name expression", expression) for expression in unit.name_expressions),
-        _seed_of_flags(unit.flags),
+        *(field("flag", flag) for flag in unit.flags if not flag.startswith(_PATH_OPTIONS)),
     ]
     return (f"--frandom-seed={digest(fields)[:16]}",)
-
-
-@functools.lru_cache(maxsize=16)  # a batch's variants have the same
-def _seed_of_flags(flags: tuple[str, ...]) -> bytes:
-    return b"".join(field("flag", flag) for flag in flags if not flag.startswith(_PATH_OPTIONS))
 
 
 def _outcome(

@@ -143,13 +143,10 @@ def runs_on(arch: Arch, target: str, capability: Capability) -> bool:
     if arch.suffix == "f" and _RENAMED.get(own) == capability:
         return True
     if target == "cubin" or arch.suffix == "f":
-        return own < capability and _one_generation(own, capability)
+        # 10.1 is the first name of 11.0 and not of 10.0's generation (nvJitLink refuses 100f for it).
+        one_generation = _RENAMED.get(own, own)[0] == _RENAMED.get(capability, capability)[0]
+        return own < capability and one_generation
     return own < capability
-
-
-def _one_generation(own: Capability, other: Capability) -> bool:
-    # 10.1 is the first name of 11.0 and not of 10.0's generation (nvJitLink refuses 100f for it).
-    return _RENAMED.get(own, own)[0] == _RENAMED.get(other, other)[0]
 
 
 def _promised(arch: Arch, capability: Capability) -> bool:
