@@ -158,45 +158,44 @@ class FileSet:
 
     def refreshed(self) -> FileSet | None:
         """Return the set with current stats if every file's contents are as recorded, else None."""
-        return self._read_anew(as_recorded=True)
-
-    def with_contents_here(self) -> FileSet | None:
-        """Return the set with the contents that its files have now; None if it is another set."""
-        return self._read_anew(as_recorded=False)
-
-    def _read_anew(self, *, as_recorded: bool) -> FileSet | None:
-        if not _is_unchanged((), self.absent, self.present):
-            return None
-        headers = []
-        for header in self.headers:
-            fresh = _read_again(header)
-            if fresh is None or (as_recorded and fresh.digest != header.digest):
-                return None
-            headers.append(fresh)
-        return self if tuple(headers) == self.headers else self.replaced(headers=tuple(headers))
-
-    def current(self) -> FileSet | None:
-        """Return the set, with current stats, if the build would read the same bytes now."""
-        return self if self.is_unchanged() else self.refreshed()
+        return self._compared()[0]
 
     def difference(self) -> str:
         """Describe the first difference, ``"header /x/foo.h changed"``; ``""`` if there is none."""
+        return self._compared()[1]
+
+    def with_contents_here(self) -> FileSet | None:
+        """Return the set with the contents that its files have now; None if it is another set."""
+        return self._compared(contents=False)[0]
+
+    def _compared(self, *, contents: bool = True) -> tuple[FileSet | None, str]:
+        """Return the set with the stats and contents of now, or None and what differs; `contents` may not."""
+        headers = []
         for header in self.headers:
             fresh = _read_again(header)
             if fresh is None:
-                return f"header {header.path} is gone"
-            if fresh.digest != header.digest:
-                return f"header {header.path} changed"
+                return None, f"header {header.path} is gone"
+            if contents and fresh.digest != header.digest:
+                return None, f"header {header.path} changed"
+            headers.append(fresh)
         for path in self.absent:
             if os.access(path, os.F_OK):
-                return f"new file {path} comes first in the search, or answers a __has_include"
+                return (
+                    None,
+                    f"new file {path} comes first in the search, or answers a __has_include",
+                )
         for path in self.present:
             if not _is_present(path):
                 folder, listed, _ = path.partition(_LISTED)
                 if listed:
-                    return f"the files in {folder} are others, and the compiler searched it"
-                return f"{path.removesuffix(_FOLDER)} is gone, or became a folder"
-        return ""
+                    return None, f"the files in {folder} are others, and the compiler searched it"
+                return None, f"{path.removesuffix(_FOLDER)} is gone, or became a folder"
+        is_same = tuple(headers) == self.headers
+        return self if is_same else self.replaced(headers=tuple(headers)), ""
+
+    def current(self) -> FileSet | None:
+        """Return the set, with current stats, if the build would read the same bytes now."""
+        return self if self.is_unchanged() else self.refreshed()
 
     # --- packing -------------------------------------------------------------------------
 
