@@ -39,8 +39,8 @@ MUTATIONS = (
     Mutation(
         "the sweep of the cache ignores the locks of builds",
         "rtcompile/store/inventory.py",
-        '        with locks.machine_wide(folder.file("locks", name), timeout=0.0):\n',
-        '        folder.discard("locks", name)\n        if True:\n',
+        "                with locks.machine_wide(folder.file(kind, name), timeout=0.0):\n",
+        "                folder.discard(kind, name)\n                if True:\n",
         "tests/store/test_cache_books.py::test_prune_leaves_the_locks_of_builds_under_way",
     ),
     Mutation(
@@ -68,7 +68,7 @@ MUTATIONS = (
     Mutation(
         "the file of a precompiled header is not compared with its record",
         "rtcompile/compilers/pch.py",
-        "if now is None or not is_unchanged:",
+        "if now is None or record.image != maker.image(self._path):",
         "if now is None:",
         "tests/compilers/test_pch_files.py::test_another_file_under_its_path_is_not_used",
     ),
