@@ -178,7 +178,7 @@ class LazyCode:
             self._keep(code)
             load, given = _load, (code.code, tuple(code.lowered_names.items()))
         try:
-            with _loading:
+            with loading:
                 module = self.modules[device] = load(*given)
         except CUDADriverError as error:
             from rtcompile.frontends import driver_errors
@@ -402,7 +402,15 @@ def _load_file(path: str) -> Any:
 
 
 # CuPy's memo has no lock: two threads would load one module twice, each with variables of its own.
-_loading = threading.Lock()
+loading = threading.Lock()
+
+
+def _after_fork() -> None:
+    global loading
+    loading = threading.Lock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def ordinal(loading: bool = False) -> int:

@@ -62,15 +62,15 @@ def test_an_import_that_does_not_concern_us_delays_no_fork() -> None:
 
 LOCKED = """if True:
     import os, pathlib, signal, sys, tempfile, threading
-    from rtcompile.frontends.library import KernelLibrary
+    from rtcompile.frontends import lazy_code
     from rtcompile.frontends.reload import ReloadedCode
 
     source = pathlib.Path(tempfile.mkdtemp(), "k.cu")
     source.write_text('extern "C" __global__ void k() {}')
-    locks = [KernelLibrary("rtcompile").module("k.cu", {}), ReloadedCode(source, {})]
+    code = ReloadedCode(source, {})
     taken, done = threading.Event(), threading.Event()
     def hold():
-        with locks[0].lock, locks[1].lock:
+        with code.lock, lazy_code.loading:
             taken.set()
             done.wait()
     threading.Thread(target=hold, daemon=True).start()
@@ -78,9 +78,9 @@ LOCKED = """if True:
     child = os.fork()
     if not child:
         signal.alarm(60)  # where it would wait for ever
-        with locks[0].lock, locks[1].lock:
+        with code.lock, lazy_code.loading:
             os._exit(0)
-    assert locks[1].lock.locked()
+    assert code.lock.locked()
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
