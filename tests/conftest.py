@@ -101,14 +101,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 # --- what every test stands on --------------------------------------------------------------------
 
 
+@pytest.fixture(scope="session", autouse=True)
+def environment_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test or fixture reads the developer's settings or writes to his cache."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for name in list(os.environ):
+            if name.startswith(("RTCOMPILE_", "CUPY_")) and name != "RTCOMPILE_TEST_CUDA13":
+                monkeypatch.delenv(name)
+        monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def own_environment(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No test reads the developer's settings, writes to his cache, or uses another test's bundles."""
-    for name in list(os.environ):
-        if name.startswith(("RTCOMPILE_", "CUPY_")) and name != "RTCOMPILE_TEST_CUDA13":
-            monkeypatch.delenv(name)
+    """Each test has a cache of its own, and uses no other test's bundles."""
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setattr("rtcompile.bundles.index._bundles", {})
     levels = tuple(level for level in lookup.LEVELS if level[0] != "bundle")

@@ -168,3 +168,14 @@ def test_what_is_relative_to_a_removed_working_directory_is_an_error_of_ours(
 
     with pytest.raises(InvalidRequest, match="the working directory, which was removed"):
         rtcompile.compile("__global__ void k() {}", arch="sm_80", **given)
+
+
+@pytest.fixture(scope="module")
+def cache_of_a_module() -> str:
+    return Settings.from_environ().cache_dir
+
+
+def test_what_tests_share_is_not_built_in_the_developers_cache(cache_of_a_module: str) -> None:
+    own = Settings.from_environ({"HOME": os.environ.get("HOME", "/")}).cache_dir
+    assert cache_of_a_module != own
+    assert Settings.from_environ().cache_dir not in (own, cache_of_a_module)
