@@ -11,20 +11,18 @@ the sum of that is limited: see `Ahead._allowed`.
 from __future__ import annotations
 
 import concurrent.futures
-import ctypes
-import functools
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from rtcompile import errors, logs, toolkit
 from rtcompile.build import batch, pipeline, planned
 from rtcompile.build.batch import Batch, Build, BuildFuture
 from rtcompile.errors import CompileError, LinkError
+from rtcompile.lookup import driver
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import Query, query_of
 from rtcompile.request.object_code import ObjectCode, files_of
@@ -263,7 +261,7 @@ def add(
         return  # planning may have to compile what is linked
     capability = None
     if request.arch is None:
-        capability = capability_of_all()
+        capability = driver.capability_of_all()
         if capability is None:
             return
         pipeline.start_compiler(settings)
@@ -295,73 +293,3 @@ def _forget_after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
-
-
-# --- The compute capability of this machine's devices ----------------------------------------------
-# After `cuInit` the children of a fork cannot use CUDA, so a program that has not called it must not find
-# it called. NVML tells the same without. Where the devices differ, only the program knows which it will use.
-
-_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
-_HIDDEN = ("", "-1", "NoDevFiles")  # values of CUDA_VISIBLE_DEVICES
-
-
-def capability_of_all() -> tuple[int, int] | None:
-    """Return the one compute capability of all devices; None if they differ, or are not known."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES") in _HIDDEN:
-        return None
-    found = _of_driver() or _of_nvml()
-    return next(iter(found)) if len(found) == 1 else None
-
-
-def _of_driver() -> set[tuple[int, int]]:
-    """Return what the driver says, if the program has initialised it."""
-    return _asked("libcuda.so.1", _ask_driver)
-
-
-def _ask_driver(cuda: Any) -> set[tuple[int, int]]:
-    def device(index: int) -> int:
-        handle = ctypes.c_int()
-        _check(cuda.cuDeviceGet(ctypes.byref(handle), index))
-        return handle.value
-
-    def attribute(which: int, index: int) -> int:
-        value = ctypes.c_int()
-        _check(cuda.cuDeviceGetAttribute(ctypes.byref(value), which, device(index)))
-        return value.value
-
-    count = ctypes.c_int()
-    _check(cuda.cuDeviceGetCount(ctypes.byref(count)))  # an error before `cuInit`
-    return {(attribute(_MAJOR, i), attribute(_MINOR, i)) for i in range(count.value)}
-
-
-@functools.cache
-def _of_nvml() -> set[tuple[int, int]]:
-    return _asked("libnvidia-ml.so.1", _ask_nvml)
-
-
-def _ask_nvml(nvml: Any) -> set[tuple[int, int]]:
-    _check(nvml.nvmlInit_v2())
-    try:
-        found, count = set(), ctypes.c_uint()
-        _check(nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)))
-        for index in range(count.value):
-            device, major, minor = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
-            _check(nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)))
-            both = ctypes.byref(major), ctypes.byref(minor)
-            _check(nvml.nvmlDeviceGetCudaComputeCapability(device, *both))
-            found.add((major.value, minor.value))
-        return found
-    finally:
-        nvml.nvmlShutdown()
-
-
-def _check(status: int) -> None:
-    if status:
-        raise OSError(status, "the driver refused")
-
-
-def _asked(library: str, ask: Callable[[Any], set[tuple[int, int]]]) -> set[tuple[int, int]]:
-    try:
-        return ask(ctypes.CDLL(library))
-    except (OSError, AttributeError):  # no such library; an older one
-        return set()

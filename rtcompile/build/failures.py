@@ -81,7 +81,12 @@ def write(
     options = failure.command if is_nvrtc else failure.command[1:]
     program = _program(name) if is_nvrtc else "kernel.cu"
     headers = {*(failure.trace or ()), *memory}
-    copies = _copies([*(failure.trace or ()), *memory], search)
+    # Original folders and files, and their copies below the reproducer, the longest first.
+    before = dict.fromkeys([*(each.path.rstrip("/") for each in search), *headers])
+    copies = [
+        (path, "include" + os.path.normpath("/" + path.lstrip("/")))
+        for path in sorted(filter(None, before), key=len, reverse=True)
+    ]
     report: dict[str, Any] = {
         "what": failure.log.splitlines()[0] if failure.log else failure.kind,
         "kind": failure.kind,
@@ -130,15 +135,6 @@ def _program(name: str) -> str:
     base = os.path.basename(name)
     plain = re.fullmatch(r"\w[\w.+-]{0,99}", base, re.ASCII)
     return base if plain and base not in _OUR_NAMES else "kernel.cu"
-
-
-def _copies(trace: Sequence[str], search: Sequence[SearchDir]) -> list[tuple[str, str]]:
-    """Return original folders and their copies below the reproducer, the longest first."""
-    before = dict.fromkeys([*(directory.path.rstrip("/") for directory in search), *trace])
-    copies = [
-        (path, "include" + os.path.normpath("/" + path.lstrip("/"))) for path in before if path
-    ]
-    return sorted(copies, key=lambda pair: -len(pair[0]))
 
 
 @contextmanager

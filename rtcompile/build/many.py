@@ -245,7 +245,7 @@ def _outcome(future: Future[ObjectCode]) -> Outcome:
 def found(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[ObjectCode] | None:
     """Return the codes of a batch if the look-up has all of them, which imports nothing else."""
     every = []
-    for request, settings, _ in _requests(builds, overrides):
+    for request, settings, _ in requests_in(builds, overrides):
         code = (
             None
             if settings.trace
@@ -261,7 +261,7 @@ def found(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[ObjectCod
     return [code for _, code, _ in every]
 
 
-def _requests(
+def requests_in(
     builds: Sequence[Any], overrides: Mapping[str, Any]
 ) -> Iterator[tuple[CompileRequest, Settings, Mapping[str, Any]]]:
     """Yield each item's request, settings and given settings; an item's own precede the batch's."""
@@ -288,7 +288,7 @@ def _builds(
     from rtcompile.errors import ToolkitNotFound, UnsupportedArch
 
     made = []
-    for request, settings, given in _requests(builds, overrides):
+    for request, settings, given in requests_in(builds, overrides):
         query = query_of(request, settings)
         if request.arch is None and (elsewhere or query.capability is None):
             # A bundle may have the code.

@@ -19,7 +19,6 @@ from rtcompile.errors import CompileTimeout, JitDisabled, ToolkitNotFound
 from rtcompile.files import clocks, fileset
 from rtcompile.files import headers as memory_headers
 from rtcompile.files.headers import SearchDir
-from rtcompile.lookup import find as lookup
 from rtcompile.request import command_lines
 from rtcompile.request.object_code import BuildInfo, ObjectCode
 from rtcompile.request.units import (
@@ -253,10 +252,12 @@ class Miss:
 
     def _with_nvcc(self, why: str) -> ObjectCode:
         from rtcompile.compilers import nvcc
+        from rtcompile.lookup import driver
 
         program = self.plan.toolchain.require_nvcc()
-        if _for_this_device(self.plan) and (driver := lookup.driver_version()):
-            problem = nvcc.driver_problem(program.version_pair, driver)
+        is_for_this_device = self.plan.request.arch is None and not self.plan.options.arch
+        if is_for_this_device and (supported := driver.version()):
+            problem = nvcc.driver_problem(program.version_pair, supported)
             if problem:
                 raise ToolkitNotFound(problem)
         self.why = why
@@ -464,7 +465,3 @@ def _roots(trace: Sequence[str]) -> tuple[SearchDir, ...]:
     """Return the directories of NVCC and its host compiler, in which a new header must be noticed."""
     roots = [match[0] for path in trace if (match := re.match(_ROOT, path))]
     return tuple(SearchDir("", root) for root in dict.fromkeys([*roots, *_HOST_ROOTS]))
-
-
-def _for_this_device(plan: Plan) -> bool:
-    return plan.request.arch is None and not plan.options.arch

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile import toolkit
-from rtcompile.errors import InvalidRequest, ToolkitNotFound, UnsupportedArch
+from rtcompile.errors import InvalidRequest, UnsupportedArch
 from rtcompile.files import headers, sealed
 from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest
@@ -206,7 +206,7 @@ def wanted_backend(request: CompileRequest, settings: Settings) -> str:
 def _capability_if_any(capability: Callable[[], tuple[int, int]]) -> tuple[int, int] | None:
     try:
         return capability()
-    except (ToolkitNotFound, UnsupportedArch):
+    except UnsupportedArch:
         return None  # no device: the options decide
 
 

@@ -157,9 +157,8 @@ def _found(query: Query) -> ObjectCode | None:
     return None
 
 
-def index(request: CompileRequest, capability: tuple[int, int] | None = None) -> None:
-    """Have an index entry lead from a request, on such a device, to what the cache has for it."""
-    query = query_of(request, Settings.from_environ(), capability)
+def keep_known(query: Query) -> None:
+    """Have an index entry lead from a look-up to what the cache has for it."""
     found = _in_manifests(query)
     if found is not None:
         lookup.keep(query, found)

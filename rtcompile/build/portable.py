@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rtcompile.build import links, many, planned
-from rtcompile.errors import InvalidRequest, RtcompileError, shown
-from rtcompile.lookup.find import depends_on_directory
+from rtcompile.errors import InvalidRequest, RtcompileError
+from rtcompile.lookup.find import depends_on_directory, query_of
 from rtcompile.request import options as compiler_options
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
@@ -79,13 +79,8 @@ def request_of(entry: Mapping[str, Any]) -> CompileRequest:
 
 def requests_of(builds: Any) -> list[CompileRequest]:
     """Return the requests of a list of requests, modules and kernels; raise for what is none of them."""
-    found = []
-    for index, each in enumerate(items("builds", builds, "CompileRequests or RawModules")):
-        request = many.request_of(each)
-        if request is None:
-            raise InvalidRequest(f"builds[{index}] is {shown(each)}; a CompileRequest is wanted")
-        found.append(request)
-    return found
+    given = items("builds", builds, "CompileRequests or RawModules")
+    return [request for request, _, _ in many.requests_in(given, {})]
 
 
 def fetch(stores: Remote, requests: Iterable[CompileRequest]) -> tuple[int, int, int]:
@@ -154,7 +149,8 @@ class ProgramRequest(NamedTuple):
     def add_to_index(self) -> None:
         """Add an index entry for it, valid in the same environment, if it was built."""
         with suppress(RtcompileError):
-            planned.index(self.request, self.capability)
+            query = query_of(self.request, Settings.from_environ(), self.capability)
+            planned.keep_known(query)
 
 
 def for_archs(

@@ -61,7 +61,7 @@ def shown(
             pass
         elif not watched:
             show, seconds = _print, _SECONDS_BETWEEN_LINES
-        elif not in_notebook() and _has_rich() and _has_a_thread():
+        elif not in_notebook() and _has_rich():
             update = display.enter_context(_bar(total))
 
             def show(_: str) -> None:
@@ -113,19 +113,13 @@ def _line_below_cell(keep: bool) -> Iterator[Callable[[str], None]]:
 
 
 def _has_rich() -> bool:
+    """Return whether rich is installed, and a thread can be started for its bar: see ``ulimit -u``."""
     try:
         import rich.progress  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
-
-def _has_a_thread() -> bool:
-    """Return whether a thread can be started, as rich does for its bar; ``ulimit -u`` may forbid it."""
-    try:
         thread = threading.Thread(target=int)
         thread.start()
-    except RuntimeError:
+    except (ImportError, RuntimeError):
         return False
     thread.join()
     return True

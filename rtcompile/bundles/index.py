@@ -417,8 +417,9 @@ def folder_of_cupy() -> tuple[str, ...]:
 
 # --- The digest of a request without its folders ---------------------------------------------------
 
+
 _Shape = tuple[tuple[str, ...], tuple[str, ...]]
-_shapes: dict[tuple[str, ...], _Shape | None] = {}
+_shapes: dict[tuple[str, ...], _Shape | None] = {}  # 20 to 100 us, of a hit's 150
 
 
 def digest_of(query: Query) -> tuple[str, tuple[str, ...]] | None:

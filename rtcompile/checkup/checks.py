@@ -21,6 +21,7 @@ from rtcompile._version import __version__
 from rtcompile.errors import InvalidRequest, UnsupportedArch
 from rtcompile.files import sealed
 from rtcompile.files.sealed import UntrustedError
+from rtcompile.lookup.driver import Driver
 from rtcompile.request import arch as archs
 from rtcompile.settings import Settings
 from rtcompile.store import inventory
@@ -50,7 +51,6 @@ class Check:
     hint: str = ""  # what to install or unset; empty if there is nothing to do
 
 
-_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _IMPORT_SECONDS = 60.0
 
 # Errors of cuInit with a known cause outside the driver.
@@ -62,29 +62,6 @@ _CU_INIT = {
     804: "this compatibility libcuda does not go with the kernel's driver",
     999: "the driver failed; look at `nvidia-smi` and `dmesg`",
 }
-
-
-class Driver:
-    """libcuda, called without CuPy and cuda-python, which may be broken."""
-
-    def __init__(self) -> None:
-        self._library = ctypes.CDLL("libcuda.so.1")
-
-    def __call__(self, name: str, *arguments: object) -> None:
-        """Call a function; an error is an OSError whose `errno` is the driver's number."""
-        code = getattr(self._library, name)(*arguments)
-        if code:
-            text = ctypes.c_char_p()
-            with suppress(AttributeError):  # an old stub of libcuda
-                self._library.cuGetErrorName(code, ctypes.byref(text))
-            raise OSError(code, f"{name}: {(text.value or b'').decode()} ({code})")
-
-    def capability(self, ordinal: int) -> tuple[int, int]:
-        """Return the compute capability of a device."""
-        major, minor = ctypes.c_int(), ctypes.c_int()
-        self("cuDeviceGetAttribute", ctypes.byref(major), _MAJOR, ordinal)
-        self("cuDeviceGetAttribute", ctypes.byref(minor), _MINOR, ordinal)
-        return major.value, minor.value
 
 
 def system() -> Iterator[Check]:
@@ -104,9 +81,8 @@ def devices(toolchain: Toolchain) -> Iterator[Check]:
     except OSError:
         yield Check("driver", "note", "no NVIDIA driver: kernels compile with arch=, none run here")
         return
-    version, count = ctypes.c_int(), ctypes.c_int()
-    driver("cuDriverGetVersion", ctypes.byref(version))
-    yield _driver((version.value // 1000, version.value % 1000 // 10), toolchain)
+    version = driver.integer("cuDriverGetVersion")
+    yield _driver((version // 1000, version % 1000 // 10), toolchain)
     try:
         driver("cuInit", 0)
     except OSError as error:
@@ -114,8 +90,7 @@ def devices(toolchain: Toolchain) -> Iterator[Check]:
         status = "note" if code == 100 else "error"
         yield Check("device", status, f"cuInit gave {code}", _CU_INIT.get(code, ""))
         return
-    driver("cuDeviceGetCount", ctypes.byref(count))
-    for ordinal in range(count.value):
+    for ordinal in range(driver.integer("cuDeviceGetCount")):
         yield _device(driver, ordinal, toolchain)
 
 
@@ -156,10 +131,8 @@ def packages(toolchain: Toolchain) -> Iterator[Check]:
     try:
         yield Check("cuda-python", "ok", metadata.version("cuda-bindings"))
     except metadata.PackageNotFoundError:
-        step = "`pip install cuda-python`, or give arch= everywhere."
-        yield Check(
-            "cuda-python", "note", "not installed: no device reports its architecture", step
-        )
+        lacking = "not installed: kernel.launch and tensor_map need it"
+        yield Check("cuda-python", "note", lacking, "`pip install cuda-python`")
 
 
 def _cupy(toolchain: Toolchain) -> Check:

@@ -11,9 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile.build import pipeline
-from rtcompile.checkup.checks import Check, Driver
+from rtcompile.checkup.checks import Check
 from rtcompile.compilers import nvrtc
 from rtcompile.errors import CompileError, RtcompileError
+from rtcompile.lookup.driver import Driver
 from rtcompile.request import arch as archs
 from rtcompile.request import command_lines
 from rtcompile.request import options as compiler_options

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import time
 
-from rtcompile.errors import InvalidRequest, ToolkitNotFound, UnsupportedArch
+from rtcompile.errors import InvalidRequest, UnsupportedArch
 from rtcompile.files import sealed
 from rtcompile.files.fileset import PACKED_FIELDS, FileSet
 from rtcompile.lookup import environment as environments
@@ -61,11 +61,16 @@ def loaded(name: str) -> Any:
 
 
 def compute_capability() -> tuple[int, int]:
-    """Return (major, minor) of the current device, from CuPy if it is loaded, else from cuda-python."""
+    """Return (major, minor) of the current device, from CuPy if it is loaded, else from the driver."""
     cupy = loaded("cupy")
     runtime = None if cupy is None else cupy.cuda.runtime
     if runtime is None:
-        return _of_cuda_python()
+        from rtcompile.lookup import driver
+
+        try:
+            return driver.capability_of_current()
+        except driver.LACKING as error:
+            raise no_device(getattr(error, "strerror", None) or str(error)) from None
     try:
         device = runtime.getDevice()
         if device not in _known:
@@ -76,48 +81,6 @@ def compute_capability() -> tuple[int, int]:
     except runtime.CUDARuntimeError as error:
         raise no_device(str(error)) from None
     return _known[device]
-
-
-def _of_cuda_python() -> tuple[int, int]:
-    try:
-        from cuda.bindings import driver
-    except ImportError:
-        raise ToolkitNotFound(
-            "the device's compute capability is read through cuda-python, which is not installed; "
-            "`pip install cuda-python`, or pass arch='sm_90a' to compile without asking a device"
-        ) from None
-
-    def ask(function: Any, *arguments: Any) -> Any:
-        status, *values = function(*arguments)
-        if status != driver.CUresult.CUDA_SUCCESS:
-            raise no_device(f"{function.__name__}: {status.name}")
-        return values[0] if values else None
-
-    try:
-        ask(driver.cuInit, 0)
-    except RuntimeError as error:  # cuda-python raises it where there is no libcuda
-        raise no_device(str(error)) from None
-    context = ask(driver.cuCtxGetCurrent)
-    # Without a context the runtime's current device is 0: cudaSetDevice makes one (CUDA 12 on).
-    device = ask(driver.cuCtxGetDevice) if int(context) else ask(driver.cuDeviceGet, 0)
-    ordinal = int(device)
-    if ordinal not in _known:
-        names = [f"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{part}" for part in ("MAJOR", "MINOR")]
-        attributes = [getattr(driver.CUdevice_attribute, name) for name in names]
-        major, minor = (ask(driver.cuDeviceGetAttribute, each, device) for each in attributes)
-        _known[ordinal] = major, minor
-    return _known[ordinal]
-
-
-def driver_version() -> int:
-    """Return the CUDA version that the driver supports, 13000 for 13.0; 0 without a driver."""
-    try:
-        from cuda.bindings import driver
-
-        status, version = driver.cuDriverGetVersion()
-    except (ImportError, RuntimeError):  # no cuda-python; no libcuda
-        return 0
-    return int(version) if status == driver.CUresult.CUDA_SUCCESS else 0
 
 
 def no_device(evidence: str, loading: bool = False) -> UnsupportedArch:
@@ -256,7 +219,7 @@ def query_of(
     if request.arch is None and capability is None:
         try:
             capability = compute_capability()
-        except (ToolkitNotFound, UnsupportedArch):
+        except UnsupportedArch:
             capability = None  # planning raises this error, unless the options name an architecture
     elif request.arch is not None:
         capability = None

@@ -20,7 +20,7 @@ pytest.importorskip("cupy")
 from rtcompile import CompileError, RawKernel, RawModule, RtcompileWarning
 from rtcompile.build import ahead, batch, pipeline, plan
 from rtcompile.frontends import raw_kernel
-from rtcompile.lookup import environment
+from rtcompile.lookup import driver, environment
 from rtcompile.lookup import find as lookup
 from rtcompile.workers import pool
 from tests.jobs import until
@@ -267,7 +267,7 @@ def test_running_builds_are_stopped_where_too_much_is_unused(monkeypatch: pytest
 
 
 def test_the_device_is_asked_without_a_context(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(ahead, "_of_nvml", lambda: {(8, 0)})
+    monkeypatch.setattr(driver, "_of_nvml", lambda: {(8, 0)})
     _kernel = RawKernel(SOURCE % 3, "k")
     until(built)
     assert str(built()[0].future.result().arch) == "sm_80"
@@ -291,7 +291,7 @@ def test_without_one_known_device_nothing_is_compiled(
     monkeypatch: pytest.MonkeyPatch, found: set[tuple[int, int]], visible: str
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    monkeypatch.setattr(ahead, "_of_nvml", lambda: found)
+    monkeypatch.setattr(driver, "_of_nvml", lambda: found)
     _kernel = RawKernel(SOURCE % 4, "k")
     until(lambda: not raw_kernel.watching)
     assert ahead.queue is None

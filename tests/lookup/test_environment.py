@@ -221,7 +221,7 @@ def test_what_is_no_text_in_the_search_path_is_ignored_as_imports_do(monkeypatch
 
 @pytest.mark.needs_compiler
 def test_a_module_that_another_thread_is_importing_is_not_called_yet(monkeypatch):
-    monkeypatch.setattr(lookup, "_of_cuda_python", lambda: CAPABILITY)
+    monkeypatch.setattr("rtcompile.lookup.driver.capability_of_current", lambda: CAPABILITY)
     request = build(CODE % 1)
     for name in ("rtcompile.bundles", "cupy"):
         module = types.ModuleType(name)

@@ -1,0 +1,95 @@
+"""What libcuda and NVML say of the devices, with libraries that answer for two devices."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+
+# Both devices have FIRST and SECOND as compute capability, the second is current where there is a context.
+LIBCUDA = """
+static int initialised;
+int cuInit(unsigned flags) { initialised = 1; return BROKEN; }
+int cuDriverGetVersion(int* version) { *version = 13000; return 0; }
+int cuCtxGetCurrent(void** context) { *context = (void*)CONTEXT; return 0; }
+int cuCtxGetDevice(int* device) { *device = 1; return 0; }
+int cuDeviceGet(int* device, int ordinal) { *device = ordinal; return 0; }
+int cuDeviceGetCount(int* count) { *count = 2; return initialised ? 0 : 3; }
+int cuGetErrorName(int code, const char** name) { *name = "CUDA_ERROR_OF_TEST"; return 0; }
+int cuDeviceGetAttribute(int* value, int attribute, int device) {
+    int both = device ? SECOND : FIRST;
+    *value = attribute == 75 ? both / 10 : both % 10;
+    return 0;
+}
+"""
+NVML = """
+int nvmlInit_v2(void) { return 0; }
+int nvmlShutdown(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned* count) { *count = 2; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
+    *device = (void*)(0x7f0000000000L + index);
+    return 0;
+}
+int nvmlDeviceGetCudaComputeCapability(void* device, int* major, int* minor) {
+    int both = (long)device == 0x7f0000000000L ? FIRST : SECOND;
+    *major = both / 10;
+    *minor = both % 10;
+    return 0;
+}
+"""
+
+
+def said(
+    folder: Path,
+    expression: str,
+    *,
+    first: int = 80,
+    second: int = 80,
+    context: int = 0,
+    broken: int = 0,
+    **environ: str,
+) -> str:
+    """Return what a process prints of an expression, where these libraries are found."""
+    defined = {"FIRST": first, "SECOND": second, "CONTEXT": context, "BROKEN": broken}
+    options = [f"-D{name}={value}" for name, value in defined.items()]
+    for name, text in (("libcuda.so.1", LIBCUDA), ("libnvidia-ml.so.1", NVML)):
+        command = ["cc", "-shared", "-fPIC", "-x", "c", *options, "-o", folder / name, "-"]
+        subprocess.run(command, input=text, text=True, check=True)
+    program = f"from rtcompile.lookup import driver, find; print({expression})"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "LD_LIBRARY_PATH": str(folder), **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(("context", "capability"), [(0, "(8, 0)"), (1, "(9, 0)")])
+def test_the_current_device_is_that_of_the_context_else_the_first(
+    tmp_path: Path, context: int, capability: str
+) -> None:
+    found = said(tmp_path, "find.compute_capability()", second=90, context=context)
+    assert found == capability
+    assert said(tmp_path, "driver.version()") == "13000"
+
+
+def test_a_driver_that_fails_is_named_with_its_error(tmp_path: Path) -> None:
+    found = said(tmp_path, "find.compute_capability()", broken=100)
+    assert "no CUDA device to compile for (cuInit: CUDA_ERROR_OF_TEST (100)); pass arch=" in found
+
+
+def test_all_devices_are_known_without_cuinit_and_after_it(tmp_path: Path) -> None:
+    assert said(tmp_path, "driver.capability_of_all()") == "(8, 0)"
+    assert said(tmp_path, "driver.capability_of_all()", second=90) == "None"
+    assert said(tmp_path, "driver.capability_of_all()", CUDA_VISIBLE_DEVICES="-1") == "None"
+    # NVML is not asked once the driver knows.
+    asked = "[driver.Driver()('cuInit', 0), setattr(driver, '_of_nvml', None), driver.capability_of_all()][-1]"
+    assert said(tmp_path, asked) == "(8, 0)"
