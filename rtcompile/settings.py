@@ -101,6 +101,11 @@ _FIELDS: dict[str, tuple[str, Any, Callable[[str, str], Any]]] = {
     ),
     "remote": ("RTCOMPILE_REMOTE", "", lambda _, given: given),
 }
+# The first four name the cache's folder: see `cache_dir`.
+SETTINGS_VARIABLES = (
+    *("CUPY_CACHE_DIR", "RTCOMPILE_CACHE_DIR", "TMPDIR", "XDG_CACHE_HOME"),
+    *[variable for variable, _, _ in _FIELDS.values() if variable],
+)
 
 
 class Settings(Value):

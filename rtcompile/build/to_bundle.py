@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from rtcompile.build import from_bundle, pipeline, planned
@@ -52,7 +52,7 @@ class Work:
     """A build, the further arguments of its `RawModule`, and the kernels that it declares."""
 
     request: CompileRequest
-    overrides: tuple[Any, ...] = (None,) * len(OVERRIDES)
+    arguments: Mapping[str, Any] = field(default_factory=lambda: dict.fromkeys(OVERRIDES))
     kernels: tuple[Any, ...] = ()  # a library's `Kernel`s, which check the code by their signatures
     # The request that programs make, if it is not `request`, and the compute capability of their
     # devices; None for that of the build's architecture.
@@ -66,15 +66,16 @@ class Work:
         requested_at = f", requested by {self.origin}" if self.origin else ""
         return f"{self.request.name}{f' ({names})' if names else ''}{requested_at}"
 
+    @property
+    def _build(self) -> Work:
+        return self  # so that a batch takes it as it takes a `RawModule`
+
     def settings(self) -> Settings:
-        return Settings.from_environ().override(**self.arguments())
+        return Settings.from_environ().override(**self.arguments)
 
     def build(self, **overrides: Any) -> ObjectCode:
         """Return the code as a program gets it."""
         return pipeline.build(self.request, self.settings().override(**overrides))
-
-    def arguments(self) -> dict[str, Any]:
-        return dict(zip(OVERRIDES, self.overrides, strict=True))
 
 
 def bundle(
@@ -90,7 +91,7 @@ def bundle(
     if os.path.isdir(target):
         raise InvalidRequest(f"{target} is a folder; a bundle is one file, as kernels.rtcb")
     with bundles.out_of_use():
-        codes = _compile(work, progress)
+        codes = compile_many(work, progress=progress)
         for w, code in zip(work, codes, strict=True):
             for kernel in w.kernels:
                 kernel.check(code)
@@ -150,16 +151,6 @@ def _unbundleable_message(unbundleable: Sequence[LeftOut], count: int) -> str:
             *dict.fromkeys(builds),
         ]
     )
-
-
-def _compile(work: Sequence[Work], progress: Any) -> list[ObjectCode]:
-    codes: dict[int, ObjectCode] = {}
-    for overrides in dict.fromkeys(w.overrides for w in work):  # usually there is just one
-        batch = [index for index, w in enumerate(work) if w.overrides == overrides]
-        requests = [work[index].request for index in batch]
-        built = compile_many(requests, progress=progress, **work[batch[0]].arguments())
-        codes.update(zip(batch, built, strict=True))
-    return [codes[index] for index in range(len(work))]
 
 
 def _contents(work: Work, code: ObjectCode) -> Contents:

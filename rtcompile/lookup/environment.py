@@ -17,6 +17,7 @@ from rtcompile.errors import InvalidRequest, warn
 from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
 from rtcompile.settings import (
+    SETTINGS_VARIABLES,
     Settings,
     absolute,
     has_folder,
@@ -31,60 +32,39 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-# Every environment variable that rtcompile reads to make a build, and how it counts:
-# - "toolchain": it decides which compilers and headers are found, or what they do;
-# - "settings": `Settings` has its value, and a look-up counts what can change a result.
-VARIABLES = {
-    "CONDA_PREFIX": "toolchain",
-    "CUDAHOSTCXX": "toolchain",
-    "CUDA_HOME": "toolchain",
-    "CUDA_PATH": "toolchain",
-    "CUPY_CACHE_DIR": "settings",
-    "CUPY_CACHE_IN_MEMORY": "settings",
-    "CUPY_CACHE_SAVE_CUDA_SOURCE": "settings",
-    "CUPY_COMPILE_WITH_PTX": "settings",
-    "CUPY_CUDA_COMPILE_WITH_DEBUG": "settings",
-    "CUPY_DUMP_CUDA_SOURCE_ON_ERROR": "settings",
-    "CUTLASS_PATH": "toolchain",
-    "HOME": "toolchain",
-    "LANG": "toolchain",
-    "LC_ALL": "toolchain",
-    "LC_CTYPE": "toolchain",
-    "LD_LIBRARY_PATH": "toolchain",
-    "NVCC_APPEND_FLAGS": "toolchain",
-    "NVCC_CCBIN": "toolchain",
-    "NVCC_PREPEND_FLAGS": "toolchain",
-    "PATH": "toolchain",
-    "RTCOMPILE_AHEAD": "settings",
-    "RTCOMPILE_BUNDLES": "settings",
-    "RTCOMPILE_CACHE_DIR": "settings",
-    "RTCOMPILE_CACHE_SHARED": "settings",
-    "RTCOMPILE_CACHE_SIZE": "settings",
-    "RTCOMPILE_CUTLASS_PATH": "toolchain",
-    "RTCOMPILE_FALLBACK": "settings",
-    "RTCOMPILE_JIT": "settings",
-    "RTCOMPILE_JOBS": "settings",
-    "RTCOMPILE_LOG": "settings",
-    "RTCOMPILE_MEMORY_LIMIT": "settings",
-    "RTCOMPILE_PCH": "settings",
-    "RTCOMPILE_PROGRESS": "settings",
-    "RTCOMPILE_REMOTE": "settings",
-    "RTCOMPILE_REMOTE_KEY_FILE": "settings",
-    "RTCOMPILE_REMOTE_MIN_SECONDS": "settings",
-    "RTCOMPILE_REMOTE_MODE": "settings",
-    "RTCOMPILE_REMOTE_PREFETCH": "settings",
-    "RTCOMPILE_REMOTE_TOKEN": "settings",
-    "RTCOMPILE_REMOTE_TTL": "settings",
-    "RTCOMPILE_REMOTE_UNSIGNED": "settings",
-    "RTCOMPILE_TIMEOUT": "settings",
-    "RTCOMPILE_TRACE": "settings",
-    "TMPDIR": "settings",
-    "XDG_CACHE_HOME": "settings",
-}
+# These variables decide which compilers and headers are found, or what they do.
+TOOLCHAIN_VARIABLES = (
+    "CONDA_PREFIX",
+    "CUDAHOSTCXX",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "CUTLASS_PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "LD_LIBRARY_PATH",
+    "NVCC_APPEND_FLAGS",
+    "NVCC_CCBIN",
+    "NVCC_PREPEND_FLAGS",
+    "PATH",
+    "RTCOMPILE_CUTLASS_PATH",
+)
+_OF_STORES = (
+    "RTCOMPILE_CACHE_SHARED",
+    "RTCOMPILE_REMOTE_KEY_FILE",
+    "RTCOMPILE_REMOTE_MIN_SECONDS",
+    "RTCOMPILE_REMOTE_MODE",
+    "RTCOMPILE_REMOTE_PREFETCH",
+    "RTCOMPILE_REMOTE_TOKEN",
+    "RTCOMPILE_REMOTE_TTL",
+    "RTCOMPILE_REMOTE_UNSIGNED",
+)
+# Every environment variable that rtcompile reads to make a build.
+VARIABLES = (*TOOLCHAIN_VARIABLES, *_OF_STORES, *SETTINGS_VARIABLES)
 _NAMES = tuple(name.encode() for name in VARIABLES)
 _OTHERS = (b"RTCOMPILE_RUN", b"RTCOMPILE_TEST_")  # of the command and the tests
 _known = {*_NAMES}  # and what was warned of
-_TOOLCHAIN = tuple(name for name, counts in VARIABLES.items() if counts == "toolchain")
 
 # These name a folder, which may be relative to the working directory or to the home.
 _FOLDERS = frozenset(
@@ -149,7 +129,7 @@ class Environment:
         # where the working directory has some.
         placed = relative or [path for path in import_folders() if path[:1] != "/"]
         self._where = _working_directory() if placed else None
-        counted = [f"{name}={given[name]}" for name in _TOOLCHAIN if name in given]
+        counted = [f"{name}={given[name]}" for name in TOOLCHAIN_VARIABLES if name in given]
         counted += [sys.prefix, *self._folders, (self._where or "") if relative else ""]
         try:
             self.toolchain_key = _toolchain_key(given, self.site_dirs)

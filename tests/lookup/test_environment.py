@@ -125,10 +125,7 @@ def test_nothing_is_kept_where_a_folder_of_packages_came_after_the_look_up(tmp_p
 
 
 @pytest.mark.needs_compiler
-@pytest.mark.parametrize(
-    "name",
-    [name for name, counts in environment.VARIABLES.items() if counts == "toolchain"],
-)
+@pytest.mark.parametrize("name", environment.TOOLCHAIN_VARIABLES)
 def test_another_environment_is_another_query(monkeypatch, name):
     request = build(CODE % 1)
 

@@ -104,7 +104,7 @@ def _of_raw(target: Any) -> Work:
     if target._build.path is not None:
         raise InvalidRequest(f"{target!r} is a compiled file: there is nothing to build")
     given = target._build.arguments
-    return Work(target._build.request, tuple(given[name] for name in OVERRIDES))
+    return Work(target._build.request, {name: given[name] for name in OVERRIDES})
 
 
 def _is_target(value: Any) -> bool:
