@@ -124,8 +124,9 @@ class Search:
         for bundle in in_use():
             rows = bundle.rows(self._key)
             if rows and (cuda := bundles.cuda_major()) is not None:
-                bundle.require_cuda(cuda)
-                rows = [] if bundle.problem else [row for row in rows if row.cuda == cuda]
+                rows = [row for row in rows if row.cuda == cuda]
+                if not rows:
+                    bundle.require_cuda(cuda)
             for row in rows:
                 if self._inputs.backend in ("auto", row.backend):
                     yield bundle, row

@@ -181,19 +181,20 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
         source=request.source_digest,
         options=_texts(inputs.options),
         names=request.name_expressions,
-        folders=len(own_folders(plan.search)),
     )
-    return contents_of(row, code, read, plan.search, _request_digests(work, row))
+    return contents_of(
+        row, code, read, plan.search, _request_digests(work, row, len(own_folders(plan.search)))
+    )
 
 
-def _request_digests(work: Work, row: Row) -> list[str]:
+def _request_digests(work: Work, row: Row, folders: int) -> list[str]:
     """Return the digests of the requests that a build serves, on a device and for its architecture."""
     request = work.request if work.requested is None else work.requested
     forms = [request, request.replace(arch=row.arch, target=row.kind)]
-    return list(dict.fromkeys(filter(None, (_digest(each, work, row) for each in forms))))
+    return list(dict.fromkeys(filter(None, (_digest(each, work, row, folders) for each in forms))))
 
 
-def _digest(request: CompileRequest, work: Work, row: Row) -> str:
+def _digest(request: CompileRequest, work: Work, row: Row, folders: int) -> str:
     """Return the digest of a request; "" if it may need another build than this one."""
     settings = work.settings()
     query = query_of(request, settings, work.requested_by or (row.arch.major, row.arch.minor))
@@ -202,7 +203,7 @@ def _digest(request: CompileRequest, work: Work, row: Row) -> str:
     if found is None or inputs is None or inputs.bundle_key() != row.key:
         return ""
     is_exact = request.arch in (None, row.arch) and request.target == row.kind
-    return found[0] if is_exact and len(found[1]) == row.folders else ""
+    return found[0] if is_exact and len(found[1]) == folders else ""
 
 
 def for_archs(work: Iterable[Work], archs: Sequence[str]) -> Iterator[Work]:
@@ -292,7 +293,7 @@ def _proven(bundle: Bundle) -> list[tuple[Row, ObjectCode, tuple[Header, ...]]]:
         decoded = object_code.decode(row.sealed_key(), data)
         if decoded is None:
             raise InvalidRequest(f"{bundle.path}: the build of {row.program} does not verify")
-        found.append((row, decoded[1], listed_headers(row, checks)))
+        found.append((row, decoded[1], listed_headers(checks)))
     if bundle.problem:
         raise InvalidRequest(f"{bundle.path}: {bundle.problem}")
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -44,7 +45,6 @@ class Row(NamedTuple):
     source: str  # its digest
     options: tuple[str, ...]  # effective ones
     names: tuple[str, ...]
-    folders: int  # that the request names
 
     def sealed_key(self) -> str:
         """Return the key that the row's object is sealed under."""
@@ -88,8 +88,8 @@ def _decode(data: bytes) -> _Entry:
     texts = texts_in(data)
     key, arch, kind, backend, compiler, cuda, program, source = texts[:8]
     code, checks = ((number(texts[i]), number(texts[i + 1]), texts[i + 2]) for i in (8, 11))
-    folders, options = number(texts[14]), number(texts[15])
-    more = tuple(texts[16 : 16 + options]), tuple(texts[16 + options :]), folders
+    names = 15 + number(texts[14])
+    more = tuple(texts[15:names]), tuple(texts[names:])
     row = Row(key, Arch.parse(arch), kind, backend, compiler, number(cuda), program, source, *more)
     return row, code, checks
 
@@ -129,8 +129,8 @@ class Bundle:
 
     def require_cuda(self, major: int) -> None:
         """Ignore the bundle if none of its builds was made with this major version of CUDA."""
-        cuda = self._sections.cuda
-        if not self.problem and cuda and major not in cuda:
+        cuda = sorted({row.cuda for row in self.rows()})
+        if cuda and major not in cuda:
             made_with = " and ".join(map(str, cuda))
             self._sections.ignore(
                 f"it was made with CUDA {made_with}, and this process uses CUDA {major}"
@@ -163,7 +163,7 @@ class Bundle:
             found = []
             for (row, *blobs), queries in zip(entries, self._queries(), strict=True):
                 code, checks = map(self._sections.blob, blobs)
-                listed_headers(row, checks)
+                listed_headers(checks)
                 found.append(Contents(row, code, checks, queries))
         except UnusableError as error:
             raise InvalidRequest(f"{self.path} cannot be used: {error}") from None
@@ -213,9 +213,9 @@ def in_use() -> list[Bundle]:
     return found
 
 
-def listed_headers(row: Row, checks: bytes) -> tuple[Header, ...]:
+def listed_headers(checks: bytes) -> tuple[Header, ...]:
     """Return all headers of a build, those of the request's folders with the folder's number as label."""
-    return (*read_checks(checks, [""] * row.folders).headers, *read_others(checks))
+    return (*read_checks(checks, defaultdict(str)).headers, *read_others(checks))
 
 
 def own_folders(own: Iterable[SearchDir]) -> tuple[str, ...]:
@@ -283,12 +283,10 @@ def write(path: str, builds: Iterable[Contents], left_out: Iterable[LeftOut] = (
                 size += len(blob)
             extents += [str(blobs[blob]), str(len(blob)), content_digest(blob)]
         rows.append(_encode(build.row, extents))
-    cuda = sorted({key[3] for key in last})
     lines = "".join(f"{query} {' '.join(map(str, at))}\n" for query, at in sorted(queries.items()))
     texts = "".join(f"{text}\0" for each in dict.fromkeys(left_out) for text in each)
-    heads = [" ".join(map(str, cuda)), lines, texts]
-    encoded = [head.encode("utf-8", "replace") for head in heads]
-    index = sealed.seal(INDEX, "", [*encoded, *rows])
+    heads = [head.encode("utf-8", "replace") for head in (lines, texts)]
+    index = sealed.seal(INDEX, "", [*heads, *rows])
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     sealed.publish(path, b"".join((HEAD.pack(MAGIC, len(index)), index, *blobs)))
     os.chmod(path, 0o644)  # one user installs a package, and others use it
@@ -297,4 +295,4 @@ def write(path: str, builds: Iterable[Contents], left_out: Iterable[LeftOut] = (
 def _encode(row: Row, extents: Sequence[str]) -> bytes:
     texts = [row.key, str(row.arch), row.kind, row.backend, row.compiler, str(row.cuda)]
     texts += [row.program, row.source, *extents]
-    return joined([*texts, str(row.folders), str(len(row.options)), *row.options, *row.names])
+    return joined([*texts, str(len(row.options)), *row.options, *row.names])

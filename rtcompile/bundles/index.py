@@ -27,7 +27,7 @@ from rtcompile.settings import import_folders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from rtcompile.bundles.file import Bundle
@@ -54,9 +54,6 @@ class Sections:
     def __init__(self, path: str) -> None:
         self.path = path
         self.problem = ""  # why it is ignored, "" while it is not
-        self.cuda: tuple[
-            int, ...
-        ] = ()  # the major versions of CUDA that its builds were compiled with
         self.rows: list[bytes] = []
         # The digest of a request's fields to the rows that serve it.
         self.queries: dict[str, list[int]] = {}
@@ -107,18 +104,17 @@ class Sections:
             fields = sealed.unseal(INDEX, "", self._bytes(HEAD.size, size))
         except (struct.error, OSError):
             fields = None
-        if not fields or len(fields) < 3:
+        if not fields or len(fields) < 2:
             raise UnusableError("it is damaged")
         queries: dict[str, list[int]] = {}
         try:
-            cuda = tuple(number(text) for text in fields[0].decode().split())
-            for line in fields[1].decode().splitlines():
+            for line in fields[0].decode().splitlines():
                 query, *rows = line.split(" ")
                 queries[query] = [number(row) for row in rows]
-            left_out = fields[2].decode().split("\0")[:-1]
+            left_out = fields[1].decode().split("\0")[:-1]
         except ValueError as error:
             raise UnusableError(f"its index cannot be understood ({error})") from None
-        self.cuda, self.queries, self.left_out, self.rows = cuda, queries, left_out, fields[3:]
+        self.queries, self.left_out, self.rows = queries, left_out, fields[2:]
         self.end_of_index = HEAD.size + size
         self._is_open = True
 
@@ -144,7 +140,7 @@ def number(text: str) -> int:
 CHECKS = "bundle checks"  # the kind of the sealed blob that `read_checks` reads
 
 
-def read_checks(data: bytes, folders: Sequence[str]) -> FileSet:
+def read_checks(data: bytes, folders: Sequence[str] | Mapping[int, str]) -> FileSet:
     """Decode a list of files to check, in these folders; raise `UnusableError` if it is damaged."""
     fields = _unsealed(data)
     try:
@@ -187,7 +183,7 @@ def _unsealed(data: bytes) -> list[bytes]:
     return fields
 
 
-def _path(place: str, folders: Sequence[str]) -> str:
+def _path(place: str, folders: Sequence[str] | Mapping[int, str]) -> str:
     """Return the path that a folder's number and the rest stand for."""
     at, _, rest = place.partition("/")
     return f"{folders[number(at)]}/{rest}"

@@ -32,7 +32,7 @@ def built(package: Package) -> Package:
 
 def _rows(monkeypatch: pytest.MonkeyPatch, *made: tuple[str, str, str]) -> Bundle:
     rows = [
-        Row("key", Arch.parse(arch), kind, "nvrtc", compiler, 12, "k.cu", "s", (), (), 0)
+        Row("key", Arch.parse(arch), kind, "nvrtc", compiler, 12, "k.cu", "s", (), ())
         for arch, kind, compiler in made
     ]
     bundle = Bundle("made-up.rtcb")
