@@ -25,24 +25,40 @@ def _bits(type_: str) -> int:
     return int(number[1]) if number else _BITS.get(type_, 0)
 
 
-def copy_width(match: Match, _: BuildContext) -> Values | None:
-    """Return how many elements a CuTe copy moves at a time, and how many the tensor has."""
+def copy_width(match: Match, context: BuildContext) -> Values | None:
+    """Return how many elements a CuTe copy moves at a time, how many the first mode has, and a copy that fits."""
     text = match.string
-    word = re.search(r"UniversalCopy<(?:\w+::)*(\w+)", text)
+    word = re.search(r"(?:UniversalCopy|SM80_CP_ASYNC_\w+)<(?:\w+::)*(\w+)", text)
     element = re.search(r"CopyInternalType=(?:\w+::)*(\w+)", text)
     layout = re.search(r"\b(?:SLayout|SrcLayout)=(cute::Layout<[^=]*>), \w+=", text)
     if not (word and element):
         return None
     wide, one = _bits(word[1]), _bits(element[1])
-    if not (wide and one) or wide <= one:
+    if not (wide and one) or wide % one:
         return None
     number = wide // one
     shape = simplified(layout[1]) if layout else ""
-    extent = re.match(r"\(?_(\d+)", shape)
-    has = f"this layout gives it {shape}"
-    if extent and int(extent[1]) % number:
-        has = f"the tensor has {extent[1]} (its layout: {shape})"
-    return {"word": word[1], "element": element[1], "number": str(number), "has": has}
+    extent = next(iter(_modes(shape)), 0)
+    has = f"{extent or 'another number'} (its layout: {shape})"
+    call = re.search(r"\bcopy\((.*)\)", context.users_line)
+    given = split(call[1])[-3:] if call else []
+    atom, source, target = given if len(given) == 3 else ("atom", "src", "dst")
+    source, target, tile = (
+        f"{source}, {target}",
+        f"zipped_divide({source}, Shape<_{number}>{{}})",
+        f"zipped_divide({target}, Shape<_{number}>{{}})",
+    )
+    fit = f"`copy({atom}, {target}, {tile})`"
+    if not extent or extent % number:
+        fit = f"make the extent a multiple of {number} and write {fit}"
+    return {
+        "word": word[1],
+        "element": element[1],
+        "number": str(number),
+        "has": has,
+        "plain": f"copy({source})",
+        "fit": fit,
+    }
 
 
 # An MMA's name has M, N and K, and the types of D, A, B and C; a warp's threads share its operands.
@@ -53,9 +69,9 @@ _SAME |= {"int8_t": "S8", "uint8_t": "U8", "int": "S32", "tfloat32_t": "TF32"}
 _NAMES = {name: type_ for type_, name in _SAME.items() if type_ != "__half"}
 
 # The ranks of A, B and C that go together.
-_RANKS = {(1, 1, 1): "(V); (V); (V)", (2, 2, 3): "(V,M); (V,N); (V,M,N)"}
-_RANKS |= {(3, 3, 3): "(V,M,K); (V,N,K); (V,M,N)"}
-_RANKS_OF_ONE_VALUE = {(1, 1, 2): "(M); (N); (M,N)", (2, 2, 2): "(M,K); (N,K); (M,N)"}
+_RANKS = {(1, 1, 1): "A (V), B (V), C (V)", (2, 2, 3): "A (V,M), B (V,N), C (V,M,N)"}
+_RANKS |= {(3, 3, 3): "A (V,M,K), B (V,N,K), C (V,M,N)"}
+_RANKS_OF_ONE_VALUE = {(1, 1, 2): "A (M), B (N), C (M,N)", (2, 2, 2): "A (M,K), B (N,K), C (M,N)"}
 
 
 def gemm(match: Match, context: BuildContext) -> Values | None:
@@ -80,9 +96,10 @@ def gemm(match: Match, context: BuildContext) -> Values | None:
         wrong, steps, modes = _unfit(dict(zip("ABC", tensors[-3:], strict=True)), mma)
         listed = [f"{x} is {t.text}" for x, t in zip("ABC", tensors[-3:], strict=True)]
         step = f"Give {' and '.join(steps)}" if steps else "Give A, B and C in this order"
-        step = f"{step}, as {modes}" + (
-            f" with V for what one thread holds. {_MADE}" if mma else ""
-        )
+        step += f". With these ranks the modes are {modes}"
+        step += ": V is what one thread holds" * ("V" in modes)
+        step += ", and M, N and K repeat the MMA" * ("V,M" in modes)
+        step += f". {_MADE}" if mma else ""
     elif mma:
         wrong = [
             f"gemm takes (mma, A, B, C) or (mma, D, A, B, C), and this call has {len(words) + 1}"
@@ -110,11 +127,11 @@ def _unfit(operands: Mapping[str, _Tensor], mma: str) -> tuple[list[str], list[s
     near = max(allowed, key=lambda r: (r == ranks, sum(map(int.__eq__, r, ranks)), r))
     wrong, steps = [], []
     if ranks not in allowed:
-        wrong.append("A, B and C have the ranks {}, {} and {}".format(*ranks))
+        wrong.append("A, B and C have the ranks {}, {} and {} (numbers of modes)".format(*ranks))
         wrong[0] += ", and gemm takes only {}".format(", ".join(map(str, [*allowed][:-1])))
         wrong[0] += f" or {[*allowed][-1]}"
     for (x, tensor), rank, mode in zip(
-        operands.items(), near, allowed[near].split("; "), strict=True
+        operands.items(), near, re.findall(r"\(.*?\)", allowed[near]), strict=True
     ):
         own, takes = _SAME.get(tensor.element, ""), types.get(x, "")
         is_other = bool(own and takes and own != takes)
@@ -135,7 +152,7 @@ def _unfit(operands: Mapping[str, _Tensor], mma: str) -> tuple[list[str], list[s
         if tensor.memory == "gmem":
             wrong.append(f"{x} lies in global memory where the MMA takes registers")
             steps.append(f"{x} as a copy in registers (make_fragment_like, copy)")
-    return wrong, steps, allowed[near].replace(";", ",")
+    return wrong, steps, allowed[near]
 
 
 def _takes(mma: str) -> tuple[dict[str, int], dict[str, str]]:

@@ -17,6 +17,7 @@ from rtcompile.diagnostic import Diagnostic
 from rtcompile.errors import UnsupportedArch
 from rtcompile.files.headers import SearchDir
 from rtcompile.inspect.symbols import simple_name
+from rtcompile.messages.diagnostics import line_in_source
 from rtcompile.request import arch as archs
 from rtcompile.request.values import Arch
 
@@ -90,6 +91,14 @@ class BuildContext:
         if len(numbers) < 2 or not (numbers[0].isdigit() and numbers[1].isdigit()):
             return None
         return int(numbers[0]), int(numbers[1])
+
+    @property
+    def users_line(self) -> str:
+        """Return the line of the source that led the compiler to an error in a header."""
+        frame = self.notes[-1] if self.notes else None
+        inside = frame is not None and "/include/" not in frame.file
+        line = line_in_source(frame, self.source, frame.file) if frame and inside else 0
+        return self.source.split("\n")[line - 1] if line else ""
 
     def user_dirs(self) -> tuple[str, ...]:
         """Return the directories that the user's own ``-I`` options added."""

@@ -7,6 +7,7 @@ the templates of ``catalogue.ini``, or None where the source does not have what 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from itertools import pairwise
 
 from rtcompile.diagnostic import Diagnostic
@@ -34,6 +35,7 @@ def zero_size(match: Match, context: BuildContext) -> Values:
             where = (
                 f"in {line} give {used[1]} a greater one" if line and used else "give a greater one"
             )
+            where += f": {_MEANT[parameter_]}" if parameter_ in _MEANT else ""
             return {"what": what, "value": value, "where": where}
     for name, value in _macros(context.options):
         if re.fullmatch(r"0|-\d+", value) and (line := _line_with(rf"\b{name}\b", context.source)):
@@ -41,6 +43,15 @@ def zero_size(match: Match, context: BuildContext) -> Values:
             return {"what": f"The macro {name}", "value": value, "where": step}
     where = 'one of the numbers in the line above, or of the arguments in the lines "from", must be greater'
     return {"what": "A size, a count or a divisor", "value": "0 or negative", "where": where}
+
+
+# What numbers CUB's parameters are.
+_MEANT = {
+    f"BLOCK_DIM_{x}": f"the number of threads per block in {x.lower()}, the blockDim.{x.lower()} of the launch"
+    for x in "XYZ"
+}
+_MEANT |= {"ITEMS_PER_THREAD": "the number of values that one thread holds"}
+_MEANT |= {"LOGICAL_WARP_THREADS": "the number of threads that work together, 1 to 32"}
 
 
 def assertion(_: Match, context: BuildContext) -> Values:
@@ -69,16 +80,33 @@ def assertion(_: Match, context: BuildContext) -> Values:
             found = re.search(constant.format(word), context.source[:_MOST_SOURCE])
             if found:
                 line = context.source.count("\n", 0, found.start()) + 1
-                stated, where = [f"{word} is {found[1].strip()}"], f"Line {line}"
+                known[word] = found[1].strip()
+                stated, where = [f"{word} is {known[word]}"], f"Line {line}"
     return {
         "false": f"`{condition}` is false"
         if condition
         else "A condition that the code requires is false",
         "known": f": {', '.join(stated)}" if stated else " for these arguments or types",
-        "where": f"{where} gives {'it' if len(stated) == 1 else 'them'}: {_CHANGE}"
+        "where": f"{where} gives {'it' if len(stated) == 1 else 'them'}: {_change(condition, known)}"
         if where
         else _ASSERTED,
     }
+
+
+def _change(condition: str, known: Mapping[str, str]) -> str:
+    """Return how to change what makes a condition false, with a number that fits where one does."""
+    for name, divisor, sign, limit in re.findall(_CLAUSE, condition):
+        number = int(known[name]) if known.get(name, "").isdigit() else 0
+        near = int(limit or 0) + {"<": -1, ">": 1}.get(sign, 0)
+        if divisor and int(divisor):
+            near = number // int(divisor) * int(divisor) or int(divisor)
+        is_false = {"<": number > near, ">": number < near}.get(sign[:1], number != near)
+        if number and is_false:
+            return f"change it there, for example so that {name} is {near}"
+    return "change it there, so that the condition holds"
+
+
+_CLAUSE = r"\b([A-Za-z_]\w*) (?:% (\d{1,9}) == 0|([<>]=?|==) (\d{1,9}))(?= &&|$)"
 
 
 def _line_of(frame: Diagnostic, name: str, context: BuildContext) -> str:
@@ -89,7 +117,6 @@ def _line_of(frame: Diagnostic, name: str, context: BuildContext) -> str:
 
 
 _INSTANCE = re.compile(r"(?:detected during )?instantiation of ")
-_CHANGE = "change it there, so that the condition holds"
 _ASSERTED = "The lines shown above lead there: change the arguments that they give"
 
 
@@ -190,7 +217,7 @@ def deduction(match: Match, context: BuildContext) -> Values:
         context.source,
     )
     if template and len(set(types)) > 1 and len(re.findall(rf"\b{template[1]}\b", template[2])) > 1:
-        why = f"{template[1]} would be {' and '.join(dict.fromkeys(types))}: the arguments are ({given[1] if given else ''})"
+        why = f"{template[1]} would be {' and '.join(dict.fromkeys(types))}"
     else:
         why = "two arguments give one parameter different types, or none gives it any"
     wide = next((t for t in ("double", "float", "long long", "int") if t in types), "float")

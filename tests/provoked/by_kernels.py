@@ -138,7 +138,7 @@ BY_KERNELS = [
         "copy-too-wide",
         "Src/Dst partitioning does not match",
         "moves 4 elements of float at a time",
-        "the tensor has 3",
+        "the first mode has 3",
         source="#include <cute/tensor.hpp>\nusing namespace cute;\n"
         "__global__ void k(float* x) {\n"
         "  Copy_Atom<UniversalCopy<uint128_t>, float> atom;\n"
