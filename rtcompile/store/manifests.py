@@ -1,9 +1,7 @@
 """A manifest lists, under a lookup key, the builds of that key and what they depend on.
 
-The file contains columns instead of records, so CuTe's 392 headers are read in a third of a
-millisecond. A path is stored as the index of its search directory and the rest. A manifest whose key
-has the directories and a portable manifest, whose reader uses its own directories, have the same
-format.
+A path is stored as the index of its search directory and the rest. A manifest whose key has the
+directories and a portable manifest, whose reader uses its own directories, have the same format.
 
 NVCC says which files it read (``-MD``), and so does the include trace of an NVRTC whose calls cannot
 be observed (`compilers.observed`). Neither says which paths it looked for in vain, nor what a
@@ -14,7 +12,6 @@ source can name. The toolkit's folders are not, since the toolchain's signature 
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import stat
@@ -23,9 +20,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile.files import clocks, fileset, sealed
-from rtcompile.files.fileset import FileSet, joined, texts_in
+from rtcompile.files.fileset import PACKED_FIELDS, FileSet, joined, texts_in
 from rtcompile.files.headers import FOLDER, PROVIDED, Header, SearchDir
-from rtcompile.files.sealed import stat_of
 from rtcompile.request import sources
 from rtcompile.request.sources import relative_to
 
@@ -49,30 +45,44 @@ class ManifestEntry(NamedTuple):
 
 def encode(key: str, builds: Sequence[ManifestEntry], search: Sequence[SearchDir]) -> bytes:
     """Return the content of the file under `key` for `builds`, the latest first."""
+    split_path = relative_to(search)
+
+    def stored(path: str) -> str:
+        position, rest = split_path(path)
+        return f"{position if position >= 0 else ''}:{rest}"
+
     fields = []
     for build in builds[:MOST_BUILDS]:
         names = (build.backend, build.compiler, build.object_key)
-        fields += [joined(names), *_columns(build.dependencies, tuple(search))]
+        fields += [joined(names), *_moved(build.dependencies, stored).packed(())]
     return sealed.seal("manifest", key, fields)
 
 
 def decode(key: str, data: bytes, search: Sequence[SearchDir]) -> list[ManifestEntry] | None:
     """Return the builds in the file found under `key`, latest first; None if it does not verify."""
-    fields = sealed.unseal("manifest", key, data)
-    if fields is None or len(fields) % _COLUMNS:
-        return None
-    directories = [d.path.rstrip("/") + "/" for d in search] + [""]  # -1: outside all of them
-    labels = [d.label for d in search] + [""]
+    groups = _groups(key, data)
+    directories = [d.path.rstrip("/") + "/" for d in search]
+
+    def here(path: str) -> str:
+        position, _, rest = path.partition(":")
+        return directories[int(position)] + rest if position else rest
+
     builds = []
     try:
-        for at in range(0, len(fields), _COLUMNS):
-            names, *columns = fields[at : at + _COLUMNS]
+        for names, *packed in groups or ():
             backend, compiler, object_key = texts_in(names)
-            dependencies = _dependencies(columns, directories, labels)
+            dependencies = _moved(FileSet.unpacked(packed), here)
             builds.append(ManifestEntry(backend, compiler, object_key, dependencies))
-    except (struct.error, IndexError, ValueError):
+    except (struct.error, StopIteration, IndexError, ValueError):
         return None
-    return builds
+    return None if groups is None else builds
+
+
+def _moved(files: FileSet, move: Callable[[str], str]) -> FileSet:
+    """Return a set of files with their paths changed."""
+    headers = [header._replace(path=move(header.path)) for header in files.headers]
+    absent, present = tuple(map(move, files.absent)), tuple(map(move, files.present))
+    return files.replaced(headers=tuple(headers), absent=absent, present=present)
 
 
 def portable_entry(key: str, data: bytes) -> tuple[str, ManifestEntry] | None:
@@ -85,37 +95,37 @@ def portable_entry(key: str, data: bytes) -> tuple[str, ManifestEntry] | None:
     return manifest, ManifestEntry(backend, compiler, key, FileSet())
 
 
-_COLUMNS = 11
-_DIGESTS, _STATS = 3, 4  # the indices of the columns with contents and stat signatures
+# Of a build: its names, then `FileSet.packed`; the positions of its stat signatures and of its contents.
+_FIELDS = 1 + PACKED_FIELDS
+_STATS, _DIGESTS = 2, 9
 
 
 def objects_of(key: str, data: bytes) -> list[str]:
     """Return the keys of the objects that a manifest leads to, whatever the directories are."""
-    return [*_groups(key, data)]
+    return [*_by_object(key, data)]
 
 
 def merged(key: str, newer: bytes, older: bytes | None) -> bytes:
     """Return the portable manifest of two manifests' builds, the newer first, without stats."""
-    builds = _groups(key, newer)
-    for object_key, group in (_groups(key, older) if older is not None else {}).items():
-        builds.setdefault(object_key, group)
+    newest = _by_object(key, newer)
+    builds = newest | (_by_object(key, older) if older is not None else {}) | newest
     return _without_stats(key, [*builds.values()][:MOST_BUILDS])
 
 
 def one_by_one(key: str, data: bytes) -> dict[str, bytes]:
     """Return a portable manifest of each build alone, by its object's key."""
-    return {name: _without_stats(key, [group]) for name, group in _groups(key, data).items()}
+    return {name: _without_stats(key, [group]) for name, group in _by_object(key, data).items()}
 
 
 def has_files_of(key: str, data: bytes, other: bytes) -> bool:
     """Return whether a manifest has a build of the same files as the other's, whatever their contents."""
-    files = [_files(group) for group in _groups(key, data).values()]
-    return all(_files(group) in files for group in _groups(key, other).values())
+    files = [_files(group) for group in _by_object(key, data).values()]
+    return all(_files(group) in files for group in _by_object(key, other).values())
 
 
 def _files(group: Sequence[bytes]) -> tuple[bytes, ...]:
     backend = texts_in(group[0])[0].encode()
-    return (backend, *(group[at] for at in range(1, _COLUMNS) if at not in (_DIGESTS, _STATS)))
+    return (backend, *(group[at] for at in range(1, _FIELDS) if at not in (_DIGESTS, _STATS)))
 
 
 def _without_stats(key: str, groups: Iterable[Sequence[bytes]]) -> bytes:
@@ -125,68 +135,16 @@ def _without_stats(key: str, groups: Iterable[Sequence[bytes]]) -> bytes:
     return sealed.seal("manifest", key, fields)
 
 
-def _groups(key: str, data: bytes) -> dict[str, list[bytes]]:
-    """Return the fields of each build by its object's key; none if the file does not verify."""
+def _by_object(key: str, data: bytes) -> dict[str, list[bytes]]:
+    return {texts_in(group[0])[-1]: group for group in _groups(key, data) or () if group[0]}
+
+
+def _groups(key: str, data: bytes) -> list[list[bytes]] | None:
+    """Return the fields of each build; None if the file does not verify."""
     fields = sealed.unseal("manifest", key, data)
-    if fields is None or len(fields) % _COLUMNS:
-        return {}
-    groups = [fields[at : at + _COLUMNS] for at in range(0, len(fields), _COLUMNS)]
-    return {texts_in(group[0])[-1]: group for group in groups if group[0]}
-
-
-# Memoised: the two manifests of a build, and those of a batch's variants, hold the same columns.
-@functools.lru_cache(maxsize=16)
-def _columns(dependencies: FileSet, search: tuple[SearchDir, ...]) -> list[bytes]:
-    headers = dependencies.headers
-    split_path = relative_to(search)
-    return [
-        *_pack_paths([h.path for h in headers], split_path),
-        bytes.fromhex("".join(h.digest for h in headers)),
-        struct.pack(f"<{4 * len(headers)}q", *(number for h in headers for number in h[4:])),
-        *_pack_paths(dependencies.absent, split_path),
-        *_pack_paths(dependencies.present, split_path),
-        joined(dependencies.include_results),
-        joined(dependencies.own_path),
-    ]
-
-
-def _dependencies(columns: Sequence[bytes], directories: list[str], labels: list[str]) -> FileSet:
-    indices, rests, digests, numbers, *probes, include_results, own_path = columns
-    relatives = texts_in(rests)
-    positions = struct.unpack(f"<{len(relatives)}h", indices)
-    stats = struct.unpack(f"<{4 * len(relatives)}q", numbers)
-    digest = digests.hex()
-    headers = map(
-        Header,
-        [directories[i] + rest for i, rest in zip(positions, relatives, strict=True)],
-        [labels[i] for i in positions],
-        relatives,
-        [digest[i : i + 64] for i in range(0, len(digest), 64)],
-        stats[0::4],
-        stats[1::4],
-        stats[2::4],
-        stats[3::4],
-    )
-    return FileSet(
-        headers=tuple(headers),
-        absent=_unpack_paths(probes[0], probes[1], directories),
-        present=_unpack_paths(probes[2], probes[3], directories),
-        include_results=tuple(texts_in(include_results)),
-        own_path=tuple(texts_in(own_path)),
-    )
-
-
-def _pack_paths(
-    paths: Sequence[str], split_path: Callable[[str], tuple[int, str]]
-) -> tuple[bytes, bytes]:
-    split = [split_path(path) for path in paths]
-    return struct.pack(f"<{len(split)}h", *(i for i, _ in split)), joined(r for _, r in split)
-
-
-def _unpack_paths(indices: bytes, rests: bytes, directories: list[str]) -> tuple[str, ...]:
-    relatives = texts_in(rests)
-    positions = struct.unpack(f"<{len(relatives)}h", indices)
-    return tuple([directories[i] + rest for i, rest in zip(positions, relatives, strict=True)])
+    if fields is None or len(fields) % _FIELDS:
+        return None
+    return [fields[at : at + _FIELDS] for at in range(0, len(fields), _FIELDS)]
 
 
 class Page(NamedTuple):
@@ -393,25 +351,11 @@ def _led_ns(paths: Iterable[str]) -> int:
     return newest
 
 
-# Memo of headers by path, and by whether the text is needed, since a process's builds share the
-# toolkit's headers. Reading, hashing and scanning CuTe's takes 60 ms, a stat of each 1 ms.
-_read_before: dict[tuple[str, bool], tuple[Header, Mentions, str, int]] = {}
-_MOST_READ = 8192
-
-
 def _read(path: str, label: str, relative: str) -> tuple[Header, Mentions, str, int]:
     """Return a header, what it mentions, its text if the user wrote it, and when it last changed."""
-    is_own = Header(path, label, relative, "", 0, 0, 0).is_own or label.startswith(PROVIDED)
-    before = _read_before.get((path, is_own))
-    if before is not None and stat_of(os.stat(path)) == before[0][4:]:
-        header, mentions, text, changed_ns = before
-        return header._replace(label=label, relative=relative), mentions, text, changed_ns
     from rtcompile.request.sources import scan
 
     header, data, status = fileset.read(path, label, relative)
     text = data.decode("utf-8", "surrogateescape")
-    found = header, scan(text), text if is_own else "", clocks.changed_ns(status)
-    if len(_read_before) >= _MOST_READ:
-        _read_before.clear()
-    _read_before[path, is_own] = found
-    return found
+    is_own = header.is_own or label.startswith(PROVIDED)
+    return header, scan(text), text if is_own else "", clocks.changed_ns(status)
