@@ -73,8 +73,8 @@ def evict(folder: Folder, limit: int) -> int:
     now = time.time()
 
     def order(unit: Unit) -> tuple[float, float]:
-        is_header = unit.kind == "pch"
-        return min(unit.used, now - _RECENT_SECONDS) if is_header else unit.used, unit.used
+        latest = now - _RECENT_SECONDS if unit.kind == "pch" else now
+        return min(unit.used, latest), unit.used
 
     found = sorted(units(folder), key=order)
     # A build may be reading the headers in a folder. They stay, and leave half of the limit to others.
@@ -83,13 +83,10 @@ def evict(folder: Folder, limit: int) -> int:
     excess += min(sum(unit.size for unit in stay), limit // 2)
     freed = 0
     for unit in found:
-        if freed >= excess:
-            break
-        if unit in stay:
-            continue
-        for name in unit.names:
-            discard(folder, unit.kind, name)
-        freed += unit.size
+        if freed < excess and unit not in stay:
+            for name in unit.names:
+                discard(folder, unit.kind, name)
+            freed += unit.size
     return freed
 
 
@@ -145,18 +142,14 @@ def publish(cache_dir: str, name: str, write: Callable[[str], None]) -> str | No
     made = tempfile.mkdtemp(prefix=".", dir=folder.file(HEADERS))
     try:
         write(made)
-        size = sum(os.stat(path).st_size for path in _files(made))
+        found = (os.path.join(top, name) for top, _, names in os.walk(made) for name in names)
+        size = sum(os.stat(path).st_size for path in found)
         with suppress(OSError):  # another process was faster
             os.rename(made, folder.file(HEADERS, f"{name}-{size}"))
     finally:
         shutil.rmtree(made, ignore_errors=True)
     time.sleep(_TICK_SECONDS)
     return find(cache_dir, name)
-
-
-def _files(top: str) -> Iterator[str]:
-    for folder, _, names in os.walk(top):
-        yield from (os.path.join(folder, name) for name in names)
 
 
 # --- Lists, checks, copies and empties a cache directory ---------------------------------
@@ -189,12 +182,8 @@ class Entry(NamedTuple):
     key_inputs: Mapping[str, str]
 
 
-def stored(folder: Folder) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield (path below the directory, stat) of every object, manifest, index entry and negative entry."""
-    yield from _stored(folder, _KINDS)
-
-
-def _stored(folder: Folder, kinds: Iterable[str]) -> Iterator[tuple[str, os.stat_result]]:
+def stored(folder: Folder, kinds: Iterable[str] = _KINDS) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield (path below the directory, stat) of every file: of objects, manifests and entries by default."""
     for kind in kinds:
         for name, status in folder.listing(kind):
             if not name.startswith("."):
@@ -204,12 +193,10 @@ def _stored(folder: Folder, kinds: Iterable[str]) -> Iterator[tuple[str, os.stat
 def entries(folder: Folder) -> Iterator[Entry]:
     """Yield every object that verifies."""
     looking = Folder(folder.path, writable=False)  # reading it does not count as use
-    for path, status in stored(folder):
-        kind, key = path.split("/")
-        data = looking.read(kind, key) if kind == "objects" else None
-        decoded = object_code.decode(key, data) if data is not None else None
+    for key, status in folder.listing("objects"):
+        data = looking.read("objects", key) or b""
+        decoded = object_code.decode(key, data)
         if decoded is not None:
-            assert data is not None
             inputs = object_code.key_inputs(key, data)
             yield Entry(key, decoded[0], status.st_size, status.st_mtime, decoded[1], inputs)
 
@@ -217,7 +204,7 @@ def entries(folder: Folder) -> Iterator[Entry]:
 def unusable(folder: Folder) -> Iterator[tuple[str, bool]]:
     """Yield the path of every file that must not be used, and whether another version wrote it."""
     looking = Folder(folder.path, writable=False)
-    for path, _ in _stored(folder, _SEALED):
+    for path, _ in stored(folder, _SEALED):
         kind, key = path.split("/")
         data = looking.read(kind, key)
         if data is None:
@@ -252,11 +239,10 @@ def export(folder: Folder, target: Folder) -> int:
     target.prepare()
     looking = Folder(folder.path, writable=False)
     count = 0
-    bad = {path for path, _ in unusable(folder)}
-    for path, _ in _stored(folder, _PORTABLE):
+    for path, _ in stored(folder, _PORTABLE):
         kind, key = path.split("/")
         data = looking.read(kind, key)
-        if data is not None and path not in bad:
+        if data is not None and sealed.unseal(_PORTABLE[kind], key, data) is not None:
             target.publish(kind, key, data)
             count += 1
     return count
@@ -272,17 +258,12 @@ def empty(folder: Folder) -> None:
 
 def sweep(folder: Folder) -> None:
     """Remove what killed processes left: old temporary files, and locks that no process holds."""
-    import shutil
-
     from rtcompile.store import locks
 
-    for kind in (*_SEALED, "sources", "statistics", "pch"):
+    for kind in (*_SEALED, "sources", "statistics", "pch", HEADERS):
         for name, status in folder.listing(kind):
             if name.startswith(".") and time.time() - status.st_mtime > _ABANDONED_SECONDS:
-                folder.discard(kind, name)
-    for name, status in folder.listing(HEADERS):
-        if name.startswith(".") and time.time() - status.st_mtime > _ABANDONED_SECONDS:
-            shutil.rmtree(folder.file(HEADERS, name), ignore_errors=True)
+                discard(folder, kind, name)
     # Locks with a file each: of precompiled headers, and where ranges of a file cannot be locked.
     for kind in ("locks", "pch"):
         for name in [name for name, _ in folder.listing(kind) if name != locks.TABLE]:
