@@ -248,21 +248,16 @@ def hit(obj: ObjectCode, files: FileSet, where: str, milliseconds: float = 0.0) 
 
 
 def encode(
-    key: str,
-    obj: ObjectCode,
-    name: str,
-    key_inputs: Mapping[str, str] = MappingProxyType({}),
-    manifest_key: str = "",
+    key: str, obj: ObjectCode, name: str, key_inputs: Mapping[str, str] = MappingProxyType({})
 ) -> bytes:
-    """Return the file of a program's build; one without a manifest file names its portable manifest."""
+    """Return the file of a program's build."""
     build = obj.build
     texts = [name, obj.kind, str(obj.arch), build.backend, build.compiler, build.log]
     texts += [
         build.why if build.backend == "nvcc" else "",
         "\0".join(f"{label}\0{value}" for label, value in key_inputs.items()),
     ]
-    # Two, since `decode` expects pairs from here on.
-    texts += [f"{build.compiled_in:.1f}", manifest_key]
+    texts += [f"{build.compiled_in:.1f}", ""]  # two, since `decode` expects pairs from here on
     for expression, symbol in obj.lowered_names.items():
         texts += [expression, symbol]
     fields = [obj.code, *(text.encode("utf-8", "surrogateescape") for text in texts)]

@@ -35,12 +35,13 @@ MOST_BUILDS = 4  # enough for an edit and its revert, each with two compilers
 
 
 class ManifestEntry(NamedTuple):
-    """One build under a lookup key: the compiler that made it, its object's key, its dependencies."""
+    """One build: the compiler that made it, its object's key, its dependencies, and whose stats these have."""
 
     backend: str
     compiler: str
     object_key: str
     dependencies: FileSet
+    found_by: str = ""  # the lookup key with which its files were found
 
 
 def encode(key: str, builds: Sequence[ManifestEntry], search: Sequence[SearchDir]) -> bytes:
@@ -53,7 +54,7 @@ def encode(key: str, builds: Sequence[ManifestEntry], search: Sequence[SearchDir
 
     fields = []
     for build in builds[:MOST_BUILDS]:
-        names = (build.backend, build.compiler, build.object_key)
+        names = (build.backend, build.compiler, build.object_key, build.found_by)
         fields += [joined(names), *_moved(build.dependencies, stored).packed(())]
     return sealed.seal("manifest", key, fields)
 
@@ -70,9 +71,9 @@ def decode(key: str, data: bytes, search: Sequence[SearchDir]) -> list[ManifestE
     builds = []
     try:
         for names, *packed in groups or ():
-            backend, compiler, object_key = texts_in(names)
+            backend, compiler, object_key, found_by = texts_in(names)
             dependencies = _moved(FileSet.unpacked(packed), here)
-            builds.append(ManifestEntry(backend, compiler, object_key, dependencies))
+            builds.append(ManifestEntry(backend, compiler, object_key, dependencies, found_by))
     except (struct.error, StopIteration, IndexError, ValueError):
         return None
     return None if groups is None else builds
@@ -83,16 +84,6 @@ def _moved(files: FileSet, move: Callable[[str], str]) -> FileSet:
     headers = [header._replace(path=move(header.path)) for header in files.headers]
     absent, present = tuple(map(move, files.absent)), tuple(map(move, files.present))
     return files.replaced(headers=tuple(headers), absent=absent, present=present)
-
-
-def portable_entry(key: str, data: bytes) -> tuple[str, ManifestEntry] | None:
-    """Return the manifest that `object_code.encode` named: its key and what is in it; None if it named none."""
-    fields = sealed.unseal("object", key, data)
-    if fields is None or len(fields) < 11 or not fields[10]:
-        return None
-    backend, compiler, manifest = (fields[at].decode("utf-8", "replace") for at in (4, 5, 10))
-    compiler = compiler.removeprefix(f"{backend} ")
-    return manifest, ManifestEntry(backend, compiler, key, FileSet())
 
 
 # Of a build: its names, then `FileSet.packed`; the positions of its stat signatures and of its contents.
@@ -136,7 +127,7 @@ def _without_stats(key: str, groups: Iterable[Sequence[bytes]]) -> bytes:
 
 
 def _by_object(key: str, data: bytes) -> dict[str, list[bytes]]:
-    return {texts_in(group[0])[-1]: group for group in _groups(key, data) or () if group[0]}
+    return {texts_in(group[0])[2]: group for group in _groups(key, data) or () if group[0]}
 
 
 def _groups(key: str, data: bytes) -> list[list[bytes]] | None:

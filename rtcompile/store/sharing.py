@@ -228,8 +228,7 @@ def pack_with(inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode) -> Page:
     """Return a build to be sent to another machine."""
     key = inputs.portable_key()
     program = inputs.name.rpartition("/")[2]
-    alone = key if build.dependencies.is_empty else ""
-    data = object_code.encode(build.object_key, obj, program, inputs.summary(), alone)
+    data = object_code.encode(build.object_key, obj, program, inputs.summary())
     own = manifests.encode(key, [build], inputs.search)
     return Page(key, manifests.merged(key, own, None), {build.object_key: data})
 

@@ -20,7 +20,7 @@ from rtcompile.files import clocks
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.sealed import UntrustedError
 from rtcompile.request import object_code
-from rtcompile.request.key import KeyInputs, is_portable, linked_by, path_bound, reason_against
+from rtcompile.request.key import KeyInputs, is_portable, path_bound, reason_against
 from rtcompile.request.object_code import ObjectCode, hit
 from rtcompile.settings import Settings
 from rtcompile.store import inventory, manifests
@@ -40,7 +40,7 @@ _MOST_JOURNAL = 8192
 _PART_WRITTEN = 1 / 16
 _PART_UNCHECKED = 1 / 1024
 
-_NOTHING_READ = FileSet()
+_MANIFESTS = ("manifests", "portable")  # by the lookup key, and by the key without places
 
 _stores: dict[tuple[str, bool, int, bool], Store] = {}
 
@@ -104,19 +104,17 @@ class Store:
         for build, obj in known:
             if inputs.serves(build.backend, build.compiler) and build.dependencies.is_unchanged():
                 return hit(obj, build.dependencies, "memory")
-        if (entry := self._find_without_files(inputs)) is not None:
-            return entry
-        _, builds = self._builds(inputs, "manifests")
+        builds = [build for kind in _MANIFESTS for build in self._builds(inputs, kind)[1]]
+        own = inputs.lookup_key()
         for build in [b for b in builds if inputs.serves(b.backend, b.compiler)]:
-            if build.dependencies.is_unchanged() and (
-                read := self._folder.object(build.object_key)
-            ):
+            # Stats are of the paths where a build's own look-up found them.
+            is_unchanged = build.found_by == own and build.dependencies.is_unchanged()
+            if is_unchanged and (read := self._folder.object(build.object_key)):
                 self._remember(inputs, build, read)
                 return hit(read, build.dependencies, "disk")
-        # No build's files are unchanged by their stat. Compare contents, also with the portable manifest.
+        # No build's files are unchanged by their stat: compare contents.
         objects_in_memory = {build.object_key: obj for build, obj in known}
         builds += [build for build, _ in known]
-        builds += self._builds(inputs, "portable")[1]
         usable = [
             b
             for b in builds
@@ -130,29 +128,11 @@ class Store:
             if found is not None:
                 build = build._replace(dependencies=fresh)
                 self._remember(inputs, build, found)
-                if written := self._publish_manifest(inputs, build, "manifests"):
+                if written := self._publish_manifest(inputs, build, found):
                     self._wrote(written)
                 where = "memory" if build.object_key in objects_in_memory else "disk"
                 return hit(found, fresh, where)
         return partial(self._reason, inputs, builds, usable)
-
-    def _without_files(self, inputs: KeyInputs) -> ManifestEntry | None:
-        """Return the entry of NVRTC's build of a source that reads no file, which needs no manifest."""
-        compiler = inputs.compilers.get("nvrtc")
-        if not compiler or inputs.backend == "nvcc" or not inputs.reads_no_file():
-            return None
-        if inputs.fixups or compiler.endswith(linked_by("", inputs.linker)):
-            return None  # A look-up does not know the fixups, nor whether a build is linked.
-        key = inputs.object_key(_NOTHING_READ, backend="nvrtc")
-        return ManifestEntry("nvrtc", compiler, key, _NOTHING_READ)
-
-    def _find_without_files(self, inputs: KeyInputs) -> ObjectCode | None:
-        entry = self._without_files(inputs)
-        obj = None if entry is None else self._folder.object(entry.object_key)
-        if entry is None or obj is None:
-            return None
-        self._remember(inputs, entry, obj)
-        return hit(obj, entry.dependencies, "disk")
 
     def _reason(
         self, inputs: KeyInputs, builds: Sequence[ManifestEntry], usable: Sequence[ManifestEntry]
@@ -165,9 +145,7 @@ class Store:
             latest = builds[0]
             wanted = inputs.backend if inputs.backend != "auto" else "any compiler here"
             return f"built by {latest.backend} ({latest.compiler}), wanted from {wanted}"
-        # A build that read no file has no manifest that names another compiler.
-        by = f" by {entry.compiler}" if (entry := self._without_files(inputs)) else ""
-        return f"no build of this source with these options{by}"
+        return "no build of this source with these options"
 
     def _builds(self, inputs: KeyInputs, kind: str) -> tuple[str, list[ManifestEntry]]:
         """Return the key of a manifest, and the builds that it lists."""
@@ -191,14 +169,8 @@ class Store:
         object_key = inputs.object_key(dependencies, backend=backend, path_bound=bound)
         build = ManifestEntry(backend, inputs.compilers.get(backend, ""), object_key, dependencies)
         program = inputs.name.rpartition("/")[2]
-        portable = is_portable(inputs, obj, dependencies)
-        # A build that read nothing is valid everywhere, and is found without a manifest.
-        entry = self._without_files(inputs) if portable else None
-        no_dependencies = entry is not None and entry.object_key == object_key
-        key = inputs.portable_key() if no_dependencies else ""
-        data = object_code.encode(object_key, obj, program, inputs.summary(), key)
-        kinds = ("manifests", "portable")[: 0 if no_dependencies else 1 + portable]
-        self._keep(inputs, build, obj, data, kinds, misses=1)
+        data = object_code.encode(object_key, obj, program, inputs.summary())
+        self._keep(inputs, build, obj, data, misses=1)
         return True
 
     def changed_meanwhile(self, inputs: KeyInputs, dependencies: FileSet) -> bool:
@@ -211,9 +183,7 @@ class Store:
         decoded = object_code.decode(build.object_key, data)
         if decoded is None:
             return None
-        has_manifest = manifests.portable_entry(build.object_key, data) is None
-        kinds = ("manifests", "portable") if has_manifest else ()
-        self._keep(inputs, build, decoded[1], data, kinds, fetched=1)
+        self._keep(inputs, build, decoded[1], data, fetched=1)
         return hit(decoded[1], build.dependencies, "remote")
 
     def entry_of(self, inputs: KeyInputs, obj: ObjectCode) -> ManifestEntry | None:
@@ -234,19 +204,12 @@ class Store:
             self._memory.keep(key, now, sum(len(kept.code) for _, kept in now))
 
     def _keep(
-        self,
-        inputs: KeyInputs,
-        build: ManifestEntry,
-        obj: ObjectCode,
-        data: bytes,
-        kinds: Sequence[str],
-        **counted: int,
+        self, inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode, data: bytes, **counted: int
     ) -> None:
-        """Keep an object, and name it in manifests of these kinds."""
         self._remember(inputs, build, obj)
         written = self._write("objects", build.object_key, data)
         if written:
-            written += sum(self._publish_manifest(inputs, build, kind) for kind in kinds)
+            written += self._publish_manifest(inputs, build, obj)
             self._wrote(written, **counted)
 
     def keep_source(self, name: str, source: str) -> None:
@@ -254,10 +217,13 @@ class Store:
         if self._folder.writable and not os.path.lexists(self._folder.file("sources", name)):
             self.publish("sources", name, source.encode("utf-8", "replace"))
 
-    def _publish_manifest(self, inputs: KeyInputs, build: ManifestEntry, kind: str) -> int:
+    def _publish_manifest(self, inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode) -> int:
+        """Name a build in the manifest of all places if it is valid in any, else in that of its own."""
+        kind = _MANIFESTS[is_portable(inputs, obj, build.dependencies)]
         key, others = self._builds(inputs, kind)
-        others = [other for other in others if other.object_key != build.object_key]
-        return self._write(kind, key, manifests.encode(key, [build, *others], inputs.search))
+        builds = [build._replace(found_by=inputs.lookup_key())]
+        builds += [other for other in others if other.object_key != build.object_key]
+        return self._write(kind, key, manifests.encode(key, builds, inputs.search))
 
     def publish(self, kind: str, name: str, data: bytes) -> bool:
         """Write a file; return whether that worked, after a warning if it did not."""

@@ -64,12 +64,12 @@ def test_what_nvcc_had_to_build_does_not_become_what_auto_gives(cache: Path) -> 
 
 
 def test_an_upgraded_compiler_builds_again(cache: Path) -> None:
-    for source, why in (("#include NOTHING", "built by nvrtc (12.9.86 "), ("", "by 13.0.88")):
+    for source in ("#include NOTHING", ""):
         add(open_store(cache), make_key_inputs(source=source))
         compilers = {"nvrtc": "13.0.88", "nvcc": "13.0.88"}
         upgraded = make_key_inputs(source=source, compilers=compilers)
         assert open_store(cache).find(upgraded) is None
-        assert why in open_store(cache).why(upgraded)
+        assert "built by nvrtc (12.9.86 " in open_store(cache).why(upgraded)
 
 
 # --- headers -------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ def test_an_export_is_a_cache_for_another_machine(
 ) -> None:
     kept = open_store(cache)
     tree.build(kept, tree.key_inputs(), "user0/a.h", code=b"shipped")
-    assert kept.export(str(tmp_path / "shipped")) == 3
+    assert kept.export(str(tmp_path / "shipped")) == 2
     found = open_store(tmp_path / "shipped").find(moved(tmp_path).key_inputs())
     assert found is not None
     assert found.code == b"shipped"

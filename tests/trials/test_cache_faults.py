@@ -366,7 +366,7 @@ def test_a_mutated_cache_gives_right_objects_or_none(tmp_path: Path) -> None:
     build()
     for _ in range(MUTATIONS):
         kind = chance.choice(("changed", "swapped", "swapped", "misplaced"))
-        folder = cache / chance.choice(("objects", "manifests"))
+        folder = cache / chance.choice(("objects", "portable"))
         paths = sorted(folder.iterdir())
         path, other = chance.sample(paths, 2)
         if kind == "changed":

@@ -179,7 +179,7 @@ def test_a_program_starts_its_worker_before_it_imports_what_a_miss_needs_and_a_h
 
     run()  # the search for a toolkit starts programs, too
     subprocess.run(["rm", "-r", str(tmp_path / "cache" / "index")], check=True)
-    for folder in ("objects", "manifests"):
+    for folder in ("objects", "manifests", "portable"):
         subprocess.run(["rm", "-rf", str(tmp_path / "cache" / folder)], check=True)
     assert run() == ["started False", "workers"]
     assert run() == ["none"]

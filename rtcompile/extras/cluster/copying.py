@@ -53,7 +53,8 @@ def push(stores: Remote, folder: Folder) -> list[Copied]:
 
 def _push(stores: Remote, tier: Tier, folder: Folder) -> Copied:
     copied = there = 0
-    own = dict(_manifests(folder))
+    keys = [key for key, _ in folder.listing("portable")]
+    own = {key: data for key in keys if (data := folder.read("portable", key)) is not None}
     before = _pages(stores, "manifest", [*own], tier)
     for key, manifest in own.items():
         if not tier.open:
@@ -77,20 +78,6 @@ def _pages(stores: Remote, kind: str, keys: Sequence[str], tier: Tier) -> dict[s
     found = stores.get_many(kind, keys, tier)
     pages = {key: Page.unpacked(key, data) for key, data in found.items()}
     return {key: page for key, page in pages.items() if page is not None}
-
-
-def _manifests(folder: Folder) -> Iterator[tuple[str, bytes]]:
-    """Yield the manifests for other machines, and those of builds that have none here."""
-    for key, _ in folder.listing("portable"):
-        own = folder.read("portable", key)
-        if own is not None:
-            yield key, own
-    for key, _ in folder.listing("objects"):
-        data = folder.read("objects", key)
-        found = manifests.portable_entry(key, data) if data is not None else None
-        if found is not None:
-            manifest, build = found
-            yield manifest, manifests.encode(manifest, [build], ())
 
 
 def pull(stores: Remote, folder: Folder) -> list[Copied]:
