@@ -82,8 +82,7 @@ def _info(given: Namespace, store: Store) -> tuple[dict[str, Any], str]:
     if given.stats:
         from rtcompile.extras.cluster import copying
 
-        levels = copying.kept(copying.stores())
-        fields["stores"] = [each._asdict() for each in levels]
+        fields["stores"] = copying.kept(copying.stores())
     size, limit, headers = map(
         output.human_size, (found.size, found.limit, found.precompiled_bytes)
     )
@@ -153,13 +152,11 @@ def _copy(given: Namespace, settings: Settings, store: Store) -> tuple[dict[str,
         done += [("to", each) for each in copying.push(stores, folder)]
     lines = []
     for direction, each in done:
-        lines.append(
-            f"{each.copied} builds copied {direction} {each.store}, {each.there} there already"
-        )
-        lines += [f"  {each.problem}"] * bool(each.problem)
-    fields = [{"direction": direction, **each._asdict()} for direction, each in done]
-    ok = not any(each.problem for _, each in done)
-    return {"ok": ok, "stores": fields}, "\n".join(lines)
+        there = f"{each['there']} there already"
+        lines.append(f"{each['copied']} builds copied {direction} {each['store']}, {there}")
+        lines += [f"  {each['problem']}"] * bool(each["problem"])
+    fields = [{"direction": direction, **each} for direction, each in done]
+    return {"ok": not any(each["problem"] for each in fields), "stores": fields}, "\n".join(lines)
 
 
 def _pull_records(given: Namespace) -> tuple[dict[str, Any], str]:

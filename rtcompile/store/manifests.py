@@ -96,10 +96,10 @@ def objects_of(key: str, data: bytes) -> list[str]:
     return [*_by_object(key, data)]
 
 
-def merged(key: str, newer: bytes, older: bytes | None) -> bytes:
+def merged(key: str, newer: bytes, older: bytes = b"") -> bytes:
     """Return the portable manifest of two manifests' builds, the newer first, without stats."""
     newest = _by_object(key, newer)
-    builds = newest | (_by_object(key, older) if older is not None else {}) | newest
+    builds = newest | _by_object(key, older) | newest
     return _without_stats(key, [*builds.values()][:MOST_BUILDS])
 
 

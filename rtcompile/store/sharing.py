@@ -230,7 +230,7 @@ def pack_with(inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode) -> Page:
     program = inputs.name.rpartition("/")[2]
     data = object_code.encode(build.object_key, obj, program, inputs.summary())
     own = manifests.encode(key, [build], inputs.search)
-    return Page(key, manifests.merged(key, own, None), {build.object_key: data})
+    return Page(key, manifests.merged(key, own), {build.object_key: data})
 
 
 def unpack(

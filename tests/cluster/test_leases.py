@@ -129,7 +129,7 @@ def test_a_lease_that_is_a_folder_or_too_large_is_one_warning_and_no_lease(
     place = tmp_path / "s" / ours.envelope.place("lease", "k")
     place.mkdir(parents=True)
     waits_by_its_own_clock(ours, slept, lambda: None)
-    with pytest.warns(RtcompileWarning, match="no file of at most"):
+    with pytest.warns(RtcompileWarning, match="is not a regular file"):
         assert ours.lease("k", lambda: None) is None
     assert slept == []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any
 
 from rtcompile.errors import InvalidRequest
 from rtcompile.files import sealed
@@ -15,22 +15,10 @@ from rtcompile.store.remote import Entry, Remote, Tier
 from rtcompile.store.shared import RemoteSettings, StoreError, first_line
 
 
-class Copied(NamedTuple):
-    """What became of the builds of one store."""
-
-    store: str
-    copied: int  # newly copied
-    there: int  # present before
-    problem: str = ""  # why it ended early, or what was rejected; "" if all is well
-
-
-class Kept(NamedTuple):
-    """What a store contains: builds and bytes; or why that is unknown."""
-
-    store: str
-    builds: int = 0
-    size: int = 0
-    problem: str = ""
+def result(tier: Tier, copied: int, there: int, problem: str = "") -> dict[str, Any]:
+    """Return what became of a store's builds: newly copied, present before, and why it ended early."""
+    problem = problem or tier.problem
+    return {"store": tier.store.name, "copied": copied, "there": there, "problem": problem}
 
 
 def stores() -> Remote:
@@ -43,7 +31,7 @@ def stores() -> Remote:
     return Remote(settings)
 
 
-def push(stores: Remote, folder: Folder) -> list[Copied]:
+def push(stores: Remote, folder: Folder) -> list[dict[str, Any]]:
     """Write to every store what the local cache contains for other machines too."""
     if not stores.writes:
         mode = os.environ.get("RTCOMPILE_REMOTE_MODE")
@@ -51,7 +39,7 @@ def push(stores: Remote, folder: Folder) -> list[Copied]:
     return [_push(stores, tier, folder) for tier in stores.tiers]
 
 
-def _push(stores: Remote, tier: Tier, folder: Folder) -> Copied:
+def _push(stores: Remote, tier: Tier, folder: Folder) -> dict[str, Any]:
     copied = there = 0
     keys = [key for key, _ in folder.listing("portable")]
     own = {key: data for key in keys if (data := folder.read("portable", key)) is not None}
@@ -59,8 +47,8 @@ def _push(stores: Remote, tier: Tier, folder: Folder) -> Copied:
     for key, manifest in own.items():
         if not tier.open:
             break
-        page = before.get(key)
-        known = manifests.objects_of(key, page.manifest) if page is not None else []
+        page = before.get(key) or Page(key, b"", {})
+        known = manifests.objects_of(key, page.manifest)
         entries: list[Entry] = []
         for each, alone in manifests.one_by_one(key, manifest).items():
             data = folder.read("objects", each)
@@ -68,10 +56,9 @@ def _push(stores: Remote, tier: Tier, folder: Folder) -> Copied:
             if each not in known and data is not None:  # else it was evicted here
                 entries.append(("object", each, Page(key, alone, {each: data}).packed(each)))
         if entries:
-            merged = manifests.merged(key, manifest, page.manifest if page is not None else None)
-            whole = Page(key, merged, page.objects if page is not None else {})
+            whole = page._replace(manifest=manifests.merged(key, manifest, page.manifest))
             copied += stores.put(tier, [*entries, ("manifest", key, whole.packed(key))])
-    return Copied(tier.store.name, copied, there, tier.problem)
+    return result(tier, copied, there)
 
 
 def _pages(stores: Remote, kind: str, keys: Sequence[str], tier: Tier) -> dict[str, Page]:
@@ -80,29 +67,29 @@ def _pages(stores: Remote, kind: str, keys: Sequence[str], tier: Tier) -> dict[s
     return {key: page for key, page in pages.items() if page is not None}
 
 
-def pull(stores: Remote, folder: Folder) -> list[Copied]:
+def pull(stores: Remote, folder: Folder) -> list[dict[str, Any]]:
     """Write to the local cache what every store contains and the team's key signed."""
     folder.prepare()
     return [_pull(stores, tier, folder) for tier in stores.tiers]
 
 
-def _pull(stores: Remote, tier: Tier, folder: Folder) -> Copied:
+def _pull(stores: Remote, tier: Tier, folder: Folder) -> dict[str, Any]:
     copied = there = 0
     for kind in ("manifest", "object"):
         try:
             keys = [key for key, _ in _listing(stores, tier, kind)]
         except Exception as error:  # noqa: BLE001  # a store's client may raise anything
-            return Copied(tier.store.name, 0, 0, first_line(error))
+            return result(tier, 0, 0, first_line(error))
         for page in _pages(stores, kind, keys, tier).values():
             new, old = keep(page, folder)
             copied, there = copied + new, there + old
-    return Copied(tier.store.name, copied, there, tier.problem)
+    return result(tier, copied, there)
 
 
 def keep(page: Page, folder: Folder) -> tuple[int, int]:
     """Write a page's objects to the local cache; return how many are new, and how many were there."""
-    own = folder.read("portable", page.portable_key)
-    known = manifests.objects_of(page.portable_key, own) if own is not None else []
+    own = folder.read("portable", page.portable_key) or b""
+    known = manifests.objects_of(page.portable_key, own)
     copied = 0
     for each, data in page.objects.items():
         if each not in known and sealed.unseal("object", each, data) is not None:
@@ -122,16 +109,17 @@ def _listing(stores: Remote, tier: Tier, kind: str) -> Iterator[tuple[str, int]]
         yield from tier.store.listing(f"{signer.fingerprint}/{kind}")
 
 
-def kept(stores: Remote) -> list[Kept]:
-    """Return what every store contains."""
+def kept(stores: Remote) -> list[dict[str, Any]]:
+    """Return how many builds and bytes every store contains; or why that is unknown."""
     found = []
     for tier in stores.tiers:
+        sizes: list[list[int]] = [[]]
+        problem = ""
         try:
-            sizes = [
-                [size for _, size in _listing(stores, tier, kind)]
-                for kind in ("manifest", "object")
-            ]
-            found.append(Kept(tier.store.name, max(map(len, sizes)), sum(map(sum, sizes))))
+            kinds = ("manifest", "object")
+            sizes = [[size for _, size in _listing(stores, tier, kind)] for kind in kinds]
         except Exception as error:  # noqa: BLE001  # a store's client may raise anything
-            found.append(Kept(tier.store.name, problem=first_line(error)))
+            problem = first_line(error)
+        builds, size = max(map(len, sizes)), sum(map(sum, sizes))
+        found.append({"store": tier.store.name, "builds": builds, "size": size, "problem": problem})
     return found

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -51,11 +50,22 @@ class FolderStore:
             raise
 
     def put(self, key: str, data: bytes) -> None:
-        self._write(key, data)
+        """Replace a file; do nothing where another node is about to do the same."""
+        path = self._place(key)
+        temporary = _beside(path)
+        self._make_folder(os.path.dirname(path))
+        try:
+            self._create(temporary, data, durable=True)
+            os.replace(temporary, path)
+            _open_folder(os.path.dirname(path), sync=True)
+        except OSError as error:
+            _discard(temporary)
+            if error.errno not in _LOST:
+                raise
 
     def create(self, key: str, data: bytes, seconds: float) -> bool:  # noqa: ARG002  # it forgets nothing
         path = self._place(key)
-        mine = f"{path}.{secrets.token_hex(8)}.tmp"
+        mine = _beside(path)
         try:
             self._make_folder(os.path.dirname(path))
             # link() is atomic on NFS too, where O_EXCL and flock are unreliable.
@@ -73,7 +83,7 @@ class FolderStore:
     def replace(self, key: str, before: bytes, data: bytes | None, seconds: float) -> bool:  # noqa: ARG002
         """Move the file aside first: of two nodes one does it, and looks at what it moved."""
         path = self._place(key)
-        aside = f"{path}.{secrets.token_hex(8)}.tmp"
+        aside = _beside(path)
         try:
             os.rename(path, aside)
         except OSError as error:
@@ -110,18 +120,14 @@ class FolderStore:
         return os.path.join(self._path, *key.split("/"))
 
     def _read(self, path: str, most: int = 1 << 20) -> bytes | None:
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         for _ in range(2):
             try:
                 self._look_anew(os.path.dirname(path))
-                descriptor = os.open(path, flags)
-                try:
-                    status = os.fstat(descriptor)
-                    if not stat.S_ISREG(status.st_mode) or status.st_size > most:
+                descriptor, status = sealed.open_regular(path, follow=False)
+                with open(descriptor, "rb") as file:
+                    if status.st_size > most:
                         raise BadEntryError(f"{path}: no file of at most {most} bytes")
-                    return sealed.contents(descriptor, status.st_size)
-                finally:
-                    os.close(descriptor)
+                    return file.read(status.st_size)
             except OSError as error:
                 if error.errno not in _LOST:
                     raise
@@ -138,22 +144,6 @@ class FolderStore:
                 raise
             self._look_anew(os.path.dirname(folder))
             _open_folder(folder)
-
-    def _write(self, key: str, data: bytes, *, durable: bool = True) -> None:
-        """Replace a file; do nothing where another node is about to do the same."""
-        path = self._place(key)
-        folder = os.path.dirname(path)
-        temporary = f"{path}.{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
-        self._make_folder(folder)
-        try:
-            self._create(temporary, data, durable=durable)
-            os.replace(temporary, path)
-            if durable:
-                _open_folder(folder, sync=True)
-        except OSError as error:
-            _discard(temporary)
-            if error.errno not in _LOST:
-                raise
 
     def _create(self, path: str, data: bytes, *, durable: bool) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -190,6 +180,10 @@ def _open_folder(path: str, *, sync: bool = False) -> None:
                 os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _beside(path: str) -> str:
+    return f"{path}.{secrets.token_hex(8)}.tmp"
 
 
 def _discard(path: str) -> None:
