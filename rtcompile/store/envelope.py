@@ -29,7 +29,7 @@ _FINGERPRINT = 16  # hexadecimal digits
 
 
 class Key(NamedTuple):
-    """What signs entries, or only verifies them; its fingerprint is part of their place in a store."""
+    """What signs entries, or only verifies them; its fingerprint is part of their keys in a store."""
 
     kind: str
     fingerprint: str
@@ -111,8 +111,8 @@ class Envelope:
         self.keys: tuple[Key, ...] = tuple(keys) or (_UNSIGNED,)
         self.sign = self.keys[0].sign  # None where the first key only verifies
 
-    def place(self, kind: str, key: str, of: Key | None = None) -> str:
-        """Return where an entry lies in a store: other keys' entries lie elsewhere."""
+    def store_key(self, kind: str, key: str, of: Key | None = None) -> str:
+        """Return the key of an entry in a store: entries of other signing keys have others."""
         return f"{(of or self.keys[0]).fingerprint}/{kind}/{key}"
 
     def seal(self, kind: str, key: str, data: bytes) -> bytes:

@@ -53,7 +53,7 @@ class Lease:
     ) -> None:
         self.tier = tier
         self._helper = helper
-        self.place = envelope.place("lease", key)
+        self.store_key = envelope.store_key("lease", key)
         self._envelope = envelope
         self.key = key
         self._fields: dict[str, Any] = {
@@ -86,7 +86,7 @@ class Lease:
 
     def _note(self, *, is_held: bool) -> None:
         if self._helper is not None:
-            self._helper.note(f"{self.place} {self._fields['token']}\n", is_held=is_held)
+            self._helper.note(f"{self.store_key} {self._fields['token']}\n", is_held=is_held)
 
     def _renew(self) -> None:
         until = time.monotonic() + _MOST_HELD_SECONDS
@@ -107,10 +107,10 @@ class Lease:
             self._note(is_held=False)
 
     def _replace(self, data: bytes | None) -> bool:
-        """Put other data in the lease's place, while no build waits; return whether it was written."""
+        """Put other data under the lease's key, while no build waits; return whether it was written."""
         # If warnings are errors, this thread has no caller that could catch one.
         with suppress(RtcompileWarning):
-            given = (self.place, self.data, data, LEASE_SECONDS)
+            given = (self.store_key, self.data, data, LEASE_SECONDS)
             if self.tier.ask("replace", *given, waiting=False):
                 self.data = data or b""
                 return True
@@ -177,8 +177,8 @@ class Waiting:
         deadline = begin + (_MOST_HELD_SECONDS if seconds is None else seconds)
         pause, tries, is_reported = _LEAST_PAUSE, 0, False
         seen: bytes | None = None
-        while not (created := tier.ask("create", lease.place, lease.data, LEASE_SECONDS)):
-            held = tier.ask("get", lease.place) if created is not None else None
+        while not (created := tier.ask("create", lease.store_key, lease.data, LEASE_SECONDS)):
+            held = tier.ask("get", lease.store_key) if created is not None else None
             fields = self._opened(lease.key, held) if held is not None else {}
             now = self._now()
             seen, changed = (seen, changed) if held == seen else (held, now)
@@ -190,7 +190,7 @@ class Waiting:
                     return None  # the store does not answer, or takes no lease
                 if held is not None:
                     self._stalled(fields, now - changed)
-                    if tier.ask("replace", lease.place, held, lease.data, LEASE_SECONDS):
+                    if tier.ask("replace", lease.store_key, held, lease.data, LEASE_SECONDS):
                         break
                 continue  # it ended just now, or another node took it over
             tier.this_thread.waits_anyway = True
@@ -237,12 +237,12 @@ class Waiting:
 # --- A process's last leases ----------------------------------------------------------------------
 
 # Lines are leases. A line with a dot clears the list; what is in the list at the end is released.
-_SCRIPT = r"""told=
+_SCRIPT = r"""held=
 while IFS= read -r line; do
-  case $line in .) told= ;; *) told="$told$line
+  case $line in .) held= ;; *) held="$held$line
 " ;; esac
 done
-[ -n "$told" ] && printf %s "$told" | "$@"
+[ -n "$held" ] && printf %s "$held" | "$@"
 """
 _PROGRAM = "import sys; sys.path[0] = sys.argv[1]; from rtcompile.store import remote; remote.release_leases()"
 
@@ -257,7 +257,7 @@ class Helper:
         self._owner = os.getpid()
 
     def note(self, lease: str, *, is_held: bool) -> None:
-        """Note that this process holds a lease, a place and a token, or holds it no more."""
+        """Note that this process holds a lease, a store key and a token, or holds it no more."""
         with self._guard, suppress(OSError):
             (self._held.add if is_held else self._held.discard)(lease)
             self._process = self._process or self._start()

@@ -229,13 +229,13 @@ class SingleFlight:
             seen = flight.failures
         most = -1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)
         try:
-            alone = flight.lock.acquire(timeout=most)
+            is_first = flight.lock.acquire(timeout=most)
             if flight.error is not None and flight.failures > seen:
                 raise copy.copy(flight.error)
             try:
-                yield alone
+                yield is_first
             except BaseException as error:
-                if alone and shared(error):
+                if is_first and shared(error):
                     flight.failures += 1
                     flight.error = error
                 raise

@@ -4,7 +4,7 @@ A path is stored as the index of its search directory and the rest. A manifest w
 directories and a portable manifest, whose reader uses its own directories, have the same format.
 
 NVCC says which files it read (``-MD``), and so does the include trace of an NVRTC whose calls cannot
-be observed (`compilers.observed`). Neither says which paths it looked for in vain, nor what a
+be observed (`compilers.observed`). Neither says which paths it did not find, or what a
 ``__has_include`` found. So the entries of every folder that was searched are recorded: those of the
 user's search path, of the source and of the user's headers, with the folders below them that a
 source can name. The toolkit's folders are not, since the toolchain's signature stands for them.
@@ -104,7 +104,7 @@ def merged(key: str, newer: bytes, older: bytes = b"") -> bytes:
 
 
 def one_by_one(key: str, data: bytes) -> dict[str, bytes]:
-    """Return a portable manifest of each build alone, by its object's key."""
+    """Return a portable manifest of each single build, by its object's key."""
     return {name: _without_stats(key, [group]) for name, group in _by_object(key, data).items()}
 
 

@@ -67,7 +67,7 @@ class Remote:
         """Return the verified bytes that the first store, or only the given one, has; or None."""
         for tier in self.tiers if only is None else [only]:
             for signer in self.envelope.keys:
-                entry = tier.ask("get", self.envelope.place(kind, key, signer))
+                entry = tier.ask("get", self.envelope.store_key(kind, key, signer))
                 found = self._opened(tier, kind, key, entry, signer)
                 if found is not None:
                     return found
@@ -78,20 +78,20 @@ class Remote:
         found: dict[str, bytes] = {}
         for signer in self.envelope.keys:
             wanted = [key for key in keys if key not in found]
-            places = [self.envelope.place(kind, key, signer) for key in wanted]
-            for key, entry in zip(wanted, self._entries(places, tier), strict=True):
+            store_keys = [self.envelope.store_key(kind, key, signer) for key in wanted]
+            for key, entry in zip(wanted, self._entries(store_keys, tier), strict=True):
                 data = self._opened(tier, kind, key, entry, signer)
                 if data is not None:
                     found[key] = data
         return found
 
-    def _entries(self, places: Sequence[str], tier: Tier) -> list[bytes | None]:
+    def _entries(self, store_keys: Sequence[str], tier: Tier) -> list[bytes | None]:
         if not hasattr(tier.store, "get_many"):
             with ThreadPoolExecutor(_CONNECTIONS) as threads:
-                return [*threads.map(partial(tier.ask, "get", waiting=False), places)]
+                return [*threads.map(partial(tier.ask, "get", waiting=False), store_keys)]
         found: list[bytes | None] = []
-        for at in range(0, len(places), _AT_ONCE):
-            chunk = places[at : at + _AT_ONCE]
+        for at in range(0, len(store_keys), _AT_ONCE):
+            chunk = store_keys[at : at + _AT_ONCE]
             found += tier.ask("get_many", chunk, waiting=False) or [None] * len(chunk)
         return found
 
@@ -160,8 +160,8 @@ class Remote:
             if len(data) > MOST_BYTES[kind]:
                 return False  # every reader would refuse it
             sealed = self.envelope.seal(kind, key, data)
-            place = self.envelope.place(kind, key)
-            took_it = tier.ask("put", place, sealed, waiting=False)
+            store_key = self.envelope.store_key(kind, key)
+            took_it = tier.ask("put", store_key, sealed, waiting=False)
             with self._progress:
                 self._progress.notify_all()
             if took_it is None:
@@ -196,7 +196,7 @@ class Remote:
                 most = deadline - time.monotonic()
                 if seconds is None:
                     # One that stopped answering was not found out yet.
-                    most = min(most, max(tier.ledger.patience() for tier in self.tiers))
+                    most = min(most, max(tier.ledger.time_limit() for tier in self.tiers))
                 if most <= 0 or not self._progress.wait(most):
                     return not self._unfinished
         return True
@@ -274,16 +274,18 @@ def _prefetch() -> None:
 
 
 def release_leases() -> None:
-    """Release the leases that standard input lists, a place and a token on each line."""
+    """Release the leases that standard input lists, a store key and a token on each line."""
     stores = Remote(RemoteSettings.from_environ())
     for line in sys.stdin.read().splitlines():
-        place, _, token = line.partition(" ")
+        store_key, _, token = line.partition(" ")
         for tier in stores.tiers:
-            held = tier.ask("get", place) if hasattr(tier.store, "replace") else None
+            held = tier.ask("get", store_key) if hasattr(tier.store, "replace") else None
             with suppress(BadEntryError, ValueError, TypeError):
-                fields = json.loads(stores.envelope.open("lease", place.rpartition("/")[2], held))
+                fields = json.loads(
+                    stores.envelope.open("lease", store_key.rpartition("/")[2], held)
+                )
                 if fields.get("token") == token:
-                    tier.ask("replace", place, held, None, 1.0, waiting=False)
+                    tier.ask("replace", store_key, held, None, 1.0, waiting=False)
 
 
 def _after_fork() -> None:

@@ -26,9 +26,9 @@ MOST_BYTES = {"object": 64 << 20, "manifest": 4 << 20, "pack": 16 << 20, "lease"
 _MOST_OVERHEAD = 4096  # of a signature, and of what cannot be compressed
 
 
-def most_bytes(place: str) -> int:
-    """Return how many bytes an entry can have, by its place ``key's fingerprint/kind/name``."""
-    kind = place.split("/")[-2:][0]
+def most_bytes(store_key: str) -> int:
+    """Return how many bytes an entry can have, by its store key ``signing key's fingerprint/kind/name``."""
+    kind = store_key.split("/")[-2:][0]
     return MOST_BYTES.get(kind, _MOST_OVERHEAD) + _MOST_OVERHEAD
 
 

@@ -40,7 +40,7 @@ _MOST_JOURNAL = 8192
 _PART_WRITTEN = 1 / 16
 _PART_UNCHECKED = 1 / 1024
 
-_MANIFESTS = ("manifests", "portable")  # by the lookup key, and by the key without places
+_MANIFESTS = ("manifests", "portable")  # by the lookup key, and by the key without paths
 
 _stores: dict[tuple[str, bool, int, bool], Store] = {}
 
@@ -218,7 +218,7 @@ class Store:
             self.publish("sources", name, source.encode("utf-8", "replace"))
 
     def _publish_manifest(self, inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode) -> int:
-        """Name a build in the manifest of all places if it is valid in any, else in that of its own."""
+        """Name a build under the key without paths if no path matters, else under its lookup key."""
         kind = _MANIFESTS[is_portable(inputs, obj, build.dependencies)]
         key, others = self._builds(inputs, kind)
         builds = [build._replace(found_by=inputs.lookup_key())]

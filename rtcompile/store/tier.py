@@ -27,7 +27,7 @@ from rtcompile.store.shared import (
 
 # That a store may cost before it saved any time; also the limit for its first answer.
 _FIRST_SECONDS = 1.0
-_LEAST_PATIENCE = 0.25
+_LEAST_SECONDS = 0.25
 _TRIAL_SECONDS = 0.5  # that a store may cost after a pause for costing too much
 # The part of the compilers' time that a process may spend on stores that have nothing yet.
 _PART_COMPILED = 0.5
@@ -66,10 +66,10 @@ class Ledger:
         """Whether builds go on without the store now."""
         return self._clock() < self._resumes_at
 
-    def patience(self) -> float:
+    def time_limit(self) -> float:
         """Return how long a build waits for the next answer."""
         most = ANSWER_SECONDS if self.has_answered else _FIRST_SECONDS
-        return max(_LEAST_PATIENCE, min(most, self.balance))
+        return max(_LEAST_SECONDS, min(most, self.balance))
 
     def wait(self, seconds: float) -> None:
         """Count a thread's wait until now; no time counts twice, whatever threads wait then."""
@@ -133,7 +133,7 @@ class Tier:
         act = "write" if method in _WRITES else "read" if method.startswith("get") else "remove"
         if not self._may_ask(waiting) or (act == "write" and not self.writable):
             return None
-        seconds = self.ledger.patience() if waiting else _BACKGROUND_SECONDS
+        seconds = self.ledger.time_limit() if waiting else _BACKGROUND_SECONDS
         self.counts["requests"] += 1
         request = partial(getattr(self.store, method), *given)
         try:

@@ -71,7 +71,7 @@ def held_in(tmp_path, key_file, *keys: str) -> tuple[Remote, str]:
     theirs = remote(address, key_file)
     for key in keys:
         dead = Lease(theirs.tiers[0], theirs.envelope, key, "k.cu")
-        assert theirs.tiers[0].store.create(dead.place, dead.data, 10.0)  # type: ignore[attr-defined]
+        assert theirs.tiers[0].store.create(dead.store_key, dead.data, 10.0)  # type: ignore[attr-defined]
     return remote(address, key_file), address
 
 
@@ -99,7 +99,7 @@ def test_a_lease_is_believed_for_as_long_as_it_is_renewed(tmp_path, key_file, sl
     ours, address = held_in(tmp_path, key_file)
     theirs = remote(address, key_file)
     lease = Lease(theirs.tiers[0], theirs.envelope, "k", "k.cu")
-    assert theirs.tiers[0].store.create(lease.place, lease.data, 10.0)  # type: ignore[attr-defined]
+    assert theirs.tiers[0].store.create(lease.store_key, lease.data, 10.0)  # type: ignore[attr-defined]
     renewed = [0.0]
 
     def each() -> None:
@@ -115,7 +115,7 @@ def test_a_lease_is_believed_for_as_long_as_it_is_renewed(tmp_path, key_file, sl
 @pytest.mark.parametrize("forged", [b"", b"a lease of a stranger", b"{}" * 1000])
 def test_a_forged_lease_holds_nobody_up(tmp_path, key_file, slept, forged):
     ours, _ = held_in(tmp_path, key_file)
-    place = ours.envelope.place("lease", "k")
+    place = ours.envelope.store_key("lease", "k")
     ours.tiers[0].store.create(place, forged, 10.0)  # type: ignore[attr-defined]
     waits_by_its_own_clock(ours, slept, lambda: None)
     assert isinstance(ours.lease("k", lambda: None), Lease)
@@ -126,7 +126,7 @@ def test_a_lease_that_is_a_folder_or_too_large_is_one_warning_and_no_lease(
     tmp_path, key_file, slept
 ):
     ours, _ = held_in(tmp_path, key_file)
-    place = tmp_path / "s" / ours.envelope.place("lease", "k")
+    place = tmp_path / "s" / ours.envelope.store_key("lease", "k")
     place.mkdir(parents=True)
     waits_by_its_own_clock(ours, slept, lambda: None)
     with pytest.warns(RtcompileWarning, match="is not a regular file"):

@@ -99,7 +99,7 @@ def fleet_of(latencies: list[float], *, compiled: float = 0.03, there: bool = Tr
             continue
         if ledger.balance <= 0:
             ledger.try_again()
-        assert ledger.patience() >= min(seconds, 0.25)
+        assert ledger.time_limit() >= min(seconds, 0.25)
         clock.now += seconds
         ledger.wait(seconds)
         if there:

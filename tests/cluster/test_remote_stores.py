@@ -133,9 +133,9 @@ def test_what_one_node_pushes_another_gets(address, key_file):
 def test_an_entry_of_another_key_is_not_used(address, key_file, tmp_path):
     stores = remote(address, key_file)
     pushed(stores, ("object", "k", b"code"))
-    place = stores.envelope.place
-    entry = stores.tiers[0].store.get(place("object", "k"))
-    stores.tiers[0].store.put(place("object", "swapped"), entry)
+    store_key = stores.envelope.store_key
+    entry = stores.tiers[0].store.get(store_key("object", "k"))
+    stores.tiers[0].store.put(store_key("object", "swapped"), entry)
 
     with pytest.warns(RtcompileWarning, match="RTCOMPILE_REMOTE_KEY_FILE"):
         assert stores.get("object", "swapped") is None

@@ -72,7 +72,9 @@ def test_nothing_of_a_stranger_is_taken_from_a_store(tmp_path: Path) -> None:
     (tier,) = stores.tiers
     envelope = of(nodes.KEY)
     entries = {
-        envelope.place(kind, str(number)): envelope.seal(kind, str(number), chance.randbytes(200))
+        envelope.store_key(kind, str(number)): envelope.seal(
+            kind, str(number), chance.randbytes(200)
+        )
         for kind in ("object", "manifest")
         for number in range(8)
     }

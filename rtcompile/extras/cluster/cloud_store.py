@@ -175,7 +175,7 @@ def _of_profile() -> dict[str, Any]:
     if environ.get("AWS_ACCESS_KEY_ID") or environ.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
         return {}
     name = environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE") or "default"
-    told: dict[str, str] = {}
+    profile: dict[str, str] = {}
     for variable, file, sections in (
         ("AWS_CONFIG_FILE", "config", (name, f"profile {name}")),
         ("AWS_SHARED_CREDENTIALS_FILE", "credentials", (name,)),
@@ -183,12 +183,12 @@ def _of_profile() -> dict[str, Any]:
         parser = configparser.RawConfigParser(strict=False)
         parser.read(environ.get(variable) or os.path.expanduser(f"~/.aws/{file}"))
         for section in filter(parser.has_section, sections):
-            told |= dict(parser.items(section))
-    found = {ours: told[theirs] for theirs, ours in _OF_FILES.items() if theirs in told}
+            profile |= dict(parser.items(section))
+    found = {ours: profile[theirs] for theirs, ours in _OF_FILES.items() if theirs in profile}
     if "access_key_id" not in found:
-        if environ.get("AWS_PROFILE") and not told:
+        if environ.get("AWS_PROFILE") and not profile:
             raise ValueError(f"AWS_PROFILE={name}: there is no such profile in ~/.aws")
-        if any(each.startswith(("sso_", "role_arn", "credential_process")) for each in told):
+        if any(each.startswith(("sso_", "role_arn", "credential_process")) for each in profile):
             raise ValueError(
                 f"the AWS profile {name} has no keys of its own; run "
                 f'`eval "$(aws configure export-credentials --profile {name} --format env)"`'

@@ -50,11 +50,11 @@ def _push(stores: Remote, tier: Tier, folder: Folder) -> dict[str, Any]:
         page = before.get(key) or Page(key, b"", {})
         known = manifests.objects_of(key, page.manifest)
         entries: list[Entry] = []
-        for each, alone in manifests.one_by_one(key, manifest).items():
+        for each, single in manifests.one_by_one(key, manifest).items():
             data = folder.read("objects", each)
             there += each in known
             if each not in known and data is not None:  # else it was evicted here
-                entries.append(("object", each, Page(key, alone, {each: data}).packed(each)))
+                entries.append(("object", each, Page(key, single, {each: data}).packed(each)))
         if entries:
             whole = page._replace(manifest=manifests.merged(key, manifest, page.manifest))
             copied += stores.put(tier, [*entries, ("manifest", key, whole.packed(key))])
