@@ -197,19 +197,14 @@ def _key(given: Namespace) -> tuple[dict[str, Any], str]:
                 before = Path(name).read_bytes() if os.path.exists(name) else b""
                 sealed.publish(name, text + before, mode=mode)
         keys = envelope.read_keys(path)
+    signs = [key is keys[0] and key.sign is not None for key in keys]
     shown = [
-        {
-            "kind": key.kind,
-            "fingerprint": key.fingerprint,
-            "signs": bool(key is keys[0] and key.sign),
-        }
-        for key in keys
+        {"kind": key.kind, "fingerprint": key.fingerprint, "signs": does}
+        for key, does in zip(keys, signs, strict=True)
     ]
     lines = [f"{path}:"]
-    for key in shown:
-        lines.append(
-            f"  {key['fingerprint']} {key['kind']}, {'signs' if key['signs'] else 'reads'}"
-        )
+    for key, does in zip(keys, signs, strict=True):
+        lines.append(f"  {key.fingerprint} {key.kind}, {'signs' if does else 'reads'}")
     if given.what == "rotate":
         lines.append(
             "Copy it to all nodes. Nodes that do not have the new key yet miss what it signed; once all "
@@ -235,11 +230,8 @@ _COUNTS = {
 
 def _counts(store: Store) -> dict[str, dict[str, float]]:
     """Return what shared stores cost and spared the processes of this machine."""
-    usage = store.usage()
-    stores = {} if usage is None else usage.stores
-    return {
-        name: {each: counts.get(each, 0.0) for each in _COUNTS} for name, counts in stores.items()
-    }
+    stores = usage.stores if (usage := store.usage()) else {}
+    return {name: {**dict.fromkeys(_COUNTS, 0.0), **counts} for name, counts in stores.items()}
 
 
 def _metrics(given: Namespace, store: Store) -> tuple[dict[str, Any], str]:
@@ -301,12 +293,11 @@ def _nearest(fields: Mapping[str, str], store: Store) -> dict[str, Any] | None:
 
     def differences(entry: Entry) -> dict[str, dict[str, str]]:
         was = entry.key_inputs
-        labels = [
-            label
+        pairs = {
+            label: {"was": was.get(label, ""), "is": fields.get(label, "")}
             for label in sorted({*fields, *was})
-            if was.get(label, "") != fields.get(label, "")
-        ]
-        return {each: {"was": was.get(each, ""), "is": fields.get(each, "")} for each in labels}
+        }
+        return {label: pair for label, pair in pairs.items() if pair["was"] != pair["is"]}
 
     candidates = [(differences(entry), entry) for entry in store.entries() if entry.key_inputs]
     if not candidates:

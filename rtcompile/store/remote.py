@@ -107,11 +107,6 @@ class Remote:
         """Return the seconds that this thread ever waited for stores and other nodes."""
         return sum(tier.waited_here() for tier in self.tiers)
 
-    def compiled(self, milliseconds: float) -> None:
-        """Count what a compiler took for a build that no store had."""
-        for tier in self.tiers:
-            tier.ledger.compiled += milliseconds / 1e3
-
     def worth(self, milliseconds: float) -> bool:
         """Whether a build that took so long is to be pushed."""
         return self.writes and milliseconds / 1000 >= self._least_seconds

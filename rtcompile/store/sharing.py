@@ -136,7 +136,8 @@ class RemoteLookup:
         except BaseException:
             stores.later(partial(end, False))
             raise
-        stores.compiled(code.build.compiled_in)
+        for tier in stores.tiers:
+            tier.ledger.compiled += code.build.compiled_in / 1e3
         worth = stores.worth(code.build.compiled_in)
         if entry is not None and worth and is_portable(inputs, code, entry.dependencies):
             stores.push(partial(self.entries, entry, code), end)

@@ -20,25 +20,21 @@ _LOCK_SECONDS = 1.0  # to wait for another process's transaction, which takes mi
 _KEY = "counts"
 
 
-class _PlantedError(Exception):
-    """The database has a row that rtcompile did not write."""
-
-
 class _BytesDisk(diskcache.Disk):  # type: ignore[misc]
-    """Reads text keys and bytes from SQLite; diskcache's own Disk opens pickles and files that a row names."""
+    """Reads text keys and bytes, and refuses rows that rtcompile did not write: diskcache opens pickles and files."""
 
     def get(self, key: Any, raw: bool) -> str:
         if not raw or type(key) is not str:
-            raise _PlantedError("a key that is not text")
+            raise ValueError("a key that is not text")
         return key
 
     def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> bytes:  # noqa: ARG002  # diskcache's signature
         if mode != diskcache.core.MODE_RAW or filename is not None or type(value) is not bytes:
-            raise _PlantedError("a value that is not bytes")
+            raise ValueError("a value that is not bytes")
         return value
 
     def remove(self, file_path: str) -> None:  # noqa: ARG002  # diskcache's signature
-        raise _PlantedError("a value that is a file")
+        raise ValueError("a value that is a file")
 
 
 def add(folder: Folder, more: Mapping[str, float]) -> dict[str, float]:

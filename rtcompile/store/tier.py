@@ -11,6 +11,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent import futures
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -244,16 +246,13 @@ def within(
     Time is counted in ticks of this thread: a process that waits for a processor counts few of them,
     and so does not find a store slow that answers at once.
     """
-    done = threading.Event()
-    answers: list[_T] = []
-    errors: list[Exception] = []
+    answer: Future[_T] = Future()
 
     def run() -> None:
         try:
-            answers.append(ask())
+            answer.set_result(ask())
         except Exception as error:  # noqa: BLE001  # a store's client may raise anything
-            errors.append(error)
-        done.set()
+            answer.set_exception(error)
 
     begin, ticks = time.monotonic(), 1
     try:
@@ -263,13 +262,14 @@ def within(
         if threading.main_thread().is_alive():
             return None, 0.0, "there is no thread to ask it with"
         run()
-    while not done.wait(_TICK_SECONDS) and (ticks + 1) * _TICK_SECONDS <= seconds and wanted():
+    while not futures.wait([answer], _TICK_SECONDS).done:
+        if (ticks + 1) * _TICK_SECONDS > seconds or not wanted():
+            break
         ticks += 1
     took = min(time.monotonic() - begin, (ticks + 1) * _TICK_SECONDS)
-    if not done.is_set():
+    if not answer.done():
         return None, took, f"no answer in {seconds:.2g} s"
-    for error in errors:
-        if isinstance(error, (LeasesUnsupportedError, BadEntryError)):
-            raise error
-        return None, took, first_line(error)
-    return answers[0], took, ""
+    error = answer.exception()
+    if isinstance(error, (LeasesUnsupportedError, BadEntryError)):
+        raise error
+    return (None, took, first_line(error)) if error else (answer.result(), took, "")
