@@ -7,10 +7,9 @@ import subprocess
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, as_completed
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rtcompile import toolkit
 from rtcompile.build.many import submit_many
@@ -29,22 +28,12 @@ _EXTENSIONS = {kind: f".{kind}" for kind in ("cubin", "ptx", "ltoir", "fatbin")}
 _MOST_WARNINGS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
+class _Job(NamedTuple):
     """One build: its source file, its request, and the file for its code."""
 
     file: str
     request: CompileRequest
     path: str
-
-
-@dataclass(slots=True)
-class _Round:
-    """The results of building everything once."""
-
-    code: int
-    results: list[dict[str, Any]]
-    read: set[str]
 
 
 def run(given: Namespace) -> int:
@@ -57,36 +46,44 @@ def run(given: Namespace) -> int:
             f"a {given.target} is binary and cannot go to a terminal: redirect stdout"
         )
     if not given.watch:
-        done = _build_all(given)
+        code, results, _ = _build_all(given)
         if given.json:
-            output.print_json({"ok": done.code == 0, "results": done.results})
-        return done.code
+            output.print_json({"ok": code == 0, "results": results})
+        return code
     if given.json:
         raise InvalidRequest("--watch never ends, and --json prints one object: choose one")
     files = Files(*(build.request.name for build in _builds(given)))
     while True:
         files.begin()
-        read = _build_all(given).read
+        _, _, read = _build_all(given)
         files.note(read)
         print(f"watching {len(read)} files; Ctrl-C ends", file=sys.stderr, flush=True)
         files.wait()
 
 
-def _build_all(given: Namespace) -> _Round:
+def _build_all(given: Namespace) -> tuple[int, list[dict[str, Any]], set[str]]:
+    """Build everything once; return the exit code, the results, and the files that were read."""
     builds = _builds(given)
     futures = submit_many([build.request for build in builds], **overrides(given))
     of_future: dict[Future[ObjectCode], _Job] = dict(zip(futures, builds, strict=True))
-    done = _Round(0, [], {build.request.name for build in builds})
+    code, results, read = 0, [], {build.request.name for build in builds}
     cubins: dict[str, list[ObjectCode]] = {}
     try:
         for count, future in enumerate(as_completed(futures), 1):
             build, error = of_future[future], future.exception()
             if error is not None:
-                _failed(build, error, given, done)
+                if not isinstance(error, RtcompileError):
+                    raise error
+                code = max(code, exit_code(error))
+                arch = build.request.arch and str(build.request.arch)
+                fields = {"file": build.file, "arch": arch}
+                results.append({"ok": False, **fields, "error": output.error_fields(error)})
+                if not given.json:
+                    output.failure(error, given, build.file)
                 continue
             built = future.result()
-            done.read |= {header.path for header in built.build.headers}
-            done.results.append(_fields(build, built))
+            read |= {header.path for header in built.build.headers}
+            results.append(_fields(build, built))
             if given.target == "fatbin":
                 cubins.setdefault(build.path, []).append(built)
             else:
@@ -100,7 +97,7 @@ def _build_all(given: Namespace) -> _Round:
             future.cancel()
     for path, of_path in cubins.items():
         _write(path, combine(of_path))
-    return done
+    return code, results, read
 
 
 def _builds(given: Namespace) -> list[_Job]:
@@ -116,11 +113,17 @@ def _builds(given: Namespace) -> list[_Job]:
             f"-o {given.output} is one file, and this makes {outputs} builds; give a folder"
             + (", or --target fatbin for all architectures in one" if target == "cubin" else "")
         )
-    builds = [
-        _Job(file, request, _path(given.output, file, request, target, single=outputs == 1))
-        for file, request in requested
-    ]
-    _check_paths(builds)
+    builds = []
+    file_of: dict[str, str] = {}
+    for file, request in requested:
+        path = _path(given.output, file, request, target, single=outputs == 1)
+        builds.append(_Job(file, request, path))
+        other = file_of.setdefault(os.path.normpath(path), file)
+        if other != file:
+            raise InvalidRequest(
+                f"{other} and {file} would both be written to {os.path.normpath(path)}; compile "
+                "them apart"
+            )
     return builds
 
 
@@ -129,18 +132,6 @@ def _is_file(path: str | None) -> bool:
     if path is None or os.path.isdir(path) or path.endswith(os.sep):
         return False
     return os.path.isfile(path) or os.path.splitext(path)[1] in _EXTENSIONS.values()
-
-
-def _check_paths(builds: Iterable[_Job]) -> None:
-    """Raise if two sources would be written to one file."""
-    file_of: dict[str, str] = {}
-    for build in builds:
-        path = os.path.normpath(build.path)
-        other = file_of.setdefault(path, build.file)
-        if other != build.file:
-            raise InvalidRequest(
-                f"{other} and {build.file} would both be written to {path}; compile them apart"
-            )
 
 
 def _path(
@@ -160,16 +151,6 @@ def _write(path: str, code: bytes) -> None:
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     with open(path, "wb") as file:
         file.write(code)
-
-
-def _failed(build: _Job, error: BaseException, given: Namespace, done: _Round) -> None:
-    if not isinstance(error, RtcompileError):
-        raise error
-    done.code = max(done.code, exit_code(error))
-    fields = {"file": build.file, "arch": build.request.arch and str(build.request.arch)}
-    done.results.append({"ok": False, **fields, "error": output.error_fields(error)})
-    if not given.json:
-        output.failure(error, given, build.file)
 
 
 def _fields(build: _Job, built: ObjectCode) -> dict[str, Any]:
@@ -224,8 +205,7 @@ def combine(cubins: Sequence[ObjectCode]) -> bytes:
         images = []
         for number, cubin in enumerate(cubins):
             path = os.path.join(folder, f"{number}.cubin")
-            with open(path, "wb") as file:
-                file.write(cubin.code)
+            _write(path, cubin.code)
             images.append(f"--image3=kind=elf,sm={str(cubin.arch)[3:]},file={path}")
         made = os.path.join(folder, "made.fatbin")
         command = [program, "-64", f"--create={made}", *images]
