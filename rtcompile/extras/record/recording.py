@@ -106,19 +106,14 @@ class Record:
         # The versions of rtcompile, CuPy and CUDA in the program's run; "" for one that was not loaded.
         self.versions = {
             **versions,
-            "cuda": ", ".join(sorted({_cuda(build) for build in builds} - {""})),
+            "cuda": ", ".join(sorted({_release(build["built by"]) for build in builds} - {""})),
         }
         self.builds = builds  # as returned by `describe`
         self.headers = headers  # digest of a user's header to "SIZE:COMPRESSED"
 
     def document(self) -> dict[str, Any]:
         """Return the record as plain values."""
-        return {
-            "format": FORMAT,
-            **self.versions,
-            "builds": self.builds,
-            "headers": self.headers,
-        }
+        return {"format": FORMAT, **self.versions, "builds": self.builds, "headers": self.headers}
 
     def found_by_path(self) -> list[str]:
         """Return the headers outside all searched directories, which are found only by their paths."""
@@ -212,25 +207,22 @@ def _checked(
 ) -> Record:
     """Return the record after checking the types of all fields that are used before a build."""
 
-    def are_texts(values: Any, count: int) -> bool:
+    def are_texts(values: Any, count: int = 0) -> bool:
         texts = isinstance(values, list) and all(isinstance(value, str) for value in values)
-        return texts and len(values) == count
+        return texts and (not count or len(values) == count)
 
     for entry in builds:
-        read = entry.get("headers") if isinstance(entry, dict) else None
-        if not isinstance(read, list) or not all(are_texts(header, 4) for header in read):
-            raise _damaged(path)
-        if not isinstance(entry.get("built by"), str):
-            raise _damaged(path)
-        asked = entry.get("asked")
-        if (
-            not isinstance(asked, dict)
-            or {*asked} != {"options", "arch", "by cupy", "by a module", "anywhere"}
-            or not isinstance(asked["options"], list)
-            or not are_texts(asked["options"], len(asked["options"]))
+        asked = entry.get("asked") if isinstance(entry, dict) else None
+        if not (
+            isinstance(asked, dict)
+            and {*asked} == {"options", "arch", "by cupy", "by a module", "anywhere"}
+            and are_texts(asked["options"])
+            and isinstance(entry.get("headers"), list)
+            and all(are_texts(header, 4) for header in entry["headers"])
+            and isinstance(entry.get("built by"), str)
         ):
             raise _damaged(path)
-    if not are_texts([*headers, *headers.values()], 2 * len(headers)):
+    if not are_texts([*headers, *headers.values()]):
         raise _damaged(path)
     sizes = [text.partition(":")[0] for text in headers.values()]
     if not all(size.isascii() and size.isdecimal() and len(size) < 16 for size in sizes):
@@ -276,13 +268,9 @@ def differences(record: Record) -> list[str]:
     ]
 
 
-def _cuda(entry: Mapping[str, Any]) -> str:
-    """Return the CUDA release of the compiler of a build, ``"12.9"`` for ``"nvrtc 12.9.86"``."""
-    return _release(entry["built by"].partition(" ")[2])
-
-
-def _release(version: str) -> str:
-    return ".".join(version.split(".")[:2])
+def _release(compiler: str) -> str:
+    """Return the CUDA release of a compiler: ``"12.9"`` for ``"nvrtc 12.9.86"`` or ``"12.9.86"``."""
+    return ".".join(compiler.rpartition(" ")[2].split(".")[:2])
 
 
 def _caller() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
 import warnings
@@ -45,22 +46,20 @@ def warm(
     progress: bool | Callable[[int, int, Any], Any] | None = None,
 ) -> list[ObjectCode]:
     """Build a record in parallel into the cache, for `archs` where the program did not choose one."""
-    with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder:
-        found = _wanted(record, archs, folder)
-        wanted = [each.request for each in found]
+    with requests(record, archs) as found:
         # The most expensive builds start first: none of them is left for the end.
         order = sorted(range(len(found)), key=lambda index: found[index].cost, reverse=True)
-        outcomes: list[Any] = [None] * len(found)
-        done = compile_many([wanted[i] for i in order], progress=progress, errors="return")
-    for index, outcome in zip(order, done, strict=True):
-        outcomes[index] = outcome
+        wanted = [found[index].request for index in order]
+        done: list[Any] = compile_many(wanted, progress=progress, errors="return")
+    by_index = dict(zip(order, done, strict=True))
+    outcomes = [by_index[index] for index in range(len(found))]
     for each in found:
         if each.by_program is not None:
             each.by_program.add_to_index()
     failed = {i: o for i, o in enumerate(outcomes) if not isinstance(o, ObjectCode)}
     if failed:
         results = [None if i in failed else o for i, o in enumerate(outcomes)]
-        raise BatchError(failed, results, {i: wanted[i].name for i in failed})
+        raise BatchError(failed, results, {i: found[i].request.name for i in failed})
     return outcomes
 
 
@@ -68,25 +67,15 @@ def warm(
 def requests(record: Record, archs: Sequence[str] = ()) -> Iterator[list[Wanted]]:
     """Yield the builds of a record; the headers that they need exist in the body of ``with``."""
     with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder:
-        yield _wanted(record, archs, folder)
-
-
-def _wanted(record: Record, archs: Sequence[str], folder: str) -> list[Wanted]:
-    relocated = _Relocated(record, folder)
-    return [
-        Wanted(
-            request,
-            by_program,
-            str(entry.get("asked by") or ""),
-            (_number(entry.get("milliseconds")), len(entry["headers"])),
-        )
-        for entry in record.builds
-        for request, by_program in for_archs(entry, relocated.request(entry), archs)
-    ]
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0
+        relocated = _Relocated(record, folder)
+        found = []
+        for entry in record.builds:
+            milliseconds = entry.get("milliseconds")
+            cost = float(milliseconds) if isinstance(milliseconds, (int, float)) else 0.0
+            origin, count = str(entry.get("asked by") or ""), len(entry["headers"])
+            for request, by_program in for_archs(entry, relocated.request(entry), archs):
+                found.append(Wanted(request, by_program, origin, (cost, count)))
+        yield found
 
 
 class _Relocated:
@@ -96,7 +85,6 @@ class _Relocated:
         self._record = record
         self._folder = folder
         self._written = 0
-        self._there: dict[tuple[str, str], bool] = {}
         self._states: list[dict[str, str]] = []  # of each folder: path to digest
 
     def request(self, entry: Mapping[str, Any]) -> CompileRequest:
@@ -109,7 +97,15 @@ class _Relocated:
         }
         if all(self._is_there(*header) for header in own.items()):
             return request
-        number, state = self._state_with(own)
+        fitting = (  # a folder that has no other contents for these headers
+            number
+            for number, state in enumerate(self._states)
+            if all(state.get(path, digest) == digest for path, digest in own.items())
+        )
+        number = next(fitting, len(self._states))
+        if number == len(self._states):
+            self._states.append({})
+        state = self._states[number]
         folder = os.path.join(self._folder, str(number))
         # All directories are moved together, so they stay nested as they were.
         for path, digest in own.items():
@@ -124,24 +120,13 @@ class _Relocated:
 
         return with_directories(request, moved)
 
-    def _state_with(self, own: Mapping[str, str]) -> tuple[int, dict[str, str]]:
-        """Return the number and headers of a folder that has no other contents for the given headers."""
-        for number, state in enumerate(self._states):
-            if all(state.get(path, digest) == digest for path, digest in own.items()):
-                return number, state
-        self._states.append({})
-        return len(self._states) - 1, self._states[-1]
-
+    @functools.cache  # noqa: B019  # the object lives as long as one warming
     def _is_there(self, path: str, digest: str) -> bool:
-        found = self._there.get((path, digest))
-        if found is None:
-            try:
-                small = os.stat(path).st_size <= MOST_HEADER_BYTES  # /proc/kcore has 128 TiB
-                found = small and content_digest(sealed.read_given(path)) == digest
-            except (OSError, ValueError):  # missing, or a path with a NUL
-                found = False
-            self._there[path, digest] = found
-        return found
+        try:
+            small = os.stat(path).st_size <= MOST_HEADER_BYTES  # /proc/kcore has 128 TiB
+            return small and content_digest(sealed.read_given(path)) == digest
+        except (OSError, ValueError):  # missing, or a path with a NUL
+            return False
 
     def _write(self, target: str, path: str, digest: str) -> None:
         there = self._is_there(path, digest)
@@ -162,19 +147,19 @@ class _Relocated:
 
 def warming_of(builds: Any, overrides: Mapping[str, Any]) -> Callable[[], None]:
     """Return what builds a record or requests, and can be pickled; raise InvalidRequest for others."""
-    if isinstance(builds, (str, os.PathLike)):
-        return partial(_build, read(os.fspath(builds)), dict(overrides))
-    return partial(_build, requests_of(builds), dict(overrides))
+    is_record = isinstance(builds, (str, os.PathLike))
+    given = read(os.fspath(builds)) if is_record else requests_of(builds)
+    return partial(_build, given, dict(overrides))
 
 
 def _build(builds: Record | Sequence[CompileRequest], overrides: Mapping[str, Any]) -> None:
     """Build it all; what fails is a warning, since a worker is needed for more than this."""
     try:
-        if not isinstance(builds, Record):
+        if isinstance(builds, Record):
+            with requests(builds) as wanted:
+                _build([each.request for each in wanted], overrides)
+        else:
             compile_many(builds, progress=False, **overrides)
-            return
-        with requests(builds) as wanted:
-            compile_many([each.request for each in wanted], progress=False, **overrides)
     except RtcompileError as error:
         lacking = "some of its" if isinstance(error, BatchError) else "its"
         text = f"a worker starts without {lacking} kernels: {error}"

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
     from types import ModuleType
-    from typing import Any
 
 
 class Finder:  # without a base class of `importlib.abc`, which takes 5 ms
@@ -44,27 +43,20 @@ class Finder:  # without a base class of `importlib.abc`, which takes 5 ms
             spec = finder.find_spec(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader, self._act)  # type: ignore[assignment]
+                    self._act_after(spec.loader)
                 return spec
         return None
 
+    def _act_after(self, loader: "Loader") -> None:
+        """Let a loader of one of the modules act on it when it has loaded it."""
+        load = loader.exec_module
 
-class _Loader:
-    """Loads a module with its own loader, then acts on it."""
+        def exec_module(module: "ModuleType") -> None:
+            load(module)
+            if module.__name__ in self._names:
+                self._act(module)
 
-    def __init__(self, loader: "Loader", act: "Callable[[ModuleType], object]") -> None:
-        self._loader = loader
-        self._act = act
-
-    def create_module(self, spec: "ModuleSpec") -> "ModuleType | None":
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: "ModuleType") -> None:
-        self._loader.exec_module(module)
-        self._act(module)
-
-    def __getattr__(self, name: str) -> "Any":
-        return getattr(self._loader, name)
+        loader.exec_module = exec_module  # type: ignore[method-assign]
 
 
 def _take_part(module: "ModuleType") -> None:
