@@ -25,16 +25,17 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rtcompile.errors import InvalidRequest, RtcompileError
 
 __all__ = ["Table"]
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+_FIELDS: Mapping[str, type] = {"targets": list, "bundle": str, "archs": list, "source": str}
+
+
+class Table(NamedTuple):
     """A project's configuration of its bundle."""
 
     targets: Sequence[str]  # names of what to build, as for ``rtcompile bundle``
@@ -60,8 +61,12 @@ class Table:
         """Build the bundle of the project in `root` and put it at `path`."""
         from rtcompile.extras.packaging import bundling
 
-        with _importable(os.path.join(root, self.source)):
+        folder = os.path.join(root, self.source)
+        sys.path.insert(0, folder)  # before an installed version of the project
+        try:
             bundling.bundle(self.targets, path, archs=self.archs, progress=True)
+        finally:
+            sys.path.remove(folder)
 
     def check(self, root: str, files: str, advice: str) -> None:
         """Find every build with a wheel's files alone; `advice` says how to add files to the wheel."""
@@ -78,8 +83,7 @@ class Table:
                 "RTCOMPILE_BUNDLES": "",
                 "RTCOMPILE_REMOTE": "",
             }
-            wanted = json.dumps([*self.targets]), json.dumps([*self.archs])
-            command = [sys.executable, "-c", _CHECK, files, self.bundle, *wanted, advice]
+            command = [sys.executable, "-c", _CHECK, files, json.dumps(self), advice]
             done = subprocess.run(
                 command, cwd=root, env=environ, capture_output=True, text=True, check=False
             )
@@ -89,50 +93,36 @@ class Table:
                 f"{done.stderr.strip()}"
             )
 
+    def missing(self, files: str, advice: str) -> str | None:
+        """Return why a wheel's bundle lacks a build, and what to do; None if it has every build."""
+        from rtcompile import use_bundle
+        from rtcompile.extras.packaging import bundling
+
+        made = os.path.join(files, self.bundle)
+        try:
+            for work in bundling.works(self.targets, self.archs):
+                library = work.kernels[0].module.library if work.kernels else None
+                used = library.path(library.bundle) if library and library.bundle else made
+                if not os.path.exists(used):
+                    there = os.path.relpath(used, files)
+                    return (
+                        f"{library} has its bundle at {there}, but it is written to {self.bundle}: "
+                        "name the same path"
+                    )
+                use_bundle(used)
+                work.build()
+        except RtcompileError as error:
+            return f"{error}\n{advice}"
+        return None
+
 
 # The first folder of sys.path is the working directory, the project itself. The wheel's replaces it.
 _CHECK = """
 import json, sys
-files, bundle, targets, archs, advice = sys.argv[1:]
-sys.path[0] = files
-from rtcompile.extras.packaging.build_hooks import missing_builds
-sys.exit(missing_builds(files, bundle, json.loads(targets), json.loads(archs), advice))
+sys.path[0], table, advice = sys.argv[1:]
+from rtcompile.extras.packaging.build_hooks import Table
+sys.exit(Table(*json.loads(table)).missing(sys.path[0], advice))
 """
-
-
-def missing_builds(
-    files: str, bundle: str, targets: Sequence[str], archs: Sequence[str], advice: str
-) -> str | None:
-    """Return why a wheel's bundle lacks a build, and what to do; None if it has every build."""
-    from rtcompile.bundles.index import use_bundle
-    from rtcompile.extras.packaging import bundling
-
-    made = os.path.join(files, bundle)
-    try:
-        for work in bundling.works(targets, archs):
-            library = work.kernels[0].module.library if work.kernels else None
-            used = library.path(library.bundle) if library and library.bundle else made
-            if not os.path.exists(used):
-                there = os.path.relpath(used, files)
-                return f"{library} has its bundle at {there}, but it is written to {bundle}: name the same path"
-            use_bundle(used)
-            work.build()
-    except RtcompileError as error:
-        return f"{error}\n{advice}"
-    return None
-
-
-_FIELDS: Mapping[str, type] = {"targets": list, "bundle": str, "archs": list, "source": str}
-
-
-@contextmanager
-def _importable(folder: str) -> Iterator[None]:
-    # It comes first, so an installed version of the project is not built instead.
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        sys.path.remove(folder)
 
 
 # --- The hook for setuptools, configured by ``[tool.rtcompile.bundle]`` ---------------------------
@@ -189,8 +179,6 @@ def finalize(distribution: Any) -> None:
 def _errors_without_traceback() -> Iterator[None]:
     """Raise rtcompile's errors as setuptools' own, which it shows without a traceback."""
     from setuptools.errors import SetupError
-
-    from rtcompile.errors import RtcompileError
 
     try:
         yield

@@ -57,7 +57,7 @@ def resolve(name: str) -> list[Any]:
             "'package.module', 'package.module:name' or 'kernel.cu'"
         ) from None
     if not path:
-        declared = [value for value in vars(found).values() if _is_target(value)]
+        declared = [v for v in vars(found).values() if isinstance(v, _DECLARED) or _is_raw(v)]
         # A module is left out where its library is listed too, since it would be built twice.
         found = [v for v in declared if getattr(v, "library", None) not in declared]
         if not found:
@@ -72,43 +72,27 @@ def resolve(name: str) -> list[Any]:
 
 
 def _works(target: Any) -> Iterator[Work]:
-    if isinstance(target, str):
-        for found in resolve(target):
+    if isinstance(target, (str, list, tuple)):
+        for found in resolve(target) if isinstance(target, str) else target:
             yield from _works(found)
-    elif isinstance(target, Work):
-        yield target
-    elif isinstance(target, CompileRequest):
-        yield Work(target)
+    elif isinstance(target, (Work, CompileRequest)):
+        yield target if isinstance(target, Work) else Work(target)
     elif isinstance(target, (KernelLibrary, KernelModule)):
-        yield from map(_of_module, getattr(target, "modules", [target]))
+        for module in getattr(target, "modules", [target]):
+            kernels = tuple(module[name] for name in module)
+            for kernel in kernels:
+                _ = kernel.parameters  # a wrong signature is reported before anything is built
+            yield Work(module.request, kernels=kernels)
     elif _is_raw(target):
-        yield _of_raw(target)
-    elif isinstance(target, (list, tuple)):
-        for item in target:
-            yield from _works(item)
+        build = target._build
+        if build.path is not None:
+            raise InvalidRequest(f"{target!r} is a compiled file: there is nothing to build")
+        yield Work(build.request, {name: build.arguments[name] for name in OVERRIDES})
     else:
         raise InvalidRequest(
             f"{shown(target)} cannot be bundled; a KernelLibrary, RawModule, RawKernel or "
             "CompileRequest can"
         )
-
-
-def _of_module(module: Any) -> Work:
-    kernels = tuple(module[name] for name in module)
-    for kernel in kernels:
-        _ = kernel.parameters  # a wrong signature is reported before anything is built
-    return Work(module.request, kernels=kernels)
-
-
-def _of_raw(target: Any) -> Work:
-    if target._build.path is not None:
-        raise InvalidRequest(f"{target!r} is a compiled file: there is nothing to build")
-    given = target._build.arguments
-    return Work(target._build.request, {name: given[name] for name in OVERRIDES})
-
-
-def _is_target(value: Any) -> bool:
-    return isinstance(value, _DECLARED) or _is_raw(value)
 
 
 _DECLARED = (CompileRequest, KernelLibrary, KernelModule)

@@ -270,7 +270,8 @@ def differences(record: Record) -> list[str]:
 
 def _release(compiler: str) -> str:
     """Return the CUDA release of a compiler: ``"12.9"`` for ``"nvrtc 12.9.86"`` or ``"12.9.86"``."""
-    return ".".join(compiler.rpartition(" ")[2].split(".")[:2])
+    found = re.search(r"\d+\.\d+", compiler)
+    return found[0] if found else ""
 
 
 def _caller() -> str:
