@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import textwrap
 from collections.abc import Iterable
 from typing import Any, NamedTuple, NoReturn
@@ -23,67 +24,42 @@ exit codes:
 Every verb takes --json. Options after -- are the compiler's own. `rtcompile VERB --help` shows a verb's options and an example.
 """
 
-_Argument = tuple[str, str, dict[str, Any]]
-
-
-def _arg(spelling: str, text: str, **more: Any) -> _Argument:
-    """Return an argument, spelled as in its help: "--all", "-o --output PATH", "files FILE.cu"."""
-    return spelling, text, more
-
-
-_REPEATED: dict[str, Any] = {"action": "append", "default": []}
-# --arch a --arch b is the same as --arch a,b
-_SEVERAL: dict[str, Any] = {"action": "extend", "type": lambda text: text.split(",")}
-_JOBS = _arg(
-    "-j --jobs N", "builds at a time (default: RTCOMPILE_JOBS, or one for each core)", type=int
-)
-_TRUST = _arg("--trust-options", "pass on a record's options that run or write something, -ccbin")
-_ONLY = _arg(
-    "--only KIND[,…]", "of CuPy's kernels: elementwise, reduction, cub, module", **_SEVERAL
-)
-_NAMES = _arg(
-    "-n --name-expression EXPR",
-    "an instance of a template to compile, as 'f<float>'; may be repeated",
-    **_REPEATED,
-)
-_WHY = _arg("--why HEADER", "show by which headers this one is included")
-
-# Each may stand before the verb too: one parser's default would replace what another has read.
-_UNSET: dict[str, Any] = {"default": argparse.SUPPRESS}
-_EVERYWHERE = (
-    _arg("--json", "print one JSON object and nothing else", **_UNSET),
-    _arg("-q --quiet", "print errors only", **_UNSET),
-    _arg(
-        "--color {auto,always,never}",
-        "whether to use colours; auto: in a terminal, unless NO_COLOR is set",
-        **_UNSET,
-    ),
-    _arg("--cache-dir DIR", "use this cache, not the one of RTCOMPILE_CACHE_DIR", **_UNSET),
-)
-_BUILD = (
-    _arg(
-        "--arch ARCH[,…]",
-        "sm_90a, or several; without it the architecture of the current device",
-        **_SEVERAL,
-    ),
-    _NAMES,
-    _arg("-I DIR", "look for headers in DIR; may be repeated", dest="include_dirs", **_REPEATED),
-    _arg("-D NAME[=VALUE]", "define a macro; may be repeated", dest="macros", **_REPEATED),
-    _arg("--std STD", "the C++ standard: c++17 (the default), c++20, …"),
-    _arg(
-        "--backend {auto,nvrtc,nvcc}",
-        "auto: NVRTC, and NVCC for what NVRTC cannot handle",
-        default="auto",
-    ),
-    _arg("--target {cubin,ptx,ltoir,object,fatbin}", "the kind of code to make", default="cubin"),
-    _arg(
-        "--link FILE",
-        "link FILE too: a source, an object, PTX, LTO-IR, a fatbin or an archive",
-        **_REPEATED,
-    ),
-    _arg("--timeout SECONDS", "kill the compiler after this time", type=float),
-    _arg("--memory-limit BYTES", "kill the compiler when it takes more, as '2G'"),
-)
+# Tables of arguments: a spelling, and behind two blanks its help, which may go on in lines that are
+# indented more. A spelling's last word says how many values there are, as argparse's nargs; with "…" the
+# option may be repeated. What else argparse is told of an argument is here.
+_MORE: dict[str, dict[str, Any]] = {
+    "-I": {"dest": "include_dirs"},
+    "-D": {"dest": "macros"},
+    "-m": {"dest": "module_and_arguments"},
+    "--backend": {"default": "auto"},
+    "--target": {"default": "cubin"},
+    "--timeout": {"type": float},
+    "--dynamic-shared": {"type": int, "default": 0},
+    "--block": {"type": int},
+    "--edits": {"type": int},
+    "--top": {"type": int, "default": 15},
+    "--tree": {"type": int, "default": 0},
+    "-j": {"type": int},
+    "--root": {"default": "."},
+}
+_BUILD = """
+--arch ARCH[,…]  sm_90a, or several; without it the architecture of the current device
+-n --name-expression EXPR …  an instance of a template to compile, as 'f<float>'; may be repeated
+-I DIR …  look for headers in DIR; may be repeated
+-D NAME[=VALUE] …  define a macro; may be repeated
+--std STD  the C++ standard: c++17 (the default), c++20, …
+--backend {auto,nvrtc,nvcc}  auto: NVRTC, and NVCC for what NVRTC cannot handle
+--target {cubin,ptx,ltoir,object,fatbin}  the kind of code to make
+--link FILE …  link FILE too: a source, an object, PTX, LTO-IR, a fatbin or an archive
+--timeout SECONDS  kill the compiler after this time
+--memory-limit BYTES  kill the compiler when it takes more, as '2G'
+"""
+_EVERYWHERE = """
+--json  print one JSON object and nothing else
+-q --quiet  print errors only
+--color {auto,always,never}  whether to use colours; auto: in a terminal, unless NO_COLOR is set
+--cache-dir DIR  use this cache, not the one of RTCOMPILE_CACHE_DIR
+"""
 CACHE_ACTIONS = {
     "info": "path, size, limit, hits, builds",
     "list": "every entry: name, architecture, size, last use",
@@ -99,23 +75,31 @@ CACHE_ACTIONS = {
     "metrics": "what shared stores cost and spared, as OpenMetrics text",
 }
 _OF_CACHE_ACTION = {
-    "info": [_arg("--stats", "ask the shared stores what they hold, too")],
-    "show": [_arg("key KEY", "an entry's key, its beginning, or a name")],
-    "prune": [_arg("--size BYTES", "instead of the limit, '500M'")],
-    "export": [_arg("path DIR", "the cache directory to fill")],
-    "pull": [
-        _arg("records RECORD", "only what rtcompile run --record wrote", nargs="*"),
-        _arg("--arch ARCH[,…]", "for these devices instead of the recorded one", **_SEVERAL),
-    ],
-    "key": [
-        _arg("what {new,show,rotate}", "write a new file; show fingerprints; sign by a new key"),
-        _arg("path FILE", "instead of RTCOMPILE_REMOTE_KEY_FILE", nargs="?"),
-        _arg("--pair", "Ed25519: a private key for who builds, FILE.pub for who reads"),
-    ],
-    "metrics": [
-        _arg("-o --output FILE", "write it there, as for node_exporter's textfile collector"),
-        _arg("--fleet", "the counts of all nodes, which Redis keeps"),
-    ],
+    "info": """
+        --stats  ask the shared stores what they hold, too
+    """,
+    "show": """
+        key KEY  an entry's key, its beginning, or a name
+    """,
+    "prune": """
+        --size BYTES  instead of the limit, '500M'
+    """,
+    "export": """
+        path DIR  the cache directory to fill
+    """,
+    "pull": """
+        records RECORD *  only what rtcompile run --record wrote
+        --arch ARCH[,…]  for these devices instead of the recorded one
+    """,
+    "key": """
+        what {new,show,rotate}  write a new file; show fingerprints; sign by a new key
+        path FILE ?  instead of RTCOMPILE_REMOTE_KEY_FILE
+        --pair  Ed25519: a private key for who builds, FILE.pub for who reads
+    """,
+    "metrics": """
+        -o --output FILE  write it there, as for node_exporter's textfile collector
+        --fleet  the counts of all nodes, which Redis keeps
+    """,
 }
 
 
@@ -127,7 +111,7 @@ class _Verb(NamedTuple):
     summary: str
     text: str
     example: str
-    arguments: tuple[_Argument, ...] = ()
+    arguments: str = ""
     builds: bool = False  # whether it takes the arguments of a build, too
 
 
@@ -140,7 +124,9 @@ VERBS = (
         kind, and launches a kernel where there is a device. It works on a broken installation.
         Exits with 0 if all is well, 1 for warnings, 2 for what does not work.""",
         "rtcompile doctor --json > doctor.json",
-        (_arg("--no-probes", "look only, compile nothing"),),
+        """
+        --no-probes  look only, compile nothing
+        """,
     ),
     _Verb(
         "compile",
@@ -149,37 +135,30 @@ VERBS = (
         """Compiles as rtcompile.RawModule does, and uses the same cache. Several builds run at a
         time. Options after -- are the compiler's own, in NVRTC's or nvcc's spelling.""",
         "rtcompile compile gemm.cu --arch sm_80,sm_90a -n 'gemm<float>' -o build/ -- -lineinfo",
-        (
-            _arg("files FILE.cu", "CUDA C++ sources; - reads stdin", nargs="+"),
-            _arg(
-                "-o --output PATH",
-                "a file for one build (- is stdout), else a folder; without it beside each source",
-            ),
-            _arg("--watch", "build again whenever a source or its headers change"),
-            _JOBS,
-        ),
+        """
+        files FILE.cu +  CUDA C++ sources; - reads stdin
+        -o --output PATH  a file for one build (- is stdout), else a folder; without it beside
+            each source
+        --watch  build again whenever a source or its headers change
+        -j --jobs N  builds at a time (default: RTCOMPILE_JOBS, or one for each core)
+        """,
         builds=True,
     ),
     _Verb(
         "run",
         "running.run",
         "run a program with all of its CuPy kernels through rtcompile",
-        """The program needs no change. CuPy's own kernels and those of other libraries are compiled
-        with rtcompile's cache, processes and precompiled headers. At the end one line says how
-        many kernels there were, how many came from the cache, and what that spared.""",
+        """The program needs no change. CuPy's own kernels and those of other libraries are
+        compiled with rtcompile's cache, processes and precompiled headers. At the end one line
+        says how many kernels there were, how many came from the cache, and what that spared.""",
         "rtcompile run --record kernels.json train.py --epochs 3",
-        (
-            _arg("--record FILE", "write every request of the run, for rtcompile warm"),
-            _arg("--check", "forbid compiling; exit with 1 if something had to be compiled"),
-            _arg("--report", "show a line per kernel at the end"),
-            _arg(
-                "-m ...",
-                "MODULE and its arguments: run a module, as python -m",
-                nargs=argparse.REMAINDER,
-                dest="module_and_arguments",
-            ),
-            _arg("program SCRIPT", "the script and its arguments", nargs=argparse.REMAINDER),
-        ),
+        """
+        --record FILE  write every request of the run, for rtcompile warm
+        --check  forbid compiling; exit with 1 if something had to be compiled
+        --report  show a line per kernel at the end
+        -m ... ...  MODULE and its arguments: run a module, as python -m
+        program SCRIPT ...  the script and its arguments
+        """,
     ),
     _Verb(
         "warm",
@@ -188,46 +167,46 @@ VERBS = (
         """Builds what `rtcompile run --record` wrote, in parallel, into the cache. Needs no GPU.
         `rtcompile warm cupy` builds what everyday programs use of CuPy's own kernels.""",
         "rtcompile warm cupy kernels.json --arch sm_90a,sm_100a",
-        (
-            _arg("records RECORD", "what rtcompile run --record wrote, or cupy", nargs="+"),
-            _arg("--arch ARCH[,…]", "for these devices instead of the recorded one", **_SEVERAL),
-            _ONLY,
-            _TRUST,
-            _JOBS,
-        ),
+        """
+        records RECORD +  what rtcompile run --record wrote, or cupy
+        --arch ARCH[,…]  for these devices instead of the recorded one
+        --only KIND[,…]  of CuPy's kernels: elementwise, reduction, cub, module
+        --trust-options  pass on a record's options that run or write something, -ccbin
+        -j --jobs N  builds at a time (default: RTCOMPILE_JOBS, or one for each core)
+        """,
     ),
     _Verb(
         "inspect",
         "inspecting.run",
         "resources of kernels: registers, spills, shared memory, occupancy; show SASS and PTX",
-        """Looks at a cubin, at a source (which is compiled, or found in the cache), or at an entry of
-        the cache, and names the blocks of highest occupancy. Bytes spilled are known only for
-        a source. Needs no GPU.""",
+        """Looks at a cubin, at a source (which is compiled, or found in the cache), or at an entry
+        of the cache, and names the blocks of highest occupancy. Bytes spilled are known only
+        for a source. Needs no GPU.""",
         "rtcompile inspect gemm.cu --arch sm_90a --block 256 --sass",
-        (
-            _arg("what WHAT", "a cubin, a source (.cu), or a cache entry's key or name"),
-            _arg("--kernel NAME", "this kernel only"),
-            _arg("--block THREADS", "compute the occupancy of blocks of this size", type=int),
-            _arg("--dynamic-shared BYTES", "what shared_mem= adds", type=int, default=0),
-            _arg("--launch-bounds THREADS[,BLOCKS]", "show what these bounds change in a source"),
-            _arg("--sass", "show the machine code (needs nvdisasm)"),
-            _arg("--ptx", "show the PTX (of a source)"),
-        ),
+        """
+        what WHAT  a cubin, a source (.cu), or a cache entry's key or name
+        --kernel NAME  this kernel only
+        --block THREADS  compute the occupancy of blocks of this size
+        --dynamic-shared BYTES  what shared_mem= adds
+        --launch-bounds THREADS[,BLOCKS]  show what these bounds change in a source
+        --sass  show the machine code (needs nvdisasm)
+        --ptx  show the PTX (of a source)
+        """,
         builds=True,
     ),
     _Verb(
         "watch",
         "inspecting.watch",
         "what each edit of a source changes: registers, spills, shared memory, instructions",
-        """Builds the source, and again whenever it or a header that it read is saved, and prints the
-        kernels that take more or less than before. An edit that fails shows its error. With --json
-        each build is one line. Needs no GPU.""",
+        """Builds the source, and again whenever it or a header that it read is saved, and prints
+        the kernels that take more or less than before. An edit that fails shows its error. With
+        --json each build is one line. Needs no GPU.""",
         "rtcompile watch gemm.cu --arch sm_90a --sass",
-        (
-            _arg("file FILE.cu", "the source that is being edited"),
-            _arg("--sass", "show how the machine code differs (needs nvdisasm)"),
-            _arg("--edits N", "end after this many edits", type=int),
-        ),
+        """
+        file FILE.cu  the source that is being edited
+        --sass  show how the machine code differs (needs nvdisasm)
+        --edits N  end after this many edits
+        """,
         builds=True,
     ),
     _Verb(
@@ -245,24 +224,24 @@ VERBS = (
         """Names the header that changed, or the field in which the nearest entry differs. Compiles
         nothing. Exits with 0 if it would be found, 1 if not.""",
         "rtcompile why-miss gemm.cu --arch sm_90a",
-        (_arg("file FILE.cu", "the source that is compiled again although it should be cached"),),
+        """
+        file FILE.cu  the source that is compiled again although it should be cached
+        """,
         builds=True,
     ),
     _Verb(
         "explain",
         "explaining.run",
         "what a compiler's message means and what to do",
-        """Reads logs of NVRTC, nvcc, ptxas, nvlink and nvJitLink, errors of the driver and of launches,
-        and Python tracebacks with one of them at the end, as Jupyter or a terminal shows them.""",
+        """Reads logs of NVRTC, nvcc, ptxas, nvlink and nvJitLink, errors of the driver and of
+        launches, and Python tracebacks with one of them at the end, as Jupyter or a terminal
+        shows them.""",
         "nvcc broken.cu 2>&1 | rtcompile explain",
-        (
-            _arg(
-                "what WHAT",
-                "a file with a log or a traceback, a message, or an error's name; without it stdin",
-                nargs="?",
-            ),
-            _arg("--arch ARCH", "the architecture that was compiled for"),
-        ),
+        """
+        what WHAT ?  a file with a log or a traceback, a message, or an error's name; without it
+            stdin
+        --arch ARCH  the architecture that was compiled for
+        """,
     ),
     _Verb(
         "headers",
@@ -270,90 +249,88 @@ VERBS = (
         "the headers that a source includes, why, and what each costs",
         "Profiles the source, and shows the headers that it includes, as `profile --tree` does.",
         "rtcompile headers gemm.cu --arch sm_90a",
-        (
-            _arg("file FILE.cu", "the source whose headers are shown"),
-            _arg("--all", "show the whole tree, not its first level"),
-            _WHY,
-            _arg("--time", "no effect: the times are always shown"),
-        ),
+        """
+        file FILE.cu  the source whose headers are shown
+        --all  show the whole tree, not its first level
+        --why HEADER  show by which headers this one is included
+        --time  no effect: the times are always shown
+        """,
         builds=True,
     ),
     _Verb(
         "profile",
         "developing.profile_kernels",
         "where the time of a build goes: phases, headers, templates",
-        """Compiles the source anew with NVRTC, beside the cache and without a precompiled header, and
-        shows what the front end, the optimiser and ptxas took, what each header and each template
-        costs by itself, and what a precompiled header spares.""",
+        """Compiles the source anew with NVRTC, beside the cache and without a precompiled header,
+        and shows what the front end, the optimiser and ptxas took, what each header and each
+        template costs by itself, and what a precompiled header spares.""",
         "rtcompile profile gemm.cu --arch sm_90a --trace gemm.json",
-        (
-            _arg("file FILE.cu", "the source to compile; - reads stdin"),
-            _arg("--trace FILE", "write a Chrome trace, for Perfetto and speedscope"),
-            _arg("--top N", "rows of a table", type=int, default=15),
-            _arg("--tree LEVELS", "show which header includes which", type=int, default=0),
-            _WHY,
-        ),
+        """
+        file FILE.cu  the source to compile; - reads stdin
+        --trace FILE  write a Chrome trace, for Perfetto and speedscope
+        --top N  rows of a table
+        --tree LEVELS  show which header includes which
+        --why HEADER  show by which headers this one is included
+        """,
         builds=True,
     ),
     _Verb(
         "clangd",
         "developing.write_database",
         "write what clangd needs to understand kernels, also those in Python files",
-        """Writes compile_commands.json for the project's sources, and a file for each kernel that is a
-        string in a Python file, with the same line numbers. Options after -- are the compiler's own.""",
+        """Writes compile_commands.json for the project's sources, and a file for each kernel that
+        is a string in a Python file, with the same line numbers. Options after -- are the
+        compiler's own.""",
         "rtcompile clangd src --arch sm_90a -- -DTILE=64",
-        (
-            _arg("paths PATH", "sources, Python files, folders; without it ROOT", nargs="*"),
-            _arg("--root ROOT", "the project's folder (default: this one)", default="."),
-            _arg("--arch ARCH", "whose code is active (default: sm_80)"),
-        ),
+        """
+        paths PATH *  sources, Python files, folders; without it ROOT
+        --root ROOT  the project's folder (default: this one)
+        --arch ARCH  whose code is active (default: sm_80)
+        """,
     ),
     _Verb(
         "bundle",
         "bundling.run",
         "compile a package's kernels for its users' devices, into one file",
-        """Kernels found in a bundle need no compiler, no headers and no cache; those that are not in
-        it, or were edited since, are compiled as usual. Build hooks for hatchling and setuptools
-        do the same while a wheel is built. `rtcompile bundle verify FILE` reads every byte of one;
-        `rtcompile bundle verify FILE TARGET… --rebuild` compiles it again and compares. If a build
-        cannot be bundled (link= with sources, a header that no -I leads to) nothing is written, and
-        the exit code is 2. With --skip-unbundleable the rest is written; the exit code is 0 then, but
-        the bundle names what it lacks, and `rtcompile bundle verify` of it ends with 1.""",
+        """Kernels found in a bundle need no compiler, no headers and no cache; those that are not
+        in it, or were edited since, are compiled as usual. Build hooks for hatchling and
+        setuptools do the same while a wheel is built. `rtcompile bundle verify FILE` reads
+        every byte of one; `rtcompile bundle verify FILE TARGET… --rebuild` compiles it again
+        and compares. If a build cannot be bundled (link= with sources, a header that no -I
+        leads to) nothing is written, and the exit code is 2. With --skip-unbundleable the rest
+        is written; the exit code is 0 then, but the bundle names what it lacks, and `rtcompile
+        bundle verify` of it ends with 1.""",
         "rtcompile bundle mykernels --arch sm_80,sm_90a,compute_80 -o mykernels/kernels.rtcb",
-        (
-            _arg(
-                "targets TARGET",
-                "package.module (all that it declares), package.module:name, kernel.cu, or a "
-                "record of `rtcompile run`, kernels.json",
-                nargs="*",
-            ),
-            _arg("--cupy", "what everyday programs use of CuPy's own kernels"),
-            _ONLY,
-            _TRUST,
-            _arg("-o --output FILE", "the bundle to write"),
-            _arg("--arch ARCH[,…]", "sm_80,sm_90a; compute_90 for PTX", **_SEVERAL),
-            _arg("--update", "keep the file's other builds"),
-            _NAMES,
-            _arg(
-                "--skip-unbundleable --skip-unshippable",
-                "write the rest if some builds cannot be bundled; --list and verify name what is left out",
-            ),
-            _arg("--list", "show what is in a bundle: TARGET"),
-            _arg("--matrix", "show what each GPU gets (cubin, PTX, nothing), and the least driver"),
-            _arg("--provenance", "print as JSON each build's compiler, options, header digests"),
-            _arg("--rebuild", "with verify: compile again, compare byte by byte"),
-        ),
+        """
+        targets TARGET *  package.module (all that it declares), package.module:name, kernel.cu,
+            or a record of `rtcompile run`, kernels.json
+        --cupy  what everyday programs use of CuPy's own kernels
+        --only KIND[,…]  of CuPy's kernels: elementwise, reduction, cub, module
+        --trust-options  pass on a record's options that run or write something, -ccbin
+        -o --output FILE  the bundle to write
+        --arch ARCH[,…]  sm_80,sm_90a; compute_90 for PTX
+        --update  keep the file's other builds
+        -n --name-expression EXPR …  an instance of a template to compile, as 'f<float>'; may be
+            repeated
+        --skip-unbundleable --skip-unshippable  write the rest if some builds cannot be bundled;
+            --list and verify name what is left out
+        --list  show what is in a bundle: TARGET
+        --matrix  show what each GPU gets (cubin, PTX, nothing), and the least driver
+        --provenance  print as JSON each build's compiler, options, header digests
+        --rebuild  with verify: compile again, compare byte by byte
+        """,
     ),
     _Verb(
         "repro",
         "explaining.reproducers",
         "show or run the reproducer of a compiler's crash",
-        "Each crash leaves a folder, a reproducer: the source, the headers, the options, the command.",
+        """Each crash leaves a folder, a reproducer: the source, the headers, the options, the
+        command.""",
         "rtcompile repro nvrtc-crash-0123456789ab --run",
-        (
-            _arg("folder FOLDER", "a reproducer; without it they are listed", nargs="?"),
-            _arg("--run", "run its run.sh, which may do anything: only of folders that you trust"),
-        ),
+        """
+        folder FOLDER ?  a reproducer; without it they are listed
+        --run  run its run.sh, which may do anything: only of folders that you trust
+        """,
     ),
     _Verb(
         "completion",
@@ -361,7 +338,9 @@ VERBS = (
         "print a shell's completion of this command",
         "For bash, zsh and tcsh it needs shtab: pip install rtcompile[cli].",
         "rtcompile completion bash > ~/.local/share/bash-completion/completions/rtcompile",
-        (_arg("shell {bash,zsh,tcsh,fish}", "the shell"),),
+        """
+        shell {bash,zsh,tcsh,fish}  the shell
+        """,
     ),
 )
 
@@ -393,8 +372,10 @@ def parser() -> Parser:
     description = "Compile CUDA C++, and inspect the result. Needs neither a GPU nor CuPy."
     whole = Parser(prog="rtcompile", description=description, epilog=_EXIT_CODES)
     whole.add_argument("-V", "--version", action="version", version=f"rtcompile {__version__}")
+    unset = {"default": argparse.SUPPRESS}
     whole.set_defaults(json=False, quiet=False, color="auto", cache_dir=None)
-    _add(((spelling, argparse.SUPPRESS, more) for spelling, _, more in _EVERYWHERE), whole)
+    # Each may stand before the verb too: one parser's default would replace what another has read.
+    _add(_EVERYWHERE, whole, help=argparse.SUPPRESS, **unset)
     verbs = whole.add_subparsers(title="verbs", metavar="VERB")
     for verb in VERBS:
         sub = verbs.add_parser(
@@ -409,23 +390,33 @@ def parser() -> Parser:
             for name, summary in CACHE_ACTIONS.items():
                 action = actions.add_parser(name, help=summary, description=f"{summary}.")
                 action.set_defaults(action=name)
-                _add(_OF_CACHE_ACTION.get(name, ()), action)
-                _add(_EVERYWHERE, action.add_argument_group("everywhere"))
+                _add(_OF_CACHE_ACTION.get(name, ""), action)
+                _add(_EVERYWHERE, action.add_argument_group("everywhere"), **unset)
         if verb.builds:
             _add(_BUILD, sub.add_argument_group("the build"))
-        _add(_EVERYWHERE, sub.add_argument_group("everywhere"))
+        _add(_EVERYWHERE, sub.add_argument_group("everywhere"), **unset)
         sub.set_defaults(verb=verb.name, function=verb.function)
     return whole
 
 
-def _add(arguments: Iterable[_Argument], to: argparse._ActionsContainer) -> None:
-    for spelling, text, more in arguments:
+def _add(table: str, to: argparse._ActionsContainer, **common: Any) -> None:
+    """Add the arguments of a table."""
+    for entry in re.split(r"\n(?! )", textwrap.dedent(table).strip()) if table else ():
+        spelling, _, text = entry.partition("  ")
         *names, last = spelling.split()
+        more = {"help": " ".join(text.split()), **_MORE.get(names[0] if names else last, {})}
         if last.startswith("-"):
-            to.add_argument(*names, last, action="store_true", help=text, **more)
-        else:
-            value = {"choices": last[1:-1].split(",")} if last[0] == "{" else {"metavar": last}
-            to.add_argument(*names, help=text, **value, **more)
+            to.add_argument(*names, last, action="store_true", **{**more, **common})
+            continue
+        if last == "…":
+            last = names.pop()
+            more.update(action="append", default=[])
+        elif last in ("+", "*", "?", "..."):
+            more["nargs"], last = last, names.pop()
+        elif last.endswith("[,…]"):  # --arch a --arch b is the same as --arch a,b
+            more.update(action="extend", type=lambda text: text.split(","))
+        value = {"choices": last[1:-1].split(",")} if last[0] == "{" else {"metavar": last}
+        to.add_argument(*names, **{**value, **more, **common})
 
 
 class _Help(argparse.HelpFormatter):
