@@ -52,6 +52,16 @@ def program(tmp_path: Path, text: str) -> str:
     return str(path)
 
 
+def other_cupy(folder: Path) -> None:
+    """Make a CuPy, for programs in a folder, that lacks what rtcompile needs of it."""
+    (folder / "cupy/cuda").mkdir(parents=True)
+    (folder / "cupy/__init__.py").write_text("from cupy import _version")
+    (folder / "cupy/_version.py").write_text("__version__ = '15.0.0'")
+    (folder / "cupy/cuda/__init__.py").touch()
+    text = "def _compile_module_with_cache(source, options=()): pass"
+    (folder / "cupy/cuda/compiler.py").write_text(text)
+
+
 def run(*arguments: str, cache: Path, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "rtcompile", *arguments],

@@ -14,7 +14,7 @@ from rtcompile.extras.record import recording
 from rtcompile.extras.record.counting import Tally
 from rtcompile.extras.record.started import sitecustomize
 from tests.jobs import eventually
-from tests.programs import STAND_IN, TEMPLATE, run
+from tests.programs import STAND_IN, TEMPLATE, other_cupy, run
 
 pytest.importorskip("cupy")
 
@@ -165,18 +165,15 @@ def test_a_process_that_may_not_take_part_runs_as_it_would_have(folder):
 
 
 def test_a_cupy_that_is_not_known_there_fails_the_check(folder):
-    (folder / "child.py").write_text(
-        "import sys, types\n"
-        "version = types.ModuleType('cupy._version'); version.__version__ = '15.0.0'\n"
-        "sys.modules['cupy._version'] = version\nimport cupy.cuda.compiler\n"
-    )
+    other_cupy(folder)
+    (folder / "child.py").write_text("import cupy.cuda.compiler\n")
     script = started_by(BY_SUBPROCESS.format(flags="'-B'"), folder)
 
     done = run("run", "--check", "--json", script, cache=folder / "cache")
 
     printed = json.loads(done.stderr.splitlines()[-1])
     assert done.returncode == 1
-    assert "this is CuPy 15.0.0" in printed["problems"][0]
+    assert "CuPy 15.0.0 has no" in printed["problems"][0]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import rtcompile
 from rtcompile.cli import main
 from rtcompile.files.sealed import content_digest
 from rtcompile.toolkit import remembered
-from tests.programs import CODE, TEMPLATE, packed, program, run, written_record
+from tests.programs import CODE, TEMPLATE, other_cupy, packed, program, run, written_record
 
 cupy = pytest.importorskip("cupy")
 
@@ -191,26 +191,19 @@ def test_a_record_of_another_version_is_named_and_built(tmp_path, name, sentence
 
 @pytest.mark.parametrize("way", ["--report", "--check"])
 def test_a_program_whose_cupy_is_not_known_runs_as_it_would_have(tmp_path, way):
-    script = program(
-        tmp_path,
-        """
-        print(compiler._compile_module_with_cache.__module__)
-        """,
+    other_cupy(tmp_path)
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import warnings; warnings.simplefilter('error')\n"
+        "import cupy.cuda.compiler as compiler\n"
+        "print(compiler._compile_module_with_cache.__module__)\n"
     )
-    text = (tmp_path / "program.py").read_text()
-    # CuPy's version is known before its compiler is loaded.
-    (tmp_path / "sitecustomize.py").write_text(
-        "import sys, types\n"
-        "known = types.ModuleType('cupy._version')\n"
-        "known.__version__ = '15.0.0'\n"
-        "sys.modules['cupy._version'] = known\n"
-    )
-    Path(script).write_text("import warnings; warnings.simplefilter('error')\n" + text)
 
-    done = run("run", way, script, cache=tmp_path, PYTHONPATH=str(tmp_path))
+    done = run("run", way, str(script), cache=tmp_path)
 
     assert done.stdout == "cupy.cuda.compiler\n", done.stderr
-    assert "rtcompile: this is CuPy 15.0.0. CuPy compiles its kernels itself" in done.stderr
+    assert "rtcompile: CuPy 15.0.0 has no cupy.cuda.compiler." in done.stderr
+    assert "CuPy compiles its kernels itself" in done.stderr
     assert done.returncode == (way == "--check")
 
 
