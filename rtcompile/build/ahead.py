@@ -25,7 +25,7 @@ from rtcompile.errors import CompileError, LinkError
 from rtcompile.lookup import driver
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import Query, query_of
-from rtcompile.request.object_code import ObjectCode, files_of
+from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
 from rtcompile.settings import own as thread
@@ -49,7 +49,6 @@ class _Constructed(Build):
     is_wanted: bool = False
     began: float = 0.0  # 0 while it does not run
     seconds: float = 0.0  # that it ran before
-    name: str = ""  # of the index entry: what it was built with
     warnings: list[str] = field(default_factory=list)
 
     @contextmanager
@@ -62,7 +61,6 @@ class _Constructed(Build):
         try:
             yield
         finally:
-            self.name = self.query.name()
             self.seconds, self.began = self.spent(), 0.0
             logs.held.texts = thread.directory = thread.environ = None
 
@@ -223,20 +221,16 @@ class Ahead(Batch):
 def _outcome(build: _Constructed, query: Query) -> ObjectCode | None:
     """Return the code or raise the error of a build; None if it does not hold any more."""
     future = build.future
-    if future.cancelled() or not build.name or build.name != query.name():
+    if future.cancelled():
         return None
     error = future.exception()
     if isinstance(error, CompileError) and type(error) in (CompileError, LinkError):
         # A failure that depends on files is in the negative cache for as long as these are unchanged.
-        key_inputs = planned.plan_of(build.query).key_inputs
+        key_inputs = planned.plan_of(query).key_inputs
         if Store.open(query.settings).negative.find(key_inputs) is None:
             return None
-    elif error is None:
-        files = files_of(future.result().build)
-        if files is None or files.uncacheable or not (files.is_empty or files.is_unchanged()):
-            return None
-    else:
-        return None  # The next attempt may go well.
+    elif error is not None or pipeline.in_levels(query, counts=False) is None:
+        return None  # The next attempt may go well; something has changed.
     for text in build.warnings:
         logs.warn(text)
     lookup.report(query.request, error or future.result(), query.settings.log)

@@ -149,13 +149,9 @@ class FirstRun:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._display = ExitStack()
-        self._write: Callable[[str], None] | None = None
+        self._is_shown = threading.Lock()
         self._waiting = self._done = 0
         self._seconds = 0.0  # that the program has waited before
-        self._since = 0.0  # when it began to wait, or to go on
-        self._has_thread = False
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -163,39 +159,31 @@ class FirstRun:
         if pool.Cancellation.current.get() is not None:
             yield
             return
-        with self._lock:
-            if not self._waiting:
-                self._since = time.monotonic()
-            self._waiting += 1
-            if not self._has_thread:
-                with suppress(RuntimeError):  # no more threads
-                    threading.Thread(target=self._show, daemon=True).start()
-                    self._has_thread = True
+        begin, ended = time.monotonic(), threading.Event()
+        thread = threading.Thread(target=self._show, args=(ended,), daemon=True)
+        with suppress(RuntimeError):  # no more threads
+            thread.start()
+        self._waiting += 1
         try:
             yield
         finally:
-            with self._lock:
-                self._waiting -= 1
-                self._done += 1
-                if not self._waiting:
-                    now = time.monotonic()
-                    self._seconds, self._since = self._seconds + now - self._since, now
-                    self._write = None
-                    self._display.close()
+            self._waiting -= 1
+            self._done += 1
+            self._seconds += time.monotonic() - begin
+            ended.set()
+            if thread.ident is not None:
+                thread.join()  # the line is gone
 
-    def _show(self) -> None:
-        while True:
-            time.sleep(_SECONDS_BETWEEN_CHANGES)
-            with self._lock:
-                seconds = time.monotonic() - self._since
-                if not self._waiting and seconds > _LONG:
-                    self._has_thread = False
-                    return
-                if self._waiting and self._seconds + seconds > _LONG:
-                    if self._write is None:
-                        line = changing_line(keep=in_notebook())
-                        self._write = self._display.enter_context(line)
-                    self._write(self._line())
+    def _show(self, ended: threading.Event) -> None:
+        if ended.wait(max(0.0, _LONG - self._seconds)) or not self._is_shown.acquire(False):
+            return
+        try:
+            with changing_line(keep=in_notebook()) as write:
+                write(self._line())
+                while not ended.wait(_SECONDS_BETWEEN_CHANGES):
+                    write(self._line())
+        finally:
+            self._is_shown.release()
 
     def _line(self) -> str:
         ahead = lookup.builds_ahead

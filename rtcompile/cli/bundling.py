@@ -48,15 +48,11 @@ def run(given: Namespace) -> int:
     sys.path.insert(0, os.getcwd())  # as `python -m` does: the package need not be installed
     archs = given.arch or []
     with ExitStack() as stack:
+        found = [each for name in given.targets for each in _targets(given, name, archs, stack)]
+        if given.cupy:
+            found += _recorded(cupys_record(given), archs, stack)
         built = bundling.bundle(
-            [
-                *(
-                    target
-                    for name in given.targets
-                    for target in _targets(given, name, archs, stack)
-                ),
-                *(_recorded(cupys_record(given), archs, stack) if given.cupy else ()),
-            ],
+            found,
             given.output,
             archs=archs,
             update=given.update,
