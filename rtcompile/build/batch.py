@@ -17,7 +17,7 @@ from typing import Any
 from rtcompile.build import pipeline, planned
 from rtcompile.errors import RtcompileError, alone, public
 from rtcompile.lookup.find import Query
-from rtcompile.request import sources
+from rtcompile.request import cxx
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.workers import pool
 
@@ -63,7 +63,7 @@ class Build:
     def group(self) -> tuple[object, ...]:
         """What builds that can share a precompiled header have in common."""
         request = self.query.request
-        prefix = sources.split_prefix(request.source)[0]
+        prefix = cxx.split_prefix(request.source)[0]
         return prefix, request.options, request.arch, request.target, self.query.settings.pch
 
     def running(self) -> AbstractContextManager[None]:

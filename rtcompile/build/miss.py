@@ -201,7 +201,7 @@ class Miss:
     def _meanwhile(self) -> None:
         """Use the time while the compiler runs, which saves 20 ms of a process's first build."""
         from rtcompile.inspect import cubin  # noqa: F401 - needed after it
-        from rtcompile.request import key, sources  # noqa: F401 - needed after it
+        from rtcompile.request import cxx, key  # noqa: F401 - needed after it
 
         self.why = self.why or self.why_missed()
 

@@ -15,8 +15,8 @@ from rtcompile.build import miss, planned
 from rtcompile.build.failures import as_error
 from rtcompile.compilers import nvrtc
 from rtcompile.errors import InvalidRequest, JitDisabled, public
-from rtcompile.files.headers import SearchDir
-from rtcompile.request import cxx, sources
+from rtcompile.files.headers import SearchDir, labelled, parse_trace
+from rtcompile.request import cxx
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import CompileFailure, Limits, TranslationUnit
 from rtcompile.request.values import path as checked_path
@@ -332,7 +332,7 @@ def measure(
     front_end = inside.get("front end", 0.0) / 1e3
     frames, note = None, "this NVRTC names no headers"
     if reply["trace"] is not None:
-        read = [os.fsencode(path) for path in sources.parse_trace(reply["trace"])]
+        read = [os.fsencode(path) for path in parse_trace(reply["trace"])]
         timed, _ = nvrtc.observe("time_headers", unit, library, limits, read=read)
         if isinstance(timed, CompileFailure):
             note = timed.log
@@ -422,7 +422,7 @@ def _headers(root: Frame | None, search: Sequence[SearchDir]) -> tuple[HeaderCos
             frames[frame.path].append(frame)
     costs = [
         HeaderCost(
-            "NVRTC's built-in header" if path == _BUILTIN else sources.labelled(path, search),
+            "NVRTC's built-in header" if path == _BUILTIN else labelled(path, search),
             path,
             sum(frame.own_seconds for frame in opened) * 1e3,
             sum(frame.seconds for frame in opened) * 1e3,
@@ -435,7 +435,7 @@ def _headers(root: Frame | None, search: Sequence[SearchDir]) -> tuple[HeaderCos
 
 def _prefix_cost(source: str, root: Frame | None) -> float:
     """Return the milliseconds of the inclusions that a precompiled header would stand for."""
-    directives = cxx.Text(sources.split_prefix(source)[0]).directives()
+    directives = cxx.Text(cxx.split_prefix(source)[0]).directives()
     names = [
         directive.included[1:-1] for directive in directives if directive.included[:1] in ("<", '"')
     ]

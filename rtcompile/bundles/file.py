@@ -25,9 +25,9 @@ from rtcompile.bundles.index import (
 from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.files import headers, sealed
 from rtcompile.files.fileset import FileSet, joined, texts_in
-from rtcompile.files.headers import Header, SearchDir
+from rtcompile.files.headers import Header, SearchDir, relative_to
 from rtcompile.files.sealed import content_digest
-from rtcompile.request import object_code, sources
+from rtcompile.request import object_code
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.values import Arch, replace
 
@@ -239,7 +239,7 @@ def contents_of(
 
     def places(paths: Iterable[str]) -> list[str]:
         """Return the folder's number and the rest of each path that lies in one of the request's."""
-        split = map(sources.relative_to(own), paths)
+        split = map(relative_to(own), paths)
         return [f"{number}/{rest}" for number, rest in split if number >= 0]
 
     # Stats of the building machine are left out; the reader checks contents.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import threading
@@ -12,8 +13,8 @@ from rtcompile import tracing
 from rtcompile.compilers import observed
 from rtcompile.errors import CompileError, CompilerCrashed, ToolkitNotFound
 from rtcompile.files.fileset import FileSet
-from rtcompile.files.headers import SearchDir
-from rtcompile.request import sources
+from rtcompile.files.headers import SearchDir, parse_trace
+from rtcompile.request import cxx
 from rtcompile.request.key import digest, field
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.workers import pool, process
@@ -28,6 +29,20 @@ _FIRST_WITH_SEED = (12, 9)
 _FIRST_WITH_PCH = (12, 8)
 # Options that name a path. They are left out of the seed, so that it is equal on all machines.
 _PATH_OPTIONS = ("-I", "--include-path", "-include", "--pre-include")
+
+# Options that NVRTC was seen to forget with the compile: in one process the code and the log of the next
+# are those of a new one. Not so `--restrict` and `--optimization-info`, which hold from then on, and
+# `--device-debug`, after which a `__grid_constant__` parameter is read in another way; for others, as what
+# is handed on to ptxas, that is not known.
+_FORGOTTEN = frozenset(
+    (
+        *("gpu-architecture", "arch", "std", "device-as-default-execution-space", "default-device"),
+        *("device-int128", "ftz", "fmad", "prec-div", "prec-sqrt", "use_fast_math"),
+        *("maxrregcount", "generate-line-info", "pre-include"),
+        *("disable-warnings", "diag-suppress", "diag-error", "diag-warn"),
+        "relocatable-device-code",
+    )
+)
 
 
 def compile(
@@ -124,7 +139,7 @@ def _prefix(
 ) -> Prefix | None:
     if library.version_pair < _FIRST_WITH_PCH:
         return None
-    text, _ = sources.split_prefix(unit.source)
+    text, _ = cxx.split_prefix(unit.source)
     if not text:
         return None
     from rtcompile.compilers import pch_maker  # 1 ms that a source without headers spares
@@ -146,7 +161,7 @@ def _run(
 ) -> tuple[Compiled | CompileFailure, Precompiled | None]:
     """Compile once; return the outcome and the precompiled header that the compiler was given."""
     options = unit.flags + _own_options(unit, library)
-    reusable = sources.is_forgotten(unit.flags)
+    reusable = is_forgotten(unit.flags)
     header: Precompiled | None = None
 
     def job() -> pool.Job:
@@ -170,6 +185,15 @@ def _run(
     if answer.value["pch"] is None:
         header = None
     return _outcome(unit, answer, options, header, search), header
+
+
+@functools.lru_cache(maxsize=16)
+def is_forgotten(options: tuple[str, ...]) -> bool:
+    """Return whether none of the options has an effect on what NVRTC compiles next in the same process."""
+    return all(
+        option.startswith(("-D", "-U", "-I")) or option.lstrip("-").partition("=")[0] in _FORGOTTEN
+        for option in options
+    )
 
 
 def _text_fields(unit: TranslationUnit, options: Iterable[str]) -> dict[str, Any]:
@@ -290,5 +314,5 @@ def _death(
     read = [line for line in lines if line.lstrip(b" ").startswith((b"/", b"__nv_"))]
     words = b"".join(line for line in lines if line not in read).decode("utf-8", "replace")
     before = header.trace if header is not None else ()
-    trace = tuple(dict.fromkeys((*before, *sources.parse_trace(b"".join(read)))))
+    trace = tuple(dict.fromkeys((*before, *parse_trace(b"".join(read)))))
     return failure._replace(log=f"{failure.log}\n{words}".rstrip(), trace=trace)

@@ -15,9 +15,9 @@ from typing import Any
 from rtcompile.files import clocks, fileset, sealed
 from rtcompile.files import headers as memory_headers
 from rtcompile.files.fileset import FileSet
-from rtcompile.files.headers import Header, SearchDir
+from rtcompile.files.headers import Header, SearchDir, parse_trace, relative_to
 from rtcompile.files.sealed import content_digest
-from rtcompile.request.sources import parse_trace, relative_to, scan
+from rtcompile.request.cxx import scan
 from rtcompile.workers import probes
 
 _NOTHING = FileSet()

@@ -14,7 +14,7 @@ from rtcompile.files.sealed import content_digest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any, TypeVar
 
     R = TypeVar("R", bound="_Row")
@@ -108,6 +108,40 @@ class Header(_Row):
         if self.label:
             return self.label.startswith("user")
         return not self.path.startswith("/usr/")
+
+
+def parse_trace(raw: bytes) -> tuple[str, ...]:
+    """Return the headers in the output of ``-Xcudafe --trace_includes``, in order of first inclusion.
+
+    One line per inclusion, one blank per level of nesting; seen in NVRTC 12.9 and 13.0. The
+    compiler's own texts (``__nv_nvrtc_builtin_header.h``, ``__nv_name_map``) are no files.
+    """
+    paths = (line.lstrip(" ") for line in raw.decode("utf-8", "surrogateescape").split("\n"))
+    return tuple(dict.fromkeys(p for p in paths if p and not p.startswith("__nv_")))
+
+
+def labelled(path: str, search: Sequence[SearchDir]) -> str:
+    """Return a header's name in tables: ``"mma.h  (cudart)"``, or its path outside the search path."""
+    index, rest = relative_to(search)(path)
+    return f"{rest}  ({search[index].label})" if index >= 0 else path
+
+
+def relative_to(search: Sequence[SearchDir]) -> Callable[[str], tuple[int, str]]:
+    """Return a function of paths: the index of the innermost search directory, and the rest; else (-1, path)."""
+    prefixes: dict[str, int] = {}
+    for index, directory in enumerate(search):
+        prefixes.setdefault(directory.path.rstrip("/") + "/", index)
+
+    def split(path: str) -> tuple[int, str]:
+        end = path.rfind("/") + 1
+        while end:
+            index = prefixes.get(path[:end])
+            if index is not None:
+                return index, path[end:]
+            end = path.rfind("/", 0, end - 1) + 1
+        return -1, path
+
+    return split
 
 
 # --- Headers that are given as texts --------------------------------------------------------------

@@ -59,9 +59,9 @@ def with_pass_in_text(source: str, options: tuple[str, ...]) -> tuple[str, tuple
     found = [option for option in options if option in _CUB_PASSES]
     if len(found) != 1:
         return source, options
-    from rtcompile.request import sources  # a hit without such an option does not pay for it
+    from rtcompile.request import cxx  # a hit without such an option does not pay for it
 
-    prefix, rest = sources.split_prefix(source)
+    prefix, rest = cxx.split_prefix(source)
     own = prefix.removesuffix(CUB_INCLUDES).splitlines()
     if not prefix.endswith(CUB_INCLUDES) or not rest.startswith("\n\n"):
         return source, options

@@ -8,9 +8,11 @@ are no trigraphs. `spellings` gives the other ways to join lines.
 
 from __future__ import annotations
 
+import functools
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 BLANKS = " \t\v\f\r"
 # Characters of a text that is read here. A longer one was written by a program, and reading it would take
@@ -20,19 +22,15 @@ _Piece = tuple[str, int, int]
 _CODE, _COMMENT, _LITERAL, _HASH, _END = "code", "comment", "literal", "hash", "end"
 _INCLUDES = ("include", "include_next", "import")
 _LITERALS = "|".join(rf"{q}[^{q}\\\n]*(?:\\[\s\S]?[^{q}\\\n]*)*{q}?" for q in "\"'")
-_STRING = re.compile(_LITERALS)
-# A number may have apostrophes between its digits. A word's or a number's end is no prefix of a string.
-_TOKEN = re.compile(
+# Regular expressions as texts: few sources need them. A number may have apostrophes between its digits. A word's or a number's end is no prefix of a string.
+_TOKEN = (
     r"""(?P<comment>//[^\n]*|/\*[\s\S]*?(?:\*/|\Z))|(?P<raw>(?<![\w"'])(?:u8|[LuU])?R")"""
     rf"|(?P<literal>{_LITERALS})"
-    r"|(?P<number>(?<!\w)\.?\d(?:[eEpP][+-]|'?\w|\.)*)|(?P<line>\n)|(?P<hash>\#|%:)",
-    re.ASCII,
+    r"|(?P<number>(?<!\w)\.?\d(?:[eEpP][+-]|'?\w|\.)*)|(?P<line>\n)|(?P<hash>\#|%:)"
 )
 _GAP = r"(?:[ \t\v\f\r]|/\*[^*]*\*+(?:[^/*][^*]*\*+)*/)*"
-_HEADER_NAME = re.compile(
-    rf"""{_GAP}(?:include_next|include|import)\b{_GAP}(<[^\n>]*>|"[^\n"]*")""", re.ASCII
-)
-_DELIMITER = re.compile(r"""[^ )\\\t\v\f\n"(]{0,16}\(""")
+_HEADER_NAME = rf"""{_GAP}(?:include_next|include|import)\b{_GAP}(<[^\n>]*>|"[^\n"]*")"""
+_DELIMITER = r"""[^ )\\\t\v\f\n"(]{0,16}\("""
 _SPLICE = re.compile(r"\\\r?\n")
 _ANY_SPLICE = re.compile(r"(?:\\|\?\?/)[ \t\v\f\r]*\n")
 _WORD = re.compile(r"\w*", re.ASCII)
@@ -98,12 +96,13 @@ class Text:
         "hash" and ends with "end", which is empty.
         """
         text = self.text
+        token, header_name = re.compile(_TOKEN, re.ASCII), re.compile(_HEADER_NAME, re.ASCII)
         at = code = name = after_name = 0  # `code` is where code began that was not yielded yet
         blank, inside = (
             True,
             False,
         )  # whether the line has only blanks and comments, or is a directive
-        while match := _TOKEN.search(text, at):
+        while match := token.search(text, at):
             start, end, kind = match.start(), match.end(), match.lastgroup
             if name and start >= name:
                 at, name = after_name, 0
@@ -111,7 +110,7 @@ class Text:
             blank = blank and not text[at:start].strip(BLANKS)
             if kind == "raw":
                 start = end - 1
-                end = self._raw_end(start) or _STRING.match(text, start).end()  # type: ignore[union-attr]
+                end = self._raw_end(start) or re.compile(_LITERALS).match(text, start).end()  # type: ignore[union-attr]
             at = end
             if kind == "number":
                 self.differs |= "'" in match[0]
@@ -129,7 +128,7 @@ class Text:
             elif kind == _HASH:
                 yield _HASH, start, end
                 blank, inside = False, True
-                if header := _HEADER_NAME.match(text, end):
+                if header := header_name.match(text, end):
                     name, after_name = header.span(1)
                     self.differs |= any(sign in header[1] for sign in ("'", "//", "/*", "\\"))
             else:
@@ -163,7 +162,7 @@ class Text:
     def _raw_end(self, start: int) -> int:
         """Return where a raw string ends, in which nothing is spliced; 0 if the quote begins none."""
         at = self.origin(start) + 1
-        opening = _DELIMITER.match(self.source, at)
+        opening = re.compile(_DELIMITER).match(self.source, at)
         if opening is None or not self._raw_may_end:
             return 0
         close = f'){opening[0][:-1]}"'
@@ -230,3 +229,84 @@ def has_word(text: str, words: Iterable[str]) -> bool:
     """Return whether one of the words stands in a text as a whole word."""
     found = (re.search(rf"(?<!\w){word}(?!\w)", text, re.ASCII) for word in words if word in text)
     return any(found)
+
+
+# --- What a source's text shows before it is compiled: it errs on the side of a slower build -----------
+
+
+def split_prefix(source: str) -> tuple[str, str]:
+    """Return the directives that open a source, up to its last leading include, and the text that follows.
+
+    Comments and blank lines are left out, so sources which differ only in those share a precompiled
+    header. ``#line`` and ``#pragma nv_no_pch`` end it: the compiler makes none there.
+    """
+    # Before C++17 a trigraph may hide what follows.
+    if len(source) > MOST_READ or "include" not in source or "??/" in source:
+        return "", source
+    text = Text(source)
+    directives: list[str] = []
+    usable = depth = end = 0
+    included = False
+    for directive in text.directives(opening=True):
+        name = directive.name
+        said = text.text[directive.start : directive.end]
+        if not said.rstrip().endswith("\\"):  # which would then join the line with the next
+            said = said.rstrip()
+        if name == "line" or name.isdigit() or 'R"' in said:  # what was spliced in it is not to be
+            break
+        if name == "pragma" and has_word(directive.body, ("nv_no_pch",)):
+            break
+        directives.append(said)
+        depth += name in ("if", "ifdef", "ifndef")
+        depth -= name == "endif"
+        included |= name == "include"
+        if depth == 0 and name in ("include", "endif"):
+            usable, end = len(directives), text.origin(directive.end)
+    if not (included and usable):
+        return "", source
+    return "\n".join(directives[:usable]) + "\n", source[end:]
+
+
+_CLOCK = ("__DATE__", "__TIME__", "__TIMESTAMP__")
+_OWN_PATH = ("__FILE", "__BASE_FILE__", "__builtin_FILE", "source_location")
+
+
+class Mentions(NamedTuple):
+    """What a text mentions that decides who may use a build, if anybody."""
+
+    clock: str  # the first of ``__DATE__``, ``__TIME__``, ``__TIMESTAMP__`` in the code, "" if none
+    own_path: bool  # whether the text can put its own path into the code (``__FILE__``)
+
+
+@functools.lru_cache(maxsize=64)  # a build asks thrice of the same few texts
+def scan(text: str) -> Mentions:
+    """Read a source or a header; a mention in a comment counts only where readers may differ on what one is."""
+    said = joined(text)
+    clock = next((macro for macro in _CLOCK if macro in said), "")
+    if clock and len(text) <= MOST_READ and len([*spellings(text)]) == 1:
+        reading = Text(text)
+        code = reading.code()
+        if not reading.differs:
+            clock = next((macro for macro in _CLOCK if macro in code), "")
+    return Mentions(clock, any(word in said for word in _OWN_PATH))
+
+
+# One of these words must be in a source that has a file read: in `#include`, `#embed`, a pragma, `import` of a
+# module, `__has_include`. What a `##` may make the last of begins with one of the pieces, as a whole word.
+_READING = ("include", "import", "embed", "pch", "__has_")
+_PASTED_STARTS = ("_", "__", "__h", "__ha", "__has")
+
+
+def reads_no_file(source: str, options: Sequence[str]) -> bool:
+    """Return whether a build surely reads no file besides its source: comments and strings count, too."""
+    given = "\n\n".join(o for o in options if not o.startswith(("-I", "--include-path")))
+    if len(source) > MOST_READ or any(sign in given for sign in "#%?"):
+        return False
+    return not any(_may_read(text.lower()) for text in spellings(f"{source}\n\n{given}"))
+
+
+def _may_read(text: str) -> bool:
+    is_pasted = ("##" in text or "%:%:" in text) and has_word(text, _PASTED_STARTS)
+    # Pieces of a string are one string for the assembler.
+    is_assembled = "asm" in text and ".include" in "".join(text.replace('"', "").split())
+    return is_pasted or is_assembled or any(word in text for word in _READING)

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 
 from rtcompile._version import __version__
 from rtcompile.files import headers as memory_headers
-from rtcompile.files.headers import Header, SearchDir
+from rtcompile.files.headers import Header, SearchDir, relative_to
 from rtcompile.files.sealed import content_digest
-from rtcompile.request import sources
+from rtcompile.request import cxx
 from rtcompile.request.object_code import ObjectCode
-from rtcompile.request.sources import relative_to
 from rtcompile.request.values import Arch
 
 if TYPE_CHECKING:
@@ -122,8 +121,8 @@ class KeyInputs:
         )
 
     def reads_no_file(self) -> bool:
-        """Return whether NVRTC reads no file besides the source: `sources.reads_no_file`."""
-        return not self.pre_includes and sources.reads_no_file(
+        """Return whether NVRTC reads no file besides the source: `cxx.reads_no_file`."""
+        return not self.pre_includes and cxx.reads_no_file(
             self.source, [f"-{k}={value}" for k, value in self.options]
         )
 
@@ -235,9 +234,9 @@ def _read(headers: tuple[Header, ...]) -> tuple[bytes, ...]:
 
 def reason_against(inputs: KeyInputs) -> str:
     """Return why the result depends on more than files that can be checked; ``""`` if it does not."""
-    if clock := sources.scan(inputs.source).clock:
+    if clock := cxx.scan(inputs.source).clock:
         return f"{clock} is different in every build"
-    clock = next((clock for _, value in inputs.options if (clock := sources.scan(value).clock)), "")
+    clock = next((clock for _, value in inputs.options if (clock := cxx.scan(value).clock)), "")
     return f"an option has {clock}, which is different in every build" if clock else ""
 
 
@@ -248,7 +247,7 @@ def may_travel(inputs: KeyInputs) -> bool:
 
 def _names_its_path(inputs: KeyInputs) -> bool:
     own_texts = (inputs.source, *(value for _, value in inputs.options))
-    return inputs.paths_matter or any(sources.scan(text).own_path for text in own_texts)
+    return inputs.paths_matter or any(cxx.scan(text).own_path for text in own_texts)
 
 
 def path_bound(

@@ -21,12 +21,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile.files import clocks, fileset, sealed
 from rtcompile.files.fileset import PACKED_FIELDS, FileSet, joined, texts_in
-from rtcompile.files.headers import FOLDER, PROVIDED, Header, SearchDir
-from rtcompile.request import sources
-from rtcompile.request.sources import relative_to
+from rtcompile.files.headers import FOLDER, PROVIDED, Header, SearchDir, relative_to
 
 if TYPE_CHECKING:
-    from rtcompile.request.sources import Mentions
+    from rtcompile.request.cxx import Mentions
 
 
 # --- A manifest lists -----------------------------------------------------------------------------
@@ -188,7 +186,7 @@ def record(
 ) -> FileSet:
     """Read, hash and stat the headers of a build that were read, and list the folders that were searched."""
     # `source` is all that the user wrote: source, headers given as texts, and options, which may define macros.
-    from rtcompile.request.sources import scan  # a hit does not need it
+    from rtcompile.request.cxx import scan  # a hit does not need it
 
     beside = os.path.dirname(name)
     trusted = [d.path for d in search if d.label and not (d.is_own or d.is_provided)]
@@ -198,7 +196,7 @@ def record(
     watched.texts = [source]
     if clock := scan(source).clock:
         watched.doubt(f"{clock} is different in every build")
-    split_path = sources.relative_to(search)
+    split_path = relative_to(search)
     headers: list[Header] = []
     own_path: dict[str, None] = {}
     for path in dict.fromkeys(trace):
@@ -344,7 +342,7 @@ def _led_ns(paths: Iterable[str]) -> int:
 
 def _read(path: str, label: str, relative: str) -> tuple[Header, Mentions, str, int]:
     """Return a header, what it mentions, its text if the user wrote it, and when it last changed."""
-    from rtcompile.request.sources import scan
+    from rtcompile.request.cxx import scan
 
     header, data, status = fileset.read(path, label, relative)
     text = data.decode("utf-8", "surrogateescape")

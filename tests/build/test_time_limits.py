@@ -15,7 +15,7 @@ from rtcompile import CompileRequest, RawKernel, RawModule
 from rtcompile.build import miss, plan
 from rtcompile.errors import CompileTimeout, InvalidRequest
 from rtcompile.messages import diagnostics, fallback
-from rtcompile.request import cxx, key, sources
+from rtcompile.request import cxx, key
 from rtcompile.request.units import Limits, TimeLimit
 from rtcompile.store import manifests
 from rtcompile.workers import pool
@@ -57,12 +57,12 @@ def nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_long_text_is_searched_for_words(
     nothing_is_read: None, said: str, clock: str, own_path: bool
 ) -> None:
-    assert sources.scan(f"{LONG}{said}\n") == (clock, own_path)
+    assert cxx.scan(f"{LONG}{said}\n") == (clock, own_path)
 
 
 def test_a_long_text_is_taken_to_include(nothing_is_read: None) -> None:
-    assert not sources.reads_no_file(LONG, ())
-    assert sources.split_prefix(f"#include <cuda_fp16.h>\n{LONG}")[0] == ""
+    assert not cxx.reads_no_file(LONG, ())
+    assert cxx.split_prefix(f"#include <cuda_fp16.h>\n{LONG}")[0] == ""
     assert not make_key_inputs(source=LONG).reads_no_file()
 
 

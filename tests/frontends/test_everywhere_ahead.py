@@ -19,7 +19,7 @@ import rtcompile  # noqa: E402
 from rtcompile.compilers import pch as precompiled  # noqa: E402
 from rtcompile.compilers import pch_maker  # noqa: E402
 from rtcompile.frontends import cupy_builds, cupy_requests  # noqa: E402
-from rtcompile.request import sources  # noqa: E402
+from rtcompile.request import cxx  # noqa: E402
 from rtcompile.request.request import CompileRequest  # noqa: E402
 from rtcompile.settings import Settings  # noqa: E402
 
@@ -121,7 +121,7 @@ def test_the_header_for_reductions_is_what_they_open_with():
 
     assert own == OWN
     assert cupy_builds.openings(cores=2) == cupy_builds.openings(cores=4)[:1]
-    assert sources.split_prefix(by_cub)[0] == sources.split_prefix(REDUCTION)[0]
+    assert cxx.split_prefix(by_cub)[0] == cxx.split_prefix(REDUCTION)[0]
     given = ("-DFIRST_PASS=1", "--std=c++17", "-DCUB_DISABLE_BF16_SUPPORT")
     given_to_cupy = (*core.assemble_cupy_compiler_options(given), "-ftz=true")
     assert cupy_requests.with_pass_in_text(REDUCTION, given_to_cupy)[1] == options

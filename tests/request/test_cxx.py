@@ -9,9 +9,8 @@ from random import Random
 
 import pytest
 
-from rtcompile.request import cxx, sources
-from rtcompile.request.cxx import Text
-from rtcompile.request.sources import split_prefix
+from rtcompile.request import cxx
+from rtcompile.request.cxx import Text, split_prefix
 from tests.plain_nvrtc import PlainNvrtc
 
 
@@ -134,7 +133,7 @@ def test_blanks_replace_comments() -> None:
     ],
 )
 def test_the_clock_is_read_where_any_compiler_or_standard_reads_it(source: str) -> None:
-    assert sources.scan(source).clock == "__TIME__"
+    assert cxx.scan(source).clock == "__TIME__"
 
 
 @pytest.mark.parametrize(
@@ -149,12 +148,12 @@ def test_the_clock_is_read_where_any_compiler_or_standard_reads_it(source: str) 
     ],
 )
 def test_what_may_read_a_file_in_pieces_is_not_plain(source: str) -> None:
-    assert not sources.reads_no_file(source, ())
+    assert not cxx.reads_no_file(source, ())
 
 
 def test_a_piece_in_an_option_may_read_a_file() -> None:
-    assert not sources.reads_no_file("#if C(P, s_include)", ("-DP=__ha", "-DC(a,b)=a##b"))
-    assert not sources.reads_no_file("#define C(a, b) a##b\n#if C(P, Q)", ("-DP=__ha", "-DQ=s_"))
+    assert not cxx.reads_no_file("#if C(P, s_include)", ("-DP=__ha", "-DC(a,b)=a##b"))
+    assert not cxx.reads_no_file("#define C(a, b) a##b\n#if C(P, Q)", ("-DP=__ha", "-DQ=s_"))
 
 
 @pytest.mark.parametrize(
@@ -245,7 +244,7 @@ def test_no_file_is_read_that_is_not_expected(nvrtc: PlainNvrtc, tmp_path: Path,
             assert reads(prefix + rest) == reads(source), source
         if reads(source):
             seen += 1
-            assert not sources.reads_no_file(source, ()), source
+            assert not cxx.reads_no_file(source, ()), source
             text = Text(source)
             read = [directive.included for directive in text.directives()]
             if std in ("17", "20") and not text.differs:  # older ones know trigraphs
@@ -298,7 +297,7 @@ def test_no_text_takes_longer_than_in_proportion_to_its_length(kind: str) -> Non
         source = before + repeated * (size // len(repeated)) + behind
         start = time.thread_time()
         split_prefix(source)
-        sources.scan(source)
+        cxx.scan(source)
         cxx.blanked(source, literals=True, directives=True)
         return time.thread_time() - start
 

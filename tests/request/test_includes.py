@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rtcompile.files.headers import SearchDir
-from rtcompile.request.sources import parse_trace, relative_to, scan, split_prefix
+from rtcompile.files.headers import SearchDir, parse_trace, relative_to
+from rtcompile.request.cxx import scan, split_prefix
 
 # As NVRTC 12.9.86 and 13.0.88 wrote it.
 TRACE = b"""\

@@ -17,7 +17,7 @@ import pytest
 
 from rtcompile import toolkit
 from rtcompile.compilers import nvrtc
-from rtcompile.request import sources as small
+from rtcompile.request import cxx
 from rtcompile.request.units import Limits
 from rtcompile.store.store import Store
 from rtcompile.toolkit.model import Library
@@ -137,7 +137,7 @@ __global__ void k(const __grid_constant__ Table table, int* x) { *x = table.of[*
 def test_an_option_that_is_kept_in_its_process_has_no_effect_on_the_next_build(
     pool: Pool, option: str
 ) -> None:
-    answer(pool, KERNEL % 1, option, reusable=small.is_forgotten((option,)))
+    answer(pool, KERNEL % 1, option, reusable=nvrtc.is_forgotten((option,)))
     assert said(answer(pool, CONSTANT)) == said(answer(pool, CONSTANT, reusable=False))
 
 
@@ -276,7 +276,7 @@ def test_where_processes_are_few_none_waits(scratch: Path) -> None:
     ],
 )
 def test_what_may_read_a_file_is_not_plain(source: str, options: tuple[str, ...]) -> None:
-    assert not small.reads_no_file(source, options)
+    assert not cxx.reads_no_file(source, options)
 
 
 @pytest.mark.parametrize(
@@ -289,11 +289,11 @@ def test_what_may_read_a_file_is_not_plain(source: str, options: tuple[str, ...]
     ],
 )
 def test_a_source_without_such_words_reads_no_file(source: str) -> None:
-    assert small.reads_no_file(source, ())
+    assert cxx.reads_no_file(source, ())
 
 
 def test_where_headers_would_be_found_does_not_matter_to_who_reads_none() -> None:
-    assert small.reads_no_file(KERNEL, ("-I/usr/include", "--include-path=/opt/include", "-DN=4"))
+    assert cxx.reads_no_file(KERNEL, ("-I/usr/include", "--include-path=/opt/include", "-DN=4"))
 
 
 # --- neither the clock nor the disk -------------------------------------------------------------
