@@ -48,9 +48,6 @@ class Files:
     def __iter__(self) -> Iterator[str]:
         return iter(self._signatures)
 
-    def __len__(self) -> int:
-        return len(self._signatures)
-
 
 def _signature(path: str) -> _Signature | None:
     try:

@@ -200,8 +200,6 @@ def refuse_two_architectures(request: CompileRequest) -> None:
 
 def header_texts(given: Any) -> tuple[tuple[str, str], ...]:
     """Return headers given as texts, sorted, if all of them can be files of one folder at once."""
-    if isinstance(given, tuple) and not given:
-        return ()
     pairs = tuple(given.items()) if isinstance(given, Mapping) else given
     if not isinstance(pairs, tuple) or any(
         not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs
