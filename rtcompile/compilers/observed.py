@@ -12,11 +12,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rtcompile.files import clocks, fileset, sealed
+from rtcompile.files import clocks, fileset
 from rtcompile.files import headers as memory_headers
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import Header, SearchDir, parse_trace, relative_to
-from rtcompile.files.sealed import content_digest
 from rtcompile.request.cxx import scan
 from rtcompile.workers import probes
 
@@ -137,14 +136,12 @@ def _digest(path: str, stats: tuple[int, ...]) -> tuple[str, int]:
     key = (path, *stats)
     known = _digests.get(key)
     if known is None:
-        descriptor, status = sealed.open_regular(path)
-        with open(descriptor, "rb", buffering=0) as file:
-            data = file.read()
+        header, data, status = fileset.read(path, "", "")
         if probes.signature(status) != stats:
             raise FileNotFoundError(path)
         if len(_digests) >= _MAX_DIGESTS:
             _digests.clear()
-        known = _digests[key] = content_digest(data), probes.mentions(data)
+        known = _digests[key] = header.digest, probes.mentions(data)
     return known
 
 
@@ -152,12 +149,10 @@ def _digest(path: str, stats: tuple[int, ...]) -> tuple[str, int]:
 def _clock(path: str, digest: str) -> tuple[str, bool]:
     """Return the macro of the time that a header uses, and whether it is no longer that header."""
     try:
-        with open(sealed.open_regular(path)[0], "rb", buffering=0) as file:
-            data = file.read()
+        header, data, _ = fileset.read(path, "", "")
     except OSError:
         return "", True
-    text = data.decode("utf-8", "surrogateescape")
-    return scan(text).clock, content_digest(data) != digest
+    return scan(data.decode("utf-8", "surrogateescape")).clock, header.digest != digest
 
 
 def _gaps(paths: Iterable[bytes], directories: Iterable[str]) -> Iterable[str]:
