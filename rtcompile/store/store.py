@@ -51,7 +51,7 @@ class Store:
     def __init__(self, path: str, *, on_disk: bool, size: int, writable: bool = True) -> None:
         self.size = size
         self._folder = Folder(path, writable=on_disk and writable, readable=on_disk)
-        self._prepared = self._warned = False
+        self._warned = False
         self._guard = threading.Lock()
         self._memory = Memory()
         self._flights: SingleFlight | None = None  # created by the first build
@@ -237,12 +237,10 @@ class Store:
         if not self._folder.writable:
             return 0
         try:
-            self._prepare()
             try:
                 self._folder.publish(kind, name, data)
-            except FileNotFoundError:  # the cache was removed meanwhile; create it again
-                self._prepared = False
-                self._prepare()
+            except FileNotFoundError:  # the cache is new, or was removed meanwhile
+                self._folder.prepare()
                 self._folder.publish(kind, name, data)
         except OSError as error:
             if error.errno in (errno.EISDIR, errno.ENOTEMPTY):
@@ -253,13 +251,7 @@ class Store:
             return 0
         return len(data)
 
-    def _prepare(self) -> None:
-        if not self._prepared:
-            self._folder.prepare()
-            self._prepared = True
-
     def _degrade(self, error: OSError) -> None:
-        self._prepared = False
         self._folder.write_at = time.monotonic() + _RETRY_SECONDS
         self._warn(
             f"it cannot be written ({error.strerror or error}); builds are kept in memory until "
@@ -269,8 +261,7 @@ class Store:
     def _warn(self, what: str) -> None:
         if not self._warned:
             self._warned = True
-            text = f"kernel cache {self._folder.path}: {what}."
-            warn(text)
+            warn(f"kernel cache {self._folder.path}: {what}.")
 
     # --- building once -------------------------------------------------------------------
 
@@ -300,13 +291,15 @@ class Store:
                 return
             lock: AbstractContextManager[object] = nullcontext()
             if self._folder.writable:
+                folder = self._folder.file("locks")
                 try:
-                    self._prepare()
+                    if not os.path.isdir(folder):
+                        self._folder.prepare()
                 except OSError as error:
                     self._degrade(error)
                 else:
                     wait = min(wait - (time.monotonic() - begin), locks.MAX_WAIT_SECONDS)
-                    lock = locks.of_key(self._folder.file("locks"), key, wait, self._locked)
+                    lock = locks.of_key(folder, key, wait, self._locked)
             with lock as locked:
                 if locked is False and not waits:
                     yield 0.0
@@ -356,20 +349,18 @@ class Store:
         if inventory.size(self._folder) > self.size * (1 - _PART_WRITTEN):
             inventory.evict(self._folder, self.size)
         try:
-            self._prepare()
-        except OSError as error:
-            self._degrade(error)
-            return None
-        try:
             from rtcompile.store import statistics  # 16 ms that a hit does not pay
 
+            self._folder.prepare()
             return statistics.add(self._folder, counts)
+        except OSError as error:
+            self._degrade(error)
         except Exception as error:  # noqa: BLE001  # diskcache may be missing or broken; no build needs it
             self._folder.log(counts)  # others may have had the database for too long
             self._warn(
                 f"its statistics cannot be written ({error}): hits and builds are not counted"
             )
-            return None
+        return None
 
     def usage(self) -> Usage | None:
         """Return sizes and counts, None if no statistics can be kept."""
