@@ -79,7 +79,7 @@ def decode(key: str, data: bytes, search: Sequence[SearchDir]) -> list[ManifestE
 
 def _moved(files: FileSet, move: Callable[[str], str]) -> FileSet:
     """Return a set of files with their paths changed."""
-    headers = [header._replace(path=move(header.path)) for header in files.headers]
+    headers = [Header(move(path), *rest) for path, *rest in files.headers]
     absent, present = tuple(map(move, files.absent)), tuple(map(move, files.present))
     return files.replaced(headers=tuple(headers), absent=absent, present=present)
 
