@@ -201,9 +201,12 @@ class Miss:
     def _meanwhile(self) -> None:
         """Use the time while the compiler runs, which saves 20 ms of a process's first build."""
         from rtcompile.inspect import cubin  # noqa: F401 - needed after it
+        from rtcompile.lookup import driver
         from rtcompile.request import cxx, key  # noqa: F401 - needed after it
 
         self.why = self.why or self.why_missed()
+        if self.plan.request.arch is None and not self.plan.options.arch:
+            driver.confirm()
 
     def _decide(self, failure: CompileFailure) -> Decision:
         from rtcompile.messages import fallback

@@ -1,4 +1,7 @@
-"""What libcuda and NVML say of this machine's devices, called by ctypes.
+"""What the driver says of this machine's devices: through cuda-python, else libcuda and NVML by ctypes.
+
+cuda-python's import takes 20 ms. Where CuPy is loaded, its runtime has told a look-up's capability already, and
+cuda-python confirms it while NVRTC compiles.
 
 After `cuInit` the children of a fork cannot use CUDA, so a program that has not called it must not find
 it called before it asks for its device. NVML knows the devices without it.
@@ -10,6 +13,9 @@ import ctypes
 import functools
 import os
 from contextlib import suppress
+from typing import Any
+
+from rtcompile.errors import UnsupportedArch
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _HIDDEN = ("", "-1", "NoDevFiles")  # values of CUDA_VISIBLE_DEVICES
@@ -55,11 +61,55 @@ def version() -> int:
 
 def capability_of_current() -> tuple[int, int]:
     """Return the compute capability of the current device; raise one of `LACKING` if there is none."""
+    try:
+        from cuda.bindings import driver as cuda_python
+
+        cuda_python.cuInit  # noqa: B018  # a release before 12.8 has another layout
+    except (ImportError, AttributeError):
+        return _capability_of_libcuda()
+
+    def ask(function: Any, *arguments: Any) -> Any:
+        status, *values = function(*arguments)
+        if status:
+            raise OSError(int(status), f"{function.__name__}: {status.name} ({int(status)})")
+        return values[0] if values else None
+
+    try:
+        ask(cuda_python.cuInit, 0)
+    except RuntimeError as error:  # there is no libcuda
+        raise OSError(str(error)) from None
+    context = int(ask(cuda_python.cuCtxGetCurrent))
+    # Without a context the runtime's current device is 0: cudaSetDevice makes one (CUDA 12 on).
+    device = ask(cuda_python.cuCtxGetDevice) if context else ask(cuda_python.cuDeviceGet, 0)
+    of = cuda_python.CUdevice_attribute
+    major, minor = (
+        ask(cuda_python.cuDeviceGetAttribute, of(each), device) for each in (_MAJOR, _MINOR)
+    )
+    return major, minor
+
+
+def confirm() -> None:
+    """Check what CuPy's runtime says of the current device, if the program uses one already.
+
+    Raises `UnsupportedArch` if cuda-python says otherwise.
+    """
+    from rtcompile.lookup import find
+
+    if find.loaded("cupy") is None or not _of_initialised():
+        return
+    cupys, said = find.compute_capability(), capability_of_current()
+    if cupys != said:
+        raise UnsupportedArch(
+            f"the device has compute capability {said} by the driver, and {cupys} by CuPy's CUDA "
+            "runtime; pass arch='sm_90a' (or another), and run `rtcompile doctor`"
+        )
+
+
+def _capability_of_libcuda() -> tuple[int, int]:
     driver = Driver()
     driver("cuInit", 0)
     context = ctypes.c_void_p()
     driver("cuCtxGetCurrent", ctypes.byref(context))
-    # Without a context the runtime's current device is 0: cudaSetDevice makes one (CUDA 12 on).
     device = driver.integer("cuCtxGetDevice") if context else driver.integer("cuDeviceGet", 0)
     return driver.capability(device)
 

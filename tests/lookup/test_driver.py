@@ -1,4 +1,4 @@
-"""What libcuda and NVML say of the devices, with libraries that answer for two devices."""
+"""What the driver says of the devices: a cuda-python, a libcuda and an NVML that answer for two devices."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+import rtcompile
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
@@ -44,6 +46,21 @@ int nvmlDeviceGetCudaComputeCapability(void* device, int* major, int* minor) {
 }
 """
 
+CUDA_PYTHON = """
+import enum, sys, types
+class CUresult(enum.IntEnum):
+    CUDA_SUCCESS, CUDA_ERROR_OF_PYTHON = 0, 7
+class CUdevice_attribute(enum.IntEnum):
+    MAJOR, MINOR = 75, 76
+def cuInit(flags): return CUresult.CUDA_SUCCESS,
+def cuCtxGetCurrent(): return CUresult.CUDA_SUCCESS, CONTEXT
+def cuCtxGetDevice(): return CUresult.CUDA_SUCCESS, 1
+def cuDeviceGet(ordinal): return CUresult.CUDA_SUCCESS, ordinal
+def cuDeviceGetAttribute(attribute, device):
+    both = (FIRST, SECOND)[device]
+    return CUresult.CUDA_SUCCESS, both // 10 if attribute == 75 else both % 10
+"""
+
 
 def said(
     folder: Path,
@@ -53,6 +70,8 @@ def said(
     second: int = 80,
     context: int = 0,
     broken: int = 0,
+    cuda_python: str = "",
+    before: str = "",
     **environ: str,
 ) -> str:
     """Return what a process prints of an expression, where these libraries are found."""
@@ -61,10 +80,18 @@ def said(
     for name, text in (("libcuda.so.1", LIBCUDA), ("libnvidia-ml.so.1", NVML)):
         command = ["cc", "-shared", "-fPIC", "-x", "c", *options, "-o", folder / name, "-"]
         subprocess.run(command, input=text, text=True, check=True)
-    program = f"from rtcompile.lookup import driver, find; print({expression})"
+    package = folder / "cuda"
+    (package / "bindings").mkdir(parents=True, exist_ok=True)
+    (package / "__init__.py").touch()
+    (package / "bindings/__init__.py").touch()
+    named = "".join(f"{name} = {value}\n" for name, value in defined.items())
+    bindings = named + cuda_python if cuda_python else "raise ImportError"
+    (package / "bindings/driver.py").write_text(bindings)
+    program = f"from rtcompile.lookup import driver, find\n{before}\nprint({expression})"
+    path = f"{folder}:{Path(rtcompile.__file__).parents[1]}"
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "LD_LIBRARY_PATH": str(folder), **environ},
+        [sys.executable, "-B", "-c", program],
+        env={**os.environ, "LD_LIBRARY_PATH": str(folder), "PYTHONPATH": path, **environ},
         capture_output=True,
         text=True,
         check=False,
@@ -72,11 +99,13 @@ def said(
     return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
 
 
+@pytest.mark.parametrize("cuda_python", [CUDA_PYTHON, ""], ids=["cuda-python", "libcuda"])
 @pytest.mark.parametrize(("context", "capability"), [(0, "(8, 0)"), (1, "(9, 0)")])
 def test_the_current_device_is_that_of_the_context_else_the_first(
-    tmp_path: Path, context: int, capability: str
+    tmp_path: Path, context: int, capability: str, cuda_python: str
 ) -> None:
-    found = said(tmp_path, "find.compute_capability()", second=90, context=context)
+    asked = "find.compute_capability()"
+    found = said(tmp_path, asked, second=90, context=context, cuda_python=cuda_python)
     assert found == capability
     assert said(tmp_path, "driver.version()") == "13000"
 
@@ -84,6 +113,26 @@ def test_the_current_device_is_that_of_the_context_else_the_first(
 def test_a_driver_that_fails_is_named_with_its_error(tmp_path: Path) -> None:
     found = said(tmp_path, "find.compute_capability()", broken=100)
     assert "no CUDA device to compile for (cuInit: CUDA_ERROR_OF_TEST (100)); pass arch=" in found
+
+
+def test_an_error_of_cuda_python_is_named(tmp_path: Path) -> None:
+    broken = CUDA_PYTHON + "def cuInit(flags): return CUresult.CUDA_ERROR_OF_PYTHON,"
+    found = said(tmp_path, "find.compute_capability()", cuda_python=broken)
+    assert "to compile for (cuInit: CUDA_ERROR_OF_PYTHON (7)); pass arch=" in found
+
+
+@pytest.mark.parametrize("first", [80, 90])
+def test_what_cupy_says_is_confirmed_by_cuda_python_once_the_device_is_used(
+    tmp_path: Path, first: int
+) -> None:
+    cupy = "import sys, types; sys.modules['cupy'] = object(); find.compute_capability = lambda: (8, 0)"
+    assert (
+        said(tmp_path, "driver.confirm()", before=cupy, first=first, cuda_python=CUDA_PYTHON)
+        == "None"
+    )
+    used = f"{cupy}; driver.Driver()('cuInit', 0)"
+    found = said(tmp_path, "driver.confirm()", before=used, first=first, cuda_python=CUDA_PYTHON)
+    assert found == "None" if first == 80 else "(9, 0) by the driver, and (8, 0) by CuPy" in found
 
 
 def test_all_devices_are_known_without_cuinit_and_after_it(tmp_path: Path) -> None:
