@@ -201,12 +201,13 @@ class Miss:
     def _meanwhile(self) -> None:
         """Use the time while the compiler runs, which saves 20 ms of a process's first build."""
         from rtcompile.inspect import cubin  # noqa: F401 - needed after it
-        from rtcompile.lookup import driver
+        from rtcompile.lookup import driver, find
         from rtcompile.request import cxx, key  # noqa: F401 - needed after it
 
         self.why = self.why or self.why_missed()
-        if self.plan.request.arch is None and not self.plan.options.arch:
-            driver.confirm()
+        for_this_device = self.plan.request.arch is None and not self.plan.options.arch
+        if for_this_device and find.loaded("cupy") is not None:
+            driver.confirm(find.compute_capability)
 
     def _decide(self, failure: CompileFailure) -> Decision:
         from rtcompile.messages import fallback

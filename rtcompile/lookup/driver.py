@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -88,16 +89,14 @@ def capability_of_current() -> tuple[int, int]:
     return major, minor
 
 
-def confirm() -> None:
+def confirm(of_cupy: Callable[[], tuple[int, int]]) -> None:
     """Check what CuPy's runtime says of the current device, if the program uses one already.
 
     Raises `UnsupportedArch` if cuda-python says otherwise.
     """
-    from rtcompile.lookup import find
-
-    if find.loaded("cupy") is None or not _of_initialised():
+    if not _of_initialised():
         return
-    cupys, said = find.compute_capability(), capability_of_current()
+    cupys, said = of_cupy(), capability_of_current()
     if cupys != said:
         raise UnsupportedArch(
             f"the device has compute capability {said} by the driver, and {cupys} by CuPy's CUDA "

@@ -125,13 +125,18 @@ def test_an_error_of_cuda_python_is_named(tmp_path: Path) -> None:
 def test_what_cupy_says_is_confirmed_by_cuda_python_once_the_device_is_used(
     tmp_path: Path, first: int
 ) -> None:
-    cupy = "import sys, types; sys.modules['cupy'] = object(); find.compute_capability = lambda: (8, 0)"
     assert (
-        said(tmp_path, "driver.confirm()", before=cupy, first=first, cuda_python=CUDA_PYTHON)
+        said(tmp_path, "driver.confirm(lambda: (8, 0))", first=first, cuda_python=CUDA_PYTHON)
         == "None"
     )
-    used = f"{cupy}; driver.Driver()('cuInit', 0)"
-    found = said(tmp_path, "driver.confirm()", before=used, first=first, cuda_python=CUDA_PYTHON)
+    used = "driver.Driver()('cuInit', 0)"
+    found = said(
+        tmp_path,
+        "driver.confirm(lambda: (8, 0))",
+        before=used,
+        first=first,
+        cuda_python=CUDA_PYTHON,
+    )
     assert found == "None" if first == 80 else "(9, 0) by the driver, and (8, 0) by CuPy" in found
 
 
