@@ -65,15 +65,15 @@ class Plan(NamedTuple):
 def plan(
     request: CompileRequest,
     settings: Settings,
-    capability: Callable[[], tuple[int, int]] | None = None,
+    capability: tuple[int, int] | None = None,
     inputs: Callable[[Arch], tuple[LinkInput, ...]] | None = None,
 ) -> Plan:
-    """Decide everything; `capability` asks the current device, `inputs` makes the linker's inputs."""
+    """Decide everything; `capability` is the current device's if known, `inputs` makes the linker's inputs."""
     options = compiler_options.parse(request.options).with_defaults(debug=settings.debug)
     toolchain = toolkit.current(settings)
     backend = _backend(request, settings, toolchain)
     version = _version(backend, toolchain, settings)
-    ask = capability or lookup.compute_capability
+    ask = lookup.compute_capability if capability is None else lambda: capability
     try:
         choice = choose_architecture(request, options, version, settings.ptx, ask)
     except UnsupportedArch as unsupported:

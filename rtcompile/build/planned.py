@@ -209,9 +209,8 @@ def plan_of(query: Query, link_settings: Settings | None = None) -> Plan:
     """Return the plan of a look-up's request, made on first need."""
     if query.plan is None:
         with tracing.span("plan", program=query.request.name):
-            known = query.capability
-            ask = None if known is None else lambda: known
-            query.plan = plan(query.request, query.settings, ask, link_settings=link_settings)
+            asked = query.request, query.settings, query.capability
+            query.plan = plan(*asked, link_settings=link_settings)
     decided: Plan = query.plan
     return decided
 
@@ -226,16 +225,16 @@ def _linked(request: CompileRequest, settings: Settings) -> ObjectCode:
 def plan(
     request: CompileRequest,
     settings: Settings,
-    capability: Callable[[], tuple[int, int]] | None = None,
+    capability: tuple[int, int] | None = None,
     *,
     link_settings: Settings | None = None,
 ) -> Plan:
     """Plan a build; only sources in ``link=`` are compiled, if `link_settings` allow it."""
     if request.headers:
         request = with_headers(request)
-    if not request.link:
-        return plans.plan(request, settings, capability)
-    from rtcompile.build import links
+    inputs = None
+    if request.link:
+        from rtcompile.build import links
 
-    inputs = partial(links.inputs, request, link_settings or settings, _linked)
+        inputs = partial(links.inputs, request, link_settings or settings, _linked)
     return plans.plan(request, settings, capability, inputs)

@@ -45,6 +45,9 @@ class Row(NamedTuple):
     source: str  # its digest
     options: tuple[str, ...]  # effective ones
     names: tuple[str, ...]
+    at: int = -1  # its position in the index
+    code: Extent = (0, 0, "")
+    checks: Extent = (0, 0, "")
 
     def sealed_key(self) -> str:
         """Return the key that the row's object is sealed under."""
@@ -81,17 +84,13 @@ class Contents(NamedTuple):
     queries: tuple[str, ...]
 
 
-_Entry = tuple[Row, Extent, Extent]  # a row, and the extents of its object and of its headers
-
-
-def _decode(data: bytes) -> _Entry:
+def _decode(at: int, data: bytes) -> Row:
     texts = texts_in(data)
     key, arch, kind, backend, compiler, cuda, program, source = texts[:8]
     code, checks = ((number(texts[i]), number(texts[i + 1]), texts[i + 2]) for i in (8, 11))
     names = 15 + number(texts[14])
-    more = tuple(texts[15:names]), tuple(texts[names:])
-    row = Row(key, Arch.parse(arch), kind, backend, compiler, number(cuda), program, source, *more)
-    return row, code, checks
+    more = tuple(texts[15:names]), tuple(texts[names:]), at, code, checks
+    return Row(key, Arch.parse(arch), kind, backend, compiler, number(cuda), program, source, *more)
 
 
 class Bundle:
@@ -110,7 +109,7 @@ class Bundle:
     def rows(self, key: str | None = None) -> list[Row]:
         """Return the builds under `key`, or all of them; none if the bundle cannot be used."""
         try:
-            return [row for _, (row, *_) in self._entries(key)]
+            return self._rows(key)
         except UnusableError as error:
             self._sections.ignore(str(error))
             return []
@@ -139,10 +138,7 @@ class Bundle:
     def load(self, row: Row, own: Sequence[SearchDir]) -> ObjectCode | None:
         """Return the build of a row; None if the package's own headers have changed since."""
         try:
-            at = next((at for at, (each, *_) in self._entries(row.key) if each == row), None)
-            if at is None:
-                raise UnusableError("it was replaced while in use")
-            found = load(self._sections, at, own_folders(own))
+            found = load(self._sections, row.at, own_folders(own))
         except UnusableError as error:
             self._sections.ignore(str(error))
             return None
@@ -151,32 +147,27 @@ class Bundle:
     def difference(self, row: Row, own: Sequence[SearchDir]) -> str:
         """Describe how the package's own headers differ from those that the row was compiled from."""
         with suppress(UnusableError):
-            for _, (each, _, checks) in self._entries(row.key):
-                if each == row:
-                    return read_checks(self._sections.blob(checks), own_folders(own)).difference()
+            checks = self._sections.blob(row.checks)
+            return read_checks(checks, own_folders(own)).difference()
         return ""
 
     def contents(self) -> list[Contents]:
         """Return all builds, with every byte verified."""
         try:
-            entries = [entry for _, entry in self._entries(None)]
-            found = []
-            for (row, *blobs), queries in zip(entries, self._queries(), strict=True):
-                code, checks = map(self._sections.blob, blobs)
+            rows, found = self._rows(None), []
+            for row, queries in zip(rows, self._queries(), strict=True):
+                code, checks = map(self._sections.blob, (row.code, row.checks))
                 listed_headers(checks)
                 found.append(Contents(row, code, checks, queries))
         except UnusableError as error:
             raise InvalidRequest(f"{self.path} cannot be used: {error}") from None
-        extents = [extent for _, *blobs in entries for extent in blobs]
-        end = self._sections.end_of_index + max(
-            (start + size for start, size, _ in extents), default=0
-        )
+        ends = [start + size for row in rows for start, size, _ in (row.code, row.checks)]
+        end = self._sections.end_of_index + max(ends, default=0)
         if os.path.getsize(self.path) > end:
             raise InvalidRequest(f"{self.path}: the bytes from {end} on belong to no build")
         return found
 
-    def _entries(self, key: str | None) -> list[tuple[int, _Entry]]:
-        """Return the rows under a key, or all of them, each with its position."""
+    def _rows(self, key: str | None) -> list[Row]:
         if not self._sections.open():
             return []
         rows = self._sections.rows
@@ -188,7 +179,7 @@ class Bundle:
         if key is not None:
             found = self._index.get(key.encode("utf-8", "surrogateescape"), ())
         try:
-            return [(at, _decode(rows[at])) for at in found]
+            return [_decode(at, rows[at]) for at in found]
         except (ValueError, IndexError, TypeError, RtcompileError) as error:
             raise UnusableError(f"its index cannot be understood ({error})") from None
 
