@@ -7,7 +7,7 @@ A method raises `BadEntryError` if one entry cannot be used, and anything else i
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import NamedTuple, Protocol, runtime_checkable
 from urllib.parse import urlsplit
@@ -79,22 +79,17 @@ class SharedStore(Protocol):
 
 @runtime_checkable
 class LeasingStore(SharedStore, Protocol):
-    """What a store may do besides, so that one node builds while the others wait for its result."""
+    """What a store may do besides, so that one node builds while the others wait for its result.
+
+    Optional too: ``listing(kind)`` yields name and size of what is under ``kind/name``, ``get_many(keys)`` returns
+    a list, ``clock(key)`` gives the store's time once `key` was written, ``flush()`` ends what was put off.
+    """
 
     def create(self, key: str, data: bytes, seconds: float) -> bool:
         """Keep `data` if there is nothing under `key`, and say so; it may go after some seconds."""
 
     def replace(self, key: str, before: bytes, data: bytes | None, seconds: float) -> bool:
         """Keep `data`, or nothing if it is None, if `before` is under `key`; say whether it was."""
-
-    def delete(self, key: str) -> None:
-        """Remove what is under `key`, if anything is."""
-
-    def listing(self, kind: str) -> Iterator[tuple[str, int]]:
-        """Yield name and size of what is under ``kind/name``."""
-
-    def clock(self, key: str) -> float:
-        """Return the store's time, in seconds since the epoch; `key` was written just now."""
 
 
 def first_line(error: BaseException) -> str:

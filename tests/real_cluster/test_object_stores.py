@@ -87,7 +87,8 @@ def test_what_was_put_is_got_and_listed(store: SharedStore):
     assert store.get("object/gone") is None
     assert ("abc", 5000) in list(store.listing("object"))
     assert abs(store.clock("object/abc") - time.time()) < 5.0
-    store.delete("object/abc")
+    assert store.replace("object/abc", b"bytes", None, 1.0)  # type: ignore[attr-defined]
+    store.flush()  # type: ignore[attr-defined]
     assert store.get("object/abc") is None
 
 

@@ -149,12 +149,8 @@ class CloudStore:
         except (NotSupportedError, NotImplementedError):  # WebDAV has no such condition
             return False
         finally:
-            self.delete(probe)
-
-    def delete(self, key: str) -> None:
-        # A failure is harmless, since leases expire and probes have one byte.
-        with suppress(BaseError, OSError, ValueError):
-            obstore.delete(self._store, key)
+            with suppress(BaseError, OSError, ValueError):  # it has one byte
+                obstore.delete(self._store, probe)
 
     def listing(self, kind: str) -> Iterator[tuple[str, int]]:
         for page in obstore.list(self._store, prefix=kind):

@@ -102,9 +102,6 @@ class FolderStore:
         finally:
             _discard(aside)
 
-    def delete(self, key: str) -> None:
-        _discard(self._place(key))
-
     def listing(self, kind: str) -> Iterator[tuple[str, int]]:
         with suppress(OSError), os.scandir(self._place(kind)) as found:
             for entry in found:

@@ -159,9 +159,6 @@ class RedisStore:
         arguments = (before, data or b"", round(seconds * 1000))
         return bool(self._redis.eval(_REPLACE, 1, _redis_key(key), *arguments) == 1)
 
-    def delete(self, key: str) -> None:
-        self._redis.delete(_redis_key(key))
-
     def listing(self, kind: str) -> Iterator[tuple[str, int]]:
         for key in self._redis.scan_iter(match=_redis_key(f"{kind}/*"), count=1000):
             yield key.decode().rpartition("/")[2], self._redis.strlen(key)
