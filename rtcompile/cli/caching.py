@@ -239,8 +239,8 @@ def _metrics(given: Namespace, store: Store) -> tuple[dict[str, Any], str]:
     if given.fleet:
         from rtcompile.extras.cluster import copying
 
-        tiers = [tier for tier in copying.stores().tiers if hasattr(tier.store, "totals")]
-        stores = {each.store.name: each.ask("totals", waiting=False) or {} for each in tiers}
+        tiers = [tier for tier in copying.stores().tiers if hasattr(tier.store, "get_totals")]
+        stores = {each.store.name: each.ask("get_totals", waiting=False) or {} for each in tiers}
     else:
         stores = _counts(store)
     lines = []

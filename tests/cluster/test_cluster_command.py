@@ -161,3 +161,11 @@ def test_a_store_that_is_not_there_is_an_error_and_shows_no_password(on):
 def test_a_setting_that_cannot_be_used_is_an_error(on, tmp_path):
     on("a", f"file://{tmp_path}/shared", RTCOMPILE_REMOTE_KEY_FILE="/none/such")
     assert "RTCOMPILE_REMOTE_KEY_FILE" in looked_at().detail
+
+
+def test_a_fleet_whose_store_is_gone_has_no_counts_and_says_so(on, capsys):
+    pytest.importorskip("redis")
+    on("a", f"redis://127.0.0.1:{servers.free_port()}/0")
+    with pytest.warns(rtcompile.RtcompileWarning, match="left alone"):
+        assert main(["cache", "metrics", "--fleet", "--json"]) == 0
+    assert [*json.loads(capsys.readouterr().out)["stores"].values()] == [{}]

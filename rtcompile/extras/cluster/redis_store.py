@@ -147,7 +147,7 @@ class RedisStore:
                 pipe.hincrbyfloat(_redis_key("metrics"), name, number)
             pipe.execute()
 
-    def totals(self) -> dict[str, float]:
+    def get_totals(self) -> dict[str, float]:
         """Return the counts of the whole fleet."""
         found = self._redis.hgetall(_redis_key("metrics"))
         return {name.decode(): float(number) for name, number in found.items()}
