@@ -15,10 +15,11 @@ from typing import IO, Any, Literal
 
 from rtcompile.build import pipeline
 from rtcompile.errors import public, warn
-from rtcompile.frontends.cupy_requests import request_of_cupy
+from rtcompile.frontends.cupy_requests import program_name, with_pass_in_text
 from rtcompile.lookup import environment
 from rtcompile.lookup.find import query_of
-from rtcompile.request.values import text, truth
+from rtcompile.request.request import CompileRequest
+from rtcompile.request.values import Arch, text, truth
 from rtcompile.settings import working_directory
 
 _NAME = "_compile_module_with_cache"
@@ -202,19 +203,20 @@ def _compile(
         return by_cupy()
     if name_expressions is not None and backend != "nvrtc":
         raise NotImplementedError  # as CuPy does
-    searched: tuple[str, ...] = ()
     if jitify:  # it also searches the working directory, last of all
-        searched = ("-idirafter", working_directory("jitify=True"))
+        options = (*options, "-idirafter", working_directory("jitify=True"))
     flag, kind = compiler._get_arch_for_options_for_nvrtc(str(arch or compiler._get_arch()))
     settings = environment.current().settings
-    request = request_of_cupy(
+    source, options = with_pass_in_text(source, tuple(options))
+    request = CompileRequest(
         source,
-        (*options, *searched),
-        arch_flag=flag,
-        kind=kind,
+        options=(*options, "-ftz=true"),
+        arch=Arch.parse(flag.partition("=")[2].replace("compute_", "sm_")),
+        name_expressions=tuple(name_expressions or ()),
+        name=program_name(source),
         backend=backend,
-        names=name_expressions or (),
-        ptx=settings.ptx,
+        target="ptx" if settings.ptx or kind == "ptx" else "cubin",
+        allow_fixups=False,  # programs test which sources CuPy's compiler rejects
     )
     query = query_of(request, settings)
     query.recent = True

@@ -1,47 +1,14 @@
-"""The requests that CuPy's own compile function makes, as CuPy's compiler would be given them."""
+"""What is special to the sources of CuPy's own kernels."""
 
 from __future__ import annotations
 
 import re
-
-from rtcompile.request.request import CompileRequest
-from rtcompile.request.values import Arch
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rtcompile.request.values import Backend
 
 _KERNEL = re.compile(r"\b__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)")
 
 # From `cupy/_core/_cub_reduction.pyx`.
 CUB_INCLUDES = "#include <cub/block/block_reduce.cuh>\n#include <cub/block/block_load.cuh>\n"
 _CUB_PASSES = ("-DFIRST_PASS=1", "-DSECOND_PASS=1")
-
-
-def request_of_cupy(
-    source: str,
-    options: Sequence[str],
-    *,
-    arch_flag: str,
-    kind: str,
-    backend: Backend,
-    names: Sequence[str],
-    ptx: bool,
-) -> CompileRequest:
-    """Return the request for CuPy's arguments; `arch_flag` is ``"-arch=sm_80"``, `kind` ``"cubin"``."""
-    source, options = with_pass_in_text(source, tuple(options))
-    return CompileRequest(
-        source,
-        options=(*options, "-ftz=true"),
-        arch=Arch.parse(arch_flag.partition("=")[2].replace("compute_", "sm_")),
-        name_expressions=tuple(names),
-        name=program_name(source),
-        backend=backend,
-        target="ptx" if ptx or kind == "ptx" else "cubin",
-        allow_fixups=False,  # programs test which sources CuPy's compiler rejects
-    )
 
 
 def program_name(source: str) -> str:

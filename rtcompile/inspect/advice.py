@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rtcompile.errors import InvalidRequest, public, shown
-from rtcompile.inspect import cubin
 from rtcompile.inspect.report import (
     REPORT_SPILLS,
     SHARED_MAX,
@@ -135,9 +134,7 @@ def advise(
             f"the limits of {found.arch} are not known to this version of rtcompile, so nothing "
             "is known about its occupancy"
         )
-    data = code.code if isinstance(code, ObjectCode) else code
-    required = {one.name: one.required_threads for one in cubin.kernels_of(data)}
-    return [_of(one, found.arch, required[one.symbol], shared_mem, source) for one in found.kernels]
+    return [_of(one, found.arch, shared_mem, source) for one in found.kernels]
 
 
 def bounds_of(launch_bounds: object) -> tuple[int, int]:
@@ -197,7 +194,6 @@ def _with_bounds(request: CompileRequest, bounds: tuple[int, int]) -> CompileReq
 def _of(
     kernel: KernelReport,
     arch: Arch,
-    required: tuple[int, int, int] | None,
     shared_mem: int | Callable[[int], int],
     source: str,
 ) -> Advice:
@@ -212,6 +208,7 @@ def _of(
         return kernel.shared_bytes + dynamic(block)
 
     notes = []
+    required = kernel.required_threads
     fixed = required is not None and required[0] * required[1] * required[2]
     if fixed:
         notes.append(f"the source fixes the block at {required}")

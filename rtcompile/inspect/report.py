@@ -156,7 +156,7 @@ class Spills:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelReport:
+class KernelReport(cubin.Kernel):
     """One kernel.
 
     Attributes
@@ -170,26 +170,21 @@ class KernelReport:
     stack_bytes, shared_bytes, constant_bytes, parameter_bytes, code_bytes : int
         Local memory of a thread, static shared memory of a block, the module's ``__constant__``
         variables, parameters, machine code.
+    parameters : tuple of (int, int)
+        Offset and size of each parameter, in bytes.
     instructions : int or None
         In the machine code, without the padding at its end; None before 7.0.
     max_threads : int or None
         Threads in a block that ``__launch_bounds__`` allows.
+    required_threads : (int, int, int) or None
+        The block that the source fixes.
     spills : Spills or None
         None if unknown: only the log of ``-Xptxas=-v`` contains them.
     occupancy : Occupancy or None
         The occupancy at the given block size.
     """
 
-    name: str
-    symbol: str
-    registers: int
-    stack_bytes: int
-    shared_bytes: int
-    constant_bytes: int
-    parameter_bytes: int
-    code_bytes: int
-    instructions: int | None = None
-    max_threads: int | None = None
+    symbol: str = ""
     spills: Spills | None = None
     occupancy: Occupancy | None = None
 
@@ -300,10 +295,9 @@ def _of_kernel(
             at_block = occupancy(limits, block=threads, registers=found.registers, shared=shared)
         except ValueError as error:  # the block exceeds the code's own launch bounds
             raise InvalidRequest(str(error)) from None
-    same = {each.name for each in fields(KernelReport)} & {each.name for each in fields(found)}
     return KernelReport(
-        **{name: getattr(found, name) for name in same - {"name"}},
-        name=names.get(found.name, found.name),
+        **{each.name: getattr(found, each.name) for each in fields(found)}
+        | {"name": names.get(found.name, found.name)},
         symbol=found.name,
         spills=spills.get(found.name),
         occupancy=at_block,
