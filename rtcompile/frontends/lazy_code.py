@@ -101,14 +101,13 @@ class LazyCode:
         self._environment: Environment | None = None  # of the settings that were used last
         # Where `objects` were made: the environment, its toolchain's signature, the working directory.
         self._made: set[tuple[Environment | None, str, str]] = set()
-        # The working directory, if the request depends on it.
         self._is_local = request is not None and bool(
             depends_on_directory(request) or request._memo.get("files")
         )
         self._folder = self._working_directory()
 
     def _working_directory(self) -> str:
-        """Return the working directory; "" if it was removed, or makes no difference."""
+        """Return the working directory if the request depends on it; "" if not, or if it was removed."""
         try:
             return os.getcwd() if self._is_local else ""
         except OSError:
@@ -120,8 +119,10 @@ class LazyCode:
         folder = self._working_directory()
         if folder != self._folder:
             return False
-        for made in self._made:
-            if made != (here, here.signature(), folder):
+        for environment, toolchain, made_in in self._made:
+            if environment is not here or made_in != folder:
+                return False
+            if toolchain and toolchain != here.signature():  # without a toolkit there is none
                 return False
         if self._request is not None:
             options_files = self._request._memo.get("files")
