@@ -108,11 +108,6 @@ class KernelLibrary:
         return module
 
     @public
-    def requests(self) -> list[CompileRequest]:
-        """Return the requests of all modules, with no architecture chosen."""
-        return [request for module in self.modules for request in module.requests()]
-
-    @public
     def path(self, resource: str) -> str:
         """Return where a file or folder of the package lies on disk."""
         return _on_disk(self.package, resource)
@@ -209,11 +204,6 @@ class KernelModule(_Built):
             name=os.path.basename(self.source),
             headers=library.headers,
         )
-
-    @public
-    def requests(self) -> list[CompileRequest]:
-        """Return the one build of this module."""
-        return [self.request]
 
     @public
     def compile(self, arch: str | Arch | None = None) -> ObjectCode:

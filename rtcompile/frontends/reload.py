@@ -51,9 +51,6 @@ class ReloadedCode(LazyCode):
         self.lock = threading.Lock()
         _all.add(self)
 
-    def _fresh(self, source: str) -> LazyCode:
-        return LazyCode(**{**self._given, "code": source, "name": self._name})
-
     def _load(self, device: int, log_stream: Any = None) -> Any:
         try:
             module = super()._load(device, log_stream)
@@ -109,7 +106,7 @@ class ReloadedCode(LazyCode):
             return
         self._gone_since = None
         try:
-            fresh = self._fresh(source)
+            fresh = LazyCode(**{**self._given, "code": source, "name": self._name})
             made = self._built(fresh)
         except RtcompileError as error:
             self._files.note(self._read_by(self, error))
