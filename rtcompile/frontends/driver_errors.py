@@ -30,20 +30,16 @@ def load_error(error: Any, program: str, code: bytes | str = b"") -> DriverError
         path, code = code, b""
         with suppress(RtcompileError):  # the driver's message names a file that does not exist
             code = read(path)
-    arch = _arch_of(code)
+    arch: Arch | None
+    try:
+        arch = cubin.read(code).arch
+    except ValueError:
+        target = re.search(rb"^\s*\.target\s+(sm_\d+[af]?)", code, re.MULTILINE)
+        arch = Arch.parse(target[1].decode()) if target else None
     compiled_for = "" if arch is None else f" (compiled for {arch})"
     first = f"{program}{compiled_for} was not loaded: {error}"
     hint = catalogue.hint_for(str(error), BuildContext(arch=arch, capability=capability))
     return DriverError(f"{first}\n  hint: {hint}" if hint else first, error.status)
-
-
-def _arch_of(code: bytes) -> Arch | None:
-    """Return the architecture that a cubin or PTX was compiled for; None if unknown."""
-    try:
-        return cubin.read(code).arch
-    except ValueError:
-        target = re.search(rb"^\s*\.target\s+(sm_\d+[af]?)", code, re.MULTILINE)
-        return Arch.parse(target[1].decode()) if target else None
 
 
 def of_launch(kernel: Any, message: str, status: int, block: Any, shared: Any) -> DriverError:

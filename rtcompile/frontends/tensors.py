@@ -6,6 +6,7 @@ alike: an address, a shape and strides. Nothing is copied, and PyTorch is not im
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,7 +91,9 @@ def device_array(name: str, value: Any) -> DeviceArray | None:
     return DeviceArray(
         pointer=int(interface["data"][0]),
         shape=shape,
-        strides=_c_order(shape, dtype.itemsize) if strides is None else tuple(strides),
+        strides=tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        if strides is None
+        else tuple(strides),
         dtype=dtype.name,
         itemsize=dtype.itemsize,
         torch_device=None,
@@ -112,14 +115,6 @@ def _of_torch(name: str, tensor: Any) -> DeviceArray:
         torch_device=tensor.device.index,
         owner=tensor,
     )
-
-
-def _c_order(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
-    strides = []
-    for extent in reversed(shape):
-        strides.append(size)
-        size *= extent
-    return tuple(reversed(strides))
 
 
 @public

@@ -231,7 +231,12 @@ def _of(
         )
     at_best = dynamic(THREADS_MAX if best is None else best.block)
     if best is None:
-        notes.append(_misfit(kernel, at_best, limits.block_shared))
+        notes.append(
+            f"{kernel.shared_bytes} B of static and {at_best} B of dynamic shared memory are more "
+            f"than the {limits.block_shared} B that a block can have"
+            if kernel.shared_bytes + at_best > limits.block_shared
+            else f"{kernel.registers} registers a thread are too many for any block"
+        )
     elif at_best and kernel.shared_bytes + at_best > _OPT_IN:
         notes.append(
             f"more than {_OPT_IN >> 10} KiB of shared memory need "
@@ -262,13 +267,4 @@ def _is_dynamic(source: str) -> bool:
     return any(
         cxx.has_word(declaration, ("extern",)) and cxx.has_word(declaration, ("__shared__",))
         for declaration in re.split("[;{}]", cxx.blanked(source))
-    )
-
-
-def _misfit(kernel: KernelReport, dynamic: int, most: int) -> str:
-    return (
-        f"{kernel.shared_bytes} B of static and {dynamic} B of dynamic shared memory are more than "
-        f"the {most} B that a block can have"
-        if kernel.shared_bytes + dynamic > most
-        else f"{kernel.registers} registers a thread are too many for any block"
     )

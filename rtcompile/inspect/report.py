@@ -96,12 +96,17 @@ def occupancy(limits: Limits, *, block: int, registers: int, shared: int) -> Occ
     if not 1 <= block <= THREADS_MAX:
         raise ValueError(f"a block has 1 to {THREADS_MAX} threads, not {block}")
     warps = _round_up(block, _WARP) // _WARP
-    fits = {
-        "warps": limits.warps // warps,
-        "blocks": limits.blocks,
-        "registers": _by_registers(limits, warps, registers),
-        "shared memory": _by_shared(limits, shared),
-    }
+    fits = {"warps": limits.warps // warps, "blocks": limits.blocks}
+    if registers:
+        of_warp = _round_up(registers * _WARP, _REGISTER_UNIT)
+        partitions = limits.partitions
+        fits["registers"] = _REGISTERS // partitions // of_warp * partitions // warps
+        # The hardware's own check takes registers for a warp of each partition.
+        if of_warp * _round_up(warps, partitions) > limits.block_registers:
+            fits["registers"] = 0
+    if used := _round_up(shared + limits.reserved_shared, limits.shared_unit):
+        most = limits.block_shared + limits.reserved_shared
+        fits["shared memory"] = limits.shared // used if used <= most else 0
     blocks = min(fits.values())
     limited_by = tuple(name for name, most in fits.items() if most == blocks)
     return Occupancy(block, blocks, blocks * warps / limits.warps, limited_by)
@@ -118,23 +123,6 @@ def best_blocks(
     most = max(one.block * one.blocks for one in found)
     best = [one for one in found if one.block * one.blocks == most]
     return (best[0], best[-1]) if most else None
-
-
-def _by_registers(limits: Limits, warps: int, registers: int) -> int:
-    if registers == 0:
-        return limits.blocks
-    of_warp = _round_up(registers * _WARP, _REGISTER_UNIT)
-    # The hardware's own check takes registers for a warp of each partition.
-    if of_warp * _round_up(warps, limits.partitions) > limits.block_registers:
-        return 0
-    return _REGISTERS // limits.partitions // of_warp * limits.partitions // warps
-
-
-def _by_shared(limits: Limits, shared: int) -> int:
-    used = _round_up(shared + limits.reserved_shared, limits.shared_unit)
-    if used > limits.block_shared + limits.reserved_shared:
-        return 0
-    return limits.shared // used if used else limits.blocks
 
 
 def _round_up(number: int, unit: int) -> int:
