@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cupy
 
@@ -21,6 +21,9 @@ from rtcompile.errors import CompileError, InvalidRequest, RtcompileError
 from rtcompile.files.watched import Files, read_text
 from rtcompile.frontends.lazy_code import ARGUMENTS, LazyCode
 from rtcompile.request.values import path as checked_path
+
+if TYPE_CHECKING:
+    from rtcompile.request.object_code import ObjectCode
 
 _POLL_SECONDS = 0.05
 _GONE_SECONDS = 0.5  # an editor may take a file away for a moment to put another in its place
@@ -55,9 +58,8 @@ class ReloadedCode(LazyCode):
         try:
             module = super()._load(device, log_stream)
         except CompileError as error:
-            self._files.note(self._read_by(self, error))
+            self._note(self, error)
             raise
-        self._files.note(self._read_by(self))
         self._names.update({symbol: name for name, symbol in module.mapping.items()})
         return module
 
@@ -69,11 +71,11 @@ class ReloadedCode(LazyCode):
     def object_code(self) -> Any:
         """Return the current file's code."""
         self.refresh()
-        known = self._device() in self.objects
-        code = super().object_code()
-        if not known:
-            self._files.note(self._read_by(self))
-        return code
+        return super().object_code()
+
+    def _keep(self, code: ObjectCode) -> None:
+        super()._keep(code)
+        self._note(self)
 
     def function(self, name: str) -> Any:
         """Return a kernel by the current symbol of its name expression."""
@@ -109,10 +111,10 @@ class ReloadedCode(LazyCode):
             fresh = LazyCode(**{**self._given, "code": source, "name": self._name})
             made = self._built(fresh)
         except RtcompileError as error:
-            self._files.note(self._read_by(self, error))
+            self._note(self, error)
             self._report_once(str(error))
             return
-        self._files.note(self._read_by(fresh))
+        self._note(fresh)
         self._reported = ""
         # The functions come last: a thread that finds none asks for the module, which is new by then.
         self.arguments, self._request = fresh.arguments, fresh.request
@@ -137,15 +139,15 @@ class ReloadedCode(LazyCode):
         self._names.update({symbol: name for name, symbol in mapping.items()})
         return made
 
-    def _read_by(self, code: LazyCode, error: RtcompileError | None = None) -> set[str]:
-        """Return the files to watch: the source, the headers that were read or that an error names."""
+    def _note(self, code: LazyCode, error: RtcompileError | None = None) -> None:
+        """Watch the source, and the headers that were read or that an error names."""
         read = {self._name}
         for built in code.objects.values():
             read |= {header.path for header in built.build.headers}
         if isinstance(error, CompileError):
             read |= {os.path.abspath(one.file) for one in error.diagnostics if one.file}
             read.add(os.path.dirname(self._name))  # a missing header may be added there
-        return {path for path in read if os.path.isabs(path)}
+        self._files.note({path for path in read if os.path.isabs(path)})
 
     def _wait(self, now: float, why: str) -> None:
         """Report a missing file, after it has been missing for a while."""
