@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 from rtcompile import tracing
 from rtcompile.build import miss, planned
 from rtcompile.build.failures import as_error
+from rtcompile.build.plan import Plan
 from rtcompile.compilers import nvrtc
 from rtcompile.errors import InvalidRequest, JitDisabled, public
 from rtcompile.files.headers import SearchDir, labelled, parse_trace
 from rtcompile.request import cxx
 from rtcompile.request.request import CompileRequest
-from rtcompile.request.units import CompileFailure, Limits, TranslationUnit
+from rtcompile.request.units import CompileFailure, Limits
 from rtcompile.request.values import path as checked_path
 from rtcompile.settings import Settings
 from rtcompile.store.store import Store
 from rtcompile.styling import table
-from rtcompile.toolkit.model import Library
 from rtcompile.workers.nvrtc import ENDS
 
 _SHOWN = 15  # rows of a table
@@ -241,47 +241,22 @@ def profile(request: CompileRequest, settings: Settings) -> Profile:
             f"{request.name}: a profile compiles it anew; RTCOMPILE_JIT=0 forbids compiling it"
         )
     plan = planned.plan(request, settings)
-    library = plan.toolchain.require_nvrtc()
-    found = None
-    if plan.backend != "nvcc":
-        found = measure(miss.unit_for_nvrtc(plan, request.name_expressions), library, settings)
-    if not isinstance(found, Measured):
+    found = None if plan.backend == "nvcc" else _measured(plan, settings)
+    if not isinstance(found, Profile):
         # What a build does about an error, another flag or NVCC, is known after a build.
         aside = Store(settings.cache_dir, on_disk=False, size=settings.cache_size)
         build = miss.Miss(plan, settings.override(pch=False), aside, lambda: "a profile")
         with aside.building(plan.key_inputs):
             backend = build.run().build.backend
-        plan = build.plan
         if backend == "nvcc":
             raise InvalidRequest(
                 f"{request.name} is built by NVCC, and a profile is of NVRTC; `nvcc --time` and "
                 "`nvcc --fdevice-time-trace` write NVCC's own"
             )
-        found = measure(miss.unit_for_nvrtc(plan, request.name_expressions), library, settings)
-    if isinstance(found, CompileFailure):
-        raise as_error(found, plan)
-    front_end = found.phases.get("front end", 0.0)
-    headers = _headers(found.frames, plan.search)
-    source = front_end - sum(header.own for header in headers)
-    finish = sum(event.duration for event in found.events if event.name == _FINISH) / 1e3
-    finish = min(finish, source) if headers else 0.0
-    return Profile(
-        program=os.path.basename(plan.key_inputs.name),
-        arch=str(plan.choice.arch),
-        compiler=f"nvrtc {library.version}",
-        milliseconds=(found.end - found.begin) * 1e3,
-        phases=tuple(found.phases.items()),
-        headers=headers,
-        source=source - finish,
-        finish=finish,
-        templates=_templates(found.events),
-        spared=_prefix_cost(plan.request.source, found.frames)
-        if library.version_pair >= _FIRST_WITH_PCH
-        else 0.0,
-        note=found.note,
-        frames=found.frames,
-        events=tuple(_chrome_events(found)),
-    )
+        found = _measured(build.plan, settings)
+        if isinstance(found, CompileFailure):
+            raise as_error(found, build.plan)
+    return found
 
 
 # --- The compiles that are measured ----------------------------------------------------------------
@@ -296,26 +271,10 @@ class Event(NamedTuple):
     detail: str
 
 
-class Measured(NamedTuple):
-    """One compile: its phases in milliseconds, its spans in seconds, and the events of its trace.
-
-    `begin` and `end` are those of the whole compile, on the clock of `spans`. `frames` are the headers, in
-    seconds since the front end began; None if they are unknown, for the reason in `note`.
-    """
-
-    begin: float
-    end: float
-    phases: dict[str, float]
-    spans: Sequence[tuple[str, float, float]]
-    frames: Frame | None
-    note: str
-    events: tuple[Event, ...]
-
-
-def measure(
-    unit: TranslationUnit, library: Library, settings: Settings
-) -> Measured | CompileFailure:
+def _measured(plan: Plan, settings: Settings) -> Profile | CompileFailure:
     """Measure a compile by NVRTC, without a precompiled header."""
+    library = plan.toolchain.require_nvrtc()
+    unit = miss.unit_for_nvrtc(plan, plan.request.name_expressions)
     limits = Limits(settings.timeout, settings.memory_limit)
     begin = time.monotonic()
     reply, queued = nvrtc.observe("compile_unit", unit, library, limits)
@@ -324,12 +283,15 @@ def measure(
         return reply
     if reply["error"]:
         return CompileFailure(reply["error"], reply["log"], unit.flags, "nvrtc")
-    whole, *parts = reply["spans"]
-    inside = {name: (until - since) * 1e3 for name, since, until in parts}
+    spans = reply["spans"]
+    whole, *parts = spans
+    inside: dict[str, float] = {}
+    for name, since, until in parts:
+        inside[name] = inside.get(name, 0.0) + (until - since) * 1e3
     inside["rest of NVRTC"] = max(0.0, (whole[2] - whole[1]) * 1e3 - sum(inside.values()))
     waiting = queued * 1e3
     worker = max(0.0, (end - begin) * 1e3 - waiting - sum(inside.values()))
-    front_end = inside.get("front end", 0.0) / 1e3
+    front_end = inside.get("front end", 0.0)
     frames, note = None, "this NVRTC names no headers"
     if reply["trace"] is not None:
         read = [os.fsencode(path) for path in parse_trace(reply["trace"])]
@@ -340,24 +302,36 @@ def measure(
             log = timed["log"].strip()[:300]
             note = f"the headers do not compile with marks at their ends: {log}"
         else:
-            frames, note = frames_of_events(timed, front_end), ""
+            frames, note = frames_of_events(timed, front_end / 1e3), ""
     traced, _ = nvrtc.observe("time_unit", unit, library, limits)
     events = [] if isinstance(traced, CompileFailure) else [Event(*e) for e in traced["events"]]
     of_front_end = next((event.duration for event in events if event.name == _FRONT_END), 0.0)
-    factor = front_end * 1e6 / of_front_end if of_front_end else 1.0
-    return Measured(
-        begin,
-        end,
-        {"waiting for a worker": waiting, "worker process": worker, **inside},
-        reply["spans"],
-        frames,
-        note,
-        tuple(
-            event._replace(begin=event.begin * factor, duration=event.duration * factor)
-            for event in events
-            # NVRTC 13.0 ends each header only where the next one ends that includes nothing.
-            if event.name != _HEADER
-        ),
+    factor = front_end * 1e3 / of_front_end if of_front_end else 1.0
+    events = [
+        event._replace(begin=event.begin * factor, duration=event.duration * factor)
+        for event in events
+        # NVRTC 13.0 ends each header only where the next one ends that includes nothing.
+        if event.name != _HEADER
+    ]
+    headers = _headers(frames, plan.search)
+    source = front_end - sum(header.own for header in headers)
+    finish = sum(event.duration for event in events if event.name == _FINISH) / 1e3
+    finish = min(finish, source) if headers else 0.0
+    has_pch = library.version_pair >= _FIRST_WITH_PCH
+    return Profile(
+        program=os.path.basename(plan.key_inputs.name),
+        arch=str(plan.choice.arch),
+        compiler=f"nvrtc {library.version}",
+        milliseconds=(end - begin) * 1e3,
+        phases=(("waiting for a worker", waiting), ("worker process", worker), *inside.items()),
+        headers=headers,
+        source=source - finish,
+        finish=finish,
+        templates=_templates(events),
+        spared=_prefix_cost(plan.request.source, frames) if has_pch else 0.0,
+        note=note,
+        frames=frames,
+        events=tuple(_chrome_events([("build", begin, end), *spans], events, frames)),
     )
 
 
@@ -474,17 +448,20 @@ def _templates(events: Iterable[Event]) -> tuple[TemplateCost, ...]:
 # --- The Chrome trace --------------------------------------------------------------------------------
 
 
-def _chrome_events(found: Measured) -> Iterable[dict[str, Any]]:
+def _chrome_events(
+    spans: Sequence[tuple[str, float, float]], events: Iterable[Event], root: Frame | None
+) -> Iterable[dict[str, Any]]:
     """Yield what Chrome's and Perfetto's viewers show, with a row each for rtcompile, the compiler and headers."""
     yield from map(tracing.named_row, ("rtcompile", "compiler", "headers"))
-    for name, begin, end in [("build", found.begin, found.end), *found.spans]:
+    for name, begin, end in spans:
         yield tracing.event(name, begin, end, "rtcompile", {})
-    start = found.spans[0][1]
-    for each in found.events:
+    start = spans[1][1]  # of the compile, after the build
+    for each in events:
         begin = start + each.begin / 1e6
         end = begin + each.duration / 1e6
         yield tracing.event(each.name, begin, end, "compiler", {"detail": each.detail})
-    opened = next((begin for name, begin, _ in found.spans if name == "front end"), start)
-    for frame in found.frames.walk() if found.frames is not None else ():
+    opened = next((begin for name, begin, _ in spans if name == "front end"), start)
+    for frame in root.walk() if root is not None else ():
         if frame.path:
-            yield tracing.event(frame.path, opened + frame.begin, opened + frame.end, "headers", {})
+            begin, end = opened + frame.begin, opened + frame.end
+            yield tracing.event(frame.path, begin, end, "headers", {})
