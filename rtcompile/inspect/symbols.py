@@ -73,30 +73,10 @@ def absent(
     kind: str, name: str, code: bytes, *, program: str, source: str, lowered: Mapping[str, str]
 ) -> str:
     """Return why a module has no "kernel" or "variable" of a name: the mistake, the fix, and what it has."""
-    if kind == "kernel":
-        symbols = kernel_symbols(code)
-        first, fix = _why(name, symbols, lowered, _in_source(source), program)
-    else:
-        symbols = _variables(code)
-        first, fix = _why_no_variable(name, symbols, lowered, program)
-    return "\n".join([first, f"  hint: {fix}", f"  {_listing(f'{kind}s', symbols, lowered)}"])
-
-
-def _why_no_variable(
-    name: str, symbols: Sequence[str], lowered: Mapping[str, str], program: str
-) -> tuple[str, str]:
-    none = f"{program} has no variable {name!r}"
-    mangled = [symbol for symbol in symbols if simple_name(symbol) == name and symbol != name]
-    if mangled:
-        declared = demangled(mangled[0])
-        return (
-            f"{none}: its {declared} is C++, whose names are mangled",
-            f"Declare it extern \"C\", or compile with name_expressions=['&{declared}'].",
-        )
-    return none, _nearest(name, symbols, lowered) or (
-        "A variable that no kernel uses, or that is static, may be gone: name it in "
-        "name_expressions to keep it."
-    )
+    symbols = kernel_symbols(code) if kind == "kernel" else _variables(code)
+    first, fix = _why(kind, name, symbols, lowered, _in_source(source))
+    listed = _listing(f"{kind}s", symbols, lowered)
+    return f"{program} has no {kind} {name!r}{first}\n  hint: {fix}\n  {listed}"
 
 
 def no_kernels(code: bytes, source: str) -> str:
@@ -150,46 +130,57 @@ def _in_source(source: str) -> dict[str, bool]:
     return found
 
 
-def _why(
+def _why(  # a line for each mistake
+    kind: str,
     name: str,
     symbols: Sequence[str],
     lowered: Mapping[str, str],
     in_source: Mapping[str, bool],
-    program: str,
 ) -> tuple[str, str]:
+    """Return what the message says after the missing name, and the fix."""
     plain = name.partition("<")[0].rpartition("::")[2].strip()
     mangled = [symbol for symbol in symbols if simple_name(symbol) == plain and symbol != plain]
-    instances = [symbol for symbol in mangled if "<" in demangled(symbol)]
-    none = f"{program} has no kernel {name!r}"
+    declared = demangled(mangled[0]) if mangled else ""
+    is_mangled = f": its {declared} is C++, whose names are mangled"
+    if kind == "variable":
+        if mangled:
+            return (
+                is_mangled,
+                f"Declare it extern \"C\", or compile with name_expressions=['&{declared}'].",
+            )
+        return "", _nearest(name, symbols, lowered) or (
+            "A variable that no kernel uses, or that is static, may be gone: name it in "
+            "name_expressions to keep it."
+        )
     if "<" in name:
         given = f"name_expressions has {', '.join(map(repr, lowered))}" if lowered else "none is"
         return (
-            f"{none}: a C++ name is found only if it is among name_expressions; {given}",
+            f": a C++ name is found only if it is among name_expressions; {given}",
             f"Compile with name_expressions=['{name}'].",
         )
+    instances = [symbol for symbol in mangled if "<" in demangled(symbol)]
     if instances:
         known = next((e for e, symbol in lowered.items() if symbol in instances), "")
         ask = f"get_function('{known}')" if known else f"name_expressions=['{name}<float>']"
-        return f"{none}: it is a template", f"Ask for an instance by its whole name: {ask}."
+        return ": it is a template", f"Ask for an instance by its whole name: {ask}."
     if mangled:
-        declared = demangled(mangled[0])
         expression = declared.partition("(")[0]
         return (
-            f"{none}: its {declared} is C++, whose names are mangled",
+            is_mangled,
             f"Declare it extern \"C\" __global__, or compile with name_expressions=['{expression}'].",
         )
     if in_source.get(plain):
         return (
-            f"{none}: it is a template, and nothing instantiates it",
+            ": it is a template, and nothing instantiates it",
             f"Compile with name_expressions=['{name}<float>'] (its real arguments) and ask for "
             "that name.",
         )
     if plain in in_source:
         return (
-            f"{none}, although its source names it",
+            ", although its source names it",
             "Is it only declared, static, or excluded by an #if?",
         )
-    return none, _nearest(name, symbols, lowered) or (
+    return "", _nearest(name, symbols, lowered) or (
         "Ask for one of those that it has." if symbols else "Does the source define it?"
     )
 
