@@ -71,6 +71,7 @@ ARGUMENTS: dict[str, Any] = {
 }
 # What CuPy's `RawModule` is given. Its jitify= is left out: giving it, even False, warns of its removal.
 OF_CUPY = [*ARGUMENTS][:7]
+_LISTS = [[*ARGUMENTS].index(name) for name in ("options", "name_expressions", "link")]
 _HEADERS = [*ARGUMENTS].index("headers")  # after it all are scalars
 
 
@@ -116,11 +117,10 @@ class LazyCode:
     def is_valid(self) -> bool:
         """Return whether nothing has changed, so another kernel of the same arguments may share this."""
         here = environments.current()
-        folder = self._working_directory()
-        if folder != self._folder:
+        if self._is_local and self._folder != self._working_directory():
             return False
-        for environment, toolchain, made_in in self._made:
-            if environment is not here or made_in != folder:
+        for environment, toolchain, folder in self._made:
+            if environment is not here or folder != self._folder:
                 return False
             if toolchain and toolchain != here.signature():  # without a toolkit there is none
                 return False
@@ -285,19 +285,24 @@ class LazyCode:
         return None if self.arguments["arch"] is not None else ordinal()
 
 
-def code_of(given: dict[str, Any]) -> LazyCode:
-    """Return the code of a constructor's arguments, shared while it is valid."""
-    values = [tuple(v) if type(v) is list else v for v in {**ARGUMENTS, **given}.values()]
-    if type(given["headers"]) is dict:
-        values[_HEADERS] = tuple(given["headers"].items())
+def code_of(*given: Any) -> LazyCode:
+    """Return the code of these arguments, in the order of `ARGUMENTS`, shared while it is valid."""
+    values = [*given]
+    for index in _LISTS:
+        if type(values[index]) is list:
+            values[index] = tuple(values[index])
+    headers = values[_HEADERS]
+    if type(headers) is dict:
+        values[_HEADERS] = tuple(headers.items())
+    cell: list[Any] = [None]
     try:
         # True equals 1, and is no time limit.
         cell = _cells(*values, *[type(value) is bool for value in values[_HEADERS:]])
-    except Exception:  # noqa: BLE001  # a value without a hash, or one whose comparison raises
-        return LazyCode(**given)
+    except Exception:  # noqa: BLE001, S110  # a value without a hash, or one whose comparison raises
+        pass
     lazy: LazyCode | None = cell[0]
     if lazy is None or not lazy.is_valid():
-        lazy = LazyCode(**given)
+        lazy = LazyCode(**{**dict(zip(ARGUMENTS, values, strict=True)), "headers": headers})
         # Linked inputs may be files, a file may be replaced, and `recompile` demands a build.
         if not (lazy.path or lazy.arguments["link"] or lazy.arguments["recompile"]):
             cell[0] = lazy

@@ -31,6 +31,7 @@ from rtcompile.frontends.lazy_code import (
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import query_of
+from rtcompile.request.request import DEFAULT_NAME
 from rtcompile.request.values import text
 
 if TYPE_CHECKING:
@@ -45,12 +46,6 @@ class Built:
     """The properties that a kernel and a module share: the code, and how it was built."""
 
     _build: LazyCode
-
-    def _hold(self, build: LazyCode) -> None:
-        """Take the code, and begin to compile it unless a build has begun."""
-        self._build = build
-        if not build.used:
-            queue_ahead(ref(self), build)
 
     @abstractmethod
     def _bind(self, build: LazyCode, name: str) -> None:
@@ -219,11 +214,26 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         memory_limit: int | str | None = None,
         recompile: bool = False,
     ) -> None:
-        given = locals()
-        del given["self"], given["name"]
-        if code is None:
-            text("code", code)
-        self._bind(code_of(given), name if type(name) is str else text("name", name))
+        build = code_of(
+            text("code", code) if code is None else code,
+            None,
+            options,
+            backend,
+            translate_cucomplex,
+            enable_cooperative_groups,
+            None,
+            jitify,
+            arch,
+            link,
+            headers,
+            fallback,
+            pch,
+            timeout,
+            memory_limit,
+            recompile,
+            DEFAULT_NAME,
+        )
+        self._bind(build, name if type(name) is str else text("name", name))
 
     def _bind(self, build: LazyCode, name: str) -> None:
         code, options, backend, more = build.for_cupy
@@ -234,7 +244,9 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         else:
             super().__init__(code, name, options, backend)
         self._functions: dict[int, Any] = build.functions.setdefault(name, {})
-        self._hold(build)
+        self._build = build
+        if not build.used:
+            queue_ahead(ref(self), build)  # start compiling before the first use
 
     @property
     def kernel(self) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from _weakref import ref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal
 
@@ -10,7 +11,7 @@ import cupy
 
 from rtcompile.errors import InvalidRequest, public, shown
 from rtcompile.frontends.lazy_code import OF_CUPY, LazyCode, code_of
-from rtcompile.frontends.raw_kernel import Built, RawKernel, _restored
+from rtcompile.frontends.raw_kernel import Built, RawKernel, _restored, queue_ahead
 from rtcompile.request.request import DEFAULT_NAME
 
 if TYPE_CHECKING:
@@ -82,9 +83,26 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
         recompile: bool = False,
         name: str = DEFAULT_NAME,
     ) -> None:
-        given = locals()
-        del given["self"]
-        self._bind(code_of(given))
+        build = code_of(
+            code,
+            path,
+            options,
+            backend,
+            translate_cucomplex,
+            enable_cooperative_groups,
+            name_expressions,
+            jitify,
+            arch,
+            link,
+            headers,
+            fallback,
+            pch,
+            timeout,
+            memory_limit,
+            recompile,
+            name,
+        )
+        self._bind(build)
 
     @classmethod
     @public
@@ -117,7 +135,9 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
 
     def _bind(self, build: LazyCode, name: str = "") -> None:  # noqa: ARG002  # `RawKernel` has one
         super().__init__(**{argument: build.arguments[argument] for argument in OF_CUPY})
-        self._hold(build)
+        self._build = build
+        if not build.used:
+            queue_ahead(ref(self), build)  # start compiling before the first use
 
     @property
     @public
