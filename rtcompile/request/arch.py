@@ -103,7 +103,8 @@ def choose(capability: Capability, nvrtc: Version, *, virtual: bool = False) -> 
         specific = Arch(*capability, "a")
         return Choice(specific if specific in known else plain, kind, "the device's own")
     older = [arch for arch in known if not arch.suffix and arch < plain]
-    if not older or any(plain in supported(earlier) for earlier in _releases() if earlier < nvrtc):
+    releases = {release for _, *ends in _KNOWN for release in ends if release is not None}
+    if not older or any(plain in supported(earlier) for earlier in releases if earlier < nvrtc):
         raise UnsupportedArch(_dropped(capability, nvrtc))
     kin = [arch for arch in older if _promised(arch, capability)]
     if not kin:
@@ -152,11 +153,6 @@ def runs_on(arch: Arch, target: str, capability: Capability) -> bool:
 def _promised(arch: Arch, capability: Capability) -> bool:
     own = (arch.major, arch.minor)
     return own[0] == capability[0] and not _INTEGRATED & {own, capability}
-
-
-def _releases() -> list[Version]:
-    ends = [last for _, _, last in _KNOWN if last is not None]
-    return sorted({*(first for _, first, _ in _KNOWN), *ends})
 
 
 def _dotted(version: tuple[int, int]) -> str:

@@ -76,18 +76,16 @@ class KeyInputs:
 
     def lookup_key(self) -> str:
         """Return the manifest's key: everything known before a header is read, paths included."""
-        made = self._made.get("lookup")
-        if made is None:
-            made = digest([*self._policy("lookup"), *self._content(), self._path_fields()])
-            self._made["lookup"] = made
-        return made
+        if "lookup" not in self._made:
+            fields = [*self._policy("lookup"), *self._content(), self._path_fields()]
+            self._made["lookup"] = digest(fields)
+        return self._made["lookup"]
 
     def portable_key(self) -> str:
         """Return the key of the manifest for other folders and machines with the same contents."""
-        made = self._made.get("portable")
-        if made is None:
-            made = self._made["portable"] = digest([*self._policy("portable"), *self._content()])
-        return made
+        if "portable" not in self._made:
+            self._made["portable"] = digest([*self._policy("portable"), *self._content()])
+        return self._made["portable"]
 
     def object_key(self, dependencies: FileSet, *, backend: str, path_bound: bool = False) -> str:
         """Return the object's key: compiler build and contents, and paths only if `path_bound`."""

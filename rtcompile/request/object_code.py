@@ -169,13 +169,9 @@ class ObjectCode(Value):
             )
         set_ = object.__setattr__
         set_(self, "code", code)
-        set_(
-            self,
-            "kind",
-            kind
-            if type(kind) is str and kind in TARGETS
-            else one_of("ObjectCode: kind", kind, TARGETS),
-        )
+        if type(kind) is not str or kind not in TARGETS:
+            kind = one_of("ObjectCode: kind", kind, TARGETS)
+        set_(self, "kind", kind)
         set_(self, "arch", arch)
         set_(self, "lowered_names", lowered_names)
         set_(self, "build", BuildInfo(backend="nvrtc") if build is None else build)
