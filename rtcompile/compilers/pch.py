@@ -257,6 +257,8 @@ class Prefix:
             # Some builds of such a batch go ahead.
             stays = siblings.get() > slots and _ahead[self.key] >= max(1, slots - 1)
             _ahead[self.key] += 1
+        if not stays and self.key not in _making:
+            return
         for record, seconds, waited in self._looks():
             is_known = seconds != _UNKNOWN
             if not stays:
