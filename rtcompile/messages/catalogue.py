@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -43,9 +41,7 @@ def _function(name: str) -> facts.Fill:
 
 
 def _read() -> tuple[KnownMessage, ...]:
-    parser = configparser.RawConfigParser()
-    with open(os.path.join(os.path.dirname(__file__), "catalogue.ini"), encoding="utf-8") as file:
-        parser.read_file(file)
+    parser = facts.read_sections("catalogue.ini")
     return tuple(
         KnownMessage(
             name,

@@ -19,6 +19,7 @@ from rtcompile.files.headers import SearchDir
 from rtcompile.inspect.symbols import simple_name
 from rtcompile.messages.diagnostics import line_in_source
 from rtcompile.request import arch as archs
+from rtcompile.request import cxx
 from rtcompile.request.values import Arch
 
 if TYPE_CHECKING:
@@ -28,20 +29,27 @@ if TYPE_CHECKING:
 # --- The header that declares each name, read from ``standard_headers.ini`` -----------------------
 
 
-def _read() -> tuple[dict[str, str], ...]:
-    parser = configparser.RawConfigParser()
-    parser.optionxform = str  # type: ignore[assignment, method-assign] # keep the case of headers
-    folder = os.path.dirname(__file__)
-    parser.read(os.path.join(folder, "standard_headers.ini"), encoding="utf-8")
-    return tuple(
-        {name: header for header, names in parser[section].items() for name in names.split()}
-        for section in ("std", "global", "declared")
-    )
+def read_sections(file: str) -> configparser.RawConfigParser:
+    """Return one of this package's ``.ini`` files, whose keys keep their case."""
+    parser = configparser.RawConfigParser(delimiters=("=",))
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read(os.path.join(os.path.dirname(__file__), file), encoding="utf-8")
+    return parser
 
 
 # Name to header: for namespace std, for the global namespace, and with the names that NVCC lacks too.
-STD, GLOBAL, _MORE = _read()
-DECLARED = {**GLOBAL, **_MORE}
+STD, GLOBAL, DECLARED = (
+    {name: header for header, names in section.items() for name in names.split()}
+    for section in map(
+        read_sections("standard_headers.ini").__getitem__, ("std", "global", "declared")
+    )
+)
+DECLARED |= GLOBAL
+# What ``names.ini`` says of each name, by section.
+TABLES = {
+    section: {name: text for names, text in rows.items() for name in names.split()}
+    for section, rows in read_sections("names.ini").items()
+}
 
 
 # --- What is known of a build, and the functions that fill in templates ---------------------------
@@ -87,10 +95,18 @@ class BuildContext:
 
     def version_pair(self, part: str) -> tuple[int, int] | None:
         """Return ``(12, 9)`` for a part of version 12.9.86, None if it is not known."""
-        numbers = self.versions.get(part, "").split(".")
-        if len(numbers) < 2 or not (numbers[0].isdigit() and numbers[1].isdigit()):
-            return None
-        return int(numbers[0]), int(numbers[1])
+        numbers = re.match(r"(\d+)\.(\d+)", self.versions.get(part, ""))
+        return (int(numbers[1]), int(numbers[2])) if numbers else None
+
+    @property
+    def text(self) -> str:
+        """Return the line that the compiler printed."""
+        return self.excerpt.partition("\n")[0]
+
+    @property
+    def code(self) -> str:
+        """Return the source with blanks for comments, literals and directives."""
+        return cxx.blanked(self.source, literals=True, directives=True)
 
     @property
     def users_line(self) -> str:
@@ -121,10 +137,9 @@ Fill = Callable[[Match, BuildContext], Values | None]
 
 def of_build(context: BuildContext) -> Values:
     """Return the names that every template may use."""
-    parts = ("nvrtc", "nvcc", "nvjitlink", "cudart", "crt", "cccl", "cutlass")
     capability = context.capability
     return {
-        **{part: context.describe(part) for part in parts},
+        **{part: context.describe(part) for part in _PART_NAMES},
         "arch": str(context.arch or "the architecture compiled for"),
         "device": "the device"
         + (" (compute capability {}.{})".format(*capability) if capability else ""),
@@ -133,11 +148,9 @@ def of_build(context: BuildContext) -> Values:
     }
 
 
-_FIRST_NVRTC = {  # an option -> the first NVRTC that takes it
-    **dict.fromkeys(["--pch", "-pch", "--create-pch", "-create-pch"], "12.8"),
-    **dict.fromkeys(["--use-pch", "-use-pch"], "12.8"),
-    "--use-bundled-headers": "13.3",
-}
+# an option -> the first NVRTC that takes it
+_FIRST_NVRTC = {f"{dashes}pch": "12.8" for dashes in ("-", "--", "--create-", "-create-")}
+_FIRST_NVRTC |= {"--use-pch": "12.8", "-use-pch": "12.8", "--use-bundled-headers": "13.3"}
 
 # device function -> the first compute capability that has it
 _NEEDS_ARCH = {
@@ -166,20 +179,16 @@ _WMMA = {
 }
 
 
-def _archs(names: str) -> tuple[Arch, ...]:
-    return tuple(Arch.parse(name) for name in names.split())
-
-
 # how an instruction's name begins -> where it exists, and the architectures to compile for
 _SPECIFIC = {
-    "wgmma": ("only on compute capability 9.0, as sm_90a", _archs("90a")),
+    "wgmma": ("only on compute capability 9.0, as sm_90a", "90a"),
     "tcgen05": (
         "on compute capability 10.x and 11.0, as sm_100a and its kin",
-        _archs("100a 101a 103a 110a"),
+        "100a 101a 103a 110a",
     ),
     "setmaxnreg": (
         "from compute capability 9.0 on, with an architecture's suffix a",
-        _archs("90a 100a 101a 103a 110a 120a 121a"),
+        "90a 100a 101a 103a 110a 120a 121a",
     ),
 }
 
@@ -193,19 +202,18 @@ _SHELL_TEXTS = {"Segmentation fault": "11", "Aborted": "6"}  # what shells print
 _SIGNALS = {"4": "SIGILL", "6": "SIGABRT", "7": "SIGBUS", "8": "SIGFPE", "11": "SIGSEGV"}
 
 
-def first_nvrtc(match: Match, context: BuildContext) -> Values | None:
-    first = _FIRST_NVRTC.get(match["name"])
-    return {"needs": first} if first else None
+def _in_table(table: Mapping[str, str], group: str, value: str) -> Fill:
+    def fill(match: Match, _: BuildContext) -> Values | None:
+        found = table.get(match[group])
+        return {value: found} if found else None
+
+    return fill
 
 
-def declared_in(match: Match, context: BuildContext) -> Values | None:
-    header = DECLARED.get(match["identifier"])
-    return {"header": header} if header else None
-
-
-def declared_in_std(match: Match, context: BuildContext) -> Values | None:
-    header = STD.get(match["member"])
-    return {"header": header} if header else None
+first_nvrtc = _in_table(_FIRST_NVRTC, "name", "needs")
+declared_in = _in_table(DECLARED, "identifier", "header")
+declared_in_std = _in_table(STD, "member", "header")
+host_header = _in_table(TABLES["std"], "header", "instead")
 
 
 def copied(match: Match, context: BuildContext) -> Values:
@@ -285,18 +293,18 @@ def fragment(match: Match, context: BuildContext) -> Values:
         return {"why": f"WMMA has these shapes, from these architectures on: {kinds}."}
     use, shape, element = arguments[0], "x".join(arguments[1:4]), arguments[4]
     name = element.rpartition("::")[2]
-    if element not in _WMMA or use.endswith("accumulator"):
-        if use.endswith("accumulator"):
-            return {"why": f"{name} accumulators of {shape} do not exist for {context.arch}."}
-        return {
-            "why": f"{name} is no input type of WMMA: float goes in as precision::tf32 or __half."
-        }
-    shapes, needs = _WMMA[element]
-    if context.arch is not None and context.arch.number < needs:
-        return {"why": f"{name} fragments begin with sm_{needs}; this build is for {context.arch}."}
-    if shape not in shapes.split(", "):
-        return {"why": f"{name} has the shapes {shapes} (m x n x k), not {shape}."}
-    return {"why": f"{name} {shape} needs sm_{needs}: was mma.h read for {context.arch}?"}
+    shapes, needs = _WMMA.get(element, ("", 0))
+    if use.endswith("accumulator"):
+        why = f"{name} accumulators of {shape} do not exist for {context.arch}."
+    elif not shapes:
+        why = f"{name} is no input type of WMMA: float goes in as precision::tf32 or __half."
+    elif context.arch is not None and context.arch.number < needs:
+        why = f"{name} fragments begin with sm_{needs}; this build is for {context.arch}."
+    elif shape not in shapes.split(", "):
+        why = f"{name} has the shapes {shapes} (m x n x k), not {shape}."
+    else:
+        why = f"{name} {shape} needs sm_{needs}: was mma.h read for {context.arch}?"
+    return {"why": why}
 
 
 def before_cpp17(match: Match, context: BuildContext) -> Values | None:
@@ -352,18 +360,15 @@ def mixed(match: Match, context: BuildContext) -> Values:
 
 def cutlass(match: Match, context: BuildContext) -> Values:
     """Name both versions, and how to have a pair that goes together."""
-    own = [folder for folder in context.user_dirs() if os.path.isdir(f"{folder}/cute")]
-    if own:
-        step = (
-            f"Remove -I{own[0]} and set RTCOMPILE_CUTLASS_PATH={own[0]}: then the shims for this CCCL "
-            "are searched before it."
-        )
-    else:
-        step = (
-            "`pip install nvidia-cutlass` brings 4.2, which goes with every CUDA since 12.4; "
-            "RTCOMPILE_CUTLASS_PATH and CUTLASS_PATH must not name another."
-        )
-    name = f"CUTLASS of {own[0]}" if own else context.describe("cutlass")
+    own = next((folder for folder in context.user_dirs() if os.path.isdir(f"{folder}/cute")), "")
+    step = (
+        f"Remove -I{own} and set RTCOMPILE_CUTLASS_PATH={own}: then the shims for this CCCL "
+        "are searched before it."
+        if own
+        else "`pip install nvidia-cutlass` brings 4.2, which goes with every CUDA since 12.4; "
+        "RTCOMPILE_CUTLASS_PATH and CUTLASS_PATH must not name another."
+    )
+    name = f"CUTLASS of {own}" if own else context.describe("cutlass")
     return {"found": f"{name} and {context.describe('cccl')}", "step": step}
 
 
@@ -380,17 +385,16 @@ def instruction(match: Match, context: BuildContext) -> Values | None:
     family = next((f for f in _SPECIFIC if match["instruction"].startswith(f)), None)
     if family is None:
         return None
-    where, targets = _SPECIFIC[family]
-    own = [t for t in targets if context.arch and t.major == context.arch.major]
-    exact = [t for t in own if context.arch and t.minor == context.arch.minor]
-    if context.capability and not any(
-        archs.runs_on(t, "cubin", context.capability) for t in targets
-    ):
-        return {"where": where, "do": "Your device has none of it: choose another kernel."}
-    if exact or own:
-        return {"where": where, "do": f"Compile with arch='{(exact or own)[0]}'."}
-    named = ", ".join(str(t) for t in targets)
-    return {"where": where, "do": f"{context.arch or 'This one'} has none of it: only {named}."}
+    (where, names), arch, device = _SPECIFIC[family], context.arch, context.capability
+    targets = [Arch.parse(name) for name in names.split()]
+    own = [t for t in targets if arch and t.major == arch.major]
+    if device and not any(archs.runs_on(t, "cubin", device) for t in targets):
+        do = "Your device has none of it: choose another kernel."
+    elif arch and own:
+        do = f"Compile with arch='{min(own, key=lambda t: t.minor != arch.minor)}'."
+    else:
+        do = f"{arch or 'This one'} has none of it: only {', '.join(map(str, targets))}."
+    return {"where": where, "do": do}
 
 
 def above(match: Match, context: BuildContext) -> Values:

@@ -53,13 +53,13 @@ _Test = Callable[[re.Match[str], _Case], bool]
 
 
 class _Rule(NamedTuple):
-    """A pattern of messages, and the action to take where `applies`; ``{0}`` is the name that was found."""
+    """A pattern of messages, and what to do where `applies`; ``{0}`` is the name that was found."""
 
     pattern: str
-    action: str
     reason: str
     applies: _Test = lambda *_: True
     flags: tuple[str, ...] = ()
+    action: str = "nvcc"  # where there are no flags to add
 
     def apply(self, case: _Case) -> Decision | None:
         """Return the rule's decision about an error; None if the rule does not apply."""
@@ -68,12 +68,12 @@ class _Rule(NamedTuple):
             return None
         groups = match.groups()
         name = groups[0] if groups else ""
-        headers = {
-            "std_header": facts.STD.get(name, ""),
-            "global_header": facts.GLOBAL.get(name, ""),
-        }
-        flags = tuple(flag.format(*groups, **headers) for flag in self.flags)
-        return Decision(self.action, self.reason.format(*groups, **headers), flags)
+        std, header = facts.STD.get(name, ""), facts.GLOBAL.get(name, "")
+        reason, *flags = (
+            text.format(*groups, std_header=std, global_header=header)
+            for text in (self.reason, *self.flags)
+        )
+        return Decision("add-flags" if flags else self.action, reason, tuple(flags))
 
 
 def _host_code(_: re.Match[str], case: _Case) -> bool:
@@ -114,25 +114,22 @@ _RULES = (
         r"explicitly marked as a __host__ function is not allowed in JIT mode"
         r"|is considered a host (?:function|variable)"
         r'|attribute "__host__" does not apply here',
-        "nvcc",
         "NVRTC compiles no host code",
     ),
     _Rule(
         r"[Nn]ot supported (?:when compiling )?(?:with|by|in|under) (?:NVRTC|nvrtc)",
-        "nvcc",
         "a header excludes NVRTC",
     ),
     _Rule(
         _NO_FILE,
-        "nvcc",
         "NVRTC has no <{0}>, a header of the host compiler",
         lambda m, case: case.package_of(m[1]) is None and case.declared.host_header(m[1]),
     ),
     _Rule(
         _NO_FILE,
-        "error",
         "<{0}> is of a package that is not installed",
         lambda m, case: case.package_of(m[1]) is not None,
+        action="error",
     ),
     # Device functions that NVCC declares by default.
     _Rule(
@@ -140,71 +137,57 @@ _RULES = (
             r"cudaGridDependencySynchronize|cudaTriggerProgrammaticLaunchCompletion"
             r"|cudaGetCurrentGraphExec|cudaGraphSetConditional|cudaGraphKernelNode\w+"
         ),
-        "add-flags",
         "NVRTC does not include by itself the header of {0}",
         _device_code_or_header,
         ("-include=cuda_device_runtime_api.h",),
     ),
     _Rule(
         _UNKNOWN.format(r"cuda[A-Z]\w*"),
-        "nvcc",
         "{0} is the host's CUDA runtime",
         lambda m, case: case.declared.runtime(m[1]),
     ),
     _Rule(
         _UNKNOWN.format(r"cu[A-Z]\w*"),
-        "nvcc",
         "{0} is the CUDA driver's",
         lambda m, case: case.declared.driver(m[1]),
     ),
     _Rule(
         _NO_MEMBER,
-        "add-flags",
         "std::{0} is in <{std_header}>, which is not included",
         lambda m, _: m[1] in facts.STD,
         ("-include={std_header}",),
     ),
     _Rule(
         _UNKNOWN.format(r"\w+"),
-        "add-flags",
         "{0} is in <{global_header}>, which is not included",
         lambda m, _: m[1] in facts.GLOBAL,
         ("-include={global_header}",),
     ),
     _Rule(
         _NO_MEMBER,
-        "nvcc",
         "NVRTC has no std::{0}",
         lambda m, case: case.declared.std(m[1]),
     ),
     _Rule(
         r'name followed by "::" must be a class or namespace name'
         r'|namespace "cuda::std[\w:]*" has no (?:actual )?member',
-        "nvcc",
         "NVRTC lacks a part of namespace std",
         _qualified_by_std,
     ),
     _Rule(
         _UNKNOWN.format(r"\w+"),
-        "nvcc",
         "{0} is the host's C library",
         lambda m, case: not case.in_device_code and case.declared.c_library(m[1]),
     ),
     _Rule(
         _UNKNOWN.format(r"\w+"),
-        "nvcc",
         "{0} is of the host's headers",
         lambda m, case: case.declared.brought_along(m[1]),
     ),
-    _Rule(
-        _UNKNOWN.format(r"__[A-Z]+(?:_[A-Z0-9]+)*__"), "nvcc", "{0} is a macro of the host compiler"
-    ),
-    _Rule(
-        _UNKNOWN.format(r"__builtin_va_\w+"), "nvcc", "NVRTC has no variable arguments", _host_code
-    ),
+    _Rule(_UNKNOWN.format(r"__[A-Z]+(?:_[A-Z0-9]+)*__"), "{0} is a macro of the host compiler"),
+    _Rule(_UNKNOWN.format(r"__builtin_va_\w+"), "NVRTC has no variable arguments", _host_code),
     _Rule(
         r"dynamic initialization is not supported for a (?:function-scope static )?__device__",
-        "nvcc",
         "a host object is initialised at run time",
         _host_code,
     ),
@@ -212,34 +195,31 @@ _RULES = (
         r"device code does not support exception handling"
         r"|cannot use thread_local specifier for"
         r"|<typeinfo> must be included before typeid is used",
-        "nvcc",
         "NVRTC takes host code for device code",
         _host_code,
     ),
-    _Rule(_LAUNCH, "nvcc", "host code launches a kernel", _host_code),
-    _Rule(_LAUNCH, "add-flags", "device code launches a kernel", flags=("-rdc=true",)),
+    _Rule(_LAUNCH, "host code launches a kernel", _host_code),
+    _Rule(_LAUNCH, "device code launches a kernel", flags=("-rdc=true",)),
     _Rule(
         r'128-bit .* type is only supported .*"(--device-\w+)"',
-        "add-flags",
         "a 128-bit type needs {0}",
         flags=("{0}",),
     ),
     _Rule(
         r"annotation on lambda requires --extended-lambda",
-        "nvcc",
         "NVRTC has no annotated lambdas",
         lambda _, case: any("extended-lambda" in option for option in case.options),
     ),
     # Any error inside these headers follows from their being host code, which no shim can fix.
-    _Rule(r"", "nvcc", "Thrust and CUB's device-wide algorithms are host code", _in_host_library),
+    _Rule(r"", "Thrust and CUB's device-wide algorithms are host code", _in_host_library),
 )
 
 
 # This rule wins over all others: the other errors follow from this one, with NVCC too.
 _FINAL_RULE = _Rule(
     r"requires at least C\+\+ ?\d\d",
-    "error",
     "a header needs a newer -std than the options ask for",
+    action="error",
 )
 
 
@@ -315,7 +295,7 @@ def is_device_code(source: str, line: int, column: int = 0) -> bool:
 @functools.lru_cache(maxsize=2)  # each of a source's errors asks
 def _marked(source: str) -> tuple[list[str], list[tuple[int, int, str]]]:
     """Return the marks of device code in a source, and its declarations."""
-    marks = list(_MARKS)
+    marks = [*_MARKS]
     for directive in cxx.Text(source).directives():
         if directive.name == "define" and cxx.has_word(
             directive.body, ("__device__", "__global__")

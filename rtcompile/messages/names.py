@@ -6,8 +6,6 @@ the templates of ``catalogue.ini``, or None if the explanation does not apply.
 
 from __future__ import annotations
 
-import configparser
-import os
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -15,34 +13,20 @@ from fnmatch import fnmatchcase
 from itertools import islice
 
 from rtcompile.messages import quoted
-from rtcompile.messages.facts import DECLARED, STD, BuildContext, Match, Values
+from rtcompile.messages.facts import DECLARED, STD, TABLES, BuildContext, Match, Values
 from rtcompile.messages.types import split
 from rtcompile.request import cxx
 from rtcompile.request.option_table import SPECS
 
-
-def _read() -> dict[str, dict[str, str]]:
-    parser = configparser.RawConfigParser(delimiters=("=",))
-    parser.optionxform = str  # type: ignore[assignment, method-assign] # keep the case of names
-    parser.read(os.path.join(os.path.dirname(__file__), "names.ini"), encoding="utf-8")
-    return {
-        section: {name: text for names, text in parser[section].items() for name in names.split()}
-        for section in parser.sections()
-    }
-
-
-_TABLES = _read()
-
 _NEAR = 0.72  # of difflib's ratio: "flaot" and "float" have 0.8
-_MOST_SOURCE = 2 << 20  # characters that are searched for names
 
 
 def elsewhere(match: Match, context: BuildContext) -> Values | None:
     """Name what stands here for a name of another library or language."""
     named = re.match(r'identifier "(\w+)"', match[0])
     word = named[1] if named else _word_at(context)
-    instead = _TABLES["elsewhere"].get(word)
-    whose = _TABLES["whose"].get(word)
+    instead = TABLES["elsewhere"].get(word)
+    whose = TABLES["whose"].get(word)
     about = f"a name of {whose}'s, and none of CUDA C++" if whose else "no name of CUDA C++"
     return {"word": word, "about": about, "instead": instead} if instead else None
 
@@ -50,7 +34,7 @@ def elsewhere(match: Match, context: BuildContext) -> Values | None:
 def scope_elsewhere(_: Match, context: BuildContext) -> Values | None:
     """Name what stands here for a namespace or class that is not declared."""
     word = _word_at(context)
-    instead = _TABLES["scopes"].get(word)
+    instead = TABLES["scopes"].get(word)
     return {"word": word, "instead": instead} if instead else None
 
 
@@ -59,8 +43,8 @@ def std_instead(match: Match, context: BuildContext) -> Values | None:
     quoted = match.string[match.start("member") :].partition('")')[0]
     others = re.findall(r"\bstd::(?:__\w+::)*(\w+)", quoted.partition("(")[0])
     names = [name.removeprefix("basic_") for name in (match["member"], *others)]
-    member = next((name for name in names if name in _TABLES["std"]), names[0])
-    instead = _TABLES["std"].get(member)
+    member = next((name for name in names if name in TABLES["std"]), names[0])
+    instead = TABLES["std"].get(member)
     if instead is None:
         header = STD.get(member)
         if header is None:
@@ -69,25 +53,17 @@ def std_instead(match: Match, context: BuildContext) -> Values | None:
     line = "".join(context.source.split("\n")[context.line - 1 : context.line])
     written = re.findall(r"\w+", line) if context.line > 0 else []
     if member not in written:  # std::cout is an ostream, and its user wrote cout
-        member = next((w for w in written if _TABLES["std"].get(w) == instead), member)
-    return {"member": member, "instead": instead, "why": _TABLES["why"].get(member, _HOSTS)}
+        member = next((w for w in written if TABLES["std"].get(w) == instead), member)
+    return {"member": member, "instead": instead, "why": TABLES["why"].get(member, _HOSTS)}
 
 
 _HOSTS = "it allocates, prints or needs the host's system"
 
 
-def host_header(match: Match, _: BuildContext) -> Values:
-    """Name what device code uses in place of what a header of the host declares."""
-    header = match["header"]
-    names = {"iostream": "cout", "fstream": "ofstream", "memory_resource": "unique_ptr"}
-    instead = _TABLES["std"].get(names.get(header, header), "plain types and pointers")
-    return {"instead": instead}
-
-
 def header_elsewhere(match: Match, context: BuildContext) -> Values | None:
     """Return which project a missing header belongs to, and what to do without it."""
     header = match["header"]
-    rows = (text for name, text in _TABLES["headers"].items() if fnmatchcase(header, name))
+    rows = (text for name, text in TABLES["headers"].items() if fnmatchcase(header, name))
     about, _, step = next(rows, "").partition(". ")
     number = f"{len(context.search)} searched" if context.search else "searched"
     return {"about": about, "step": f"{step}.", "number": number} if about else None
@@ -95,32 +71,27 @@ def header_elsewhere(match: Match, context: BuildContext) -> Values | None:
 
 def declared_further(match: Match, context: BuildContext) -> Values | None:
     """Return where the source declares the name, if not where the error looks for it."""
-    word, line = match["identifier"], context.line
-    whole = _qualified(word, context.source)
+    word, line, source, code = match["identifier"], context.line, context.source, context.code
+    whole = _qualified(word, code)
     if whole and whole != word:
-        return {
-            "where": f"is declared in a namespace or class, as {whole}",
-            "step": f"Write {whole}",
-        }
-    source = context.source
-    lines = _declaring_lines(word, source) if _in_source(context) else []
-    if line in lines:  # what looks like a declaration is the use
+        where = f"is declared in a namespace or class, as {whole}"
+        return {"where": where, "step": f"Write {whole}"}
+    found = _declarations(word, code) if _in_source(context) else []
+    lines = [code.count("\n", 0, each.end()) + 1 for each in found]
+    if not lines or line in lines:  # what looks like a declaration is the use
         return None
-    if lines and lines[0] > line:
-        step = quoted.prototype(word, lines[0], line, source)
+    if lines[0] > line:
+        where = f"is declared below, in line {lines[0]}; C++ reads from the top"
+        step = quoted.prototype(word, lines[0], context)
         step = step or "Move the declaration above its first use, or declare it there first"
-        return {
-            "where": f"is declared below, in line {lines[0]}; C++ reads from the top",
-            "step": step,
-        }
-    if lines:
+    else:
         text = source.split("\n")[lines[-1] - 1]
         loop = re.search(rf"\b(for|while|if|switch)\s*\([^;]*\b{word}\b", text)
         scope = f"the `{loop[1]}`" if loop else "a block, a loop or a function"
         where = f"of line {lines[-1]} belongs to {scope} that has ended before this line"
-        step = quoted.outlived(word, lines[-1], source)
-        return {"where": where, "step": step or "Declare it in the scope that encloses both lines"}
-    return None
+        step = quoted.outlived(word, lines[-1], text)
+        step = step or "Declare it in the scope that encloses both lines"
+    return {"where": where, "step": step}
 
 
 def nearest(match: Match, context: BuildContext) -> Values | None:
@@ -128,7 +99,7 @@ def nearest(match: Match, context: BuildContext) -> Values | None:
     word = match.groupdict().get("identifier") or _word_at(context)
     if len(word) < 3:
         return None
-    known = (*_source_words(context.source, word), *_TABLES["language"], *DECLARED)
+    known = (*_source_words(context.source, word), *TABLES["language"], *DECLARED)
     near = _closest(word, known) or _closest(word, context.device_names())
     if not near:
         return None
@@ -139,12 +110,11 @@ def nearest(match: Match, context: BuildContext) -> Values | None:
 
 def undeclared(match: Match, context: BuildContext) -> Values:
     """Return what an unknown name is there: the type of a kernel's parameter, or any other."""
-    word, before = match["identifier"], _excerpt(context)[: max(0, context.column - 1)]
+    word, before = match["identifier"], context.text[: max(0, context.column - 1)]
+    what = f"No declaration of {word} was read before this line"
     if re.search(r"__(?:global|device)__[^(]*\([^)]*$", before):
-        return {
-            "what": f"{word} stands where a parameter's type belongs, and no such type is declared"
-        }
-    return {"what": f"No declaration of {word} was read before this line"}
+        what = f"{word} stands where a parameter's type belongs, and no such type is declared"
+    return {"what": what}
 
 
 def member(match: Match, context: BuildContext) -> Values | None:
@@ -157,37 +127,26 @@ def member(match: Match, context: BuildContext) -> Values | None:
     body = re.search(
         rf"\b(?:struct|class|union)\s+{re.escape(class_)}\b[^;{{]*{{([^}}]*)", context.source
     )
-    found = (
-        [w for w in re.findall(r"\b(\w+)\s*(?:[;,=\[({]|$)", body[1]) if w != word] if body else []
-    )
+    declared = re.findall(r"\b(\w+)\s*(?:[;,=\[({]|$)", body[1]) if body else []
+    found = [name for name in dict.fromkeys(declared) if name not in (word, *TABLES["language"])]
     near = _closest(word, found)
-    listed = ", ".join(dict.fromkeys(name for name in found if name not in _TABLES["language"]))
-    fact = f"{class_} declares {listed}" if listed else f"{class_} declares no {word}"
-    return {
-        "fact": fact,
-        "step": f"Is `{near}` meant?" if near else "Use a member that it declares.",
-    }
+    step = f"Is `{near}` meant?" if near else "Use a member that it declares."
+    return {"fact": f"{class_} declares {', '.join(found) or f'no {word}'}", "step": step}
 
 
 def option(match: Match, _: BuildContext) -> Values | None:
     """Name the compiler's option that is spelled most like the given one."""
     given = match["option"]
     name, equals, value = given.lstrip("-").partition("=")
-    known = {n: spec for spec in SPECS for n in (spec.name, *spec.also) if len(n) > 2}
-    known |= {n.replace("-", "_"): spec for n, spec in known.items()}
-    near = _closest(name, [*known])
+    names = [n for spec in SPECS for n in (spec.name, *spec.also) if len(n) > 2]
+    known = {n.replace("-", "_"): n for n in names} | {n: n for n in names}
+    near = known.get(_closest(name, known) or "")
     if near is None:
         return None
-    if near in known and near not in (known[near].name, *known[near].also):
-        near = known[near].name  # spelled with other dashes
     dashes = "--" if "-" in near or len(near) > 12 or "_" in near else "-"
-    spelled = {"-": "dashes", "_": "underscores"}
-    why = next((s for c, s in spelled.items() if c in near and near != name), "")
-    same = why and near.replace("_", "-") == name.replace("_", "-")
-    return {
-        "near": f"{dashes}{near}{equals}{value}",
-        "why": f": it writes this one with {why}" if same else "",
-    }
+    is_same = near != name and near.replace("_", "-") == name.replace("_", "-")
+    why = f": it writes this one with {'dashes' if '-' in near else 'underscores'}"
+    return {"near": f"{dashes}{near}{equals}{value}", "why": why if is_same else ""}
 
 
 def expression(match: Match, context: BuildContext) -> Values:
@@ -201,35 +160,24 @@ def expression(match: Match, context: BuildContext) -> Values:
     base = base.strip().lstrip("&")
     plain = base.rpartition("::")[2]
     unknown = re.search(r'identifier "(\w+)" is undefined', match.string)
+    whole, declared = _qualified(plain, context.code), _templates(context.code).get(plain)
     if unknown and unknown[1] != plain:
-        instead = _TABLES["elsewhere"].get(unknown[1]) or DECLARED.get(unknown[1])
+        fact = f"`{unknown[1]}` in '{given}' is no type or constant of the source."
         step = "Give a type or a constant, or declare it in the source, or #include its header."
-        if instead:
-            step = (
-                f"Write {instead}."
-                if " " in instead or "`" in instead
-                else f"#include <{instead}>."
-            )
-        return {
-            "fact": f"`{unknown[1]}` in '{given}' is no type or constant of the source.",
-            "step": step,
-        }
-    declared = _templates(context.source).get(plain)
-    if declared and not unknown:
+        if instead := TABLES["elsewhere"].get(unknown[1]):
+            step = f"Write {instead}."
+        elif header := DECLARED.get(unknown[1]):
+            step = f"#include <{header}>."
+    elif declared and not unknown:
         return _arguments(given, base, arguments.rstrip("> "), declared)
-    whole = _qualified(plain, context.source)
-    if whole and whole != base:
+    elif whole and whole != base:
+        fact = f"`{plain}` alone is not declared: its whole name is {whole}."
         step = f"Write '{given.replace(base, whole, 1)}'."
-        return {
-            "fact": f"`{plain}` alone is not declared: its whole name is {whole}.",
-            "step": step,
-        }
-    near = _closest(plain, _source_words(context.source, plain))
-    fact = f"The source declares no `{base}`."
-    return {
-        "fact": fact,
-        "step": f"Is '{given.replace(plain, near, 1)}' meant?" if near else _SPELL,
-    }
+    else:
+        fact = f"The source declares no `{base}`."
+        near = _closest(plain, _source_words(context.source, plain))
+        step = f"Is '{given.replace(plain, near, 1)}' meant?" if near else _SPELL
+    return {"fact": fact, "step": step}
 
 
 _SPELL = (
@@ -238,47 +186,44 @@ _SPELL = (
 
 
 def _arguments(given: str, base: str, arguments: str, declared: str) -> Values:
+    """Return which arguments of a template are of the wrong kind or missing, and such as would do."""
     parameters, values = split(declared), split(arguments)
-    wanted, has = len(parameters), len(values)
-    named = [re.findall(r"\w+", each.partition("=")[0])[-1:] or [each] for each in parameters]
+    example, kinds = _example(declared), ["value", "type"]
+    names = [re.findall(r"\w+", p.partition("=")[0] or p)[-1] for p in parameters]
+    rows = list(zip(names, map(_is_type, parameters), values, strict=False))
     wrong = [
-        (name[0], value, parameter)
-        for name, value, parameter in zip(named, values, parameters, strict=False)
-        if re.match(r"[-+]?[\d.]|'|(?:true|false)$" if _is_type(parameter) else _TYPE_WORDS, value)
+        at
+        for at, (_, is_type, value) in enumerate(rows)
+        if re.match(r"[-+]?[\d.]|'|(?:true|false)$" if is_type else _TYPE_WORDS, value)
     ]
-    if has == wanted and wrong:
-        kinds = "; ".join(
-            f"{name} must be a {'type' if _is_type(parameter) else 'value'} and was given {value}"
-            for name, value, parameter in wrong
+    required = [n for n, p in zip(names, parameters, strict=True) if not re.search(r"=|\.\.\.", p)]
+    missing = required[len(values) :]
+    whole = f"the template is `template <{declared}> {base}`"
+    if len(values) == len(parameters) and wrong:
+        each = (
+            f"{name} must be a {kinds[is_type]} and was given {value}"
+            for name, is_type, value in (rows[at] for at in wrong)
         )
-        kinds += " (the two are exchanged)" if len(wrong) == 2 else ""
-        right = dict(zip((w[1] for w in wrong), (w[1] for w in reversed(wrong)), strict=True))
-        swapped = ", ".join(right.get(value, value) for value in values)
-        step = f"Write '{base}<{swapped}>'." if len(wrong) == 2 else ""
-        step = (
-            step
-            or f"Give a {'type' if _is_type(wrong[0][2]) else 'constant'} for {wrong[0][0]}: '{base}<{_example(declared)}>'."
+        fact = f"{'; '.join(each)}{' (the two are exchanged)' * (len(wrong) == 2)}: {whole}"
+        step = f"Give a {'type' if rows[wrong[0]][1] else 'constant'} for {names[wrong[0]]}: '{base}<{', '.join(example)}>'"
+        if len(wrong) == 2:
+            one, other = wrong
+            values[one], values[other] = values[other], values[one]
+            step = f"Write '{base}<{', '.join(values)}>'"
+    elif missing:
+        listed, filled = " and ".join(missing), example[len(values) :]
+        fact = f"{listed} {'is' if len(missing) == 1 else 'are'} missing: {whole}"
+        step = f"For example '{base}<{', '.join(values + filled)}>', with your {listed} for the {', '.join(filled)}"
+    else:
+        counts = f"'{given}' gives {len(values)} of {len(parameters)}"
+        counts += (
+            " arguments"
+            if len(values) != len(parameters)
+            else ", not of these kinds (a type, or a value)"
         )
-        return {"fact": f"{kinds}: the template is `template <{declared}> {base}`.", "step": step}
-    missing = [
-        name[0]
-        for name, text in zip(named, parameters, strict=True)
-        if not re.search(r"=|\.\.\.", text)
-    ][has:]
-    if missing:
-        filled = ", ".join((*values, *split(_example(declared))[has:]))
-        listed = " and ".join(missing)
-        whose = f"with your {listed} for the {', '.join(split(_example(declared))[has:])}"
-        return {
-            "fact": f"{listed} {'is' if len(missing) == 1 else 'are'} missing: the template is `template <{declared}> {base}`.",
-            "step": f"For example '{base}<{filled}>', {whose}.",
-        }
-    fact = f"The template is `template <{declared}> {base}`, and '{given}' gives {has} of {wanted}"
-    fact += " arguments." if has != wanted else ", not of these kinds (a type, or a value)."
-    return {
-        "fact": fact,
-        "step": f"Give as many and in this order: '{base}<{_example(declared)}>'.",
-    }
+        fact = f"T{whole[1:]}, and {counts}"
+        step = f"Give as many and in this order: '{base}<{', '.join(example)}>'"
+    return {"fact": f"{fact}.", "step": f"{step}."}
 
 
 _TYPE_WORDS = (
@@ -294,11 +239,11 @@ def template(match: Match, context: BuildContext) -> Values | None:
     """Quote the declaration of the class template that was given wrong arguments."""
     name = match.groupdict().get("template")
     if not name:
-        line = _excerpt(context)[: max(0, context.column - 1)]
+        line = context.text[: max(0, context.column - 1)]
         used = re.search(r"(\w+)\s*<[^<>;]*$", line)
         name = used[1] if used else ""
-    declared = _templates(context.source).get(name)
-    given = re.search(rf"\b{name}\s*<([^;{{}}]*)>", _excerpt(context))
+    declared = _templates(context.code).get(name)
+    given = re.search(rf"\b{name}\s*<([^;{{}}]*)>", context.text)
     if declared is None or given is None:
         return None
     values = _arguments(f"{name}<{given[1]}>", name, given[1], declared)
@@ -315,13 +260,13 @@ def file_name(_: Match, context: BuildContext) -> Values | None:
 
 def character(_: Match, context: BuildContext) -> Values | None:
     """Name the character that C++ does not have, and what to type in its place."""
-    line = _excerpt(context)
+    line = context.text
     odd = next((c for c in line[max(0, context.column - 1) :] if not c.isascii()), "")
     odd = odd or next((c for c in line if not c.isascii()), "") or line[context.column - 1 :][:1]
     if not odd:
         return None
     name = unicodedata.name(odd, f"U+{ord(odd):04X}").lower()
-    instead = _TABLES["characters"].get(odd)
+    instead = TABLES["characters"].get(odd)
     if instead:
         step = f"Type {instead} in its place, throughout the source"
     elif unicodedata.category(odd) in ("Zs", "Cf"):
@@ -335,72 +280,49 @@ def character(_: Match, context: BuildContext) -> Values | None:
 
 def directive(match: Match, _: BuildContext) -> Values:
     """Name the directive that is nearly what was written, or how the line is a comment."""
-    near = _closest(match["word"], _DIRECTIVES) if len(match["word"]) > 2 else None
+    near = _closest(match["word"], TABLES["directives"]) if len(match["word"]) > 2 else None
     comment = f"Begin a comment with //: `// {match['text']}`."
     return {"word": match["word"], "step": f"Is `#{near}` meant?" if near else comment}
 
 
-_DIRECTIVES = [
-    "include",
-    "define",
-    "undef",
-    "ifdef",
-    "ifndef",
-    "elif",
-    "else",
-    "endif",
-    "pragma",
-    "error",
-    "line",
-]
-
-
 def half(match: Match, context: BuildContext) -> Values:
     """Name the other operand's type, and the function that makes a half of it."""
-    half_, other = (
-        match["type"],
-        match["right"] if match["type"] == match["left"] else match["left"],
-    )
-    other = other.strip()
+    is_left = match["type"] == match["left"]
+    other = (match["right"] if is_left else match["left"]).strip()
     made = {"double": "__double2{}", "float": "__float2{}"}.get(other, "__int2{}_rn")
-    convert = made.format("half" if half_ == "__half" else "bfloat16")
-    text, at = _excerpt(context), context.column - 1
-    after, before = text[at + len(match["operator"]) :], text[:at]
-    is_left = half_ == match["left"]
-    literal = (
-        re.match(r"\s*([\d.]+f?)(?!\w)", after)
-        if is_left
-        else re.search(r"(?<![\w.])([\d.]+f?)\s*$", before)
-    )
-    value = literal[1] if literal else "value"
-    return {"other": other, "convert": f"{convert}({value})"}
+    convert = made.format("half" if match["type"] == "__half" else "bfloat16")
+    at = context.column - 1
+    if is_left:
+        literal = re.match(r"\s*([\d.]+f?)(?!\w)", context.text[at + len(match["operator"]) :])
+    else:
+        literal = re.search(r"(?<![\w.])([\d.]+f?)\s*$", context.text[:at])
+    return {"other": other, "convert": f"{convert}({literal[1] if literal else 'value'})"}
 
 
 def mismatch(match: Match, context: BuildContext) -> Values:
     """Return in what two types differ that C++ does not convert."""
     given, wanted = match["given"], match["wanted"]
     if given.replace("const ", "") == wanted.replace("const ", ""):
+        why = "a pointer to const data into one that may write"
         step = quoted.to_const(given, wanted, context)
-        return {"why": "a pointer to const data into one that may write", "step": step}
-    if given.endswith("*") and wanted.endswith("*"):
+    elif given.endswith("*") and wanted.endswith("*"):
+        why = "between pointers to different types"
         function, own, line = quoted.parameter(wanted, context)
         step = f"Give a pointer of type {wanted}"
         step += f", or declare `{own}` of {function}, line {line}, as {given}" if own else ""
         step += "; reinterpret_cast only where the bytes are meant"
-        return {"why": "between pointers to different types", "step": step}
-    if given.endswith("*") or wanted.endswith("*"):
+    elif given.endswith("*") or wanted.endswith("*"):
+        why = "between a pointer and a value"
         step = "Index or dereference the pointer (p[i], *p), or take an address (&v)"
-        return {"why": "between a pointer and a value", "step": step}
-    return {
-        "why": "one into the other",
-        "step": f"Make a {wanted} of it by a constructor or a function",
-    }
+    else:
+        why, step = "one into the other", f"Make a {wanted} of it by a constructor or a function"
+    return {"why": why, "step": step}
 
 
 def library(match: Match, _: BuildContext) -> Values:
     """Name the package that brings a shared library."""
     name = match["library"] or match["name"]
-    rows = sorted(_TABLES["libraries"].items(), key=lambda row: -len(row[0]))
+    rows = sorted(TABLES["libraries"].items(), key=lambda row: -len(row[0]))
     brings = (text for prefix, text in rows if name.startswith(prefix))
     package = next(brings, "the package or toolkit that its name points to")
     return {"file": f"{name}.so{match['version'] or ''}", "package": package}
@@ -410,7 +332,7 @@ def error_code(match: Match, _: BuildContext) -> Values | None:
     """Explain an error's name, in the driver's spelling or in the runtime's."""
     code = match[0]
     key = code.removeprefix("CUDA_ERROR_").removeprefix("cudaError").replace("_", "").lower()
-    rows = (text for name, text in _TABLES["codes"].items() if name.replace("_", "").lower() == key)
+    rows = (text for name, text in TABLES["codes"].items() if name.replace("_", "").lower() == key)
     row = next(rows, None)
     if row is None:
         return None
@@ -422,28 +344,18 @@ def error_code(match: Match, _: BuildContext) -> Values | None:
 
 
 def _word_at(context: BuildContext) -> str:
-    found = re.match(r"\w+", _excerpt(context)[max(0, context.column - 1) :])
+    found = re.match(r"\w+", context.text[max(0, context.column - 1) :])
     return found[0] if found else ""
-
-
-def _excerpt(context: BuildContext) -> str:
-    return context.excerpt.partition("\n")[0]
 
 
 def _in_source(context: BuildContext) -> bool:
     """Return whether the message's line is the source's: no header's, and not renumbered."""
     text = context.source.split("\n")[context.line - 1 : context.line] if context.line else []
-    return [each.strip() for each in text] == [_excerpt(context).strip()]
-
-
-def _code(source: str) -> str:
-    return cxx.blanked(source[:_MOST_SOURCE], literals=True, directives=True)
+    return [each.strip() for each in text] == [context.text.strip()]
 
 
 def _source_words(source: str, but: str) -> Iterator[str]:
-    words = dict.fromkeys(
-        re.findall(r"\b[A-Za-z_]\w{2,}", cxx.blanked(source[:_MOST_SOURCE], literals=True))
-    )
+    words = dict.fromkeys(re.findall(r"\b[A-Za-z_]\w{2,}", cxx.blanked(source, literals=True)))
     return (word for word in words if word != but)
 
 
@@ -467,59 +379,37 @@ def _closest(word: str, known: Iterable[str]) -> str | None:
 _NOT_TYPES = "return|else|goto|case|throw|delete|new|co_return|typename|and|or|not"
 
 
-def _declaring_lines(word: str, source: str) -> list[int]:
-    """Return the lines in which something like a declaration of `word` stands."""
-    pattern = (
-        rf"(?<![.\w])(?!(?:{_NOT_TYPES})\b)[A-Za-z_][\w:>]*[\s*&]+{re.escape(word)}\s*[=;,()\[{{:]"
-    )
-    code = _code(source)
-    return [code.count("\n", 0, m.end()) + 1 for m in re.finditer(pattern, code)]
+def _declarations(word: str, code: str) -> list[Match]:
+    """Return where something like a declaration of `word` stands, each up to what follows the word."""
+    before = rf"(?<![.\w])(?!(?:{_NOT_TYPES})\b)[A-Za-z_][\w:>]*[\s*&]+"
+    return [*re.finditer(rf"{before}({re.escape(word)})\s*[=;,()\[{{:<]", code)]
 
 
-def _qualified(word: str, source: str) -> str:
+def _qualified(word: str, code: str) -> str:
     """Return the name with its namespaces and classes, ``"ops::scale"``; "" if nothing declares it."""
+    starts = {each.start(1) for each in _declarations(word, code) if each[0][-1] not in "),"}
     scopes: list[str] = []
     opening = ""
-    if word not in source:
-        return ""
-    code = _code(source)
-    for token in re.finditer(_SCOPES, code):
-        text = token[0]
+    for token in re.finditer(rf"{_SCOPE}|[{{}}]|\b{re.escape(word)}\b", code) if starts else ():
         if token[1]:
             opening = token[1]
-        elif text == "{":
+        elif token[0] == "{":
             scopes.append(opening)
             opening = ""
-        elif text == "}":
+        elif token[0] == "}":
             del scopes[-1:]
-        elif (
-            text == word
-            and any(scopes)
-            and all(scopes)
-            and _is_declared(code, token.start(), token.end())
-        ):
+        elif token.start() in starts and any(scopes) and all(scopes):
             return "::".join((*scopes, word))
     return ""
 
 
-_SCOPES = re.compile(r"\b(?:namespace|struct|class)\s+([\w:]+)[^;{}()<>=]*(?={)|[{};]|\b\w+\b")
-
-
-def _is_declared(code: str, start: int, end: int) -> bool:
-    before = re.search(r"(\w+)[\s*&>]+$", code[max(0, start - 100) : start])
-    after = code[end : end + 20].lstrip()[:1]
-    return (
-        before is not None and before[1] not in _NOT_TYPES.split("|") and after in tuple("(<=;{[,:")
-    )
-
-
+_SCOPE = r"\b(?:namespace|struct|class)\s+([\w:]+)[^;{}()<>=]*(?={)"
 _MOST_TEMPLATES = 1000  # of a source: a hint is worth no more time than that
 _LONGEST_HEAD = 500
 
 
-def _templates(source: str) -> dict[str, str]:
+def _templates(code: str) -> dict[str, str]:
     """Return the parameters of each template of a source, ``{"scale": "class T, int N"}``."""
-    code = _code(source)
     found: dict[str, str] = {}
     for begin in islice(re.finditer(r"\btemplate\s*<", code), _MOST_TEMPLATES):
         depth, at = 1, begin.end()
@@ -534,6 +424,6 @@ def _templates(source: str) -> dict[str, str]:
     return found
 
 
-def _example(declared: str) -> str:
-    """Return arguments of the kinds that a template takes: ``"float, 4"``."""
-    return ", ".join("float" if _is_type(each) else "4" for each in split(declared))
+def _example(declared: str) -> list[str]:
+    """Return arguments of the kinds that a template takes: ``["float", "4"]``."""
+    return ["float" if _is_type(each) else "4" for each in split(declared)]

@@ -10,14 +10,11 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 
-from rtcompile.diagnostic import Diagnostic
 from rtcompile.messages import cute
 from rtcompile.messages.diagnostics import line_in_source
 from rtcompile.messages.facts import BuildContext, Match, Values
 from rtcompile.messages.types import arguments, simplified
 from rtcompile.request import cxx
-
-_MOST_SOURCE = 2 << 20  # characters that are searched
 
 
 def zero_size(match: Match, context: BuildContext) -> Values:
@@ -31,14 +28,13 @@ def zero_size(match: Match, context: BuildContext) -> Values:
             parameter_, _, value = zero[0].partition("=")
             what = f"The template argument {parameter_}" + (f" of {used[1]}" if used else "")
             pattern = rf"\b{used[1]}\s*<" if used else r"(?!)"
-            line = _line_with(pattern, context.source)
-            where = (
-                f"in {line} give {used[1]} a greater one" if line and used else "give a greater one"
-            )
+            line = _line_with(pattern, context)
+            where = f"in {line} give {used[1]} " if line and used else "give "
+            where += "a greater one"
             where += f": {_MEANT[parameter_]}" if parameter_ in _MEANT else ""
             return {"what": what, "value": value, "where": where}
     for name, value in _macros(context.options):
-        if re.fullmatch(r"0|-\d+", value) and (line := _line_with(rf"\b{name}\b", context.source)):
+        if re.fullmatch(r"0|-\d+", value) and (line := _line_with(rf"\b{name}\b", context)):
             step = f"give -D{name}= a greater number; {line} uses it"
             return {"what": f"The macro {name}", "value": value, "where": step}
     where = 'one of the numbers in the line above, or of the arguments in the lines "from", must be greater'
@@ -69,16 +65,14 @@ def assertion(_: Match, context: BuildContext) -> Values:
             if not {known[name] for name in names} <= {*arguments(outer.message).values()}:
                 at = inner  # its caller computed the values
                 break
-        where = _line_of(at, frames[-1].file, context) or "What asks for this instance"
+        name = frames[-1].file
+        line = line_in_source(at, context.source, name) if "/include/" not in name else 0
+        where = _shown(line, context).replace("l", "L", 1) or "What asks for this instance"
     elif stated:
         where = f"The option -D{names[0]}="
     else:
-        constant = (
-            r"(?:\bconst(?:expr)?\b[^;(]{{0,100}}\b{0}\s*=|#\s*define\s+{0}\b)\s*([^;\n]{{1,60}})"
-        )
         for word in words:
-            found = re.search(constant.format(word), context.source[:_MOST_SOURCE])
-            if found:
+            if found := re.search(_CONSTANT.format(word), context.source):
                 line = context.source.count("\n", 0, found.start()) + 1
                 known[word] = found[1].strip()
                 stated, where = [f"{word} is {known[word]}"], f"Line {line}"
@@ -109,20 +103,14 @@ def _change(condition: str, known: Mapping[str, str]) -> str:
 _CLAUSE = r"\b([A-Za-z_]\w*) (?:% (\d{1,9}) == 0|([<>]=?|==) (\d{1,9}))(?= &&|$)"
 
 
-def _line_of(frame: Diagnostic, name: str, context: BuildContext) -> str:
-    line = line_in_source(frame, context.source, name) if "/include/" not in name else 0
-    return (
-        f"Line {line} (`{context.source.split(chr(10))[line - 1].strip()[:100]}`)" if line else ""
-    )
-
-
+_CONSTANT = r"(?:\bconst(?:expr)?\b[^;(]{{0,100}}\b{0}\s*=|#\s*define\s+{0}\b)\s*([^;\n]{{1,60}})"
 _INSTANCE = re.compile(r"(?:detected during )?instantiation of ")
 _ASSERTED = "The lines shown above lead there: change the arguments that they give"
 
 
 def _condition(context: BuildContext) -> str:
     """Return what stands in the parentheses of a static_assert, without its text."""
-    line = context.excerpt.partition("\n")[0].strip()
+    line = context.text.strip()
     own = context.source.split("\n")[context.line - 1 :][:10] if context.line else []
     whole = "\n".join(own) if own and own[0].strip() == line else line
     found = re.search(r"(?i:static_assert)\w*\s*\(", whole)
@@ -136,30 +124,23 @@ def _condition(context: BuildContext) -> str:
     return ""
 
 
-def prototype(word: str, line: int, use: int, source: str) -> str:
-    """Return what to put where, so that a function of `line` may be used in the line `use`; "" if it is none."""
-    lines = source.split("\n")
-    declared = re.match(
-        rf"([^{{}};=]*\b{re.escape(word)}\s*\([^{{}};]*\))\s*(?:{{|$)", lines[line - 1]
-    )
+def prototype(word: str, line: int, context: BuildContext) -> str:
+    """Return what to put where, so that a function of `line` may be used in the error's; "" if it is none."""
+    text = context.source.split("\n")[line - 1]
+    declared = re.match(rf"([^{{}};=]*\b{re.escape(word)}\s*\([^{{}};]*\))\s*(?:{{|$)", text)
     if declared is None:
         return ""
-    code, depth, begin = (
-        cxx.blanked(source[:_MOST_SOURCE], literals=True, directives=True).split("\n"),
-        0,
-        1,
-    )
-    for number, text in enumerate(code[: use - 1], 1):
+    depth = begin = 0
+    for number, text in enumerate(context.code.split("\n")[: context.line - 1], 1):
         if not depth and text.strip():
             begin = number
         depth += text.count("{") - text.count("}")
-    begin = begin if depth else use
+    begin = begin if depth else context.line
     return f"Put `{declared[1].strip()};` above line {begin}, or move the function there"
 
 
-def outlived(word: str, line: int, source: str) -> str:
+def outlived(word: str, line: int, text: str) -> str:
     """Return how to declare a variable of a loop or a block before it; "" if its type is not plain."""
-    text = source.split("\n")[line - 1]
     declared = re.search(rf"((?:const |unsigned )?\b\w+[\s*&]+){re.escape(word)}\s*[=;:]", text)
     if declared is None or declared[1].split()[-1] in ("auto", "return"):
         return ""
@@ -186,7 +167,7 @@ def python_line(match: Match, _: BuildContext) -> Values:
 
 def run_time_size(match: Match, context: BuildContext) -> Values:
     """Return the array whose length is not constant, and the declaration that takes its place."""
-    line = context.excerpt.partition("\n")[0]
+    line = context.text
     array = re.search(r"__shared__\s+([\w:<>]+)\s+(\w+)\s*\[([^\]]+)\]", line)
     value = re.search(r"the value of (?:parameter|variable) \"(\w+)\"", match.string)
     what = f"{value[1]}'s" if value else "this"
@@ -210,7 +191,7 @@ def deduction(match: Match, context: BuildContext) -> Values:
     function = match["function"].rpartition("::")[2]
     given = re.search(r"argument types are: \(([^()<>]*)\)", match.string)
     types = given[1].split(", ") if given else []
-    line = context.excerpt.partition("\n")[0]
+    line = context.text
     call = re.search(rf"\b{re.escape(function)}(\([^()]*\))", line)
     template = re.search(
         rf"template\s*<\s*(?:class|typename)\s+(\w+)\s*>[^;{{]{{0,200}}?\b{re.escape(function)}\s*\(([^()]*)\)",
@@ -227,7 +208,7 @@ def deduction(match: Match, context: BuildContext) -> Values:
 
 def parameter(wanted: str, context: BuildContext) -> tuple[str, str, int]:
     """Return the called function, its parameter of type `wanted` as declared, and the line; "" and 0 if not found."""
-    line = context.excerpt.partition("\n")[0]
+    line = context.text
     calls = re.findall(r"(\w+)\s*(?:<[^()]*>\s*)?\(", line[: max(0, context.column - 1)])
     source = context.source.split("\n") if calls else []
     for number, text in enumerate(source, 1):
@@ -241,7 +222,7 @@ def parameter(wanted: str, context: BuildContext) -> tuple[str, str, int]:
 def to_const(given: str, wanted: str, context: BuildContext) -> str:
     """Return which of two pointers to declare otherwise, if const data are given to what may write."""
     function, declared, line = parameter(wanted, context)
-    text = context.excerpt.partition("\n")[0]
+    text = context.text
     argument = re.match(r"[\s&*(]*(\w+)", text[max(0, context.column - 1) :])
     own = argument and re.search(
         rf"\bconst\s+[\w:]+[\s*]{{1,9}}(?:__restrict__\s*)?\b{argument[1]}\b", context.source
@@ -291,10 +272,11 @@ def _macros(options: tuple[str, ...]) -> list[tuple[str, str]]:
     return [(each[1], each[2]) for each in found if each]
 
 
-def _line_with(pattern: str, source: str) -> str:
-    source = source[:_MOST_SOURCE]
-    code = cxx.blanked(source, literals=True, directives=True).split("\n")
-    for number, text in enumerate(code, 1):
-        if re.search(pattern, text):
-            return f"line {number} (`{source.split(chr(10))[number - 1].strip()[:100]}`)"
-    return ""
+def _line_with(pattern: str, context: BuildContext) -> str:
+    lines = enumerate(context.code.split("\n"), 1)
+    return _shown(next((n for n, text in lines if re.search(pattern, text)), 0), context)
+
+
+def _shown(line: int, context: BuildContext) -> str:
+    text = context.source.split("\n")[line - 1].strip()[:100]
+    return f"line {line} (`{text}`)" if line else ""
