@@ -74,7 +74,7 @@ _NOUNS = {
     "cute-gemm.wrong": "B has 8 values per thread where the MMA takes 4",
     "cute-gemm.given": "A is half_t (_8); B is half_t (_8); C is float (_4)",
     "cute-gemm.step": "Give B the shape (_4). With these ranks the modes are A (V), B (V), C (V): V is what one thread holds",
-    "false": "`N % 4 == 0` is false",
+    "false": "`N % 4 == 0`",
     "known": ": N is 5",
     "static-assertion.where": "Line 3 gives it: change it there, for example so that N is 4",
     "header-of-another-project.step": "The error says what to do without it.",

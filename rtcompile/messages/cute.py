@@ -14,15 +14,18 @@ from typing import NamedTuple
 from rtcompile.messages.facts import BuildContext, Match, Values
 from rtcompile.messages.types import arguments, simplified, split
 
-_BITS = {"char": 8, "half_t": 16, "bfloat16_t": 16, "__half": 16, "__nv_bfloat16": 16}
-_BITS |= {"tfloat32_t": 32, "float": 32, "int": 32, "unsigned": 32, "double": 64}
-_BITS |= {"float_e4m3_t": 8, "float_e5m2_t": 8}
+# What types are called in an MMA's name, and in CuTe and CUDA.
+_TYPES = {"F16": "half_t __half", "BF16": "bfloat16_t __nv_bfloat16", "TF32": "tfloat32_t"}
+_TYPES |= {"F32": "float", "F64": "double", "S8": "int8_t char", "U8": "uint8_t", "S32": "int"}
+_TYPES |= {"U32": "unsigned", "E4M3": "float_e4m3_t", "E5M2": "float_e5m2_t"}
+_SAME = {name: type_ for type_, names in _TYPES.items() for name in names.split()}
 
 
 def _bits(type_: str) -> int:
     """Return the size of an element type in bits; 0 if it is not known."""
-    number = re.fullmatch(r"u?int(\d+)_t", type_)
-    return int(number[1]) if number else _BITS.get(type_, 0)
+    name = _SAME.get(type_, type_)
+    number = re.fullmatch(r"(?:TF|BF|[FSUC]|u?int)(\d+)(?:_t)?", name)
+    return int(number[1]) if number else 8 * bool(re.fullmatch(r"E\dM\d", name))
 
 
 def copy_width(match: Match, context: BuildContext) -> Values | None:
@@ -42,31 +45,18 @@ def copy_width(match: Match, context: BuildContext) -> Values | None:
     has = f"{extent or 'another number'} (its layout: {shape})"
     call = re.search(r"\bcopy\((.*)\)", context.users_line)
     given = split(call[1])[-3:] if call else []
-    atom, source, target = given if len(given) == 3 else ("atom", "src", "dst")
-    source, target, tile = (
-        f"{source}, {target}",
-        f"zipped_divide({source}, Shape<_{number}>{{}})",
-        f"zipped_divide({target}, Shape<_{number}>{{}})",
-    )
-    fit = f"`copy({atom}, {target}, {tile})`"
+    atom, *pair = given if len(given) == 3 else ("atom", "src", "dst")
+    tiled = ", ".join(f"zipped_divide({each}, Shape<_{number}>{{}})" for each in pair)
+    fit = f"`copy({atom}, {tiled})`"
     if not extent or extent % number:
         fit = f"make the extent a multiple of {number} and write {fit}"
-    return {
-        "word": word[1],
-        "element": element[1],
-        "number": str(number),
-        "has": has,
-        "plain": f"copy({source})",
-        "fit": fit,
-    }
+    values = {"word": word[1], "element": element[1], "number": str(number)}
+    return {**values, "has": has, "plain": f"copy({', '.join(pair)})", "fit": fit}
 
 
 # An MMA's name has M, N and K, and the types of D, A, B and C; a warp's threads share its operands.
 _MMA = re.compile(r"\bSM(\d+)_(\d+)x(\d+)x(\d+)_\w*")
 _MMA_TYPE = r"TF32|BF16|[FSUC]\d+|E\dM\d"
-_SAME = {"half_t": "F16", "__half": "F16", "bfloat16_t": "BF16", "float": "F32", "double": "F64"}
-_SAME |= {"int8_t": "S8", "uint8_t": "U8", "int": "S32", "tfloat32_t": "TF32"}
-_NAMES = {name: type_ for type_, name in _SAME.items() if type_ != "__half"}
 
 # The ranks of A, B and C that go together.
 _RANKS = {(1, 1, 1): "A (V), B (V), C (V)", (2, 2, 3): "A (V,M), B (V,N), C (V,M,N)"}
@@ -80,79 +70,67 @@ def gemm(match: Match, context: BuildContext) -> Values | None:
     if given:
         words = split(simplified(f"f({given}")[2:].rpartition(")")[0])
         mma = words.pop(0) if "MMA" in words[0].partition("<")[0] else ""
-    else:
-        calls = [
-            n.message for n in context.notes if "gemm(" in n.message and "BLayout" in n.message
-        ]
-        known = arguments(calls[-1]) if calls else {}  # the outermost has the user's own tensors
+    else:  # the outermost instance has the user's own tensors
+        frames = [arguments(n.message) for n in context.notes if "gemm(" in n.message]
+        known = next((each for each in reversed(frames) if "BLayout" in each), {})
         mma = next((each for each in known.values() if _MMA.search(each)), "")
         words = [f"Tensor<{known.get(f'T{x}')}, {known.get(f'{x}Layout')}>" for x in "ABC"]
-    found = [_tensor(word) for word in words]
-    tensors = [each for each in found if each is not None]
+    tensors = [each for each in map(_tensor, words) if each is not None]
     if len(tensors) < len(words):
         return None
     sizes, types = _takes(mma)
     if len(words) in (3, 4):
-        wrong, steps, modes = _unfit(dict(zip("ABC", tensors[-3:], strict=True)), mma)
-        listed = [f"{x} is {t.text}" for x, t in zip("ABC", tensors[-3:], strict=True)]
-        step = f"Give {' and '.join(steps)}" if steps else "Give A, B and C in this order"
-        step += f". With these ranks the modes are {modes}"
-        step += ": V is what one thread holds" * ("V" in modes)
-        step += ", and M, N and K repeat the MMA" * ("V,M" in modes)
-        step += f". {_MADE}" if mma else ""
+        operands = dict(zip("ABC", tensors[-3:], strict=True))
+        wrong, step = _unfit(operands, sizes, types)
+        listed = [f"{x} is {tensor.text}" for x, tensor in operands.items()]
     elif mma:
-        wrong = [
-            f"gemm takes (mma, A, B, C) or (mma, D, A, B, C), and this call has {len(words) + 1}"
-        ]
-        wrong[0] += " arguments"
+        takes = "gemm takes (mma, A, B, C) or (mma, D, A, B, C)"
+        wrong = f"{takes}, and this call has {len(words) + 1} arguments"
         listed = [f"After the MMA it has {' and '.join(tensor.text for tensor in tensors)}"]
-        step = f"Give A, B and the accumulator C, in this order; D, where it is another tensor, before them. {_MADE}"
-    if not (mma or len(words) in (3, 4)) or not wrong:
+        step = "Give A, B and the accumulator C, in this order; D, where it is another tensor, before them"
+    else:
         return None
-    takes = ", ".join(f"{n} {types.get(x, 'values')} as {x}" for x, n in sizes.items())
-    name = _MMA.search(mma)
-    if name and takes:
-        listed.append(f"{name[0]} takes {takes} from each thread")
-    return {"wrong": " and ".join(wrong), "given": "; ".join(listed), "step": step}
+    if name := _MMA.search(mma):
+        takes = ", ".join(f"{n} {types.get(x, 'values')} as {x}" for x, n in sizes.items())
+        listed += [f"{name[0]} takes {takes} from each thread"] if takes else []
+        step += ". partition_fragment_A, _B and _C of the TiledMMA's thread slice make fragments that fit"
+    return {"wrong": wrong, "given": "; ".join(listed), "step": step} if wrong else None
 
 
-_MADE = "partition_fragment_A, _B and _C of the TiledMMA's thread slice make fragments that fit"
-
-
-def _unfit(operands: Mapping[str, _Tensor], mma: str) -> tuple[list[str], list[str], str]:
-    """Return what is wrong with A, B and C, what to give for each, and which modes they need."""
-    sizes, types = _takes(mma)
+def _unfit(
+    operands: Mapping[str, _Tensor], sizes: Mapping[str, int], types: Mapping[str, str]
+) -> tuple[str, str]:
+    """Return what is wrong with A, B and C, and what to give."""
     ranks = tuple(len(each.shape) for each in operands.values())
     allowed = _RANKS | ({} if sizes else _RANKS_OF_ONE_VALUE)
     near = max(allowed, key=lambda r: (r == ranks, sum(map(int.__eq__, r, ranks)), r))
     wrong, steps = [], []
     if ranks not in allowed:
-        wrong.append("A, B and C have the ranks {}, {} and {} (numbers of modes)".format(*ranks))
-        wrong[0] += ", and gemm takes only {}".format(", ".join(map(str, [*allowed][:-1])))
-        wrong[0] += f" or {[*allowed][-1]}"
-    for (x, tensor), rank, mode in zip(
-        operands.items(), near, re.findall(r"\(.*?\)", allowed[near]), strict=True
-    ):
-        own, takes = _SAME.get(tensor.element, ""), types.get(x, "")
-        is_other = bool(own and takes and own != takes)
-        bits = _bits(tensor.element), _type_bits(takes)
-        number = sizes.get(x, 0)
-        if all(bits) and not is_other:
-            number = number * bits[1] // bits[0]
-        is_size = bool(number and tensor.shape[0] and tensor.shape[0] != number)
-        if is_other:
+        *some, last = allowed
+        wrong = ["A, B and C have the ranks {}, {} and {} (numbers of modes)".format(*ranks)]
+        wrong[0] += f", and gemm takes only {', '.join(map(str, some))} or {last}"
+    modes = re.findall(r"\(.*?\)", allowed[near])
+    for (x, tensor), rank, mode in zip(operands.items(), near, modes, strict=True):
+        own, takes, number = _SAME.get(tensor.element, ""), types.get(x, ""), sizes.get(x, 0)
+        if own and takes and own != takes:
             wrong.append(f"{x} is of {tensor.element} where the MMA takes {takes}")
-            steps.append(f"{x} elements of the type {_NAMES.get(takes, takes)}")
+            steps.append(f"{x} elements of the type {_TYPES.get(takes, takes).split()[0]}")
+        elif (bits := _bits(tensor.element)) and _bits(takes):
+            number = number * _bits(takes) // bits
+        is_size = bool(number and tensor.shape[0] and tensor.shape[0] != number)
         if is_size and len(tensor.shape) == rank:
-            wrong.append(
-                f"{x} has {tensor.shape[0]} values per thread where the MMA takes {number}"
-            )
+            held = f"{x} has {tensor.shape[0]} values per thread"
+            wrong.append(f"{held} where the MMA takes {number}")
         if is_size or len(tensor.shape) != rank:
             steps.append(f"{x} the shape {mode.replace('V', f'_{number}' if number else 'V')}")
         if tensor.memory == "gmem":
             wrong.append(f"{x} lies in global memory where the MMA takes registers")
             steps.append(f"{x} as a copy in registers (make_fragment_like, copy)")
-    return wrong, steps, allowed[near]
+    step = f"Give {' and '.join(steps) or 'A, B and C in this order'}"
+    step += f". With these ranks the modes are {allowed[near]}"
+    step += ": V is what one thread holds" * ("V" in allowed[near])
+    step += ", and M, N and K repeat the MMA" * ("V,M" in allowed[near])
+    return " and ".join(wrong), step
 
 
 def _takes(mma: str) -> tuple[dict[str, int], dict[str, str]]:
@@ -167,10 +145,6 @@ def _takes(mma: str) -> tuple[dict[str, int], dict[str, str]]:
     return sizes, dict(zip("ABC", types[1:], strict=True)) if len(types) == 4 else {}
 
 
-def _type_bits(name: str) -> int:
-    return 8 if re.fullmatch(r"E\dM\d", name) else int(re.sub(r"\D", "", name) or 0)
-
-
 class _Tensor(NamedTuple):
     memory: str
     element: str
@@ -183,10 +157,10 @@ def _tensor(text: str) -> _Tensor | None:
     shape = _modes(inside[-1]) if len(inside) == 2 else []
     if not shape:
         return None
-    engine = re.match(r"(?:(?P<memory>[gsr]mem) )?(?:const )?(?P<element>.*?)(?: \*)?$", inside[0])
-    memory, element = (engine["memory"] or "", engine["element"]) if engine else ("", "")
+    engine = re.match(r"([gsr]mem |)(?:const )?(.*?)(?: \*)?$", inside[0])
+    memory, element = engine.groups() if engine else ("", "")
     return _Tensor(
-        memory, element, shape, f"{memory} {element}".strip() + f" {_SHAPE.split(inside[1])[0]}"
+        memory.strip(), element, shape, f"{memory}{element} {_SHAPE.split(inside[1])[0]}"
     )
 
 
@@ -207,11 +181,11 @@ def stated_sizes(condition: str, known: Mapping[str, str]) -> list[str]:
     """Return what each ``size<1>(A)`` of a condition is, by the layouts that a frame states."""
     found = []
     for each in re.finditer(r"\b(size|rank)(?:<(\d)>)?\((\w+)\)", condition):
-        modes = _modes(known.get(f"{each[3]}Layout", "")) if f"{each[3]}Layout" in known else []
-        if each[1] == "rank" or not modes:
-            value = len(modes)
-        else:
-            value = modes[int(each[2])] if each[2] and int(each[2]) < len(modes) else prod(modes)
+        layout = known.get(f"{each[3]}Layout", "")
+        modes = _modes(layout) if layout else []
+        value = len(modes)
+        if each[1] == "size" and modes:
+            value = prod(modes[int(each[2]) :][:1] if each[2] else modes)
         if value:
-            found.append(f"{each[0]} is {value} ({each[3]} is {known[f'{each[3]}Layout']})")
+            found.append(f"{each[0]} is {value} ({each[3]} is {layout})")
     return list(dict.fromkeys(found))

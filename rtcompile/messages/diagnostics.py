@@ -25,20 +25,6 @@ _MOST_CONTINUATION_LINES = 100
 _MOST_LOOSE_LINES = 40
 _LONGEST_LOOSE_LINE = 1000
 
-_SEVERITY = {
-    "catastrophic error": "fatal",
-    "fatal error": "fatal",
-    "internal error": "fatal",
-    "internal compiler error": "fatal",
-    "fatal": "fatal",
-    "error": "error",
-    "warning": "warning",
-    "remark": "remark",
-    "info": "remark",
-    ".": "remark",  # ptxas 12.9 continues an info line this way
-    "note": "note",
-}
-
 # The first line of a message, in each tool's format. A new format is a new row.
 _EDG = (
     r"(?P<severity>[Cc]atastrophic error|[Ii]nternal error|[Ee]rror|[Ww]arning|[Rr]emark|[Nn]ote)"
@@ -222,7 +208,7 @@ def _begin(line: str) -> _Draft | None:
         if match is not None:
             group = match.groupdict()
             return _Draft(
-                _SEVERITY[group["severity"].lower()],
+                _severity(group["severity"].lower()),
                 group["message"].strip(),
                 group.get("file") or group.get("tool") or "",
                 int(group.get("line") or 0),
@@ -230,6 +216,15 @@ def _begin(line: str) -> _Draft | None:
                 group.get("code") or "",
             )
     return None
+
+
+def _severity(word: str) -> str:
+    """Return the severity of a message by the compiler's word for it."""
+    if re.search("fatal|catastrophic|internal", word):
+        return "fatal"
+    return {"info": "remark", ".": "remark"}.get(
+        word, word
+    )  # ptxas 12.9 continues an info with "."
 
 
 def _gcc_context(line: str) -> Diagnostic | None:

@@ -14,7 +14,7 @@ from itertools import islice
 
 from rtcompile.messages import quoted
 from rtcompile.messages.facts import DECLARED, STD, TABLES, BuildContext, Match, Values
-from rtcompile.messages.types import split
+from rtcompile.messages.types import closed, split
 from rtcompile.request import cxx
 from rtcompile.request.option_table import SPECS
 
@@ -412,15 +412,12 @@ def _templates(code: str) -> dict[str, str]:
     """Return the parameters of each template of a source, ``{"scale": "class T, int N"}``."""
     found: dict[str, str] = {}
     for begin in islice(re.finditer(r"\btemplate\s*<", code), _MOST_TEMPLATES):
-        depth, at = 1, begin.end()
-        end = at + _LONGEST_HEAD
-        while at < min(len(code), end) and depth:
-            depth += {"<": 1, ">": -1}.get(code[at], 0)
-            at += 1
-        head = re.match(r"[^({;=]*", code[at : at + _LONGEST_HEAD])
-        name = re.search(r"(\w+)\s*(?::[^:].*)?$", head[0].strip(), re.DOTALL) if head else None
-        if name and not depth:
-            found.setdefault(name[1], " ".join(code[begin.end() : at - 1].split()))
+        parameters = closed(code, begin.end(), "<>", _LONGEST_HEAD)
+        at = begin.end() + len(parameters) + 1
+        head = re.split(r"[({;=]", code[at : at + _LONGEST_HEAD], maxsplit=1)[0].strip()
+        name = re.search(r"(\w+)\s*(?::[^:].*)?$", head, re.DOTALL)
+        if name and code[at - 1 : at] == ">":
+            found.setdefault(name[1], " ".join(parameters.split()))
     return found
 
 

@@ -12,8 +12,8 @@ from itertools import pairwise
 
 from rtcompile.messages import cute
 from rtcompile.messages.diagnostics import line_in_source
-from rtcompile.messages.facts import BuildContext, Match, Values
-from rtcompile.messages.types import arguments, simplified
+from rtcompile.messages.facts import TABLES, BuildContext, Match, Values
+from rtcompile.messages.types import arguments, closed, simplified
 from rtcompile.request import cxx
 
 
@@ -21,33 +21,22 @@ def zero_size(match: Match, context: BuildContext) -> Values:
     """Return the template argument or the macro that is 0 or negative, and the user's line that has it."""
     frames = [line for line in match.string.split("\n") if "[with " in line]
     for frame in reversed(frames):  # the outermost is nearest to the user
-        values = frame.partition("[with ")[2]
-        zero = re.search(r"\b(?!\w*ARCH)\w+=(?:0|-\d+)\b", values)
+        given = {n: v for n, v in arguments(frame).items() if re.fullmatch(r"0|-\d+", v)}
+        zero = next((name for name in given if "ARCH" not in name), "")
         used = re.search(r"(\w+)<", simplified(frame.partition("[with ")[0]))
         if zero:
-            parameter_, _, value = zero[0].partition("=")
-            what = f"The template argument {parameter_}" + (f" of {used[1]}" if used else "")
-            pattern = rf"\b{used[1]}\s*<" if used else r"(?!)"
-            line = _line_with(pattern, context)
+            line = _line_with(rf"\b{used[1]}\s*<", context) if used else ""
+            meant = TABLES["numbers"].get(zero)
             where = f"in {line} give {used[1]} " if line and used else "give "
-            where += "a greater one"
-            where += f": {_MEANT[parameter_]}" if parameter_ in _MEANT else ""
-            return {"what": what, "value": value, "where": where}
+            where += "a greater one" + (f": {meant}" if meant else "")
+            what = f"The template argument {zero}" + (f" of {used[1]}" if used else "")
+            return {"what": what, "value": given[zero], "where": where}
     for name, value in _macros(context.options):
         if re.fullmatch(r"0|-\d+", value) and (line := _line_with(rf"\b{name}\b", context)):
             step = f"give -D{name}= a greater number; {line} uses it"
             return {"what": f"The macro {name}", "value": value, "where": step}
     where = 'one of the numbers in the line above, or of the arguments in the lines "from", must be greater'
     return {"what": "A size, a count or a divisor", "value": "0 or negative", "where": where}
-
-
-# What numbers CUB's parameters are.
-_MEANT = {
-    f"BLOCK_DIM_{x}": f"the number of threads per block in {x.lower()}, the blockDim.{x.lower()} of the launch"
-    for x in "XYZ"
-}
-_MEANT |= {"ITEMS_PER_THREAD": "the number of values that one thread holds"}
-_MEANT |= {"LOGICAL_WARP_THREADS": "the number of threads that work together, 1 to 32"}
 
 
 def assertion(_: Match, context: BuildContext) -> Values:
@@ -60,12 +49,11 @@ def assertion(_: Match, context: BuildContext) -> Values:
     stated = [f"{name} is {known[name]}" for name in names] + cute.stated_sizes(condition, known)
     where = ""
     if frames and stated:
-        at = frames[-1]
+        values, at, name = {known[name] for name in names}, frames[-1], frames[-1].file
         for inner, outer in pairwise(frames):
-            if not {known[name] for name in names} <= {*arguments(outer.message).values()}:
+            if not values <= {*arguments(outer.message).values()}:
                 at = inner  # its caller computed the values
                 break
-        name = frames[-1].file
         line = line_in_source(at, context.source, name) if "/include/" not in name else 0
         where = _shown(line, context).replace("l", "L", 1) or "What asks for this instance"
     elif stated:
@@ -76,21 +64,18 @@ def assertion(_: Match, context: BuildContext) -> Values:
                 line = context.source.count("\n", 0, found.start()) + 1
                 known[word] = found[1].strip()
                 stated, where = [f"{word} is {known[word]}"], f"Line {line}"
+    gives = f"{where} gives {'it' if len(stated) == 1 else 'them'}: {_change(condition, known)}"
     return {
-        "false": f"`{condition}` is false"
-        if condition
-        else "A condition that the code requires is false",
+        "false": f"`{condition}`" if condition else "A condition that the code requires",
         "known": f": {', '.join(stated)}" if stated else " for these arguments or types",
-        "where": f"{where} gives {'it' if len(stated) == 1 else 'them'}: {_change(condition, known)}"
-        if where
-        else _ASSERTED,
+        "where": gives if where else _ASSERTED,
     }
 
 
 def _change(condition: str, known: Mapping[str, str]) -> str:
     """Return how to change what makes a condition false, with a number that fits where one does."""
     for name, divisor, sign, limit in re.findall(_CLAUSE, condition):
-        number = int(known[name]) if known.get(name, "").isdigit() else 0
+        number = int(known[name]) if re.fullmatch(r"\d{1,9}", known.get(name, "")) else 0
         near = int(limit or 0) + {"<": -1, ">": 1}.get(sign, 0)
         if divisor and int(divisor):
             near = number // int(divisor) * int(divisor) or int(divisor)
@@ -116,12 +101,8 @@ def _condition(context: BuildContext) -> str:
     found = re.search(r"(?i:static_assert)\w*\s*\(", whole)
     if found is None:
         return ""
-    text, depth = whole[found.end() : found.end() + 500], 0
-    for at, letter in enumerate(text):
-        depth += {"(": 1, ")": -1}.get(letter, 0)
-        if depth < 0 or (not depth and re.match(r',\s*(?:"|$)', text[at:])):
-            return " ".join(text[:at].split())
-    return ""
+    text = closed(whole, found.end(), "()")
+    return " ".join(re.sub(r',\s*(?:".*)?$', "", text, flags=re.DOTALL).split())
 
 
 def prototype(word: str, line: int, context: BuildContext) -> str:
@@ -167,23 +148,20 @@ def python_line(match: Match, _: BuildContext) -> Values:
 
 def run_time_size(match: Match, context: BuildContext) -> Values:
     """Return the array whose length is not constant, and the declaration that takes its place."""
-    line = context.text
-    array = re.search(r"__shared__\s+([\w:<>]+)\s+(\w+)\s*\[([^\]]+)\]", line)
+    array = re.search(r"__shared__\s+([\w:<>]+)\s+(\w+)\s*\[([^\]]+)\]", context.text)
     value = re.search(r"the value of (?:parameter|variable) \"(\w+)\"", match.string)
-    what = f"{value[1]}'s" if value else "this"
+    step = (
+        "Make it constexpr, a template parameter, or a macro of the options (-DN=64); for "
+        "__shared__ memory declare extern __shared__ and give shared_mem= at the launch"
+    )
     if array:
         type_, name, length = array.groups()
         bytes_ = length if length.isidentifier() else f"({length})"
-        return {
-            "value": what,
-            "step": f"Write `extern __shared__ {type_} {name}[];` and launch with shared_mem={bytes_} * "
-            f"sizeof({type_}) bytes; or make {length} constexpr, a template parameter, or a macro (-DN=64)",
-        }
-    return {
-        "value": what,
-        "step": "Make it constexpr, a template parameter, or a macro of the options (-DN=64); for "
-        "__shared__ memory declare extern __shared__ and give shared_mem= at the launch",
-    }
+        step = (
+            f"Write `extern __shared__ {type_} {name}[];` and launch with shared_mem={bytes_} * "
+            f"sizeof({type_}) bytes; or make {length} constexpr, a template parameter, or a macro (-DN=64)"
+        )
+    return {"value": f"{value[1]}'s" if value else "this", "step": step}
 
 
 def deduction(match: Match, context: BuildContext) -> Values:
@@ -197,10 +175,9 @@ def deduction(match: Match, context: BuildContext) -> Values:
         rf"template\s*<\s*(?:class|typename)\s+(\w+)\s*>[^;{{]{{0,200}}?\b{re.escape(function)}\s*\(([^()]*)\)",
         context.source,
     )
+    why = "two arguments give one parameter different types, or none gives it any"
     if template and len(set(types)) > 1 and len(re.findall(rf"\b{template[1]}\b", template[2])) > 1:
         why = f"{template[1]} would be {' and '.join(dict.fromkeys(types))}"
-    else:
-        why = "two arguments give one parameter different types, or none gives it any"
     wide = next((t for t in ("double", "float", "long long", "int") if t in types), "float")
     right = f"{function}<{wide}>{call[1] if call else '(...)'}"
     return {"name": function, "why": why, "right": right}
@@ -251,13 +228,9 @@ def _writes(name: str, line: int, source: str) -> str | None:
     begin, end = code.find("{"), code.find(";")
     if begin < 0 or 0 <= end < begin:
         return None  # it is only declared here
-    depth, at = 1, begin + 1
-    while at < len(code) and depth:
-        depth += {"{": 1, "}": -1}.get(code[at], 0)
-        at += 1
     unknown: str | None = ""
     place = rf"(?:\*\s*\(?\s*{name}\b[^=;,]*|\b{name}\s*(?:\[[^;]*?\]|->\s*\w+)[\w.]*\s*)"
-    for statement in re.split(r"[;{}]", code[begin + 1 : at - 1]):
+    for statement in re.split(r"[;{}]", closed(code, begin + 1, "{}", len(code))):
         text = " ".join(statement[:1000].split())
         written = rf"{place}(?:[-+*/%&|^]|<<|>>)?=(?!=)|(?:\+\+|--)\s*{place}|{place}(?:\+\+|--)"
         if re.search(rf"{written}|\batomic\w+\s*\(\s*&?\s*{name}\b", text):

@@ -62,7 +62,7 @@ def rendered_diagnostics(
         # NVRTC's second error about a name expression repeats what the location says.
         if not (is_frame(note) or note.message.startswith("Error in parsing name expression")):
             unique.setdefault(simplified(note.message), note)
-    details = sorted(unique.values(), key=lambda note: _unfitness(note, first))
+    details = sorted(unique.values(), key=_unfitness)
     if first.cause:
         details = [Diagnostic("note", first.message)]
     for note in details[:_MOST_NOTES]:
@@ -104,13 +104,10 @@ def _hint(diagnostic: Diagnostic, width: int) -> list[Piece]:
     return [("", "\n"), ("hint", _wrapped("hint: ", hint, width))] if hint else []
 
 
-def _unfitness(note: Diagnostic, error: Diagnostic) -> int:
+def _unfitness(note: Diagnostic) -> int:
     """Return a number that is smaller for the overload that fits a call better; 0 for other notes."""
     if "number of parameters" in note.message:
-        given = next((n.message for n in error.notes if n.message.startswith("argument types")), "")
-        wanted = re.search(r"\w\((?:const )?(?:\w+::)*(\w+)<", note.message)
-        takes_first = wanted and re.match(rf"[^(]*\([\w:<\s]*\b{wanted[1]}<", given)
-        return 40 if takes_first else 200
+        return 200
     if re.search(r"::(\w+)\((?:const (?:\w+::)*\1 &|(?:\w+::)*\1 &&)\)", note.message):
         return 300  # the compiler's own copy or move constructor
     argument = re.search(r"because argument #(\d{1,2}) ", note.message)
@@ -120,13 +117,8 @@ def _unfitness(note: Diagnostic, error: Diagnostic) -> int:
 
 
 # What a parser says when it has lost its way; of the same line it adds nothing to the first error.
-_LOST = (
-    "expected a",
-    "unrecognized token",
-    "type name is not allowed",
-    "missing closing quote",
-    "explicit type is missing",
-    "calling a ",
+_LOST = re.compile(
+    r"expected a|unrecognized token|type name is not allowed|calling a |missing closing quote|explicit type is missing"
 )
 _CALLED = re.compile(r"calling a [^\"]*\"(?:[^\"(]* )?((?:std::)?\w*)")
 # The standard library's own parts that NVCC names after the member that the user called.
@@ -144,10 +136,10 @@ def _follows(other: Diagnostic, first: Diagnostic) -> bool:
         _PART_OF_CALL.match(other.message) or (calls[1] and calls[0][1] == calls[1][1])
     ):
         return True
-    if first.message == "missing closing quote" and other.message.startswith(_LOST):
+    if first.message == "missing closing quote" and _LOST.match(other.message):
         return True  # all that follows was read as if the text had not begun
     if other.line > 0 and (other.file, other.line) == (first.file, first.line):
-        if first.message.startswith(_LOST) or other.message.startswith(_LOST):
+        if _LOST.match(first.message) or _LOST.match(other.message):
             return True
         # A variable is unknown if its type is: nothing but the type stands between the two.
         between = first.excerpt.partition("\n")[0][
@@ -174,16 +166,25 @@ _NOT_POSITIVE = re.compile(r"\b(?!\w*ARCH)\w+=(?:0|-\d+)\b")
 
 def _in_source(first: Diagnostic, source: str, name: str) -> Diagnostic:
     """Return the first error with its line and column in the program as the user sees it."""
+    at = _line(first, source, name)
+    if at and line_in_source(first, source, name):
+        return replace(first, column=_column_in(source.split("\n")[at - 1], first))
+    return replace(first, file=name, line=at, column=0) if at else first
+
+
+def _line(first: Diagnostic, source: str, name: str) -> int:
+    """Return the line of the user's program that an error is about, from 1; 0 if there is none."""
     lines = source.split("\n")
-    at = line_in_source(first, source, name) if name else 0
-    if at:
-        return replace(first, column=_column_in(lines[at - 1], first))
-    line = 0
+    if not name or (at := line_in_source(first, source, name)):
+        return at if name else 0
     if first.file == "At end of source":
-        line = max((number for number, text in enumerate(lines, 1) if text.strip()), default=0)
-    elif first.file.endswith("ptx input"):
-        line = _asm_line(first, lines)
-    return replace(first, file=name, line=line, column=0) if name and line else first
+        return max((number for number, text in enumerate(lines, 1) if text.strip()), default=0)
+    if not first.file.endswith("ptx input"):
+        return 0
+    # The line of the asm statement that ptxas rejected: its own line numbers refer to the PTX.
+    words = re.findall(r"'([\w.:]{3,})'", first.message)
+    found = (n for word in words for n, text in enumerate(lines, 1) if word in text)
+    return next(found, 0)
 
 
 def _users_calls(first: Diagnostic, source: str, name: str) -> list[Diagnostic]:
@@ -228,25 +229,24 @@ def _declaration(first: Diagnostic, source: str, name: str, width: int) -> list[
 def _first_block(first: Diagnostic, source: str, name: str, width: int) -> list[Piece]:
     """Return the line of the error, and the lines of the user's program that led the compiler to it."""
     lines = source.split("\n")
-    at = line_in_source(first, source, name) if name else 0
+    at = 0 if first.file == "At end of source" else _line(first, source, name)
     frames = [note for note in first.notes if is_frame(note)]
     users = [note for note in frames if name and line_in_source(note, source, name)]
-    pieces: list[Piece] = []
     calls = _users_calls(first, source, name)
+    own = first.excerpt.split("\n")[0]
+    pieces: list[Piece] = []
+    is_shown = own and (calls or not at) and ("assert" in first.message or not users)
     if calls:
-        line = line_in_source(calls[0], source, name)
-        pieces = _excerpt(lines[line - 1], calls[0].line, 0, width)
+        at = line_in_source(calls[0], source, name)
+        pieces = _excerpt(lines[at - 1], calls[0].line, 0, width)
         what = _one_line(calls[0].message, 2 * width)
         pieces += [("dim", f"\n  at {location_of(first)}{what}")]
-        if first.excerpt and "assert" in first.message:
-            pieces += _excerpt(first.excerpt.split("\n")[0], first.line, first.column, width)
-        users, at = users[1:], line
+        users = users[1:]
     elif at:
-        pieces = _excerpt(lines[at - 1], first.line, _column_in(lines[at - 1], first), width)
-    elif asm := _asm_line(first, lines):
-        pieces = _excerpt(lines[asm - 1], asm, 0, width)
-    elif first.excerpt and (not users or "assert" in first.message):
-        pieces = _excerpt(first.excerpt.split("\n")[0], first.line, first.column, width)
+        shown = _in_source(first, source, name)
+        pieces = _excerpt(lines[at - 1], shown.line, shown.column, width)
+    if is_shown:
+        pieces += _excerpt(own, first.line, first.column, width)
     if not (users or calls):
         users = frames[-1:] if first.file and not source else []
     for index, frame in enumerate(users):
@@ -258,17 +258,6 @@ def _first_block(first: Diagnostic, source: str, name: str, width: int) -> list[
         if line and line != at:
             pieces += _excerpt(lines[line - 1], frame.line, 0, width)
     return pieces
-
-
-def _asm_line(first: Diagnostic, source: list[str]) -> int:
-    """Return the line of the asm statement that ptxas rejected: its line numbers refer to the PTX."""
-    if not first.file.endswith("ptx input"):
-        return 0
-    for word in re.findall(r"'([\w.:]{3,})'", first.message):
-        for number, text in enumerate(source, 1):
-            if word in text:
-                return number
-    return 0
 
 
 def _column_in(text: str, diagnostic: Diagnostic) -> int:
@@ -313,34 +302,30 @@ def _wrapped(label: str, text: str, width: int) -> str:
     return styling.filled(text, max(40, width), f"  {label}", "  " + " " * len(label))
 
 
-# The spelling in Python, in a shell, and in a ``%%cuda`` line.
-_ROWS = (
-    (r"backend='auto'", "--backend auto", "--backend auto"),
-    (r"backend='nvrtc', fallback='always'", "--backend nvcc", "--backend nvcc"),
-    (r"backend='(\w+)'", r"--backend \1", r"--backend \1"),
-    (r"fallback='(\w+)'", r"RTCOMPILE_FALLBACK=\1", r"RTCOMPILE_FALLBACK=\1"),
-    (r"\barch='(\w+)'", r"--arch \1", r"--arch \1"),
-    (r"\barch=(?![\w'])", "--arch", "--arch"),
+# The spelling in Python, in a shell, and where it is another, in a ``%%cuda`` line.
+_SPELLINGS: tuple[tuple[str, ...], ...] = (
+    (r"backend='nvrtc', fallback='always'", "--backend nvcc"),
+    (r"fallback='(\w+)'", r"RTCOMPILE_FALLBACK=\1"),
+    (r"\b(backend|arch)='(\w+)'", r"--\1 \2"),
+    (r"\barch=(?![\w'])", "--arch"),
     (r"target='(\w+)'", r"--target \1", "rtcompile.compile"),
-    (r"name_expressions=\['([^']*)'\]", r"-n '\1'", r"-n '\1'"),
-    (r"\bname_expressions\b=?", "-n", "-n"),
+    (r"name_expressions=\['([^']*)'\]", r"-n '\1'"),
+    (r"\bname_expressions\b=?", "-n"),
     (r"\blink=(?:\[\.\.\.\])?", "--link", "RawModule's link="),
     (r"\btimeout=(?=')", "--timeout ", "RTCOMPILE_TIMEOUT="),
     (r"\btimeout=(?!\w)", "--timeout", "RTCOMPILE_TIMEOUT"),
     (r"\bmemory_limit=(?=')", "--memory-limit ", "RTCOMPILE_MEMORY_LIMIT="),
     (r"\bmemory_limit=(?!\w)", "--memory-limit", "RTCOMPILE_MEMORY_LIMIT"),
-    (r"recompile=True asks the compiler again", *["`rtcompile cache clear` forgets it"] * 2),
+    (r"recompile=True asks the compiler again", "`rtcompile cache clear` forgets it"),
     (r"more in \.errors\b", "more; `--json` shows all", "more in `sys.last_value.errors`"),
     (r"`\.log` has", "`--json` shows", "`sys.last_value.log` has"),
 )
-_SPELLINGS = tuple((re.compile(pattern), {"command": a, "cell": b}) for pattern, a, b in _ROWS)
 
 
 def spelled(text: str, frontend: str) -> str:
     """Return a message with rtcompile's options as `frontend` spells them: "python", "command" or "cell"."""
-    if frontend != "python":
-        for pattern, spellings in _SPELLINGS:
-            text = pattern.sub(spellings[frontend], text)
+    for pattern, *spellings in _SPELLINGS if frontend != "python" else ():
+        text = re.sub(pattern, spellings[-1 if frontend == "cell" else 0], text)
     return text
 
 
