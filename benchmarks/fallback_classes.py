@@ -19,7 +19,7 @@ from rtcompile.request import command_lines
 from rtcompile.request import options as compiler_options
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.request.values import Arch
-from rtcompile.toolkit.advice import Declared
+from rtcompile.toolkit.advice import Declared, missing_header
 
 CLASSES = Path(__file__).parent.parent / "tests" / "messages" / "source_classes"
 Outcome = Compiled | CompileFailure
@@ -79,7 +79,7 @@ def row(path: Path) -> dict[str, object]:
         source=source.text,
         name=source.name,
         options=source.given,
-        package_of=toolkit.missing_header,
+        package_of=missing_header,
         declared=Declared(source.toolchain),
     )
     proof = source.by_nvrtc(*decision.flags) if decision.flags else source.by_nvcc()

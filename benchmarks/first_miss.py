@@ -54,21 +54,19 @@ def watch(event, given):
         sent += 1
         note("worker told what to load" if sent == 1 else "job sent")
         if sent == 2:
-            from rtcompile.workers import pool, protocol
-            reply, unpack = pool._reply, protocol.unpack
-            def replied(socket):
+            from rtcompile.workers import protocol
+            receive = protocol.receive
+            def received(socket):
                 note("what is done meanwhile done")
-                found = reply(socket)
+                found = receive(socket)
                 note("reply")
-                return found
-            def unpacked(descriptor):
-                value = unpack(descriptor)
+                value = found[0][1]
                 if "spans" in value:
                     _, since, until = value["spans"][0]
                     note("worker ready, compiler begins", since)
                     note("compiler ends", until)
-                return value
-            pool._reply, protocol.unpack = replied, unpacked
+                return found
+            protocol.receive = received
 
 sys.addaudithook(watch)
 source = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] += %s.0f; }' % sys.argv[1]

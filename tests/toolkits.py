@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.toolkit import find
 from rtcompile.toolkit.libraries import PACKAGES
 from rtcompile.toolkit.model import Toolchain
+from rtcompile.toolkit.search import find
 
 needs_host_compiler = pytest.mark.skipif(
     not (shutil.which("g++") or shutil.which("c++")),

@@ -253,10 +253,10 @@ def nvcc_setting(options: Options) -> str:
             facts += "".join(f"; -I{directory.path}" for directory in directories)
     chosen = options.get("compiler-bindir")
     if chosen is not None:
+        from rtcompile.lookup.environment import on_path
         from rtcompile.toolkit import model
-        from rtcompile.toolkit.programs import which
 
-        found = chosen if os.path.isdir(chosen) else which(chosen, environ)
+        found = chosen if os.path.isdir(chosen) else on_path(chosen, environ.get("PATH", ""))
         facts += f"; -ccbin {model.of_host_compiler(found or chosen)}"
     return facts
 

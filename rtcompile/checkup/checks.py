@@ -36,7 +36,7 @@ from rtcompile.store.shared import (
 )
 from rtcompile.store.store import Store
 from rtcompile.store.tier import within
-from rtcompile.toolkit.catalogue import PARTS
+from rtcompile.toolkit.catalogue import PART
 from rtcompile.toolkit.model import Toolchain
 
 
@@ -68,10 +68,8 @@ def system() -> Iterator[Check]:
     """Report rtcompile, Python and the platform."""
     here = f"rtcompile {__version__}, Python {platform.python_version()}, {platform.platform()}"
     supported = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
-    if supported:
-        yield Check("system", "ok", here)
-    else:
-        yield Check("system", "error", here, "rtcompile compiles on Linux x86-64 and aarch64.")
+    step = "" if supported else "rtcompile compiles on Linux x86-64 and aarch64."
+    yield Check("system", "ok" if supported else "error", here, step)
 
 
 def devices(toolchain: Toolchain) -> Iterator[Check]:
@@ -97,12 +95,10 @@ def devices(toolchain: Toolchain) -> Iterator[Check]:
 def _driver(version: tuple[int, int], toolchain: Toolchain) -> Check:
     detail = "supports CUDA {}.{}".format(*version)
     nvrtc = toolchain.nvrtc
-    if nvrtc is not None and nvrtc.version_pair[0] > version[0]:
-        step = f"Upgrade the driver, or install NVRTC and headers of CUDA {version[0]}."
-        return Check(
-            "driver", "error", f"{detail}; it loads no code of NVRTC {nvrtc.version}", step
-        )
-    return Check("driver", "ok", detail)
+    if nvrtc is None or nvrtc.version_pair[0] <= version[0]:
+        return Check("driver", "ok", detail)
+    step = f"Upgrade the driver, or install NVRTC and headers of CUDA {version[0]}."
+    return Check("driver", "error", f"{detail}; it loads no code of NVRTC {nvrtc.version}", step)
 
 
 def _device(driver: Driver, ordinal: int, toolchain: Toolchain) -> Check:
@@ -111,36 +107,37 @@ def _device(driver: Driver, ordinal: int, toolchain: Toolchain) -> Check:
     driver("cuDeviceGetName", name, 100, ordinal)
     driver("cuDeviceTotalMem_v2", ctypes.byref(memory), ordinal)
     capability = driver.capability(ordinal)
-    label = f"device {ordinal}"
     detail = "{}, compute capability {}.{}, {:.0f} GiB".format(
         name.value.decode(errors="replace"), *capability, memory.value / 2**30
     )
-    if toolchain.nvrtc is None:
-        return Check(label, "ok", detail)
-    try:
-        choice = archs.choose(capability, toolchain.nvrtc.version_pair)
-    except UnsupportedArch as error:
-        return Check(label, "error", detail, str(error))
-    status = "ok" if choice.why == "the device's own" else "warning"
-    return Check(label, status, f"{detail}: compiled for {choice.arch} ({choice.why})")
+    status, step = "ok", ""
+    if toolchain.nvrtc is not None:
+        try:
+            choice = archs.choose(capability, toolchain.nvrtc.version_pair)
+            status = "ok" if choice.why == "the device's own" else "warning"
+            detail += f": compiled for {choice.arch} ({choice.why})"
+        except UnsupportedArch as error:
+            status, step = "error", str(error)
+    return Check(f"device {ordinal}", status, detail, step)
 
 
 def packages(toolchain: Toolchain) -> Iterator[Check]:
     """Report CuPy and cuda-python: installed only once, importable, of NVRTC's CUDA version."""
     yield _cupy(toolchain)
-    try:
-        yield Check("cuda-python", "ok", metadata.version("cuda-bindings"))
-    except metadata.PackageNotFoundError:
-        lacking = "not installed: kernel.launch and tensor_map need it"
-        yield Check("cuda-python", "note", lacking, "`pip install cuda-python`")
+    found = _installed("cuda-bindings").get("cuda-bindings")
+    step = "" if found else "`pip install cuda-python`"
+    why = "not installed: kernel.launch and tensor_map need it"
+    yield Check("cuda-python", "ok" if found else "note", found or why, step)
+
+
+def _installed(*names: str) -> dict[str, str]:
+    """Return the versions of those of these distributions that are installed."""
+    found = ((str(each.metadata["Name"]).lower(), each) for each in metadata.distributions())
+    return {name: each.version for name, each in found if name in names}
 
 
 def _cupy(toolchain: Toolchain) -> Check:
-    found = {
-        name: distribution.version
-        for distribution in metadata.distributions()
-        if (name := str(distribution.metadata["Name"]).lower()) in ("cupy", *_CUPY_WHEELS)
-    }
+    found = _installed("cupy", *_CUPY_WHEELS)
     if not found:
         step = "RawModule and RawKernel need it: `pip install cupy-cuda12x` (or 13x)."
         return Check("cupy", "note", "not installed: rtcompile.compile works without", step)
@@ -152,9 +149,8 @@ def _cupy(toolchain: Toolchain) -> Check:
     nvrtc = toolchain.nvrtc
     if major and nvrtc and nvrtc.version_pair[0] != major:
         step = f"Install the CuPy for CUDA {nvrtc.version_pair[0]}, or CUDA {major} beside it."
-        return Check(
-            "cupy", "warning", f"{detail} is for CUDA {major}, NVRTC {nvrtc.version}", step
-        )
+        detail += f" is for CUDA {major}, NVRTC {nvrtc.version}"
+        return Check("cupy", "warning", detail, step)
     problem = _cupy_import_problem()
     return Check("cupy", "error" if problem else "ok", f"{detail}{problem}")
 
@@ -177,35 +173,25 @@ def _cupy_import_problem() -> str:
     return f" does not import: {last}"
 
 
-# part -> the status of a check when it is missing
-_SEVERITY = {
-    "nvrtc": "error",
-    "cudart": "error",
-    "crt": "error",
-    "cccl": "error",
-    "nvjitlink": "note",
-    "cudadevrt": "note",
-    "nvcc": "note",
-    "host_compiler": "note",
-    "cutlass": "note",
-    "curand": "note",
-    "cupy": "note",
-}
+# The parts in the order of their checks; the first are required.
+_REQUIRED = ("nvrtc", "cudart", "crt", "cccl")
+_OPTIONAL = ("nvjitlink", "cudadevrt", "nvcc", "host_compiler", "cutlass", "curand", "cupy")
 
 
 def toolkit_parts(toolchain: Toolchain) -> Iterator[Check]:
     """Report every part, then every other problem."""
     reported = []
-    for part, severity in _SEVERITY.items():
+    for part in (*_REQUIRED, *_OPTIONAL):
         if part in toolchain.missing:
-            fact, step = _split(toolchain.missing[part])
-            # If there is another compiler, this is only a warning.
-            instead = part == "nvrtc" and toolchain.nvcc is not None
-            status = "warning" if instead else severity
-            if status == "note" and toolchain.missing[part] in toolchain.problems:
-                status = "warning"  # it is installed, in an unusable version
-            yield Check(_name(part), status, fact, step)
-            reported.append(toolchain.missing[part])
+            problem = toolchain.missing[part]
+            # A required part counts less if there is another compiler, an optional one more if it is
+            # installed in an unusable version.
+            if part in _OPTIONAL:
+                status = "warning" if problem in toolchain.problems else "note"
+            else:
+                status = "warning" if part == "nvrtc" and toolchain.nvcc else "error"
+            yield Check(_name(part), status, *_split(problem))
+            reported.append(problem)
             continue
         version, via = toolchain.versions.get(part, ""), toolchain.found_via.get(part, "")
         found = [text for text in (version, via, _path_of(part, toolchain)) if text]
@@ -220,9 +206,8 @@ def toolkit_parts(toolchain: Toolchain) -> Iterator[Check]:
             yield Check(directory.label, "ok", f"{version}, {via}, {directory.path}")
     for problem in toolchain.problems:
         if problem not in reported:
-            fact, step = _split(problem)
             fatal = lacks_builtins and "libnvrtc-builtins" in problem
-            yield Check("toolkit", "error" if fatal else "warning", fact, step)
+            yield Check("toolkit", "error" if fatal else "warning", *_split(problem))
 
 
 def _name(part: str) -> str:
@@ -233,16 +218,11 @@ def _path_of(part: str, toolchain: Toolchain) -> str:
     found = getattr(toolchain, part, None)
     if found is not None:
         return found if isinstance(found, str) else str(found.path)
-    labelled = next((d.path for d in toolchain.search if d.label == part), "")
-    return labelled or _read_from(part, toolchain)
-
-
-def _read_from(part: str, toolchain: Toolchain) -> str:
-    """Return the folder from which builds read a part that shares its folder with others."""
-    markers = [marker for each in PARTS if each.name == part for marker in each.markers]
-    return next(
-        (d.path for d in toolchain.search for m in markers if os.path.isfile(f"{d.path}/{m}")), ""
-    )
+    # A part may share its folder with others, under the label of the first.
+    markers = PART[part].markers if part in PART else ()
+    labelled = (d.path for d in toolchain.search if d.label == part)
+    shared = (d.path for d in toolchain.search for m in markers if os.path.isfile(f"{d.path}/{m}"))
+    return next(labelled, "") or next(shared, "")
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -276,21 +256,17 @@ def cache_checks(settings: Settings) -> Iterator[Check]:
                 sealed.publish(".probe", b"", dir_fd=objects)
                 sealed.discard(".probe", dir_fd=objects)
         elif not folder.check():
-            yield Check(
-                "cache",
-                "note",
-                f"{path}: it does not exist, and RTCOMPILE_JIT=0 forbids creating it",
-            )
+            detail = f"{path}: it does not exist, and RTCOMPILE_JIT=0 forbids creating it"
+            yield Check("cache", "note", detail)
             return
     except UntrustedError as error:
-        yield Check(
-            "cache", "error", str(error), "Set RTCOMPILE_CACHE_DIR to a folder of your own."
-        )
+        step = "Set RTCOMPILE_CACHE_DIR to a folder of your own."
+        yield Check("cache", "error", str(error), step)
         return
     except OSError as error:
-        reason = error.strerror or error
+        detail = f"{path}: {error.strerror or error}; builds are kept in memory"
         step = "Set RTCOMPILE_CACHE_DIR to a folder that you can write to."
-        yield Check("cache", "warning", f"{path}: {reason}; builds are kept in memory", step)
+        yield Check("cache", "warning", detail, step)
         return
     yield Check("cache", "ok", path)
     yield _file_system(path)
@@ -300,34 +276,31 @@ def cache_checks(settings: Settings) -> Iterator[Check]:
 def _file_system(path: str) -> Check:
     kind = _kind_of_file_system(path)
     free = shutil.disk_usage(path).free
-    detail = f"{kind or 'unknown'}, {free / 2**30:.1f} GiB free"
+    status, step = "ok", ""
     if kind in _SHARED:
-        step = "A local disk is faster and locks better: set RTCOMPILE_CACHE_DIR."
-        return Check("cache file system", "warning", detail, step)
-    if free < _LOW_SPACE:
+        status, step = (
+            "warning",
+            "A local disk is faster and locks better: set RTCOMPILE_CACHE_DIR.",
+        )
+    elif free < _LOW_SPACE:
         step = "Make room, or set RTCOMPILE_CACHE_DIR: a precompiled header alone takes 300 MB."
-        return Check("cache file system", "warning", detail, step)
-    if kind in _VOLATILE:
-        step = "It is empty after a reboot."
-        return Check("cache file system", "note", detail, step)
-    return Check("cache file system", "ok", detail)
+        status = "warning"
+    elif kind in _VOLATILE:
+        status, step = "note", "It is empty after a reboot."
+    detail = f"{kind or 'unknown'}, {free / 2**30:.1f} GiB free"
+    return Check("cache file system", status, detail, step)
 
 
 def _kind_of_file_system(path: str) -> str:
     """Return the type of the file system that contains `path`, ``""`` if it is unknown."""
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return ""
     device = os.stat(path).st_dev
-    numbers = f"{os.major(device)}:{os.minor(device)}"
-    kinds = [
-        line.partition(" - ")[2].split()[0]
-        for line in lines
-        if line.split()[2] == numbers and " - " in line
-    ]
-    return kinds[-1] if kinds else ""
+    kind = ""
+    with suppress(OSError), open("/proc/self/mountinfo", errors="replace") as file:
+        for line in file:
+            before, _, after = line.partition(" - ")
+            if before.split()[2] == f"{os.major(device)}:{os.minor(device)}":
+                kind = after.split()[0]
+    return kind
 
 
 def _contents(folder: Folder, settings: Settings) -> Check:
@@ -399,39 +372,47 @@ def _skew(store: SharedStore, probe: str) -> str:
 
 
 def _try(store: SharedStore, mode: str) -> Check:
-    name = _check_name(store)
     probe = f"probe/{secrets.token_hex(8)}"
-    begin = time.monotonic()
+    seconds = []
     try:
-        store.get(probe)
-        seconds = time.monotonic() - begin
-        begin = time.monotonic()  # the first request also opened the connection
-        store.get(probe)
-        seconds = min(seconds, time.monotonic() - begin)
+        for _ in range(2):  # the first request also opens the connection
+            begin = time.monotonic()
+            store.get(probe)
+            seconds.append(time.monotonic() - begin)
     except Exception as error:  # noqa: BLE001  # a store's client may raise anything
         return _unreachable(store, first_line(error))
-    detail = f"{store.name}: {seconds * 1e3:.1f} ms a round trip; reads"
-    if mode != "rw":
-        return Check(name, "ok", f"{detail} (RTCOMPILE_REMOTE_MODE={mode}: nothing is written)")
+    found = (
+        _writes_and_leases(store, probe)
+        if mode == "rw"
+        else ("ok", f" (RTCOMPILE_REMOTE_MODE={mode}: nothing is written)", "")
+    )
+    status, detail, step = found
+    if status == "ok" and "gives leases" in detail and min(seconds) > _PROMPT_SECONDS:
+        status = "warning"
+        step = "Small kernels compile in that time; put a nearer store first in RTCOMPILE_REMOTE."
+    detail = f"{store.name}: {min(seconds) * 1e3:.1f} ms a round trip; reads{detail}"
+    return Check(_check_name(store), status, detail, step)
+
+
+def _writes_and_leases(store: SharedStore, probe: str) -> tuple[str, str, str]:
+    """Return the status, the detail and the next step of a store that is written to."""
     try:
         store.put(probe, b"probe")
     except Exception as error:  # noqa: BLE001  # a store's client may raise anything
         step = "Grant the right, or set RTCOMPILE_REMOTE_MODE=ro."
-        return Check(name, "warning", f"{detail}, cannot write: {first_line(error)}", step)
+        return "warning", f", cannot write: {first_line(error)}", step
+    detail = ", writes"
     if not isinstance(store, LeasingStore):
-        return Check(
-            name, "ok", f"{detail}, writes; has no leases: nodes may build the same at once"
-        )
+        return "ok", f"{detail}; has no leases: nodes may build the same at once", ""
     try:
-        detail += f", writes{_skew(store, probe)}"
+        detail += _skew(store, probe)
         leased = f"{probe}-lease"
         claims = [store.create(leased, each, 10.0) for each in (b"one", b"another")]
         claims.append(store.replace(leased, b"one", None, 10.0))
     except LeasesUnsupportedError as error:
-        return Check(name, "warning", detail, f"{error}.")
+        return "warning", detail, f"{error}."
     except Exception as error:  # noqa: BLE001  # a store's client may raise anything
-        details = f"{detail}; {first_line(error)}"
-        return Check(name, "warning", details, "It does not always respond.")
+        return "warning", f"{detail}; {first_line(error)}", "It does not always respond."
     finally:
         with suppress(Exception):
             store.replace(probe, b"probe", None, 10.0)
@@ -439,9 +420,5 @@ def _try(store: SharedStore, mode: str) -> Check:
                 store.flush()
     if claims != [True, False, True]:
         step = "Two nodes may build the same at once."
-        return Check(name, "warning", f"{detail}; its leases do not hold", step)
-    detail += "; gives leases"
-    if seconds > _PROMPT_SECONDS:
-        step = "Small kernels compile in that time; put a nearer store first in RTCOMPILE_REMOTE."
-        return Check(name, "warning", detail, step)
-    return Check(name, "ok", detail)
+        return "warning", f"{detail}; its leases do not hold", step
+    return "ok", f"{detail}; gives leases", ""

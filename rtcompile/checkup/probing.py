@@ -16,8 +16,6 @@ from rtcompile.compilers import nvrtc
 from rtcompile.errors import CompileError, RtcompileError
 from rtcompile.lookup.driver import Driver
 from rtcompile.request import arch as archs
-from rtcompile.request import command_lines
-from rtcompile.request import options as compiler_options
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import Limits
 from rtcompile.request.values import Arch
@@ -84,9 +82,7 @@ def workers(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
 
 def _precompiles(library: Library, toolchain: Toolchain) -> Check:
     name = "precompiled headers"
-    options = compiler_options.parse(()).with_defaults()
-    search = [directory.path for directory in toolchain.search]
-    flags = command_lines.for_nvrtc(options, Arch(8, 0), "ptx", library.version_pair, search)
+    flags = ["-arch=compute_80", *(f"-I{directory.path}" for directory in toolchain.search)]
     with tempfile.TemporaryDirectory(prefix="doctor-") as folder:
         arguments = {
             "source": b"#include <cuda/std/array>\n",
@@ -95,7 +91,7 @@ def _precompiles(library: Library, toolchain: Toolchain) -> Check:
             "temporary": os.fsencode(f"{folder}/making.pch"),
             "path": os.fsencode(f"{folder}/made.pch"),
         }
-        job = nvrtc.job_of(library, "precompile", arguments, warm=True)
+        job = nvrtc.job_of(library, "precompile", arguments)
         outcome = pool.run(job, Limits(timeout=_SECONDS))
     if isinstance(outcome, pool.Crash):
         return Check(name, "warning", f"making one ended in a {outcome.kind}", _WITHOUT_PCH)

@@ -211,7 +211,7 @@ class _Nvcc:
 
     def __init__(self, toolchain: Toolchain, limits: Limits) -> None:
         self._path = toolchain.require_nvcc().path
-        self._host = toolchain.require_host_compiler()
+        self._host = toolchain.host_compiler or toolchain.not_found("host_compiler")
         self._limits = limits.with_shared_deadline()
         self.command: tuple[str, ...] = ()
 

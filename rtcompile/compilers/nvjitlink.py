@@ -138,7 +138,7 @@ def _too_old(target: str, version: str) -> str:
 
 
 def _device_runtime(toolchain: Toolchain) -> LinkInput:
-    path = toolchain.require_cudadevrt()
+    path = toolchain.cudadevrt or toolchain.not_found("cudadevrt")
     with open(path, "rb") as file:
         return LinkInput("archive", os.path.basename(path), file.read())
 

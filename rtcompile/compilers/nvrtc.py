@@ -175,9 +175,7 @@ def _run(
             "pch": os.fsencode(header.path) if header is not None else b"",
             **observed.for_probes(search, unit.texts),
         }
-        return job_of(
-            library, "compile_unit", arguments, warm=header is not None, reusable=reusable
-        )
+        return job_of(library, "compile_unit", arguments, reusable=reusable)
 
     answer = pool.run(job, limits, meanwhile)
     if isinstance(answer, pool.Crash):
@@ -211,13 +209,12 @@ def job_of(
     function: str,
     arguments: dict[str, Any],
     *,
-    warm: bool = False,
     reusable: bool = False,
 ) -> pool.Job:
     """Return the job of calling a function of `workers.nvrtc` where this library is loaded."""
     module = "rtcompile.workers.nvrtc"
     loads = (process.NVRTC, library.to_load())
-    return pool.Job(f"{module}:{function}", arguments, *loads, warm, reusable)
+    return pool.Job(f"{module}:{function}", arguments, *loads, reusable)
 
 
 def _own_options(unit: TranslationUnit, library: Library) -> tuple[str, ...]:
@@ -243,10 +240,10 @@ def _outcome(
 ) -> Compiled | CompileFailure:
     reply = answer.value
     files = None
-    if reply["asked"] is not None:
+    if reply["observed"] is not None:
         before = header.dependencies if header is not None else FileSet()
         with tracing.span("headers", program=unit.name):
-            files = observed.file_set(reply["asked"], search, texts=unit.texts, before=before)
+            files = observed.file_set(reply["observed"], search, texts=unit.texts, before=before)
     for phase, begin, end in reply["spans"]:
         tracing.add(phase, begin, end, row=f"worker {answer.slot}", program=unit.name)
     (_, begin, end), *phases = reply["spans"]

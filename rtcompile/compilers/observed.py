@@ -42,15 +42,15 @@ def for_probes(
 
 def headers_read(reply: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the headers that were read, in the order of their first inclusion; None if unknown."""
-    if reply["asked"] is not None:
+    if reply["observed"] is not None:
         return tuple(
-            os.fsdecode(path) for path, *_, was_read in reply["asked"]["opened"] if was_read
+            os.fsdecode(path) for path, *_, was_read in reply["observed"]["opened"] if was_read
         )
     return None if reply["trace"] is None else parse_trace(reply["trace"])
 
 
 def file_set(  # noqa: C901, PLR0912, PLR0915  # one branch for each kind of observation
-    asked: Mapping[str, Any],
+    seen: Mapping[str, Any],
     search: Sequence[SearchDir],
     *,
     texts: Iterable[tuple[str, str]] = (),
@@ -62,7 +62,7 @@ def file_set(  # noqa: C901, PLR0912, PLR0915  # one branch for each kind of obs
     headers = {header.path: header for header in before.headers}
     present, include_results = dict.fromkeys(before.present), {*before.include_results}
     own_path = dict.fromkeys(before.own_path)
-    uncacheable: str = asked["problem"]
+    uncacheable: str = seen["problem"]
     has_changed = False
 
     def is_there(path: str) -> None:
@@ -70,7 +70,7 @@ def file_set(  # noqa: C901, PLR0912, PLR0915  # one branch for each kind of obs
         present[path] = None
         include_results.add(f"{search[position].label if position >= 0 else ''}/{rest}")
 
-    for raw, *stats, digest, mentioned, was_read in asked["opened"]:
+    for raw, *stats, digest, mentioned, was_read in seen["opened"]:
         path = os.fsdecode(raw)
         if not was_read:
             is_there(path)
@@ -86,22 +86,20 @@ def file_set(  # noqa: C901, PLR0912, PLR0915  # one branch for each kind of obs
         known = headers.get(path)
         if known is not None and known.digest != digest:
             has_changed = True
-        headers[path] = clocks.trusted(header, stats[4], asked["begun_ns"], toolkit)
+        headers[path] = clocks.trusted(header, stats[4], seen["begun_ns"], toolkit)
         if mentioned & _OWN_PATH:
             own_path[label] = None
         if mentioned & _CLOCK and not uncacheable:
             clock, has_moved = _clock(path, digest)
             uncacheable = f"{clock} is different in every build" if clock else ""
             has_changed = has_changed or has_moved
-    for raw in asked["files"]:
+    for raw in seen["files"]:
         is_there(os.fsdecode(raw))
-    for raw in asked["folders"]:
+    for raw in seen["folders"]:
         present[f"{os.fsdecode(raw)}/."] = None
     top = len(memory_headers.folder(())) + 1
     given = {path[top:]: text for path, text in texts}
-    looked_for = [
-        os.path.normpath(os.fsdecode(p)) for p in (*asked["texts"], *asked["absent texts"])
-    ]
+    looked_for = [os.path.normpath(os.fsdecode(p)) for p in (*seen["texts"], *seen["absent texts"])]
     names = [path[top:] for path in looked_for if path[top:]]
     for name in names:
         mentions = scan(given.get(name, ""))
@@ -111,7 +109,7 @@ def file_set(  # noqa: C901, PLR0912, PLR0915  # one branch for each kind of obs
             include_results |= {memory_headers.result_of_all(path[: top - 1]) for path, _ in texts}
     include_results |= memory_headers.text_results(names, given)
 
-    gaps = _gaps(asked["absent"], [directory.path.rstrip("/") for directory in search])
+    gaps = _gaps(seen["absent"], [directory.path.rstrip("/") for directory in search])
     absent = {**dict.fromkeys(before.absent), **dict.fromkeys(gaps)}
     found = FileSet(
         tuple(headers.values()),
@@ -120,8 +118,8 @@ def file_set(  # noqa: C901, PLR0912, PLR0915  # one branch for each kind of obs
         include_results=tuple(sorted(include_results)),
         own_path=tuple(own_path),
     )
-    looked_for = [path for path, *_ in asked["opened"]]
-    looked_for += [*asked["files"], *asked["folders"], *asked["absent"]]
+    looked_for = [path for path, *_ in seen["opened"]]
+    looked_for += [*seen["files"], *seen["folders"], *seen["absent"]]
     own = [path for path in map(os.fsdecode, looked_for) if not path.startswith(toolkit)]
     found.uncacheable = uncacheable or fileset.volatile(own)
     current = None if has_changed else found.current()

@@ -212,18 +212,19 @@ def _make(order: dict[str, Any]) -> None:
         **observed.for_probes(search, order["texts"]),
     }
     function, prepare, argument = order["job"]
-    job = pool.Job(function, arguments, prepare, argument, warm=True)
+    job = pool.Job(function, arguments, prepare, argument)
     workers = pool.Pool(jobs=1)
     try:
-        outcome = workers.run_beside(job, Limits(order["seconds"], order["bytes"]), (temporary,))
+        outcome = workers.run_beside(job, Limits(order["seconds"], order["bytes"]))
     finally:
         workers.close()
+        sealed.discard(temporary)  # There is none if all went well.
     made = outcome.value if isinstance(outcome, pool.Answer) else None
     if made is None or not made["heap"] or made["problem"]:
         return  # the next attempt must be worth twice as much
     trace = observed.headers_read(made) or ()
-    if made["asked"] is not None:
-        dependencies = observed.file_set(made["asked"], search, texts=order["texts"])
+    if made["observed"] is not None:
+        dependencies = observed.file_set(made["observed"], search, texts=order["texts"])
     else:
         source = "\n".join([order["text"], *(t for _, t in order["texts"]), *order["options"]])
         dependencies = manifests.record(trace, search, source=source, name=order["name"])

@@ -164,10 +164,10 @@ class Environment:
             and (self._where is None or self._where == _working_directory())
         )
 
-    def signature(self) -> str:
+    def signature(self, trusted: float = _CHECK_SECONDS) -> str:
         """Return the digest of the toolchain's files; "" where they changed or none is remembered."""
         now = time.monotonic()
-        if now - self._checked < _CHECK_SECONDS:
+        if now - self._checked < trusted:
             return self._signature
         if self._folders != _package_folders():
             forget()
@@ -212,6 +212,8 @@ class Environment:
         folders = os.environ.get("PATH", "").split(os.pathsep)
         now = {folder: signature(folder) for folder in folders}
         before, self._path_folders = self._path_folders or now, now
+        if before != now:
+            forget()  # What the key says was found on PATH may be another program now.
         return before == now
 
 
@@ -307,19 +309,19 @@ def _toolchain_key(given: Mapping[str, str], site_dirs: Sequence[str]) -> str:
     values = [f"{name}={named.get(name, '')}" for name in _SEARCHED]
     path = given.get("PATH", "")
     chosen = [given[name] for name in _HOST_VARIABLES if name in given]
-    hosts = [_on_path(name, path) for name in (*chosen, *_HOST_COMPILERS)]
+    hosts = [on_path(name, path) for name in (*chosen, *_HOST_COMPILERS)]
     host = next(filter(None, hosts), "")
-    return digest("search", [sys.prefix, *values, *site_dirs, _on_path("nvcc", path), host])
+    return digest("search", [sys.prefix, *values, *site_dirs, on_path("nvcc", path), host])
 
 
 # The variables that the search for the toolchain reads besides PATH.
 _SEARCHED = (*sorted(_FOLDERS), "CUDAHOSTCXX", "LD_LIBRARY_PATH", "NVCC_CCBIN")
 
 
-def _on_path(name: str, path: str) -> str:
-    """Return the program's path, like `shutil.which`, whose imports take 4 ms."""
-    for folder in path.split(os.pathsep) if "/" not in name else [""]:
-        program = f"{folder or '.'}/{name}" if "/" not in name else name
+def on_path(name: str, path: str) -> str:
+    """Return the program's absolute path or "", like `shutil.which`, whose imports take 4 ms."""
+    folders = path.split(os.pathsep) if path else []
+    for program in [name] if "/" in name else [f"{folder or '.'}/{name}" for folder in folders]:
         if os.access(program, os.X_OK) and os.path.isfile(program):
             return os.path.abspath(program)
     return ""

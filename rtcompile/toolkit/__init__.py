@@ -15,21 +15,6 @@ __all__ = [
     "Program",
     "Toolchain",
     "current",
-    "find",
-    "missing_header",
     "remember_compiler_id",
     "remember_device",
 ]
-
-
-def __getattr__(name: str) -> object:
-    # Imported on demand: while the last result is remembered, no search takes root.
-    if name == "find":
-        from rtcompile.toolkit.search import find
-
-        return find
-    if name == "missing_header":
-        from rtcompile.toolkit.advice import missing_header
-
-        return missing_header
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,15 +7,16 @@ only members of namespace std count as declared, so the message names what NVCC 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import subprocess
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile.request import cxx
+from rtcompile.request.units import nvcc_environ
 from rtcompile.toolkit.catalogue import CUDA_ENVIRONMENT, OTHERS, PARTS, Part
 from rtcompile.toolkit.model import Toolchain, version_pair
 from rtcompile.toolkit.roots import Hit, Root, SearchContext, Toolset, conda_prefixes
@@ -221,9 +222,16 @@ def _install(part: Part) -> str:
 _RUNTIME = ("cuda_runtime_api.h", "cuda_runtime.h", "cuda_device_runtime_api.h")
 _DRIVER = ("cuda.h",)
 # The C headers that cuda_runtime.h includes, which every source for NVCC therefore has.
-_ALWAYS = ("stdlib.h", "string.h", "time.h", "math.h", "limits.h")
+_ALWAYS = "stdlib string time math limits"
+# The C headers that C++ has names for, ``<cstdio>``.
+_WRAPPED = (
+    "assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign "
+    "stdarg stdbool stddef stdint stdio stdlib string tgmath time uchar wchar wctype"
+)
 # Matches a type or a macro, which device code may use too: `typedef … NAME;`, `#define NAME`.
 _TYPE_OR_MACRO = r"typedef\b[^;{]*\b%s\s*;|#[ \t]*define[ \t]+%s\b"
+_FOUND = "rtcompile_has_found_it"
+_SECONDS = 10.0  # a hundred times what a host compiler takes to preprocess
 
 
 class Declared:
@@ -233,9 +241,9 @@ class Declared:
         self._cuda = [directory.path for directory in toolchain.search]
         if toolchain.nvcc is not None:
             root = os.path.dirname(os.path.dirname(toolchain.nvcc.binary))
-            self._cuda[:0] = [os.path.join(root, "include"), *_targets(root)]
-        self._host = host_directories(toolchain.host_compiler)
-        self._c = tuple(directory for directory in self._host if not _is_standard(directory))
+            targets = glob.glob(os.path.join(root, "targets", "*", "include"))
+            self._cuda[:0] = [os.path.join(root, "include"), *targets]
+        self._host = toolchain.host_compiler or ""
 
     def runtime(self, name: str) -> bool:
         """Return whether CUDA's runtime headers declare `name`, ``"cudaMalloc"``."""
@@ -249,27 +257,61 @@ class Declared:
         """Return whether ``#include <name>`` finds a header of the host compiler or its system."""
         if not self._host:  # assume that a name without a suffix is the standard library's
             return name.isidentifier()
-        return any(os.path.isfile(os.path.join(d, name)) for d in self._host)
+        return _FOUND in _preprocessed(self._host, "c++", _if_there(name, _FOUND))
 
     def std(self, name: str) -> bool:
         """Return whether `name` occurs in the C++ standard library's headers."""
-        standard = [directory for directory in self._host if _is_standard(directory)]
-        files = (file for directory in standard for file in _standard_files(directory))
-        return not standard or _mentioned(name, files)
+        header = "bits/stdc++.h"
+        text = _preprocessed(self._host, "c++", _if_there(header, f"#include <{header}>"))
+        return not text.strip() or cxx.has_word(text, (name,))
 
     def c_library(self, name: str) -> bool:
         """Return whether `name` occurs in those of the C library's headers that C++ wraps."""
-        return _mentioned(name, _closure(tuple(_wrapped(self._host)), self._c))
+        return cxx.has_word(_c_headers(self._host, _WRAPPED), (name,))
 
     def brought_along(self, name: str) -> bool:
         """Return whether `name` is a type or macro that NVCC knows without any include."""
         word = re.escape(name)
-        pattern = re.compile(_TYPE_OR_MACRO % (word, word))
-        return any(pattern.search(_text(file)) for file in _closure(_ALWAYS, self._c))
+        return bool(re.search(_TYPE_OR_MACRO % (word, word), _c_headers(self._host, _ALWAYS)))
 
     def _in_cuda(self, headers: Sequence[str], name: str) -> bool:
-        found = [p for p in _paths(self._cuda, headers) if os.path.isfile(p)]
-        return not found or _mentioned(name, found)
+        paths = [os.path.join(folder, header) for header in headers for folder in self._cuda]
+        texts = [_read(path) for path in paths if os.path.isfile(path)]
+        # The plain search comes first, so comments are removed from few files only.
+        return not texts or any(
+            cxx.has_word(text, (name,)) and cxx.has_word(cxx.blanked(text), (name,))
+            for text in texts
+        )
+
+
+def _c_headers(compiler: str, names: str) -> str:
+    headers = [f"{name}.h" for name in names.split()]
+    return _preprocessed(compiler, "c", "".join(_if_there(h, f"#include <{h}>") for h in headers))
+
+
+def _if_there(header: str, line: str) -> str:
+    return f"#if __has_include(<{header}>)\n{line}\n#endif\n"
+
+
+@functools.lru_cache(maxsize=8)
+def _preprocessed(compiler: str, language: str, source: str) -> str:
+    """Return what a host compiler makes of a source, with C's macros; empty without one."""
+    if os.path.isdir(compiler):  # as nvcc's -ccbin may be
+        compiler = os.path.join(compiler, "g++")
+    how = ["-dD"] if language == "c" else ["-std=gnu++2a"]  # the newest that GCC 8 knows
+    command = [compiler, "-E", "-P", *how, "-x", language, "-"]
+    try:
+        done = subprocess.run(
+            command,
+            input=source.encode(),
+            env=nvcc_environ(os.environ),
+            timeout=_SECONDS,
+            capture_output=True,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return str(done.stdout, "utf-8", "replace")
 
 
 _DEVICE_HEADERS = ("crt/*_functions.h*", "crt/sm_*", "*_functions.h", "*_intrinsics.h", "sm_*.h")
@@ -277,104 +319,12 @@ _DEVICE_HEADERS = ("crt/*_functions.h*", "crt/sm_*", "*_functions.h", "*_intrins
 
 def device_functions(toolchain: Toolchain) -> frozenset[str]:
     """Return the functions that CUDA's headers declare for device code, or NVRTC's library does."""
-    found: set[str] = set()
-    for directory in toolchain.search:
-        if directory.label in ("cudart", "crt"):
-            for pattern in _DEVICE_HEADERS:
-                for path in glob.glob(os.path.join(glob.escape(directory.path), pattern)):
-                    found.update(re.findall(r"\b([A-Za-z_]\w{2,40}) *\(", _read(path)))
-    if not found and toolchain.nvrtc is not None:
-        for (
-            path
-        ) in toolchain.nvrtc.preload:  # the declarations that NVRTC reads before every source
-            with contextlib.suppress(OSError), open(path, "rb") as file:
-                words = re.findall(rb"\b([A-Za-z_]\w{2,40}) *\(", file.read())
-                found.update(word.decode() for word in words)
-    return frozenset(found)
-
-
-def host_directories(compiler: str | None) -> list[str]:
-    """Return the header directories of the GCC at `compiler`, found by GCC's usual layout."""
-    if compiler is None:
-        return []
-    prefix = os.path.dirname(os.path.dirname(os.path.realpath(compiler)))
-    patterns = (
-        "include/c++/*",
-        "lib/gcc/*/*/include/c++",
-        "lib/gcc/*/*/include",
-        "*/sysroot/usr/include",
-        "include/*-linux-gnu",
-        "include",
-    )
-    roots = dict.fromkeys((prefix, "/usr"))
-    found = (sorted(glob.glob(os.path.join(r, p)), reverse=True) for r in roots for p in patterns)
-    return [directory for directories in found for directory in directories]
-
-
-def _targets(root: str) -> list[str]:
-    return glob.glob(os.path.join(root, "targets", "*", "include"))
-
-
-def _is_standard(directory: str) -> bool:
-    return os.path.isfile(os.path.join(directory, "bits", "stl_vector.h"))
-
-
-def _standard_files(directory: str) -> Iterator[str]:
-    for folder in (directory, os.path.join(directory, "bits")):
-        with os.scandir(folder) as entries:
-            yield from sorted(entry.path for entry in entries if entry.is_file())
-
-
-def _wrapped(directories: Iterable[str]) -> list[str]:
-    """Return the C headers that libstdc++'s ``<cstdio>`` and its like wrap."""
-    names: dict[str, None] = {}
-    for directory in filter(_is_standard, directories):
-        for wrapper in sorted(glob.glob(os.path.join(directory, "c*"))):
-            if os.path.isfile(wrapper):
-                found = _included(wrapper)
-                names.update((name, None) for name in found if re.fullmatch(r"\w+\.h", name))
-    return list(names)
-
-
-@functools.lru_cache(maxsize=8)
-def _closure(names: tuple[str, ...], directories: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the files of these headers and of every header that they include."""
-    waiting = list(names)
-    seen = set(waiting)
-    files = []
-    while waiting:
-        # All directories are searched, since GCC's <limits.h> includes the system's by
-        # `include_next`.
-        for path in _paths(directories, [waiting.pop()]):
-            if not os.path.isfile(path):
-                continue
-            files.append(path)
-            for name in _included(path):
-                if name not in seen:
-                    seen.add(name)
-                    waiting.append(name)
-    return tuple(files)
-
-
-def _paths(directories: Iterable[str], names: Sequence[str]) -> Iterator[str]:
-    return (os.path.join(directory, name) for name in names for directory in directories)
-
-
-def _mentioned(name: str, files: Iterable[str]) -> bool:
-    # The plain search comes first, so comments are removed from few files only.
-    return any(
-        cxx.has_word(_read(file), (name,)) and cxx.has_word(_text(file), (name,)) for file in files
-    )
-
-
-def _included(path: str) -> list[str]:
-    found = (directive.included for directive in cxx.Text(_read(path)).directives())
-    return [name[1:-1] for name in found if name[:1] in ("<", '"')]
-
-
-def _text(path: str) -> str:
-    """Return a header's text without comments, whose English words could look like names."""
-    return cxx.blanked(_read(path))
+    folders = [glob.escape(d.path) for d in toolchain.search if d.label in ("cudart", "crt")]
+    paths = [p for f in folders for h in _DEVICE_HEADERS for p in glob.glob(os.path.join(f, h))]
+    if not paths and toolchain.nvrtc is not None:
+        paths = [*toolchain.nvrtc.preload]  # the declarations that NVRTC reads before every source
+    called = r"\b([A-Za-z_]\w{2,40}) *\("
+    return frozenset(word for path in paths for word in re.findall(called, _read(path), re.ASCII))
 
 
 def _read(path: str) -> str:

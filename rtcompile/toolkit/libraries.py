@@ -56,32 +56,23 @@ class Found(NamedTuple):
     last: bool = False  # whether other headers lie there too, so it is searched after all others
 
 
-class Cutlass(NamedTuple):
-    """The outcome: what to search, and what to say about it."""
-
-    found: Found | None = None
-    why: str = ""  # where it comes from, and why it was chosen if there are several
-    shims: bool = False
-    missing: str = ""  # why there is none
-    # What is wrong with a variable, or with the pair of CUTLASS and CCCL.
-    problems: tuple[str, ...] = ()
-
-
-def find(where: SearchContext, cuda: str, cccl: str) -> Cutlass:
-    """Return the CUTLASS that a variable names, else the newest that fits this CUDA and CCCL."""
-    problems: list[str] = []
+def find(
+    where: SearchContext, cuda: str, cccl: str, problems: list[str]
+) -> tuple[Found | None, str]:
+    """Return the CUTLASS that a variable names, else the newest that fits this CUDA and CCCL, and why."""
     for name in given(CUTLASS_ENVIRONMENT, where):
         root = os.path.abspath(where.environ[name])
         folders = os.path.join(root, "include"), root
         named = next((folder for folder in folders if _has_cutlass(folder)), None)
         if named:
             found = Found(named, catalogue.of_cutlass(named), name)
-            return _outcome(found, name, cuda, cccl, problems)
+            return found, name
         markers = " and ".join(os.path.join(folder, MARKER) for folder in folders)
         fact = f"{name}={where.environ[name]} names no CUTLASS: {markers} do not exist."
         if name == CUTLASS_ENVIRONMENT[0]:
             why = f"{fact} Correct it, or unset it."
-            return Cutlass(missing=why, problems=(*problems, why))
+            problems.append(why)
+            return None, why
         problems.append(f"{fact} It is ignored: correct it, or unset it.")
     installed = sorted(_installed(where), key=lambda each: _version(each.version), reverse=True)
     if not installed:
@@ -89,13 +80,13 @@ def find(where: SearchContext, cuda: str, cccl: str) -> Cutlass:
             f"CUTLASS (cute/, cutlass/) not found; looked in {', '.join(PACKAGES)} and conda. "
             f"`{_INSTALL}`, or set RTCOMPILE_CUTLASS_PATH to a checkout."
         )
-        return Cutlass(missing=why, problems=tuple(problems))
+        return None, why
     found = next((each for each in installed if not cccl or pair(each.version, cccl)), installed[0])
     others = [f"{each.version} of {each.via}" for each in installed if each != found]
     why = found.via
     if others:
         why += f", the newest that goes with CUDA {cuda} (there is {', '.join(others)} too)"
-    return _outcome(found, why, cuda, cccl, problems)
+    return found, why
 
 
 def pair(cutlass: str, cccl: str) -> Pair | None:
@@ -105,15 +96,13 @@ def pair(cutlass: str, cccl: str) -> Pair | None:
     return next((row for row in rows if other in SpecifierSet(row.cccl)), None)
 
 
-def _outcome(found: Found, why: str, cuda: str, cccl: str, problems: list[str]) -> Cutlass:
-    row = pair(found.version, cccl) if cccl else None
-    if cccl and row is None:
-        unset = f"unset {found.via} and " if found.via in CUTLASS_ENVIRONMENT else ""
-        problems.append(
-            f"CUTLASS {found.version} ({found.directory}) does not go with CUDA {cuda} (CCCL {cccl}"
-            f"): NVRTC does not compile CuTe. To have one that does, {unset}`{_INSTALL}`."
-        )
-    return Cutlass(found, why, row is not None and row.shims, problems=tuple(problems))
+def misfit(found: Found, cuda: str, cccl: str) -> str:
+    """Return what is wrong with a CUTLASS and a CCCL that do not go together, and the next step."""
+    unset = f"unset {found.via} and " if found.via in CUTLASS_ENVIRONMENT else ""
+    return (
+        f"CUTLASS {found.version} ({found.directory}) does not go with CUDA {cuda} (CCCL {cccl}): "
+        f"NVRTC does not compile CuTe. To have one that does, {unset}`{_INSTALL}`."
+    )
 
 
 def _installed(where: SearchContext) -> Iterator[Found]:

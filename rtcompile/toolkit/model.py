@@ -44,7 +44,8 @@ class Library(NamedTuple):
 
     def identity(self) -> str:
         """Return the file's path, size and mtime; not ctime, which hard links of packages change."""
-        return _identity(self.path)
+        stat = os.stat(self.path)
+        return f"{self.path}:{stat.st_size}:{stat.st_mtime_ns}"
 
     def to_load(self) -> str:
         """Return the libraries that a worker loads, with identities: an upgrade needs a new one."""
@@ -63,15 +64,6 @@ class Program(NamedTuple):
     def version_pair(self) -> tuple[int, int]:
         """Major and minor version."""
         return version_pair(self.version)
-
-    def identity(self) -> str:
-        """Return an identity of the compiler behind `path`."""
-        return _identity(self.binary)
-
-
-def _identity(path: str) -> str:
-    stat = os.stat(path)
-    return f"{path}:{stat.st_size}:{stat.st_mtime_ns}"
 
 
 # nvcc finds the headers of CUDA and of the host itself. The shims would hide the host's, and CUDA headers
@@ -106,26 +98,19 @@ class Toolchain(NamedTuple):
         return tuple(d for d in self.search if d.label in _FOR_NVCC or d.is_provided)
 
     def require_nvrtc(self) -> Library:
-        """Return NVRTC; raise `ToolkitNotFound` that says where it was looked for."""
-        return self.nvrtc or self._not_found("nvrtc")
+        """Return NVRTC, or raise `not_found`."""
+        return self.nvrtc or self.not_found("nvrtc")
 
     def require_nvjitlink(self) -> Library:
-        """Return nvJitLink; raise `ToolkitNotFound` that says what to install."""
-        return self.nvjitlink or self._not_found("nvjitlink")
+        """Return nvJitLink, or raise `not_found`."""
+        return self.nvjitlink or self.not_found("nvjitlink")
 
     def require_nvcc(self) -> Program:
-        """Return nvcc; raise `ToolkitNotFound` that says where it was looked for."""
-        return self.nvcc or self._not_found("nvcc")
+        """Return nvcc, or raise `not_found`."""
+        return self.nvcc or self.not_found("nvcc")
 
-    def require_cudadevrt(self) -> str:
-        """Return the path of libcudadevrt.a; raise `ToolkitNotFound` if it is not installed."""
-        return self.cudadevrt or self._not_found("cudadevrt")
-
-    def require_host_compiler(self) -> str:
-        """Return the host C++ compiler that nvcc needs; raise `ToolkitNotFound` without one."""
-        return self.host_compiler or self._not_found("host_compiler")
-
-    def _not_found(self, part: str) -> NoReturn:
+    def not_found(self, part: str) -> NoReturn:
+        """Raise `ToolkitNotFound` that says where a part was looked for, and what to install."""
         raise ToolkitNotFound(self.missing.get(part, f"{part} not found"))
 
 
@@ -151,8 +136,6 @@ _NVCC_FILES = (
     "lib/libcudadevrt.a",
     "lib64/libcudadevrt.a",
 )
-# `exec /usr/local/cuda/bin/nvcc "$@"`, after comments.
-_SCRIPT = re.compile(rb"""(?:\s*\#[^\n]*\n)*\s*(?:exec\s+)?["']?(/[^"'\s]+)["']?\s+"\$@"\s*""")
 # The programs that NVCC runs in a folder given by -ccbin.
 _HOST_COMPILERS = ("gcc", "g++", "clang")
 
@@ -179,7 +162,7 @@ def files_of_nvcc(program: Program) -> list[str]:
 def of_nvcc(program: Program, host_compiler: str | None) -> str:
     """Return NVCC's build and its host compiler's, ``"13.0.88 2f1c…; g++ 90ab…"``."""
     files = _files_below(program)
-    if not _only_leads_to(program.path, program.binary):
+    if os.path.realpath(program.path) != os.path.realpath(program.binary):
         files["wrapper"] = program.path
     own = _together(files.items())
     host = of_host_compiler(host_compiler) if host_compiler else ""
@@ -206,18 +189,6 @@ def _files_below(program: Program) -> dict[str, str]:
     root = os.path.dirname(os.path.dirname(binary))
     found = {name: os.path.join(root, name) for name in _NVCC_FILES}
     return {"nvcc": binary, **{name: path for name, path in found.items() if os.path.isfile(path)}}
-
-
-def _only_leads_to(path: str, binary: str) -> bool:
-    """Return whether a program is the binary, or a script that only runs it: both are one compiler."""
-    if os.path.realpath(path) == os.path.realpath(binary):
-        return True
-    try:
-        with open(path, "rb") as file:
-            script = _SCRIPT.fullmatch(file.read(_END))
-    except OSError:
-        return False
-    return script is not None and os.path.realpath(script[1]) == os.path.realpath(binary.encode())
 
 
 def _together(files: Iterable[tuple[str, str]]) -> str:

@@ -1,4 +1,4 @@
-"""Finds executables on PATH, and asks programs and libraries what they are and contain."""
+"""Asks programs and libraries what they are and contain."""
 
 from __future__ import annotations
 
@@ -24,14 +24,6 @@ _QUERY = "rtcompile.workers.nvrtc"
 _SECONDS = 30.0  # enough for a cold network file system; longer counts as a hang
 _UNPACK_SECONDS = 120.0  # it takes 0.3
 _FIRST_WITH_HEADERS = 13, 3
-
-
-def which(name: str, environ: Mapping[str, str]) -> str | None:
-    """Return the absolute path of `name` on PATH, or None."""
-    import shutil
-
-    found = shutil.which(name, path=environ.get("PATH", ""))
-    return os.path.abspath(found) if found else None
 
 
 def describe_nvcc(path: str, version: str, environ: Mapping[str, str]) -> Program | None:

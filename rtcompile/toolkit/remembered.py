@@ -41,7 +41,7 @@ class Known(NamedTuple):
         )
 
 
-_in_this_process: dict[tuple[str, str], Known] = {}  # by toolchain key and PATH
+_in_this_process: dict[str, Known] = {}  # by toolchain key
 _searching = allocate_lock()
 
 
@@ -57,31 +57,32 @@ def current(settings: Settings | None = None) -> Toolchain:
     """Return the toolchain of this environment; a missing part raises only when it is required."""
     if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
         return _unsupported()
-    environment = environments.current()
-    settings = settings or environment.settings
-    here = environment.toolchain_key, os.environ.get("PATH", "")
     # A second concurrent search would replace the toolchain, and a build made with the first could not be
     # indexed.
     with _searching:
-        return _current(environment, here, settings)
+        environments.current().signature(0.0)  # A changed folder of PATH makes a new snapshot.
+        environment = environments.current()
+        return _current(environment, settings or environment.settings)
 
 
-def _current(environment: Environment, here: tuple[str, str], settings: Settings) -> Toolchain:
-    known = _in_this_process.get(here)
+def _current(environment: Environment, settings: Settings) -> Toolchain:
+    key = environment.toolchain_key
+    known = _in_this_process.get(key)
     if known is not None and known.is_valid():
         if not environment.knows_toolchain:  # for example in another cache
-            write(settings, here[0], known)
+            write(settings, key, known)
         return known.toolchain  # not set again: another thread may have added a compiler's build
     if known is None and settings.cache_on_disk:
-        known = read(settings, here[0])
+        known = read(settings, key)
         environment.signature()  # reads the same file
     if known is None or not known.is_valid():
         # What was found on PATH may be another program now.
         environment = environments.looked_again()
-        here = environment.toolchain_key, here[1]
+        key = environment.toolchain_key
         known = _search(environment.site_dirs, settings)
-        write(settings, here[0], known)
-    _in_this_process[here] = known
+        write(settings, key, known)
+        environment.signature()  # From now on, a program that is installed on PATH is noticed.
+    _in_this_process[key] = known
     nvrtc = known.toolchain.nvrtc
     if nvrtc is not None and nvrtc.architectures:
         from rtcompile.request import arch as archs
@@ -103,20 +104,20 @@ def _unsupported() -> Toolchain:
 
 def remember_compiler_id(part: str, identity: str, settings: Settings) -> None:
     """Remember the version that "nvrtc" or "nvcc" of `current` reported, also for later processes."""
-    here = environments.current().toolchain_key, os.environ.get("PATH", "")
-    known = _in_this_process.get(here)
+    key = environments.current().toolchain_key
+    known = _in_this_process.get(key)
     if known is None:  # the environment was changed while the compiler ran
         return
     compiler = getattr(known.toolchain, part)._replace(build=identity)
     toolchain = known.toolchain._replace(**{part: compiler})
-    known = _in_this_process[here] = known._replace(toolchain=toolchain)
-    write(settings, here[0], known)
+    known = _in_this_process[key] = known._replace(toolchain=toolchain)
+    write(settings, key, known)
 
 
 def remember_device(capability: tuple[int, int], settings: Settings) -> None:
     """Remember the compute capability of this machine's devices, also for later processes."""
     environment = environments.current()
-    known = _in_this_process.get((environment.toolchain_key, os.environ.get("PATH", "")))
+    known = _in_this_process.get(environment.toolchain_key)
     if environment.capability != capability and known is not None:
         environment.capability = capability
         write(settings, environment.toolchain_key, known)
@@ -165,13 +166,10 @@ def read(settings: Settings, key: str) -> Known | None:
             folder.discard(TOOLCHAINS, key)
         return None
     try:
-        signatures = environments.unpacked(fields)
-        known = Known(_from_json(fields[3]), signatures)
+        known = Known(_from_json(fields[3]), environments.unpacked(fields))
     except (ValueError, TypeError, LookupError, AttributeError):
         return None
-    if not _unpacked_is_there(known.toolchain, settings):
-        return None
-    return known._replace(signatures={**signatures, **_signatures_of_path(known.toolchain)})
+    return known if _unpacked_is_there(known.toolchain, settings) else None
 
 
 def _unpacked_is_there(toolchain: Toolchain, settings: Settings) -> bool:
@@ -185,28 +183,12 @@ def _unpacked_is_there(toolchain: Toolchain, settings: Settings) -> bool:
     return bool(names) and inventory.find(settings.cache_dir, names[0].split("/")[0]) is not None
 
 
-def _signatures_of_path(toolchain: Toolchain) -> dict[str, Signature]:
-    """Return the state of the folders on PATH in which a missing program may be installed."""
-    if not {"nvcc", "host_compiler"} & set(toolchain.missing):
-        return {}
-    return {folder: signature(folder) for folder in _path_folders()}
-
-
-def _path_folders() -> list[str]:
-    return os.environ.get("PATH", "").split(os.pathsep)
-
-
 def write(settings: Settings, key: str, known: Known) -> None:
     """Write the result by rename, unless the folder or RTCOMPILE_JIT=0 forbids it."""
     if known.toolchain.doubts:
         return
-    # Each process checks the folders of its own PATH; only those that contain a toolkit are recorded.
-    apart = {
-        folder for folder in _path_folders() if os.path.dirname(folder) not in known.signatures
-    }
-    signatures = {path: stat for path, stat in known.signatures.items() if path not in apart}
     library = known.toolchain.nvrtc
-    fields = environments.packed(signatures, "" if library is None else library.to_load())
+    fields = environments.packed(known.signatures, "" if library is None else library.to_load())
     fields.append(_as_json(known.toolchain).encode("utf-8", "surrogateescape"))
     fields.append(bytes(environments.current().capability))
     environments.note_toolchain(key, fields)

@@ -8,10 +8,10 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rtcompile.lookup.environment import on_path
 from rtcompile.toolkit import catalogue
 from rtcompile.toolkit.catalogue import CUDA_ENVIRONMENT, HEADER_PARTS, PART, PARTS, Part
 from rtcompile.toolkit.model import version_pair
-from rtcompile.toolkit.programs import which
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def in_usual_roots(where: SearchContext) -> Iterator[Root]:
 
 def beside_nvcc(where: SearchContext) -> Iterator[Root]:
     """The toolkit around the nvcc on PATH."""
-    nvcc = which("nvcc", where.environ)
+    nvcc = on_path("nvcc", where.environ.get("PATH", ""))
     if nvcc:
         yield _toolkit(os.path.dirname(os.path.dirname(os.path.realpath(nvcc))), "PATH", where)
 

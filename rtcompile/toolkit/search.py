@@ -12,17 +12,47 @@ fewest parts wins and `Toolchain.problems` says what to install. Where CuPy is i
 CuPy's major version is preferred, since the driver may not load code of another one.
 
 NVRTC 13.3 and newer carries headers inside its own file. They complete a set that lacks some.
+
+Installed packages declare further folders of headers by entry points; no package is imported. They are
+read when the toolkit is searched for, which is at the first build after an installation. ::
+
+    [project.entry-points."rtcompile.headers"]
+    mylib = "mylib.include"
+
+adds the folder ``include`` of the package ``mylib``, behind CUDA's and CUTLASS's headers.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import metadata
+from typing import Any, NamedTuple
 
-from rtcompile.toolkit.assemble import assemble
-from rtcompile.toolkit.catalogue import TARGETS, USUAL_ROOTS
-from rtcompile.toolkit.model import Toolchain
+from rtcompile.files.headers import PROVIDED, SearchDir
+from rtcompile.lookup.environment import on_path
+from rtcompile.toolkit import catalogue, libraries, model
+from rtcompile.toolkit.advice import (
+    INSTALL_ANYTHING,
+    given,
+    install,
+    install_nvcc,
+    looked_in,
+    useless_variables,
+    why_missing,
+)
+from rtcompile.toolkit.catalogue import (
+    CUTLASS_ENVIRONMENT,
+    HEADER_PARTS,
+    HOST_COMPILER_ENVIRONMENT,
+    PART,
+    TARGETS,
+    USUAL_ROOTS,
+)
+from rtcompile.toolkit.model import Library, Program, Toolchain, version_pair
+from rtcompile.toolkit.programs import describe_nvcc
 from rtcompile.toolkit.roots import (
     LAST_STEPS,
     STEPS,
@@ -30,10 +60,14 @@ from rtcompile.toolkit.roots import (
     Root,
     SearchContext,
     Step,
+    Toolset,
     choose,
     cupy_cccl,
     cupy_major,
+    unfit,
 )
+
+GROUP = "rtcompile.headers"  # of entry points by which packages declare folders of headers
 
 
 def find(
@@ -47,13 +81,9 @@ def find(
     prefix: str = "",
     unpack: Callable[[Hit], str | None] = lambda _: None,
 ) -> Toolchain:
-    """Search for a toolkit; the arguments are all that the result depends on.
-
-    `site_dirs` are in order of preference, and `usual_roots` are patterns of folders. `last_steps`
-    are taken, and `unpack` returns the folder of headers inside an NVRTC, only if the other steps
-    gave no complete set. `prefix` is ``sys.prefix``, which may be a conda environment. A None
-    stands for this machine and this installation.
-    """
+    """Search for a toolkit; the arguments are all that the result depends on, None as on this machine."""
+    # `last_steps` are taken, and `unpack` returns the folder of headers inside an NVRTC, only if the other steps
+    # gave no complete set. `prefix` is `sys.prefix`, which may be a conda environment.
     where = SearchContext(
         environ,
         tuple(site_dirs),
@@ -74,7 +104,7 @@ def find(
             versions = {"nvrtc": chosen.nvrtc.version}
             roots.append(Root(folder, "bundled", "NVRTC", where.targets, versions))
             chosen = choose(roots, major, spare)
-    return assemble(where, roots, chosen, shims or _shims())
+    return _assemble(where, roots, chosen, shims or _shims())
 
 
 def _unique(roots: Iterable[Root]) -> Iterator[Root]:
@@ -93,3 +123,314 @@ def _shims() -> str:
     if os.path.isdir(installed):
         return installed
     return os.path.join(os.path.dirname(package), "include_shims")
+
+
+# --- the toolchain of a set -----------------------------------------------------------------------
+
+
+class _Assembly:
+    """A `Toolchain` that is being put together of the chosen set; each part notes how it was found."""
+
+    def __init__(
+        self, where: SearchContext, roots: Sequence[Root], chosen: Toolset | None, shims: str
+    ) -> None:
+        self.where = where
+        self.roots = roots
+        self.nvrtc = chosen.nvrtc if chosen else None
+        self.shims = shims
+        self.search: list[SearchDir] = []
+        self.versions: dict[str, str] = {}
+        self.found_via: dict[str, str] = {}
+        self.missing: dict[str, str] = {}
+        self.problems = list(useless_variables(where, roots))
+        self.depends: list[str] = []
+        self.doubts: list[str] = []
+
+    def found(self, name: str, version: str, found_via: str, *depends: str) -> None:
+        self.versions[name] = version
+        self.found_via[name] = found_via
+        self.depends += depends
+
+    def lacks(self, name: str, why: str, *, problem: bool = False) -> None:
+        self.missing[name] = why
+        if problem:
+            self.problems.append(why)
+
+    def searches(self, label: str, *path: str) -> None:
+        self.search.append(SearchDir(label, os.path.join(*path)))
+
+    def libraries(self, chosen: Toolset) -> dict[str, Any]:
+        """Return NVRTC, nvJitLink and the device runtime."""
+        nvrtc = chosen.nvrtc
+        builtins = catalogue.nvrtc_builtins(nvrtc.path)
+        if builtins is None:
+            self.problems.append(
+                f"libnvrtc-builtins is not beside {nvrtc.path}: nothing will compile. "
+                f"Reinstall it: {install([PART['nvrtc']], nvrtc)}"
+            )
+        paths: dict[str, str] = {}
+        for name in ("nvrtc", "nvjitlink", "cudadevrt"):
+            hit = chosen.hits.get(name)
+            if hit is None:
+                self.lacks(name, why_missing(PART[name], chosen), problem=chosen.mixes(name))
+                continue
+            self.found(name, hit.version or nvrtc.version, hit.root.found_via, hit.path)
+            paths[name] = hit.path
+        nvjitlink = None
+        if "nvjitlink" in paths:
+            nvjitlink = Library(paths["nvjitlink"], self.versions["nvjitlink"])
+            build = model.of_nvjitlink(nvjitlink, paths.get("cudadevrt"))
+            nvjitlink = nvjitlink._replace(build=build)
+        preload = (builtins,) if builtins else ()
+        return {
+            "nvrtc": Library(nvrtc.path, nvrtc.version, preload),
+            "nvjitlink": nvjitlink,
+            "cudadevrt": paths.get("cudadevrt"),
+        }
+
+    def headers(self, chosen: Toolset) -> None:
+        """Add the folders of the set's headers."""
+        for name in HEADER_PARTS:
+            hit = _the_only_cccl(chosen) if name == "cccl" else chosen.hits.get(name)
+            if hit is not None:
+                own = catalogue.of_cccl(hit.directory) if name == "cccl" else hit.version
+                self.found(name, own or chosen.nvrtc.version, hit.root.found_via, hit.path)
+                if hit.directory not in [directory.path for directory in self.search]:
+                    self.searches(name, hit.directory)
+                if name == "cudart" and hit.root.layout == "bundled":  # without the runtime's API
+                    self.searches("bundled-shims", self.shims, "bundled")
+                continue
+            why = why_missing(PART[name], chosen)
+            cupys = cupy_cccl(self.where) if name == "cccl" else None
+            if cupys is None:
+                self.lacks(name, why, problem=PART[name].required or chosen.mixes(name))
+                continue
+            if chosen.mixes(name):
+                self.problems.append(f"{why} Until then CuPy's own copy of CCCL is used.")
+            self.found("cccl", catalogue.of_cccl(os.path.join(cupys, "libcudacxx")), "cupy")
+            self.searches("cccl", cupys, "libcudacxx")
+            self.searches("cccl-cub", cupys, "cub")
+            self.searches("cccl-thrust", cupys, "thrust")
+
+    def cutlass(self) -> list[SearchDir]:
+        """Add CUTLASS, behind the shims that it needs; return what is to be searched last of all."""
+        cuda, cccl = self.nvrtc.version if self.nvrtc else "", self.versions.get("cccl", "")
+        found, why = libraries.find(self.where, cuda, cccl, self.problems)
+        if found is None:
+            self.lacks("cutlass", why)
+            return []
+        row = libraries.pair(found.version, cccl) if cccl else None
+        if cccl and row is None:
+            self.problems.append(libraries.misfit(found, cuda, cccl))
+        marker = os.path.join(found.directory, libraries.MARKER)
+        self.found("cutlass", found.version, why, marker)
+        if row is not None and row.shims:
+            self.searches("cutlass-shims", self.shims, "cutlass")
+        if found.last:
+            return [SearchDir("cutlass", found.directory)]
+        self.searches("cutlass", found.directory)
+        return []
+
+    def cupy(self) -> None:
+        """Add CuPy's headers."""
+        for site_dir in self.where.site_dirs:
+            directory = os.path.join(site_dir, "cupy/_core/include")
+            marker = os.path.join(directory, "cupy/carray.cuh")
+            if os.path.isfile(marker):
+                self.searches("cupy", directory)
+                self.found_via["cupy"] = "site-packages"
+                self.depends.append(marker)
+                return
+        why = "CuPy's headers (cupy/) not found; looked in site-packages."
+        self.lacks("cupy", f"{why} `pip install cupy-cuda12x` or cupy-cuda13x.")
+
+    def providers(self) -> None:
+        """Add the headers that packages declare."""
+        for one in provided(self.where.site_dirs):
+            if one.directory:
+                label = f"{PROVIDED}{one.name}"
+                self.searches(label, one.directory)
+                self.found(label, one.version, one.package, one.directory)
+                continue
+            self.problems.append(
+                f"{one.package} {one.version} says that its headers are in {one.said}, which is "
+                f"not there: ignored. Reinstall {one.package}."
+            )
+
+    def nvcc(self) -> Program | None:
+        """Return the nvcc of NVRTC's version, else the first that works, as it has its own headers."""
+        best: tuple[Program, str] | None = None
+        nvrtc = self.nvrtc
+        # Those of the roots go before the one on PATH, those of the system behind it.
+        found: list[tuple[str, str, Root | None]] = [
+            (hit.path, hit.version, root)
+            for root in self.roots
+            if (hit := root.look(PART["nvcc"])) is not None and os.access(hit.path, os.X_OK)
+        ]
+        if path := on_path("nvcc", self.where.environ.get("PATH", "")):
+            found.append((path, "", None))
+        found.sort(key=lambda each: 2 * (each[2].found_via == "system") if each[2] else 1)
+        for path, version, root in found:
+            program = describe_nvcc(path, version, self.where.environ)
+            if program is None:
+                self.doubts.append(path)
+                self.problems.append(f"{path} does not run: `{path} --version` printed no version.")
+                continue
+            trouble = _out_of_step(program, root, nvrtc)
+            if trouble:
+                self.problems.append(trouble)
+                continue
+            found_via = root.found_via if root else "PATH"
+            best = best or (program, found_via)
+            if nvrtc and program.version_pair == version_pair(nvrtc.version):
+                best = program, found_via
+                break
+        if best is None:
+            looked = f"nvcc not found; looked in {looked_in(self.where)}, PATH."
+            self.lacks("nvcc", f"{looked} {install_nvcc(nvrtc)}")
+            return None
+        program, found_via = best
+        self.found("nvcc", program.version, found_via, *model.files_of_nvcc(program))
+        if nvrtc and program.version_pair[0] != version_pair(nvrtc.version)[0]:
+            self.problems.append(
+                f"nvcc {program.version} ({program.path}) is of another CUDA than NVRTC "
+                f"{nvrtc.version}: what NVRTC cannot compile is built by it, with its own headers, "
+                f"and runs only on a driver of CUDA {program.version_pair[0]}. {install_nvcc(nvrtc)}"
+            )
+        return program
+
+    def host_compiler(self) -> str | None:
+        """Return the C++ compiler for nvcc: a program, or as its -ccbin may name, a folder."""
+        environ = self.where.environ
+        named = [environ[name] for name in given(HOST_COMPILER_ENVIRONMENT, self.where)]
+        for name in (*named, "g++", "c++"):
+            found = name if os.path.isdir(name) else on_path(name, environ.get("PATH", ""))
+            if found:
+                self.depends.append(found)
+                return found
+        why = f"no C++ compiler for nvcc; looked for {', '.join((*named, 'g++', 'c++'))} on PATH."
+        step = "Install g++ (`apt install g++`, `conda install gxx`) or set NVCC_CCBIN."
+        self.lacks("host_compiler", f"{why} {step}")
+        return None
+
+    def all_depends(self) -> Iterator[str]:
+        """Yield the paths whose change can change this result: files found, and folders searched."""
+        where = self.where
+        yield from self.depends
+        yield from where.site_dirs
+        for root in self.roots:
+            if root.layout == "conda":
+                yield os.path.join(root.path, "conda-meta")
+            elif root.layout == "toolkit":
+                for name in ("", "version.json", "include", "lib64", "lib", "bin"):
+                    yield os.path.join(root.path, name).rstrip("/")
+        for pattern in where.usual_roots:
+            yield os.path.dirname(pattern)
+        for name in given(CUTLASS_ENVIRONMENT, where):
+            yield os.path.abspath(where.environ[name])
+
+
+def _assemble(
+    where: SearchContext, roots: Sequence[Root], chosen: Toolset | None, shims: str
+) -> Toolchain:
+    """Return the toolchain of the chosen set, with CUTLASS, CuPy's headers and the shims."""
+    # The search path has CUDA first, then CUTLASS, CuPy and other packages, and rtcompile's shims last, so a shim
+    # never hides a real header. Before all of them comes a folder that forwards `<cccl/X>`, as CUTLASS 4 spells it
+    # for CUDA 13, to `<X>`: the runtime headers' folder may hold another folder `cccl` than the chosen one.
+    draft = _Assembly(where, roots, chosen, shims)
+    libraries = {}
+    if chosen is None:
+        why = f"NVRTC not found; looked in {looked_in(where)}. {INSTALL_ANYTHING}"
+        draft.lacks("nvrtc", why, problem=True)
+    else:
+        libraries = draft.libraries(chosen)
+        draft.searches("forward", shims, "cccl")
+        draft.headers(chosen)
+    last = draft.cutlass()
+    draft.cupy()
+    draft.providers()
+    draft.searches("rtcompile", shims)
+    draft.searches("shims", shims, "std")
+    nvcc, host_compiler = draft.nvcc(), draft.host_compiler()
+    return Toolchain(
+        **libraries,
+        nvcc=nvcc and nvcc._replace(build=model.of_nvcc(nvcc, host_compiler)),
+        host_compiler=host_compiler,
+        search=(*draft.search, *last),
+        versions=draft.versions,
+        found_via=draft.found_via,
+        missing=draft.missing,
+        problems=tuple(dict.fromkeys(draft.problems)),
+        depends=tuple(dict.fromkeys(draft.all_depends())),
+        doubts=tuple(draft.doubts),
+    )
+
+
+def _the_only_cccl(chosen: Toolset) -> Hit | None:
+    """Return the CCCL in the runtime headers' own folder, if there is one, else the set's."""
+    cudart, cccl = chosen.hits.get("cudart"), chosen.hits.get("cccl")
+    if cudart and cccl and cccl.directory != cudart.directory:
+        path = os.path.join(cudart.directory, PART["cccl"].markers[0])
+        if os.path.isfile(path):
+            return Hit(PART["cccl"], cudart.directory, path, cudart.version, cudart.root)
+    return cccl
+
+
+def _out_of_step(nvcc: Program, root: Root | None, nvrtc: Hit | None) -> str:
+    """Return what is wrong with the toolkit around an nvcc, whose parts pip can install in other versions."""
+    if root is None:
+        return ""
+    own = Hit(PART["nvcc"], os.path.dirname(nvcc.path), nvcc.path, nvcc.version, root)
+    # In a folder shared with NVRTC, the other parts are to get NVRTC's version, not NVRTC nvcc's.
+    fix = install_nvcc(nvrtc if nvrtc and nvrtc.root == root else own)
+    for name in ("nvvm", "crt", "cudart"):
+        part = PART[name]
+        hit = root.look(part)
+        if hit is None and root.layout == "wheels13":
+            package = part.package("wheels13")
+            return f"nvcc {nvcc.version} ({nvcc.path}) lacks {package}: not used. {fix}"
+        culprit = hit and unfit(hit, own)
+        if culprit:
+            package = culprit.part.package(root.layout) or culprit.part.what
+            return (
+                f"nvcc {nvcc.version} ({nvcc.path}) and {package} {culprit.version} "
+                f"({culprit.path}) are of different versions: nvcc is not used. {fix}"
+            )
+    return ""
+
+
+class Provided(NamedTuple):
+    """A folder of headers that a package provides: entry, distribution, version, folder as found and as declared."""
+
+    name: str
+    package: str
+    version: str
+    directory: str  # "" if the declared one does not exist
+    said: str
+
+
+def provided(site_dirs: Sequence[str]) -> Iterator[Provided]:
+    """Yield the declared folders of packages in these directories, the first of each name."""
+    found: dict[str, Provided] = {}
+    for distribution in metadata.distributions(path=list(site_dirs)):
+        # Most packages declare none, which a plain search of the text shows without parsing it.
+        if GROUP not in (distribution.read_text("entry_points.txt") or ""):
+            continue
+        for entry in distribution.entry_points:
+            if entry.group == GROUP:
+                whose = distribution.metadata["Name"], distribution.version
+                where = _directory(distribution, entry.value)
+                found.setdefault(entry.name, Provided(entry.name, *whose, where, entry.value))
+    yield from (found[name] for name in sorted(found))
+
+
+def _directory(distribution: metadata.Distribution, dotted: str) -> str:
+    top, *below = dotted.split(".")
+    candidates = [str(distribution.locate_file(os.path.join(top, *below)))]
+    try:
+        spec = importlib.util.find_spec(top)  # for an editable install; this does not import it
+    except (ImportError, ValueError):
+        spec = None
+    locations = (spec and spec.submodule_search_locations) or ()
+    candidates += [os.path.join(location, *below) for location in locations]
+    return next((os.path.abspath(path) for path in candidates if os.path.isdir(path)), "")

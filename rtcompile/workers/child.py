@@ -9,7 +9,7 @@ compile. Nothing but memory is shared:
 - A child takes another job only after a success. If a child dies in a later job, or reports an error
   that may not be the source's fault, the zygote runs that job again in a new child.
 - Between two jobs the folders and stderr are emptied. A child that finds other files there ends, and
-  so does one that has grown or has done many jobs.
+  so does one that has grown.
 - Jobs with a limit of time or memory are never reusable.
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _SIGPIPE, _SIGXFSZ = 13, 25
 
 
-def run(job: dict[str, object]) -> dict[str, object]:
+def run(job: dict[str, Any]) -> dict[str, Any]:
     """Run one program in the job's empty folder.
 
     Takes ``command`` (its first word is the program's path), ``environ``, ``files`` to write before
@@ -45,39 +45,34 @@ def run(job: dict[str, object]) -> dict[str, object]:
     ``seconds``.
     """
     begin = time.monotonic()
-    files: dict[str, bytes] = job["files"]  # type: ignore[assignment]
-    for name, data in files.items():
+    for name, data in job["files"].items():
         if os.path.dirname(name):
             os.makedirs(os.path.dirname(name), exist_ok=True)
         with open(name, "wb") as file:
             file.write(data)
-    command: list[str] = job["command"]  # type: ignore[assignment]
     temporary = os.path.abspath(os.environ["TMPDIR"])  # a program may change its directory
-    environ: dict[str, str] = {**job["environ"], "TMPDIR": temporary}  # type: ignore[dict-item]
     try:
         pid = os.posix_spawn(
-            command[0],
-            command,
-            environ,
+            job["command"][0],
+            job["command"],
+            {**job["environ"], "TMPDIR": temporary},
             file_actions=[(os.POSIX_SPAWN_DUP2, 2, 1)],
             setsigdef=(_SIGPIPE, _SIGXFSZ),  # Python ignores them
         )
     except OSError as error:
         return {"error": str(error), "status": None, "log": "", "files": {}, "seconds": 0.0}
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    results: list[str] = job["results"]  # type: ignore[assignment]
+    made = {}
+    for name in filter(os.path.exists, job["results"]):
+        with open(name, "rb") as file:
+            made[name] = file.read()
     return {
         "error": "",
         "status": status,
         "log": protocol.log_text(protocol.stderr_text()),
-        "files": {name: _read(name) for name in results if os.path.exists(name)},
+        "files": made,
         "seconds": time.monotonic() - begin,
     }
-
-
-def _read(name: str) -> bytes:
-    with open(name, "rb") as file:
-        return file.read()
 
 
 # --- A child of the zygote: takes a job, answers its caller, and may take another -----------------
@@ -85,7 +80,6 @@ def _read(name: str) -> bytes:
 RETRY = 3  # exit status: the job has to run again, in a new child
 
 _SIGKILL = 9
-_MOST_JOBS = 256
 _MOST_BYTES = 768 << 20
 # A child that uses more memory than this waits only `_LARGE_SECONDS` for its next job.
 _SMALL_BYTES = 128 << 20
@@ -97,7 +91,7 @@ class Order:
     """A job that a caller wants done: our end of its socket, and the descriptor of its arguments."""
 
     def __init__(self, fields: tuple[Any, ...], socket: _socket.socket, arguments: int) -> None:
-        self.function, self.timeout, self.memory, self.warm, self.reusable, *self.leftovers = fields
+        self.function, self.timeout, self.memory, self.reusable = fields
         self.socket = socket
         self.arguments = arguments
 
@@ -108,24 +102,16 @@ class Order:
 
 
 class Child:
-    """A child as the zygote sees it; `warm` if it was forked after `Zygote.improve`, which some jobs need."""
+    """A child as the zygote sees it."""
 
     def __init__(
-        self,
-        pid: int,
-        channel: _socket.socket,
-        stderr: int,
-        folder: str,
-        lifeline: int,
-        *,
-        warm: bool,
+        self, pid: int, channel: _socket.socket, stderr: int, folder: str, lifeline: int
     ) -> None:
         self.pid = pid
         self.channel = channel
         self.lifeline = lifeline  # see `_die_with_zygote`
         self.stderr = stderr
         self.folder = folder
-        self.warm = warm
         self.order: Order | None = None
         self.served = 0
         self.killed = False  # it may not have died yet
@@ -135,8 +121,7 @@ class Child:
 
     def may_take(self, order: Order) -> bool:
         """Return whether it is idle and may do this job."""
-        idle = self.order is None and not self.killed
-        return idle and order.reusable and (self.warm or not order.warm)
+        return self.order is None and not self.killed and order.reusable
 
     def take(self, order: Order) -> None:
         """Give it a job."""
@@ -185,21 +170,15 @@ def become(
     name: str,
     zygote: int,
     held: int,
-    others: Iterable[Child],
-    postponed: Iterable[Order],
+    copies: Iterable[Child | Order],
 ) -> None:
     """Be the child: do jobs and exit. Never returns."""
     status = 1
     try:
         os.setpgid(0, 0)
         # Copies of other jobs' sockets and lifelines would keep these open as long as this child lives.
-        for other in others:
-            other.channel.close()
-            os.close(other.lifeline)
-            if other.order is not None:
-                other.order.socket.close()
-        for later in postponed:
-            later.socket.close()
+        for copy in copies:
+            copy.close()
         _die_with_zygote(zygote, held)
         _prefer_for_oom()
         os.dup2(stderr, 2)
@@ -213,8 +192,8 @@ def become(
 
 def _serve(channel: _socket.socket) -> int:
     """Do jobs until one is not reusable; return the exit status."""
-    size = 0
-    for served in range(_MOST_JOBS):
+    served, size = False, 0
+    while True:
         channel.settimeout(_SECONDS if size < _SMALL_BYTES else _LARGE_SECONDS)
         try:
             message = protocol.receive(channel)
@@ -232,7 +211,6 @@ def _serve(channel: _socket.socket) -> int:
             well = reusable and value.pop("well")
             if served and value.pop("doubtful"):
                 return RETRY
-            answer = protocol.pack(value)
         except BaseException as error:  # noqa: BLE001  # the caller gets the traceback of whatever was raised
             if served:
                 return RETRY
@@ -241,17 +219,16 @@ def _serve(channel: _socket.socket) -> int:
             text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
             tell(socket, (protocol.CRASH, "start", getattr(error, "errno", 0), text))
             return 1
-        size = _resident_bytes()
-        stays = well and served + 1 < _MOST_JOBS and size < _MOST_BYTES
+        size = _private_bytes("self", _MOST_BYTES)
+        stays = well and size < _MOST_BYTES
         if stays:
             # Sent before the reply: when the caller hangs up, the zygote knows that the job is done.
             protocol.send(channel, (protocol.ANSWER,))
-        protocol.send(socket, (protocol.ANSWER,), (answer,))
+        protocol.send(socket, (protocol.ANSWER, value))
         if not stays:
             return 0
         socket.close()
-        os.close(answer)
-    return 0
+        served = True
 
 
 def _as_new() -> bool:
@@ -265,13 +242,13 @@ def _as_new() -> bool:
     return not os.listdir(".")
 
 
-def _resident_bytes() -> int:
-    """Return the private memory of this process; an upper bound where it is unknown."""
+def _private_bytes(pid: int | str, unknown: int) -> int:
+    """Return the private memory of a process."""
     try:
-        with open("/proc/self/statm", "rb") as file:
+        with open(f"/proc/{pid}/statm", "rb") as file:
             _, resident, shared, *_ = file.read().split()
-    except OSError:
-        return _MOST_BYTES
+    except (OSError, ValueError):
+        return unknown
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -324,11 +301,8 @@ def _prefer_for_oom() -> None:
 def anonymous_bytes(pid: int) -> int:
     """Return the private memory of a child and its descendants."""
     # RLIMIT_AS would count what NVRTC only reserves, not add up over nvcc's processes, and crash compilers.
-    total = 0
+    total = _private_bytes(pid, 0)
     try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            _, resident, shared, *_ = file.read().split()
-        total += (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 total += sum(anonymous_bytes(int(child)) for child in file.read().split())

@@ -30,12 +30,12 @@ _ROOM_TO_START = 16 << 20
 
 _library: ctypes.CDLL | None = None
 _always: list[bytes] = []  # options of every compile
-_heap_is_pinned: bool | None = None  # None: not tried yet
+_heap_is_pinned: bool | None = None  # None: not tried, for lack of room
 _is_observed = False  # whether `probes` sees all of this library's calls of the file system
 
 
-def load(argument: str) -> Any:
-    """Open the libraries, NVRTC last, before any fork; return `improve`."""
+def load(argument: str) -> None:
+    """Open the libraries, NVRTC last, before any fork, and place the heap for precompiled headers."""
     # NVRTC finds its builtins by bare name only if they are loaded already. After a newline follows the identity
     # of the files, so that a replaced one is loaded anew.
     global _library, _is_observed
@@ -47,14 +47,14 @@ def load(argument: str) -> Any:
     major, minor = ctypes.c_int(), ctypes.c_int()
     _call("Version", ctypes.byref(major), ctypes.byref(minor))
     _always[:] = [_NO_CACHE] if (major.value, minor.value) >= _FIRST_WITH_CACHE else []
-    _is_observed = probes.install(path) and probes_see_all()
-    return improve
+    _is_observed = probes.install(_library) and probes_see_all()
+    _pin_heap()
 
 
 # What `probes_see_all` compiles. It asks, in every way that a source can, for a header in memory, for
 # paths that do not exist, and for this file, which exists.
 _TEXT = probes.MEMORY + b"check/text.h"
-_ABSENT = (b"/nonexistent/asked.h", b"/nonexistent/pasted.h")
+_ABSENT = (b"/nonexistent/plain.h", b"/nonexistent/pasted.h")
 _SEEN_ALL = b"rtcompile has seen all"
 _CHECK = b"""
 #define PASTE_(a, b) a##b
@@ -77,29 +77,27 @@ def probes_see_all() -> bool:
         options = [b"--minimal"] if _NO_CACHE in _always else []
         reply = _compile({"source": source, "name": b"check.cu", "expressions": []}, options)
     finally:
-        asked = probes.end()
+        observed = probes.end()
     return (
         _SEEN_ALL.decode() in reply["log"]
-        and {*_ABSENT} <= {*asked["absent"]}
-        and [path for path, *_ in asked["opened"]] == [here]
-        and asked["texts"] == [_TEXT]
-        and not asked["problem"]
+        and {*_ABSENT} <= {*observed["absent"]}
+        and [path for path, *_ in observed["opened"]] == [here]
+        and observed["texts"] == [_TEXT]
+        and not observed["problem"]
     )
 
 
-def improve(idle: bool) -> None:
-    """Place the heap for precompiled headers, in 4 ms; when idle also compile once, to warm up, in 20 ms."""
+def _pin_heap() -> None:
     global _heap_is_pinned
     assert _library is not None
     # NVRTC maps files that it has in TMPDIR. Where there is no room for them the kernel kills it,
     # here the zygote.
-    disk = os.statvfs(os.environ["TMPDIR"])
-    if disk.f_bavail * disk.f_frsize < _ROOM_TO_START:
-        return
-    if _heap_is_pinned is None:  # if it was placed at another address at first, it stays there
-        _heap_is_pinned = heap.pin(_library, _allocate_heap)
-    if idle:
-        Program(_NOOP, b"warm.cu").compile([])
+    disk = os.statvfs(os.environ.get("TMPDIR", "."))
+    if disk.f_bavail * disk.f_frsize >= _ROOM_TO_START:
+        try:
+            _heap_is_pinned = heap.pin(_library, _allocate_heap)
+        except OSError:
+            _heap_is_pinned = False  # no /proc here
 
 
 def _allocate_heap() -> None:
@@ -132,14 +130,6 @@ class Program:
         self.handle = ctypes.c_void_p()
         _call("CreateProgram", ctypes.byref(self.handle), source, name, 0, None, None)
 
-    def destroy(self) -> None:
-        """Free its memory: only where the process does not end with the job."""
-        _call("DestroyProgram", ctypes.byref(self.handle))
-
-    def add_name_expression(self, expression: bytes) -> None:
-        """Ask for the lowered name of an expression."""
-        _call("AddNameExpression", self.handle, expression)
-
     def compile(self, options: list[bytes]) -> None:
         """Compile; raise `NvrtcError` if that fails."""
         given = [*_always, *(option for option in options if option != _NO_CACHE)]
@@ -171,7 +161,7 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     of a precompiled header or ``b""``), ``reusable`` (whether this process may go on to another job), ``nested`` (whether the trace has to
     show what includes what, which `probes` cannot), and what `probes` takes. Returns
     ``error`` ("" if all went well, else a kind of `CompileFailure`), ``log``, ``code``,
-    ``lowered_names``, ``asked`` (of `probes`; None if these do not work), ``trace`` (None if
+    ``lowered_names``, ``observed`` (of `probes`; None if these do not work), ``trace`` (None if
     this NVRTC gives none), ``pch`` (whether the header was used; None if it could not be tried), ``pid`` and ``spans``: (phase, begin, end) in monotonic seconds, the whole first.
     `child` removes ``well`` (the process may be reused) and ``doubtful`` (another process may give
     another result).
@@ -301,33 +291,23 @@ def _phases(times: str, begin: float) -> list[tuple[str, float, float]]:
 def precompile(job: dict[str, Any]) -> dict[str, Any]:
     """Make a precompiled header of ``source`` in ``temporary``, try it, and put it at ``path`` if it works."""
     if not _heap_is_pinned:
-        no_room = _heap_is_pinned is None
-        return {"heap": no_room, "problem": "no room for temporary files"}
-    unit = {**job, "expressions": [], "target": "ptx"}
-    options = job["options"]
+        return {"heap": _heap_is_pinned is None, "problem": "no room for temporary files"}
+    temporary: bytes = job["temporary"]
+    unit = {**job, "expressions": [], "target": "ptx", "pch": temporary}
     begin = time.monotonic()
-    made = _observed(
-        {**unit, "pch": job["temporary"]}, [*options, b"--create-pch=" + job["temporary"]]
-    )
+    made = _observed(unit, [*job["options"], b"--create-pch=" + temporary])
     middle = time.monotonic()
     # NVRTC reports success even if the disk is full, so the header is tried before it is kept.
-    used = _observed(
-        {**unit, "pch": job["temporary"]}, [*options, b"--use-pch=" + job["temporary"]]
-    )
+    used = _observed(unit, [*job["options"], b"--use-pch=" + temporary])
     end = time.monotonic()
     problem = made["error"] or used["error"]
-    if problem or not _pch_message(used["log"])[1] or not (made["asked"] or made["trace"]):
+    if problem or not _pch_message(used["log"])[1] or not (made["observed"] or made["trace"]):
         log = f"{made['log']}\n{used['log']}".strip()
         return {"heap": True, "problem": log or "not usable"}
-    os.rename(job["temporary"], job["path"])
-    return {
-        "heap": True,
-        "problem": "",
-        "trace": made["trace"],
-        "asked": made["asked"],
-        "make": middle - begin,
-        "use": end - middle,
-    }
+    os.rename(temporary, job["path"])
+    times = {"make": middle - begin, "use": end - middle}
+    seen = {"trace": made["trace"], "observed": made["observed"]}
+    return {"heap": True, "problem": "", **seen, **times}
 
 
 def _pch_message(log: str) -> tuple[str, bool]:
@@ -345,14 +325,14 @@ def _observed(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
         try:
             reply = _compile(job, options)
         finally:
-            reply["asked"] = probes.end()
+            reply["observed"] = probes.end()
         return {**reply, "trace": protocol.stderr_text()}
     before = len(protocol.stderr_text())
     reply = _with_texts(job, [*options, *_include_trace_options()])
     trace: bytes | None = protocol.stderr_text()[before:]
     if include_trace_refused(reply, trace or b""):
         reply, trace = _with_texts(job, options), None
-    return {**reply, "asked": None, "trace": trace}
+    return {**reply, "observed": None, "trace": trace}
 
 
 def _with_texts(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
@@ -395,7 +375,7 @@ def _compile(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
     program = Program(job["source"], job["name"])
     try:
         for expression in expressions:
-            program.add_name_expression(expression)
+            _call("AddNameExpression", program.handle, expression)
         program.compile(options)
         target: str = job["target"]
         code = program.result(_RESULTS[target])
@@ -409,7 +389,7 @@ def _compile(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
         return {"error": "error", "log": log}
     log = program.log()
     if job.get("reusable"):
-        program.destroy()
+        _call("DestroyProgram", ctypes.byref(program.handle))  # else the process ends
     return {"error": "", "log": log, "code": code, "lowered_names": lowered}
 
 

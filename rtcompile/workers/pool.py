@@ -16,7 +16,7 @@ from _queue import (
     Empty,
     SimpleQueue,  # importing `queue` would take longer
 )
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple
 
@@ -29,7 +29,6 @@ from rtcompile.workers.process import IDLE_SECONDS, ZygoteProcess
 
 # --- Runs jobs in worker processes ----------------------------------------------------------------
 
-_ENDING_SECONDS = 0.5  # for how long a thread or process that is ending may still be counted
 # A signal that arrives just before Python begins to wait is handled only when that wait ends.
 MAX_WAIT_SECONDS = 0.25
 _BYTES_PER_JOB = 1 << 30  # a CuTe build peaks at 390 MB, one with heavy instantiation at a gigabyte
@@ -44,16 +43,13 @@ class Job(NamedTuple):
 
     `function` takes a dict of plain values and returns a plain value: what `marshal` takes.
     `prepare` is called once with `argument` by the zygote, to load what its children share (a
-    library); jobs with the same two share a zygote. It returns None or a function that makes later
-    jobs faster: called with True once the zygote is idle, and before that with False by each job
-    that asks for it (`warm`).
+    library); jobs with the same two share a zygote.
     """
 
     function: str
     arguments: Mapping[str, Any]
     prepare: str = ""
     argument: str = ""
-    warm: bool = False
     # It may run in a process that has done such jobs before (see `child`). Its value then has "well",
     # whether that process may be reused, and "doubtful", whether a new process may give another
     # value. A job with limits gets a new process all the same.
@@ -162,7 +158,7 @@ class Pool:
             started = time.monotonic()
             tracing.add("queue", begin, started)
             limits.after_waiting(started - begin)
-            outcome = self.run_beside(job() if callable(job) else job, limits, meanwhile=meanwhile)
+            outcome = self.run_beside(job() if callable(job) else job, limits, meanwhile)
         finally:
             # Ctrl-C may come between any two steps of Python's. A call in C is one step.
             self._slots.pop(taker, None)
@@ -195,14 +191,8 @@ class Pool:
         if self._freed.qsize() < self.jobs:
             self._freed.put(None)
 
-    def run_beside(
-        self,
-        job: Job,
-        limits: Limits,
-        leftovers: Sequence[str] = (),
-        meanwhile: _Meanwhile = None,
-    ) -> Answer | Crash:
-        """Run the job now, without a slot; `leftovers` are files to remove if it leaves them."""
+    def run_beside(self, job: Job, limits: Limits, meanwhile: _Meanwhile = None) -> Answer | Crash:
+        """Run the job now, without a slot."""
         # An exit handler that is called after ours may build, too.
         exiting = ZygoteProcess.all_ended
         for _ in range(2):
@@ -211,7 +201,7 @@ class Pool:
             except OSError as error:  # no interpreter, or no more processes
                 _raise_limit(error.errno)
                 return Crash("start", 0, str(error), b"")
-            outcome = _run(worker, job, limits, leftovers, meanwhile)
+            outcome = _run(worker, job, limits, meanwhile)
             if outcome is not None:
                 return outcome
             # It ended after its idle time, or was killed. Another is started, once.
@@ -223,20 +213,11 @@ class Pool:
 
     def _zygote(self, prepare: str, argument: str) -> ZygoteProcess:
         with self._lock:
-            found = self.zygotes.get((prepare, argument))
-            deadline = time.monotonic() + _ENDING_SECONDS
-            while found is None:
-                try:
-                    found = process.take(prepare, argument)
-                    if found is None:
-                        found = ZygoteProcess(self._idle)
-                        found.load(prepare, argument)
-                except BlockingIOError:  # no more processes: `ulimit -u`
-                    if time.monotonic() > deadline:
-                        raise
-                    time.sleep(0.01)
-                else:
-                    self.zygotes[prepare, argument] = found
+            found = self.zygotes.get((prepare, argument)) or process.take(prepare, argument)
+            if found is None:
+                found = protocol.started(lambda: ZygoteProcess(self._idle))
+                found.load(prepare, argument)
+            self.zygotes[prepare, argument] = found
             return found
 
     def _forget(self, job: Job, worker: ZygoteProcess) -> None:
@@ -255,25 +236,25 @@ class Pool:
 
 
 def _run(
-    zygote: ZygoteProcess,
-    job: Job,
-    limits: Limits,
-    leftovers: Sequence[str],
-    meanwhile: _Meanwhile,
+    zygote: ZygoteProcess, job: Job, limits: Limits, meanwhile: _Meanwhile
 ) -> Answer | Crash | None:
     """Run one job; None if the zygote has ended."""
     ours, theirs = process.socket_pair()
     cancellation = Cancellation.current.get()
+    reply: Any = False
     try:
         with cancellation.over(ours) if cancellation else nullcontext():
             try:
-                _ask(zygote, job, limits, leftovers, theirs)
+                _ask(zygote, job, limits, theirs)
             except OSError as error:
                 _raise_limit(error.errno)
                 return None
             if meanwhile is not None:
                 meanwhile()
-            reply = _reply(ours)
+            ours.settimeout(MAX_WAIT_SECONDS)
+            while reply is False:
+                with suppress(TimeoutError):
+                    reply = protocol.receive(ours)
     finally:
         process.hang_up(ours)
         process.close_theirs(theirs)
@@ -281,7 +262,7 @@ def _run(
         return None
     message, descriptors = reply
     if message[0] == protocol.ANSWER:
-        return Answer(protocol.unpack(descriptors[0]))
+        return Answer(message[1])
     _, kind, number, text = message
     if kind in ("start", "load"):
         _raise_limit(number)
@@ -296,55 +277,33 @@ def _raise_limit(number: int | None) -> None:
         raise limit
 
 
-def _ask(
-    zygote: ZygoteProcess,
-    job: Job,
-    limits: Limits,
-    leftovers: Sequence[str],
-    theirs: _socket.socket,
-) -> None:
+def _ask(zygote: ZygoteProcess, job: Job, limits: Limits, theirs: _socket.socket) -> None:
     if not zygote.is_reachable():
         raise OSError("its socket was closed")
     arguments = protocol.pack(dict(job.arguments))
     try:
-        reusable = job.reusable and limits == Limits() and not leftovers
-        how = (limits.after_waiting(0.0), limits.memory, job.warm, reusable)
-        message = (job.function, *how, *leftovers)
-        protocol.send(zygote.control, message, (theirs.fileno(), arguments))
+        how = (
+            limits.after_waiting(0.0),
+            limits.memory,
+            job.reusable and limits == Limits(),
+        )
+        protocol.send(zygote.control, (job.function, *how), (theirs.fileno(), arguments))
     finally:
         os.close(arguments)
     process.close_theirs(theirs)  # otherwise the end of file would never arrive
 
 
-def _reply(socket: _socket.socket) -> tuple[Any, list[int]] | None:
-    socket.settimeout(MAX_WAIT_SECONDS)
-    while True:
-        with suppress(TimeoutError):
-            return protocol.receive(socket)
-
-
 def default_jobs() -> int:
     """Return how many jobs may run at once: a core each, and a gigabyte each."""
-    return max(1, min(_cores(), _memory_allows()))
-
-
-def _cores() -> int:
-    cores = len(os.sched_getaffinity(0))
+    cores, memory = len(os.sched_getaffinity(0)), _BYTES_PER_JOB
     with suppress(OSError, ValueError), open("/sys/fs/cgroup/cpu.max") as file:
         quota, period = file.read().split()
         cores = min(cores, -(-int(quota) // int(period)))  # ValueError: "max"
-    return cores
-
-
-def _memory_allows() -> int:
-    try:
-        with open("/proc/meminfo") as file:
-            available = next(int(x.split()[1]) << 10 for x in file if x.startswith("MemAvailable"))
-    except (OSError, StopIteration, ValueError):
-        return 1 << 30
+    with suppress(OSError, StopIteration, ValueError), open("/proc/meminfo") as file:
+        memory = next(int(x.split()[1]) << 10 for x in file if x.startswith("MemAvailable"))
     with suppress(OSError, ValueError), open("/sys/fs/cgroup/memory.max") as file:
-        available = min(available, int(file.read()))  # ValueError: "max"
-    return available // _BYTES_PER_JOB
+        memory = min(memory, int(file.read()))  # ValueError: "max"
+    return max(1, min(cores, memory // _BYTES_PER_JOB))
 
 
 _pool: Pool | None = None

@@ -29,6 +29,8 @@ try:
 except ImportError:
     from hashlib import blake2b
 
+from rtcompile.workers.protocol import in_memfd
+
 TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,7 +122,7 @@ class _Observation:
         """Return a descriptor for the compiler; None for what is no regular file."""
         text = self.contents.get(path)
         if text is not None:
-            return self._kept(path, _in_memory(text))
+            return self._kept(path, in_memfd(text))
         kind = os.stat(path).st_mode
         if stat.S_ISDIR(kind):
             self.folders[path] = None
@@ -140,7 +142,8 @@ class _Observation:
                 os.write(2, path + b"\n")
             if path.startswith(self.provided) and self._is_old(status):
                 return descriptor
-            data = _contents(descriptor, status.st_size)
+            with open(descriptor, "rb", buffering=0, closefd=False) as file:
+                data = file.read()
         except BaseException:
             os.close(descriptor)
             raise
@@ -148,7 +151,7 @@ class _Observation:
         known[5] = blake2b(data, digest_size=32).hexdigest()
         known[6] = mentions(data)
         self.contents[path] = data
-        return self._kept(path, _in_memory(data))
+        return self._kept(path, in_memfd(data))
 
     def _kept(self, path: bytes, descriptor: int) -> int:
         """Return the descriptor; its copy shares the offset, which shows whether the compiler read."""
@@ -174,7 +177,7 @@ class _Observation:
             if text is None:
                 self.absent_texts[path] = None
                 return None
-            descriptor = self.memory[path] = _in_memory(text)
+            descriptor = self.memory[path] = in_memfd(text)
         return descriptor
 
     def reply(self) -> dict[str, Any]:
@@ -208,23 +211,6 @@ def _has(data: bytes, words: tuple[tuple[bytes, tuple[bytes, ...]], ...]) -> boo
     return any(part in data and any(word in data for word in whole) for part, whole in words)
 
 
-def _contents(descriptor: int, size: int) -> bytes:
-    chunks = []
-    while chunk := os.read(descriptor, max(size + 1, _PAGE)):
-        chunks.append(chunk)
-    return b"".join(chunks)
-
-
-def _in_memory(data: bytes) -> int:
-    """Return the descriptor of a new file in memory, to be read from its beginning."""
-    descriptor = os.memfd_create("header")
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
-
-
 def begin(job: dict[str, Any], *, tells: bool = True) -> None:
     """Begin to observe a compile; with `tells` the path of each opened header goes to stderr."""
     global _job
@@ -244,9 +230,9 @@ def end() -> dict[str, Any]:
 def _observing(name: str, real: Callable[..., Any], path_at: int) -> Callable[..., Any]:
     """Return the callback for a function. CuTe calls them 6,000 times."""
     if name.startswith("fopen"):
-        return lambda path, mode: _fopen(real, path, mode)
+        return lambda *given: _open(real, given, given[1][:1] != b"r", _libc.fdopen)
     if name.startswith("open") and name != "opendir":
-        return lambda path, flags, mode: _open(real, path, flags, mode)
+        return lambda *given: _open(real, given, given[1] & (os.O_WRONLY | os.O_RDWR), None)
     if "stat" in name:
         return lambda *given: _stat(real, given, path_at)
 
@@ -263,28 +249,23 @@ def _observing(name: str, real: Callable[..., Any], path_at: int) -> Callable[..
     return other
 
 
-def _fopen(real: Callable[..., Any], path: bytes, mode: bytes) -> Any:
-    job = _job
-    if job is None or job.is_ours(path) or not mode.startswith(b"r"):
-        found = real(path, mode)
-        if found and job is not None and path.startswith(b"../") and not job.is_temporary(path):
+_ABSENT = -1
+
+
+def _open(real: Callable[..., Any], given: tuple[Any, ...], writes: bool, fdopen: Any) -> Any:
+    job, path = _job, given[0]
+    if job is None or job.is_ours(path) or writes:
+        found = real(*given)
+        is_above = job is not None and path and path.startswith(b"../")
+        if found not in (None, _ABSENT) and is_above and not job.is_temporary(path):
             job.doubt(f"header {os.fsdecode(path)} was found by a relative path")
         return found
     descriptor = _descriptor(job, path)
-    if descriptor == _ABSENT:
-        return None
-    return real(path, mode) if descriptor is None else _libc.fdopen(descriptor, b"r")
-
-
-def _open(real: Callable[..., Any], path: bytes, flags: int, mode: int) -> Any:
-    job = _job
-    if job is None or job.is_ours(path) or flags & (os.O_WRONLY | os.O_RDWR):
-        return real(path, flags, mode)
-    descriptor = _descriptor(job, path)
-    return real(path, flags, mode) if descriptor is None else descriptor
-
-
-_ABSENT = -1
+    if descriptor is None:
+        return real(*given)
+    if fdopen is None:
+        return descriptor
+    return None if descriptor == _ABSENT else fdopen(descriptor, b"r")
 
 
 def _descriptor(job: Any, path: bytes) -> int | None:
@@ -294,7 +275,7 @@ def _descriptor(job: Any, path: bytes) -> int | None:
             text = job.in_memory(path)
             if text is None:
                 raise FileNotFoundError(2, "no such text")
-            return _in_memory(job.texts[os.path.normpath(path)])
+            return in_memfd(job.texts[os.path.normpath(path)])
         return job.open(path)  # type: ignore[no-any-return]
     except OSError as error:
         if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
@@ -327,89 +308,55 @@ def _stat(real: Callable[..., Any], given: tuple[Any, ...], path_at: int) -> Any
 
 # --- the slots ---------------------------------------------------------------------------------
 
+_DT_STRTAB, _DT_SYMTAB, _DT_JMPREL, _DT_PLTRELSZ = 5, 6, 23, 2
+_PT_DYNAMIC = 2
 
-def install(path: str) -> bool:
+
+def install(library: ctypes.CDLL) -> bool:
     """Redirect the slots of a loaded library to the callbacks; False if anything is not as expected."""
-    try:
-        return _install(path)
-    except (OSError, LookupError, ValueError, AttributeError, MemoryError, struct.error):
-        return False
-
-
-def _install(path: str) -> bool:
     global _libc, _mode_offset
-    libc = ctypes.CDLL(None, use_errno=True)
+    _libc = libc = ctypes.CDLL(None, use_errno=True)
     libc.fdopen.restype = _P
     libc.fdopen.argtypes = (_I, _S)
-    _libc = libc
     _mode_offset = _MODE_OFFSETS.get(os.uname().machine, 0)
-    base = _load_base(path)
-    if base is None or not _mode_offset:
+    try:
+        found = _slots(library)
+    except (LookupError, ValueError, AttributeError, struct.error):
         return False
-    found = _slots(path)
-    if "fopen" not in found or not ("__xstat" in found or "stat" in found):
+    if not _mode_offset or "fopen" not in found or not ("__xstat" in found or "stat" in found):
         return False
-    changes = []
     for name, slot in found.items():
         result, arguments, path_at = _FUNCTIONS[name]
         prototype = ctypes.CFUNCTYPE(result, *arguments, use_errno=True)
         real = prototype(ctypes.cast(getattr(libc, name), _P).value)  # type: ignore[arg-type]
         callback = prototype(_observing(name, real, path_at))
         _callbacks.append((callback, real))
-        changes.append((base + slot, callback))
         # NVRTC 13.5 has its slots read-only after loading.
-        page = (base + slot) & ~(_PAGE - 1)
-        if libc.mprotect(_P(page), ctypes.c_size_t(_PAGE), _READ_WRITE):
+        if libc.mprotect(_P(slot & -_PAGE), ctypes.c_size_t(_PAGE), _READ_WRITE):
             return False
-    for address, callback in changes:
-        _P.from_address(address).value = ctypes.cast(callback, _P).value
+        _P.from_address(slot).value = ctypes.cast(callback, _P).value
     return True
 
 
-def _load_base(path: str) -> int | None:
-    """Return where a library is mapped; None if it is not."""
-    real = os.path.realpath(path)
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
-            for line in maps:
-                fields = line.rstrip("\n").split(None, 5)
-                if len(fields) > 5 and fields[5] == real and int(fields[2], 16) == 0:
-                    return int(fields[0].partition("-")[0], 16)
-    except OSError:
-        pass
-    return None
-
-
-def _slots(path: str) -> dict[str, int]:
-    """Return the offset of the PLT slot of each observed function (ELF64 with RELA relocations)."""
-    with open(path, "rb", buffering=0) as file:
-        head = file.read(64)
-        start, count = struct.unpack_from("<Q", head, 32)[0], struct.unpack_from("<H", head, 56)[0]
-        segments = [*struct.iter_unpack("<IIQQQQQQ", _at(file, start, 56 * count))]
-
-        def offset(address: int) -> int:
-            for kind, _, at, begin, _, size, *_ in segments:
-                if kind == 1 and begin <= address < begin + size:
-                    return int(at + address - begin)
-            raise ValueError("an address in no segment")
-
-        entry, *_ = (segment for segment in segments if segment[0] == 2)
-        dynamic = dict(struct.iter_unpack("<QQ", _at(file, entry[2], entry[5] // 16 * 16)))
-        relocations = _at(file, offset(dynamic[23]), dynamic[2])  # DT_JMPREL, DT_PLTRELSZ
-        strings = _at(file, offset(dynamic[5]), dynamic[10])  # DT_STRTAB, DT_STRSZ
-        slots = [(info >> 32, slot) for slot, info, _ in struct.iter_unpack("<QQq", relocations)]
-        last = max(symbol for symbol, _ in slots)
-        symbols = _at(file, offset(dynamic[6]), 24 * (last + 1))  # DT_SYMTAB
-        found = {}
-        for symbol, slot in slots:
-            begin = struct.unpack_from("<I", symbols, 24 * symbol)[0]
-            name = strings[begin : strings.index(b"\0", begin)].decode()
-            if name in _FUNCTIONS:
-                found[name] = slot
-        return found
-
-
-def _at(file: Any, start: int, size: int) -> bytes:
-    file.seek(start)
-    data: bytes = file.read(size)
-    return data
+def _slots(library: ctypes.CDLL) -> dict[str, int]:
+    """Return the address of the PLT slot of each observed function (ELF64 with RELA relocations)."""
+    known = (_P * 4)()  # Dl_info: the file's name, where it is mapped, a symbol's name and address
+    if not _libc.dladdr(ctypes.cast(library.nvrtcVersion, _P), known) or not known[1]:
+        return {}
+    base: int = known[1]
+    start, count = struct.unpack("<Q16xH", ctypes.string_at(base + 32, 26))
+    segments = [*struct.iter_unpack("<II8xQ16xQ8x", ctypes.string_at(base + start, 56 * count))]
+    at, size = next((at, size) for kind, _, at, size in segments if kind == _PT_DYNAMIC)
+    dynamic = dict(struct.iter_unpack("<QQ", ctypes.string_at(base + at, size // 16 * 16)))
+    # The loader has made addresses of these offsets.
+    strings, symbols, table = (dynamic[tag] for tag in (_DT_STRTAB, _DT_SYMTAB, _DT_JMPREL))
+    end = base + max(at + size for kind, _, at, size in segments if kind == 1)
+    if not all(base < address < end for address in (strings, symbols, table)):
+        return {}
+    found = {}
+    for slot, info in struct.iter_unpack("<QQ8x", ctypes.string_at(table, dynamic[_DT_PLTRELSZ])):
+        offset = ctypes.c_uint32.from_address(symbols + 24 * (info >> 32)).value
+        name = ctypes.string_at(strings + offset).decode()
+        if name in _FUNCTIONS:
+            found[name] = base + slot
+    return found

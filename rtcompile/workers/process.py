@@ -61,16 +61,17 @@ class ZygoteProcess:
             raise
         finally:
             close_theirs(theirs)
-        self._identities = self._identify()
+        self._identities = {d: _identity(d) for d in (self.control.fileno(), self._stderr)}
         with ZygoteProcess.lock:
             ZygoteProcess.alive.add(self)
 
-    def _identify(self) -> list[tuple[int, int] | None]:
-        return [_identity(self.control.fileno()), _identity(self._stderr)]
+    def _has(self, descriptor: int) -> bool:
+        """Return whether a descriptor is still ours: applications may close and reuse them."""
+        return _identity(descriptor) == self._identities[descriptor]
 
     def is_reachable(self) -> bool:
-        """Return whether its descriptors are still ours: applications may close and reuse them."""
-        return self._identify() == self._identities
+        """Return whether its descriptors are still ours."""
+        return all(map(self._has, self._identities))
 
     def load(self, prepare: str, argument: str) -> None:
         """Tell it what to load; its jobs wait until that is done."""
@@ -89,7 +90,7 @@ class ZygoteProcess:
             if self not in ZygoteProcess.alive:
                 return False
             ZygoteProcess.alive.discard(self)
-        if self._identify()[0] == self._identities[0]:
+        if self._has(self.control.fileno()):
             hang_up(self.control)
         else:
             self.control.detach()
@@ -101,7 +102,7 @@ class ZygoteProcess:
         # The application's os.wait() may have reaped it, or ignores SIGCHLD.
         with suppress(ChildProcessError):
             _, status = os.waitpid(self.pid, 0)
-        if self._identify()[1] == self._identities[1]:
+        if self._has(self._stderr):
             self.last_stderr = protocol.drain(self._stderr).decode("utf-8", "replace").strip()
         if status is not None and os.WIFSIGNALED(status):
             ended = f"Signal {meaning_of(os.WTERMSIG(status))} ended it."
@@ -111,12 +112,11 @@ class ZygoteProcess:
 
     def abandon(self) -> None:
         """Forget a zygote that belongs to the parent of this forked process."""
-        control, stderr = self._identify()
-        if control == self._identities[0]:
+        if self._has(self.control.fileno()):
             self.control.close()
         else:
             self.control.detach()
-        if stderr == self._identities[1]:
+        if self._has(self._stderr):
             os.close(self._stderr)
 
 

@@ -10,7 +10,7 @@ A *job* is a function of this package, named ``"module:function"``, and a dict o
 The caller first sends, on the zygote's control socket, what to load: a function's name and its
 argument. To run a job, it sends there the function's name, the limits, and two descriptors: one
 end of a fresh *job socket* and a memfd with the arguments. The child replies on the job
-socket with ``ANSWER`` and a memfd that contains the returned value. If it cannot, the zygote sends
+socket with ``ANSWER`` and the returned value. If it cannot, the zygote sends
 ``CRASH`` with its kind, the number of the signal or of the system's error, and what the child wrote
 on stderr.
 The end of file without a message means that the zygote itself is gone. The caller cancels by
@@ -30,14 +30,18 @@ from __future__ import annotations
 import _socket  # `socket` costs 8 ms (selectors, enum) of a worker's 20 ms start.
 import marshal
 import os
+import time
 
 TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 CONTROL = 3  # the zygote's descriptor of the control socket
 ANSWER = "answer"
 CRASH = "death"
+
+_ENDING_SECONDS = 0.5  # for how long a thread or process that is ending may still be counted
 
 # Limits of the messages: names, numbers, short values and a few descriptors.
 _MESSAGE_BYTES = 1 << 14
@@ -52,11 +56,16 @@ _MARSHAL_VERSION = 4
 
 def pack(value: Any) -> int:
     """Return the descriptor of a new memfd that contains `value`."""
+    return in_memfd(marshal.dumps(value, _MARSHAL_VERSION))
+
+
+def in_memfd(data: bytes) -> int:
+    """Return the descriptor of a new memfd, at its beginning."""
     descriptor = os.memfd_create("rtcompile")
     try:
-        view = memoryview(marshal.dumps(value, _MARSHAL_VERSION))
-        while view:
-            view = view[os.write(descriptor, view) :]
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(data)
+        os.lseek(descriptor, 0, os.SEEK_SET)
     except BaseException:
         os.close(descriptor)
         raise
@@ -70,16 +79,7 @@ def unpack(descriptor: int) -> Any:
 
 def contents(descriptor: int) -> bytes:
     """Return everything that was written to a memfd so far."""
-    size = os.lseek(descriptor, 0, os.SEEK_END)
-    chunks = []
-    offset = 0
-    while offset < size:
-        chunk = os.pread(descriptor, size - offset, offset)
-        if not chunk:
-            break
-        chunks.append(chunk)
-        offset += len(chunk)
-    return b"".join(chunks)
+    return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
 
 def drain(descriptor: int) -> bytes:
@@ -114,7 +114,7 @@ def send(socket: _socket.socket, value: Any, descriptors: tuple[int, ...] = ()) 
     """Send one message with duplicates of the descriptors; a long value goes in a memfd, the last one."""
     frame = marshal.dumps(value, _MARSHAL_VERSION)
     if len(frame) > _MESSAGE_BYTES:
-        long = pack(value)
+        long = in_memfd(frame)
         try:
             send(socket, _IN_MEMFD, (*descriptors, long))
         finally:
@@ -139,3 +139,15 @@ def receive(socket: _socket.socket) -> tuple[Any, list[int]] | None:
         return None
     value = marshal.loads(frame)  # noqa: S302  # both ends are one user's processes
     return (unpack(descriptors.pop()) if value == _IN_MEMFD else value), descriptors
+
+
+def started(start: Callable[[], Any], has_time: Callable[[], bool] = lambda: True) -> Any:
+    """Start a process; where `ulimit -u` forbids it, wait a moment for threads that are ending."""
+    deadline = time.monotonic() + _ENDING_SECONDS
+    while True:
+        try:
+            return start()
+        except BlockingIOError:
+            if not has_time() or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)

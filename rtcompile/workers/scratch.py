@@ -20,7 +20,7 @@ import time
 
 TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
 # Folders for the user's folder, tried in this order where TMPDIR is not set or cannot be used.
 PARENTS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # the folder in it is of mode 0700, and its owner is checked
@@ -49,9 +49,10 @@ class Scratch:
     def is_there(self) -> bool:
         """Return whether it still exists; users and programs clean up TMPDIR."""
         try:
-            return _is_at(self.descriptor, self.name, self.home)
+            found = os.stat(self.name, dir_fd=self.home, follow_symlinks=False)
         except OSError:
             return False
+        return os.path.samestat(os.fstat(self.descriptor), found)
 
     def make_job_folder(self, name: str) -> None:
         """Make a folder with empty folders `cwd` and `tmp`."""
@@ -76,7 +77,8 @@ class Scratch:
 
     def close(self) -> None:
         """Close the descriptors of a folder that somebody has removed."""
-        _close(self.descriptor, self.home)
+        os.close(self.descriptor)
+        os.close(self.home)
 
     def remove(self) -> None:
         """Remove this folder, and the folders that killed zygotes have left beside it."""
@@ -127,8 +129,8 @@ def sweep(temporary: str, own: str) -> None:
                 _remove_if_empty(path)
 
 
-def _parents(temporary: str) -> Iterator[str]:
-    yield from dict.fromkeys(parent for parent in (temporary, *PARENTS) if parent)
+def _parents(temporary: str) -> Iterable[str]:
+    return dict.fromkeys(parent for parent in (temporary, *PARENTS) if parent)
 
 
 def _check_parent(parent: str) -> None:
@@ -143,43 +145,43 @@ def _check_parent(parent: str) -> None:
 def _claim_in(parent: str, name: str) -> Scratch:
     for _ in range(_TRIES):
         path, home = _home(parent)
-        descriptor = -1
         try:
-            try:
-                os.mkdir(name, 0o700, dir_fd=home)
-            except FileExistsError:
-                pass  # it was made in the previous attempt
-            descriptor = os.open(name, _FOLDER, dir_fd=home)
-            if _lock(descriptor) is not False and _is_at(descriptor, name, home):
-                return Scratch(os.path.join(path, name), home, name, descriptor)
+            _make_folder(name, home)
+            folder = os.open(name, _FOLDER, dir_fd=home)
+            found = Scratch(os.path.join(path, name), home, name, folder)
+            if _lock(folder) is not False and found.is_there():
+                return found
+            os.close(folder)
         except FileNotFoundError:
             pass  # A sweeping process removed it, or the user's folder, before it was locked.
         except BaseException:
-            _close(descriptor, home)
+            os.close(home)
             raise
-        _close(descriptor, home)
+        os.close(home)
         time.sleep(_PAUSE)
     raise OSError(f"another process keeps removing {name}")
+
+
+def _make_folder(path: str, at: int | None = None) -> None:
+    try:
+        os.mkdir(path, 0o700, dir_fd=at)
+    except FileExistsError:
+        pass
 
 
 def _home(parent: str) -> tuple[str, int]:
     """Return the user's folder and its open descriptor; make it if it does not exist."""
     for path in _home_paths(parent):
-        try:
-            os.mkdir(path, 0o700)
-        except FileExistsError:
-            pass
+        _make_folder(path)
         home = _open_home(path)
         if home is not None:
             return path, home
     raise OSError(f"{path} and the earlier candidates belong to other users")
 
 
-def _home_paths(parent: str) -> Iterator[str]:
+def _home_paths(parent: str) -> list[str]:
     path = os.path.join(parent, f"{_NAME}{os.geteuid()}")
-    yield path
-    for number in range(2, _NAMES + 1):
-        yield f"{path}-{number}"
+    return [path, *(f"{path}-{number}" for number in range(2, _NAMES + 1))]
 
 
 def _open_home(path: str) -> int | None:
@@ -206,11 +208,6 @@ def _lock(descriptor: int) -> bool | None:
     return True
 
 
-def _is_at(descriptor: int, name: str, home: int) -> bool:
-    found = os.stat(name, dir_fd=home, follow_symlinks=False)
-    return os.path.samestat(os.fstat(descriptor), found)
-
-
 def _sweep(home: int, own: str) -> None:
     """Remove the zygotes' folders that no process has locked."""
     here = f"{_ZYGOTE}{_machine()}-"
@@ -234,22 +231,16 @@ def _sweep(home: int, own: str) -> None:
 def _remove(folder: int, name: str) -> None:
     """Remove the file or folder of this name in an open folder, as far as possible."""
     try:
-        os.unlink(name, dir_fd=folder)
-        return
-    except IsADirectoryError:
-        pass
-    except OSError:
-        return
-    try:
-        descriptor = os.open(name, _FOLDER, dir_fd=folder)
-    except OSError:
-        return
-    try:
-        for inner in os.listdir(descriptor):
-            _remove(descriptor, inner)
-    finally:
-        os.close(descriptor)
-    try:
+        try:
+            os.unlink(name, dir_fd=folder)
+            return
+        except IsADirectoryError:
+            descriptor = os.open(name, _FOLDER, dir_fd=folder)
+        try:
+            for inner in os.listdir(descriptor):
+                _remove(descriptor, inner)
+        finally:
+            os.close(descriptor)
         os.rmdir(name, dir_fd=folder)
     except OSError:
         pass
@@ -260,9 +251,3 @@ def _remove_if_empty(path: str) -> None:
         os.rmdir(path)
     except OSError:
         pass  # Other processes are using it.
-
-
-def _close(*descriptors: int) -> None:
-    for descriptor in descriptors:
-        if descriptor >= 0:
-            os.close(descriptor)

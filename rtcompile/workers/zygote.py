@@ -16,13 +16,7 @@ import time
 from rtcompile.workers import protocol, scratch
 from rtcompile.workers.child import Child, Order, anonymous_bytes, become, resolve, tell
 
-TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
-if TYPE_CHECKING:
-    from typing import Any
-
 _TICK = 0.05  # seconds between two looks at a child's memory
-_PAUSE = 0.1  # idle seconds after which the zygote does work that makes later jobs faster
-_ENDING_SECONDS = 0.5  # for how long a thread or process that is ending may still be counted
 _ROOMY = 2048  # under a lower limit on processes (`ulimit -u`), no child is kept idle
 _STACK_BYTES = 64 << 20
 _DESCRIPTORS = 4096
@@ -35,7 +29,6 @@ def main(parent: str, idle: str, temporary: str, name: str) -> None:
     control = _socket.socket(fileno=protocol.CONTROL)
     zygote = Zygote(control, int(parent), float(idle), temporary, name)
     try:
-        zygote.try_to_prepare()
         zygote.serve()
     finally:
         zygote.end()
@@ -74,19 +67,9 @@ class Zygote:
             self.poller.register(self.parent_fd, select.POLLIN)
         except (AttributeError, OSError):
             pass  # before Linux 5.3
-        self.improve: Any = None
-        self.improved = False
         self.postponed: list[Order] = []
         self.serial = 0
-        self.warm = False  # whether `improve` was called, which some jobs need
         self.roomy = not 0 <= resource.getrlimit(resource.RLIMIT_NPROC)[0] < _ROOMY
-
-    def try_to_prepare(self) -> None:
-        """Prepare in advance, while the caller still plans its build."""
-        try:
-            self.prepare()
-        except Exception:  # noqa: BLE001, S110  # each job tries again, and reports the error
-            pass
 
     def prepare(self) -> scratch.Scratch:
         """Make the folder, load what every child needs, and return the folder."""
@@ -98,7 +81,7 @@ class Zygote:
             self.scratch = scratch.claim(self.temporary, self.name)
             self.scratch.enter()  # NVRTC puts files into the working directory
         if self.function:
-            self.improve = resolve(self.function)(self.argument)
+            resolve(self.function)(self.argument)
             self.function = ""
         return self.scratch
 
@@ -116,16 +99,12 @@ class Zygote:
                 self._look_after(child, ready)
             if self.control.fileno() in ready and not self._accept():
                 return
-            is_quiet = not ready and time.monotonic() - idle_since >= _PAUSE
-            if is_quiet and self.improve is not None and not self.improved:
-                self._improve(idle=True)
 
     def _timeout(self, idle_since: float) -> float:
         """Return the seconds after which there is something to do even if nothing happens."""
         if any(child.order is not None for child in self.children.values()):
             return self._next_look()
-        idle_at = idle_since + self.idle - time.monotonic()
-        return idle_at if self.improved or self.improve is None else min(idle_at, _PAUSE)
+        return idle_since + self.idle - time.monotonic()
 
     def _dismiss(self) -> None:
         """Kill the idle children."""
@@ -187,15 +166,16 @@ class Zygote:
             self._start(Order(fields, _socket.socket(fileno=socket), arguments))
             return True
         self.function, self.argument = fields
-        self.try_to_prepare()
+        try:
+            self.prepare()  # while the caller still plans its build
+        except Exception:  # noqa: BLE001, S110  # each job tries again, and reports the error
+            pass
         return True
 
     def _start(self, order: Order, *, anew: bool = False) -> None:
         """Give a job to a child that waits for such, or to a new one."""
         try:
             folder = self.prepare()
-            if order.warm:
-                self._improve(idle=False)
             resolve(order.function)  # imported here, once, and not in each child
             order.reusable = order.reusable and self.roomy
             fit = (c for c in self.children.values() if not anew and c.may_take(order))
@@ -220,24 +200,6 @@ class Zygote:
         if self.postponed:
             self._start(self.postponed.pop(0))
 
-    def _improve(self, *, idle: bool) -> None:
-        """Call `improve`: once fully when idle, and before that for each job that needs it."""
-        if self.improve is not None:
-            self.improve(idle)
-        self.warm = True
-        self.improved = self.improved or idle
-
-    def _forked(self) -> int:
-        """Fork; where `ulimit -u` forbids it, wait a moment for threads of the caller that are ending."""
-        deadline = time.monotonic() + _ENDING_SECONDS
-        while True:
-            try:
-                return os.fork()
-            except BlockingIOError:
-                if self.children or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.01)
-
     def _fork(self, folder: scratch.Scratch) -> Child:
         """Return a new child, which waits for a job."""
         self.serial += 1
@@ -249,7 +211,7 @@ class Zygote:
             opened.append(os.memfd_create("stderr"))
             opened += os.pipe()
             ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-            pid = self._forked()
+            pid = protocol.started(os.fork, lambda: not self.children)
         except OSError:
             for descriptor in opened:
                 os.close(descriptor)
@@ -261,7 +223,8 @@ class Zygote:
             ours.close()
             self.control.close()
             others = self.children.values()
-            become(theirs, stderr, folder, name, zygote, held, others, self.postponed)
+            orders = [*self.postponed, *(each.order for each in others if each.order)]
+            become(theirs, stderr, folder, name, zygote, held, (*others, *orders))
         os.close(held)
         theirs.close()
         try:
@@ -269,7 +232,7 @@ class Zygote:
             os.setpgid(pid, pid)
         except OSError:
             pass  # It has ended already.
-        child = Child(pid, ours, stderr, name, lifeline, warm=self.warm)
+        child = Child(pid, ours, stderr, name, lifeline)
         self.children[pid] = child
         self.poller.register(ours.fileno(), select.POLLIN)
         return child
@@ -286,11 +249,6 @@ class Zygote:
             self.poller.unregister(order.socket.fileno())
             self._start(order, anew=True)
         elif order is not None:
-            for path in order.leftovers:
-                try:
-                    os.unlink(path)
-                except OSError:
-                    pass  # It left none.
             if status != 0:
                 signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
                 tell(order.socket, (protocol.CRASH, child.failure, signal, ""), (child.stderr,))
@@ -337,11 +295,7 @@ def _isolate() -> None:
     except PermissionError:
         pass  # It leads a session already: it was started again, below.
     keep_priority()
-    try:
-        last = max(int(name) for name in os.listdir("/proc/self/fd"))
-    except OSError:  # no /proc here
-        last = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MOST_INHERITED)
-    os.closerange(protocol.CONTROL + 1, last + 1)
+    os.closerange(protocol.CONTROL + 1, _MOST_INHERITED)
     os.chdir("/")
     os.umask(0o077)
     # NVRTC crashes in CuTe sources on stacks under 384 KiB, and deep templates need more.

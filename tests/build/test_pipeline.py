@@ -17,6 +17,7 @@ import rtcompile
 from rtcompile import toolkit
 from rtcompile.inspect import cubin
 from rtcompile.store import store
+from rtcompile.toolkit.search import find
 from tests.processes import forget_caches, forget_toolkit
 
 pytestmark = pytest.mark.needs_compiler
@@ -402,7 +403,7 @@ def test_a_compile_warns_of_nothing():
 def cuda13(cuda13_prefix, monkeypatch):
     """Every build of the test uses the other toolkit."""
     installed = [str(cuda13_prefix), *(path for path in sys.path if path.endswith("-packages"))]
-    found = [toolkit.find({"CUDA_PATH": str(cuda13_prefix / "nvidia/cu13")}, installed[:1])]
+    found = [find({"CUDA_PATH": str(cuda13_prefix / "nvidia/cu13")}, installed[:1])]
     extra = tuple(d for d in toolkit.current().search if d.label in ("cutlass", "cupy"))
     found[0] = found[0]._replace(search=(*found[0].search, *extra))
 

@@ -15,6 +15,7 @@ from rtcompile.inspect.cubin import kind_of
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.request.values import Arch
 from rtcompile.toolkit.model import Toolchain
+from rtcompile.toolkit.search import find
 
 pytestmark = pytest.mark.needs_nvcc
 
@@ -236,7 +237,7 @@ def test_without_a_host_compiler_there_is_no_nvcc(toolchain: Toolchain) -> None:
 
 
 def test_the_nvcc_of_pip_wheels_compiles(cuda13_prefix: Path) -> None:
-    found = toolkit.find({"PATH": "/usr/bin:/bin"}, [str(cuda13_prefix)], usual_roots=())
+    found = find({"PATH": "/usr/bin:/bin"}, [str(cuda13_prefix)], usual_roots=())
     assert found.nvcc is not None
     assert found.nvcc.path.startswith(str(cuda13_prefix))
 

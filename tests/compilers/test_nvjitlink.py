@@ -16,6 +16,7 @@ from rtcompile.inspect import cubin
 from rtcompile.request.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
 from rtcompile.request.values import Arch
 from rtcompile.toolkit.model import Toolchain
+from rtcompile.toolkit.search import find
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -38,7 +39,7 @@ def toolchain() -> Toolchain:
 
 @pytest.fixture(scope="module")
 def toolchain13(cuda13_prefix: Path) -> Toolchain:
-    return toolkit.find({}, [str(cuda13_prefix)], usual_roots=(), last_steps=())
+    return find({}, [str(cuda13_prefix)], usual_roots=(), last_steps=())
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ import pytest
 from rtcompile.checkup import checks as machine
 from rtcompile.checkup import verdict
 from rtcompile.checkup.checks import Check
-from rtcompile.toolkit import find
+from rtcompile.toolkit.search import find
 from tests.toolkits import Wheels, program
 
 pytestmark = pytest.mark.needs_compiler

@@ -15,8 +15,9 @@ from rtcompile.request import command_lines
 from rtcompile.request import options as compiler_options
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.request.values import Arch
-from rtcompile.toolkit.advice import Declared
+from rtcompile.toolkit.advice import Declared, missing_header
 from rtcompile.toolkit.model import Toolchain
+from rtcompile.toolkit.search import find
 from tests.toolkits import needs_host_compiler
 
 # A class is a file: its folder is what is to be decided, comments in it say "options:" and "arch:".
@@ -29,7 +30,7 @@ def toolchain(request: pytest.FixtureRequest) -> Toolchain:
     if request.param == "12":
         return toolkit.current()
     prefix = request.getfixturevalue("cuda13_prefix")
-    found = toolkit.find({}, [str(prefix)], usual_roots=(), last_steps=())
+    found = find({}, [str(prefix)], usual_roots=(), last_steps=())
     return found._replace(host_compiler=toolkit.current().host_compiler)
 
 
@@ -71,7 +72,7 @@ def test_a_rejected_source_is_decided_as_its_class_says(path: Path, toolchain: T
         source=source,
         name=path.name,
         options=said(source, "options").split(),
-        package_of=toolkit.missing_header,
+        package_of=missing_header,
         declared=Declared(toolchain),
     )
 

@@ -24,7 +24,9 @@ from rtcompile.messages.catalogue import MESSAGES
 from rtcompile.messages.facts import BuildContext
 from rtcompile.request.units import Compiled, Limits, TranslationUnit
 from rtcompile.request.values import Arch
+from rtcompile.toolkit.advice import missing_header
 from rtcompile.toolkit.model import Library, Toolchain
+from rtcompile.toolkit.search import find
 from tests.provoked import (
     AS_REPORTED,
     BY_NVCC,
@@ -90,7 +92,7 @@ def toolchain(
                 folder = (
                     request.getfixturevalue("cuda13_prefix") if name == "13" else wheels(OLD_WHEELS)
                 )
-                found[name] = toolkit.find({}, [str(folder)], usual_roots=(), last_steps=())
+                found[name] = find({}, [str(folder)], usual_roots=(), last_steps=())
         return found[name]
 
     return of_name
@@ -137,7 +139,7 @@ class Bench:
             versions=toolchain.versions,
             search=search,
             source=how.source,
-            package_of=toolkit.missing_header,
+            package_of=missing_header,
         )
         return log, context
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.toolkit import find
+from rtcompile.toolkit.search import find
 from tests.toolkits import write
 
 pytestmark = pytest.mark.needs_compiler

@@ -46,22 +46,20 @@ def test_two_folders_with_the_same_files_are_one_build(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "same"),
+    "script",
     [
-        pytest.param('#!/bin/sh\nexec {nvcc} "$@"\n', True, id="leads there"),
-        pytest.param('#!/bin/sh\n# ours\n"{nvcc}" "$@"\n', True, id="leads there, quoted"),
-        pytest.param('#!/bin/sh\nexec {nvcc} -DX "$@"\n', False, id="adds a flag"),
-        pytest.param('#!/bin/sh\nexport X=1\nexec {nvcc} "$@"\n', False, id="sets a variable"),
-        pytest.param('#!/bin/sh\nexec {nvcc}-12 "$@"\n', False, id="leads elsewhere"),
+        pytest.param('#!/bin/sh\nexec {nvcc} -DX "$@"\n', id="adds a flag"),
+        pytest.param('#!/bin/sh\nexport X=1\nexec {nvcc} "$@"\n', id="sets a variable"),
+        pytest.param('#!/bin/sh\nexec {nvcc}-12 "$@"\n', id="leads elsewhere"),
     ],
 )
-def test_a_script_that_only_leads_to_nvcc_is_nvcc(script: str, same: bool, tmp_path: Path) -> None:
+def test_a_script_that_leads_to_nvcc_is_another_compiler(script: str, tmp_path: Path) -> None:
     before = nvcc(tmp_path)
     binary = str(tmp_path / "bin/nvcc")
     wrapper = tmp_path / "wrapper"
     wrapper.write_text(script.format(nvcc=binary))
     program = Program(str(wrapper), "13.0.88", binary)
-    assert (model.of_nvcc(program, str(tmp_path / "g++")) == before) is same
+    assert model.of_nvcc(program, str(tmp_path / "g++")) != before
 
 
 def test_a_link_to_the_toolkit_is_the_toolkit(tmp_path: Path) -> None:

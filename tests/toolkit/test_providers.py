@@ -11,7 +11,8 @@ import rtcompile
 from rtcompile import toolkit
 from rtcompile.checkup import checks
 from rtcompile.files.headers import SearchDir
-from rtcompile.toolkit import assemble
+from rtcompile.toolkit import search as searching
+from rtcompile.toolkit.search import find
 from tests.toolkits import Wheels, write
 
 USE = '#include <mylib/answer.cuh>\nextern "C" __global__ void k(int* x) { *x = MYLIB_ANSWER; }'
@@ -39,7 +40,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def search(site: Path) -> toolkit.Toolchain:
-    return toolkit.find({"PATH": ""}, [str(site)], usual_roots=(), last_steps=())
+    return find({"PATH": ""}, [str(site)], usual_roots=(), last_steps=())
 
 
 @pytest.mark.needs_compiler
@@ -87,7 +88,7 @@ def test_several_entries_give_several_folders(tmp_path: Path):
     write(tmp_path / "mylib/third_party/other.cuh")
     entries = tmp_path / "mylib-1.2.dist-info/entry_points.txt"
     entries.write_text(entries.read_text() + "mylib-others = mylib.third_party\n")
-    folders = [one.directory for one in assemble.provided([str(tmp_path)])]
+    folders = [one.directory for one in searching.provided([str(tmp_path)])]
     assert folders == [str(tmp_path / "mylib/include"), str(tmp_path / "mylib/third_party")]
 
 
@@ -97,7 +98,7 @@ def test_an_editable_install_is_found_where_its_source_is(site: Path, tmp_path, 
     info = site / "mylib-1.2.dist-info"
     (source / info.name).rename(info)
     monkeypatch.syspath_prepend(str(source))
-    assert [one.directory for one in assemble.provided([str(site)])] == [
+    assert [one.directory for one in searching.provided([str(site)])] == [
         str(source / "mylib/include")
     ]
 
@@ -112,14 +113,14 @@ def test_a_folder_that_is_not_there_is_reported(tmp_path: Path):
 def test_of_two_packages_with_one_name_the_first_installed_one_wins(tmp_path: Path):
     provider(tmp_path / "a", package="one")
     provider(tmp_path / "b", package="two")
-    found = list(assemble.provided([str(tmp_path / "a"), str(tmp_path / "b")]))
+    found = list(searching.provided([str(tmp_path / "a"), str(tmp_path / "b")]))
     assert [one.package for one in found] == ["one"]
 
 
 def test_a_providers_folder_keeps_its_name_in_every_environment(tmp_path: Path):
     provider(tmp_path)
-    (one,) = assemble.provided([str(tmp_path)])
-    assert one.search_dir == SearchDir("headers:mylib", str(tmp_path / "mylib/include"))
+    expected = SearchDir("headers:mylib", str(tmp_path / "mylib/include"))
+    assert expected in search(tmp_path).search
 
 
 def test_doctor_shows_providers_and_what_is_wrong_with_them(tmp_path: Path):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rtcompile.files.headers import SearchDir
-from rtcompile.toolkit import find
+from rtcompile.toolkit.search import find
 
 pytestmark = pytest.mark.needs_compiler
 

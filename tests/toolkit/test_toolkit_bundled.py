@@ -13,8 +13,8 @@ import pytest
 from rtcompile.settings import Settings
 from rtcompile.store import inventory
 from rtcompile.store.folder import Folder
-from rtcompile.toolkit import missing_header
 from rtcompile.toolkit import programs as unpacking
+from rtcompile.toolkit.advice import missing_header
 from rtcompile.toolkit.catalogue import PARTS
 from rtcompile.toolkit.roots import Hit, Root
 from tests.toolkits import Wheels, bundle, needs_host_compiler, search, toolkit, write

@@ -13,10 +13,10 @@ import pytest
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.messages import rendering
 from rtcompile.settings import Settings
-from rtcompile.toolkit import find, missing_header
-from rtcompile.toolkit.advice import wheel_version
+from rtcompile.toolkit.advice import missing_header, wheel_version
 from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.remembered import current
+from rtcompile.toolkit.search import find
 from tests.toolkits import Wheels, program, write
 
 ONE_VERSION = ("nvrtc", "cudart", "crt")
@@ -46,7 +46,7 @@ def test_the_environments_cuda_12_is_complete_and_of_one_version(environments):
     assert versions(environments) == {"12.9"}
     assert environments.versions["cccl"].startswith("2.8.")
     assert environments.nvjitlink is not None
-    assert Path(environments.require_cudadevrt()).name == "libcudadevrt.a"
+    assert Path(str(environments.cudadevrt)).name == "libcudadevrt.a"
 
 
 @pytest.mark.needs_compiler

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,9 +23,11 @@ from rtcompile.files.headers import SearchDir
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.request.values import Arch
 from rtcompile.store import manifests
+from rtcompile.toolkit.search import find
 from rtcompile.workers import nvrtc as worker
 from rtcompile.workers import probes
 from tests.processes import forget_caches
+from tests.toolkits import needs_host_compiler
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -35,7 +39,7 @@ def library(request: pytest.FixtureRequest) -> Any:
     if request.param == "12.9":
         return toolkit.current().require_nvrtc()
     prefix = request.getfixturevalue("cuda13_prefix")
-    return toolkit.find({"PATH": ""}, [str(prefix)], usual_roots=()).require_nvrtc()
+    return find({"PATH": ""}, [str(prefix)], usual_roots=()).require_nvrtc()
 
 
 @pytest.fixture
@@ -441,14 +445,14 @@ def test_elsewhere_the_folders_that_were_searched_are_watched(
     assert files.uncacheable or files.current() is None
 
 
-def test_a_library_without_such_slots_is_not_observed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert probes.install(str(tmp_path / "libnvrtc.so.12")) is False
-    monkeypatch.setattr(probes, "_load_base", lambda path: 1 << 40)
-    for data in (b"no library" * 100, bytes(1000)):
-        (tmp_path / "libother.so").write_bytes(data)
-        assert probes.install(str(tmp_path / "libother.so")) is False
+@needs_host_compiler
+def test_a_library_without_such_slots_is_not_observed(tmp_path: Path) -> None:
+    assert probes.install(ctypes.CDLL(None)) is False
+    library = tmp_path / "libother.so"
+    source = '#include <cstdlib>\nextern "C" char* nvrtcVersion() { return getenv("A"); }'
+    command = ["g++", "-shared", "-fPIC", "-xc++", "-", "-o", str(library)]
+    subprocess.run(command, input=source.encode(), check=True)
+    assert probes.install(ctypes.CDLL(str(library))) is False
 
 
 @pytest.mark.parametrize(

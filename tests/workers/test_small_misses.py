@@ -160,7 +160,6 @@ def test_jobs_with_different_precompiled_headers_or_none_share_a_process_and_not
                 "temporary": bytes(tmp_path / f"{name}.tmp"),
                 "path": bytes(tmp_path / f"{name}.pch"),
             },
-            warm=True,
         )
         assert not pool.run(made, Limits()).value["problem"]
 
@@ -337,8 +336,8 @@ def test_a_child_that_is_about_to_be_killed_takes_no_other_job() -> None:
     os.close(lifeline)
     channel, theirs = socket.socketpair()
     pid = os.posix_spawn("/bin/sleep", ["sleep", "60"], {}, setpgroup=0)
-    child = Child(pid, channel, os.memfd_create("stderr"), "1", ours, warm=False)
-    order = Order(("f", None, None, False, True), theirs, os.memfd_create("arguments"))
+    child = Child(pid, channel, os.memfd_create("stderr"), "1", ours)
+    order = Order(("f", None, None, True), theirs, os.memfd_create("arguments"))
     try:
         assert child.may_take(order)
         child.kill()
