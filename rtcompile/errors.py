@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from _thread import get_ident
+from _thread import _local as local
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,23 +72,27 @@ class RtcompileWarning(UserWarning):
     """A build works, but less well than it should, for example because the cache is read-only."""
 
 
-# Threads that work for nobody yet, and their warnings, which the next use of a kernel gives.
-unasked: set[int] = set()
-unshown: list[str] = []
+# What a thread that works for another goes by, where set: the list `warnings` that takes its warnings, and
+# the `directory` and `environ` of the other, which may change its own.
+own = local()
+unshown: list[
+    str
+] = []  # warnings of threads that work for nobody yet: the next use of a kernel gives them
 
 
 def warn(text: str) -> None:
     """Warn with `RtcompileWarning` at the line of the caller's own code that led here."""
-    if get_ident() in unasked:
-        unshown.append(text)
+    texts: list[str] | None = getattr(own, "warnings", None)
+    if texts is not None:
+        texts.append(text)
         return
     import contextlib
     import warnings
 
     level, frame = 1, sys._getframe()
-    own = (_OURS, contextlib.__file__)
+    ours = (_OURS, contextlib.__file__)
     while frame.f_back is not None and (
-        frame.f_code.co_filename.startswith(own)
+        frame.f_code.co_filename.startswith(ours)
         or f"{os.sep}cupy{os.sep}" in frame.f_code.co_filename
     ):
         level, frame = level + 1, frame.f_back

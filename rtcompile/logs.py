@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from _thread import _local as local
 
 from rtcompile import errors
 from rtcompile.errors import InvalidRequest, shown
@@ -28,17 +27,7 @@ def check_stream(stream: IO[str] | None) -> None:
         ) from None
 
 
-held = local()  # `texts`: a list that takes the warnings of a thread, for who asks for its results
 _has_warned = False
-
-
-def warn(text: str) -> None:
-    """Warn at the caller's line with a `RtcompileWarning`, or keep its text in `held`."""
-    texts = getattr(held, "texts", None)
-    if texts is None:
-        errors.warn(text)
-    else:
-        texts.append(text)
 
 
 def warn_once(error: Exception) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-from _thread import _local as local
 
-from rtcompile.errors import InvalidRequest, shown
+from rtcompile.errors import InvalidRequest, own, shown
 from rtcompile.request import values
 from rtcompile.request.values import Value, one_of, truth
 
@@ -24,10 +23,6 @@ _BYTES_MAX = 1 << 60
 _JOBS_MAX = 4096
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
-
-# The working directory and the variables that a thread goes by, where `directory` and `environ` are
-# set: the program may change its own.
-own = local()
 
 # --- The variables, and what their texts mean ------------------------------------------------------
 

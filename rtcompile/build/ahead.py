@@ -18,17 +18,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from rtcompile import errors, logs, toolkit
+from rtcompile import errors, toolkit
 from rtcompile.build import batch, pipeline, planned
 from rtcompile.build.batch import Batch, Build, BuildFuture
 from rtcompile.errors import CompileError, LinkError
+from rtcompile.errors import own as thread
 from rtcompile.lookup import driver
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import Query, query_of
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
-from rtcompile.settings import own as thread
 from rtcompile.store.folder import at_end
 from rtcompile.store.store import Store
 from rtcompile.workers import pool
@@ -54,7 +54,8 @@ class _Constructed(Build):
     @contextmanager
     def running(self) -> Iterator[None]:
         """Keep warnings, the working directory and the variables while this thread works on it."""
-        logs.held.texts, thread.directory = self.warnings, self.directory
+        before = getattr(thread, "warnings", None)
+        thread.warnings, thread.directory = self.warnings, self.directory
         everything = self.query.environment._everything
         thread.environ = {os.fsdecode(n): os.fsdecode(v) for n, v in everything.items()}
         self.began = time.monotonic()
@@ -62,7 +63,7 @@ class _Constructed(Build):
             yield
         finally:
             self.seconds, self.began = self.spent(), 0.0
-            logs.held.texts = thread.directory = thread.environ = None
+            thread.warnings, thread.directory, thread.environ = before, None, None
 
     def spent(self) -> float:
         """Return the seconds that it has taken so far."""
@@ -194,11 +195,10 @@ class Ahead(Batch):
             self._has_ended = self._has_ended or not (started or self.threads)
 
     def _work(self) -> None:
-        errors.unasked.add(threading.get_ident())
+        thread.warnings = errors.unshown
         try:
             self._help()
         finally:
-            errors.unasked.discard(threading.get_ident())
             with self._guard:
                 self.threads -= 1
 
@@ -232,7 +232,7 @@ def _outcome(build: _Constructed, query: Query) -> ObjectCode | None:
     elif error is not None or pipeline.in_levels(query, counts=False) is None:
         return None  # The next attempt may go well; something has changed.
     for text in build.warnings:
-        logs.warn(text)
+        errors.warn(text)
     lookup.report(query.request, error or future.result(), query.settings.log)
     return future.result()
 

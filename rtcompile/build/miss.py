@@ -11,7 +11,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from rtcompile import logs, toolkit, tracing
+from rtcompile import errors, toolkit, tracing
 from rtcompile.build import plan as plans
 from rtcompile.build.plan import Plan
 from rtcompile.compilers import nvrtc
@@ -384,7 +384,7 @@ class Miss:
         from rtcompile.inspect.cubin import check_code
 
         for problem in check_code(code, plan.choice.arch):
-            logs.warn(f"{plan.request.name}: {problem}")
+            errors.warn(f"{plan.request.name}: {problem}")
             log += f"{plan.request.name}: warning: {problem}\n"
         key_inputs = replace(key_inputs, fixups=tuple(self.added))
         if self.store.changed_meanwhile(key_inputs, dependencies):

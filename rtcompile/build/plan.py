@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile import toolkit
-from rtcompile.errors import InvalidRequest, UnsupportedArch
+from rtcompile.errors import InvalidRequest, UnsupportedArch, own, warn
 from rtcompile.files import headers, sealed
 from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest
@@ -22,7 +22,7 @@ from rtcompile.request.key import KeyInputs
 from rtcompile.request.options import Options
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch
-from rtcompile.settings import Settings, absolute, own
+from rtcompile.settings import Settings, absolute
 from rtcompile.toolkit.model import Toolchain
 
 if TYPE_CHECKING:
@@ -140,10 +140,8 @@ def choose_architecture(
 
 def _warn_of_ignored(problem: str, request: CompileRequest, arch: Arch) -> None:
     if (problem, arch) not in _warned_ignored_arch:
-        from rtcompile import logs
-
         _warned_ignored_arch.add((problem, arch))
-        logs.warn(
+        warn(
             f"{problem}; {request.name} is compiled for {arch} instead. Remove the architecture from the "
             "options, or pass arch= if you want a different architecture from the device's"
         )

@@ -5,9 +5,10 @@ The exit codes are listed in `arguments`, as ``rtcompile --help`` prints them.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import redirect_stdout
 from importlib import import_module
 
 from rtcompile.cli import arguments, output
@@ -60,7 +61,8 @@ def _run(argv: list[str]) -> int:
         module, _, function = given.function.partition(".")
         work = getattr(import_module(f"rtcompile.cli.{module}"), function)
         is_quiet = given.quiet and not given.json and getattr(given, "output", None) != "-"
-        with output.silenced() if is_quiet else nullcontext():
+        nothing = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # closed below
+        with nothing, redirect_stdout(nothing if is_quiet else sys.stdout):
             code: int = work(given)
         problem = output.flush()
         if problem is not None:

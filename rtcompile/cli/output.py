@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
 import json
 import os
 import re
@@ -54,27 +53,31 @@ def flush() -> OSError | None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, sys.stdout.fileno())
-        os.close(devnull)
+        _discard(sys.stdout.fileno())
         sys.stdout.flush()
         return error
     return None
+
+
+def _discard(*descriptors: int) -> None:
+    """Write to nowhere what is written to descriptors from now on."""
+    with open(os.devnull, "wb") as nothing:
+        for descriptor in descriptors:
+            os.dup2(nothing.fileno(), descriptor)
 
 
 def prepare_warnings() -> None:
     """Show rtcompile's warnings as plain lines, without the Python line that raised them."""
     import warnings
 
-    by_python = warnings.showwarning
+    by_python = warnings.formatwarning
 
-    def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
+    def shown(message: Any, category: type[Warning], *where: Any, **more: Any) -> str:
         if issubclass(category, RtcompileWarning):
-            print(f"rtcompile: warning: {message}", file=sys.stderr)
-        else:
-            by_python(message, category, *where, **more)
+            return f"rtcompile: warning: {message}\n"
+        return by_python(message, category, *where, **more)
 
-    warnings.showwarning = show
+    warnings.formatwarning = shown
 
 
 def _spell(error: UnicodeError) -> tuple[str, int]:
@@ -92,9 +95,7 @@ def reader_has_gone() -> bool:
         poll.register(stream, 0)
     closed = any(event & select.POLLERR for _, event in poll.poll(0))
     if closed:  # else Python would write to the closed pipe again at its end
-        devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, 1)
-        os.dup2(devnull, 2)
+        _discard(1, 2)
     return closed
 
 
@@ -120,25 +121,18 @@ def print_result(given: Namespace, fields: dict[str, Any], text: str) -> None:
 _LOCATION = re.compile(r"\S[^:\n]*(?::\d+|\(\d+\)):")
 
 
-@contextlib.contextmanager
-def silenced() -> Iterator[None]:
-    """Write nothing to stdout; errors go to stderr as ever."""
-    with open(os.devnull, "w", encoding="utf-8") as nothing, contextlib.redirect_stdout(nothing):
-        yield
-
-
 def failure(error: Exception, given: Namespace, file: str = "") -> None:
     """Print why the command ended, on stderr or as JSON on stdout."""
     if given.json:
         try:
             print_json({"ok": False, "error": error_fields(error)})
-            problem = flush()
         except BrokenPipeError:
             raise
-        except OSError as full:
-            problem = full
-        if problem is None:
-            return
+        except OSError:  # the disk is full
+            flush()
+        else:
+            if flush() is None:
+                return
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         prefix = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "

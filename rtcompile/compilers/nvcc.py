@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from rtcompile.errors import own
 from rtcompile.files.headers import FOLDER
 from rtcompile.request import cxx, units
 from rtcompile.request.command_lines import nvcc_path
 from rtcompile.request.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
 from rtcompile.request.values import Arch
-from rtcompile.settings import own
 from rtcompile.workers import pool
 
 if TYPE_CHECKING:

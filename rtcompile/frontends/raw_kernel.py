@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from _thread import allocate_lock, get_ident, start_new_thread
+from _thread import allocate_lock, start_new_thread
 from _weakref import ref
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -445,7 +445,7 @@ def _watch() -> None:
     """Look up what was constructed, and tend the builds of what is missing, until nothing is left."""
     global watching
     pause, last = _FIRST_SECONDS, time.monotonic()
-    errors.unasked.add(get_ident())
+    errors.own.warnings = errors.unshown
     while True:
         time.sleep(pause)
         began = time.perf_counter()
@@ -463,7 +463,6 @@ def _watch() -> None:
             with _guard:
                 if not expected:
                     watching = False
-                    errors.unasked.discard(get_ident())
                     return
 
 
@@ -491,7 +490,6 @@ def _forget_after_fork() -> None:
     global watching, _guard
     watching, _guard = False, allocate_lock()
     expected.clear()
-    errors.unasked.clear()
     errors.unshown.clear()
 
 
