@@ -38,14 +38,20 @@ class RayExecutor(Executor):
             ray.init()
         self._ray: Any = ray
         self._task = ray.remote(**{"num_cpus": 1, **options})(_call)
-        self._running: dict[Future[Any], Any] = {}
+        self._running: set[Future[Any]] = set()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Start ``fn(*args, **kwargs)`` on some worker."""
         reference = self._task.remote(fn, args, kwargs)
-        future = _TaskFuture(self._ray, reference)
-        self._running[future] = reference
-        future.add_done_callback(lambda done: self._running.pop(done, None))
+        future: Future[Any] = reference.future()
+
+        def end(future: Future[Any]) -> None:
+            self._running.discard(future)
+            if future.cancelled():  # Ray's own future leaves the task running
+                self._ray.cancel(reference, force=False)
+
+        self._running.add(future)
+        future.add_done_callback(end)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -56,28 +62,6 @@ class RayExecutor(Executor):
             elif wait:
                 with suppress(BaseException):  # the future's holder is notified
                     future.exception()
-
-
-class _TaskFuture(Future[Any]):
-    def __init__(self, ray: Any, reference: Any) -> None:
-        super().__init__()
-        self._ray = ray
-        self._reference = reference
-        reference.future().add_done_callback(self._take)
-
-    def cancel(self) -> bool:
-        if not super().cancel():
-            return self.cancelled()
-        self._ray.cancel(self._reference, force=False)
-        return True
-
-    def _take(self, theirs: Future[Any]) -> None:
-        if self.set_running_or_notify_cancel():
-            error = theirs.exception()
-            if error is not None:
-                self.set_exception(error)
-            else:
-                self.set_result(theirs.result())
 
 
 def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
