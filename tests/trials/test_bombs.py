@@ -138,7 +138,7 @@ REQUESTS: dict[str, Callable[[], Callable[[], object]]] = {
 def cell(source: str) -> object:
     """Compile as a cell of a notebook, whose limits are the environment's."""
     magics = pytest.importorskip("rtcompile.extras.notebook.magics", exc_type=ImportError)
-    return magics.Session().compile(source, magics.Line.read("--arch sm_80"))
+    return magics.Compilation(source, magics.Line.read("--arch sm_80"), {}).module()
 
 
 def batch(builds: list[CompileRequest]) -> Callable[[], object]:
