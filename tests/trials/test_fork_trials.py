@@ -12,7 +12,7 @@ import pytest
 from tests.trials.record import tally, times
 
 PROGRAM = """if True:
-    import os, signal, sys, threading, time
+    import faulthandler, os, sys, threading, time
     import rtcompile
     def build():
         code = rtcompile.compile(SOURCE, arch="sm_80").code
@@ -22,7 +22,7 @@ PROGRAM = """if True:
     time.sleep(SECONDS)
     child = os.fork()
     if not child:
-        signal.alarm(60)  # where it would wait for ever
+        faulthandler.dump_traceback_later(60, exit=True)  # where it would wait for ever
         build()
         sys.exit()
     builder.join()
