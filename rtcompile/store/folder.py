@@ -316,7 +316,9 @@ def sums(lines: bytes) -> dict[str, float]:
     for line in lines.decode("utf-8", "replace").split("\n"):
         number, _, name = line.partition(" ")
         try:
-            found[name] = found.get(name, 0) + float(number)
+            count = float(number)
         except ValueError:  # the last line of a full disk
-            pass
+            continue
+        if count - count == 0:  # neither infinite nor not a number, as in a damaged file
+            found[name] = found.get(name, 0) + count
     return found

@@ -40,6 +40,7 @@ _MOST_JOURNAL = 8192
 _PART_WRITTEN = 1 / 16
 _PART_UNCHECKED = 1 / 1024
 
+_MERGE_SECONDS = 1.0  # to wait for who writes the same manifest
 _MANIFESTS = ("manifests", "portable")  # by the lookup key, and by the key without paths
 
 _stores: dict[tuple[str, bool, int, bool], Store] = {}
@@ -219,11 +220,19 @@ class Store:
 
     def _publish_manifest(self, inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode) -> int:
         """Name a build under the key without paths if no path matters, else under its lookup key."""
+        from rtcompile.store import locks  # whoever writes has imported it
+
         kind = _MANIFESTS[is_portable(inputs, obj, build.dependencies)]
-        key, others = self._builds(inputs, kind)
-        builds = [build._replace(found_by=inputs.lookup_key())]
-        builds += [other for other in others if other.object_key != build.object_key]
-        return self._write(kind, key, manifests.encode(key, builds, inputs.search))
+        lock: AbstractContextManager[object] = nullcontext()
+        if kind == "portable" and self._folder.writable:
+            # Builds with other paths have other build locks, and would each drop the other's entry.
+            folder, key = self._folder.file("locks"), inputs.portable_key()
+            lock = locks.of_key(folder, key, _MERGE_SECONDS, self._locked)
+        with lock:
+            key, others = self._builds(inputs, kind)
+            builds = [build._replace(found_by=inputs.lookup_key())]
+            builds += [other for other in others if other.object_key != build.object_key]
+            return self._write(kind, key, manifests.encode(key, builds, inputs.search))
 
     def publish(self, kind: str, name: str, data: bytes) -> bool:
         """Write a file; return whether that worked, after a warning if it did not."""

@@ -469,3 +469,7 @@ def test_counts_of_many_builds_and_stores_add_up(cache: Path) -> None:
     assert usage is not None
     assert usage.misses == 600
     assert usage.stores == {"redis://a b": {"hits": 12.0, "seconds_waited": 1.5}}
+
+
+def test_a_damaged_journal_adds_nothing_to_the_counts() -> None:
+    assert folders.sums(b"2 hits\nnan hits\n-inf misses\n\xff\xfe\0\n3 hits\n") == {"hits": 5}

@@ -6,6 +6,8 @@ import ast
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -362,6 +364,36 @@ def test_a_manifest_keeps_the_latest_builds(cache: Path, tree: HeaderTree) -> No
         tree.write("user0/a.h", text)
         found.append(open_store(cache).find(inputs) is not None)
     assert found == [False, *[True] * manifests.MOST_BUILDS]
+
+
+def test_builds_in_two_folders_that_end_at_once_are_both_listed(
+    cache: Path, tree: HeaderTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = moved(tmp_path)
+    other.write("user0/a.h", "another state")
+    write = Store._write
+
+    def slowly(self: Store, kind: str, name: str, data: bytes) -> int:
+        if kind == "portable":
+            time.sleep(0.3)  # in which another process may have read what is about to be replaced
+        return write(self, kind, name, data)
+
+    monkeypatch.setattr(Store, "_write", slowly)
+    threads = [
+        threading.Thread(
+            target=each.build, args=(open_store(cache), each.key_inputs(), "user0/a.h")
+        )
+        for each in (tree, other)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [open_store(cache).find(each.key_inputs()) is not None for each in (tree, other)] == [
+        True,
+        True,
+    ]
 
 
 def test_memory_is_bounded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
