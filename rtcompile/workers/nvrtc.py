@@ -158,8 +158,8 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     """Compile one translation unit.
 
     Takes ``source``, ``name``, ``options`` (bytes), ``expressions``, ``target``, ``pch`` (the path
-    of a precompiled header or ``b""``), ``reusable`` (whether this process may go on to another job), ``nested`` (whether the trace has to
-    show what includes what, which `probes` cannot), and what `probes` takes. Returns
+    of a precompiled header or ``b""``), ``minimal`` (whether CUDA's declarations may be left out),
+    ``reusable`` (whether this process may go on to another job), ``nested`` (whether the trace has to show what includes what, which `probes` cannot), and what `probes` takes. Returns
     ``error`` ("" if all went well, else a kind of `CompileFailure`), ``log``, ``code``,
     ``lowered_names``, ``observed`` (of `probes`; None if these do not work), ``trace`` (None if
     this NVRTC gives none), ``pch`` (whether the header was used; None if it could not be tried), ``pid`` and ``spans``: (phase, begin, end) in monotonic seconds, the whole first.
@@ -175,7 +175,12 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     times = os.memfd_create("times")  # a file would be made and removed for each compile
     option = b"--time=/proc/self/fd/%d" % times
     timed = [option] if os.path.exists("/proc/self/fd") else []
-    reply = _observed(job, [*options, *timed, *use])
+    # It leaves out CUDA's declarations, which take 5 ms.
+    minimal = [b"--minimal"] if job.get("minimal") else []
+    reply = _observed(job, [*options, *timed, *use, *minimal])
+    if minimal and (reply["error"] or reply["log"]):  # these may come from the option
+        protocol.forget_stderr()
+        reply = _observed(job, options + timed)
     reply["log"], used = _pch_message(reply["log"])
     reply["pch"] = used if tried else None
     phases = _phases(protocol.drain(times).decode("utf-8", "replace"), begin)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -52,6 +53,7 @@ def job(source: str, *options: str, **changes: Any) -> Job:
         "expressions": [],
         "target": "cubin",
         "pch": b"",
+        "minimal": False,
         "reusable": True,
     }
     job = nvrtc.job_of(library(), "compile_unit", {**arguments, **changes})
@@ -249,7 +251,7 @@ def test_where_processes_are_few_none_waits(scratch: Path) -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=root, check=True)
 
 
-# --- what makes a job reusable --------------------------------------------------------------------
+# --- what makes a job reusable, and needs no declarations -----------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -293,6 +295,85 @@ def test_a_source_without_such_words_reads_no_file(source: str) -> None:
 
 def test_where_headers_would_be_found_does_not_matter_to_who_reads_none() -> None:
     assert cxx.reads_no_file(KERNEL, ("-I/usr/include", "--include-path=/opt/include", "-DN=4"))
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "target"),
+    [
+        ("__global__ void k(cudaTextureObject_t t) {}", (), "cubin"),
+        ("__global__ void k() { tex2D<float>(0, 0, 0); }", (), "cubin"),
+        ("__global__ void k(CUtexObject t) {}", (), "cubin"),
+        ("__global__ void k() { k<<<1, 1>>>(); }", (), "cubin"),
+        ("#ifdef __CUDART_API_PTDS\n#endif", (), "cubin"),
+        ("#ifdef __CUDACC_RTC_MINIMAL__\n#endif", (), "cubin"),
+        ("#define ALL(x) cu ## x\n#if ALL(daHostAllocMapped)\n#endif", (), "cubin"),
+        ("int a = T;", ("-DT=cudaSuccess",), "cubin"),
+        (KERNEL, ("-G",), "cubin"),
+        (KERNEL, ("--generate-line-info",), "cubin"),
+        (KERNEL, ("-rdc=true",), "cubin"),
+        (KERNEL, (), "ptx"),
+    ],
+)
+def test_what_may_need_a_declaration_is_compiled_with_them(
+    source: str, options: tuple[str, ...], target: str
+) -> None:
+    assert cxx.reads_no_file(source, options)
+    assert not nvrtc.needs_no_declarations(source, options, target)
+
+
+BODIES = [
+    "x[0] = __expf(y[1]) + rsqrtf(y[2]) + sinf(y[3]) + fmaf(y[4], y[5], erff(y[6]));",
+    "__shared__ float s[64]; s[threadIdx.x] = y[0]; __syncthreads(); x[0] = s[63 - threadIdx.x];",
+    "x[0] = __shfl_down_sync(~0u, y[threadIdx.x], 4); atomicAdd(x, 1.0f); __threadfence();",
+    "float4 v = make_float4(1, 2, 3, y[0]); x[0] = v.w + __ldg(y + blockIdx.y * gridDim.z);",
+    'printf("%f", y[0]); assert(y[0] > 0); int* p = (int*)malloc(4); free(p);',
+    "double d = y[0]; x[0] = pow(d, 1.5) + floor(d) + __popc(7) + __clzll(clock64());",
+    'asm volatile("bar.sync 0;"); x[0] = __int_as_float(__float_as_int(y[0]) ^ 1); __nanosleep(9);',
+]
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_code_without_declarations_is_the_same_to_the_byte(pool: Pool, body: str) -> None:
+    source = f'extern "C" __global__ void k(float* x, const float* y) {{ {body} }}'
+    assert nvrtc.needs_no_declarations(source, (), "cubin")
+    assert said(answer(pool, source, minimal=True)) == said(answer(pool, source, reusable=False))
+
+
+def test_code_without_declarations_is_the_same_with_cuda_13(
+    pool: Pool, cuda13_prefix: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = next(cuda13_prefix.glob("**/libnvrtc.so.13")).parent
+    builtins = next(folder.glob("libnvrtc-builtins.so.13.*"))
+    of_13 = Library(str(folder / "libnvrtc.so.13"), "13.0", (str(builtins),))
+    monkeypatch.setitem(globals(), "library", lambda: of_13)
+    for body in BODIES:
+        source = f'extern "C" __global__ void k(float* x, const float* y) {{ {body} }}'
+        assert said(answer(pool, source, minimal=True)) == said(
+            answer(pool, source, reusable=False)
+        )
+
+
+def test_no_macro_that_minimal_takes_away_or_gives_passes_the_rule(pool: Pool) -> None:
+    names = {"__CUDACC_RTC_MINIMAL__", "__CUDA_ARCH__"}
+    for directory in toolkit.current().search:
+        if directory.label in ("cudart", "crt"):
+            for path in Path(directory.path).glob("*.h"):
+                text = path.read_text(errors="replace")
+                names |= set(re.findall(r"# *(?:define|ifn?def) +([A-Za-z_]\w*)", text))
+    asked = "".join(f"#ifdef {n}\n__device__ int has_{n};\n#endif\n" for n in sorted(names))
+    defined = [
+        set(re.findall(rb"has_(\w+)", answer(pool, asked, *options, target="ptx")["code"]))
+        for options in ((), ("--minimal",))
+    ]
+    differing = {name.decode() for name in defined[0] ^ defined[1]}
+    assert "cudaHostAllocMapped" in differing
+    assert b"__CUDA_ARCH__" in defined[0] & defined[1]
+    assert not [n for n in differing if nvrtc.needs_no_declarations(f"#ifdef {n}", (), "cubin")]
+
+
+def test_what_minimal_rejects_is_compiled_without_it(pool: Pool) -> None:
+    source = "__global__ void k(cudaError_t* e) { *e = cudaSuccess; }"
+    assert said(answer(pool, source, minimal=True)) == said(answer(pool, source))
 
 
 # --- neither the clock nor the disk -------------------------------------------------------------
