@@ -204,12 +204,11 @@ def _run(
 
 def needs_no_declarations(source: str, options: Sequence[str], target: str) -> bool:
     """Return whether ``--minimal`` changes no code, and saves a fifth of a small kernel's time."""
+    if target != "cubin" or not cxx.reads_no_file(source, options):  # as a long text is taken to
+        return False
     texts = [cxx.Text(source).text, *(option[2:] for option in options if option[1:2] in "D-")]
-    return (
-        target == "cubin"
-        and cxx.reads_no_file(source, options)
-        and not any(_DECLARED.search(text) for text in texts)
-        and not any(option.lstrip("-").startswith(_TELLING_OPTIONS) for option in options)
+    return not any(_DECLARED.search(text) for text in texts) and not any(
+        option.lstrip("-").startswith(_TELLING_OPTIONS) for option in options
     )
 
 

@@ -13,6 +13,7 @@ import pytest
 import rtcompile
 from rtcompile import CompileRequest, RawKernel, RawModule
 from rtcompile.build import miss, plan
+from rtcompile.compilers import nvrtc
 from rtcompile.errors import CompileTimeout, InvalidRequest
 from rtcompile.messages import diagnostics, fallback
 from rtcompile.request import cxx, key
@@ -60,7 +61,8 @@ def test_a_long_text_is_searched_for_words(
     assert cxx.scan(f"{LONG}{said}\n") == (clock, own_path)
 
 
-def test_a_long_text_is_taken_to_include(nothing_is_read: None) -> None:
+def test_a_long_text_is_taken_to_include_and_to_need_all(nothing_is_read: None) -> None:
+    assert not nvrtc.needs_no_declarations(LONG, (), "cubin")
     assert not cxx.reads_no_file(LONG, ())
     assert cxx.split_prefix(f"#include <cuda_fp16.h>\n{LONG}")[0] == ""
     assert not make_key_inputs(source=LONG).reads_no_file()
