@@ -198,6 +198,10 @@ class Miss:
             self.notes.append(f"{' '.join(new)} added: {decision.reason}")
         return bool(new)
 
+    @property
+    def _is_for_this_device(self) -> bool:
+        return self.plan.request.arch is None and not self.plan.options.arch
+
     def _meanwhile(self) -> None:
         """Use the time while the compiler runs, which saves 20 ms of a process's first build."""
         from rtcompile.inspect import cubin  # noqa: F401 - needed after it
@@ -205,8 +209,7 @@ class Miss:
         from rtcompile.request import cxx, key  # noqa: F401 - needed after it
 
         self.why = self.why or self.why_missed()
-        for_this_device = self.plan.request.arch is None and not self.plan.options.arch
-        if for_this_device and find.loaded("cupy") is not None:
+        if self._is_for_this_device and find.loaded("cupy") is not None:
             driver.confirm(find.compute_capability)
 
     def _decide(self, failure: CompileFailure) -> Decision:
@@ -259,8 +262,7 @@ class Miss:
         from rtcompile.lookup import driver
 
         program = self.plan.toolchain.require_nvcc()
-        is_for_this_device = self.plan.request.arch is None and not self.plan.options.arch
-        if is_for_this_device and (supported := driver.version()):
+        if self._is_for_this_device and (supported := driver.version()):
             problem = nvcc.driver_problem(program.version_pair, supported)
             if problem:
                 raise ToolkitNotFound(problem)

@@ -140,6 +140,13 @@ def test_what_cupy_says_is_confirmed_by_cuda_python_once_the_device_is_used(
     assert found == "None" if first == 80 else "(9, 0) by the driver, and (8, 0) by CuPy" in found
 
 
+def test_a_driver_that_does_not_say_contradicts_nobody(tmp_path: Path) -> None:
+    broken = CUDA_PYTHON + "def cuCtxGetCurrent(): return CUresult.CUDA_ERROR_OF_PYTHON,"
+    used = "driver.Driver()('cuInit', 0)"
+    asked = "driver.confirm(lambda: (8, 0))"
+    assert said(tmp_path, asked, before=used, cuda_python=broken) == "None"
+
+
 def test_all_devices_are_known_without_cuinit_and_after_it(tmp_path: Path) -> None:
     assert said(tmp_path, "driver.capability_of_all()") == "(8, 0)"
     assert said(tmp_path, "driver.capability_of_all()", second=90) == "None"
