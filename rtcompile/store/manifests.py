@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 # --- A manifest lists -----------------------------------------------------------------------------
 
-MOST_BUILDS = 4  # enough for an edit and its revert, each with two compilers
+MOST_BUILDS = 4  # of one look-up: enough for an edit and its revert, each with two compilers
+_MOST_LISTED = 16  # of all look-ups that share a manifest
 
 
 class ManifestEntry(NamedTuple):
@@ -51,7 +52,7 @@ def encode(key: str, builds: Sequence[ManifestEntry], search: Sequence[SearchDir
         return f"{position if position >= 0 else ''}:{rest}"
 
     fields = []
-    for build in builds[:MOST_BUILDS]:
+    for build in builds[:_MOST_LISTED]:
         names = (build.backend, build.compiler, build.object_key, build.found_by)
         fields += [joined(names), *_moved(build.dependencies, stored).packed(())]
     return sealed.seal("manifest", key, fields)

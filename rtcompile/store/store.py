@@ -231,7 +231,10 @@ class Store:
         with lock:
             key, others = self._builds(inputs, kind)
             builds = [build._replace(found_by=inputs.lookup_key())]
-            builds += [other for other in others if other.object_key != build.object_key]
+            for other in others:
+                same = [each for each in builds if each.found_by == other.found_by]
+                if other.object_key != build.object_key and len(same) < MOST_BUILDS:
+                    builds.append(other)
             return self._write(kind, key, manifests.encode(key, builds, inputs.search))
 
     def publish(self, kind: str, name: str, data: bytes) -> bool:

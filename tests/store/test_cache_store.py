@@ -366,6 +366,21 @@ def test_a_manifest_keeps_the_latest_builds(cache: Path, tree: HeaderTree) -> No
     assert found == [False, *[True] * manifests.MOST_BUILDS]
 
 
+def test_builds_in_other_folders_drop_none_of_a_folders_own(
+    cache: Path, tree: HeaderTree, tmp_path: Path
+) -> None:
+    tree.build(open_store(cache), tree.key_inputs(), "user0/a.h", code=b"first")
+    for number in range(manifests.MOST_BUILDS + 1):
+        other = HeaderTree(tmp_path / f"checkout {number}", "user0", "cudart")
+        other.write("user0/a.h", f"state {number}")
+        other.build(open_store(cache), other.key_inputs(), "user0/a.h", code=b"other")
+
+    found = open_store(cache).find(tree.key_inputs())
+
+    assert found is not None
+    assert found.code == b"first"
+
+
 def test_builds_in_two_folders_that_end_at_once_are_both_listed(
     cache: Path, tree: HeaderTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
