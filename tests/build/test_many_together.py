@@ -279,10 +279,13 @@ def is_there(pid: int) -> bool:
 def test_a_killed_zygote_costs_no_build(together: None) -> None:
     futures = submit_many(map(kernel, range(30)))
     futures[0].result(60)
-    for children in Path("/proc/self/task").glob("*/children"):
-        with suppress(OSError):  # the thread or the process has ended meanwhile
-            for pid in children.read_text().split():
-                os.kill(int(pid), signal.SIGKILL)
+    children = []  # all are listed before one is killed, since a new zygote takes its place at once
+    for listed in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # the thread has ended meanwhile
+            children += listed.read_text().split()
+    for pid in children:
+        with suppress(OSError):  # the process has ended meanwhile
+            os.kill(int(pid), signal.SIGKILL)
     assert all(isinstance(future.result(60), ObjectCode) for future in futures)
 
 
