@@ -33,7 +33,6 @@ def environment(folder: Path, node: str, address: str, **more: str) -> dict[str,
         "RTCOMPILE_CACHE_DIR": str(home / "cache"),
         "RTCOMPILE_REMOTE": address,
         "RTCOMPILE_REMOTE_KEY_FILE": key_file(folder),
-        "RTCOMPILE_REMOTE_MIN_SECONDS": "0",
         **more,
     }
 

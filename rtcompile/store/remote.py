@@ -53,7 +53,6 @@ class Remote:
             )
         self.envelope = Envelope(read_keys(settings.key_file) if settings.key_file else ())
         self.writes = settings.mode == "rw" and self.envelope.sign is not None
-        self._least_seconds = settings.min_seconds
         self.tiers = [Tier(open_store(address, settings)) for address in settings.addresses]
         self.waiting = Waiting(self.envelope)
         self._reported_at = time.monotonic()
@@ -106,10 +105,6 @@ class Remote:
     def waited_here(self) -> float:
         """Return the seconds that this thread ever waited for stores and other nodes."""
         return sum(tier.waited_here() for tier in self.tiers)
-
-    def worth(self, milliseconds: float) -> bool:
-        """Whether a build that took so long is to be pushed."""
-        return self.writes and milliseconds / 1000 >= self._least_seconds
 
     def lease(
         self, key: str, look: Callable[[], _T | None], seconds: float | None = None, **more: Any

@@ -22,7 +22,8 @@ CONNECT_SECONDS = 0.5
 ANSWER_SECONDS = 0.75
 # The bytes that an entry may have, before and after compression. Both are known before they are read:
 # otherwise a few kilobytes in a store, or one large value, could fill a node's memory.
-MOST_BYTES = {"object": 64 << 20, "manifest": 4 << 20, "pack": 16 << 20, "lease": 4096}
+MOST_BYTES = {"object": 64 << 20, "manifest": 4 << 20, "lease": 4096}
+SMALL = 32 << 10  # bytes; an object of up to this size is inlined in its page
 _MOST_OVERHEAD = 4096  # of a signature, and of what cannot be compressed
 
 
@@ -120,7 +121,6 @@ class RemoteSettings(NamedTuple):
     key_file: str = ""  # the file with the team's key; empty if entries are not signed
     unsigned: bool = False  # whether entries without a signature are accepted
     ttl: float = _TTL_SECONDS  # seconds after which Redis may drop an entry
-    min_seconds: float = 0.0  # builds that took less time are not written
     # Whether files in a ``file://`` store are the group's to read and to replace.
     group: bool = False
 
@@ -141,16 +141,14 @@ class RemoteSettings(NamedTuple):
         env = os.environ if environ is None else environ
         addresses = [text.strip() for text in env.get("RTCOMPILE_REMOTE", "").split(",")]
         key_file = env.get("RTCOMPILE_REMOTE_KEY_FILE", "")
-        ttl, least = "RTCOMPILE_REMOTE_TTL", "RTCOMPILE_REMOTE_MIN_SECONDS"
+        ttl = "RTCOMPILE_REMOTE_TTL"
         unsigned, group = "RTCOMPILE_REMOTE_UNSIGNED", "RTCOMPILE_CACHE_SHARED"
-        shortest = env.get(least, "")
         found = cls(
             addresses=tuple(filter(None, addresses)),
             mode=one_of("RTCOMPILE_REMOTE_MODE", env.get("RTCOMPILE_REMOTE_MODE") or "rw", _MODES),
             key_file=os.path.expanduser(key_file),
             unsigned=flag(unsigned, env.get(unsigned) or "0"),
             ttl=seconds(ttl, env.get(ttl) or "inf") or _TTL_SECONDS,
-            min_seconds=(seconds(least, shortest) or 0.0) if shortest.strip("0.") else 0.0,
             group=flag(group, env.get(group) or "0"),
         )
         if found.addresses and not (found.key_file or found.unsigned):

@@ -25,13 +25,13 @@ from rtcompile.request.values import replace
 from rtcompile.store import manifests
 from rtcompile.store.manifests import ManifestEntry, Page
 from rtcompile.store.remote import Entry, Remote, remote
+from rtcompile.store.shared import SMALL
 
 if TYPE_CHECKING:
     from rtcompile.store.store import Store
     from rtcompile.store.tier import Tier
 
 _MOST_PAGES = 6
-_SMALL = 32 << 10  # bytes; an object of up to this size is inlined in its page
 
 
 def find(inputs: KeyInputs, store: Store) -> ObjectCode | None:
@@ -128,7 +128,7 @@ class RemoteLookup:
         return None
 
     def built(self, build: Callable[[], ObjectCode], end: Callable[[bool], None]) -> ObjectCode:
-        """Return the result of `build`, and push it if it is worth it; `end` gives the lease back."""
+        """Return the result of `build`, and push it if others can use it; `end` gives the lease back."""
         stores, inputs = self._stores, self._inputs
         try:
             code = build()
@@ -138,8 +138,8 @@ class RemoteLookup:
             raise
         for tier in stores.tiers:
             tier.ledger.compiled += code.build.compiled_in / 1e3
-        worth = stores.worth(code.build.compiled_in)
-        if entry is not None and worth and is_portable(inputs, code, entry.dependencies):
+        portable = entry is not None and is_portable(inputs, code, entry.dependencies)
+        if entry is not None and portable and stores.writes:
             stores.push(partial(self.entries, entry, code), end)
         else:
             stores.later(partial(end, False))
@@ -205,7 +205,7 @@ class RemoteLookup:
         name = build.object_key
         separate = ("object", name, own.packed(name))
         if page is None:
-            if len(own.objects[name]) <= _SMALL:
+            if len(own.objects[name]) <= SMALL:
                 return [("manifest", key, own.packed(key))]
             return [separate, ("manifest", key, own._replace(objects={}).packed(key))]
         if manifests.has_files_of(self._key, page.manifest, own.manifest):

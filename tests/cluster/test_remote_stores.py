@@ -194,7 +194,7 @@ def test_what_an_object_store_rejects_is_said_once_in_its_words(key_file, status
 def test_a_read_only_mode_writes_nothing_and_takes_no_lease(address, key_file):
     stores = remote(address, key_file, mode="ro")
 
-    assert not stores.worth(5000.0)
+    assert not stores.writes
     assert stores.lease("k", lambda: None) is None
 
 

@@ -67,7 +67,6 @@ class Node:
             "USER": "me",
             "PATH": f"{bin}:{os.environ['PATH']}",
             "PYTHONPATH": str(documentation.ROOT),
-            "RTCOMPILE_REMOTE_MIN_SECONDS": "0",
         }
 
     def run(self, script: str, *, fails: bool = False) -> str:
@@ -173,7 +172,7 @@ def train(pair: tuple[Node, Node], tmp_path: Path) -> Iterator[Node]:
             "/tmp/$USER-rtcompile": "$HOME/cache-",
         }
         text = replaced(recipe("SLURM, MPI, torchrun", "bash"), values)
-        settings = f"export HITS={tmp_path}/hits RTCOMPILE_REMOTE_MIN_SECONDS=0\n"
+        settings = f"export HITS={tmp_path}/hits\n"
         head, _, rest = text.partition("export ")
         (node.home / "job.sh").write_text(f"{head}{settings}export {rest}")
         yield node

@@ -12,7 +12,7 @@ from rtcompile.store import manifests
 from rtcompile.store.folder import Folder
 from rtcompile.store.manifests import Page
 from rtcompile.store.remote import Entry, Remote, Tier
-from rtcompile.store.shared import RemoteSettings, StoreError, first_line
+from rtcompile.store.shared import SMALL, RemoteSettings, StoreError, first_line
 
 
 def result(tier: Tier, copied: int, there: int, problem: str = "") -> dict[str, Any]:
@@ -48,15 +48,18 @@ def _push(stores: Remote, tier: Tier, folder: Folder) -> dict[str, Any]:
         if not tier.open:
             break
         page = before.get(key) or Page(key, b"", {})
-        known = manifests.objects_of(key, page.manifest)
-        entries: list[Entry] = []
-        for each, single in manifests.one_by_one(key, manifest).items():
-            data = folder.read("objects", each)
-            there += each in known
-            if each not in known and data is not None:  # else it was evicted here
-                entries.append(("object", each, Page(key, single, {each: data}).packed(each)))
-        if entries:
+        singles = manifests.one_by_one(key, manifest)
+        there += len(known := {*manifests.objects_of(key, page.manifest)} & {*singles})
+        read = {each: folder.read("objects", each) for each in singles if each not in known}
+        new = {each: data for each, data in read.items() if data is not None}  # others were evicted
+        if new:
             whole = page._replace(manifest=manifests.merged(key, manifest, page.manifest))
+            if not page.manifest and [len(data) <= SMALL for data in new.values()] == [True]:
+                whole, new = whole._replace(objects=new), {}  # one request will find it
+            entries: list[Entry] = [
+                ("object", each, Page(key, singles[each], {each: data}).packed(each))
+                for each, data in new.items()
+            ]
             copied += stores.put(tier, [*entries, ("manifest", key, whole.packed(key))])
     return result(tier, copied, there)
 
