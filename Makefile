@@ -11,7 +11,7 @@ FOR_TESTS := '.[cuda12,cutlass,cli,redis,cloud,test,docs]'
 CUDA13_PARTS := nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-nvcc nvidia-nvvm \
 	nvidia-cuda-cccl nvidia-curand nvidia-nvjitlink
 
-.PHONY: demo test test-fast docs look lint types unit trials profile test-slow test-cluster test-cupys mutations test-gpu sanitize environments mistakes clean
+.PHONY: demo test test-fast docs look lint types unit trials profile test-slow test-cluster test-cupys test-libcudacxx mutations test-gpu sanitize environments mistakes clean
 
 demo: $(VENV)/.base
 	$(BIN)/python -m examples.demo
@@ -36,8 +36,9 @@ test-fast: $(VENV)/.made
 		-m "not (slow or takes_seconds or needs_compiler or needs_nvcc or needs_redis)"
 
 # The tests that `make test` leaves out: some compile for minutes (CUTLASS's collective GEMM), and of a
-# matrix of the same thing it tries each row once.
+# matrix of the same thing it tries each row once. Every 60th test of libcu++ is compiled if it can be had.
 test-slow: $(VENV)/.made $(CUDA13)/.made
+	-test -e $(CCCL)/.made || $(MAKE) $(CCCL)/.made
 	RTCOMPILE_TEST_CUDA13=$(CURDIR)/$(CUDA13) $(BIN)/python -m pytest -m slow $(HERE)
 
 # Faults that a test must catch: some written by hand, and a sample of those that cosmic-ray makes.
@@ -89,6 +90,21 @@ test-cupys: $(VENV)/.made
 	for folder in $(addprefix $(CURDIR)/.cupys/,$(CUPYS)) $(CUPY_MAIN); do \
 		PYTHONPATH=$$folder $(BIN)/python -m pytest -q -p no:cacheprovider tests/frontends/test_everywhere*.py || exit 1; done
 
+# All tests of libcu++ by us and by NVRTC alone: CPU hours. At a time limit, as in LIBCUDACXX='--minutes 8 --lines FILE',
+# it ends, and goes on when it is called again.
+CCCL := .cccl
+CCCL_COMMIT := 571f2fc3bc53cd710e306ad43d58995c1fe4219f
+test-libcudacxx: $(VENV)/.made $(CCCL)/.made
+	$(BIN)/python -m benchmarks.libcudacxx_tests $(CCCL) --save $(LIBCUDACXX)
+
+$(CCCL)/.made:
+	rm -rf $(CCCL)
+	git init --quiet $(CCCL)
+	git -C $(CCCL) fetch --quiet --depth 1 https://github.com/NVIDIA/cccl $(CCCL_COMMIT)
+	git -C $(CCCL) checkout --quiet FETCH_HEAD
+	git clone --quiet --depth 1 --branch v1.1 https://github.com/dmlc/dlpack $(CCCL)/dlpack
+	touch $@
+
 # On a machine with a GPU, in whatever environment $(PYTHON) is: it brings its own CuPy and toolkit.
 test-gpu:
 	$(PYTHON) -m pytest tests/gpu
@@ -127,4 +143,4 @@ mistakes: $(VENV)/.made
 	$(BIN)/python -m benchmarks.mistakes
 
 clean:
-	rm -rf $(VENV) $(CUDA13) .cupys docs/_build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(CUDA13) $(CCCL) .cupys docs/_build .pytest_cache .mypy_cache .ruff_cache

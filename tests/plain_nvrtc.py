@@ -34,10 +34,12 @@ class PlainNvrtc:
         self._library.nvrtcGetSupportedArchs(numbers)
         return list(numbers)
 
-    def compile(self, source: str, *options: str, kind: str = "CUBIN") -> Outcome:
+    def compile(
+        self, source: str, *options: str, kind: str = "CUBIN", name: str = "kernel.cu"
+    ) -> Outcome:
         library, program = self._library, ctypes.c_void_p()
         library.nvrtcCreateProgram(
-            ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None
+            ctypes.byref(program), source.encode(), name.encode(), 0, None, None
         )
         arguments = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
         failed = library.nvrtcCompileProgram(program, len(options), arguments)

@@ -1,0 +1,109 @@
+"""Tests of libcu++ compile as with NVRTC alone: those of a small checkout, and a slice of upstream's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.libcudacxx_tests import Test as LibcxxTest
+from benchmarks.libcudacxx_tests import features_of, holds
+
+REPOSITORY = Path(__file__).parents[2]
+CHECKOUT = REPOSITORY / ".cccl"
+SMALL = {
+    "std/passes.pass.cpp": "#include <own.h>\nint main(int, char**) { return own; }",
+    "std/asserts.pass.cpp": "// ADDITIONAL_COMPILE_DEFINITIONS: SAYS=__FILE__, OWN\n"
+    "int main(int c, char**) { assert(c && SAYS); return 0; }",
+    "std/fails.fail.cpp": "int main(int, char**) { return absent; }",
+    "std/known.pass.cpp": "// XFAIL: pre-sm-90\nint main(int, char**) { return absent; }",
+    "std/host.pass.cpp": "// UNSUPPORTED: nvrtc\nint main(int, char**) {}",
+    "std/new.pass.cpp": "// REQUIRES: c++23\nint main(int, char**) {}",
+    "std/script.sh.cpp": "// RUN: %build",
+}
+
+
+@pytest.mark.parametrize(
+    ("expression", "holding"),
+    [
+        ("nvrtc", True),
+        ("!nvrtc", False),
+        ("true", True),
+        ("windows && pre-sm-70", False),
+        ("pre-sm-90a && (c++20 || windows)", True),
+        ("clang && !nvcc", False),
+        ("nvcc-12.0 || nvrtcc-1.1", True),
+    ],
+)
+def test_a_condition_of_lit(expression: str, holding: bool) -> None:
+    assert holds(expression, features_of(90, "c++20")) is holding
+
+
+def test_what_a_test_says_of_itself(tmp_path: Path) -> None:
+    def read(name: str, text: str) -> LibcxxTest:
+        (tmp_path / name).write_text(text)
+        return LibcxxTest(tmp_path / name, features_of(80, "c++17"))
+
+    required = read("a.pass.cpp", "// REQUIRES: c++17, nvrtc\n// UNSUPPORTED: clang-7, pre-sm-90\n")
+    assert required.skipped == "UNSUPPORTED: pre-sm-90"
+    assert read("b.pass.cpp", "// REQUIRES: c++17, long_tests\n").skipped == "REQUIRES: long_tests"
+    failing = read("c.fail.cpp", "// ADDITIONAL_COMPILE_DEFINITIONS: A=1, B\n")
+    assert (failing.skipped, failing.macros, failing.should_compile) == (
+        "",
+        ["-DA=1", "-DB"],
+        False,
+    )
+    assert read("d.pass.cpp", "// XFAIL: *\n").should_compile is None
+
+
+def compared(checkout: Path, *options: str, minutes: int = 5) -> dict[str, object]:
+    command = [sys.executable, "-m", "benchmarks.libcudacxx_tests", str(checkout), *options]
+    ran = subprocess.run(
+        [*command, "--minutes", str(minutes)], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    results: dict[str, object] = json.loads(ran.stdout)["results"]
+    return results
+
+
+@pytest.mark.needs_compiler
+@pytest.mark.takes_seconds
+def test_a_small_checkout(tmp_path: Path) -> None:
+    support = tmp_path / "libcudacxx/test/support"
+    tests = tmp_path / "libcudacxx/test/libcudacxx/std"
+    for folder in (support, tests):
+        folder.mkdir(parents=True)
+    (support / "nasty_macros.h").write_text("#define NASTY\n")
+    (support / "own.h").write_text("namespace { __device__ int own; }\n")
+    for name, text in SMALL.items():
+        (tests.parent / name).write_text(text + "\n")
+    lines = tmp_path / "lines"
+    options = ("--arch", "80", "--processes", "1", "--lines", str(lines))
+    results = compared(tmp_path, *options)
+    assert results["tests"] == len(SMALL)
+    assert results["skipped by upstream's rules"] == {
+        "UNSUPPORTED: nvrtc": 1,
+        "REQUIRES: c++23": 1,
+        "a script of lit (.sh.cpp)": 1,
+    }
+    assert results["not as named"] == {}
+    assert results["compiled on both sides, or on neither"] == len(lines.read_text().splitlines())
+    assert results["different verdict"] == results["different code"] == {}
+    # What is there is not compiled again, and a run that was cut off is summed up by it.
+    (tests / "fails.fail.cpp").write_text("int main(int, char**) { return 0; }")
+    assert compared(tmp_path, *options, minutes=0)["same verdict"] == 4
+
+
+@pytest.mark.slow
+def test_a_slice_of_upstream() -> None:
+    if not (CHECKOUT / ".made").exists():
+        pytest.skip("no checkout of NVIDIA/cccl in .cccl; `make .cccl/.made` fetches it")
+    results = compared(CHECKOUT, "--every", "60", minutes=30)
+    assert results["not reached"] == 0
+    assert results["tests"] >= 60
+    assert results["different verdict"] == {}
+    assert results["different code"] == {}
+    assert results["of these compiled"] >= 40
