@@ -18,7 +18,7 @@ from benchmarks import _machine
 from examples import cute_tiled_copy
 from rtcompile.build import to_bundle
 from rtcompile.bundles.file import Bundle
-from rtcompile.extras.packaging import bundling
+from rtcompile.cli import bundling
 
 ARCHS = ("sm_80", "sm_90a", "sm_100a", "sm_120a", "compute_80")
 FASTROWS = Path(__file__).parents[1] / "examples" / "fastrows"

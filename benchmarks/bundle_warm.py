@@ -49,7 +49,7 @@ print(json.dumps({"ms": elapsed * 1e3, "hit": hit}))
 BUNDLE = r"""
 import sys
 from rtcompile import CompileRequest
-from rtcompile.extras.packaging import bundling
+from rtcompile.cli import bundling
 from benchmarks.warm_start import KERNELS
 requests = [CompileRequest(source, options=options) for source, options in KERNELS.values()]
 bundling.bundle(requests, sys.argv[1], archs=["sm_90a"])

@@ -87,7 +87,7 @@ print(json.dumps([time.monotonic() - begin, sum(c.build.hit is None for c in cod
 AHEAD = r"""
 import json, sys, time
 from rtcompile.build import portable
-from rtcompile.extras.cluster import copying
+from rtcompile.cli import copying
 from rtcompile.extras.record import recording, warming
 import rtcompile
 rtcompile.compile("__global__ void first() {}", arch="sm_80")  # the compiler's identity, a connection

@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 
-from rtcompile.cli import main
-from rtcompile.extras.packaging import bundling
+from rtcompile.cli import bundling, main
 from rtcompile.lookup import find as lookup
 from rtcompile.store.shared import SharedStore, open_store
 from rtcompile.workers import pool as workers

@@ -295,8 +295,8 @@ VERBS = (
         """Kernels found in a bundle need no compiler, no headers and no cache; those that are not
         in it, or were edited since, are compiled as usual. Build hooks for hatchling and
         setuptools do the same while a wheel is built. `rtcompile bundle verify FILE` reads
-        every byte of one; `rtcompile bundle verify FILE TARGET… --rebuild` compiles it again
-        and compares. If a build cannot be bundled (link= with sources, a header that no -I
+        every byte of one; with TARGET… it also finds their builds in it where nothing can be
+        compiled, and with --rebuild it compiles them again and compares. If a build cannot be bundled (link= with sources, a header that no -I
         leads to) nothing is written, and the exit code is 2. With --skip-unbundleable the rest
         is written; the exit code is 0 then, but the bundle names what it lacks, and `rtcompile
         bundle verify` of it ends with 1.""",

@@ -1,23 +1,31 @@
-"""``rtcompile bundle``: builds the kernels that a package declares into one file."""
+"""``rtcompile bundle``: builds the kernels that a package declares into one file, and proves what is in it.
+
+A target is a `KernelLibrary` or one of its modules, a `RawModule`, a `RawKernel`, a
+`CompileRequest`, or a list of these. ``"package.module"`` names all that a Python module declares,
+``"package.module:name"`` one of them, ``"kernel.cu"`` a source file.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import warnings
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rtcompile.build import to_bundle
-from rtcompile.build.to_bundle import Work
+from rtcompile.build.to_bundle import OVERRIDES, Built, Work
 from rtcompile.bundles.file import Bundle
+from rtcompile.bundles.index import use_bundle
 from rtcompile.cli import output
 from rtcompile.cli.running import cupys_record, read_record
-from rtcompile.errors import InvalidRequest
-from rtcompile.extras.packaging import bundling
+from rtcompile.errors import InvalidRequest, shown
+from rtcompile.frontends.library import KernelLibrary, KernelModule
 from rtcompile.request.request import CompileRequest
+from rtcompile.request.values import items
 
 if TYPE_CHECKING:
     from rtcompile.extras.record.recording import Record
@@ -25,14 +33,14 @@ if TYPE_CHECKING:
 
 def run(given: Namespace) -> int:
     """Build a bundle, or describe one."""
-    shown = next((name for name in ("list", "matrix", "provenance") if getattr(given, name)), None)
-    if shown and given.output is not None:
+    view = next((name for name in ("list", "matrix", "provenance") if getattr(given, name)), None)
+    if view and given.output is not None:
         raise InvalidRequest(
-            f"--{shown} shows a bundle and writes none: without --{shown} it is written to "
-            f"{given.output}, then `rtcompile bundle --{shown} {given.output}` shows it"
+            f"--{view} shows a bundle and writes none: without --{view} it is written to "
+            f"{given.output}, then `rtcompile bundle --{view} {given.output}` shows it"
         )
-    if shown:
-        return {"list": _list, "matrix": _matrix, "provenance": _provenance}[shown](given)
+    if view:
+        return {"list": _list, "matrix": _matrix, "provenance": _provenance}[view](given)
     if given.only and not given.cupy:
         raise InvalidRequest(
             "--only chooses among CuPy's own kernels, of `rtcompile bundle --cupy`"
@@ -51,7 +59,7 @@ def run(given: Namespace) -> int:
         found = [each for name in given.targets for each in _targets(given, name, archs, stack)]
         if given.cupy:
             found += _recorded(cupys_record(given), archs, stack)
-        built = bundling.bundle(
+        built = bundle(
             found,
             given.output,
             archs=archs,
@@ -111,32 +119,55 @@ def _provenance(given: Namespace) -> int:
 
 
 def _verify(given: Namespace) -> int:
-    """Verify every byte of a bundle; with --rebuild also compile it again and compare."""
+    """Verify every byte of a bundle; find the builds of targets in it, with --rebuild compile them again."""
     _, *files = given.targets
     path, *names = files or [""]
-    if not path or (bool(names) is not given.rebuild):
+    if not path or (given.rebuild and not names):
         raise InvalidRequest(
-            "write rtcompile bundle verify FILE, or rtcompile bundle verify FILE TARGET… --rebuild "
+            "write rtcompile bundle verify FILE, or rtcompile bundle verify FILE TARGET… [--rebuild] "
             "with the targets that it was made of"
         )
-    bundle = _bundle(path)
-    count = len(bundle.rows())
-    archs = sorted({str(row.arch) for row in bundle.rows()})
-    if not given.rebuild:
-        rows = [(row.program, row.arch, row.kind, "verified") for row in bundle.rows()]
-        _show(given, path, ("program", "arch", "kind", "outcome"), rows)
-        return 1 if bundle.left_out() else 0
+    file = _bundle(path)
+    archs = to_bundle.architectures(file)
+    rows: Sequence[Sequence[object]]
+    rows = [(row.program, row.arch, row.kind, "verified") for row in file.rows()]
+    fine = True
     sys.path.insert(0, os.getcwd())
     with ExitStack() as stack:
         targets = [target for name in names for target in _targets(given, name, archs, stack)]
-        rebuilt = to_bundle.rebuild(
-            bundle, bundling.works(targets, to_bundle.architectures(bundle))
-        )
-    _show(given, path, ("program", "arch", "kind", "outcome"), rebuilt)
-    same = sum(row.outcome == "same" for row in rebuilt)
-    if not given.json:
-        print(f"{same} of {count} builds are the same, byte by byte")
-    return 0 if same == count and not bundle.left_out() else 1
+        if given.rebuild:
+            rows = to_bundle.rebuild(file, works(targets, archs))
+            same = sum(row[-1] == "same" for row in rows)
+            fine = same == len(rows)
+        elif names:
+            rows = [*_found(path, works(targets, archs))]
+    _show(given, path, ("program", "arch", "kind", "outcome"), rows)
+    if given.rebuild and not given.json:
+        print(f"{same} of {len(rows)} builds are the same, byte by byte")
+    return 0 if fine and not file.left_out() else 1
+
+
+def _found(path: str, works: Iterable[Work]) -> Iterator[Sequence[object]]:
+    """Yield a row for each build that programs find in a bundle where no compiler and no cache has it."""
+    before = dict(os.environ)
+    with tempfile.TemporaryDirectory(prefix="rtcompile-verify-") as empty:
+        alone = {"RTCOMPILE_JIT": "0", "RTCOMPILE_BUNDLES": "", "RTCOMPILE_REMOTE": ""}
+        os.environ.update(alone, RTCOMPILE_CACHE_DIR=empty)
+        try:
+            for work in works:
+                library = work.kernels[0].module.library if work.kernels else None
+                used = library.path(library.bundle) if library and library.bundle else path
+                if not os.path.exists(used):
+                    raise InvalidRequest(
+                        f"{library} has its bundle at {os.path.relpath(used)}, but it is written to "
+                        f"{path}: name the same path"
+                    )
+                use_bundle(used)
+                code = work.build()
+                yield work.label(), code.arch, code.kind, "found"
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
 
 
 def _bundle(path: str) -> Bundle:
@@ -158,7 +189,7 @@ def _targets(
     if name.endswith((".json", ".json.part")):
         yield from _recorded(read_record(name, given), archs, stack)
         return
-    for target in bundling.resolve(name):
+    for target in resolve(name):
         if name.endswith(".cu") and isinstance(target, CompileRequest):
             # The command line's options and names are those of source files.
             yield target.replace(
@@ -195,3 +226,103 @@ def _show(
         print(f"left out: {each.program} for {each.arch}: {each.reason}")
     incomplete = f"; incomplete, {len(lacking)} left out" if lacking else ""
     print(f"{path}: {output.human_size(size)}{incomplete}")
+
+
+# --- Targets: what a package declares ---------------------------------------------------------------
+
+
+def bundle(
+    targets: Iterable[Any], path: str | os.PathLike[str], *, archs: Sequence[str], **options: Any
+) -> list[Built]:
+    """Build targets, objects or names for `resolve`, into a bundle; `options` as `to_bundle.bundle`."""
+    return to_bundle.bundle(works(targets, archs), path, **options)
+
+
+def works(targets: Iterable[Any], archs: Sequence[str]) -> list[Work]:
+    """Return the builds of targets for architectures, as for `bundle`."""
+    work = [*to_bundle.for_archs(_works(items("targets", targets, "objects or names")), archs)]
+    if not work:
+        raise InvalidRequest("nothing to bundle: the targets declare no kernels")
+    return work
+
+
+def resolve(name: str) -> list[Any]:
+    """Return the objects that a target's name refers to; this imports their Python module."""
+    if name.endswith(".cu"):
+        return [_source_file(name)]
+    import importlib
+
+    module_name, _, path = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except (ModuleNotFoundError, TypeError, ValueError) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        # An error inside an existing module is shown to its author unchanged.
+        if (
+            module_name.replace(".", "").isidentifier()
+            and module_name[0] != "."
+            and (missing is None or not f"{module_name}.".startswith(f"{missing}."))
+        ):
+            raise
+        raise InvalidRequest(
+            f"{name!r}: there is no module {missing or module_name!r}; a target is "
+            "'package.module', 'package.module:name' or 'kernel.cu'"
+        ) from None
+    if not path:
+        declared = [v for v in vars(found).values() if isinstance(v, _DECLARED) or _is_raw(v)]
+        # A module is left out where its library is listed too, since it would be built twice.
+        found = [v for v in declared if getattr(v, "library", None) not in declared]
+        if not found:
+            raise InvalidRequest(f"{name!r} declares nothing to build")
+        return list(found)
+    for part in path.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise InvalidRequest(f"{name!r}: {found!r} has no {part!r}") from None
+    return [found]
+
+
+def _works(target: Any) -> Iterator[Work]:
+    if isinstance(target, (str, list, tuple)):
+        for found in resolve(target) if isinstance(target, str) else target:
+            yield from _works(found)
+    elif isinstance(target, (Work, CompileRequest)):
+        yield target if isinstance(target, Work) else Work(target)
+    elif isinstance(target, (KernelLibrary, KernelModule)):
+        for module in getattr(target, "modules", [target]):
+            kernels = tuple(module[name] for name in module)
+            for kernel in kernels:
+                _ = kernel.parameters  # a wrong signature is reported before anything is built
+            yield Work(module.request, kernels=kernels)
+    elif _is_raw(target):
+        build = target._build
+        if build.path is not None:
+            raise InvalidRequest(f"{target!r} is a compiled file: there is nothing to build")
+        yield Work(build.request, {name: build.arguments[name] for name in OVERRIDES})
+    else:
+        raise InvalidRequest(
+            f"{shown(target)} cannot be bundled; a KernelLibrary, RawModule, RawKernel or "
+            "CompileRequest can"
+        )
+
+
+_DECLARED = (CompileRequest, KernelLibrary, KernelModule)
+
+
+def _is_raw(value: Any) -> bool:
+    """Return whether a value is a `RawModule` or `RawKernel`, without importing CuPy."""
+    return any(
+        cls.__name__ in ("RawModule", "RawKernel") and cls.__module__.split(".")[0] == "rtcompile"
+        for cls in type(value).__mro__
+    )
+
+
+def _source_file(path: str) -> CompileRequest:
+    try:
+        with open(path, encoding="utf-8") as source:
+            text = source.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{path}: {error}") from None
+    folder = os.path.dirname(os.path.abspath(path))
+    return CompileRequest(text, options=(f"-I{folder}",), name=os.path.basename(path))

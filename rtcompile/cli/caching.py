@@ -80,7 +80,7 @@ def _info(given: Namespace, store: Store) -> tuple[dict[str, Any], str]:
     found = cache.info()
     fields: dict[str, Any] = {**found.as_dict(), "levels": _counts(store)}
     if given.stats:
-        from rtcompile.extras.cluster import copying
+        from rtcompile.cli import copying
 
         fields["stores"] = copying.kept(copying.stores())
     size, limit, headers = map(
@@ -139,7 +139,7 @@ def _show(entry: Entry) -> tuple[dict[str, Any], str]:
 
 
 def _copy(given: Namespace, settings: Settings, store: Store) -> tuple[dict[str, Any], str]:
-    from rtcompile.extras.cluster import copying
+    from rtcompile.cli import copying
 
     if given.action == "pull" and given.records:
         return _pull_records(given)
@@ -161,7 +161,7 @@ def _copy(given: Namespace, settings: Settings, store: Store) -> tuple[dict[str,
 
 def _pull_records(given: Namespace) -> tuple[dict[str, Any], str]:
     from rtcompile.build import portable
-    from rtcompile.extras.cluster import copying
+    from rtcompile.cli import copying
     from rtcompile.extras.record import recording, warming
 
     stores = copying.stores()
@@ -237,7 +237,7 @@ def _counts(store: Store) -> dict[str, dict[str, float]]:
 def _metrics(given: Namespace, store: Store) -> tuple[dict[str, Any], str]:
     """Return the counts of shared stores as OpenMetrics text."""
     if given.fleet:
-        from rtcompile.extras.cluster import copying
+        from rtcompile.cli import copying
 
         tiers = [tier for tier in copying.stores().tiers if hasattr(tier.store, "get_totals")]
         stores = {each.store.name: each.ask("get_totals", waiting=False) or {} for each in tiers}

@@ -6,6 +6,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from rtcompile import toolkit
 from rtcompile.build.profile import Header, profile
@@ -13,6 +14,9 @@ from rtcompile.cli import output
 from rtcompile.cli.output import overrides, requests
 from rtcompile.errors import InvalidRequest
 from rtcompile.extras.devtools import compile_database
+from rtcompile.files.headers import SearchDir
+from rtcompile.request import options as compiler_options
+from rtcompile.request.options import Options
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
 
@@ -23,10 +27,16 @@ def write_database(given: Namespace) -> int:
     """Write the database and print its contents."""
     search = toolkit.current(Settings.from_environ()).search
     arch = Arch.parse(given.arch or "sm_80")
+    common = compiler_options.parse(given.compiler_options)
     root = os.path.abspath(given.root)
-    entries = compile_database.write(
-        root, given.paths or [root], given.compiler_options, arch, search
-    )
+
+    def flags(options: Sequence[str], beside: str) -> tuple[str, ...]:
+        own = Options()
+        with suppress(InvalidRequest):  # invalid options, whose error the build reports
+            own = compiler_options.parse(options)
+        return _flags(common.merged(own), arch, search, beside)
+
+    entries = compile_database.write(root, given.paths or [root], flags)
     path = os.path.join(root, "compile_commands.json")
     shown = [(os.path.relpath(e.origin, root), os.path.relpath(e.file, root)) for e in entries]
     rows = [(origin, file if file != origin else "") for origin, file in shown]
@@ -38,6 +48,42 @@ def write_database(given: Namespace) -> int:
     text = f"{listed}\n{path}: {len(entries)} file{'s' * (len(entries) != 1)}"
     output.print_result(given, {"path": path, "files": files}, text)
     return 0
+
+
+# Clang knows fewer architectures than NVRTC. It parses for this one; a macro has the requested one.
+_CLANGS = Arch(8, 0)
+
+
+def _flags(
+    options: Options, arch: Arch, search: Sequence[SearchDir], beside: str
+) -> tuple[str, ...]:
+    """Return clang's options for those of NVRTC, of a kernel in the Python file `beside` or in none."""
+    preludes = (os.path.join(path, "rtcompile", "clangd.h") for _, path in search)
+    std = options.get("std") or "c++17"
+    return (
+        "-xcuda",
+        f"--cuda-gpu-arch={_CLANGS}",
+        "--cuda-device-only",
+        "-nocudainc",  # clang's own wrapper, which needs a toolkit that it knows
+        "-nocudalib",
+        f"-std={std}",
+        "-Wno-unknown-cuda-version",
+        "-Wno-builtin-macro-redefined",
+        "-Wno-pragma-once-outside-header",
+        "-Xclang",
+        "-fcuda-allow-variadic-functions",
+        "-ferror-limit=0",
+        "-U__CUDA_ARCH__",
+        f"-D__CUDA_ARCH__={arch.number * 10}",
+        "-include",
+        next(filter(os.path.isfile, preludes), ""),
+        *(f"-{kind}{macro}" for kind, macro in options.macros),
+        *(f"-I{os.path.abspath(directory)}" for directory in options.include_dirs),
+        *([f"-I{os.path.dirname(beside)}"] if beside else []),
+        # The host's C++ library is used instead of the shims for NVRTC.
+        *(arg for label, path in search if label != "shims" for arg in ("-isystem", path)),
+        *(arg for header in options.pre_includes for arg in ("-include", header)),
+    )
 
 
 # --- ``rtcompile profile`` and ``rtcompile headers`` ------------------------------------------------

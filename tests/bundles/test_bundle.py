@@ -15,13 +15,13 @@ import rtcompile
 from rtcompile import toolkit
 from rtcompile.bundles import index as bundles
 from rtcompile.bundles.file import Bundle
+from rtcompile.cli import bundling
 from rtcompile.errors import (
     BatchError,
     JitDisabled,
     RtcompileWarning,
     ToolkitNotFound,
 )
-from rtcompile.extras.packaging import bundling
 from rtcompile.files.headers import SearchDir
 from rtcompile.lookup import environment
 from rtcompile.lookup import find as lookup

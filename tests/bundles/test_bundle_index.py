@@ -15,7 +15,7 @@ import rtcompile  # noqa: E402
 from rtcompile.build import planned, to_bundle  # noqa: E402
 from rtcompile.bundles import index  # noqa: E402
 from rtcompile.bundles.file import Bundle  # noqa: E402
-from rtcompile.extras.packaging import bundling  # noqa: E402
+from rtcompile.cli import bundling  # noqa: E402
 from rtcompile.extras.record import recording, warming  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.lookup.find import Query, query_of  # noqa: E402

@@ -10,12 +10,12 @@ import rtcompile
 from rtcompile.build import from_bundle as search
 from rtcompile.bundles import index as bundles
 from rtcompile.bundles.file import Bundle
+from rtcompile.cli import bundling
 from rtcompile.compilers import nvrtc
 from rtcompile.errors import (
     BatchError,
     InvalidRequest,
 )
-from rtcompile.extras.packaging import bundling
 from rtcompile.files.headers import SearchDir
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch

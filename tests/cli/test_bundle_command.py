@@ -10,8 +10,7 @@ import pytest
 
 import rtcompile
 from rtcompile.bundles.file import Bundle
-from rtcompile.cli import main
-from rtcompile.extras.packaging import bundling
+from rtcompile.cli import bundling, main
 from rtcompile.extras.record import recording
 from tests.packages import DECLARATION, HEADER, SOURCE, Package
 from tests.processes import forget_bundles

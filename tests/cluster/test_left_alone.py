@@ -16,8 +16,8 @@ import pytest
 
 pytest.importorskip("zstandard")
 
+from rtcompile.cli.copying import pull
 from rtcompile.errors import RtcompileWarning
-from rtcompile.extras.cluster.copying import pull
 from rtcompile.store import remote, tier
 from rtcompile.store.folder import Folder
 from rtcompile.store.leases import Lease

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rtcompile.build import pipeline, planned
+from rtcompile.cli import bundling
 from rtcompile.errors import InvalidRequest
-from rtcompile.extras.packaging import bundling
 from rtcompile.frontends import lazy_code
 from rtcompile.lookup import environment
 from tests.lookups import CODE, WITH_HEADER

@@ -15,7 +15,7 @@ import pytest
 cp = pytest.importorskip("cupy")
 
 from rtcompile import InvalidRequest  # noqa: E402
-from rtcompile.extras.packaging import bundling  # noqa: E402
+from rtcompile.cli import bundling  # noqa: E402
 from tests.packages import Package  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +103,7 @@ def test_the_example_package_passes_its_tests_with_nothing_compiled(tmp_path, ar
     environ = {**os.environ, "PYTHONPATH": f"{project}:{ROOT}"}
     bundle = project / "fastrows/kernels.rtcb"
     code = (
-        "from rtcompile.extras.packaging import bundling; import sys;"
+        "from rtcompile.cli import bundling; import sys;"
         "bundling.bundle(['fastrows'], sys.argv[1], archs=sys.argv[2:])"
     )
     built_for = [archs[arch], device_arch()] if arch == "own" else [archs[arch]]

@@ -122,6 +122,18 @@ def test_another_header_makes_other_bytes(built: Package, capsys):
     assert "differs: made with another common.cuh" in capsys.readouterr().out
 
 
+def test_the_builds_of_targets_are_found_where_nothing_can_be_compiled(built: Package, capsys):
+    assert main(["bundle", "verify", "k.rtcb", built.name]) != 0
+    assert "name the same path" in capsys.readouterr().err
+    file = Path("k.rtcb").rename(built.bundle)
+    assert main(["bundle", "verify", str(file), built.name]) == 0
+    assert "found" in capsys.readouterr().out
+    Path("more.cu").write_text("__global__ void not_bundled() {}")
+    assert main(["compile", "more.cu", "--arch", "sm_80"]) == 0  # it is in the cache
+    assert main(["bundle", "verify", str(file), "more.cu"]) != 0
+    assert "RTCOMPILE_JIT=0" in capsys.readouterr().err
+
+
 def test_every_byte_is_verified(built: Package, capsys):
     assert main(["bundle", "verify", "k.rtcb"]) == 0
     data = Path("k.rtcb").read_bytes()

@@ -10,7 +10,7 @@ import pytest
 import rtcompile
 from rtcompile import Arch, CompileRequest, InvalidRequest
 from rtcompile.build import portable
-from rtcompile.extras.packaging import bundling
+from rtcompile.cli import bundling
 
 SOURCE = 'extern "C" __global__ void g() {}'
 

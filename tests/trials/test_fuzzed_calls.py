@@ -25,7 +25,7 @@ from rtcompile import Arch, CompileRequest, ObjectCode, RtcompileError, cli
 from rtcompile.build import portable
 from rtcompile.bundles.file import in_use
 from rtcompile.bundles.index import HEAD, INDEX, MAGIC
-from rtcompile.extras.packaging import bundling
+from rtcompile.cli import bundling
 from rtcompile.extras.record import recording, warming
 from rtcompile.files import sealed
 from rtcompile.frontends.library import KernelLibrary

@@ -12,18 +12,15 @@ import os
 import re
 import tokenize
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from rtcompile.errors import InvalidRequest
+from rtcompile import CompileRequest, InvalidRequest
 from rtcompile.files import sealed
-from rtcompile.request import options as compiler_options
-from rtcompile.request.options import Options
-from rtcompile.request.request import CompileRequest
-from rtcompile.request.values import Arch
 
-Search = Sequence[tuple[str, str]]  # label and path of each folder of headers
+# Returns clang's options for a kernel's own compiler options, and the Python file that it is in, or "".
+Flags = Callable[[Sequence[str], str], Sequence[str]]
 
 # --- Kernels that are strings in Python files -----------------------------------------------------
 
@@ -250,8 +247,6 @@ Diagnostics:
 """
 _SKIPPED_FOLDERS = frozenset({"site-packages", "node_modules", "__pycache__", "build", "dist"})
 _SOURCES = (".cu", ".cuh")
-# Clang knows fewer architectures than NVRTC. It parses for this one; a macro has the requested one.
-_CLANGS = Arch(8, 0)
 
 
 class Entry(NamedTuple):
@@ -262,17 +257,14 @@ class Entry(NamedTuple):
     options: tuple[str, ...]
 
 
-def write(
-    root: str, paths: Sequence[str], options: Sequence[str], arch: Arch, search: Search
-) -> list[Entry]:
+def write(root: str, paths: Sequence[str], flags: Flags) -> list[Entry]:
     """Write a project's ``compile_commands.json``, and a file for each kernel that is a string."""
     root = os.path.abspath(root)
     database = os.path.join(root, "compile_commands.json")
     kept = _existing(database)
-    common = compiler_options.parse(options)
     try:
         looked_at = dict.fromkeys(_files(paths))
-        entries = [entry for path in looked_at for entry in _of(path, root, common, arch, search)]
+        entries = [entry for path in looked_at for entry in _of(path, root, flags)]
         generated = os.path.join(root, FOLDER) + os.sep
         ours = {entry.file for entry in entries}
         new = [
@@ -312,10 +304,10 @@ def _files(paths: Sequence[str]) -> Iterator[str]:
             yield from (f for f in found if f.endswith((*_SOURCES, ".py")) and os.path.isfile(f))
 
 
-def _of(path: str, root: str, common: Options, arch: Arch, search: Search) -> Iterator[Entry]:
+def _of(path: str, root: str, flags: Flags) -> Iterator[Entry]:
     """Yield the entry of a source, or those of a Python file's kernels, which are written to files."""
     if path.endswith(_SOURCES):
-        yield Entry(path, path, _flags(common, arch, search))
+        yield Entry(path, path, (*flags((), ""),))
         return
     try:
         with tokenize.open(path) as file:  # in the encoding that the file declares
@@ -329,17 +321,14 @@ def _of(path: str, root: str, common: Options, arch: Arch, search: Search) -> It
         name = f"{kernel.name}{names[kernel.name] if names[kernel.name] > 1 else ''}"
         target = os.path.join(root, FOLDER, f"{relative}.{name}.cu")
         _publish(target, _lines(path, kernel.pieces))
-        own, headers = Options(), kernel.headers
-        with suppress(InvalidRequest):  # invalid options, whose error the build reports
-            own = compiler_options.parse(kernel.options)
-        flags = _flags(common.merged(own), arch, search, path)
-        with suppress(InvalidRequest):
-            headers = CompileRequest("", headers=headers).headers
+        options = [*flags(kernel.options, path)]
+        with suppress(InvalidRequest):  # invalid headers, whose error the build reports
+            headers = CompileRequest("", headers=kernel.headers).headers
             folder = f"{target.removesuffix('.cu')}.headers"
             for header, text in headers:
                 _publish(os.path.join(folder, header), text)
-            flags = (*flags, *([f"-I{folder}"] if headers else []))
-        yield Entry(target, f"{path}:{kernel.line}", flags)
+            options += [f"-I{folder}"] if headers else []
+        yield Entry(target, f"{path}:{kernel.line}", tuple(options))
 
 
 def _lines(path: str, pieces: Sequence[Piece]) -> str:
@@ -368,36 +357,6 @@ def _origin(file: str) -> str:
             return str(json.loads(opened.readline().removeprefix("#line 2 ")))
     except (OSError, ValueError):
         return ""
-
-
-def _flags(options: Options, arch: Arch, search: Search, beside: str = "") -> tuple[str, ...]:
-    """Return clang's options for those of NVRTC."""
-    preludes = (os.path.join(path, "rtcompile", "clangd.h") for _, path in search)
-    std = options.get("std") or "c++17"
-    return (
-        "-xcuda",
-        f"--cuda-gpu-arch={_CLANGS}",
-        "--cuda-device-only",
-        "-nocudainc",  # clang's own wrapper, which needs a toolkit that it knows
-        "-nocudalib",
-        f"-std={std}",
-        "-Wno-unknown-cuda-version",
-        "-Wno-builtin-macro-redefined",
-        "-Wno-pragma-once-outside-header",
-        "-Xclang",
-        "-fcuda-allow-variadic-functions",
-        "-ferror-limit=0",
-        "-U__CUDA_ARCH__",
-        f"-D__CUDA_ARCH__={arch.number * 10}",
-        "-include",
-        next(filter(os.path.isfile, preludes), ""),
-        *(f"-{kind}{macro}" for kind, macro in options.macros),
-        *(f"-I{os.path.abspath(directory)}" for directory in options.include_dirs),
-        *([f"-I{os.path.dirname(beside)}"] if beside else []),
-        # The host's C++ library is used instead of the shims for NVRTC.
-        *(arg for label, path in search if label != "shims" for arg in ("-isystem", path)),
-        *(arg for header in options.pre_includes for arg in ("-include", header)),
-    )
 
 
 def _existing(path: str) -> list[dict[str, Any]]:

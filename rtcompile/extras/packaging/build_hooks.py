@@ -18,11 +18,9 @@ the wheel, whose bundle serves only the sources and headers that it was built fr
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -59,70 +57,47 @@ class Table(NamedTuple):
 
     def build(self, root: str, path: str) -> None:
         """Build the bundle of the project in `root` and put it at `path`."""
-        from rtcompile.extras.packaging import bundling
-
         folder = os.path.join(root, self.source)
-        sys.path.insert(0, folder)  # before an installed version of the project
-        try:
-            bundling.bundle(self.targets, path, archs=self.archs, progress=True)
-        finally:
-            sys.path.remove(folder)
+        error = self._command(
+            root, folder, sys.path, ["-o", os.path.abspath(path), "--arch", ",".join(self.archs)]
+        )
+        if error:
+            raise InvalidRequest(error)
 
     def check(self, root: str, files: str, advice: str) -> None:
         """Find every build with a wheel's files alone; `advice` says how to add files to the wheel."""
         source = os.path.realpath(os.path.join(root, self.source))
         # The project's own folder is left out, since it has files that the wheel may lack.
         path = [folder for folder in sys.path if os.path.realpath(folder) != source]
-        with tempfile.TemporaryDirectory(prefix="rtcompile-wheel-") as empty:
-            environ = {
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join([files, *path]),
-                "PYTHONDONTWRITEBYTECODE": "1",  # the files become a wheel
-                "RTCOMPILE_JIT": "0",
-                "RTCOMPILE_CACHE_DIR": empty,
-                "RTCOMPILE_BUNDLES": "",
-                "RTCOMPILE_REMOTE": "",
-            }
-            command = [sys.executable, "-c", _CHECK, files, json.dumps(self), advice]
-            done = subprocess.run(
-                command, cwd=root, env=environ, capture_output=True, text=True, check=False
-            )
-        if done.returncode:
+        error = self._command(root, files, path, first=["verify", self.bundle])
+        if error:
             raise InvalidRequest(
-                "no wheel was made, since its kernels would not work without a compiler: "
-                f"{done.stderr.strip()}"
+                f"no wheel was made, since its kernels would not work without a compiler: {error}\n{advice}"
             )
 
-    def missing(self, files: str, advice: str) -> str | None:
-        """Return why a wheel's bundle lacks a build, and what to do; None if it has every build."""
-        from rtcompile import use_bundle
-        from rtcompile.extras.packaging import bundling
-
-        made = os.path.join(files, self.bundle)
-        try:
-            for work in bundling.works(self.targets, self.archs):
-                library = work.kernels[0].module.library if work.kernels else None
-                used = library.path(library.bundle) if library and library.bundle else made
-                if not os.path.exists(used):
-                    there = os.path.relpath(used, files)
-                    return (
-                        f"{library} has its bundle at {there}, but it is written to {self.bundle}: "
-                        "name the same path"
-                    )
-                use_bundle(used)
-                work.build()
-        except RtcompileError as error:
-            return f"{error}\n{advice}"
-        return None
-
-
-# The first folder of sys.path is the working directory, the project itself. The wheel's replaces it.
-_CHECK = """
-import json, sys
-sys.path[0], table, advice = sys.argv[1:]
-from rtcompile.extras.packaging.build_hooks import Table
-sys.exit(Table(*json.loads(table)).missing(sys.path[0], advice))
-"""
+    def _command(
+        self,
+        root: str,
+        folder: str,
+        path: Sequence[str],
+        more: Sequence[str] = (),
+        *,
+        first: Sequence[str] = (),
+    ) -> str:
+        """Run ``rtcompile bundle`` of the targets in a folder whose packages come first; return its error."""
+        targets = [
+            os.path.join(root, name) if name.endswith(".cu") else name for name in self.targets
+        ]
+        command = [sys.executable, "-m", "rtcompile", "bundle", *first, *targets, *more]
+        environ = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([folder, *map(os.path.abspath, path)]),
+            "PYTHONDONTWRITEBYTECODE": "1",  # the files become a wheel
+        }
+        done = subprocess.run(
+            command, cwd=folder, env=environ, capture_output=True, text=True, check=False
+        )
+        return done.stderr.strip() if done.returncode else ""
 
 
 # --- The hook for setuptools, configured by ``[tool.rtcompile.bundle]`` ---------------------------

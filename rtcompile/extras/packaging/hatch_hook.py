@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,6 @@ from hatchling.plugin import hookimpl
 
 from rtcompile.errors import RtcompileError
 from rtcompile.extras.packaging.build_hooks import Table
-from rtcompile.settings import temporary_folder
 
 
 class BundleHook(BuildHookInterface):  # type: ignore[misc]
@@ -27,7 +27,8 @@ class BundleHook(BuildHookInterface):  # type: ignore[misc]
             return
         with self._errors_end_the_build():
             table = self._table()
-            path = os.path.join(temporary_folder("bundle"), os.path.basename(table.bundle))
+            self._folder = tempfile.TemporaryDirectory(prefix="rtcompile-bundle-")
+            path = os.path.join(self._folder.name, os.path.basename(table.bundle))
             table.build(self.root, path)
         build_data["force_include"][path] = table.bundle
 
@@ -35,11 +36,11 @@ class BundleHook(BuildHookInterface):  # type: ignore[misc]
         """Test the wheel without a compiler, and remove it if it does not work."""
         if self.target_name != "wheel" or version == "editable":
             return
-        files = temporary_folder("wheel")
-        with zipfile.ZipFile(artifact_path) as wheel:
-            wheel.extractall(files)
-        with self._errors_end_the_build(artifact_path):
-            self._table().check(self.root, files, _ADVICE)
+        with tempfile.TemporaryDirectory(prefix="rtcompile-wheel-") as files:
+            with zipfile.ZipFile(artifact_path) as wheel:
+                wheel.extractall(files)
+            with self._errors_end_the_build(artifact_path):
+                self._table().check(self.root, files, _ADVICE)
 
     def _table(self) -> Table:
         fields = {k: v for k, v in self.config.items() if k not in _HATCHLINGS_OWN}
