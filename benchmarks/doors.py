@@ -202,7 +202,7 @@ def keep(every: dict[str, dict[str, Any]], folder: Path, gpu: bool) -> None:
         return
     script, record = folder / "program.py", folder / "kernels.json"
     script.write_text(PROGRAM.format(root=str(ROOT), gpu=gpu, jobs=kept))
-    bundle = ("bundle", str(record), "-o", str(folder / BUNDLE), "--skip-unshippable")
+    bundle = ("bundle", str(record), "-o", str(folder / BUNDLE), "--skip-unbundleable")
     for cache, *command in (
         ("recorded", "run", "--record", str(record), str(script)),
         ("recorded", *bundle),

@@ -183,9 +183,6 @@ class Search:
                 f"{self._wanted_arch() or 'this architecture'}."
             )
         source = self._request.source_digest
-        for each in bundle.left_out():
-            if each.source == source:
-                return f"Bundle {bundle.path} was made without it: {each.reason}."
         same_program = [row for row in bundle.rows() if row.program == self._request.name]
         if not same_program:
             return ""

@@ -14,15 +14,13 @@ from rtcompile.bundles import index as bundles
 from rtcompile.bundles.file import (
     Bundle,
     Contents,
-    LeftOut,
     Row,
     contents_of,
-    listed,
     listed_headers,
     own_folders,
     write,
 )
-from rtcompile.errors import InvalidRequest
+from rtcompile.errors import InvalidRequest, warn
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import Header
 from rtcompile.files.sealed import content_digest
@@ -97,22 +95,21 @@ def bundle(
                 kernel.check(code)
         contents: list[Contents] = []
         built: list[Built] = []
-        unbundleable: list[LeftOut] = []
+        unbundleable: list[str] = []
         for w, code in zip(work, codes, strict=True):
             try:
                 contents.append(_contents(w, code))
                 built.append(Built(w.request, code))
             except UnbundleableError as error:
-                unbundleable.append(_left_out(w, code, str(error)))
-    if unbundleable and not (skip_unbundleable and contents):
-        raise InvalidRequest(_unbundleable_message(unbundleable, len(work)))
-    before = Bundle(target) if update else None
-    kept = before.contents() if before is not None else []
-    # Builds that were left out before and are in the bundle now are removed from the list.
-    lacked = before.left_out() if before is not None else []
-    unmade = [each for each in lacked if not any(each.is_row(c.row) for c in contents)]
+                unbundleable.append(f"{w.label()} cannot be bundled: {error}")
+    if unbundleable:
+        message = _unbundleable_message(unbundleable, len(work))
+        if not (skip_unbundleable and contents):
+            raise InvalidRequest(message)
+        warn(message)
+    kept = Bundle(target).contents() if update else []
     try:
-        write(target, [*kept, *contents], [*unmade, *unbundleable])
+        write(target, [*kept, *contents])
     except OSError as error:
         raise InvalidRequest(f"{target} cannot be written: {error.strerror}") from None
     return built
@@ -122,35 +119,13 @@ class UnbundleableError(Exception):
     """A build cannot be part of a bundle; the message says why."""
 
 
-def _left_out(work: Work, code: ObjectCode, reason: str) -> LeftOut:
-    request = work.request
-    options = from_bundle.effective_options(request, work.settings()).key_fields()
-    return LeftOut(
-        work.label(),
-        str(code.arch),
-        request.source_digest,
-        reason,
-        listed(_texts(options)),
-        listed(request.name_expressions),
-    )
-
-
-def _texts(options: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    return tuple(f"{label} {value}".strip() for label, value in options)
-
-
-def _unbundleable_message(unbundleable: Sequence[LeftOut], count: int) -> str:
-    builds = [f"{each.program} cannot be bundled: {each.reason}" for each in unbundleable]
+def _unbundleable_message(reasons: Sequence[str], count: int) -> str:
     if count == 1:
-        return builds[0]
-    rest = ". To bundle the rest: rtcompile bundle … --skip-unbundleable"
-    return "\n  ".join(
-        [
-            f"{len(unbundleable)} of {count} builds cannot be bundled; no bundle was written"
-            f"{rest if len(unbundleable) < count else ''}",
-            *dict.fromkeys(builds),
-        ]
-    )
+        return reasons[0]
+    head = f"{len(reasons)} of {count} builds cannot be bundled"
+    if len(reasons) < count:
+        head += "; rtcompile bundle … --skip-unbundleable bundles the rest"
+    return "\n  ".join([head, *dict.fromkeys(reasons)])
 
 
 def _contents(work: Work, code: ObjectCode) -> Contents:
@@ -179,7 +154,7 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
         cuda=int(code.build.compiler.split()[1].partition(".")[0]),
         program=os.path.basename(name),
         source=request.source_digest,
-        options=_texts(inputs.options),
+        options=tuple(f"{label} {value}".strip() for label, value in inputs.options),
         names=request.name_expressions,
     )
     return contents_of(

@@ -54,27 +54,6 @@ class Row(NamedTuple):
         return " ".join((self.key, str(self.arch), self.kind, str(self.cuda)))
 
 
-class LeftOut(NamedTuple):
-    """A build that was meant for a bundle and cannot be in it."""
-
-    program: str
-    arch: str
-    source: str  # its digest
-    reason: str  # why it cannot be bundled
-    options: str  # options and names are a row's, joined by `listed`
-    names: str
-
-    def is_row(self, row: Row) -> bool:
-        """Return whether a row is this build, in whatever folders it was compiled."""
-        own = (self.arch, self.source, self.options, self.names)
-        return own == (str(row.arch), row.source, listed(row.options), listed(row.names))
-
-
-def listed(texts: Sequence[str]) -> str:
-    """Join texts, as the fields of `LeftOut` are joined."""
-    return ", ".join(texts)
-
-
 class Contents(NamedTuple):
     """Everything that a bundle stores of a build."""
 
@@ -113,18 +92,6 @@ class Bundle:
         except UnusableError as error:
             self._sections.ignore(str(error))
             return []
-
-    def left_out(self) -> list[LeftOut]:
-        """Return the builds that were left out of the bundle; none if it cannot be used."""
-        try:
-            texts = self._sections.left_out if self._sections.open() else []
-            size = len(LeftOut._fields)
-            if len(texts) % size:
-                raise UnusableError("its index cannot be understood (what was left out)")
-        except UnusableError as error:
-            self._sections.ignore(str(error))
-            return []
-        return [LeftOut(*texts[at : at + size]) for at in range(0, len(texts), size)]
 
     def require_cuda(self, major: int) -> None:
         """Ignore the bundle if none of its builds was made with this major version of CUDA."""
@@ -252,7 +219,7 @@ def contents_of(
     )
 
 
-def write(path: str, builds: Iterable[Contents], left_out: Iterable[LeftOut] = ()) -> None:
+def write(path: str, builds: Iterable[Contents]) -> None:
     """Write a bundle in one step; of each key, architecture, kind and CUDA it has the last build."""
     last: dict[tuple[Any, ...], Contents] = {}
     served: dict[tuple[Any, ...], dict[str, None]] = {}
@@ -275,9 +242,7 @@ def write(path: str, builds: Iterable[Contents], left_out: Iterable[LeftOut] = (
             extents += [str(blobs[blob]), str(len(blob)), content_digest(blob)]
         rows.append(_encode(build.row, extents))
     lines = "".join(f"{query} {' '.join(map(str, at))}\n" for query, at in sorted(queries.items()))
-    texts = "".join(f"{text}\0" for each in dict.fromkeys(left_out) for text in each)
-    heads = [head.encode("utf-8", "replace") for head in (lines, texts)]
-    index = sealed.seal(INDEX, "", [*heads, *rows])
+    index = sealed.seal(INDEX, "", [lines.encode(), *rows])
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     sealed.publish(path, b"".join((HEAD.pack(MAGIC, len(index)), index, *blobs)))
     os.chmod(path, 0o644)  # one user installs a package, and others use it

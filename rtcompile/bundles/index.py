@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # --- The file ------------------------------------------------------------------------------------
 
-MAGIC = b"rtcompile bundle 5\n".ljust(32, b"\0")
+MAGIC = b"rtcompile bundle 6\n".ljust(32, b"\0")
 HEAD = struct.Struct("<32sQ")  # magic, bytes of the index
 INDEX = "bundle index"
 _MAGIC_OF_ANY_FORMAT = b"rtcompile bundle "
@@ -57,7 +57,6 @@ class Sections:
         self.rows: list[bytes] = []
         # The digest of a request's fields to the rows that serve it.
         self.queries: dict[str, list[int]] = {}
-        self.left_out: list[str] = []  # field by field: see `file.LeftOut`
         self.end_of_index = 0  # the position of the first blob
         self.reader: Bundle | None = None  # the object that decodes its rows, made on demand
         self._is_open = False
@@ -104,17 +103,16 @@ class Sections:
             fields = sealed.unseal(INDEX, "", self._bytes(HEAD.size, size))
         except (struct.error, OSError):
             fields = None
-        if not fields or len(fields) < 2:
+        if not fields:
             raise UnusableError("it is damaged")
         queries: dict[str, list[int]] = {}
         try:
             for line in fields[0].decode().splitlines():
                 query, *rows = line.split(" ")
                 queries[query] = [number(row) for row in rows]
-            left_out = fields[1].decode().split("\0")[:-1]
         except ValueError as error:
             raise UnusableError(f"its index cannot be understood ({error})") from None
-        self.queries, self.left_out, self.rows = queries, left_out, fields[2:]
+        self.queries, self.rows = queries, fields[1:]
         self.end_of_index = HEAD.size + size
         self._is_open = True
 

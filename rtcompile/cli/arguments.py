@@ -296,10 +296,9 @@ VERBS = (
         in it, or were edited since, are compiled as usual. Build hooks for hatchling and
         setuptools do the same while a wheel is built. `rtcompile bundle verify FILE` reads
         every byte of one; with TARGET… it also finds their builds in it where nothing can be
-        compiled, and with --rebuild it compiles them again and compares. If a build cannot be bundled (link= with sources, a header that no -I
-        leads to) nothing is written, and the exit code is 2. With --skip-unbundleable the rest
-        is written; the exit code is 0 then, but the bundle names what it lacks, and `rtcompile
-        bundle verify` of it ends with 1.""",
+        compiled, and with --rebuild it compiles them again and compares. If a build cannot be
+        bundled (link= with sources, a header that no -I leads to) nothing is written, and the
+        exit code is 2.""",
         "rtcompile bundle mykernels --arch sm_80,sm_90a,compute_80 -o mykernels/kernels.rtcb",
         """
         targets TARGET *  package.module (all that it declares), package.module:name, kernel.cu,
@@ -312,8 +311,7 @@ VERBS = (
         --update  keep the file's other builds
         -n --name-expression EXPR …  an instance of a template to compile, as 'f<float>'; may be
             repeated
-        --skip-unbundleable --skip-unshippable  write the rest if some builds cannot be bundled;
-            --list and verify name what is left out
+        --skip-unbundleable  write the rest if some builds cannot be bundled, and warn of them
         --list  show what is in a bundle: TARGET
         --matrix  show what each GPU gets (cubin, PTX, nothing), and the least driver
         --provenance  print as JSON each build's compiler, options, header digests
@@ -334,12 +332,12 @@ VERBS = (
     ),
     _Verb(
         "completion",
-        "completion.run",
+        "developing.completion",
         "print a shell's completion of this command",
         "For bash, zsh and tcsh it needs shtab: pip install rtcompile[cli].",
         "rtcompile completion bash > ~/.local/share/bash-completion/completions/rtcompile",
         """
-        shell {bash,zsh,tcsh,fish}  the shell
+        shell {bash,zsh,tcsh}  the shell
         """,
     ),
 )

@@ -112,8 +112,7 @@ def _provenance(given: Namespace) -> int:
     found = []
     for path in given.targets:
         bundle = _bundle(path)
-        left_out = [each._asdict() for each in bundle.left_out()]
-        found.append({"path": path, "builds": to_bundle.provenance(bundle), "left out": left_out})
+        found.append({"path": path, "builds": to_bundle.provenance(bundle)})
     output.print_json({"bundles": found})
     return 0
 
@@ -144,7 +143,7 @@ def _verify(given: Namespace) -> int:
     _show(given, path, ("program", "arch", "kind", "outcome"), rows)
     if given.rebuild and not given.json:
         print(f"{same} of {len(rows)} builds are the same, byte by byte")
-    return 0 if fine and not file.left_out() else 1
+    return 0 if fine else 1
 
 
 def _found(path: str, works: Iterable[Work]) -> Iterator[Sequence[object]]:
@@ -215,11 +214,9 @@ def _show(
     given: Namespace, path: str, header: Sequence[str], rows: Sequence[Sequence[object]]
 ) -> None:
     size = os.path.getsize(path)
-    lacking = _bundle(path).left_out()
     if given.json:
         builds = [dict(zip(header, map(str, row), strict=True)) for row in rows]
-        left_out = [each._asdict() for each in lacking]
-        output.print_json({"path": path, "bytes": size, "builds": builds, "left out": left_out})
+        output.print_json({"path": path, "bytes": size, "builds": builds})
         return
     print(output.table(header, rows))
     for each in lacking:

@@ -1,4 +1,4 @@
-"""``rtcompile clangd``, ``profile`` and ``headers``: tools for authors of kernels."""
+"""``rtcompile clangd``, ``profile``, ``headers`` and ``completion``: tools for authors of kernels."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import suppress
 
 from rtcompile import toolkit
 from rtcompile.build.profile import Header, profile
-from rtcompile.cli import output
+from rtcompile.cli import arguments, output
 from rtcompile.cli.output import overrides, requests
-from rtcompile.errors import InvalidRequest
+from rtcompile.errors import InvalidRequest, ToolkitNotFound
 from rtcompile.extras.devtools import compile_database
 from rtcompile.files.headers import SearchDir
 from rtcompile.request import options as compiler_options
@@ -155,3 +155,17 @@ def _chain(included: Sequence[Header], wanted: str) -> str:
         if header["path"] == wanted or header["path"].endswith(f"/{wanted}"):
             return "\n".join(chain)
     raise InvalidRequest(f"{wanted} is not included")
+
+
+# --- ``rtcompile completion`` -----------------------------------------------------------------------
+
+
+def completion(given: Namespace) -> int:
+    """Print a shell's completion script, which shtab makes of the command's parser."""
+    try:
+        import shtab
+    except ImportError:
+        missing = "completion needs shtab, which is not installed; `pip install rtcompile[cli]`"
+        raise ToolkitNotFound(missing) from None
+    print(shtab.complete(arguments.parser(), shell=given.shell))
+    return 0

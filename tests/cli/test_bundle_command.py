@@ -13,7 +13,6 @@ from rtcompile.bundles.file import Bundle
 from rtcompile.cli import bundling, main
 from rtcompile.extras.record import recording
 from tests.packages import DECLARATION, HEADER, SOURCE, Package
-from tests.processes import forget_bundles
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -132,7 +131,7 @@ def test_each_build_that_cannot_be_bundled_is_named_with_its_reason(record, caps
     assert run(record, "-o", "k.rtc") == 2
 
     printed = " ".join(capsys.readouterr().err.split())
-    assert "2 of 4 builds cannot be bundled; no bundle was written" in printed
+    assert "2 of 4 builds cannot be bundled" in printed
     assert "--skip-unbundleable" in printed
     assert "beside.cu, requested by test_bundle_command.py:" in printed
     assert "own.cuh by its path on this machine" in printed
@@ -141,62 +140,14 @@ def test_each_build_that_cannot_be_bundled_is_named_with_its_reason(record, caps
     assert not os.path.exists("k.rtc")
 
 
-def test_a_bundle_without_them_names_what_it_lacks(record, capsys):
-    assert run(record, "-o", "k.rtc", "--skip-unbundleable") == 0
-    assert "incomplete, 2 left out" in capsys.readouterr().out
-
-    assert run("--list", "k.rtc") == 0
-    assert "left out: linked.cu, requested by" in capsys.readouterr().out
-    assert run("verify", "k.rtc") == 1
-    assert run("verify", "k.rtc", record, "--rebuild") == 1
+def test_the_rest_is_bundled_on_request_and_a_warning_names_what_is_not(record, capsys):
+    with pytest.warns(rtcompile.RtcompileWarning, match=r"(?s)2 of 4 .*beside\.cu.*linked\.cu"):
+        assert run(record, "-o", "k.rtc", "--skip-unbundleable") == 0
     capsys.readouterr()
+
     assert run("--list", "k.rtc", "--json") == 0
     listed = json.loads(capsys.readouterr().out)
-    assert [each["arch"] for each in listed["left out"]] == ["sm_80", "sm_80"]
     assert [build["program"] for build in listed["builds"]] == ["plain.cu", "kernel.cu"]
-
-
-def test_a_program_that_lacks_what_was_left_out_is_reported_with_the_reason(record, monkeypatch):
-    run(record, "-o", "k.rtc", "--skip-unbundleable")
-    forget_bundles()
-    monkeypatch.setenv("RTCOMPILE_BUNDLES", os.path.abspath("k.rtc"))
-    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", os.path.abspath("empty"))
-    monkeypatch.setenv("RTCOMPILE_JIT", "0")
-
-    source = f'#include "{os.getcwd()}/own.cuh"\n' + PLAIN
-    with pytest.raises(rtcompile.JitDisabled, match=r"made without it: it includes .*own\.cuh"):
-        rtcompile.compile(source, arch="sm_80", name="beside.cu")
-
-
-def test_what_an_update_makes_is_left_out_no_more(record):
-    run(record, "-o", "k.rtc", "--skip-unbundleable")
-    source = f'#include "{os.getcwd()}/own.cuh"\n' + PLAIN
-    request = rtcompile.CompileRequest(source, options=(f"-I{os.getcwd()}",))
-    bundling.bundle([request], "k.rtc", archs=["sm_80"], update=True, progress=False)
-
-    assert [each.program[:9] for each in Bundle(os.path.abspath("k.rtc")).left_out()] == [
-        "linked.cu"
-    ]
-
-
-def test_an_update_of_another_build_of_its_source_leaves_it_left_out(record):
-    run(record, "-o", "k.rtc", "--skip-unbundleable")
-    source = f'#include "{os.getcwd()}/own.cuh"\n' + PLAIN
-    other = rtcompile.CompileRequest(source, options=(f"-I{os.getcwd()}", "-DOTHER"))
-    bundling.bundle([other], "k.rtc", archs=["sm_80"], update=True, progress=False)
-
-    left_out = Bundle(os.path.abspath("k.rtc")).left_out()
-    assert [each.program.partition(",")[0] for each in left_out] == ["beside.cu", "linked.cu"]
-
-
-def test_a_bundles_provenance_tells_what_it_lacks(record, capsys):
-    run(record, "-o", "k.rtc", "--skip-unshippable")
-    capsys.readouterr()
-
-    assert run("--provenance", "k.rtc") == 0
-
-    [printed] = json.loads(capsys.readouterr().out)["bundles"]
-    assert len(printed["left out"]) == 2
 
 
 def test_a_bundle_of_nothing_is_not_written(record):

@@ -12,7 +12,6 @@ import pytest
 
 from rtcompile._version import __version__
 from rtcompile.cli import main
-from rtcompile.cli.arguments import VERBS
 
 
 def exits(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[object, str]:
@@ -103,13 +102,3 @@ def test_clear_says_what_is_gone(source: Path, said: Callable[..., Any]) -> None
     code, gone = said("cache", "clear")
     assert (code, gone["removed"]["entries"]) == (0, 1)
     assert gone["removed"]["size"] > 0
-
-
-def test_fish_completes_every_verb_and_its_options(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "fish"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    for verb in VERBS:
-        assert any(f"-a {verb.name} -d " in line for line in lines)
-    assert any("from compile' -l arch -r" in line for line in lines)
-    assert any("from cache' -a prune" in line for line in lines)
-    assert all(line.count("'") % 2 == 0 for line in (each.replace("\\'", "") for each in lines))
