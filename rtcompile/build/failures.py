@@ -11,14 +11,12 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rtcompile._version import __version__
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.errors import CompileError, CompilerCrashed, CompileTimeout, LinkError
 from rtcompile.files import headers, sealed
-from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest
 from rtcompile.messages import catalogue, diagnostics, rendering
 from rtcompile.messages.facts import BuildContext
@@ -54,35 +52,22 @@ _ADVICE = {
 }
 
 
-def reproducer_advice(failure: CompileFailure) -> str:
-    """Return what to do about a compiler's crash; ``""`` for a failure of another kind."""
-    return _ADVICE.get(failure.kind, "")
-
-
-def write(
-    failure: CompileFailure,
-    *,
-    source: str,
-    name: str,
-    name_expressions: Sequence[str],
-    compiler: str,
-    search: Sequence[SearchDir],
-    versions: Mapping[str, str],
-    folder: Folder,
-    memory: Mapping[str, str] = MappingProxyType({}),
-) -> str | None:
+def write(failure: CompileFailure, plan: Plan, folder: Folder) -> str | None:
     """Write a self-contained reproducer, remove the oldest, and return its path; None if it cannot be written."""
-    key = content_digest(
-        "\0".join((source, *failure.command, *name_expressions)).encode("utf-8", "surrogateescape")
-    )
+    request, toolchain = plan.request, plan.toolchain
+    source, expressions = request.source, request.name_expressions
+    memory = dict(headers.paths(request.headers))
+    words = (source, *failure.command, *expressions)
+    key = content_digest("\0".join(words).encode("utf-8", "surrogateescape"))
     home = f"{failure.backend}-{failure.kind}-{key[:12]}"
     # NVCC's command includes the compiler and the input.
     is_nvrtc = failure.backend == "nvrtc"
     options = failure.command if is_nvrtc else failure.command[1:]
-    program = _program(name) if is_nvrtc else "kernel.cu"
-    headers = {*(failure.trace or ()), *memory}
+    compiler = toolchain.nvrtc if is_nvrtc else toolchain.nvcc
+    program = _program(plan.key_inputs.name) if is_nvrtc else "kernel.cu"
+    read = {*(failure.trace or ()), *memory}
     # Original folders and files, and their copies below the reproducer, the longest first.
-    before = dict.fromkeys([*(each.path.rstrip("/") for each in search), *headers])
+    before = dict.fromkeys([*(each.path.rstrip("/") for each in plan.search), *read])
     copies = [
         (path, "include" + os.path.normpath("/" + path.lstrip("/")))
         for path in sorted(filter(None, before), key=len, reverse=True)
@@ -91,11 +76,11 @@ def write(
         "what": failure.log.splitlines()[0] if failure.log else failure.kind,
         "kind": failure.kind,
         "signal": failure.signal,
-        "compiler": compiler,
+        "compiler": compiler.path if compiler is not None else failure.backend,
         "program": program,
         "options": [_moved(option, copies) for option in options],
-        "name_expressions": list(name_expressions),
-        "versions": dict(versions),
+        "name_expressions": list(expressions),
+        "versions": dict(toolchain.versions),
         "rtcompile": __version__,
         "system": platform.platform(),
     }
@@ -117,7 +102,7 @@ def write(
                     with suppress(OSError):  # it was removed, or another path has the same name
                         if path in memory:
                             _write(f"{top}/{target}", memory[path].encode())
-                        elif path in headers:
+                        elif path in read:
                             _write(f"{top}/{target}", sealed.read_given(path))
                         else:
                             os.makedirs(f"{top}/{target}", exist_ok=True)
@@ -186,7 +171,7 @@ def _readme(failure: CompileFailure, report: Mapping[str, Any]) -> str:
     versions = {**report["versions"], "rtcompile": __version__, "system": report["system"]}
     lines = "".join(f"  {name} {version}\n" for name, version in sorted(versions.items()))
     return (
-        f"{failure.log}\n\n{reproducer_advice(failure)}\n\n"
+        f"{failure.log}\n\n{_ADVICE.get(failure.kind, '')}\n\n"
         f"./run.sh compiles {report['program']} as rtcompile did, with the headers in include/;\n"
         f"./run.sh PATH does so with another {'libnvrtc' if failure.backend == 'nvrtc' else 'nvcc'}.\n\n"
         f"{lines}"
@@ -234,10 +219,12 @@ def as_error(
     parsed = catalogue.annotate(_parsed(failure), context)
     advice = [each for each in (then, _CACHED if cached else "") if each]
     kind = _KINDS.get(failure.kind, CompileError)
-    folder = _reproducer(failure, plan) if issubclass(kind, CompilerCrashed) else None
+    folder = None
+    if issubclass(kind, CompilerCrashed) and (settings := Settings.from_environ()).cache_on_disk:
+        folder = write(failure, plan, Folder(settings.cache_dir))
     if folder is not None:
         hinted = any(diagnostic.hint for diagnostic in parsed)
-        advice += [] if hinted else [reproducer_advice(failure)]
+        advice += [] if hinted else [_ADVICE[failure.kind]]
         advice += [f"Reproducer: {folder}"]
     error: CompileError = kind.rendered(
         rendering.rendered_diagnostics(parsed, source=request.source, name=name),
@@ -264,22 +251,3 @@ def _parsed(failure: CompileFailure) -> tuple[Diagnostic, ...]:
     wrote = "only warnings" if found else "no message"
     said = f"{failure.backend} failed and wrote {wrote} (the command: {command[:_LONGEST_COMMAND]})"
     return (Diagnostic("error", said), *found)
-
-
-def _reproducer(failure: CompileFailure, plan: Plan) -> str | None:
-    settings = Settings.from_environ()
-    if not settings.cache_on_disk:
-        return None
-    toolchain = plan.toolchain
-    compiler = toolchain.nvrtc if failure.backend == "nvrtc" else toolchain.nvcc
-    return write(
-        failure,
-        source=plan.request.source,
-        name=plan.key_inputs.name,
-        name_expressions=plan.request.name_expressions,
-        compiler=compiler.path if compiler is not None else failure.backend,
-        search=plan.search,
-        versions=toolchain.versions,
-        folder=Folder(settings.cache_dir),
-        memory=dict(headers.paths(plan.request.headers)),
-    )

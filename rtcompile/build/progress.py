@@ -22,6 +22,7 @@ from rtcompile.styling import in_notebook, is_watched, takes_escapes
 from rtcompile.workers import pool
 
 Outcome = ObjectCode | RtcompileError
+_Show = Callable[[str], None]
 _SECONDS_BETWEEN_LINES = 1.0
 _SECONDS_BETWEEN_CHANGES = 0.1
 
@@ -34,7 +35,7 @@ def shown(
     begin = last = time.monotonic()
     counts = {"done": 0, "cached": 0, "failed": 0}
     watched, seconds = is_watched(), _SECONDS_BETWEEN_CHANGES
-    show: Callable[[str], None] | None = None
+    show: _Show | None = None
 
     def special() -> str:
         found = [f"{counts[name]} {name}" for name in ("cached", "failed") if counts[name]]
@@ -61,13 +62,11 @@ def shown(
             pass
         elif not watched:
             show, seconds = _print, _SECONDS_BETWEEN_LINES
-        elif not in_notebook() and _has_rich():
-            update = display.enter_context(_bar(total))
-
-            def show(_: str) -> None:
-                update(counts["done"], special())
         else:
-            show = display.enter_context(changing_line(keep=True))
+            if not in_notebook():
+                with suppress(ImportError):
+                    show = display.enter_context(_bar(counts, total, special))
+            show = show or display.enter_context(changing_line(keep=True))
             show(line())
         yield advance
 
@@ -112,29 +111,19 @@ def _line_below_cell(keep: bool) -> Iterator[Callable[[str], None]]:
             clear_output(wait=True)
 
 
-def _has_rich() -> bool:
-    """Return whether rich is installed, and a thread can be started for its bar: see ``ulimit -u``."""
-    try:
-        import rich.progress  # noqa: F401
-
-        thread = threading.Thread(target=int)
-        thread.start()
-    except (ImportError, RuntimeError):
-        return False
-    thread.join()
-    return True
-
-
 @contextmanager
-def _bar(total: int) -> Iterator[Callable[[int, str], None]]:
+def _bar(counts: dict[str, int], total: int, special: Callable[[], str]) -> Iterator[_Show]:
+    """Yield a function that draws rich's bar anew, without a thread, of which there may be none left."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    special = TextColumn("{task.description}")
-    columns = (TextColumn("compiling"), BarColumn(), MofNCompleteColumn(), special)
-    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bar:
+    columns = (TextColumn("compiling"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    further, stderr = TextColumn("{task.description}"), Console(stderr=True)
+    with Progress(*columns, further, console=stderr, auto_refresh=False) as bar:
         task = bar.add_task("", total=total)
-        yield lambda done, text: bar.update(task, completed=done, description=text)
+        yield lambda _: bar.update(
+            task, completed=counts["done"], description=special(), refresh=True
+        )
 
 
 def _print(line: str) -> None:

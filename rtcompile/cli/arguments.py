@@ -253,7 +253,6 @@ VERBS = (
         file FILE.cu  the source whose headers are shown
         --all  show the whole tree, not its first level
         --why HEADER  show by which headers this one is included
-        --time  no effect: the times are always shown
         """,
         builds=True,
     ),
@@ -321,13 +320,12 @@ VERBS = (
     _Verb(
         "repro",
         "explaining.reproducers",
-        "show or run the reproducer of a compiler's crash",
-        """Each crash leaves a folder, a reproducer: the source, the headers, the options, the
-        command.""",
-        "rtcompile repro nvrtc-crash-0123456789ab --run",
+        "show the reproducer of a compiler's crash",
+        """Each crash leaves a folder, a reproducer: the source, the headers, the options, and
+        run.sh, which compiles it again.""",
+        "rtcompile repro nvrtc-crash-0123456789ab",
         """
         folder FOLDER ?  a reproducer; without it they are listed
-        --run  run its run.sh, which may do anything: only of folders that you trust
         """,
     ),
     _Verb(

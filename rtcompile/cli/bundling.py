@@ -219,10 +219,7 @@ def _show(
         output.print_json({"path": path, "bytes": size, "builds": builds})
         return
     print(output.table(header, rows))
-    for each in lacking:
-        print(f"left out: {each.program} for {each.arch}: {each.reason}")
-    incomplete = f"; incomplete, {len(lacking)} left out" if lacking else ""
-    print(f"{path}: {output.human_size(size)}{incomplete}")
+    print(f"{path}: {output.human_size(size)}")
 
 
 # --- Targets: what a package declares ---------------------------------------------------------------

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -17,7 +15,6 @@ from rtcompile.checkup.checks import Check
 from rtcompile.cli import output
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.errors import InvalidRequest
-from rtcompile.files import sealed
 from rtcompile.messages import rendering
 from rtcompile.messages.catalogue import MESSAGES
 from rtcompile.settings import Settings
@@ -67,7 +64,7 @@ def _text(what: str | None) -> str:
 
 
 def reproducers(given: Namespace) -> int:
-    """List the reproducers, show one, or run one and return the compiler's exit code."""
+    """List the reproducers, or show one."""
     kept = Folder(Settings.from_environ().cache_dir)
     home = kept.file("reproducers")
     names = sorted(name for name, _ in kept.listing("reproducers") if not name.startswith("."))
@@ -79,32 +76,10 @@ def reproducers(given: Namespace) -> int:
         raise InvalidRequest(
             f"{given.folder}: no reproducer; `rtcompile repro` lists those in {home}"
         )
-    if given.run:
-        return _run(folder)
     lines = [f"  {label}: {_as_text(value)}" for label, value in report.items()]
     text = "\n".join([folder, *lines, f"  again: {os.path.join(folder, 'run.sh')}"])
     output.print_result(given, {"folder": folder, **report}, text)
     return 0
-
-
-def _run(folder: str) -> int:
-    """Run a folder's script, if only this user or root could have written what it runs."""
-    descriptor = -1
-    try:
-        descriptor = sealed.open_folder(folder)
-        for name in ("run.sh", "reproduce.py"):
-            with suppress(FileNotFoundError):
-                os.close(sealed.open_file(name, dir_fd=descriptor)[0])
-        # By descriptor, since others may be able to put another folder in its place.
-        script = f"/proc/self/fd/{descriptor}/run.sh"
-        return subprocess.run([script], pass_fds=(descriptor,)).returncode
-    except sealed.UntrustedError as error:
-        raise InvalidRequest(
-            f"{folder} is not run: {error}. Read it, and copy it to a folder of your own"
-        ) from None
-    finally:
-        if descriptor >= 0:
-            os.close(descriptor)
 
 
 def _list_reproducers(home: str, names: list[str], given: Namespace) -> int:

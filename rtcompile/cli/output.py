@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 import os
 import re
@@ -32,18 +31,15 @@ NO_KERNELS = (
     "-n names, as -n 'f<float>'"
 )
 _ESCAPE = re.compile(r"\x1b\[[\d;]*m")
-# Replacements for a terminal or a file whose encoding lacks these characters.
-_SPELLED = {"…": "...", "✓": "+", "·": "-", "✗": "x", "→": "->"}
 
 
 def prepare_streams() -> None:
-    """Let stdout and stderr replace characters that their encoding lacks; reopen them if closed."""
-    codecs.register_error("rtcompile", _spell)
+    """Let stdout and stderr escape characters that their encoding lacks; reopen them if closed."""
     sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="rtcompile")
+            stream.reconfigure(errors="backslashreplace")
 
 
 def flush() -> OSError | None:
@@ -78,14 +74,6 @@ def prepare_warnings() -> None:
         return by_python(message, category, *where, **more)
 
     warnings.formatwarning = shown
-
-
-def _spell(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    lacking = error.object[error.start : error.end]
-    spelled = (_SPELLED.get(c) or c.encode("ascii", "backslashreplace").decode() for c in lacking)
-    return "".join(spelled), error.end
 
 
 def reader_has_gone() -> bool:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from rtcompile.inspect import signature
+
 # Inline namespaces, which a library changes with each release, and spellings of one type.
 _ALWAYS = tuple(
     (re.compile(pattern), shorter)
@@ -56,14 +58,7 @@ def simplified(text: str) -> str:
 
 def split(text: str) -> list[str]:
     """Return the parts of a list that are separated by commas outside brackets."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(letter, 0)
-        if letter == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts if part.strip()]
+    return [part for part in signature.split(text) if part]
 
 
 def closed(text: str, at: int, pair: str, most: int = 500) -> str:

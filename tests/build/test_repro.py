@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from rtcompile.errors import CompilerCrashed, CompileTimeout
 from rtcompile.files.headers import SearchDir
 from rtcompile.request.units import CompileFailure
 from rtcompile.store.folder import Folder
+from rtcompile.toolkit.model import Library, Toolchain
 
 SEGFAULT = "template <class T> struct B { friend bool operator==() = default; };\n"
 
@@ -80,22 +82,22 @@ def test_a_timeout_leaves_one_too() -> None:
     assert (Path(str(caught.value.reproducer)) / "run.sh").exists()
 
 
-def failure(kind: str = "crash", command: tuple[str, ...] = ()) -> CompileFailure:
-    return CompileFailure(kind, "died", command, "nvrtc")
+def failure(kind: str) -> CompileFailure:
+    return CompileFailure(kind, "died", (), "nvrtc")
 
 
 def write(
     folder: Path, source: str = "source", trace: tuple[str, ...] = (), **given: Any
 ) -> str | None:
-    return repro.write(
-        failure()._replace(trace=trace),
-        source=source,
-        name=given.get("name", "kernel.cu"),
-        name_expressions=(),
-        compiler=given.get("compiler", "/lib/libnvrtc.so"),
+    library = Library(given.get("compiler", "/lib/libnvrtc.so"), "12.9")
+    plan: Any = SimpleNamespace(
+        request=rtcompile.CompileRequest(source),
+        key_inputs=SimpleNamespace(name=given.get("name", "kernel.cu")),
+        toolchain=Toolchain(nvrtc=library),
         search=given.get("search", ()),
-        versions={},
-        folder=Folder(str(folder)),
+    )
+    return repro.write(
+        failure(given.get("kind", "crash"))._replace(trace=trace), plan, Folder(str(folder))
     )
 
 
@@ -199,9 +201,8 @@ def test_the_same_death_again_replaces_the_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["crash", "memory", "timeout"])
-def test_every_death_comes_with_advice(kind: str) -> None:
-    assert repro.reproducer_advice(failure(kind)).endswith((".", "it."))
-
-
-def test_a_mistake_needs_no_advice() -> None:
-    assert repro.reproducer_advice(failure("error")) == ""
+def test_every_death_comes_with_advice(tmp_path: Path, kind: str) -> None:
+    folder = Path(str(write(tmp_path, kind=kind)))
+    _, advice, _ = (folder / "README.txt").read_text().split("\n\n", 2)
+    assert len(advice) > 100
+    assert advice.endswith((".", "it."))
