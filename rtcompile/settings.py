@@ -37,7 +37,8 @@ def flag(name: str, given: str) -> bool:
     return given == "1"
 
 
-def _bytes(name: str, given: str) -> int:
+def size(name: str, given: str) -> int:
+    """Return the bytes of a size like 512M."""
     text = given.strip().upper().removesuffix("B").removesuffix("I")
     number, unit = (text[:-1], text[-1]) if text and text[-1] in _UNITS else (text, "")
     try:
@@ -72,12 +73,12 @@ def _count(name: str, given: str) -> int:
 
 # Each field's variable, its value where the variable is empty, and what reads the variable's text.
 _FIELDS: dict[str, tuple[str, Any, Callable[[str, str], Any]]] = {
-    "cache_size": ("RTCOMPILE_CACHE_SIZE", 4 << 30, _bytes),
+    "cache_size": ("RTCOMPILE_CACHE_SIZE", 4 << 30, size),
     "cache_on_disk": ("CUPY_CACHE_IN_MEMORY", True, lambda name, given: not flag(name, given)),
     "fallback": ("RTCOMPILE_FALLBACK", "auto", lambda name, given: one_of(name, given, FALLBACKS)),
     "pch": ("RTCOMPILE_PCH", True, flag),
     "timeout": ("RTCOMPILE_TIMEOUT", None, seconds),
-    "memory_limit": ("RTCOMPILE_MEMORY_LIMIT", None, _bytes),
+    "memory_limit": ("RTCOMPILE_MEMORY_LIMIT", None, size),
     "jobs": ("RTCOMPILE_JOBS", None, _count),
     "trace": ("RTCOMPILE_TRACE", None, lambda _, given: given),
     "log": ("RTCOMPILE_LOG", None, lambda name, given: one_of(name, given.lower(), LOG_LEVELS)),
@@ -177,7 +178,7 @@ class Settings(Value):
         if timeout is not None:
             changes["timeout"] = seconds("timeout", _number("timeout", timeout))
         if memory_limit is not None:
-            changes["memory_limit"] = _bytes("memory_limit", _number("memory_limit", memory_limit))
+            changes["memory_limit"] = size("memory_limit", _number("memory_limit", memory_limit))
         return self.replace(**changes) if changes else self
 
 

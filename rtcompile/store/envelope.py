@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from rtcompile.errors import InvalidRequest
 from rtcompile.files import sealed
-from rtcompile.store.shared import MOST_BYTES, BadEntryError
+from rtcompile.store.shared import BadEntryError, most_data
 
 _MAGIC = b"rtcompile entry 2\n"
 _SIZE = struct.Struct("<Q")
@@ -116,7 +116,7 @@ class Envelope:
         return f"{(of or self.keys[0]).fingerprint}/{kind}/{key}"
 
     def seal(self, kind: str, key: str, data: bytes) -> bytes:
-        """Return the entry of `data`, a `kind` of `MOST_BYTES`, under `key`."""
+        """Return the entry of `data`, a `kind` of `shared.MOST_BYTES`, under `key`."""
         import zstandard
 
         assert self.sign is not None
@@ -140,7 +140,7 @@ class Envelope:
         try:
             packed = body[_SIZE.size :]
             # A frame that states another size would get that much memory.
-            if size > MOST_BYTES[kind] or zstandard.frame_content_size(packed) != size:
+            if size > most_data(kind) or zstandard.frame_content_size(packed) != size:
                 raise BadEntryError(f"it is larger than any {kind}, or than it says")
             data = bytes(zstandard.ZstdDecompressor().decompress(packed, max_output_size=size))
         except zstandard.ZstdError as error:

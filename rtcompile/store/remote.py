@@ -26,9 +26,9 @@ from rtcompile.store.envelope import Envelope, Key, read_keys
 from rtcompile.store.folder import STATISTICS, Folder, at_end
 from rtcompile.store.leases import Lease, Waiting
 from rtcompile.store.shared import (
-    MOST_BYTES,
     BadEntryError,
     RemoteSettings,
+    most_data,
     open_store,
 )
 from rtcompile.store.tier import Tier as Tier
@@ -147,7 +147,7 @@ class Remote:
     def put(self, tier: Tier, entries: Sequence[Entry]) -> bool:
         """Write entries to a store now; say whether it took them."""
         for kind, key, data in entries:
-            if len(data) > MOST_BYTES[kind]:
+            if len(data) > most_data(kind):
                 return False  # every reader would refuse it
             sealed = self.envelope.seal(kind, key, data)
             store_key = self.envelope.store_key(kind, key)

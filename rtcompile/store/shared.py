@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from rtcompile.errors import InvalidRequest
 from rtcompile.request.values import one_of
-from rtcompile.settings import flag, seconds
+from rtcompile.settings import flag, seconds, size
 
 # --- What a shared store does: it keeps bytes under text keys, and may give leases ----------------
 
@@ -27,10 +27,16 @@ SMALL = 32 << 10  # bytes; an object of up to this size is inlined in its page
 _MOST_OVERHEAD = 4096  # of a signature, and of what cannot be compressed
 
 
+def most_data(kind: str, environ: Mapping[str, str] = os.environ) -> int:
+    """Return how many bytes the data of an entry can have."""
+    given = kind == "object" and environ.get("RTCOMPILE_REMOTE_MAX_SIZE")
+    return size("RTCOMPILE_REMOTE_MAX_SIZE", given) if given else MOST_BYTES[kind]
+
+
 def most_bytes(store_key: str) -> int:
     """Return how many bytes an entry can have, by its store key ``signing key's fingerprint/kind/name``."""
     kind = store_key.split("/")[-2:][0]
-    return MOST_BYTES.get(kind, _MOST_OVERHEAD) + _MOST_OVERHEAD
+    return (most_data(kind) if kind in MOST_BYTES else _MOST_OVERHEAD) + _MOST_OVERHEAD
 
 
 class StoreError(Exception):
@@ -143,6 +149,7 @@ class RemoteSettings(NamedTuple):
         key_file = env.get("RTCOMPILE_REMOTE_KEY_FILE", "")
         ttl = "RTCOMPILE_REMOTE_TTL"
         unsigned, group = "RTCOMPILE_REMOTE_UNSIGNED", "RTCOMPILE_CACHE_SHARED"
+        most_data("object", env)
         found = cls(
             addresses=tuple(filter(None, addresses)),
             mode=one_of("RTCOMPILE_REMOTE_MODE", env.get("RTCOMPILE_REMOTE_MODE") or "rw", _MODES),

@@ -103,6 +103,11 @@ def test_no_message_shows_a_password(address):
             "RTCOMPILE_REMOTE_MODE must be one of",
             id="mode",
         ),
+        pytest.param(
+            {"RTCOMPILE_REMOTE": "file:///x", "RTCOMPILE_REMOTE_MAX_SIZE": "much"},
+            "RTCOMPILE_REMOTE_MAX_SIZE='much': expected a size",
+            id="size",
+        ),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_named(environ, what):

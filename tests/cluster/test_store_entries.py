@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("zstandard")
 
-from rtcompile.errors import InvalidRequest
+from rtcompile.errors import InvalidRequest, RtcompileWarning
 from rtcompile.store import envelope as envelopes
 from rtcompile.store import shared as stores
 from rtcompile.store.envelope import Envelope, read_keys
@@ -75,6 +75,19 @@ def test_what_no_node_would_take_is_not_written(address, monkeypatch):
     assert not remote.put(remote.tiers[0], [("object", "k", bytes(1001))])
     assert remote.get("object", "k") is None
     assert remote.put(remote.tiers[0], [("object", "k", bytes(1000))])
+
+
+def test_how_large_code_may_be_is_a_setting(address, monkeypatch):
+    remote = Remote(RemoteSettings((address,), unsigned=True))
+    code = os.urandom(20_000)
+    monkeypatch.setenv("RTCOMPILE_REMOTE_MAX_SIZE", "16K")
+    assert not remote.put(remote.tiers[0], [("object", "k", code)])
+    monkeypatch.setenv("RTCOMPILE_REMOTE_MAX_SIZE", "20K")
+    assert remote.put(remote.tiers[0], [("object", "k", code)])
+    assert remote.get("object", "k") == code
+    monkeypatch.setenv("RTCOMPILE_REMOTE_MAX_SIZE", "10K")
+    with pytest.warns(RtcompileWarning, match="bytes"):
+        assert remote.get("object", "k") is None
 
 
 @pytest.mark.parametrize(
