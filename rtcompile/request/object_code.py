@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 TARGETS = ("cubin", "ptx", "ltoir", "object", "fatbin")
 _NAMES_SHOWN = 3  # of a code's names
 _NO_NAMES: Mapping[str, str] = MappingProxyType({})
+_NO_STORES: Mapping[str, Mapping[str, float]] = {}  # it can be pickled
 
 
 class BuildInfo(Value):
@@ -46,8 +47,9 @@ class BuildInfo(Value):
         Options that were changed, or that this compiler was not given, and why: a line each.
     compiled_in : float
         Milliseconds that the compiler took when the code was made, on whatever machine.
-    waited : float
-        Milliseconds of this call in which shared stores were waited for, and other nodes.
+    stores : mapping of str to mapping of str to float
+        What each shared store that this call asked cost and spared, by its address: ``requests``, ``hits``, ``misses``,
+        ``bytes_read``, ``seconds_waited`` (for other nodes too), ``seconds_spared``.
     """
 
     _fields = (
@@ -60,7 +62,7 @@ class BuildInfo(Value):
         "compiler",
         "notes",
         "compiled_in",
-        "waited",
+        "stores",
     )
     __slots__ = ("_files", *(name for name in _fields if name != "headers"))
 
@@ -72,7 +74,7 @@ class BuildInfo(Value):
     compiler: str
     notes: tuple[str, ...]
     compiled_in: float
-    waited: float
+    stores: Mapping[str, Mapping[str, float]]
     _files: tuple[Header, ...] | FileSet
 
     def __init__(
@@ -86,7 +88,7 @@ class BuildInfo(Value):
         compiler: str = "",
         notes: tuple[str, ...] = (),
         compiled_in: float = 0.0,
-        waited: float = 0.0,
+        stores: Mapping[str, Mapping[str, float]] = _NO_STORES,
     ) -> None:
         set_ = object.__setattr__
         set_(self, "backend", backend)
@@ -98,7 +100,7 @@ class BuildInfo(Value):
         set_(self, "compiler", compiler)
         set_(self, "notes", notes)
         set_(self, "compiled_in", compiled_in)
-        set_(self, "waited", waited)
+        set_(self, "stores", stores)
 
     @property
     def headers(self) -> tuple[Header, ...]:

@@ -155,7 +155,7 @@ class Waiting:
                 tier.problem = str(error)
                 continue
             finally:
-                tier.this_thread.waits_anyway = False
+                tier.here.waits_anyway = False
             if taken is not lease or lease.is_first:
                 return taken
             # If it was free because it was released just now, the build is in the store.
@@ -193,7 +193,7 @@ class Waiting:
                     if tier.ask("replace", lease.store_key, held, lease.data, LEASE_SECONDS):
                         break
                 continue  # it ended just now, or another node took it over
-            tier.this_thread.waits_anyway = True
+            tier.here.waits_anyway = True
             found = look()
             if found is not None or self._now() > deadline:
                 return found
@@ -206,7 +206,7 @@ class Waiting:
                 logs.note(f"waiting for {who}, which compiles {what} since {waited:.0f} s")
             # The random factor spreads the requests of many waiting nodes.
             self._sleep(pause * random.uniform(0.75, 1.25))  # noqa: S311
-            tier.this_thread.waited = tier.waited_here() + pause
+            tier.here.counts["seconds_waited"] += pause
             pause = min(max(pause, waited * _PART_PAUSED), _MOST_PAUSE)
         return lease.start()
 

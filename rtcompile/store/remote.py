@@ -13,9 +13,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -102,9 +102,14 @@ class Remote:
                 tier.refused(f"{kind} {key[:16]}: {error}")
         return None
 
-    def waited_here(self) -> float:
-        """Return the seconds that this thread ever waited for stores and other nodes."""
-        return sum(tier.waited_here() for tier in self.tiers)
+    @contextmanager
+    def counting(self) -> Iterator[dict[str, dict[str, float]]]:
+        """Yield what each store cost and spared this thread in the body of ``with``, once it ended."""
+        before = [{**tier.here.counts} for tier in self.tiers]
+        found: dict[str, dict[str, float]] = {}
+        yield found
+        for tier, then in zip(self.tiers, before, strict=True):
+            found[tier.store.name] = {n: c - then[n] for n, c in tier.here.counts.items()}
 
     def lease(
         self, key: str, look: Callable[[], _T | None], seconds: float | None = None, **more: Any

@@ -39,7 +39,9 @@ def find(inputs: KeyInputs, store: Store) -> ObjectCode | None:
     stores = remote()
     if stores is None or not may_travel(inputs):
         return None
-    return RemoteLookup(stores, inputs, store).look()
+    with stores.counting() as counts:
+        code = RemoteLookup(stores, inputs, store).look()
+    return code and _with_counts(code, counts)
 
 
 def find_or_build(
@@ -57,19 +59,23 @@ def find_or_build(
     stores = remote()
     if stores is None or not may_travel(inputs):
         return build(seconds)
-    begin, before = time.monotonic(), stores.waited_here()
+    begin, program = time.monotonic(), inputs.name.rpartition("/")[2]
     lookup = RemoteLookup(stores, inputs, store)
-    code = lookup.look()
-    if code is None:
-        program = inputs.name.rpartition("/")[2]
-        lease = stores.lease(lookup.lease_key, lookup.look, seconds, program=program, waits=waits)
-        if isinstance(lease, ObjectCode):
-            code = lease
-        else:
-            left = None if seconds is None else seconds - (time.monotonic() - begin)
-            code = lookup.built(lambda: build(left), nothing if lease is None else lease.end)
-    waited = (stores.waited_here() - before) * 1e3
-    return replace(code, build=replace(code.build, waited=waited))
+    with stores.counting() as counts:
+        code = lookup.look()
+        if code is None:
+            look, key = lookup.look, lookup.lease_key
+            lease = stores.lease(key, look, seconds, program=program, waits=waits)
+            if isinstance(lease, ObjectCode):
+                code = lease
+            else:
+                left = None if seconds is None else seconds - (time.monotonic() - begin)
+                code = lookup.built(lambda: build(left), nothing if lease is None else lease.end)
+    return _with_counts(code, counts)
+
+
+def _with_counts(code: ObjectCode, counts: dict[str, dict[str, float]]) -> ObjectCode:
+    return replace(code, build=replace(code.build, stores=counts))
 
 
 def nothing(shared: bool) -> None:
@@ -113,13 +119,14 @@ class RemoteLookup:
     def look(self) -> ObjectCode | None:
         """Return what a store has, and write it to the local cache."""
         for at, tier in enumerate(self._stores.tiers):
-            before = tier.waited_here()
+            before = tier.here.counts["seconds_waited"]
             got = self._in(tier)
             if got is None:
-                tier.counts["misses"] += tier.open and not self._missed
+                tier.count("misses", tier.open and not self._missed)
                 continue
             build, obj = got
-            tier.hit(obj.build.compiled_in, tier.waited_here() - before)
+            waited = tier.here.counts["seconds_waited"] - before
+            tier.hit(obj.build.compiled_in, waited)
             if at and self._stores.writes:  # copy it to the stores that come before this one
                 above = self._stores.tiers[:at]
                 self._stores.push(partial(self.entries, build, obj), nothing, above)

@@ -39,6 +39,7 @@ _BACKGROUND_SECONDS = 5.0  # for an answer that no build waits for
 _TICK_SECONDS = 0.02
 
 _WRITES = ("put", "create", "replace")
+_OF_BUILDS = ("requests", "hits", "misses", "bytes_read", "seconds_waited", "seconds_spared")
 
 _T = TypeVar("_T")
 
@@ -98,6 +99,14 @@ class Ledger:
         self._forgiven += max(0.0, _TRIAL_SECONDS - self.balance)
 
 
+class _Here(threading.local):
+    """What one thread asked of a store."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, float] = dict.fromkeys(_OF_BUILDS, 0)
+        self.waits_anyway = False  # for another node's build, so slow answers do not count
+
+
 class Tier:
     """One store, the counts of this process, and what it cost."""
 
@@ -107,8 +116,7 @@ class Tier:
         self.counts: Counter[str] = Counter()
         self._reported: dict[str, float] = {}
         self.problem = ""  # the last one, "" if there was none
-        # `.waits_anyway`: for another node's build, so slow answers do not count; `.waited`: seconds.
-        self.this_thread = threading.local()
+        self.here = _Here()
         self._clock = clock
         self._not_written_until = 0.0
         self._guard = threading.Lock()
@@ -136,7 +144,7 @@ class Tier:
         if not self._may_ask(waiting) or (act == "write" and not self.writable):
             return None
         seconds = self.ledger.time_limit() if waiting else _BACKGROUND_SECONDS
-        self.counts["requests"] += 1
+        self.count("requests")
         request = partial(getattr(self.store, method), *given)
         try:
             answer, took, problem = within(seconds, request, lambda: self.open)
@@ -146,10 +154,10 @@ class Tier:
         with self._guard:
             if act == "read":
                 chunks = answer if isinstance(answer, list) else [answer]
-                self.counts["bytes_read"] += sum(len(c) for c in chunks if isinstance(c, bytes))
+                self.count("bytes_read", sum(len(c) for c in chunks if isinstance(c, bytes)))
             if waiting:
-                self.this_thread.waited = self.waited_here() + took
-                if problem or not getattr(self.this_thread, "waits_anyway", False):
+                self.here.counts["seconds_waited"] += took
+                if problem or not self.here.waits_anyway:
                     self.ledger.wait(took)
             self._judge(problem, took, act, waiting)
         return True if answer is None and act != "read" and not problem else answer
@@ -199,14 +207,16 @@ class Tier:
         seconds = self.ledger.pause(silent)
         self._fail(why, f"is left alone for {seconds:.0f} s: {why}")
 
-    def waited_here(self) -> float:
-        """Return the seconds that this thread has waited for the store in total."""
-        return float(getattr(self.this_thread, "waited", 0.0))
+    def count(self, name: str, number: int = 1) -> None:
+        """Add to what this process and this thread asked."""
+        self.counts[name] += number
+        self.here.counts[name] += number
 
     def hit(self, milliseconds: float, waited: float) -> None:
         """Count a hit, and the milliseconds that its compiler took."""
         with self._guard:
-            self.counts["hits"] += 1
+            self.count("hits")
+            self.here.counts["seconds_spared"] += milliseconds / 1e3
             self.ledger.hit(milliseconds / 1e3, waited)
 
     def refused(self, problem: str) -> None:

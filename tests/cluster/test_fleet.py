@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -160,7 +161,7 @@ def test_what_a_record_names_is_fetched_at_once(on, tmp_path, address, capsys):
     assert remote() is not None
     for number in range(5):
         code = rtcompile.compile(nodes.source(number), arch="sm_80")
-        assert (code.build.hit in ("memory", "disk"), code.build.waited) == (True, 0.0)
+        assert (code.build.hit in ("memory", "disk"), code.build.stores) == (True, {})
     assert main(["cache", "pull", record, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["there"] == 5
 
@@ -182,12 +183,18 @@ def test_a_setting_fetches_a_record_beside_the_first_build(on, tmp_path):
 
 def test_what_a_store_spared_and_cost_is_counted(on, address, tmp_path, capsys):
     on("a", address)
-    rtcompile.compile(nodes.source(1), arch="sm_80")
+    (own,) = rtcompile.compile(nodes.source(1), arch="sm_80").build.stores.values()
+    assert (own["hits"], own["misses"], own["seconds_spared"]) == (0, 1, 0.0)
     assert remote().flush(10.0)
     remote().report()
     on("b", address)
     code = rtcompile.compile(nodes.source(1), arch="sm_80")
-    assert (code.build.hit, code.build.waited > 0.0) == ("remote", True)
+    own = code.build.stores[address]
+    assert (code.build.hit, own["hits"], own["misses"], own["requests"]) == ("remote", 1, 0, 1)
+    assert own["seconds_spared"] == pytest.approx(code.build.compiled_in / 1e3)
+    assert own["bytes_read"] > 1000
+    assert 0.0 < own["seconds_waited"] <= code.build.milliseconds / 1e3
+    assert pickle.loads(pickle.dumps(code.build)) == code.build
     remote().report()
     remote().report()  # counts nothing twice
     assert main(["cache", "info", "--json"]) == 0
