@@ -115,7 +115,7 @@ def observe(
 
 
 def identify(library: Library) -> str:
-    """Return the compiler's real build, ``"12.9.86 CL-36037853"``, from the PTX that it writes."""
+    """Return the compiler's real build, ``"12.9.86 CL-36037853"``, and the machine if not x86-64."""
     which = library.to_load()
     with _identifying:  # one thread asks, the others of a batch wait
         build = _builds.get(which)
@@ -130,7 +130,9 @@ def identify(library: Library) -> str:
                 build, problem = outcome.value
             if not build:
                 raise ToolkitNotFound(f"{library.path} does not work as NVRTC: {problem}")
-            _builds[which] = build
+            # NVRTC's PTX names the same build on each machine, but on aarch64 `char` is unsigned.
+            machine = os.uname().machine
+            build = _builds[which] = build if machine == "x86_64" else f"{build} {machine}"
         return build
 
 

@@ -94,10 +94,7 @@ def _pin_heap() -> None:
     # here the zygote.
     disk = os.statvfs(os.environ.get("TMPDIR", "."))
     if disk.f_bavail * disk.f_frsize >= _ROOM_TO_START:
-        try:
-            _heap_is_pinned = heap.pin(_library, _allocate_heap)
-        except OSError:
-            _heap_is_pinned = False  # no /proc here
+        _heap_is_pinned = heap.pin(_library, _allocate_heap)
 
 
 def _allocate_heap() -> None:

@@ -48,7 +48,6 @@ _OWN_PATH_WORDS = (
 _CLOCK_WORDS = ((b"DATE", (b"__DATE__",)), (b"TIME", (b"__TIME",)))
 
 _RECENT_NS = 3 * 10**9  # a file that is younger than this may change without a change of its times
-_PAGE = 4096
 _READ_WRITE = 3  # PROT_READ | PROT_WRITE
 
 _P, _S, _I = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
@@ -319,10 +318,7 @@ def install(library: ctypes.CDLL) -> bool:
     libc.fdopen.restype = _P
     libc.fdopen.argtypes = (_I, _S)
     _mode_offset = _MODE_OFFSETS.get(os.uname().machine, 0)
-    try:
-        found = _slots(library)
-    except (LookupError, ValueError, AttributeError, struct.error):
-        return False
+    found = {name: slot for name, slot in slots(library).items() if name in _FUNCTIONS}
     if not _mode_offset or "fopen" not in found or not ("__xstat" in found or "stat" in found):
         return False
     for name, slot in found.items():
@@ -331,17 +327,33 @@ def install(library: ctypes.CDLL) -> bool:
         real = prototype(ctypes.cast(getattr(libc, name), _P).value)  # type: ignore[arg-type]
         callback = prototype(_observing(name, real, path_at))
         _callbacks.append((callback, real))
-        # NVRTC 13.5 has its slots read-only after loading.
-        if libc.mprotect(_P(slot & -_PAGE), ctypes.c_size_t(_PAGE), _READ_WRITE):
+        if not redirect(slot, callback):
             return False
-        _P.from_address(slot).value = ctypes.cast(callback, _P).value
     return True
 
 
+def redirect(slot: int, function: Any) -> bool:
+    """Write a function's address into a slot; False if the slot cannot be written."""
+    page = os.sysconf("SC_PAGESIZE")  # 64 KiB on many an Arm server
+    # NVRTC 13.5 has its slots read-only after loading.
+    if ctypes.CDLL(None).mprotect(_P(slot & -page), ctypes.c_size_t(page), _READ_WRITE):
+        return False
+    _P.from_address(slot).value = ctypes.cast(function, _P).value
+    return True
+
+
+def slots(library: ctypes.CDLL) -> dict[str, int]:
+    """Return the address of the PLT slot of each function; none if the library is not as expected."""
+    try:
+        return _slots(library)
+    except (LookupError, ValueError, AttributeError, struct.error):
+        return {}
+
+
 def _slots(library: ctypes.CDLL) -> dict[str, int]:
-    """Return the address of the PLT slot of each observed function (ELF64 with RELA relocations)."""
+    # An ELF64 file with RELA relocations.
     known = (_P * 4)()  # Dl_info: the file's name, where it is mapped, a symbol's name and address
-    if not _libc.dladdr(ctypes.cast(library.nvrtcVersion, _P), known) or not known[1]:
+    if not ctypes.CDLL(None).dladdr(ctypes.cast(library.nvrtcVersion, _P), known) or not known[1]:
         return {}
     base: int = known[1]
     start, count = struct.unpack("<Q16xH", ctypes.string_at(base + 32, 26))
@@ -356,7 +368,5 @@ def _slots(library: ctypes.CDLL) -> dict[str, int]:
     found = {}
     for slot, info in struct.iter_unpack("<QQ8x", ctypes.string_at(table, dynamic[_DT_PLTRELSZ])):
         offset = ctypes.c_uint32.from_address(symbols + 24 * (info >> 32)).value
-        name = ctypes.string_at(strings + offset).decode()
-        if name in _FUNCTIONS:
-            found[name] = base + slot
+        found[ctypes.string_at(strings + offset).decode()] = base + slot
     return found

@@ -10,7 +10,6 @@ import _socket
 import os
 import resource
 import select
-import sys
 import time
 
 from rtcompile.workers import protocol, scratch
@@ -290,10 +289,7 @@ def keep_priority() -> None:
 
 def _isolate() -> None:
     """Give up what was inherited: terminal, open descriptors, directory, a small stack."""
-    try:
-        os.setsid()  # Ctrl-C goes to every process of the terminal's foreground group.
-    except PermissionError:
-        pass  # It leads a session already: it was started again, below.
+    os.setsid()  # Ctrl-C goes to every process of the terminal's foreground group.
     keep_priority()
     os.closerange(protocol.CONTROL + 1, _MOST_INHERITED)
     os.chdir("/")
@@ -304,10 +300,6 @@ def _isolate() -> None:
     wanted = _STACK_BYTES if hard == unlimited else min(hard, _STACK_BYTES)
     if soft == unlimited or soft < wanted:
         resource.setrlimit(resource.RLIMIT_STACK, (wanted, hard))
-    if soft == unlimited:
-        # Linux then lays memory out from the bottom, where `heap.pin` does not work, so start
-        # again.
-        os.execv(sys.executable, sys.orig_argv)  # noqa: S606  # this same command line
     # Some four descriptors a job.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _DESCRIPTORS)), hard))

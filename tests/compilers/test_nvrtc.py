@@ -182,6 +182,17 @@ def test_a_compiler_says_its_build(version: str, request: pytest.FixtureRequest)
     assert build_id.startswith("CL-")
 
 
+def test_the_builds_of_two_kinds_of_machine_are_not_one(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = nvrtc.identify(library)
+    uname = os.uname()
+    other = os.uname_result((*uname[:4], "aarch64"))  # there `char` is unsigned
+    monkeypatch.setattr(os, "uname", lambda: other)
+    monkeypatch.setattr(nvrtc, "_builds", {})
+    assert nvrtc.identify(library) == f"{here} aarch64"
+
+
 def test_a_library_that_cannot_be_loaded_is_an_error_that_says_why(tmp_path: Path) -> None:
     path = tmp_path / "libnvrtc.so.12"
     path.write_bytes(b"no ELF")

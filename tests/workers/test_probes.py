@@ -445,6 +445,24 @@ def test_elsewhere_the_folders_that_were_searched_are_watched(
     assert files.uncacheable or files.current() is None
 
 
+def test_slots_are_made_writable_by_whole_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+
+    class Libc:
+        @staticmethod
+        def mprotect(address: Any, size: Any, _: int) -> int:
+            asked.append((address.value, size.value))
+            return 0
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: Libc)
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGESIZE": 65536}.__getitem__)  # as of many Arm servers
+    slot = ctypes.c_void_p()
+    function = ctypes.CFUNCTYPE(None)(lambda: None)
+    assert probes.redirect(ctypes.addressof(slot), function)
+    assert asked == [(ctypes.addressof(slot) // 65536 * 65536, 65536)]
+    assert slot.value == ctypes.cast(function, ctypes.c_void_p).value
+
+
 @needs_host_compiler
 def test_a_library_without_such_slots_is_not_observed(tmp_path: Path) -> None:
     assert probes.install(ctypes.CDLL(None)) is False
