@@ -50,6 +50,8 @@ _NAMES = {
     "frontends.tensors": "tensor_map",
     "inspect.advice": "Advice",
     "inspect.report": "KernelReport Occupancy Report Spills",
+    "inspect.symbols": "symbols",
+    "messages.rendering": "render",
     "request.object_code": "BuildInfo ObjectCode",
     "request.request": "CompileRequest",
     "request.values": "Arch",

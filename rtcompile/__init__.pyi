@@ -48,6 +48,8 @@ from rtcompile.inspect.report import Occupancy as Occupancy
 from rtcompile.inspect.report import Report as Report
 from rtcompile.inspect.report import Spills as Spills
 from rtcompile.inspect.signature import Parameter as Parameter
+from rtcompile.inspect.symbols import symbols as symbols
+from rtcompile.messages.rendering import render as render
 from rtcompile.request.object_code import BuildInfo as BuildInfo
 from rtcompile.request.object_code import ObjectCode as ObjectCode
 from rtcompile.request.request import CompileRequest as CompileRequest

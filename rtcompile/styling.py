@@ -1,11 +1,12 @@
-"""Text for terminals and notebooks: styles, and tables."""
+"""Text for terminals and notebooks: styles, tables, and a line that changes."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from typing import IO
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Any
 
 # --- Styled text, as plain text, in a terminal's colours, or as HTML ------------------------------
 
@@ -116,6 +117,46 @@ def takes_escapes(stream: IO[str] | None) -> bool:
 def is_watched() -> bool:
     """Return whether a line on stderr can be overwritten: in a terminal, or below a notebook's cell."""
     return takes_escapes(sys.stderr) or in_notebook()
+
+
+@contextmanager
+def changing_line(*, keep: bool = False) -> Iterator[Callable[[str], None]]:
+    """Yield a function that replaces the line before; the last may be kept."""
+    if in_notebook():
+        with _line_below_cell(keep) as write:
+            yield write
+        return
+    if not takes_escapes(sys.stderr):
+        yield lambda _: None
+        return
+    erase = "\r\033[K"
+    try:
+        yield lambda text: print(f"{erase}{text}", end="", file=sys.stderr, flush=True)
+    finally:
+        print("" if keep else erase, end="\n" if keep else "", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _line_below_cell(keep: bool) -> Iterator[Callable[[str], None]]:
+    from IPython.display import clear_output, display
+
+    handle: Any = None
+    begun = False  # set before there is a handle, since an interrupt may come in between
+
+    def write(text: str) -> None:
+        nonlocal handle, begun
+        data = {"text/plain": text}
+        begun = True
+        if handle is None:
+            handle = display(data, raw=True, display_id=True)
+        else:
+            handle.update(data, raw=True)
+
+    try:
+        yield write
+    finally:
+        if begun and not keep:
+            clear_output(wait=True)
 
 
 # --- Tables ---------------------------------------------------------------------------------------

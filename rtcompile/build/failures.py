@@ -227,7 +227,7 @@ def as_error(
         advice += [] if hinted else [_ADVICE[failure.kind]]
         advice += [f"Reproducer: {folder}"]
     error: CompileError = kind.rendered(
-        rendering.rendered_diagnostics(parsed, source=request.source, name=name),
+        rendering.render(parsed, source=request.source, name=name),
         request.source,
         name,
         failure.command,

@@ -18,7 +18,7 @@ from typing import Any
 from rtcompile.errors import RtcompileError
 from rtcompile.lookup import find as lookup
 from rtcompile.request.object_code import ObjectCode
-from rtcompile.styling import in_notebook, is_watched, takes_escapes
+from rtcompile.styling import changing_line, in_notebook, is_watched
 from rtcompile.workers import pool
 
 Outcome = ObjectCode | RtcompileError
@@ -69,46 +69,6 @@ def shown(
             show = show or display.enter_context(changing_line(keep=True))
             show(line())
         yield advance
-
-
-@contextmanager
-def changing_line(*, keep: bool = False) -> Iterator[Callable[[str], None]]:
-    """Yield a function that replaces the line before; the last may be kept."""
-    if in_notebook():
-        with _line_below_cell(keep) as write:
-            yield write
-        return
-    if not takes_escapes(sys.stderr):
-        yield lambda _: None
-        return
-    erase = "\r\033[K"
-    try:
-        yield lambda text: print(f"{erase}{text}", end="", file=sys.stderr, flush=True)
-    finally:
-        print("" if keep else erase, end="\n" if keep else "", file=sys.stderr, flush=True)
-
-
-@contextmanager
-def _line_below_cell(keep: bool) -> Iterator[Callable[[str], None]]:
-    from IPython.display import clear_output, display
-
-    handle: Any = None
-    begun = False  # set before there is a handle, since an interrupt may come in between
-
-    def write(text: str) -> None:
-        nonlocal handle, begun
-        data = {"text/plain": text}
-        begun = True
-        if handle is None:
-            handle = display(data, raw=True, display_id=True)
-        else:
-            handle.update(data, raw=True)
-
-    try:
-        yield write
-    finally:
-        if begun and not keep:
-            clear_output(wait=True)
 
 
 @contextmanager

@@ -17,8 +17,7 @@ from rtcompile.cli import exit_code, output
 from rtcompile.cli.output import overrides, requests, set_jobs
 from rtcompile.errors import InvalidRequest, LinkError, RtcompileError, ToolkitNotFound
 from rtcompile.files.watched import Files
-from rtcompile.inspect.report import kernel_symbols
-from rtcompile.inspect.symbols import no_kernels
+from rtcompile.inspect.symbols import no_kernels, symbols
 from rtcompile.messages import diagnostics
 from rtcompile.messages.rendering import spelled
 from rtcompile.request.object_code import ObjectCode
@@ -26,6 +25,7 @@ from rtcompile.request.request import CompileRequest
 
 _EXTENSIONS = {kind: f".{kind}" for kind in ("cubin", "ptx", "ltoir", "fatbin")} | {"object": ".o"}
 _MOST_WARNINGS = 5
+_WITH_KERNELS = ("cubin", "ptx")  # the kinds of code whose kernels can be listed
 
 
 class _Job(NamedTuple):
@@ -167,7 +167,7 @@ def _fields(build: _Job, built: ObjectCode) -> dict[str, Any]:
         "why": built.build.why,
         "milliseconds": round(built.build.milliseconds, 3),
         "notes": list(built.build.notes),
-        "kernels": kernel_symbols(built),
+        "kernels": [*symbols(built)] if built.kind in _WITH_KERNELS else None,
         "lowered_names": dict(built.lowered_names),
         "log": built.build.log,
     }
@@ -182,8 +182,8 @@ def _line(count: str, build: _Job, built: ObjectCode) -> str:
         f"{size} {where}"
     ]
     lines += [f"    {spelled(note, 'command')}" for note in built.build.notes]
-    if kernel_symbols(built) == []:
-        lines.append(f"    {spelled(no_kernels(built.code, build.request.source), 'command')}")
+    if built.kind in _WITH_KERNELS and (why := no_kernels(built.code, build.request.source)):
+        lines.append(f"    {spelled(why, 'command')}")
     lines += [f"    {expression} is {name}" for expression, name in built.lowered_names.items()]
     warnings = [d for d in diagnostics.parse(built.build.log) if d.severity == "warning"]
     lines += [f"    {warning}" for warning in warnings[:_MOST_WARNINGS]]

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rtcompile import styling
 from rtcompile.checkup import examine, verdict
 from rtcompile.checkup.checks import Check
 from rtcompile.cli import output
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.errors import InvalidRequest
-from rtcompile.messages import rendering
 from rtcompile.messages.catalogue import MESSAGES
+from rtcompile.messages.rendering import render
 from rtcompile.settings import Settings
 from rtcompile.store.folder import Folder
 from rtcompile.styling import filled
@@ -49,7 +50,8 @@ def run(given: Namespace) -> int:
 
 def _rendered(found: Sequence[Diagnostic], given: Namespace) -> str:
     width = output.terminal_width(sys.stdout, 100)
-    return rendering.render(found, width=width, color=output.uses_color(given, sys.stdout))
+    pieces = render(found, width=width)
+    return styling.painted(pieces, output.uses_color(given, sys.stdout))
 
 
 def _text(what: str | None) -> str:

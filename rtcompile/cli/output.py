@@ -130,9 +130,8 @@ def failure(error: Exception, given: Namespace, file: str = "") -> None:
 
         text = rendering.spelled(text, "command")
         if isinstance(error, CompileError):
-            message = rendering.render_error(
-                error, "command", width=terminal_width(sys.stderr, 100)
-            )
+            width = terminal_width(sys.stderr, 100)
+            message = rendering.render(error, width=width, frontend="command")
             text = styling.painted(message, uses_color(given, sys.stderr))
     if not _LOCATION.match(_ESCAPE.sub("", text)):
         about = f"{file}: " if file and file not in text.partition("\n")[0] else ""

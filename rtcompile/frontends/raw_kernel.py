@@ -192,6 +192,8 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
     'cubin'
     """
 
+    __module__ = "rtcompile"  # as its users name it
+
     _cooperative = False
 
     @public

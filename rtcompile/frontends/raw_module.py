@@ -61,6 +61,8 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
     '_Z1fIfEvPT_'
     """
 
+    __module__ = "rtcompile"  # as its users name it
+
     @public
     def __init__(
         self,

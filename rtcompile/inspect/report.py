@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
 from rtcompile.errors import InvalidRequest, public, shown
-from rtcompile.inspect import cubin, symbols
+from rtcompile.inspect import cubin
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.values import Arch, text, whole
 from rtcompile.styling import table
@@ -200,6 +200,15 @@ class Report:
         """Return plain values, for JSON."""
         return {"arch": str(self.arch), "kernels": [asdict(kernel) for kernel in self.kernels]}
 
+    def occupancy_at(
+        self, kernel: KernelReport, block: int, dynamic_shared: int = 0
+    ) -> Occupancy | None:
+        """Return a kernel's occupancy at a number of threads in a block; None for an unknown device."""
+        limits, shared = limits_of(self.arch), kernel.shared_bytes + dynamic_shared
+        if limits is None:
+            return None
+        return occupancy(limits, block=block, registers=kernel.registers, shared=shared)
+
     @property
     def title(self) -> str:
         """The architecture and the number of kernels."""
@@ -259,11 +268,6 @@ def report(
         known = ", ".join(names.get(found.name, found.name) for found in read.kernels)
         raise InvalidRequest(f"no kernel {kernel!r} in the code; it has {known or 'none'}")
     return Report(read.arch, kernels)
-
-
-def kernel_symbols(code: ObjectCode) -> list[str] | None:
-    """Return the symbols of the kernels in a cubin or in PTX; None for other code."""
-    return symbols.kernel_symbols(code.code) if code.kind in ("cubin", "ptx") else None
 
 
 def _of_kernel(

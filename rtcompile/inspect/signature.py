@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rtcompile.errors import InvalidRequest
+from rtcompile.request import cxx
 
 POINTER_BYTES = 8
 
@@ -102,18 +102,7 @@ def parse(signature: str, kernel: str) -> tuple[Parameter, ...]:
     """Read a list of parameters without default values and comments."""
     if signature.strip() in ("", "void"):
         return ()
-    return tuple(_parameter(part, kernel) for part in split(signature))
-
-
-def split(text: str) -> Iterator[str]:
-    """Yield the parts of a list of parameters, or of a template's arguments."""
-    depth = start = 0
-    for position, character in enumerate(text):
-        depth += (character in "<([") - (character in ">)]")
-        if character == "," and depth == 0:
-            yield text[start:position].strip()
-            start = position + 1
-    yield text[start:].strip()
+    return tuple(_parameter(part, kernel) for part in cxx.split(signature))
 
 
 def _parameter(declaration: str, kernel: str) -> Parameter:

@@ -9,10 +9,56 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from rtcompile.errors import InvalidRequest, public, shown
 from rtcompile.inspect import cubin
 from rtcompile.request import cxx
+from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.values import one_of
 
 # --- C++ names of mangled symbols -----------------------------------------------------------------
+
+# Matches a static variable of a function.
+_LOCAL = re.compile(r"_ZZ(?P<function>.*)E(?P<length>\d+)(?P<name>[A-Za-z_]\w*)")
+
+
+@public
+def symbols(code: ObjectCode, kind: str = "kernel") -> dict[str, str]:
+    """Return the kernels of a cubin or of PTX, or the variables of a cubin.
+
+    Parameters
+    ----------
+    code : ObjectCode
+        What `rtcompile.compile` returns.
+    kind : {"kernel", "variable"}
+        Variables are those that all kernels of the module share, as ``get_global`` finds them.
+
+    Returns
+    -------
+    dict of str to str
+        Symbol to C++ name, with namespaces and without a template's arguments: ``ns::k``, and
+        ``f()::n`` for a static variable of a function.
+
+    Examples
+    --------
+    >>> code = rtcompile.compile("namespace ns { __global__ void k(int* x) {} }", arch="sm_80")
+    >>> rtcompile.symbols(code)
+    {'_ZN2ns1kEPi': 'ns::k'}
+    """
+    one_of("kind", kind, ("kernel", "variable"))
+    if not isinstance(code, ObjectCode):
+        raise InvalidRequest(f"code must be an ObjectCode, not {shown(code)}")
+    if code.kind not in ("cubin", "ptx"):
+        return {}
+    found = kernel_symbols(code.code) if kind == "kernel" else _variables(code.code)
+    return {symbol: cpp_name(symbol) for symbol in found}
+
+
+def cpp_name(symbol: str) -> str:
+    """Return a symbol's C++ name with its namespaces; a symbol that is not mangled is its own."""
+    if local := _LOCAL.fullmatch(symbol):
+        function = "::".join(names_in(f"_Z{local['function']}")) or local["function"]
+        return f"{function}()::{local['name'][: int(local['length'])]}"
+    return "::".join(names_in(symbol)) or symbol
 
 
 def simple_name(symbol: str) -> str:

@@ -12,39 +12,67 @@ from dataclasses import replace
 
 from rtcompile import styling
 from rtcompile.diagnostic import Diagnostic, location_of
-from rtcompile.errors import CompileError, RtcompileError
+from rtcompile.errors import CompileError, RtcompileError, public
 from rtcompile.messages.diagnostics import CONSEQUENCES, is_frame, line_in_source
 from rtcompile.messages.types import simplified
 from rtcompile.request import cxx
+from rtcompile.request.values import one_of
 from rtcompile.styling import Piece, Styled, printable
 
 _MOST_NOTES = 3
 _MOST_OTHER_ERRORS = 4
 
 
+@public
 def render(
-    diagnostics: Sequence[Diagnostic],
+    what: RtcompileError | Sequence[Diagnostic],
     *,
     source: str = "",
     name: str = "",
     width: int = 100,
-    color: bool = False,
-) -> str:
-    """Return a failed build's message: the cause, the user's line or the excerpt, the hint, the rest."""
-    return styling.painted(
-        rendered_diagnostics(diagnostics, source=source, name=name, width=width), color
-    )
+    frontend: str = "python",
+) -> tuple[tuple[str, str], ...]:
+    """Render an error, or a compiler's messages, as styled text: the cause, the user's line, the hint.
+
+    A program that generates its sources can so show the lines that its user wrote: it renders
+    ``error.diagnostics`` with other lines and another source.
+
+    Parameters
+    ----------
+    what : RtcompileError or sequence of Diagnostic
+        The messages are those of one build, the most important one first.
+    source, name : str
+        The text that the messages are about, and its name in them; an error has its own.
+    width : int
+        Columns to wrap hints at.
+    frontend : {"python", "command", "cell"}
+        How to spell rtcompile's options: as in Python, in a shell or in a ``%%cuda`` cell.
+
+    Returns
+    -------
+    tuple of (str, str)
+        Pieces of text, each after its style: "error", "warning", "location", "caret", "hint", "dim", or
+        "" for plain text.
+
+    Examples
+    --------
+    >>> found = rtcompile.explain('kernel.cu(1): error: identifier "y" is undefined')
+    >>> pieces = rtcompile.render(found, source="int x = y;", name="kernel.cu")
+    >>> "".join(text for _, text in pieces).split("\\n")[1]
+    '    1 | int x = y;'
+    """
+    one_of("frontend", frontend, ("python", "command", "cell"))
+    if isinstance(what, RtcompileError):
+        pieces = what.styled()
+        if isinstance(what, CompileError) and what.diagnostics:
+            pieces = _rendered(what.diagnostics, what.source, what.name, width)
+            pieces += tuple(("", f"\n{paragraph}") for paragraph in what.advice)
+    else:
+        pieces = _rendered(what, source, name, width)
+    return tuple((style, spelled(text, frontend)) for style, text in pieces)
 
 
-def html(diagnostics: Sequence[Diagnostic], *, source: str = "", name: str = "") -> str:
-    """Return what `render` shows as one HTML ``<pre>``, every message escaped."""
-    return styling.as_html(rendered_diagnostics(diagnostics, source=source, name=name))
-
-
-def rendered_diagnostics(
-    diagnostics: Sequence[Diagnostic], *, source: str = "", name: str = "", width: int = 100
-) -> Styled:
-    """Return what `render` shows as pieces of styled text."""
+def _rendered(diagnostics: Sequence[Diagnostic], source: str, name: str, width: int) -> Styled:
     if not diagnostics:
         return ()
     first, source = diagnostics[0], cxx.readable(source)
@@ -327,14 +355,3 @@ def spelled(text: str, frontend: str) -> str:
     for pattern, *spellings in _SPELLINGS if frontend != "python" else ():
         text = re.sub(pattern, spellings[-1 if frontend == "cell" else 0], text)
     return text
-
-
-def render_error(error: RtcompileError, frontend: str, *, width: int = 100) -> Styled:
-    """Return an error's message, hints and advice with options as `frontend` spells them."""
-    pieces = error.styled()
-    if isinstance(error, CompileError) and error.diagnostics:
-        cause = rendered_diagnostics(
-            error.diagnostics, source=error.source, name=error.name, width=width
-        )
-        pieces = (*cause, *(("", f"\n{paragraph}") for paragraph in error.advice))
-    return tuple((style, spelled(text, frontend)) for style, text in pieces)

@@ -310,3 +310,14 @@ def _may_read(text: str) -> bool:
     # Pieces of a string are one string for the assembler.
     is_assembled = "asm" in text and ".include" in "".join(text.replace('"', "").split())
     return is_pasted or is_assembled or any(word in text for word in _READING)
+
+
+def split(text: str) -> Iterator[str]:
+    """Yield the parts of a list of parameters, or of a template's arguments."""
+    depth = start = 0
+    for position, character in enumerate(text):
+        depth += (character in "<([") - (character in ">)]")
+        if character == "," and depth == 0:
+            yield text[start:position].strip()
+            start = position + 1
+    yield text[start:].strip()

@@ -147,6 +147,8 @@ class ObjectCode(Value):
     '_Z1fIfEvPT_'
     """
 
+    __module__ = "rtcompile"  # as its users name it
+
     __slots__ = ("code", "kind", "arch", "lowered_names", "build")  # noqa: RUF023 - in their order
 
     code: bytes

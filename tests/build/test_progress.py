@@ -13,8 +13,7 @@ from contextlib import suppress
 import pytest
 
 from rtcompile import CompileRequest, compile_many
-from rtcompile.build.progress import changing_line
-from rtcompile.styling import takes_escapes
+from rtcompile.styling import changing_line, takes_escapes
 
 pytestmark = pytest.mark.needs_compiler
 

@@ -16,7 +16,7 @@ from rtcompile.build import planned
 from rtcompile.build.failures import as_error
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.messages.catalogue import MESSAGES
-from rtcompile.messages.rendering import render_error, spelled
+from rtcompile.messages.rendering import render, spelled
 from rtcompile.request.units import CompileFailure
 from rtcompile.settings import Settings
 
@@ -98,7 +98,7 @@ def test_every_frontend_renders_the_advice_in_its_own_spelling():
     assert error.advice == (then,)
     assert str(error) == f"kernel.cu:1: error: no\n    1 | int x;\n{then}"
     assert pickle.loads(pickle.dumps(error)).styled() == error.styled()
-    shown = "".join(text for _, text in render_error(error, "command"))
+    shown = "".join(text for _, text in render(error, frontend="command"))
     assert shown.endswith("not with --backend nvrtc")
 
 

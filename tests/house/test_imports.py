@@ -47,14 +47,7 @@ PORTS = {"store.shared": None, "lookup.find": {"listeners", "Listener"}}
 # test holds that they import nothing of ours but one another, so nothing of the core is reached through them.
 FOUNDATION = {"errors", "diagnostic", "styling", "files.sealed", "request.cxx"}
 # What is left to be taken out of the extras; none may be added.
-FROM_CORE = {
-    "notebook": (
-        "* _HOME build.many build.progress frontends.arguments inspect.cubin inspect.report "
-        "inspect.signature inspect.symbols messages.diagnostics messages.rendering "
-        "request.options"
-    ),
-    "record": "build.pipeline build.portable frontends.cupy_hook",
-}
+FROM_CORE = {"record": "build.pipeline build.portable frontends.cupy_hook"}
 EXTRAS = [
     folder
     for folder in (*sorted((PACKAGE / "extras").iterdir()), PACKAGE / "cluster")

@@ -57,6 +57,32 @@ def test_the_table_names_kernels_as_they_were_requested(build: rtcompile.ObjectC
     assert "registers" in text
 
 
+def test_the_occupancy_at_a_block_size_is_that_of_a_report_for_it(
+    build: rtcompile.ObjectCode,
+) -> None:
+    plain = report(build, kernel="f<float>")
+    at_block = plain.occupancy_at(plain.kernels[0], 128, 40_000)
+    assert (
+        at_block
+        == report(build, kernel="f<float>", block=128, dynamic_shared=40_000).kernels[0].occupancy
+    )
+    assert rtcompile.Report(rtcompile.Arch(20, 0)).occupancy_at(plain.kernels[0], 128) is None
+
+
+def test_kernels_and_variables_are_listed_by_their_cpp_names() -> None:
+    source = """namespace n { __device__ int calls; __global__ void k(int* x) { *x = calls++; } }
+    __device__ int next() { static int last; return last++; }
+    extern "C" __global__ void plain(int* x) { *x = next(); }"""
+    code = rtcompile.compile(source, arch="sm_80")
+    assert sorted(rtcompile.symbols(code).values()) == ["n::k", "plain"]
+    assert sorted(rtcompile.symbols(code, "variable").values()) == ["n::calls", "next()::last"]
+    ptx = rtcompile.compile(source, arch="compute_80")
+    assert set(rtcompile.symbols(ptx)) == set(rtcompile.symbols(code))
+    assert rtcompile.symbols(rtcompile.compile(source, arch="sm_80", target="ltoir")) == {}
+    with pytest.raises(InvalidRequest, match="kind must be"):
+        rtcompile.symbols(code, "function")
+
+
 def test_launch_bounds_give_the_block_size_where_none_is_requested(
     build: rtcompile.ObjectCode,
 ) -> None:

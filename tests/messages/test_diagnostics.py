@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,12 @@ import rtcompile
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.errors import CompileError
 from rtcompile.messages.diagnostics import line_in_source, parse
-from rtcompile.messages.rendering import html, render
+from rtcompile.messages.rendering import render as pieces_of
+from rtcompile.styling import as_ansi, as_html, as_text
+
+
+def render(found: Sequence[Diagnostic], **given: Any) -> str:
+    return as_text(pieces_of(found, **given))
 
 
 def fields(diagnostic: Diagnostic) -> tuple[object, ...]:
@@ -325,7 +330,7 @@ def test_an_empty_log_gives_nothing() -> None:
 
 
 def test_escape_sequences_do_not_reach_the_terminal() -> None:
-    text = render(parse("kernel.cu(1): error: \033[2Jgone\a\n\033]0;title\a\n"), color=False)
+    text = render(parse("kernel.cu(1): error: \033[2Jgone\a\n\033]0;title\a\n"))
     assert "\033" not in text
     assert "\a" not in text
 
@@ -335,7 +340,7 @@ def test_binary_garbage_is_read_without_an_error() -> None:
     for encoding in ("latin-1", "utf-8"):
         log = garbage.decode(encoding, "replace")
         assert len(render(parse(log))) < 100_000
-        assert html(parse(log))
+        assert as_html(pieces_of(parse(log)))
 
 
 @pytest.mark.takes_seconds
@@ -352,10 +357,10 @@ def test_a_message_said_twice_is_kept_once() -> None:
 def test_colours_and_html_hold_the_same_text() -> None:
     found = parse('kernel.cu(1): error: expected <a> & "b"\n  a<b>\n  ^\n')
     plain = render(found)
-    coloured = render(found, color=True)
+    coloured = as_ansi(pieces_of(found))
     assert "\033[" in coloured
     assert "expected <a> &" in plain
-    page = html(found)
+    page = as_html(pieces_of(found))
     assert "expected &lt;a&gt; &amp; &quot;b&quot;" in page
     assert "<a>" not in page
 

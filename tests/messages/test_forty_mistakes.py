@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,13 @@ from rtcompile.messages.diagnostics import parse
 from rtcompile.messages.facts import BuildContext
 from rtcompile.messages.rendering import render
 from rtcompile.messages.types import simplified
+from rtcompile.styling import as_text
 from tests.forty_mistakes import FORTY
 from tests.mistakes import Mistake, body
+
+
+def rendered(*given: Any, **more: Any) -> str:
+    return as_text(render(*given, **more))
 
 
 @pytest.mark.needs_compiler
@@ -63,7 +69,7 @@ OVERLOADS = """\
 
 
 def test_frames_below_the_last_note_belong_to_the_error_and_two_candidates_are_shown() -> None:
-    text = render(parse(OVERLOADS), source="void k() {\n  run(1.f);\n}\n", name="kernel.cu")
+    text = rendered(parse(OVERLOADS), source="void k() {\n  run(1.f);\n}\n", name="kernel.cu")
     lines = text.split("\n")
     assert lines[:3] == [
         'kernel.cu:2: in this call: error: no instance of overloaded function "mm" matches the argument list',
@@ -105,7 +111,7 @@ def test_an_error_of_the_same_zero_is_counted_with_the_first() -> None:
             (3, "excessive recursion at instantiation of B", 2),
         )
     )
-    text = render(
+    text = rendered(
         catalogue.annotate(parse(log), BuildContext()), source="a\nb\nc\n", name="kernel.cu"
     )
     assert "also: lib/a.h:3" in text
@@ -115,7 +121,7 @@ def test_an_error_of_the_same_zero_is_counted_with_the_first() -> None:
 def test_each_hint_stands_below_its_own_error() -> None:
     log = 'k.cu(1): error: identifier "float32" is undefined\n  float32 y;\n  ^\n\n'
     log += 'k.cu(2): error: identifier "True" is undefined\n  y = True;\n      ^\n\n'
-    text = render(catalogue.annotate(parse(log), BuildContext()))
+    text = rendered(catalogue.annotate(parse(log), BuildContext()))
     assert text.index("Write `float`") < text.index('"True"') < text.index("Write `true`")
 
 

@@ -7,7 +7,7 @@ import pytest
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.extras.notebook import cells
 from rtcompile.extras.notebook.cells import PROGRAM, own_variables
-from rtcompile.inspect.cubin import Symbol
+from rtcompile.inspect.symbols import cpp_name
 from rtcompile.request import cxx
 
 TWO = """\
@@ -233,5 +233,4 @@ def test_a_line_in_a_header_stays():
     ],
 )
 def test_a_cells_own_variables_are_known(symbol: str, text: str, own: str):
-    variable = Symbol(symbol, "object", 4, ".nv.global")
-    assert own_variables([variable], text, ["_Z1kPi"]) == ({own} if own else set())
+    assert own_variables([cpp_name(symbol)], text, ["k"]) == ({own} if own else set())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rtcompile import styling
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.messages import rendering
 from rtcompile.settings import Settings
@@ -189,7 +190,7 @@ def test_the_extras_take_what_pytorch_pins_and_cutlass_bounds_no_cuda(extras, al
 def test_a_command_in_a_hint_is_not_broken_into_lines():
     command = '`pip install "one==12.8.*" "another-package==12.8.*"`'
     diagnostic = Diagnostic("error", "cannot open", hint=f"It is not installed. {command}.")
-    assert command in rendering.render([diagnostic], width=40)
+    assert command in styling.as_text(rendering.render([diagnostic], width=40))
 
 
 @pytest.mark.parametrize(

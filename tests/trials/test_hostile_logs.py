@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from rtcompile import styling
 from rtcompile.files.headers import SearchDir
 from rtcompile.messages import catalogue, diagnostics, rendering
 from rtcompile.messages.facts import BuildContext
@@ -59,5 +60,6 @@ def show(log: str, chance: random.Random) -> None:
     found = catalogue.annotate(diagnostics.parse(log), chance.choice(CONTEXTS))
     source = chance.choice(["", "a\nb\nc", log])
     width = chance.choice([1, 40, 200])
-    rendering.render(found, source=source, name="kernel.cu", width=width, color=True)
-    rendering.html(found, source=source, name="kernel.cu")
+    pieces = rendering.render(found, source=source, name="kernel.cu", width=width)
+    styling.as_ansi(pieces)
+    styling.as_html(pieces)

@@ -2,7 +2,7 @@
 
 Kernels are found by the braces of the text. That gives their signatures, and finds templates, which no
 cubin contains. A kernel that a macro defines is bound by its symbol, without a signature. Variables are
-found among the symbols of the code, by their mangled names.
+found among the symbols of the code.
 
 The compiler gets the cell without comments, so editing a comment leaves the build in the cache. In
 messages, lines and columns of that source are mapped back to those of the cell.
@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rtcompile.diagnostic import Diagnostic
-from rtcompile.inspect.cubin import Symbol
-from rtcompile.inspect.signature import split
-from rtcompile.inspect.symbols import names_in
+from rtcompile import Diagnostic
 from rtcompile.request import cxx
 
 # --- The kernels and variables that a text defines -------------------------------------------------
@@ -36,8 +33,6 @@ _PARENTHESIS = re.compile(r"[()]")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _OPENED_NAMESPACE = re.compile(r"\bnamespace\s+([\w:]+)\s*\{")
 _CONSTANT_LINE = re.compile(r"^\s*#\s*include\b|\bconst(?:expr)?\b")
-# Matches a static variable of a function.
-_LOCAL = re.compile(r"_ZZ(?P<function>.*)E(?P<length>\d+)(?P<name>[A-Za-z_]\w*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,38 +121,26 @@ def _template_parameters(declaration: str) -> tuple[str, ...] | None:
     match = _TEMPLATE.search(_DIRECTIVE.sub("", declaration))
     if match is None or not match[1].strip():
         return None  # it is not a template, or it is a specialisation
-    words = (re.findall(r"\w+", piece.partition("=")[0]) for piece in split(match[1]))
+    words = (re.findall(r"\w+", piece.partition("=")[0]) for piece in cxx.split(match[1]))
     return tuple(found[-1] if found else "" for found in words)
 
 
 def own_variables(
-    symbols: Iterable[Symbol], text: str, kernels: Iterable[str] = ()
+    variables: Iterable[str], text: str, kernels: Collection[str] = ()
 ) -> frozenset[str]:
-    """Return the variables that a text defines and that kernels share and can change, by their C++ names."""
+    """Return which of a code's variables its text defines, and kernels share and can change; all by C++ names."""
     words: set[str] = set()
     for line in text.split("\n"):
         if not _CONSTANT_LINE.search(line):
             words.update(_WORD.findall(line))
     spaces = {part for name in _OPENED_NAMESPACE.findall(text) for part in name.split("::")}
-    of_kernels = tuple(f"_Z{kernel.removeprefix('_')}E" for kernel in kernels)
     found = set()
-    for symbol in symbols:
-        if (
-            symbol.kind != "object"
-            or not symbol.section.startswith((".nv.global", ".nv.constant"))
-            or symbol.name.startswith(of_kernels)
-        ):
-            continue
-        local = _LOCAL.fullmatch(symbol.name)
-        if local is not None:
-            *outer, function = names_in(f"_Z{local['function']}") or [local["function"]]
-            name = local["name"][: int(local["length"])]
-            own, spelled = {function, name} <= words, f"{function}()::{name}"
-        else:
-            *outer, name = names_in(symbol.name) or [symbol.name]
-            own, spelled = name in words, name
-        if own and spaces.issuperset(outer):
-            found.add("::".join([*outer, spelled]))
+    for name in variables:
+        function, _, variable = name.rpartition("()::")
+        *outer, own = (function or variable).split("::")
+        defined = {own, variable} if function else {own}
+        if defined <= words and spaces.issuperset(outer) and function not in kernels:
+            found.add(name)
     return frozenset(found)
 
 

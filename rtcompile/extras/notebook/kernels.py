@@ -9,16 +9,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from rtcompile.diagnostic import Diagnostic
-from rtcompile.errors import InvalidRequest, public
+from rtcompile import (
+    BuildInfo,
+    CompileRequest,
+    Diagnostic,
+    InvalidRequest,
+    KernelLibrary,
+    KernelReport,
+    ObjectCode,
+    Report,
+    explain,
+    symbols,
+)
+from rtcompile.errors import public
 from rtcompile.extras.notebook.cells import PROGRAM, Cell, KernelText, own_variables
-from rtcompile.inspect import cubin
-from rtcompile.inspect.cubin import Symbol
-from rtcompile.inspect.report import KernelReport, Report, kernel_symbols
-from rtcompile.inspect.signature import Parameter, parse, split
-from rtcompile.messages import diagnostics
-from rtcompile.request.object_code import BuildInfo, ObjectCode
-from rtcompile.request.request import CompileRequest
+from rtcompile.request import cxx
 
 if TYPE_CHECKING:
     from rtcompile import Advice
@@ -31,19 +36,17 @@ class Built:
         self.cell = cell
         self.request = request
         self.code = code
-        self.kernel_symbols = kernel_symbols(code) or []
-
-    def symbols(self) -> tuple[Symbol, ...]:
-        """Return the symbols of a cubin."""
-        return cubin.read(self.code.code).symbols if self.code.kind == "cubin" else ()
+        self.kernels = symbols(code)  # each kernel's symbol and C++ name
 
     def variables(self) -> frozenset[str]:
         """Return the cell's own variables that kernels share and can change."""
-        return own_variables(self.symbols(), self.cell.source, self.kernel_symbols)
+        found = symbols(self.code, "variable").values()
+        return own_variables(found, self.cell.source, self.kernels.values())
 
     def warnings(self) -> list[Diagnostic]:
         """Return the compiler's warnings about the cell, without those about headers."""
-        found = map(self.cell.in_cell, diagnostics.parse(self.code.build.log))
+        log = self.code.build.log
+        found = map(self.cell.in_cell, explain(log) if "warning" in log else ())
         return [d for d in found if d.severity == "warning" and d.file == PROGRAM]
 
     @functools.cached_property
@@ -94,21 +97,23 @@ class CellKernel(_OfCode):
         self.symbol = symbol
         parameters = _substituted(text, name)
         self.signature = f"{name}({parameters})"
-        self._parameters: tuple[Parameter, ...] | None = None
-        # A macro or an attribute may be in the list: then arguments are passed unconverted.
-        with suppress(InvalidRequest):
-            self._parameters = parse(parameters, name)
+        self._declared = KernelLibrary(PROGRAM).module(PROGRAM, {name: parameters})[name]
 
     @public
     def __call__(
         self, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *, shared_mem: int = 0
     ) -> None:
         """Launch on the current device and stream."""
-        if self._parameters is not None:
-            from rtcompile.frontends import arguments
-
-            args = arguments.convert(self._parameters, args, self.name)
+        if self._is_declared:
+            args = self._declared.arguments(args)
         self.raw(tuple(grid), tuple(block), tuple(args), shared_mem=shared_mem)
+
+    @functools.cached_property
+    def _is_declared(self) -> bool:
+        """Whether the parameters can be read: with a macro or an attribute among them, arguments are not converted."""
+        with suppress(InvalidRequest):
+            return self._declared.parameters is not None
+        return False
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
@@ -226,7 +231,7 @@ class CellModule(_OfCode):
 
     def get_global(self, name: str) -> Any:
         """Return a ``cupy.cuda.MemoryPointer`` to a variable of the cell."""
-        if any(symbol.name == name for symbol in self.built.symbols()):
+        if name in symbols(self.code, "variable"):
             return self.built.module.get_global(name)
         raise InvalidRequest(f"this cell has no variable {name!r}")
 
@@ -269,6 +274,6 @@ def _substituted(text: KernelText, name: str) -> str:
     """Return the parameters with the names of template parameters replaced by the arguments."""
     if text.template is None or not name.endswith(">"):
         return text.parameters
-    arguments = split(name.partition("<")[2][:-1])
+    arguments = cxx.split(name.partition("<")[2][:-1])
     values = dict(zip(text.template, arguments, strict=False))  # the missing ones have defaults
     return re.sub(r"\b[A-Za-z_]\w*\b", lambda m: values.get(m[0], m[0]), text.parameters)

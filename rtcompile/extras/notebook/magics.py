@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,20 +18,24 @@ from typing import Any
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
-from rtcompile import _HOME, styling
-from rtcompile.build.many import found, submit_many
-from rtcompile.build.progress import changing_line
-from rtcompile.errors import CompileError, CompilerCrashed, InvalidRequest, RtcompileError, public
+import rtcompile
+from rtcompile import (
+    CompileError,
+    CompilerCrashed,
+    CompileRequest,
+    InvalidRequest,
+    ObjectCode,
+    RtcompileError,
+    styling,
+)
+from rtcompile.errors import public
 from rtcompile.extras.notebook import cells, show
 from rtcompile.extras.notebook.cells import PROGRAM, KernelText
 from rtcompile.extras.notebook.kernels import Built, CellKernel, CellModule, CellTemplate
-from rtcompile.inspect.report import REPORT_SPILLS
-from rtcompile.inspect.symbols import simple_name
-from rtcompile.messages import rendering
-from rtcompile.request import options
-from rtcompile.request.object_code import ObjectCode
-from rtcompile.request.request import CompileRequest
 
+_REPORT_SPILLS = "-Xptxas=-v"
+# With line information, lines keep their numbers: profilers and debuggers show the cell.
+_LINE_INFORMATION = re.compile(r"--?(G|device-debug|lineinfo|generate-line-info)\b")
 _OURS = ("--arch", "--backend", "--module")
 _QUIET_SECONDS = 0.5
 _SECONDS_BETWEEN_CHANGES = 0.25
@@ -87,11 +92,10 @@ class Compilation:
 
     def __init__(self, source: str, line: Line, headers: Mapping[str, str]) -> None:
         self._line = line
-        self._options = (*line.options, REPORT_SPILLS)
+        self._options = (*line.options, _REPORT_SPILLS)
         self._headers = dict(headers)  # instances built later use the same headers
-        parsed = options.parse(CompileRequest("", line.options).options)
-        # With line information, lines keep their numbers: profilers and debuggers show the cell.
-        self._cell = cells.read(source, keep_lines=parsed.writes_paths)
+        options = CompileRequest("", line.options).options  # those in files too
+        self._cell = cells.read(source, keep_lines=any(map(_LINE_INFORMATION.match, options)))
         self._built: list[Built] = []
 
     def module(self) -> CellModule:
@@ -110,7 +114,11 @@ class Compilation:
                 )
                 kernels[text.name] = template
         named = set(built.code.lowered_names.values())
-        symbols = {simple_name(s): s for s in built.kernel_symbols if s not in named}
+        symbols = {
+            cpp_name.rpartition("::")[2]: symbol
+            for symbol, cpp_name in built.kernels.items()
+            if symbol not in named
+        }
         known = {text.name: text for text in self._cell.kernels if text.template is None}
         for name in sorted(symbols, key=[*known, *symbols].index):
             # A kernel that the text does not define was made by a macro.
@@ -160,16 +168,15 @@ class Compilation:
     def _in_cell(self, error: CompileError) -> CompileError:
         """Return the error with the cell's own lines in it, and options as a cell spells them."""
         found = tuple(map(self._cell.in_cell, error.diagnostics))
-        message = rendering.rendered_diagnostics(found, source=self._cell.text, name=PROGRAM)
         here: CompileError = type(error).rendered(
-            tuple((style, rendering.spelled(text, "cell")) for style, text in message),
+            rtcompile.render(found, source=self._cell.text, name=PROGRAM, frontend="cell"),
             self._cell.text,
             PROGRAM,
             error.options,
             error.backend,
             diagnostics=found,
             log=error.log,
-            advice=tuple(rendering.spelled(paragraph, "cell") for paragraph in error.advice),
+            advice=error.advice,
         )
         if isinstance(error, CompilerCrashed) and isinstance(here, CompilerCrashed):
             here.reproducer = error.reproducer
@@ -179,14 +186,11 @@ class Compilation:
 
 def build(request: CompileRequest) -> ObjectCode:
     """Return the build of `request`; an interrupt of the cell kills its compiler."""
-    known = found([request], {})
-    if known is not None:
-        return known[0]
     begin = time.monotonic()
-    (future,) = submit_many([request])
+    (future,) = rtcompile.submit_many([request])
     try:
         if wait([future], timeout=_QUIET_SECONDS).not_done:
-            with changing_line() as show:
+            with styling.changing_line() as show:
                 while wait([future], timeout=_SECONDS_BETWEEN_CHANGES).not_done:
                     show(f"compiling: {time.monotonic() - begin:.0f} s")
     except BaseException:
@@ -269,7 +273,7 @@ def _readable() -> Iterator[None]:
     except (KeyboardInterrupt, RtcompileError) as error:
         text = "Interrupted: nothing is being compiled any longer."
         if isinstance(error, RtcompileError):
-            text = styling.as_traceback(rendering.render_error(error, "cell"))
+            text = styling.as_traceback(rtcompile.render(error, frontend="cell"))
         # IPython calls this method of an exception instead of formatting a traceback.
         error._render_traceback_ = lambda: text.split("\n")  # type: ignore[method-assign,union-attr]
         raise
@@ -281,9 +285,7 @@ def load(shell: Any) -> None:
     formatters = shell.display_formatter.formatters
     own = "rtcompile.extras.notebook.kernels"
     classes = [(own, name) for name in ("CellModule", "CellKernel", "CellTemplate")]
-    for name in ("ObjectCode", "RawModule", "RawKernel"):
-        # A class that was taken from the package by its name has its module's name no more.
-        classes += [("rtcompile", name), (f"rtcompile.{_HOME[name]}", name)]
+    classes += [("rtcompile", name) for name in ("ObjectCode", "RawModule", "RawKernel")]
     for module, name in classes:
         formatters["text/html"].for_type_by_name(module, name, show.as_html)
         formatters["text/plain"].for_type_by_name(

@@ -6,12 +6,9 @@ import html
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from rtcompile import KernelReport, ObjectCode, Report, render, styling
 from rtcompile.extras.notebook.cells import PROGRAM
 from rtcompile.extras.notebook.kernels import CellKernel, CellModule, CellTemplate
-from rtcompile.inspect.report import KernelReport, limits_of, occupancy, report
-from rtcompile.messages import rendering
-from rtcompile.request.object_code import ObjectCode
-from rtcompile.styling import table
 
 _BLOCKS = range(32, 1025, 32)
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -35,8 +32,8 @@ def as_text(shown: Any) -> str:
     lines = [title]
     if rows:
         header = [f"{name} {unit}".strip() for name, unit in _HEADER]
-        lines.append(table(header, ([*_cells(row), _sparkline(row)] for row in rows)))
-    return "\n".join([*lines, *([note] if note else []), *_warnings(shown, rendering.render)])
+        lines.append(styling.table(header, ([*_cells(row), _sparkline(row)] for row in rows)))
+    return "\n".join([*lines, *([note] if note else []), *_warnings(shown, styling.as_text)])
 
 
 def as_html(shown: Any) -> str:
@@ -52,15 +49,18 @@ def as_html(shown: Any) -> str:
         parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
     if note:
         parts.append(f"<div>{html.escape(note)}</div>")
-    return "".join([*parts, *_warnings(shown, rendering.html)])
+    return "".join([*parts, *_warnings(shown, styling.as_html)])
 
 
-def _warnings(shown: Any, render: Callable[..., str]) -> list[str]:
+def _warnings(shown: Any, written: Callable[[styling.Styled], str]) -> list[str]:
     """Return the compiler's warnings about a cell."""
     if not isinstance(shown, CellModule):
         return []
     built = shown.built
-    return [render([warning], source=built.cell.text, name=PROGRAM) for warning in built.warnings()]
+    return [
+        written(render([warning], source=built.cell.text, name=PROGRAM))
+        for warning in built.warnings()
+    ]
 
 
 # --- What is shown of each kind of object ----------------------------------------------------------
@@ -113,7 +113,7 @@ def _of_code(code: ObjectCode) -> Iterator[_Row]:
     if code.kind != "cubin":
         yield _Row(code.kind, code, None)
         return
-    for kernel in report(code).kernels:
+    for kernel in code.report().kernels:
         yield _Row(kernel.name, code, kernel)
 
 
@@ -144,15 +144,11 @@ def _html_row(row: _Row) -> str:
 
 def _shares(row: _Row) -> list[float]:
     """Return the occupancy at each block size that the kernel allows."""
-    found, limits = row.resources, limits_of(row.code.arch)
-    if found is None or limits is None:
+    found, report = row.resources, Report(row.code.arch)
+    if found is None:
         return []
-    registers, shared = found.registers, found.shared_bytes
-    return [
-        occupancy(limits, block=block, registers=registers, shared=shared).share
-        for block in _BLOCKS
-        if block <= (found.max_threads or 1024)
-    ]
+    blocks = (block for block in _BLOCKS if block <= (found.max_threads or 1024))
+    return [at.share for block in blocks if (at := report.occupancy_at(found, block))]
 
 
 def _best(shares: list[float]) -> str:
