@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from rtcompile.inspect import signature
+from rtcompile.request import cxx
 
 # Inline namespaces, which a library changes with each release, and spellings of one type.
 _ALWAYS = tuple(
@@ -58,7 +58,7 @@ def simplified(text: str) -> str:
 
 def split(text: str) -> list[str]:
     """Return the parts of a list that are separated by commas outside brackets."""
-    return [part for part in signature.split(text) if part]
+    return [part for part in cxx.split(text) if part]
 
 
 def closed(text: str, at: int, pair: str, most: int = 500) -> str:
