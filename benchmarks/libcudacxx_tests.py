@@ -1,14 +1,15 @@
 """The tests of libcu++, compiled by rtcompile and by NVRTC alone: the same verdicts, and the same bytes?
 
-``python -m benchmarks.libcudacxx_tests CCCL [--every 60] [--processes 16] [--arch 90] [--std c++20]
+``python -m benchmarks.libcudacxx_tests CCCL [--every 60 [--first 30]] [--processes 16] [--arch 90] [--std c++20]
 [--minutes 8] [--lines FILE] [--save]``: CCCL is a checkout of NVIDIA/cccl, with dlpack's in CCCL/dlpack.
 
 Each test is compiled as upstream's ``nvrtcc`` does (libcudacxx/test/utils/nvidia/nvrtc): a kernel that
 calls the test's ``main`` stands in front, the options are those of upstream's lit configuration, and its
-keywords are obeyed (REQUIRES, UNSUPPORTED, ADDITIONAL_COMPILE_DEFINITIONS). Nothing is run on a device. NVRTC alone gets the two options that
-`rtcompile.compile` adds as CuPy does. A process of each side compiles one test after the other, and a
-new one takes its place when it dies. At the time limit all end. --lines keeps each test's outcome in a
-file as it comes; tests that the file has are not compiled again, so that a run can be continued.
+keywords are obeyed (REQUIRES, UNSUPPORTED, ADDITIONAL_COMPILE_DEFINITIONS). Nothing is run on a device.
+NVRTC alone gets the two options that `rtcompile.compile` adds as CuPy does. A process of each side
+compiles one test after the other, and a new one takes its place when it dies. At the time limit all end.
+--lines keeps each test's outcome in a file as it comes; tests that the file has are not compiled again,
+so that a run can be continued.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from typing import Any
 SUFFIXES = (".pass.cpp", ".fail.cpp", ".runfail.cpp", ".sh.cpp")  # of upstream's lit.cfg
 SECONDS = 200  # for one compile, as upstream
 SIDES = ("plain", "ours")
+NO_ANSWER = f"the process died, or took {SECONDS} s"
 FAKE_MAIN = """
 __host__ __device__ int fake_main(int argc, char ** argv);
 #define main fake_main
@@ -180,7 +182,7 @@ class Child:
         if line:
             return dict(json.loads(line))
         self.end()
-        return {"ok": False, "log": f"the process died, or took {SECONDS} s", "seconds": SECONDS}
+        return {"ok": False, "log": NO_ANSWER, "seconds": SECONDS}
 
     def _line(self, seconds: float) -> bytes:
         assert self._process is not None
@@ -322,9 +324,15 @@ def summary(outcomes: dict[str, Any], skipped: dict[str, str]) -> dict[str, Any]
         "compiled on both sides, or on neither": len(outcomes),
         "same verdict": len(same),
         "of these compiled": sum(o["plain"] for o in same.values()),
+        "of these rejected for the same first error": sum(
+            not o["plain"] and o["plain says"] == o["ours says"] for o in same.values()
+        ),
         "of these not as the name of the test says": len(unexpected),
         "code of those compiled": dict(Counter(o["code"] for o in same.values() if o["plain"])),
         "seconds in sum": seconds,
+        "without an answer": sorted(
+            n for n, o in outcomes.items() if NO_ANSWER in (o.get("plain says"), o.get("ours says"))
+        ),
         "different verdict": {n: o for n, o in sorted(outcomes.items()) if n not in same},
         "different code": {
             n: o["code"] for n, o in sorted(same.items()) if o["code"] != "same bytes"
@@ -339,6 +347,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkout", type=Path, nargs="?")
     parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--arch", type=int, default=90)
     parser.add_argument("--std", default="c++20")
@@ -356,7 +365,7 @@ def main() -> None:
     features = features_of(given.arch, given.std)
     files = (path for path in root.rglob("*.cpp") if path.name.endswith(SUFFIXES))
     tests = {str(path.relative_to(root)): Test(path, features) for path in sorted(files)}
-    names = list(tests)[:: given.every]
+    names = list(tests)[given.first :: given.every]
     skipped = {name: tests[name].skipped for name in names if tests[name].skipped}
     left = {name: tests[name] for name in names if name not in skipped}
     outcomes = Run(left, given, begin + 60 * given.minutes).all()
