@@ -17,7 +17,6 @@ from rtcompile.bundles.index import (
     Sections,
     UnusableError,
     load,
-    number,
     read_checks,
     read_others,
     sections_in_use,
@@ -66,10 +65,10 @@ class Contents(NamedTuple):
 def _decode(at: int, data: bytes) -> Row:
     texts = texts_in(data)
     key, arch, kind, backend, compiler, cuda, program, source = texts[:8]
-    code, checks = ((number(texts[i]), number(texts[i + 1]), texts[i + 2]) for i in (8, 11))
-    names = 15 + number(texts[14])
+    code, checks = ((int(texts[i]), int(texts[i + 1]), texts[i + 2]) for i in (8, 11))
+    names = 15 + int(texts[14])
     more = tuple(texts[15:names]), tuple(texts[names:]), at, code, checks
-    return Row(key, Arch.parse(arch), kind, backend, compiler, number(cuda), program, source, *more)
+    return Row(key, Arch.parse(arch), kind, backend, compiler, int(cuda), program, source, *more)
 
 
 class Bundle:
@@ -78,7 +77,6 @@ class Bundle:
     def __init__(self, path: str, opened: Sections | None = None) -> None:
         self.path = path
         self._sections = opened or Sections(path)
-        self._index: dict[bytes, list[int]] | None = None  # positions of rows by their key
 
     @property
     def problem(self) -> str:
@@ -137,16 +135,10 @@ class Bundle:
     def _rows(self, key: str | None) -> list[Row]:
         if not self._sections.open():
             return []
-        rows = self._sections.rows
-        if self._index is None:
-            self._index = {}
-            for at, row in enumerate(rows):
-                self._index.setdefault(row[: row.find(b"\0")], []).append(at)
-        found: Iterable[int] = range(len(rows))
-        if key is not None:
-            found = self._index.get(key.encode("utf-8", "surrogateescape"), ())
+        begin = b"" if key is None else key.encode("utf-8", "surrogateescape") + b"\0"
+        rows = enumerate(self._sections.rows)
         try:
-            return [_decode(at, rows[at]) for at in found]
+            return [_decode(at, row) for at, row in rows if row.startswith(begin)]
         except (ValueError, IndexError, TypeError, RtcompileError) as error:
             raise UnusableError(f"its index cannot be understood ({error})") from None
 

@@ -38,7 +38,6 @@ MAGIC = b"rtcompile bundle 6\n".ljust(32, b"\0")
 HEAD = struct.Struct("<32sQ")  # magic, bytes of the index
 INDEX = "bundle index"
 _MAGIC_OF_ANY_FORMAT = b"rtcompile bundle "
-_DIGITS = 15  # digits of a position in a file, enough for a petabyte
 
 # The start, size and digest of a blob; the index ends at position 0.
 Extent = tuple[int, int, str]
@@ -109,7 +108,7 @@ class Sections:
         try:
             for line in fields[0].decode().splitlines():
                 query, *rows = line.split(" ")
-                queries[query] = [number(row) for row in rows]
+                queries[query] = [int(row) for row in rows]
         except ValueError as error:
             raise UnusableError(f"its index cannot be understood ({error})") from None
         self.queries, self.rows = queries, fields[1:]
@@ -126,13 +125,6 @@ class Sections:
             os.close(descriptor)
 
 
-def number(text: str) -> int:
-    """Read a count or a position; raise ValueError for one that no bundle can hold."""
-    if len(text) > _DIGITS or not text.isascii() or not text.isdecimal():
-        raise ValueError(f"{text[:_DIGITS]!r} is no number")
-    return int(text)
-
-
 # --- The files to check before a build is used ----------------------------------------------------
 
 CHECKS = "bundle checks"  # the kind of the sealed blob that `read_checks` reads
@@ -147,7 +139,7 @@ def read_checks(data: bytes, folders: Sequence[str] | Mapping[int, str]) -> File
         for place, digest, size in zip(texts[::3], texts[1::3], texts[2::3], strict=True):
             at, _, rest = place.partition("/")
             path = _path(place, folders)
-            headers.append(Header(path, f"user{at}", rest, digest, number(size), 0, 0))
+            headers.append(Header(path, f"user{at}", rest, digest, int(size), 0, 0))
         gaps, neighbours = (
             tuple([_path(place, folders) for place in places]) for places in (absent, present)
         )
@@ -164,9 +156,7 @@ def read_others(data: bytes) -> tuple[Header, ...]:
         # The toolkit's folders may be missing or different here: labels take their place.
         return tuple(
             [
-                Header(
-                    f"<{label}>/{name}" if label else name, label, name, digest, number(size), 0, 0
-                )
+                Header(f"<{label}>/{name}" if label else name, label, name, digest, int(size), 0, 0)
                 for label, name, digest, size in rows
             ]
         )
@@ -184,7 +174,7 @@ def _unsealed(data: bytes) -> list[bytes]:
 def _path(place: str, folders: Sequence[str] | Mapping[int, str]) -> str:
     """Return the path that a folder's number and the rest stand for."""
     at, _, rest = place.partition("/")
-    return f"{folders[number(at)]}/{rest}"
+    return f"{folders[int(at)]}/{rest}"
 
 
 # --- The bundles in use ---------------------------------------------------------------------------
@@ -378,7 +368,7 @@ def _preference(found: tuple[list[bytes], int]) -> int:
 
 def _extent(texts: Sequence[bytes]) -> Extent:
     start, size, digest = (text.decode() for text in texts)
-    return number(start), number(size), digest
+    return int(start), int(size), digest
 
 
 # The packages' own headers as they were last compared, by the digest of their list and the folders.

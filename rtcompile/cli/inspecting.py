@@ -12,8 +12,6 @@ import subprocess
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from rtcompile import toolkit
@@ -25,7 +23,7 @@ from rtcompile.errors import CompileError, InvalidRequest, RtcompileError, Toolk
 from rtcompile.files.watched import Files, read_text
 from rtcompile.inspect.advice import Advice, advise, bounds_of, of_source
 from rtcompile.inspect.cubin import kind_of
-from rtcompile.inspect.report import REPORT_SPILLS, KernelReport, limits_of, report
+from rtcompile.inspect.report import REPORT_SPILLS, Report, limits_of, report
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
@@ -182,24 +180,19 @@ def disassembler() -> str:
     return found
 
 
-_COLUMNS: tuple[tuple[str, Callable[[KernelReport], object]], ...] = (
-    ("registers", lambda kernel: kernel.registers),
-    ("stack B", lambda kernel: kernel.stack_bytes),
-    ("stored B", lambda kernel: kernel.spills.stores if kernel.spills else "-"),
-    ("loaded B", lambda kernel: kernel.spills.loads if kernel.spills else "-"),
-    ("shared B", lambda kernel: kernel.shared_bytes),
-    ("instructions", lambda kernel: "-" if kernel.instructions is None else kernel.instructions),
-    ("code B", lambda kernel: kernel.code_bytes),
-)
 # The address and the encoding of an instruction change when anything before it does.
 _ADDRESSES = re.compile(r"/\*[0-9a-f]{4,}\*/|/\* 0x[0-9a-f]{16} \*/")
 
 
 class _Build(NamedTuple):
-    """A build's kernels, and their machine code where it is requested."""
+    """A build's kernels, and the machine code of each where it is requested."""
 
-    kernels: dict[str, KernelReport]
+    report: Report
     sass: dict[str, str]
+
+    def rows(self) -> dict[str, list[object]]:
+        """Return each kernel's row of the report, without its name."""
+        return {str(name): row for name, *row in self.report.rows()[1]}
 
 
 def watch(given: Namespace) -> int:
@@ -248,24 +241,24 @@ def _built(given: Namespace) -> tuple[_Build, set[str]]:
     if len(requested) != 1 or requested[0].target != "cubin":
         raise InvalidRequest("watch builds a cubin for one architecture, as --arch sm_90a")
     code = _build(requested[0], given)
-    kernels = {kernel.name: kernel for kernel in report(code).kernels}
+    found = report(code)
     sass = disassembled(code) if given.sass else {}
     return (
-        _Build(kernels, {name: sass.get(kernel.symbol, "") for name, kernel in kernels.items()}),
+        _Build(found, {kernel.name: sass.get(kernel.symbol, "") for kernel in found.kernels}),
         {header.path for header in code.build.headers if os.path.isabs(header.path)},
     )
 
 
 def _print_build(last: _Build | None, built: _Build, given: Namespace, seconds: float) -> None:
-    names = list(dict.fromkeys([*built.kernels, *(last.kernels if last else ())]))
-    rows = {name: _cells(last, built, name) for name in names}
-    changed = [name for name in names if rows[name]]
+    before, after = last.rows() if last else {}, built.rows()
+    names = list(dict.fromkeys([*after, *before]))
+    changed = [name for name in names if before.get(name) != after.get(name)]
     difference = _difference(last, built, names) if last is not None and given.sass else ""
     if given.json:
         fields: dict[str, Any] = {
             "ok": True,
             "seconds": round(seconds, 3),
-            "kernels": [asdict(kernel) for kernel in built.kernels.values()],
+            "kernels": built.report.as_dict()["kernels"],
             "changed": changed,
         }
         print(json.dumps(fields | ({"sass": difference} if given.sass else {})), flush=True)
@@ -276,28 +269,14 @@ def _print_build(last: _Build | None, built: _Build, given: Namespace, seconds: 
     elif not changed:
         text = f"{title}: no kernel takes more or less"
     else:
-        titles = ["kernel", *(column for column, _ in _COLUMNS)]
-        text = f"{title}\n{output.table(titles, [[name, *rows[name]] for name in changed])}"
+        titles, rows = built.report.rows()[0], []
+        for name in changed:
+            new = after.get(name, ["gone", *[""] * (len(titles) - 2)])
+            old = before.get(name, new) if name in after else new
+            pairs = zip(old, new, strict=True)
+            rows.append([name, *(n if o == n else f"{o} -> {n}" for o, n in pairs)])
+        text = f"{title}\n{output.table(titles, rows)}"
     print(f"{text}\n{difference}" if difference else text, flush=True)
-
-
-def _cells(last: _Build | None, built: _Build, name: str) -> list[str]:
-    """Return a kernel's figures, each with its former value if that differs; nothing if none does."""
-    before, after = (
-        [str(figure(build.kernels[name])) for _, figure in _COLUMNS]
-        if build and name in build.kernels
-        else []
-        for build in (last, built)
-    )
-    if not after:
-        return ["gone", *[""] * (len(_COLUMNS) - 1)]
-    if not before:
-        return after
-    if before == after:
-        return []
-    return [
-        new if old == new else f"{old} -> {new}" for old, new in zip(before, after, strict=True)
-    ]
 
 
 def _difference(last: _Build, built: _Build, names: list[str]) -> str:

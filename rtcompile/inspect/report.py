@@ -231,6 +231,7 @@ _COLUMNS: tuple[tuple[str, Callable[[KernelReport], object]], ...] = (
     ("constant B", lambda k: k.constant_bytes),
     ("parameters B", lambda k: k.parameter_bytes),
     ("max threads", lambda k: k.max_threads),
+    ("instructions", lambda k: k.instructions),
     ("code B", lambda k: k.code_bytes),
     ("block", lambda k: k.occupancy and k.occupancy.block),
     ("occupancy", lambda k: k.occupancy and f"{k.occupancy.share:.0%}"),
