@@ -1,8 +1,6 @@
 """Shows the progress of builds: rich's bar in a terminal if rich is installed, else a line.
 
-In a notebook the line is shown below the cell and updated in place, since rich would need
-ipywidgets there. If stderr is no terminal (its output is a log), each line is printed below the one
-before.
+In a notebook the line stands below the cell, since rich would need ipywidgets; in a log each has its own.
 """
 
 from __future__ import annotations

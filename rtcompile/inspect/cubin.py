@@ -1,11 +1,8 @@
 """Reads machine code: a cubin's kernels and symbols, and the formats of a linker's input. Needs no GPU.
 
-A cubin is a plain ELF64 file with NVIDIA's own sections: ``.text.K`` is kernel K's code,
-``.nv.info`` and ``.nv.info.K`` hold attributes (undocumented; the ones below were compared with the
-log of ``-Xptxas -v``, CUDA 12.4 to 13.5). Spills are in no section, only in that log.
-
-This module checks the code of every build. It does not use the catalogue of messages, which takes
-40 ms to import.
+A cubin is a plain ELF64 file with NVIDIA's own sections: ``.text.K`` is kernel K's code, ``.nv.info`` and
+``.nv.info.K`` hold attributes (undocumented; those below were compared with the log of ``-Xptxas -v``, CUDA 12.4 to
+13.5). This module checks the code of every build, without the catalogue of messages, which takes 40 ms to import.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What a message says of CuTe's tensors in numbers: ranks, sizes, element types, and what an instruction takes.
-
-Each function takes the match of a message's pattern and the `BuildContext`. It returns the values for
-the templates of ``catalogue.ini``, or None where the numbers are not known.
-"""
+"""What a message says of CuTe's tensors in numbers: ranks, sizes, element types, and what an instruction takes."""
 
 from __future__ import annotations
 

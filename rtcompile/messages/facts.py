@@ -1,8 +1,4 @@
-"""The facts about one build that a message's templates may mention, and the header of each standard name.
-
-Each function takes the match of a message's pattern and the `BuildContext`. It returns the values for
-the templates, or None if the explanation does not apply to this build.
-"""
+"""The facts about one build that a message's templates may mention, and the header of each standard name."""
 
 from __future__ import annotations
 
@@ -130,6 +126,8 @@ class BuildContext:
         return any(option.startswith(spellings) for option in self.options)
 
 
+# A function of the match of a message's pattern and of a build, for a row of ``catalogue.ini``, here and in the modules
+# beside. It returns the values for the row's templates, or None if the explanation does not apply to this build.
 Values = Mapping[str, str]
 Match = re.Match[str]
 Fill = Callable[[Match, BuildContext], Values | None]

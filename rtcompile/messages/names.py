@@ -1,8 +1,4 @@
-"""Which name was meant: what another library's is called here, where a name is declared, or the nearest one.
-
-Each function takes the match of a message's pattern and the `BuildContext`. It returns the values for
-the templates of ``catalogue.ini``, or None if the explanation does not apply.
-"""
+"""Which name was meant: what another library's is called here, where a name is declared, or the nearest one."""
 
 from __future__ import annotations
 

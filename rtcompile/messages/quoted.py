@@ -1,8 +1,4 @@
-"""What a hint says with the user's own words: the argument that is 0, the prototype, the line to put it above.
-
-Each function takes the match of a message's pattern and the `BuildContext`. It returns the values for
-the templates of ``catalogue.ini``, or None where the source does not have what it would quote.
-"""
+"""What a hint says with the user's own words: the argument that is 0, the prototype, the line to put it above."""
 
 from __future__ import annotations
 

@@ -94,13 +94,18 @@ def _complete(part: Part, chosen: Toolset) -> str:
 
 def install(parts: Sequence[Part], nvrtc: Hit) -> str:
     """Return the command that installs `parts` at NVRTC's version, by NVRTC's package manager."""
-    major, minor = version_pair(nvrtc.version)
-    layout = nvrtc.root.layout
-    if layout == "toolkit":
-        layout = f"wheels{major}"
+    release = version_pair(nvrtc.version)
+    layout = f"wheels{release[0]}" if nvrtc.root.layout == "toolkit" else nvrtc.root.layout
+    none = f"No wheel of CUDA {release[0]} has it. {install_toolkit(nvrtc)}"
+    return _command(parts, layout, release) or none
+
+
+def _command(parts: Sequence[Part], layout: str, release: tuple[int, int]) -> str:
+    """Return the command that installs `parts` of a CUDA release; "" if a layout has no package of one."""
+    major, minor = release
     packages = [part.package(layout) for part in parts]
     if not all(packages):
-        return f"No wheel of CUDA {major} has it. {install_toolkit(nvrtc)}"
+        return ""
     if layout == "conda":
         return f"`conda install {' '.join(packages)} cuda-version={major}.{minor}`."
     wanted = [
@@ -186,19 +191,16 @@ def _of_build(found: Part, toolchain: Toolchain, backend: str) -> tuple[str, str
         )
         return why, _into_nvccs(found, toolchain.found_via.get("nvcc", ""), nvcc, folder)
     if toolchain.found_via[part] == "NVRTC" and toolchain.nvrtc:  # inside its file: not all of them
-        wheel = wheel_version(part, *toolchain.nvrtc.version_pair)
         why = f"and NVRTC's own file, {where}, has only those that most kernels need"
-        return why, f'`pip install "{found.package("wheels13")}=={wheel}.*"`.'
+        return why, _command([found], "wheels13", toolchain.nvrtc.version_pair)
     return f"which is installed, {where}, without this file", "Another version of it may have it."
 
 
 def _into_nvccs(part: Part, found_via: str, nvcc: Program, folder: str) -> str:
     """Return how to make the headers visible to nvcc."""
-    major, minor = nvcc.version_pair
-    if found_via == "site-packages":  # this is CUDA 13, since no wheel of CUDA 12 has nvcc
-        return f'`pip install "{part.package("wheels13")}=={wheel_version(part.name, major, minor)}.*"`.'
-    if found_via == "conda":
-        return f"`conda install {part.package('conda')} cuda-version={major}.{minor}`."
+    # No wheel of CUDA 12 has nvcc.
+    if layout := {"site-packages": "wheels13", "conda": "conda"}.get(found_via):
+        return _command([part], layout, nvcc.version_pair)
     # A folder that contains only cuRAND is safe as -I; others would mix with nvcc's own headers.
     add = f", or add -I{folder} to the options" if part.name == "curand" else ""
     return f"Install it into the toolkit that nvcc is of{add}."

@@ -1,20 +1,9 @@
-"""A table of the parts of a toolkit and where each layout keeps them.
+"""A table of the parts of a toolkit, and where each layout keeps them: a new layout of wheels is one more key.
 
-A new layout of wheels is one more key in this table; one of another kind also needs a step in `roots`.
-
-A *layout* is one way in which NVIDIA ships the same files:
-
-``wheels13``
-    ``pip install nvidia-cuda-…``: everything under ``nvidia/cu13``.
-``wheels12``
-    ``pip install nvidia-cuda-…-cu12``: one folder under ``nvidia`` per package.
-``conda``
-    ``$CONDA_PREFIX``, headers under ``targets/<target>``. ``$CONDA_PREFIX/include`` is never
-    searched: it contains the headers of every other package of the environment.
-``toolkit``
-    The installer's folder: ``$CUDA_PATH``, ``/usr/local/cuda-12.9``.
-``bundled``
-    What NVRTC 13.3 and newer writes of the headers inside its own file: no runtime API, no cuRAND.
+A *layout* is one way in which NVIDIA ships the same files: ``wheels13`` (everything under ``nvidia/cu13``),
+``wheels12`` (one folder under ``nvidia`` per package), ``conda`` (never ``$CONDA_PREFIX/include``, which has the
+headers of every other package too), ``toolkit`` (the installer's folder), and ``bundled``: what NVRTC 13.3 and
+newer writes of the headers inside its own file, without the runtime API and cuRAND.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The toolchain of this environment, searched for once and remembered in a small file.
 
-The search is repeated only when something that it looked at has changed, which some forty `stat`s
-show without cuda.pathfinder, CuPy or package metadata. Only the programs found through
-PATH matter, not PATH itself, so a shell, a service and a scheduler that find the same ones share one result.
+Some forty `stat`s show whether anything that the search looked at has changed. Of PATH only the programs that are
+found through it matter, so a shell, a service and a scheduler that find the same ones share one result.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from rtcompile.lookup import environment as environments
 from rtcompile.lookup.environment import SEAL, TOOLCHAINS, Environment, Signature, signature
 from rtcompile.settings import Settings
 from rtcompile.store.folder import Folder
-from rtcompile.toolkit.model import Library, Program, Toolchain
+from rtcompile.toolkit.model import Library, Program, Toolchain, architectures, unpack
 
 _MOST_REMEMBERED = 32  # files
 _DOUBT_SECONDS = 60.0
@@ -125,7 +124,6 @@ def remember_device(capability: tuple[int, int], settings: Settings) -> None:
 
 def _search(site_dirs: Sequence[str], settings: Settings) -> Known:
     from rtcompile.request import arch as archs
-    from rtcompile.toolkit.programs import architectures, unpack
     from rtcompile.toolkit.search import find
 
     toolchain = find(

@@ -1,25 +1,8 @@
 """Finds one consistent toolkit: each root is judged as a whole, and versions are never mixed.
 
-The order of roots is cuda.pathfinder's: this environment's wheels, conda, CUDA_PATH/CUDA_HOME,
-the system. cuda.pathfinder searches for each part by itself and takes it from the first root that
-has it, so NVRTC of one version can end up with headers of another. Therefore rtcompile walks
-the roots itself and asks cuda.pathfinder last, for the loader's own paths and for newer layouts.
-
-The first root with a complete set wins. A part that a root lacks, or has in another version, is
-taken from a later root of the same major.minor; for CCCL, CuPy's own copy is used too. Only
-`roots.unfit` decides which parts go together. If no root is complete, the one that lacks the
-fewest parts wins and `Toolchain.problems` says what to install. Where CuPy is installed, a CUDA of
-CuPy's major version is preferred, since the driver may not load code of another one.
-
-NVRTC 13.3 and newer carries headers inside its own file. They complete a set that lacks some.
-
-Installed packages declare further folders of headers by entry points; no package is imported. They are
-read when the toolkit is searched for, which is at the first build after an installation. ::
-
-    [project.entry-points."rtcompile.headers"]
-    mylib = "mylib.include"
-
-adds the folder ``include`` of the package ``mylib``, behind CUDA's and CUTLASS's headers.
+The first root with a complete set wins; a part that it lacks is taken from a later root of the same
+major.minor. If no root is complete, the one that lacks the fewest parts wins, and `Toolchain.problems`
+says what to install. cuda.pathfinder, which takes each part from the first root that has it, comes last.
 """
 
 from __future__ import annotations
@@ -51,8 +34,7 @@ from rtcompile.toolkit.catalogue import (
     TARGETS,
     USUAL_ROOTS,
 )
-from rtcompile.toolkit.model import Library, Program, Toolchain, version_pair
-from rtcompile.toolkit.programs import describe_nvcc
+from rtcompile.toolkit.model import Library, Program, Toolchain, describe_nvcc, version_pair
 from rtcompile.toolkit.roots import (
     LAST_STEPS,
     STEPS,

@@ -1,16 +1,11 @@
 """A child of the zygote: takes a job, answers its caller, and may take another.
 
 A job has a child to itself, so nothing that it does to its process outlives it. *Reusable* jobs are
-the exception: builds by NVRTC whose options have no effect on its next compile. Their child takes
-further such jobs. The memory that the compiler has touched is then paid for once, which saves 10 of
-28 ms of a small kernel and a seventh of CuTe's 1.5 s. NVRTC opens every header again for each
-compile. Nothing but memory is shared:
-
-- A child takes another job only after a success. If a child dies in a later job, or reports an error
-  that may not be the source's fault, the zygote runs that job again in a new child.
-- Between two jobs the folders and stderr are emptied. A child that finds other files there ends, and
-  so does one that has grown.
-- Jobs with a limit of time or memory are never reusable.
+the exception: builds by NVRTC whose options have no effect on its next compile, and that have no limit. Memory
+that the compiler has touched is then paid for once, which saves 10 of 28 ms of a small kernel and a
+seventh of CuTe's 1.5 s. After a death, or an error that may not be the source's fault, in a later job of a child
+the zygote runs that job again in a new one. Between two jobs the folders and stderr are emptied; a child that
+finds other files there, or has grown, ends.
 """
 
 from __future__ import annotations

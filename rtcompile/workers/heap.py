@@ -1,11 +1,7 @@
-"""NVRTC's heap for precompiled headers, at the same address in every worker of every process.
+"""NVRTC's heap for precompiled headers, at the same address in every worker of every process. Worker side.
 
-A precompiled header is an image of that heap, so it can be used only if the heap lies at the same
-address as when it was made. Children of one zygote inherit the address; different zygotes agree on
-it only if both place the heap at `BASE`. How that is done is undocumented behaviour of NVRTC 12.8
-and later, and of Linux. `pin` checks that it worked; if not, precompiled headers are not used.
-
-Worker side.
+A precompiled header is an image of that heap, so it is of use only at the address where it was made. How the heap
+gets there is undocumented behaviour of NVRTC 12.8 and later, and of Linux; `pin` checks that it did.
 """
 
 from __future__ import annotations

@@ -154,14 +154,13 @@ class Program:
 def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     """Compile one translation unit.
 
-    Takes ``source``, ``name``, ``options`` (bytes), ``expressions``, ``target``, ``pch`` (the path
-    of a precompiled header or ``b""``), ``minimal`` (whether CUDA's declarations may be left out),
-    ``reusable`` (whether this process may go on to another job), ``nested`` (whether the trace has to show what includes what, which `probes` cannot), and what `probes` takes. Returns
-    ``error`` ("" if all went well, else a kind of `CompileFailure`), ``log``, ``code``,
-    ``lowered_names``, ``observed`` (of `probes`; None if these do not work), ``trace`` (None if
-    this NVRTC gives none), ``pch`` (whether the header was used; None if it could not be tried), ``pid`` and ``spans``: (phase, begin, end) in monotonic seconds, the whole first.
-    `child` removes ``well`` (the process may be reused) and ``doubtful`` (another process may give
-    another result).
+    Takes ``source``, ``name``, ``options`` (bytes), ``expressions``, ``target``, ``pch`` (the path of a precompiled
+    header or ``b""``), ``minimal`` (whether CUDA's declarations may be left out), ``reusable``, ``nested`` (whether
+    the trace has to show what includes what, which `probes` cannot), and what `probes` takes. Returns ``error`` (""
+    or a kind of `CompileFailure`), ``log``, ``code``, ``lowered_names``, ``observed`` (None if `probes` do not work),
+    ``trace`` (None if this NVRTC gives none), ``pch`` (whether the header was used; None if it could not be tried),
+    ``pid``, ``spans``: (phase, begin, end) in monotonic seconds, the whole first, and for `child` ``well`` (the
+    process may be reused) and ``doubtful`` (another process may give another result).
     """
     begin = time.monotonic()
     if job.get("reusable"):

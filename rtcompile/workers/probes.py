@@ -1,19 +1,13 @@
-"""Observes NVRTC's calls of the file system: which paths it opens or looks for.
+"""Observes NVRTC's calls of the file system: which paths it opens or looks for. Worker side.
 
-Worker side. NVRTC calls libc's path functions through the slots of its procedure linkage table
-(PLT). `install` makes these slots lead to callbacks, which record every path, including those that do
-not exist, however the source spells them. This is undocumented; it was seen to work with NVRTC 12.4
-to 13.5. `workers.nvrtc` checks it once per library. Where it does not work, the compiler's include
-trace is used.
+NVRTC calls libc's path functions through the slots of its procedure linkage table (PLT). `install` makes these slots
+lead to callbacks, which record every path, however the source spells it. This is undocumented; it was seen
+to work with NVRTC 12.4 to 13.5, and `workers.nvrtc` checks it once per library. Optional fields of a job:
 
-Optional fields of a job:
-
-- ``texts``: {path: bytes}, headers that exist in memory only, below `MEMORY`. No other path exists
-  there.
+- ``texts``: {path: bytes}, headers that exist in memory only, below `MEMORY`, where no other path exists.
 - ``contents``: {path: bytes}, what the compiler reads in place of these files.
-- ``provided``: folders of the toolkit, with a slash at their end. Their files are opened as they
-  are, and digested later by the caller, who has most digests already. Every other file is read and
-  digested here, and the compiler gets the very bytes that were digested.
+- ``provided``: folders of the toolkit, with a slash at their end. Their files are opened as they are, and digested
+  later by the caller. Of every other file the compiler gets the very bytes that were digested here.
 """
 
 from __future__ import annotations

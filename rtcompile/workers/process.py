@@ -1,9 +1,7 @@
 """Starts and ends the process that jobs are forked from: the caller's end of a `zygote`.
 
-A build that needs a compiler calls `start` before it imports and plans anything, since the process
-takes as long to start as all of that. What it has to load is sent later.
-
-This module imports little, since the imports delay the start.
+A build that needs a compiler calls `start` before it imports and plans anything, since the process takes as long to
+start as all of that; for the same reason this module imports little.
 """
 
 from __future__ import annotations

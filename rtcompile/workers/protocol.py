@@ -7,22 +7,16 @@ A *job* is a function of this package, named ``"module:function"``, and a dict o
        │                        │ forks, per job
        └──── job socket ──── child: function(arguments) -> plain value
 
-The caller first sends, on the zygote's control socket, what to load: a function's name and its
-argument. To run a job, it sends there the function's name, the limits, and two descriptors: one
-end of a fresh *job socket* and a memfd with the arguments. The child replies on the job
-socket with ``ANSWER`` and the returned value. If it cannot, the zygote sends
-``CRASH`` with its kind, the number of the signal or of the system's error, and what the child wrote
-on stderr.
-The end of file without a message means that the zygote itself is gone. The caller cancels by
-closing its end.
+On the zygote's control socket the caller sends what to load, and for each job the function's name, the limits,
+one end of a fresh *job socket* and a memfd with the arguments. The job socket brings ``ANSWER`` and the value, or
+``CRASH`` with its kind, a signal's or an error's number, and the child's stderr; its end without a message means
+that the zygote is gone. The caller cancels by closing its end.
 
-The function runs in an empty working directory, with a TMPDIR of its own, with stdout on
-``/dev/null`` and stderr in a memfd (`stderr_text` reads it), as the leader of a process group. All of
-that, and every process of the group, is removed when the job has ended, however it ended.
+The function runs in an empty working directory, with a TMPDIR of its own, stdout on ``/dev/null`` and stderr in a
+memfd, as the leader of a process group, of which nothing remains when the job has ended.
 
-Worker-side modules are imported by a bare ``python -I -S`` that starts in 10 ms, without the
-package's ``__init__`` and without site-packages: they must not import ``dataclasses``, ``typing``,
-``subprocess`` (unless they need it) or anything that does.
+Worker-side modules are imported by a bare ``python -I -S`` that starts in 10 ms: they must not import
+``dataclasses``, ``typing``, ``subprocess`` (unless they need it) or anything that does.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """Scratch directories: one per user (mode 0700), with one per zygote inside.
 
-The user's folder is `/tmp/rtcompile-workers-UID` or lies in TMPDIR. It is used only if its open
-descriptor shows that this user owns it and no other user has access. If another user has made
-a file, folder or link of that name, the next name is tried. Everything below it is opened by
-descriptors, without following links.
-
-A zygote holds a lock on its own folder for as long as it or a child lives. A folder of this machine
-without a lock belonged to processes that were killed, and a later process removes it. Where the
-file system has no locks, or another machine made the folder, it is removed when it is a day old.
-Nothing outside the user's folder is ever removed.
+The user's folder is `/tmp/rtcompile-workers-UID` or lies in TMPDIR. It is used only if its open descriptor shows
+that this user owns it and no other has access, and nothing outside it is ever removed. A zygote holds a lock on
+its own folder for as long as it or a child lives; a later process removes folders without one, and where there are
+no locks, or another machine made the folder, those that are a day old.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import pytest
 from rtcompile.settings import Settings
 from rtcompile.store import inventory
 from rtcompile.store.folder import Folder
-from rtcompile.toolkit import programs as unpacking
+from rtcompile.toolkit import model as unpacking
 from rtcompile.toolkit.advice import missing_header
 from rtcompile.toolkit.catalogue import PARTS
 from rtcompile.toolkit.roots import Hit, Root

@@ -23,7 +23,7 @@ from rtcompile.request import values
 from rtcompile.settings import Settings
 from rtcompile.store import inventory
 from rtcompile.store.folder import Folder
-from rtcompile.toolkit import programs as unpacking
+from rtcompile.toolkit import model as unpacking
 from rtcompile.toolkit import remembered, search
 from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.remembered import current, remember_compiler_id
