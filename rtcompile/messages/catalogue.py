@@ -36,7 +36,8 @@ class KnownMessage:
 
 
 def _function(name: str) -> facts.Fill:
-    found: facts.Fill = next(vars(m)[name] for m in (cute, quoted, names, facts) if name in vars(m))
+    tables = (facts.SIMPLE, *map(vars, (cute, quoted, names, facts)))
+    found: facts.Fill = next(table[name] for table in tables if name in table)
     return found
 
 

@@ -208,22 +208,26 @@ def _in_table(table: Mapping[str, str], group: str, value: str) -> Fill:
     return fill
 
 
-first_nvrtc = _in_table(_FIRST_NVRTC, "name", "needs")
-declared_in = _in_table(DECLARED, "identifier", "header")
-declared_in_std = _in_table(STD, "member", "header")
-host_header = _in_table(TABLES["std"], "header", "instead")
-
-
-def copied(match: Match, context: BuildContext) -> Values:
-    return {"copied": match["type"] or "element of this size"}
-
-
-def sizes(match: Match, context: BuildContext) -> Values:
-    return {"size": str(int(match["used"], 16)), "limit": str(int(match["most"], 16))}
-
-
-def symbol_name(match: Match, context: BuildContext) -> Values:
-    return {"name": simple_name(match["symbol"])}
+_ONE_LETTER = re.compile(r"(?:-D ?|--define-macro=)[A-Z]\w?(?:=|$)")
+# The values that one expression gives, by the row's ``values``.
+SIMPLE: dict[str, Fill] = {
+    "first_nvrtc": _in_table(_FIRST_NVRTC, "name", "needs"),
+    "declared_in": _in_table(DECLARED, "identifier", "header"),
+    "declared_in_std": _in_table(STD, "member", "header"),
+    "host_header": _in_table(TABLES["std"], "header", "instead"),
+    "copied": lambda match, _: {"copied": match["type"] or "element of this size"},
+    "sizes": lambda match, _: {name: str(int(match[name], 16)) for name in ("size", "limit")},
+    "symbol_name": lambda match, _: {"name": simple_name(match["symbol"])},
+    "packaged": lambda match, build: (
+        advice._asdict() if (advice := build.package_of(match["header"])) else None
+    ),
+    "minimal": lambda _, build: {} if build.has_option("-minimal", "--minimal") else None,
+    "one_letter": lambda _, build: (
+        {"macros": ", ".join(found)}
+        if (found := [*filter(_ONE_LETTER.match, build.options)])
+        else None
+    ),
+}
 
 
 def supported_by(match: Match, context: BuildContext) -> Values:
@@ -245,11 +249,6 @@ def leak(match: Match, context: BuildContext) -> Values:
     hosts = [d for d in context.user_dirs() if d.startswith(("/usr/include", "/usr/lib/gcc"))]
     folder = context.user_dir_of(match.string) or next(iter(hosts), "")
     return {"leak": f"-I{folder}" if folder else "the -I that leads there"}
-
-
-def packaged(match: Match, context: BuildContext) -> Values | None:
-    advice = context.package_of(match["header"])
-    return dict(advice._asdict()) if advice else None
 
 
 def linker(match: Match, context: BuildContext) -> Values:
@@ -368,15 +367,6 @@ def cutlass(match: Match, context: BuildContext) -> Values:
     )
     name = f"CUTLASS of {own}" if own else context.describe("cutlass")
     return {"found": f"{name} and {context.describe('cccl')}", "step": step}
-
-
-def one_letter(match: Match, context: BuildContext) -> Values | None:
-    macros = [o for o in context.options if re.match(r"(?:-D ?|--define-macro=)[A-Z]\w?(?:=|$)", o)]
-    return {"macros": ", ".join(macros)} if macros else None
-
-
-def minimal(match: Match, context: BuildContext) -> Values | None:
-    return {} if context.has_option("-minimal", "--minimal") else None
 
 
 def instruction(match: Match, context: BuildContext) -> Values | None:
