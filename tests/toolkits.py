@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.toolkit.libraries import PACKAGES
 from rtcompile.toolkit.model import Toolchain
+from rtcompile.toolkit.roots import CUTLASS_PACKAGES
 from rtcompile.toolkit.search import find
 
 needs_host_compiler = pytest.mark.skipif(
@@ -115,7 +115,7 @@ class Wheels:
         return self
 
     def cutlass(self, version: str, package: str = "nvidia-cutlass") -> Wheels:
-        cutlass_header(self.site / PACKAGES[package], version)
+        cutlass_header(self.site / CUTLASS_PACKAGES[package], version)
         return self
 
     def cupy(self, package: str = "cupy_cuda12x", cccl: bool = True) -> Wheels:

@@ -19,7 +19,7 @@ from rtcompile.request import cxx
 from rtcompile.request.units import nvcc_environ
 from rtcompile.toolkit.catalogue import CUDA_ENVIRONMENT, OTHERS, PARTS, Part
 from rtcompile.toolkit.model import Toolchain, version_pair
-from rtcompile.toolkit.roots import Hit, Root, SearchContext, Toolset, conda_prefixes
+from rtcompile.toolkit.roots import Hit, Root, SearchContext, Toolset, conda_prefixes, given
 
 if TYPE_CHECKING:
     from rtcompile.toolkit.model import Program
@@ -30,11 +30,6 @@ if TYPE_CHECKING:
 INSTALL_ANYTHING = (
     '`pip install "rtcompile[cuda12]"` or `"rtcompile[cuda13]"`, or set CUDA_PATH to a toolkit.'
 )
-
-
-def given(names: Sequence[str], where: SearchContext) -> Iterator[str]:
-    """Return those of the environment variables that are set to something."""
-    return (name for name in names if where.environ.get(name))
 
 
 def looked_in(where: SearchContext) -> str:

@@ -7,11 +7,22 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile.lookup.environment import on_path
 from rtcompile.toolkit import catalogue
-from rtcompile.toolkit.catalogue import CUDA_ENVIRONMENT, HEADER_PARTS, PART, PARTS, Part
+from rtcompile.toolkit.catalogue import (
+    CUDA_ENVIRONMENT,
+    CUTLASS_ENVIRONMENT,
+    HEADER_PARTS,
+    PART,
+    PARTS,
+    Part,
+)
 from rtcompile.toolkit.model import version_pair
+
+if TYPE_CHECKING:
+    from packaging.version import Version
 
 
 @dataclass(frozen=True)
@@ -98,12 +109,15 @@ def conda_prefixes(where: SearchContext) -> list[str]:
     return [*own, *filter(None, [where.environ.get("CONDA_PREFIX")])]
 
 
+def given(names: Sequence[str], where: SearchContext) -> Iterator[str]:
+    """Return those of the environment variables that are set to something."""
+    return (name for name in names if where.environ.get(name))
+
+
 def in_cuda_path(where: SearchContext) -> Iterator[Root]:
     """The toolkit that the user's variables name."""
-    for variable in CUDA_ENVIRONMENT:
-        root = where.environ.get(variable)
-        if root:
-            yield _toolkit(root, variable, where)
+    for variable in given(CUDA_ENVIRONMENT, where):
+        yield _toolkit(where.environ[variable], variable, where)
 
 
 def in_usual_roots(where: SearchContext) -> Iterator[Root]:
@@ -250,3 +264,128 @@ def choose(roots: Sequence[Root], major: int | None, spare: Collection[str]) -> 
         return other_major, len(found.lacking(spare))
 
     return min(_toolsets(roots), key=rank, default=None)
+
+
+# --- CUTLASS, of a package, of conda or of a folder that a variable names --------------------------
+
+CUTLASS_MARKER = "cutlass/version.h"
+
+_USUAL_CUTLASS = "4.2"  # assumed of headers that state no version
+
+# The last wheel of that name, 4.2, goes with every CUDA since 12.4.
+_INSTALL_CUTLASS = "pip install nvidia-cutlass"
+
+# Wheels that carry CUTLASS's headers, and where they keep them in site-packages.
+CUTLASS_PACKAGES = {
+    "nvidia-cutlass": "cutlass_library/source/include",
+    "flashinfer-python": "flashinfer/data/cutlass/include",
+    "tilelang": "tilelang/3rdparty/cutlass/include",
+    "sgl-kernel": "deep_gemm/include",
+    "vllm": "vllm/third_party/deep_gemm/include",
+}
+
+
+class CutlassPair(NamedTuple):
+    """Version specifiers, as pip reads them, of a CUTLASS and a CCCL that compile CuTe together."""
+
+    cutlass: str
+    cccl: str
+    shims: bool  # whether ``include_shims/cutlass`` has to be searched before CUTLASS
+
+
+CUTLASS_PAIRS = (
+    CutlassPair(cutlass=">=3.2,<4.3", cccl="<2.5", shims=False),
+    CutlassPair(cutlass=">=4.3,<4.7", cccl="<2.5", shims=True),
+    CutlassPair(cutlass=">=3.2", cccl=">=2.5,<3.2", shims=False),
+    CutlassPair(cutlass=">=3.2", cccl=">=3.2", shims=True),
+)
+
+
+class Cutlass(NamedTuple):
+    """A folder of CUTLASS's headers, which contains ``cute/`` and ``cutlass/``."""
+
+    directory: str
+    version: str
+    via: str  # the package, or the environment variable, that it comes from
+    last: bool = False  # whether other headers lie there too, so it is searched after all others
+
+
+def find_cutlass(
+    where: SearchContext, cuda: str, cccl: str, problems: list[str]
+) -> tuple[Cutlass | None, str]:
+    """Return the CUTLASS that a variable names, else the newest that fits this CUDA and CCCL, and why."""
+    for name in given(CUTLASS_ENVIRONMENT, where):
+        root = os.path.abspath(where.environ[name])
+        folders = os.path.join(root, "include"), root
+        named = next((folder for folder in folders if _has_cutlass(folder)), None)
+        if named:
+            found = Cutlass(named, catalogue.of_cutlass(named), name)
+            return found, name
+        markers = " and ".join(os.path.join(folder, CUTLASS_MARKER) for folder in folders)
+        fact = f"{name}={where.environ[name]} names no CUTLASS: {markers} do not exist."
+        if name == CUTLASS_ENVIRONMENT[0]:
+            why = f"{fact} Correct it, or unset it."
+            problems.append(why)
+            return None, why
+        problems.append(f"{fact} It is ignored: correct it, or unset it.")
+    installed = sorted(
+        _installed_cutlass(where), key=lambda each: _version(each.version), reverse=True
+    )
+    if not installed:
+        why = (
+            f"CUTLASS (cute/, cutlass/) not found; looked in {', '.join(CUTLASS_PACKAGES)} and conda. "
+            f"`{_INSTALL_CUTLASS}`, or set RTCOMPILE_CUTLASS_PATH to a checkout."
+        )
+        return None, why
+    found = next(
+        (each for each in installed if not cccl or pair_cutlass(each.version, cccl)), installed[0]
+    )
+    others = [f"{each.version} of {each.via}" for each in installed if each != found]
+    why = found.via
+    if others:
+        why += f", the newest that goes with CUDA {cuda} (there is {', '.join(others)} too)"
+    return found, why
+
+
+def pair_cutlass(cutlass: str, cccl: str) -> CutlassPair | None:
+    """Return the row of the table for these versions; None if they do not go together."""
+    from packaging.specifiers import SpecifierSet  # only where a toolkit is searched for
+
+    own, other = _version(cutlass or _USUAL_CUTLASS), _version(cccl)
+    rows = (row for row in CUTLASS_PAIRS if own in SpecifierSet(row.cutlass))
+    return next((row for row in rows if other in SpecifierSet(row.cccl)), None)
+
+
+def misfit_of_cutlass(found: Cutlass, cuda: str, cccl: str) -> str:
+    """Return what is wrong with a CUTLASS and a CCCL that do not go together, and the next step."""
+    unset = f"unset {found.via} and " if found.via in CUTLASS_ENVIRONMENT else ""
+    return (
+        f"CUTLASS {found.version} ({found.directory}) does not go with CUDA {cuda} (CCCL {cccl}): "
+        f"NVRTC does not compile CuTe. To have one that does, {unset}`{_INSTALL_CUTLASS}`."
+    )
+
+
+def _installed_cutlass(where: SearchContext) -> Iterator[Cutlass]:
+    for site_dir in where.site_dirs:
+        for package, folder in CUTLASS_PACKAGES.items():
+            directory = os.path.join(site_dir, folder)
+            if _has_cutlass(directory):
+                yield Cutlass(directory, catalogue.of_cutlass(directory), package)
+    for prefix in conda_prefixes(where):
+        directory = os.path.join(prefix, "include")
+        # The folder contains headers of every other package, too: all other folders go before it.
+        if _has_cutlass(directory) and not os.path.exists(os.path.join(directory, "stdlib.h")):
+            yield Cutlass(directory, catalogue.of_cutlass(directory), "conda", last=True)
+
+
+def _has_cutlass(directory: str) -> bool:
+    return os.path.isfile(os.path.join(directory, CUTLASS_MARKER))
+
+
+def _version(text: str) -> Version:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(text)
+    except InvalidVersion:  # none is stated
+        return Version("0")

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 from rtcompile.files.headers import PROVIDED, SearchDir
 from rtcompile.lookup.environment import on_path
-from rtcompile.toolkit import catalogue, libraries, model
+from rtcompile.toolkit import catalogue, model
 from rtcompile.toolkit.advice import (
     INSTALL_ANYTHING,
-    given,
     install,
     install_nvcc,
     looked_in,
@@ -36,6 +35,7 @@ from rtcompile.toolkit.catalogue import (
 )
 from rtcompile.toolkit.model import Library, Program, Toolchain, describe_nvcc, version_pair
 from rtcompile.toolkit.roots import (
+    CUTLASS_MARKER,
     LAST_STEPS,
     STEPS,
     Hit,
@@ -46,6 +46,10 @@ from rtcompile.toolkit.roots import (
     choose,
     cupy_cccl,
     cupy_major,
+    find_cutlass,
+    given,
+    misfit_of_cutlass,
+    pair_cutlass,
     unfit,
 )
 
@@ -197,14 +201,14 @@ class _Assembly:
     def cutlass(self) -> list[SearchDir]:
         """Add CUTLASS, behind the shims that it needs; return what is to be searched last of all."""
         cuda, cccl = self.nvrtc.version if self.nvrtc else "", self.versions.get("cccl", "")
-        found, why = libraries.find(self.where, cuda, cccl, self.problems)
+        found, why = find_cutlass(self.where, cuda, cccl, self.problems)
         if found is None:
             self.lacks("cutlass", why)
             return []
-        row = libraries.pair(found.version, cccl) if cccl else None
+        row = pair_cutlass(found.version, cccl) if cccl else None
         if cccl and row is None:
-            self.problems.append(libraries.misfit(found, cuda, cccl))
-        marker = os.path.join(found.directory, libraries.MARKER)
+            self.problems.append(misfit_of_cutlass(found, cuda, cccl))
+        marker = os.path.join(found.directory, CUTLASS_MARKER)
         self.found("cutlass", found.version, why, marker)
         if row is not None and row.shims:
             self.searches("cutlass-shims", self.shims, "cutlass")

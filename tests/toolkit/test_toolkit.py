@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.toolkit.libraries import PACKAGES
 from rtcompile.toolkit.model import Toolchain
+from rtcompile.toolkit.roots import CUTLASS_PACKAGES
 from tests.toolkits import Wheels, conda, cutlass_header, drifted, search, toolkit, write
 
 
@@ -401,7 +401,7 @@ def test_cutlass_is_searched_behind_the_shims_that_it_needs(tmp_path, cuda, vers
 def test_the_newest_cutlass_of_any_package_is_taken(tmp_path, packages):
     wheels = Wheels(tmp_path).cuda13("13.5.37").cutlass("4.2.0", packages[0])
     toolchain = search(wheels.cutlass("4.5.0", packages[1]).site)
-    assert directories(toolchain)["cutlass"] == str(tmp_path / PACKAGES[packages[1]])
+    assert directories(toolchain)["cutlass"] == str(tmp_path / CUTLASS_PACKAGES[packages[1]])
     assert toolchain.versions["cutlass"] == "4.5.0"
     said = f"{packages[1]}, the newest that goes with CUDA 13.5.37 (there is 4.2.0 of {packages[0]} too)"
     assert toolchain.found_via["cutlass"] == said
@@ -417,7 +417,7 @@ def test_a_newer_cutlass_that_does_not_fit_is_passed_over(tmp_path):
 def test_a_named_cutlass_that_does_not_fit_is_used_and_the_error_says_how_to_replace_it(tmp_path):
     site = Wheels(tmp_path / "site").cuda12("12.4.131").cutlass("4.2.0").site
     Wheels(tmp_path / "mine").cutlass("4.7.0")
-    checkout = tmp_path / "mine" / PACKAGES["nvidia-cutlass"]
+    checkout = tmp_path / "mine" / CUTLASS_PACKAGES["nvidia-cutlass"]
     toolchain = search(site, environ={"CUTLASS_PATH": str(checkout)})
     assert toolchain.versions["cutlass"] == "4.7.0"
     assert "unset CUTLASS_PATH and `pip install nvidia-cutlass`" in toolchain.problems[0]
