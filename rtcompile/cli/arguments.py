@@ -245,7 +245,7 @@ VERBS = (
     ),
     _Verb(
         "headers",
-        "developing.headers",
+        "inspecting.headers",
         "the headers that a source includes, why, and what each costs",
         "Profiles the source, and shows the headers that it includes, as `profile --tree` does.",
         "rtcompile headers gemm.cu --arch sm_90a",
@@ -258,7 +258,7 @@ VERBS = (
     ),
     _Verb(
         "profile",
-        "developing.profile_kernels",
+        "inspecting.profile_kernels",
         "where the time of a build goes: phases, headers, templates",
         """Compiles the source anew with NVRTC, beside the cache and without a precompiled header,
         and shows what the front end, the optimiser and ptxas took, what each header and each
@@ -275,7 +275,7 @@ VERBS = (
     ),
     _Verb(
         "clangd",
-        "developing.write_database",
+        "inspecting.write_database",
         "write what clangd needs to understand kernels, also those in Python files",
         """Writes compile_commands.json for the project's sources, and a file for each kernel that
         is a string in a Python file, with the same line numbers. Options after -- are the
@@ -330,7 +330,7 @@ VERBS = (
     ),
     _Verb(
         "completion",
-        "developing.completion",
+        "inspecting.completion",
         "print a shell's completion of this command",
         "For bash, zsh and tcsh it needs shtab: pip install rtcompile[cli].",
         "rtcompile completion bash > ~/.local/share/bash-completion/completions/rtcompile",
