@@ -262,13 +262,8 @@ def profile(request: CompileRequest, settings: Settings) -> Profile:
 # --- The compiles that are measured ----------------------------------------------------------------
 
 
-class Event(NamedTuple):
-    """An event of the trace, in microseconds since the compile began."""
-
-    name: str
-    begin: float
-    duration: float
-    detail: str
+# An event of NVRTC's trace: its name, begin and duration in microseconds since the compile began, and detail.
+_Event = tuple[str, float, float, str]
 
 
 def _measured(plan: Plan, settings: Settings) -> Profile | CompileFailure:
@@ -304,18 +299,18 @@ def _measured(plan: Plan, settings: Settings) -> Profile | CompileFailure:
         else:
             frames, note = frames_of_events(timed, front_end / 1e3), ""
     traced, _ = nvrtc.observe("time_unit", unit, library, limits)
-    events = [] if isinstance(traced, CompileFailure) else [Event(*e) for e in traced["events"]]
-    of_front_end = next((event.duration for event in events if event.name == _FRONT_END), 0.0)
+    events = [] if isinstance(traced, CompileFailure) else traced["events"]
+    of_front_end = next((lasted for name, _, lasted, _ in events if name == _FRONT_END), 0.0)
     factor = front_end * 1e3 / of_front_end if of_front_end else 1.0
     events = [
-        event._replace(begin=event.begin * factor, duration=event.duration * factor)
-        for event in events
+        (name, begin * factor, lasted * factor, detail)
+        for name, begin, lasted, detail in events
         # NVRTC 13.0 ends each header only where the next one ends that includes nothing.
-        if event.name != _HEADER
+        if name != _HEADER
     ]
     headers = _headers(frames, plan.search)
     source = front_end - sum(header.own for header in headers)
-    finish = sum(event.duration for event in events if event.name == _FINISH) / 1e3
+    finish = sum(lasted for name, _, lasted, _ in events if name == _FINISH) / 1e3
     finish = min(finish, source) if headers else 0.0
     has_pch = library.version_pair >= _FIRST_WITH_PCH
     return Profile(
@@ -421,22 +416,22 @@ def _prefix_cost(source: str, root: Frame | None) -> float:
     return cost
 
 
-def _templates(events: Iterable[Event]) -> tuple[TemplateCost, ...]:
+def _templates(events: Iterable[_Event]) -> tuple[TemplateCost, ...]:
     """Return what each template's instances cost by themselves, from nested events."""
-    found = [event for event in events if event.name.startswith("Instantiating Template")]
-    found.sort(key=lambda event: (event.begin, -event.duration))
+    found = [each for each in events if each[0].startswith("Instantiating Template")]
+    found.sort(key=lambda each: (each[1], -each[2]))
     own: list[float] = []
-    stack: list[int] = []
-    for index, event in enumerate(found):
-        while stack and found[stack[-1]].begin + found[stack[-1]].duration <= event.begin:
+    stack: list[tuple[float, int]] = []  # the ends of the events that are open, and their positions
+    for index, (_, begin, lasted, _) in enumerate(found):
+        while stack and stack[-1][0] <= begin:
             stack.pop()
         if stack:
-            own[stack[-1]] -= event.duration
-        own.append(event.duration)
-        stack.append(index)
+            own[stack[-1][1]] -= lasted
+        own.append(lasted)
+        stack.append((begin + lasted, index))
     instances: dict[str, list[tuple[float, str]]] = defaultdict(list)
-    for event, microseconds in zip(found, own, strict=True):
-        name, _, instance = event.detail.partition(" [")
+    for (*_, detail), microseconds in zip(found, own, strict=True):
+        name, _, instance = detail.partition(" [")
         instances[name].append((microseconds, instance.rstrip("]")))
     costs = [
         TemplateCost(name, sum(max(0.0, cost) for cost, _ in each) / 1e3, len(each), max(each)[1])
@@ -449,17 +444,16 @@ def _templates(events: Iterable[Event]) -> tuple[TemplateCost, ...]:
 
 
 def _chrome_events(
-    spans: Sequence[tuple[str, float, float]], events: Iterable[Event], root: Frame | None
+    spans: Sequence[tuple[str, float, float]], events: Iterable[_Event], root: Frame | None
 ) -> Iterable[dict[str, Any]]:
     """Yield what Chrome's and Perfetto's viewers show, with a row each for rtcompile, the compiler and headers."""
     yield from map(tracing.named_row, ("rtcompile", "compiler", "headers"))
     for name, begin, end in spans:
         yield tracing.event(name, begin, end, "rtcompile", {})
     start = spans[1][1]  # of the compile, after the build
-    for each in events:
-        begin = start + each.begin / 1e6
-        end = begin + each.duration / 1e6
-        yield tracing.event(each.name, begin, end, "compiler", {"detail": each.detail})
+    for name, begin, lasted, detail in events:
+        since, until = start + begin / 1e6, start + (begin + lasted) / 1e6
+        yield tracing.event(name, since, until, "compiler", {"detail": detail})
     opened = next((begin for name, begin, _ in spans if name == "front end"), start)
     for frame in root.walk() if root is not None else ():
         if frame.path:
