@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from math import prod
 from typing import NamedTuple
 
+from rtcompile.messages.diagnostics import arguments, simplified, split
 from rtcompile.messages.facts import BuildContext, Match, Values
-from rtcompile.messages.types import arguments, simplified, split
 
 # What types are called in an MMA's name, and in CuTe and CUDA.
 _TYPES = {"F16": "half_t __half", "BF16": "bfloat16_t __nv_bfloat16", "TF32": "tfloat32_t"}

@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 from itertools import islice
 
 from rtcompile.messages import quoted
+from rtcompile.messages.diagnostics import closed, split
 from rtcompile.messages.facts import DECLARED, STD, TABLES, BuildContext, Match, Values
-from rtcompile.messages.types import closed, split
 from rtcompile.request import cxx
 from rtcompile.request.option_table import SPECS
 

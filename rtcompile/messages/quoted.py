@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from rtcompile.messages import cute
-from rtcompile.messages.diagnostics import line_in_source
+from rtcompile.messages.diagnostics import arguments, closed, line_in_source, simplified
 from rtcompile.messages.facts import TABLES, BuildContext, Match, Values
-from rtcompile.messages.types import arguments, closed, simplified
 from rtcompile.request import cxx
 
 

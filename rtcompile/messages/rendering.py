@@ -13,8 +13,7 @@ from dataclasses import replace
 from rtcompile import styling
 from rtcompile.diagnostic import Diagnostic, location_of
 from rtcompile.errors import CompileError, RtcompileError, public
-from rtcompile.messages.diagnostics import CONSEQUENCES, is_frame, line_in_source
-from rtcompile.messages.types import simplified
+from rtcompile.messages.diagnostics import CONSEQUENCES, is_frame, line_in_source, simplified
 from rtcompile.request import cxx
 from rtcompile.request.values import one_of
 from rtcompile.styling import Piece, Styled, printable

@@ -14,10 +14,9 @@ import pytest
 
 import rtcompile
 from rtcompile.messages import catalogue
-from rtcompile.messages.diagnostics import parse
+from rtcompile.messages.diagnostics import parse, simplified
 from rtcompile.messages.facts import BuildContext
 from rtcompile.messages.rendering import render
-from rtcompile.messages.types import simplified
 from rtcompile.styling import as_text
 from tests.forty_mistakes import FORTY
 from tests.mistakes import Mistake, body
