@@ -23,7 +23,6 @@ from rtcompile.request import values
 from rtcompile.settings import Settings
 from rtcompile.store import inventory
 from rtcompile.store.folder import Folder
-from rtcompile.toolkit import model as unpacking
 from rtcompile.toolkit import remembered, search
 from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.remembered import current, remember_compiler_id
@@ -364,7 +363,7 @@ def test_headers_out_of_nvrtc_that_were_evicted_are_written_again(environment, m
         written.append(str(path))
         return path
 
-    monkeypatch.setattr(unpacking, "unpack", unpack)
+    monkeypatch.setattr(remembered, "unpack", unpack)
     for name in ("cuda_runtime", "cuda_nvcc", "cuda_cccl"):
         shutil.rmtree(environment.wheels.site / "nvidia" / name)
     for _ in range(2):
