@@ -7,7 +7,10 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
 
 from rtcompile.lookup.environment import on_path
 from rtcompile.toolkit import catalogue
@@ -20,9 +23,6 @@ from rtcompile.toolkit.catalogue import (
     Part,
 )
 from rtcompile.toolkit.model import version_pair
-
-if TYPE_CHECKING:
-    from packaging.version import Version
 
 
 @dataclass(frozen=True)
@@ -349,8 +349,6 @@ def find_cutlass(
 
 def pair_cutlass(cutlass: str, cccl: str) -> CutlassPair | None:
     """Return the row of the table for these versions; None if they do not go together."""
-    from packaging.specifiers import SpecifierSet  # only where a toolkit is searched for
-
     own, other = _version(cutlass or _USUAL_CUTLASS), _version(cccl)
     rows = (row for row in CUTLASS_PAIRS if own in SpecifierSet(row.cutlass))
     return next((row for row in rows if other in SpecifierSet(row.cccl)), None)
@@ -383,8 +381,6 @@ def _has_cutlass(directory: str) -> bool:
 
 
 def _version(text: str) -> Version:
-    from packaging.version import InvalidVersion, Version
-
     try:
         return Version(text)
     except InvalidVersion:  # none is stated
