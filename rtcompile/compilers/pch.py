@@ -59,17 +59,14 @@ _MOST_PROGRAMS = 16
 siblings: contextvars.ContextVar[int] = contextvars.ContextVar("rtcompile_siblings", default=1)
 
 
-def worth_making(builds: int, front_end: float, makings: int = 0, repeats: int = 1) -> bool:
+def worth_making(builds: int, front_end: float, makings: int = 0, repeats: int = 0) -> bool:
     """Return whether what a precompiled header saves exceeds the cost of making it, which reads the prefix twice."""
-    # Where a program was built again (`repeats`), it is being edited: as many builds are assumed to follow as
-    # there were, and the cost counts half because nobody waits for it. Where all programs differ, half as many
-    # are: most projects build each kernel once, and headers that were never used were most of the processor
-    # time that cold builds took beyond NVRTC's.
+    # Of a program that was built again (`repeats`) as many builds are assumed to follow as there were, and the cost
+    # counts half because nobody waits for it. Most projects build each kernel once: what is spent on headers
+    # that are never used stays within an eighth of what the builds themselves took.
     spared = _spared(front_end)
-    if builds < 2 or spared < _LEAST_SPARED:
-        return False
     cost = (2 * front_end + _START) * (1 << min(makings, 64))
-    return builds * spared >= (cost / 4 if repeats else 2 * cost)
+    return spared >= _LEAST_SPARED and (2 * repeats * spared >= cost or builds * spared >= 8 * cost)
 
 
 def worth_waiting(builds: float, front_end: float) -> bool:

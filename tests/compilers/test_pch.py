@@ -1,4 +1,4 @@
-"""Precompiled headers: made after the second build, the same code as without, never a stale one."""
+"""Precompiled headers: made after the third build, the same code as without, never a stale one."""
 
 from __future__ import annotations
 
@@ -82,11 +82,13 @@ class Builder:
         return replace(self, pch=False)
 
     def ready(self, source: str = PREFIX + KERNEL) -> None:
-        """Build twice, and wait for the header that is made after the second build."""
-        self.compiled(source)
-        self.compiled(source)
-        join_makers()
-        assert len(self.files(".pch")) >= 1
+        """Build until the header is there."""
+        for _ in range(8):
+            self.compiled(source)
+            join_makers()
+            if self.files(".pch"):
+                return
+        raise AssertionError("no header was made")
 
     def files(self, suffix: str) -> list[Path]:
         return sorted((self.cache / "pch").glob(f"*{suffix}"))
@@ -363,10 +365,10 @@ def test_a_source_that_crashes_the_compiler_either_way_leaves_it_there(builder: 
     assert used(builder.compiled(PREFIX + KERNEL))
 
 
-def test_two_builds_at_once_have_it_made_without_waiting_for_a_third(builder: Builder) -> None:
+def test_builds_at_once_have_it_made_without_waiting_for_another(builder: Builder) -> None:
     threads = [
         threading.Thread(target=builder.compiled, args=(PREFIX + KERNEL, f"k<{i}>"))
-        for i in range(2)
+        for i in range(3)
     ]
     for thread in threads:
         thread.start()
@@ -471,7 +473,7 @@ def test_an_edited_header_is_never_served_stale(builder: Builder) -> None:
 def test_a_header_under_edit_is_not_precompiled(builder: Builder) -> None:
     header = builder.user / "mine.h"
     source = PREFIX + '#include "mine.h"\n__global__ void k(int* p) { *p = VALUE; }'
-    for value in range(2):
+    for value in range(4):
         header.write_text(f"#define VALUE {value}\n")
         builder.compiled(source)
         join_makers()

@@ -79,23 +79,25 @@ def descendants(pid: int) -> list[int]:
 @pytest.mark.parametrize(
     ("front_end", "builds"),
     [
-        pytest.param(1.4, 2, id="CuTe"),
-        pytest.param(0.5, 2, id="CUB"),
-        pytest.param(0.1, 2, id="a tenth of a second"),
-        pytest.param(0.08, 3, id="CuPy's own"),
-        pytest.param(0.05, 4, id="half of that"),
+        pytest.param(1.4, 3, id="CuTe"),
+        pytest.param(0.5, 3, id="CUB"),
+        pytest.param(0.1, 5, id="a tenth of a second"),
+        pytest.param(0.08, 6, id="CuPy's own"),
+        pytest.param(0.05, 9, id="half of that"),
     ],
 )
-def test_a_prefix_is_worth_a_header_from_this_build_on(front_end: float, builds: int) -> None:
-    assert not worth_making(builds - 1, front_end)
-    assert worth_making(builds, front_end)
+def test_a_prefix_of_an_edited_program_is_worth_a_header_from_this_build_on(
+    front_end: float, builds: int
+) -> None:
+    assert not worth_making(builds - 1, front_end, repeats=builds - 2)
+    assert worth_making(builds, front_end, repeats=builds - 1)
 
 
 @pytest.mark.parametrize(
     ("front_end", "builds"),
     [
-        pytest.param(1.4, 6, id="CuTe"),
-        pytest.param(0.1, 16, id="a tenth of a second"),
+        pytest.param(1.4, 23, id="CuTe"),
+        pytest.param(0.1, 62, id="a tenth of a second"),
     ],
 )
 def test_a_prefix_of_programs_that_all_differ_needs_more_builds(
@@ -140,7 +142,7 @@ def test_it_is_made_after_a_program_that_has_ended(builder: Builder) -> None:
         Builder(Path({str(builder.cache)!r}), Path({str(builder.user)!r})).compiled(PREFIX + KERNEL)
         os._exit(0)
     """
-    for _ in range(2):
+    for _ in range(3):
         assert builder.files(".pch") == []
         subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, check=True)
     until(lambda: record(builder).image)
@@ -148,7 +150,7 @@ def test_it_is_made_after_a_program_that_has_ended(builder: Builder) -> None:
 
 
 def test_a_mistake_in_the_users_text_counts_as_a_build(builder: Builder) -> None:
-    for _ in range(2):
+    for _ in range(3):
         assert isinstance(builder.run(PREFIX + "mistake;\n"), CompileFailure)
     join_makers()
     assert used(builder.compiled(PREFIX + KERNEL))
@@ -159,14 +161,14 @@ def test_a_prefix_of_less_than_a_tenth_of_a_second_is_made_when_it_is_used_often
 ) -> None:
     monkeypatch.setattr(pch.Prefix, "built", lambda self, trace, _: built(self, trace, 0.08))
     outcomes = []
-    for _ in range(4):
+    for _ in range(7):
         outcomes.append(used(builder.compiled(PREFIX + KERNEL)))
         join_makers()
-    assert outcomes == [False, False, False, True]
+    assert outcomes == [False] * 6 + [True]
 
 
 def test_one_is_made_at_a_time(builder: Builder, makers: list[int]) -> None:
-    for _ in range(2):
+    for _ in range(3):
         builder.compiled(PREFIX + KERNEL)
     script = f"""
         from pathlib import Path
@@ -210,7 +212,7 @@ def test_with_no_process_to_be_had_the_build_is_right(
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
     monkeypatch.setattr(pch_maker, "start", refuse)
-    for _ in range(2):
+    for _ in range(3):
         builder.compiled(PREFIX + KERNEL)
     assert names(builder) == [".record"]
 
@@ -225,7 +227,7 @@ def test_it_is_detached_and_gives_way(
     monkeypatch.setenv("A_PASSWORD", "not for compilers")
     ours, theirs = os.pipe()
     os.set_inheritable(theirs, True)
-    for _ in range(2):
+    for _ in range(3):
         builder.compiled(EXPENSIVE + KERNEL)
     (pid,) = makers
     until(lambda: descendants(pid))
@@ -254,7 +256,7 @@ def test_it_is_detached_and_gives_way(
 def test_killed_it_takes_its_compiler_along_and_the_next_one_is_made(
     builder: Builder, makers: list[int]
 ) -> None:
-    for _ in range(2):
+    for _ in range(3):
         builder.compiled(EXPENSIVE + KERNEL)
     until(lambda: len(descendants(makers[0])) >= 2)  # its zygote, and the compiler
     theirs = descendants(makers[0])
@@ -282,7 +284,7 @@ def test_a_batch_does_not_wait_again_where_a_making_came_to_nothing(
     monkeypatch.setattr(pch_maker, "start", refuse)
     monkeypatch.setattr(pch_maker, "NICE_WHEN_AWAITED", "awaited")
     monkeypatch.setattr(pool, "slots", lambda: 1)
-    for _ in range(2):
+    for _ in range(3):
         at_once(builder, 2, siblings=8)
         assert [order["nice"] for order in orders].count("awaited") == 1
 
@@ -292,7 +294,7 @@ def test_beyond_its_limits_it_leaves_nothing(
     builder: Builder, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
     monkeypatch.setattr(pch_maker, limit, value)
-    for _ in range(2):
+    for _ in range(3):
         builder.compiled(PREFIX + KERNEL)
     join_makers()
     assert names(builder) == [".record"]
@@ -303,7 +305,7 @@ def test_another_version_of_it_makes_nothing(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pch_maker, "__version__", "0.0")
-    for _ in range(2):
+    for _ in range(3):
         builder.compiled(PREFIX + KERNEL)
     join_makers()
     assert names(builder) == [".record"]
@@ -320,7 +322,7 @@ def test_kernels_that_are_built_once_each_have_no_header_made(builder: Builder) 
 
 
 def test_an_edited_kernel_has_one_made(builder: Builder) -> None:
-    for number in range(2):
+    for number in range(3):
         text = f"__global__ void __launch_bounds__({64 + number}) k(int* p) {{ *p = {number}; }}"
         builder.compiled(PREFIX + text)
     join_makers()

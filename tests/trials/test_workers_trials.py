@@ -277,7 +277,7 @@ WITH_PCH = """
     (folder / "user").mkdir()
     builder = Builder(folder / "cache", folder / "user")
     outcomes = []
-    for _ in range(3):
+    for _ in range(4):
         outcomes.append(builder.compiled(PREFIX + KERNEL))
         join_makers()
     print(used(outcomes[-1]), len({outcome.code for outcome in outcomes}))
