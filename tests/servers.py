@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import http.client
 import http.server
 import json
 import os
@@ -12,6 +13,7 @@ import random
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -105,15 +108,58 @@ def redis(
         yield server
 
 
+@dataclass
+class Certificate:
+    """The files of a certificate for the loopback address, and of the authority that signed it."""
+
+    authority: str
+    certificate: str
+    key: str
+
+    def of_redis(self, port: int) -> list[str]:
+        """Return what a Redis is given to answer by TLS at a port."""
+        files = {"cert": self.certificate, "key": self.key, "ca-cert": self.authority}
+        options = [word for name, path in files.items() for word in (f"--tls-{name}-file", path)]
+        return ["--tls-port", str(port), "--tls-auth-clients", "no", *options]
+
+
+def certificate(folder: Path) -> Certificate:
+    """Return a new certificate, which an authority of our own signed."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    (folder / "extensions").write_text("subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
+    new = "openssl req -newkey rsa:2048 -nodes"
+    for command in (
+        f"{new} -x509 -keyout authority.key -out authority.pem -subj /CN=authority",
+        f"{new} -keyout server.key -out request.pem -subj /CN=localhost",
+        "openssl x509 -req -in request.pem -CA authority.pem -CAkey authority.key"
+        " -CAcreateserial -extfile extensions -out server.pem",
+    ):
+        subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+    return Certificate(
+        *(str(folder / f"{n}") for n in ("authority.pem", "server.pem", "server.key"))
+    )
+
+
 @contextlib.contextmanager
-def s3() -> Iterator[Server]:
-    """An S3 that keeps conditions, by moto, with one bucket."""
+def s3(by: Certificate | None = None) -> Iterator[Server]:
+    """An S3 that keeps conditions, by moto, with one bucket; by TLS where a certificate is given."""
     pytest.importorskip("moto")
     pytest.importorskip("obstore")
     port = free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with running(command, port, "s3://kernels/cache") as server, _credentials(port):
-        _make_bucket(port)
+    command += ["-c", by.certificate, "-k", by.key] if by else []
+    values = (
+        {"AWS_ENDPOINT_URL": f"https://127.0.0.1:{port}", "SSL_CERT_FILE": by.authority}
+        if by
+        else {}
+    )
+    with (
+        running(command, port, "s3://kernels/cache") as server,
+        _credentials(port),
+        environment(values),
+    ):
+        _make_bucket(port, "https" if by else "http")
         yield server
 
 
@@ -158,7 +204,7 @@ def azure() -> Iterator[Server]:
             "AZURE_STORAGE_USE_EMULATOR": "true",
             "AZURITE_BLOB_STORAGE_URL": f"http://127.0.0.1:{port}",
         }
-        with running(command, port, "az://kernels/cache") as server, _environment(values):
+        with running(command, port, "az://kernels/cache") as server, environment(values):
             _make_container(port)
             yield server
 
@@ -214,12 +260,12 @@ def _credentials(port: int) -> Iterator[None]:
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
         "AWS_ALLOW_HTTP": "true",
     }
-    with _environment(values):
+    with environment(values):
         yield
 
 
 @contextlib.contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
+def environment(values: dict[str, str]) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -230,6 +276,43 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextlib.contextmanager
+def gate(inner: str, by: Certificate) -> Iterator[str]:
+    """A server in front of another one: by TLS, and with a bearer token."""
+
+    class Gate(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            status, data = 401, b""
+            if self.headers["Authorization"] == f"Bearer {SECRET}":
+                more = {n: v for n, v in self.headers.items() if n.lower() != "host"}
+                way = http.client.HTTPConnection(urlsplit(inner).netloc, timeout=60)
+                with contextlib.closing(way):
+                    way.request(self.command, self.path, body, more)
+                    answer = way.getresponse()
+                    status, data = answer.status, answer.read()
+            self.send_response(status)
+            for name, value in answer.getheaders() if status != 401 else ():
+                if name not in ("Content-Length", "Transfer-Encoding", "Connection"):
+                    self.send_header(name, value)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_PUT = do_HEAD = do_DELETE = do_MKCOL = do_PROPFIND = do_GET  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(by.certificate, by.key)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Gate) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"https://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 # Two nodes of eight processors, whatever the machine has, and no part that needs more rights.
@@ -316,10 +399,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _make_bucket(port: int) -> None:
+def _make_bucket(port: int, scheme: str) -> None:
     import urllib.request
 
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/kernels", method="PUT")
+    request = urllib.request.Request(f"{scheme}://127.0.0.1:{port}/kernels", method="PUT")
     urllib.request.urlopen(request, timeout=60).close()
 
 

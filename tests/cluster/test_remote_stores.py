@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
 import time
 import warnings
@@ -45,24 +43,10 @@ def test_redis_forgets_an_entry_after_its_time():
 
 @pytest.mark.needs_redis
 def test_redis_is_reached_by_tls_and_by_a_socket(tmp_path):
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("openssl is not installed")
-    certificate = ["-keyout", f"{tmp_path}/key.pem", "-out", f"{tmp_path}/cert.pem"]
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    request = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", *certificate, *names]
-    subprocess.run(request, check=True, capture_output=True)
-    port = servers.free_port()
-    options = {
-        "--tls-port": str(port),
-        "--tls-cert-file": f"{tmp_path}/cert.pem",
-        "--tls-key-file": f"{tmp_path}/key.pem",
-        "--tls-auth-clients": "no",
-        "--unixsocket": f"{tmp_path}/socket",
-    }
-    with servers.redis(*(word for pair in options.items() for word in pair)):
+    by, port = servers.certificate(tmp_path), servers.free_port()
+    with servers.redis(*by.of_redis(port), "--unixsocket", f"{tmp_path}/socket"):
         until(lambda: servers.answers(port) and os.path.exists(f"{tmp_path}/socket"))
-        address = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={tmp_path}/cert.pem"
+        address = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={by.authority}"
         open_store(address).put("object/abc", b"bytes")
         assert open_store(f"unix://{tmp_path}/socket").get("object/abc") == b"bytes"
         with pytest.raises(Exception, match=r"(?i)certificate"):

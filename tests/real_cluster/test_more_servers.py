@@ -19,24 +19,28 @@ from rtcompile.errors import InvalidRequest
 from rtcompile.store.remote import remote
 from rtcompile.store.shared import LeasesUnsupportedError, open_store
 from tests import nodes, servers
+from tests.jobs import until
 
 
 @contextlib.contextmanager
-def cluster(folder: Path) -> Iterator[str]:
+def cluster(folder: Path, by: servers.Certificate | None = None) -> Iterator[str]:
     """A cluster of two servers, which have half of the slots each."""
     redis = pytest.importorskip("redis")
+    ports = [servers.free_port() for _ in range(2)] if by else []
     with contextlib.ExitStack() as stack:
         made = []
         for number in range(2):
             home = folder / f"node{number}"
             home.mkdir()
             options = ["--cluster-enabled", "yes", "--dir", str(home)]
+            options += [*by.of_redis(ports[number]), "--tls-cluster", "yes"] if by else []
             server = stack.enter_context(servers.redis(*options))
             client = redis.Redis(port=server.port)
             first, last = (0, 8191) if number == 0 else (8192, 16383)
             client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
             made.append((server, client))
-        made[0][1].execute_command("CLUSTER", "MEET", "127.0.0.1", made[1][0].port)
+        ports = ports or [server.port for server, _ in made]
+        made[0][1].execute_command("CLUSTER", "MEET", "127.0.0.1", ports[1])
         deadline = time.monotonic() + 60.0
         while not all(
             b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO").encode()
@@ -48,17 +52,54 @@ def cluster(folder: Path) -> Iterator[str]:
             time.sleep(0.1)
         for _, client in made:
             client.close()
-        yield f"redis+cluster://127.0.0.1:{made[0][0].port}"
+        tls = f"s+cluster://127.0.0.1:{ports[0]}/0?ssl_ca_certs={by.authority}" if by else ""
+        yield f"redis{tls or f'+cluster://127.0.0.1:{ports[0]}'}"
+
+
+@contextlib.contextmanager
+def cluster_by_tls(folder: Path) -> Iterator[str]:
+    with cluster(folder, servers.certificate(folder)) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def sentinels(folder: Path, master: int, *options: str, count: int = 1) -> Iterator[list[int]]:
+    """Sentinels of a master, which is gone for them after a second; yields their ports."""
+    with contextlib.ExitStack() as stack:
+        ports = []
+        for number in range(count):
+            config = folder / f"sentinel{number}.conf"
+            config.write_text(
+                f"sentinel monitor main 127.0.0.1 {master} {count // 2 + 1}\n"
+                "sentinel down-after-milliseconds main 1000\n"
+            )
+            command = ("redis-server", str(config), "--sentinel")
+            ports.append(stack.enter_context(servers.redis(*options, command=command)).port)
+        yield ports
 
 
 @contextlib.contextmanager
 def sentinel(folder: Path) -> Iterator[str]:
     pytest.importorskip("redis")
-    with servers.redis() as master:
-        config = folder / "sentinel.conf"
-        config.write_text(f"sentinel monitor main 127.0.0.1 {master.port} 1\n")
-        with servers.redis(command=("redis-server", str(config), "--sentinel")) as watch:
-            yield f"redis+sentinel://127.0.0.1:{watch.port}/main/0"
+    with servers.redis() as master, sentinels(folder, master.port) as (port,):
+        yield f"redis+sentinel://127.0.0.1:{port}/main/0"
+
+
+@contextlib.contextmanager
+def sentinel_by_tls(folder: Path) -> Iterator[str]:
+    pytest.importorskip("redis")
+    by, port, at = servers.certificate(folder), servers.free_port(), servers.free_port()
+    with (
+        servers.redis(*by.of_redis(port)),
+        sentinels(folder, port, *by.of_redis(at), "--tls-replication", "yes"),
+    ):
+        yield f"rediss+sentinel://127.0.0.1:{at}/main/0?ssl_ca_certs={by.authority}"
+
+
+@contextlib.contextmanager
+def s3_by_tls(folder: Path) -> Iterator[str]:
+    with servers.s3(servers.certificate(folder)) as server:
+        yield server.address
 
 
 @contextlib.contextmanager
@@ -88,8 +129,21 @@ def webdav(folder: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
+@contextlib.contextmanager
+def webdav_by_tls_with_a_token(folder: Path) -> Iterator[str]:
+    """The same behind a gate that has a certificate and wants a bearer token."""
+    by = servers.certificate(folder)
+    values = {"SSL_CERT_FILE": by.authority, "RTCOMPILE_REMOTE_TOKEN": servers.SECRET}
+    with webdav(folder) as inner, servers.gate(inner, by) as address, servers.environment(values):
+        yield address
+
+
+WAYS = [cluster, cluster_by_tls, sentinel, sentinel_by_tls, s3_by_tls, valkey, old]
+WAYS += [webdav, webdav_by_tls_with_a_token]
+
+
 @pytest.mark.needs_compiler
-@pytest.mark.parametrize("make", [cluster, sentinel, valkey, old, webdav], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("make", WAYS, ids=lambda m: m.__name__)
 def test_nodes_share_builds_by_it(
     on: Callable[..., None],
     tmp_path: Path,
@@ -101,7 +155,7 @@ def test_nodes_share_builds_by_it(
             hits = [rtcompile.compile(nodes.source(n), arch="sm_80").build.hit for n in range(4)]
             assert hits == [expected] * 4
             assert remote().flush(20.0)
-        if make is not webdav:
+        if "webdav" not in make.__name__:
             store = open_store(address)
             assert store.create("f/lease/k", b"mine", 30.0)  # type: ignore[attr-defined]
             assert not store.create("f/lease/k", b"theirs", 30.0)  # type: ignore[attr-defined]
@@ -118,11 +172,41 @@ def test_webdav_gives_no_leases_and_says_so(tmp_path):
             store.create("f/lease/k", b"mine", 30.0)  # type: ignore[attr-defined]
 
 
-def test_a_cluster_that_is_not_there_is_an_error_of_the_store():
-    redis = pytest.importorskip("redis")
-    for scheme in ("redis+cluster", "redis+sentinel"):
-        with pytest.raises((redis.RedisError, redis.exceptions.RedisClusterException)):
+@pytest.mark.parametrize("missing", ["RTCOMPILE_REMOTE_TOKEN", "SSL_CERT_FILE"])
+def test_without_the_token_or_the_authority_a_store_is_not_read(tmp_path, monkeypatch, missing):
+    with webdav_by_tls_with_a_token(tmp_path) as address:
+        monkeypatch.delenv(missing)
+        with pytest.raises(Exception, match=r"401|error sending request"):
+            open_store(address).get("f/object/k")
+
+
+def test_a_cluster_that_is_not_there_is_a_short_error_of_the_store():
+    pytest.importorskip("redis")
+    for scheme, said in (("redis+cluster", "onnect"), ("redis+sentinel", "the master 'main'")):
+        with pytest.raises(Exception, match=said) as caught:
             open_store(f"{scheme}://127.0.0.1:{servers.free_port()}/main").get("f/object/k")
+        assert len(str(caught.value)) < 200
+
+
+@pytest.mark.takes_seconds
+def test_sentinels_name_another_master_when_one_is_gone(tmp_path):
+    pytest.importorskip("redis")
+    with servers.redis() as master:
+        behind = ["--replicaof", "127.0.0.1", str(master.port)]
+        with servers.redis(*behind), sentinels(tmp_path, master.port, count=3) as ports:
+            hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+            store = open_store(f"redis+sentinel://{hosts}/main/0")
+            store.put("f/object/k", b"bytes")
+            time.sleep(5.0)  # the sentinels find the replica, and one another
+            master.kill()
+
+            def is_back() -> bool:
+                with contextlib.suppress(Exception):
+                    store.put("f/object/k", b"later")
+                    return store.get("f/object/k") == b"later"
+                return False
+
+            until(is_back)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from rtcompile.store.shared import (
     CONNECT_SECONDS,
     BadEntryError,
     RemoteSettings,
+    StoreError,
     most_bytes,
     without_password,
 )
@@ -53,7 +54,7 @@ def _client(address: str) -> Any:
 
         plain = urlunsplit(parts._replace(scheme="rediss" if tls else "redis"))
         return RedisCluster.from_url(plain, **_OPTIONS, retry=_ALONE["retry"])
-    from redis.sentinel import Sentinel
+    from redis.sentinel import MasterNotFoundError, Sentinel
 
     # redis+sentinel://:PASSWORD@host:26379,host:26379/master/0?ssl_ca_certs=…
     login, _, hosts = parts.netloc.rpartition("@")
@@ -65,7 +66,15 @@ def _client(address: str) -> Any:
     options |= {"username": unquote(user) or None, "password": unquote(password) or None}
     plain_options = {**_OPTIONS, **{name: given[name] for name in given if tls}}
     nodes = [(host or port, int(port) if host else 26379) for host, _, port in pairs]
-    sentinels = Sentinel(nodes, sentinel_kwargs={**plain_options, "ssl": tls})
+
+    class Sentinels(Sentinel):
+        def discover_master(self, name: str) -> Any:
+            try:
+                return super().discover_master(name)
+            except MasterNotFoundError:  # its text shows each client in full
+                raise StoreError(f"no sentinel of {hosts} knows the master {name!r}") from None
+
+    sentinels = Sentinels(nodes, sentinel_kwargs={**plain_options, "ssl": tls})
     return sentinels.master_for(master, **options)
 
 
