@@ -4,6 +4,8 @@
 - A store that dies (SIGSTOP) in the middle of many builds: what the process lost.
 - Four nodes of one job each that want the same kernels at one moment, beside one node alone. The machine has fewer
   processors than that takes, so a compiler's time is a sleep, beside its real work.
+- Versions of a header (1,000): requests and bytes of a hit, by how many versions the store has.
+- How a process ends right after a build: seconds until its lease is gone, and what that costs each build.
 - A record's kernels fetched ahead, from Redis and from S3 (moto) whose answers take 20 ms.
 - The paper: 10,000 ranks on 1,250 nodes that want 500 kernels, by the costs above (`benchmarks.fleet_paper`).
 
@@ -82,6 +84,63 @@ time.sleep(max(0.0, at - time.time()))
 begin = time.monotonic()
 codes = rtcompile.compile_many(requests)
 print(json.dumps([time.monotonic() - begin, sum(c.build.hit is None for c in codes)]))
+"""
+
+# Builds each version of a header; now and then another node asks for some of them.
+VERSIONS = r"""
+import json, os, pathlib, sys
+import rtcompile
+from rtcompile.store.remote import remote
+count, folder, source = json.loads(sys.argv[1])
+folder, found = pathlib.Path(folder), {}
+def build(node, version):
+    os.environ["RTCOMPILE_CACHE_DIR"] = str(folder / node)
+    (folder / "mine.h").write_text(f"#define N {version}\n")
+    return rtcompile.compile(source, arch="sm_80", options=(f"-I{folder}",)).build
+for number in range(count):
+    assert build("first", number).hit is None
+    if number + 1 in (1, 2, 12, 100, count):
+        assert remote().flush(30)
+        for version in {0, number // 2, number}:
+            info = build(f"of {number} {version}", version)
+            (counts,) = info.stores.values()
+            told = [info.hit, counts["requests"], counts["bytes_read"]]
+            found[f"version {version} of {number + 1}"] = told
+print(json.dumps(found))
+"""
+
+ENDS = {
+    "SIGTERM": "os.kill(os.getpid(), 15)",
+    "os._exit": "os._exit(0)",
+    "os._exit of a child of fork": "os._exit(0)",
+    "SIGKILL": "os.kill(os.getpid(), 9)",
+}
+ENDING = r"""
+import os, sys
+import rtcompile
+from rtcompile.store.remote import remote
+rtcompile.compile("__global__ void first() {}", arch="sm_80")
+if "fork" in sys.argv[1] and os.fork():
+    os.wait()
+    os._exit(0)
+rtcompile.compile("__global__ void last() {}", arch="sm_80")
+"""
+# What the shell beside a process costs: its start, and what it is told for each build.
+NOTED = r"""
+import json, time
+from rtcompile.store.leases import Helper
+helper = Helper()
+def noted(count):
+    begin = time.perf_counter()
+    for number in range(count):
+        lease = "f/lease/" + f"{number:064x}" + " " + "0" * 32 + "\n"
+        helper.note(lease, is_held=True)
+        helper.note(lease, is_held=False)
+    return time.perf_counter() - begin
+first = noted(1)
+each = min(noted(200) for _ in range(5)) / 200
+helper.close()
+print(json.dumps({"milliseconds once": round(first * 1e3, 2), "milliseconds a build": round(each * 1e3, 4)}))
 """
 
 AHEAD = r"""
@@ -213,6 +272,33 @@ def shared_out(count: int = 40, seconds: float = 0.5) -> dict[str, object]:
     return found
 
 
+def versions(count: int = 1000) -> object:
+    """Fetch one of many builds of a source."""
+    source = '#include <mine.h>\nextern "C" __global__ void k(int* out) { out[0] = N; }'
+    with tempfile.TemporaryDirectory() as name, servers.redis() as server:
+        environ = nodes.environment(Path(name), "node", server.address)
+        return run(VERSIONS, json.dumps([count, name, source]), environ)
+
+
+def ends() -> dict[str, object]:
+    """End a process right after a build, and look when its lease is gone and what is in the store."""
+    found: dict[str, object] = {"the shell costs": run(NOTED, "", {})}
+    for way, end in ENDS.items():
+        with tempfile.TemporaryDirectory() as name, servers.redis() as server:
+            environ = {**os.environ, **nodes.environment(Path(name), "node", server.address)}
+            command = [sys.executable, "-c", ENDING + end, way]
+            subprocess.run(command, env=environ, check=False)
+            ended = time.monotonic()
+            stores = nodes.remote(server.address, nodes.key_file(Path(name)))
+            (store,), place = [each.store for each in stores.tiers], stores.envelope.store_key
+            while any(store.listing(place("lease", "").strip("/"))):  # type: ignore[attr-defined]
+                time.sleep(0.005)
+            seconds = time.monotonic() - ended
+            kept = [*store.listing(place("manifest", "").strip("/"))]  # type: ignore[attr-defined]
+            found[way] = {"lease gone after": round(seconds, 3), "builds kept of 2": len(kept)}
+    return found
+
+
 def ahead(count: int = 500) -> dict[str, object]:
     """Fetch a record's kernels from stores that a first node filled."""
     found: dict[str, object] = {}
@@ -250,7 +336,8 @@ def ahead(count: int = 500) -> dict[str, object]:
 def main() -> None:
     results: dict[str, object] = {"hits": hits(), "a store that dies": death()}
     if not OTHER:
-        results |= {"shared out": shared_out(), "fetched ahead": ahead()}
+        results |= {"shared out": shared_out(), "versions": versions(), "ends": ends()}
+        results |= {"fetched ahead": ahead()}
         results["on paper"] = fleet_paper.all_cases()
     _machine.save("fleet_cpu", results)
 

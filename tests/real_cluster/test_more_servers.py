@@ -191,8 +191,9 @@ def test_a_cluster_that_is_not_there_is_a_short_error_of_the_store():
 @pytest.mark.takes_seconds
 def test_sentinels_name_another_master_when_one_is_gone(tmp_path):
     pytest.importorskip("redis")
-    with servers.redis() as master:
-        behind = ["--replicaof", "127.0.0.1", str(master.port)]
+    home = ["--dir", str(tmp_path)]  # where a copy for the replica is kept
+    with servers.redis(*home) as master:
+        behind = [*home, "--replicaof", "127.0.0.1", str(master.port)]
         with servers.redis(*behind), sentinels(tmp_path, master.port, count=3) as ports:
             hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
             store = open_store(f"redis+sentinel://{hosts}/main/0")
