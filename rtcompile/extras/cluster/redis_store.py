@@ -67,14 +67,16 @@ def _client(address: str) -> Any:
     plain_options = {**_OPTIONS, **{name: given[name] for name in given if tls}}
     nodes = [(host or port, int(port) if host else 26379) for host, _, port in pairs]
 
-    class Sentinels(Sentinel):
-        def discover_master(self, name: str) -> Any:
-            try:
-                return super().discover_master(name)
-            except MasterNotFoundError:  # its text shows each client in full
-                raise StoreError(f"no sentinel of {hosts} knows the master {name!r}") from None
+    sentinels = Sentinel(nodes, sentinel_kwargs={**plain_options, "ssl": tls})
+    discover = sentinels.discover_master
 
-    sentinels = Sentinels(nodes, sentinel_kwargs={**plain_options, "ssl": tls})
+    def discover_master(name: str) -> Any:
+        try:
+            return discover(name)
+        except MasterNotFoundError:  # its text shows each client in full
+            raise StoreError(f"no sentinel of {hosts} knows the master {name!r}") from None
+
+    sentinels.discover_master = discover_master
     return sentinels.master_for(master, **options)
 
 
