@@ -23,7 +23,7 @@ from rtcompile.store.remote import Remote, remote
 from rtcompile.store.shared import RemoteSettings
 from rtcompile.store.tier import Tier
 from tests import nodes, servers
-from tests.trials.record import record, times
+from tests.trials.record import record, tally, times
 
 # --- entries of strangers ------------------------------------------------------------------------
 
@@ -293,6 +293,48 @@ def test_a_store_that_cannot_be_written_is_read_all_the_same(tmp_path, harm) -> 
             assert rtcompile.compile(nodes.source(1), arch="sm_80").build.hit == "remote"
 
 
+# --- edits ---
+
+EDITED = """#include <a.h>
+#include <deep/b.h>
+#if __has_include(<c.h>)
+#include <c.h>
+#else
+#define C 9
+#endif
+extern "C" __global__ void k(int* out) { out[0] = 10000 + A * 100 + B * 10 + C; }
+"""
+
+
+def test_what_is_edited_on_one_node_is_stale_on_none(tmp_path) -> None:
+    chance = random.Random(11)
+    values = {name: {"a.h": 0, "deep/b.h": 0} for name in "abc"}
+    came = 0
+    for name, headers in values.items():
+        for header in headers:
+            path = tmp_path / f"headers {name}" / header
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"#define {path.stem.upper()} 0\n")
+    kind = "header edited, made or removed on one of three nodes, then code for other contents"
+    with servers.redis() as server, tally(kind) as trial:
+        for _ in range(times(12, 400)):
+            name, header = chance.choice("abc"), chance.choice(["a.h", "deep/b.h", "c.h"])
+            here, path = values[name], tmp_path / f"headers {name}" / header
+            here[header] = chance.randrange(3)
+            path.write_text(f"#define {path.stem.upper()} {here[header]}\n")
+            if header == "c.h" and chance.random() < 0.5:
+                path.unlink()
+                del here[header]
+            wanted = 10000 + here["a.h"] * 100 + here["deep/b.h"] * 10 + here.get("c.h", 9)
+            with trial(), node(tmp_path, name, server.address):
+                options = (f"-I{tmp_path}/headers {name}",)
+                code = rtcompile.compile(EDITED, arch="sm_80", target="ptx", options=options)
+                came += code.build.hit == "remote"
+                assert f", {wanted};".encode() in code.code
+                assert remote().flush(10.0)
+    assert came
+
+
 # --- one compile ------------------------------------------------------------------------------------
 
 
@@ -300,7 +342,7 @@ def test_a_store_that_cannot_be_written_is_read_all_the_same(tmp_path, harm) -> 
     ("everyday", "full", "kernels"),
     [
         pytest.param((2, 2), (4, 16), 1, id="one kernel"),
-        pytest.param((2, 2), (4, 16), 20, id="many kernels"),
+        pytest.param((2, 2), (4, 16), 50, id="many kernels"),
     ],
 )
 def test_what_many_processes_of_many_nodes_want_is_compiled_once(
