@@ -2,6 +2,7 @@
 
 - Hits: a node with an empty cache asks for kernels that the store has, with a constant delay of each answer, and with tails.
 - A store that dies (SIGSTOP) in the middle of many builds: what the process lost.
+- Leases that are stuck, since their holder is stopped (SIGSTOP), or forged: what another node waits for its builds.
 - Four nodes of one job each that want the same kernels at one moment, beside one node alone. The machine has fewer
   processors than that takes, so a compiler's time is a sleep, beside its real work.
 - Versions of a header (1,000): requests and bytes of a hit, by how many versions the store has.
@@ -9,7 +10,7 @@
 - A record's kernels fetched ahead, from Redis and from S3 (moto) whose answers take 20 ms.
 - The paper: 10,000 ranks on 1,250 nodes that want 500 kernels, by the costs above (`benchmarks.fleet_paper`).
 
-FLEET_PYTHONPATH names another checkout whose rtcompile is measured in the first two. KERNELS is the number of kernels.
+FLEET_PYTHONPATH names another checkout whose rtcompile is measured in the first two, too. KERNELS is the number of kernels.
 ``--save`` writes benchmarks/results/fleet_cpu.json. Needs redis-server and, for S3, moto. No GPU.
 """
 
@@ -20,6 +21,7 @@ import importlib.util
 import json
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -30,6 +32,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import _machine, fleet_paper
+from rtcompile.store.envelope import Envelope
 from tests import nodes, servers
 
 KERNELS = int(os.environ.get("KERNELS", "100"))
@@ -65,6 +68,30 @@ for n in range(told["first"], told["first"] + told["count"]):
 print(json.dumps({"hits": hits, "seconds": time.monotonic() - begin, "waited": sum(waited)}))
 """
 SOURCE = 'extern "C" __global__ void k(int* out) { out[0] = %d; }'
+
+HOLDING = r"""
+import json, sys, threading, time
+import rtcompile
+from rtcompile.build import miss
+miss.Miss.run = lambda self: time.sleep(600)
+count, source = json.loads(sys.argv[1])
+for n in range(count):
+    given = {"arch": "sm_80"}
+    threading.Thread(target=rtcompile.compile, args=(source % n,), kwargs=given).start()
+time.sleep(600)
+"""
+WAITING = r"""
+import json, sys, time
+import rtcompile
+count, source = json.loads(sys.argv[1])
+rtcompile.compile("__global__ void first() {}", arch="sm_80")
+taken = []
+for n in range(count):
+    begin = time.monotonic()
+    assert rtcompile.compile(source % n, arch="sm_80").build.hit is None
+    taken.append(round(time.monotonic() - begin, 2))
+print(json.dumps(taken))
+"""
 
 BATCH = r"""
 import json, sys, threading, time
@@ -216,32 +243,63 @@ def run(program: str, told: object, environ: dict[str, str]) -> object:
     return json.loads(done.stdout)
 
 
-def told(**more: object) -> dict[str, object]:
-    return {"path": OTHER, "first": 0, "die": -1, "server": 0, "source": SOURCE, **more}
+def told(path: str, **more: object) -> dict[str, object]:
+    return {"path": path, "first": 0, "die": -1, "server": 0, "source": SOURCE, **more}
 
 
-def hits() -> dict[str, object]:
+def hits(path: str = "") -> dict[str, object]:
     """Fetch what is there, through answers that are late always or now and then."""
     found: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as name, delayed_redis() as (_, proxy, address):
         folder = Path(name)
-        first = run(ONE_BY_ONE, told(count=KERNELS), nodes.environment(folder, "first", address))
+        first = run(
+            ONE_BY_ONE, told(path, count=KERNELS), nodes.environment(folder, "first", address)
+        )
         found["compiled"] = first
         ways = [(f"{ms} ms", ms / 1e3, 0.0) for ms in (5, 50, 120, 200)]
         ways += [(f"{tail} % at 200 ms", 0.0, tail / 100) for tail in (2, 5, 10)]
         for number, (way, proxy.base, proxy.tail) in enumerate(ways):
             environ = nodes.environment(folder, f"node{number}", address)
-            found[way] = run(ONE_BY_ONE, told(count=KERNELS), environ)
+            found[way] = run(ONE_BY_ONE, told(path, count=KERNELS), environ)
             print(way, found[way], file=sys.stderr)
     return found
 
 
-def death() -> object:
+def death(path: str = "") -> object:
     """Stop the store after half of the builds, none of which it has."""
     with tempfile.TemporaryDirectory() as name, servers.redis() as server:
         environ = nodes.environment(Path(name), "node", server.address)
-        given = told(count=2 * KERNELS, die=KERNELS, server=server.process.pid)
+        given = told(path, count=2 * KERNELS, die=KERNELS, server=server.process.pid)
         return run(ONE_BY_ONE, given, environ)
+
+
+def false_leases(count: int = 4) -> dict[str, object]:
+    """Want kernels whose leases another node has, which is stopped, or no node of the team."""
+    found: dict[str, object] = {}
+    for way in ("no lease", "stuck", "forged"):
+        with tempfile.TemporaryDirectory() as name, servers.redis() as server:
+            given = json.dumps([count, SOURCE])
+            environ = {**os.environ, **nodes.environment(Path(name), "holder", server.address)}
+            holder = subprocess.Popen([sys.executable, "-c", HOLDING, given], env=environ)
+            try:
+                stores = nodes.remote(server.address, nodes.key_file(Path(name)))
+                store, place = stores.tiers[0].store, stores.envelope.store_key
+                while len(held := [*store.listing(place("lease", "").strip("/"))]) < count:  # type: ignore[attr-defined]
+                    time.sleep(0.05)
+                holder.send_signal(signal.SIGSTOP)
+                for key, _ in held:
+                    data = store.get(place("lease", key))
+                    if way == "forged":
+                        fields = stores.envelope.open("lease", key, data)
+                        store.put(place("lease", key), Envelope().seal("lease", key, fields))
+                    elif way == "no lease":
+                        store.replace(place("lease", key), data, None, 1.0)  # type: ignore[attr-defined]
+                node = nodes.environment(Path(name), "node", server.address)
+                found[way] = run(WAITING, given, node)
+            finally:
+                holder.kill()
+                holder.wait()
+    return found
 
 
 def shared_out(count: int = 40, seconds: float = 0.5) -> dict[str, object]:
@@ -333,13 +391,30 @@ def ahead(count: int = 500) -> dict[str, object]:
     return found
 
 
+PARTS = {
+    "hits": hits,
+    "a store that dies": death,
+    "leases, seconds of each build": false_leases,
+    "shared out": shared_out,
+    "versions": versions,
+    "ends": ends,
+    "fetched ahead": ahead,
+    "on paper": fleet_paper.all_cases,
+}
+
+
 def main() -> None:
-    results: dict[str, object] = {"hits": hits(), "a store that dies": death()}
-    if not OTHER:
-        results |= {"shared out": shared_out(), "versions": versions(), "ends": ends()}
-        results |= {"fetched ahead": ahead()}
-        results["on paper"] = fleet_paper.all_cases()
-    _machine.save("fleet_cpu", results)
+    results: dict[str, object] = {"kernels": KERNELS}
+    load: dict[str, float] = {}
+    for name, part in PARTS.items():
+        results[name] = part()
+        load[name] = round(os.getloadavg()[0], 1)  # of the minute before
+        print(name, results[name], load[name], file=sys.stderr)
+    if OTHER:
+        before = {"hits": hits(OTHER), "a store that dies": death(OTHER)}
+        results["the same before"] = before
+        load["the same before"] = round(os.getloadavg()[0], 1)
+    _machine.save("fleet_cpu", {**results, "load average of the processors": load})
 
 
 if __name__ == "__main__":

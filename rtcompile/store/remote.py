@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -86,6 +85,9 @@ class Remote:
 
     def _entries(self, store_keys: Sequence[str], tier: Tier) -> list[bytes | None]:
         if not hasattr(tier.store, "get_many"):
+            # Not above: once the main thread ended it cannot be imported any more.
+            from concurrent.futures import ThreadPoolExecutor
+
             with ThreadPoolExecutor(_CONNECTIONS) as threads:
                 return [*threads.map(partial(tier.ask, "get", waiting=False), store_keys)]
         found: list[bytes | None] = []

@@ -130,6 +130,23 @@ def test_the_helper_ends_with_its_process(tmp_path, address):
         os.kill(int(done.stdout), signal.SIG_DFL)
 
 
+def test_a_thread_that_outlives_the_main_thread_shares_what_it_builds(on, tmp_path):
+    address = f"file://{tmp_path}/shared"
+    env = {**os.environ, **nodes.environment(tmp_path, "a", address)}
+    program = (
+        "import threading, time, rtcompile\n"
+        "def build():\n"
+        "    threading.main_thread().join()\n"
+        f"    rtcompile.compile({nodes.source(1)!r}, arch='sm_80')\n"
+        "threading.Thread(target=build).start()"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    on("b", address)
+    assert rtcompile.compile(nodes.source(1), arch="sm_80").build.hit == "remote"
+
+
 # --- fetched ahead ---
 
 
