@@ -200,20 +200,6 @@ def for_archs(work: Iterable[Work], archs: Sequence[str]) -> Iterator[Work]:
 
 Version = tuple[int, int]
 
-# The first Linux driver branch of each CUDA release, from the release notes of the CUDA toolkit.
-_BRANCHES: dict[Version, int] = {
-    (12, 0): 525,
-    (12, 1): 530,
-    (12, 2): 535,
-    (12, 3): 545,
-    (12, 4): 550,
-    (12, 5): 555,
-    (12, 6): 560,
-    (12, 8): 570,
-    (12, 9): 575,
-    (13, 0): 580,
-}
-
 
 class Served(NamedTuple):
     """The code that one generation of GPUs gets from a bundle if nothing can be compiled."""
@@ -243,7 +229,9 @@ def matrix(bundle: Bundle) -> list[Served]:
             best = usable[0]
             arch = best.arch if best.kind == "cubin" else best.arch.virtual
             least = _least_driver(best, capability)
-            served.append(Served(gpu, name, cuda, f"{best.kind} {arch}", _driver(least)))
+            served.append(
+                Served(gpu, name, cuda, f"{best.kind} {arch}", "CUDA {}.{}".format(*least))
+            )
     return served
 
 
@@ -254,12 +242,6 @@ def _least_driver(row: Row, capability: Version) -> Version:
     release = tuple(int(part) for part in words[1].split(".")[:2]) if len(words) > 1 else (0, 0)
     made_by = (release[0], release[1] if row.kind == "ptx" else 0)
     return max(made_by, archs.first_release(capability))
-
-
-def _driver(release: Version) -> str:
-    name = f"CUDA {release[0]}.{release[1]}"
-    branch = _BRANCHES.get(release)
-    return f"{name} (R{branch})" if branch else name
 
 
 def _proven(bundle: Bundle) -> list[tuple[Row, ObjectCode, tuple[Header, ...]]]:
@@ -348,7 +330,4 @@ def _outcome(
     others = sorted({relative for label, relative in dict(then.items() ^ now.items())})
     if others:
         return f"differs: made with another {', '.join(others[:3])}{' …' * (len(others) > 3)}"
-    pairs = enumerate(zip(again.code, bundled_code.code, strict=False))
-    at = next((at for at, (one, other) in pairs if one != other), None)
-    where = f"from byte {at} on" if at is not None else "in its length or its names"
-    return f"differs {where}, by the same compiler"
+    return f"differs {'in its names' if same else 'in its code'}, by the same compiler"

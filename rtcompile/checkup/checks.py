@@ -132,8 +132,7 @@ def packages(toolchain: Toolchain) -> Iterator[Check]:
 
 def _installed(*names: str) -> dict[str, str]:
     """Return the versions of those of these distributions that are installed."""
-    found = ((str(each.metadata["Name"]).lower(), each) for each in metadata.distributions())
-    return {name: each.version for name, each in found if name in names}
+    return {name: each.version for name in names for each in metadata.distributions(name=name)}
 
 
 def _cupy(toolchain: Toolchain) -> Check:

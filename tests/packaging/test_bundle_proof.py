@@ -48,25 +48,25 @@ def test_each_gpu_gets_machine_code_of_its_generation_then_ptx_then_nothing(monk
     made = [("sm_80", "cubin"), ("sm_90a", "cubin"), ("sm_80", "ptx")]
     served = _served(_rows(monkeypatch, *((*each, "nvrtc 12.9.86 CL-1") for each in made)))
     assert served["7.5"] == ("nothing", "")
-    assert served["8.0"] == ("cubin sm_80", "CUDA 12.0 (R525)")
-    assert served["8.6"] == ("cubin sm_80", "CUDA 12.0 (R525)")
-    assert served["9.0"] == ("cubin sm_90a", "CUDA 12.0 (R525)")
-    assert served["10.0"] == ("ptx compute_80", "CUDA 12.9 (R575)")
-    assert served["12.1"] == ("ptx compute_80", "CUDA 12.9 (R575)")
+    assert served["8.0"] == ("cubin sm_80", "CUDA 12.0")
+    assert served["8.6"] == ("cubin sm_80", "CUDA 12.0")
+    assert served["9.0"] == ("cubin sm_90a", "CUDA 12.0")
+    assert served["10.0"] == ("ptx compute_80", "CUDA 12.9")
+    assert served["12.1"] == ("ptx compute_80", "CUDA 12.9")
 
 
 def test_the_driver_must_know_the_gpu_too(monkeypatch):
     compiler = "nvrtc 12.8.93 CL-1"
     made = (("sm_120", "cubin", compiler), ("sm_80", "ptx", "nvrtc 12.4.1 CL-1"))
     served = _served(_rows(monkeypatch, *made))
-    assert served["12.0"] == ("cubin sm_120", "CUDA 12.8 (R570)")
-    assert served["12.1"] == ("cubin sm_120", "CUDA 12.9 (R575)")
-    assert served["9.0"] == ("ptx compute_80", "CUDA 12.4 (R550)")
+    assert served["12.0"] == ("cubin sm_120", "CUDA 12.8")
+    assert served["12.1"] == ("cubin sm_120", "CUDA 12.9")
+    assert served["9.0"] == ("ptx compute_80", "CUDA 12.4")
 
 
 def test_what_cuda_13_made_needs_its_driver(monkeypatch):
     served = _served(_rows(monkeypatch, ("sm_80", "cubin", "nvrtc 13.0.88 CL-1")))
-    assert served["8.0"] == ("cubin sm_80", "CUDA 13.0 (R580)")
+    assert served["8.0"] == ("cubin sm_80", "CUDA 13.0")
 
 
 def test_the_generations_are_those_that_are_made_now():
