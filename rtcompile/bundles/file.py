@@ -155,12 +155,7 @@ class Bundle:
 
 def in_use() -> list[Bundle]:
     """Return the bundles in use, in the order in which they were added."""
-    found = []
-    for sections in sections_in_use():
-        if sections.reader is None:
-            sections.reader = Bundle(sections.path, sections)
-        found.append(sections.reader)
-    return found
+    return [Bundle(sections.path, sections) for sections in sections_in_use()]
 
 
 def listed_headers(checks: bytes) -> tuple[Header, ...]:

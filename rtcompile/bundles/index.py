@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from rtcompile.bundles.file import Bundle
 
 # --- The file ------------------------------------------------------------------------------------
 
@@ -56,13 +55,11 @@ class Sections:
         self.rows: list[bytes] = []
         # The digest of a request's fields to the rows that serve it.
         self.queries: dict[str, list[int]] = {}
-        self.end_of_index = 0  # the position of the first blob
-        self.reader: Bundle | None = None  # the object that decodes its rows, made on demand
-        self._is_open = False
+        self.end_of_index = 0  # the position of the first blob; 0 until it is open
 
     def open(self) -> bool:
         """Read the index on the first call; say whether it is usable. On UnusableError, call `ignore`."""
-        if not self._is_open and not self.problem:
+        if not (self.end_of_index or self.problem):
             self._open()
         return not self.problem
 
@@ -113,7 +110,6 @@ class Sections:
             raise UnusableError(f"its index cannot be understood ({error})") from None
         self.queries, self.rows = queries, fields[1:]
         self.end_of_index = HEAD.size + size
-        self._is_open = True
 
     def _bytes(self, start: int, size: int) -> bytes:
         # The file may have any owner: the user who installed the package also installed its code.

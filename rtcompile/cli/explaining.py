@@ -6,21 +6,18 @@ import json
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rtcompile import styling
 from rtcompile.checkup import examine, verdict
 from rtcompile.checkup.checks import Check
 from rtcompile.cli import output
-from rtcompile.diagnostic import Diagnostic
 from rtcompile.errors import InvalidRequest
 from rtcompile.messages.catalogue import MESSAGES
 from rtcompile.messages.rendering import render
 from rtcompile.settings import Settings
 from rtcompile.store.folder import Folder
-from rtcompile.styling import filled
+from rtcompile.styling import filled, painted
 from rtcompile.tools import explain
 
 _MOST_BYTES = 64 << 20  # bytes read of a log; diagnostics.parse looks at both its ends only
@@ -42,16 +39,11 @@ def run(given: Namespace) -> int:
     if given.json:
         output.print_json({"ok": explained, "diagnostics": [asdict(d) for d in found]})
     else:
-        print(_rendered(found, given))
+        width = output.terminal_width(sys.stdout, 100)
+        print(painted(render(found, width=width), output.uses_color(given, sys.stdout)))
         if not explained:
             print("  Nothing is known about it; `rtcompile doctor` checks the installation.")
     return 0 if explained else 1
-
-
-def _rendered(found: Sequence[Diagnostic], given: Namespace) -> str:
-    width = output.terminal_width(sys.stdout, 100)
-    pieces = render(found, width=width)
-    return styling.painted(pieces, output.uses_color(given, sys.stdout))
 
 
 def _text(what: str | None) -> str:
@@ -133,13 +125,13 @@ def doctor(given: Namespace) -> int:
     if given.json:
         output.print_json({"ok": code == 0, "verdict": code, "checks": [asdict(c) for c in done]})
     else:
-        print(output.paint(_SUMMARY[code], "location", color))
+        print(painted([("location", _SUMMARY[code])], color))
     return code
 
 
 def _check_lines(check: Check, color: bool, width: int) -> str:
     """Return a check's lines, with the detail beside the name, or below it in a narrow terminal."""
-    mark = output.paint(_CHECK_MARKS[check.status], check.status, color)
+    mark = painted([(check.status, _CHECK_MARKS[check.status])], color)
     beside = width >= _NARROW
     indent = " " * (_NAME_WIDTH + 3 if beside else 4)
     name = f"{mark} {check.name:{_NAME_WIDTH}} " if beside else f"{mark} {check.name}\n{indent}"

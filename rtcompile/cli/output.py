@@ -161,11 +161,6 @@ def uses_color(given: Namespace, stream: IO[str]) -> bool:
     return styling.takes_escapes(stream) and not os.environ.get("NO_COLOR")
 
 
-def paint(text: str, style: str, color: bool) -> str:
-    """Return `text` in a style, where colours are used."""
-    return styling.painted([(style, text)], color)
-
-
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a table; in a narrow terminal each row becomes several lines."""
     return styling.table(header, rows, width=terminal_width(sys.stdout, 0))
