@@ -67,7 +67,7 @@ def build(names: Sequence[str], system: bool) -> None:
     from rtcompile.toolkit.remembered import current
 
     if not system:
-        search.find.__kwdefaults__.update(usual_roots=(), last_steps=())
+        search.find.__kwdefaults__.update(usual_roots=(), last=lambda _: ())
     results = {}
     for name in names:
         source, arguments = BUILDS[name]

@@ -227,15 +227,12 @@ def write(path: str, builds: Iterable[Contents]) -> None:
                 blobs[blob] = size
                 size += len(blob)
             extents += [str(blobs[blob]), str(len(blob)), content_digest(blob)]
-        rows.append(_encode(build.row, extents))
+        row = build.row
+        texts = [row.key, str(row.arch), row.kind, row.backend, row.compiler, str(row.cuda)]
+        texts += [row.program, row.source, *extents, str(len(row.options)), *row.options]
+        rows.append(joined([*texts, *row.names]))
     lines = "".join(f"{query} {' '.join(map(str, at))}\n" for query, at in sorted(queries.items()))
     index = sealed.seal(INDEX, "", [lines.encode(), *rows])
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     sealed.publish(path, b"".join((HEAD.pack(MAGIC, len(index)), index, *blobs)))
     os.chmod(path, 0o644)  # one user installs a package, and others use it
-
-
-def _encode(row: Row, extents: Sequence[str]) -> bytes:
-    texts = [row.key, str(row.arch), row.kind, row.backend, row.compiler, str(row.cuda)]
-    texts += [row.program, row.source, *extents]
-    return joined([*texts, str(len(row.options)), *row.options, *row.names])

@@ -326,8 +326,12 @@ def _find_in(
         return None
     try:
         read = [(sections.rows[row].split(b"\0"), row) for row in rows]
-        usable = [(fields, row) for fields, row in read if fields[5] == b"%d" % cuda]
-        for _, row in sorted(usable, key=_preference):
+        suffixes = [
+            (SUFFIXES.index(fields[1].decode().lstrip("sm_0123456789")), row)
+            for fields, row in read
+            if fields[5] == b"%d" % cuda
+        ]
+        for _, row in sorted(suffixes):
             if build := load(sections, row, folders, recent):
                 return build
     except (IndexError, ValueError) as error:
@@ -344,22 +348,15 @@ def load(
     checked = _checked_files(sections, checks, folders, recent)
     if checked is None:
         return None
-    decoded = object_code.decode(_sealed_key(fields), sections.blob(_extent(fields[8:11])))
+    key = b" ".join((*fields[:3], fields[5])).decode("utf-8", "surrogateescape")
+    decoded = object_code.decode(key, sections.blob(_extent(fields[8:11])))
     if decoded is None:
         raise UnusableError(_ANOTHER_FORMAT)
     files: Any = _Files(checked, (sections, checks))
     return Found(hit(decoded[1], files, "bundle"), files)
 
 
-def _sealed_key(fields: Sequence[bytes]) -> str:
-    return b" ".join((*fields[:3], fields[5])).decode("utf-8", "surrogateescape")
-
-
 _ANOTHER_FORMAT = "it contains builds of another format, or under another's key"
-
-
-def _preference(found: tuple[list[bytes], int]) -> int:
-    return SUFFIXES.index(found[0][1].decode().lstrip("sm_0123456789"))
 
 
 def _extent(texts: Sequence[bytes]) -> Extent:

@@ -363,13 +363,6 @@ def _check_name(store: SharedStore) -> str:
     return f"shared store {store.name.partition(':')[0]}"
 
 
-def _skew(store: SharedStore, probe: str) -> str:
-    if not hasattr(store, "clock"):
-        return ""
-    skew = store.clock(probe) - time.time()
-    return f"; its clock is {abs(skew):.1f} s {'ahead' if skew > 0 else 'behind'}"
-
-
 def _try(store: SharedStore, mode: str) -> Check:
     probe = f"probe/{secrets.token_hex(8)}"
     seconds = []
@@ -404,7 +397,9 @@ def _writes_and_leases(store: SharedStore, probe: str) -> tuple[str, str, str]:
     if not isinstance(store, LeasingStore):
         return "ok", f"{detail}; has no leases: nodes may build the same at once", ""
     try:
-        detail += _skew(store, probe)
+        if hasattr(store, "clock"):
+            skew = store.clock(probe) - time.time()
+            detail += f"; its clock is {abs(skew):.1f} s {'ahead' if skew > 0 else 'behind'}"
         leased = f"{probe}-lease"
         claims = [store.create(leased, each, 10.0) for each in (b"one", b"another")]
         claims.append(store.replace(leased, b"one", None, 10.0))

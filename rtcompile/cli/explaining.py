@@ -70,7 +70,8 @@ def reproducers(given: Namespace) -> int:
         raise InvalidRequest(
             f"{given.folder}: no reproducer; `rtcompile repro` lists those in {home}"
         )
-    lines = [f"  {label}: {_as_text(value)}" for label, value in report.items()]
+    texts = ((label, v if isinstance(v, str) else json.dumps(v)) for label, v in report.items())
+    lines = [f"  {label}: {value}" for label, value in texts]
     text = "\n".join([folder, *lines, f"  again: {os.path.join(folder, 'run.sh')}"])
     output.print_result(given, {"folder": folder, **report}, text)
     return 0
@@ -93,14 +94,6 @@ def _read_report(folder: str) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return report if isinstance(report, dict) else None
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, list):
-        return " ".join(map(str, value))
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {item}" for name, item in value.items())
-    return str(value)
 
 
 # --- ``rtcompile doctor`` -------------------------------------------------------------------------

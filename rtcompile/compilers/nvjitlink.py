@@ -76,7 +76,9 @@ def link(  # noqa: C901, PLR0912  # one linker after another, each with its reas
         outcome = _link(linker, inputs, arch, options, limits, target)
         if isinstance(outcome, CompileFailure) and _WANTS_DEVICE_RUNTIME.search(outcome.log):
             # It is added only if it is needed, since it puts 200 KB into a program.
-            inputs.append(_device_runtime(toolchain))
+            path = toolchain.cudadevrt or toolchain.not_found("cudadevrt")
+            with open(path, "rb") as file:
+                inputs.append(LinkInput("archive", os.path.basename(path), file.read()))
             outcome = _link(linker, inputs, arch, options, limits, target)
         if isinstance(outcome, Compiled) or not _INPUT_TOO_NEW.search(outcome.log):
             return outcome
@@ -135,12 +137,6 @@ def _too_old(target: str, version: str) -> str:
         f"{_MADE[target]} needs nvJitLink {major}.{minor} or newer; this is {version}. "
         f'`pip install "nvidia-nvjitlink>={major}.{minor}"`, beside CUDA 13, brings it'
     )
-
-
-def _device_runtime(toolchain: Toolchain) -> LinkInput:
-    path = toolchain.cudadevrt or toolchain.not_found("cudadevrt")
-    with open(path, "rb") as file:
-        return LinkInput("archive", os.path.basename(path), file.read())
 
 
 def _refusal(problems: Sequence[str], flags: Sequence[str]) -> CompileFailure:

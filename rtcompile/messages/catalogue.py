@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.messages import cute, facts, names, quoted
@@ -35,14 +37,9 @@ class KnownMessage:
         return f"{self.cause.format_map(filled)} {self.fix.format_map(filled)}".strip()
 
 
-def _function(name: str) -> facts.Fill:
-    tables = (facts.SIMPLE, *map(vars, (cute, quoted, names, facts)))
-    found: facts.Fill = next(table[name] for table in tables if name in table)
-    return found
-
-
 def _read() -> tuple[KnownMessage, ...]:
     parser = facts.read_sections("catalogue.ini")
+    functions: ChainMap[str, Any] = ChainMap(facts.SIMPLE, *map(vars, (cute, quoted, names, facts)))
     return tuple(
         KnownMessage(
             name,
@@ -50,7 +47,7 @@ def _read() -> tuple[KnownMessage, ...]:
             row["cause"].replace("\n", " "),
             row["fix"].replace("\n", " "),
             row["since"],
-            _function(row["values"]) if "values" in row else None,
+            functions[row["values"]] if "values" in row else None,
             "general" in row,
             "headline" in row,
         )

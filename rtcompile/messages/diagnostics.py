@@ -369,7 +369,7 @@ def simplified(text: str) -> str:
         elif piece == "," and opened:
             parts.append("")
         else:
-            parts[-1] += _unqualified(piece) if opened else piece
+            parts[-1] += re.sub(r"\b(?:cute|cutlass)::", "", piece) if opened else piece
     return text if opened else parts[0]
 
 
@@ -393,10 +393,6 @@ def arguments(frame: str) -> dict[str, str]:
     inside = simplified(frame).partition("[with ")[2].rpartition("]")[0]
     pairs = (each.partition("=") for each in split(inside))
     return {name: value for name, _, value in pairs}
-
-
-def _unqualified(text: str) -> str:
-    return re.sub(r"\b(?:cute|cutlass)::", "", text)
 
 
 def _template(before: str, arguments: list[str]) -> str:

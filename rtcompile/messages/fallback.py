@@ -241,7 +241,8 @@ def decide(
     for case in cases:
         if (verdict := _FINAL_RULE.apply(case)) is not None:
             return verdict
-    verdicts = [_verdict(case) for case in cases] or [_MISTAKE]
+    found = (filter(None, (rule.apply(case) for rule in _RULES)) for case in cases)
+    verdicts = [next(each, _MISTAKE) for each in found] or [_MISTAKE]
     chosen = next((each for each in verdicts if each.action == "nvcc"), verdicts[0])
     if chosen.action == "error":
         return chosen
@@ -259,10 +260,6 @@ def decide_nvcc(log: str) -> Decision:
 
 
 _MISTAKE = Decision("error", "the source is at fault")
-
-
-def _verdict(case: _Case) -> Decision:
-    return next(filter(None, (rule.apply(case) for rule in _RULES)), _MISTAKE)
 
 
 # A function without a mark is device code for NVRTC and host code for NVCC: the same line can be an

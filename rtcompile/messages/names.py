@@ -184,7 +184,8 @@ _SPELL = (
 def _arguments(given: str, base: str, arguments: str, declared: str) -> Values:
     """Return which arguments of a template are of the wrong kind or missing, and such as would do."""
     parameters, values = split(declared), split(arguments)
-    example, kinds = _example(declared), ["value", "type"]
+    example = ["float" if _is_type(each) else "4" for each in split(declared)]
+    kinds = ["value", "type"]
     names = [re.findall(r"\w+", p.partition("=")[0] or p)[-1] for p in parameters]
     rows = list(zip(names, map(_is_type, parameters), values, strict=False))
     wrong = [
@@ -415,8 +416,3 @@ def _templates(code: str) -> dict[str, str]:
         if name and code[at - 1 : at] == ">":
             found.setdefault(name[1], " ".join(parameters.split()))
     return found
-
-
-def _example(declared: str) -> list[str]:
-    """Return arguments of the kinds that a template takes: ``["float", "4"]``."""
-    return ["float" if _is_type(each) else "4" for each in split(declared)]

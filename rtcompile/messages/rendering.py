@@ -224,16 +224,14 @@ def _users_calls(first: Diagnostic, source: str, name: str) -> list[Diagnostic]:
 def _headline(first: Diagnostic, calls: Sequence[Diagnostic]) -> list[Piece]:
     severity = {"fatal": "fatal error"}.get(first.severity, first.severity)
     style = "error" if first.is_error else "warning"
+    is_use = calls and calls[0].message.startswith(("instantiation of class", "included"))
+    use = "use" if is_use else "call"
     return [
         ("location", printable(location_of(calls[0] if calls else first))),
-        *([("", f"in this {_use(calls[0])}: ")] if calls else []),
+        *([("", f"in this {use}: ")] if calls else []),
         (style, f"{severity}: "),
         ("", _one_line(first.cause or first.message, 1000)),
     ]
-
-
-def _use(frame: Diagnostic) -> str:
-    return "use" if frame.message.startswith(("instantiation of class", "included")) else "call"
 
 
 def _declaration(first: Diagnostic, source: str, name: str, width: int) -> list[Piece]:

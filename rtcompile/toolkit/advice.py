@@ -160,7 +160,11 @@ def missing_header(
 ) -> HeaderAdvice | None:
     """Return which package has the header `name`, and why it was not found; None if unknown."""
     for part in (*PARTS, *OTHERS):
-        if any(_stands_for(pattern, name) for pattern in part.headers):
+        # A pattern that ends in / or * stands for all names that begin with it.
+        if any(
+            name.startswith(each.rstrip("*")) if each[-1] in "/*" else name == each
+            for each in part.headers
+        ):
             why, step = _of_build(part, toolchain, backend) if toolchain else ("", "")
             what = part.what.partition(" (")[0]
             what = f"the {what}" if what.endswith("headers") else what
@@ -199,10 +203,6 @@ def _into_nvccs(part: Part, found_via: str, nvcc: Program, folder: str) -> str:
     # A folder that contains only cuRAND is safe as -I; others would mix with nvcc's own headers.
     add = f", or add -I{folder} to the options" if part.name == "curand" else ""
     return f"Install it into the toolkit that nvcc is of{add}."
-
-
-def _stands_for(pattern: str, name: str) -> bool:
-    return name.startswith(pattern.rstrip("*")) if pattern[-1] in "/*" else name == pattern
 
 
 def _install(part: Part) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -85,28 +85,7 @@ def _has_host_headers(directory: str) -> bool:
     return os.path.exists(os.path.join(directory, "stdlib.h"))
 
 
-# --- find steps: roots, in order of preference --------------------------------------------------
-
-
-def in_site_packages(where: SearchContext) -> Iterator[Root]:
-    """Wheels in this environment, `pip install --target` folders on sys.path included."""
-    for site_dir in where.site_dirs:
-        if os.path.isdir(os.path.join(site_dir, "nvidia")):
-            installed = catalogue.of_wheels(site_dir)
-            for layout in catalogue.WHEELS:
-                yield Root(site_dir, layout, "site-packages", where.targets, installed)
-
-
-def in_conda(where: SearchContext) -> Iterator[Root]:
-    """Yield the conda environment of this Python, a notebook's kernel, then the active one."""
-    for prefix in conda_prefixes(where):
-        yield Root(prefix, "conda", "conda", where.targets, catalogue.of_conda(prefix))
-
-
-def conda_prefixes(where: SearchContext) -> list[str]:
-    """Return the folders of the conda environments that are looked into, in order."""
-    own = [where.prefix] if os.path.isdir(os.path.join(where.prefix, "conda-meta")) else []
-    return [*own, *filter(None, [where.environ.get("CONDA_PREFIX")])]
+# --- the roots, in order of preference -----------------------------------------------------------
 
 
 def given(names: Sequence[str], where: SearchContext) -> Iterator[str]:
@@ -114,36 +93,39 @@ def given(names: Sequence[str], where: SearchContext) -> Iterator[str]:
     return (name for name in names if where.environ.get(name))
 
 
-def in_cuda_path(where: SearchContext) -> Iterator[Root]:
-    """The toolkit that the user's variables name."""
+def conda_prefixes(where: SearchContext) -> list[str]:
+    """Return the conda environment of this Python, a notebook's kernel, then the active one."""
+    own = [where.prefix] if os.path.isdir(os.path.join(where.prefix, "conda-meta")) else []
+    return [*own, *filter(None, [where.environ.get("CONDA_PREFIX")])]
+
+
+def usual(where: SearchContext) -> Iterator[Root]:
+    """Yield the roots of wheels, conda and the user's variables, nvcc's on PATH, and what installers made."""
+    for site_dir in where.site_dirs:  # `pip install --target` folders on sys.path included
+        if os.path.isdir(os.path.join(site_dir, "nvidia")):
+            installed = catalogue.of_wheels(site_dir)
+            for layout in catalogue.WHEELS:
+                yield Root(site_dir, layout, "site-packages", where.targets, installed)
+    for prefix in conda_prefixes(where):
+        yield Root(prefix, "conda", "conda", where.targets, catalogue.of_conda(prefix))
     for variable in given(CUDA_ENVIRONMENT, where):
         yield _toolkit(where.environ[variable], variable, where)
-
-
-def in_usual_roots(where: SearchContext) -> Iterator[Root]:
-    """Where installers put toolkits, the newest first."""
-    for pattern in where.usual_roots:
-        for root in sorted(glob.glob(pattern), key=_by_numbers, reverse=True):
+    if nvcc := on_path("nvcc", where.environ.get("PATH", "")):
+        yield _toolkit(os.path.dirname(os.path.dirname(os.path.realpath(nvcc))), "PATH", where)
+    for pattern in where.usual_roots:  # the newest first
+        found = [([int(n) for n in re.findall(r"\d+", p)], p) for p in glob.glob(pattern)]
+        for _, root in sorted(found, reverse=True):
             yield _toolkit(root, "system", where)
 
 
-def beside_nvcc(where: SearchContext) -> Iterator[Root]:
-    """The toolkit around the nvcc on PATH."""
-    nvcc = on_path("nvcc", where.environ.get("PATH", ""))
-    if nvcc:
-        yield _toolkit(os.path.dirname(os.path.dirname(os.path.realpath(nvcc))), "PATH", where)
-
-
 def by_pathfinder(where: SearchContext) -> Iterator[Root]:
-    """Places that only cuda.pathfinder knows. It finds headers without loading a library here."""
+    """Yield a root that only cuda.pathfinder knows. It finds headers without loading a library here."""
     import warnings
 
     from cuda.pathfinder import find_nvidia_header_directory
 
     try:
-        with (
-            warnings.catch_warnings()
-        ):  # it warns where CUDA_PATH and CUDA_HOME differ; both are searched
+        with warnings.catch_warnings():  # of CUDA_PATH and CUDA_HOME that differ; both are searched
             warnings.simplefilter("ignore")
             include = find_nvidia_header_directory("cudart")
     except (RuntimeError, OSError):  # its child process, which queries the loader, did not start
@@ -152,18 +134,9 @@ def by_pathfinder(where: SearchContext) -> Iterator[Root]:
         yield _toolkit(os.path.dirname(include), "cuda.pathfinder", where)
 
 
-Step = Callable[[SearchContext], Iterable[Root]]
-STEPS: tuple[Step, ...] = (in_site_packages, in_conda, in_cuda_path, beside_nvcc, in_usual_roots)
-LAST_STEPS: tuple[Step, ...] = (by_pathfinder,)
-
-
 def _toolkit(root: str, found_via: str, where: SearchContext) -> Root:
     root = os.path.abspath(root)
     return Root(root, "toolkit", found_via, where.targets, catalogue.of_toolkit(root))
-
-
-def _by_numbers(path: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", path)]
 
 
 # --- what CuPy adds ------------------------------------------------------------------------------

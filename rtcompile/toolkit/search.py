@@ -36,13 +36,11 @@ from rtcompile.toolkit.catalogue import (
 from rtcompile.toolkit.model import Library, Program, Toolchain, describe_nvcc, version_pair
 from rtcompile.toolkit.roots import (
     CUTLASS_MARKER,
-    LAST_STEPS,
-    STEPS,
     Hit,
     Root,
     SearchContext,
-    Step,
     Toolset,
+    by_pathfinder,
     choose,
     cupy_cccl,
     cupy_major,
@@ -51,6 +49,7 @@ from rtcompile.toolkit.roots import (
     misfit_of_cutlass,
     pair_cutlass,
     unfit,
+    usual,
 )
 
 GROUP = "rtcompile.headers"  # of entry points by which packages declare folders of headers
@@ -63,12 +62,12 @@ def find(
     usual_roots: Sequence[str] = USUAL_ROOTS,
     machine: str | None = None,
     shims: str | None = None,
-    last_steps: Sequence[Step] = LAST_STEPS,
+    last: Callable[[SearchContext], Iterable[Root]] = by_pathfinder,
     prefix: str = "",
     unpack: Callable[[Hit], str | None] = lambda _: None,
 ) -> Toolchain:
     """Search for a toolkit; the arguments are all that the result depends on, None as on this machine."""
-    # `last_steps` are taken, and `unpack` returns the folder of headers inside an NVRTC, only if the other steps
+    # `last` roots are looked at, and `unpack` returns the folder of headers inside an NVRTC, only if the other steps
     # gave no complete set. `prefix` is `sys.prefix`, which may be a conda environment.
     where = SearchContext(
         environ,
@@ -79,10 +78,10 @@ def find(
     )
     major = cupy_major(where)
     spare = ("cccl",) if cupy_cccl(where) else ()
-    roots = list(_unique(root for step in STEPS for root in step(where)))
+    roots = list(_unique(usual(where)))
     chosen = choose(roots, major, spare)
     if chosen is None or chosen.lacking(spare):
-        roots = list(_unique([*roots, *(p for step in last_steps for p in step(where))]))
+        roots = list(_unique([*roots, *last(where)]))
         chosen = choose(roots, major, spare)
     if chosen is not None and chosen.lacking():
         folder = unpack(chosen.nvrtc)

@@ -120,16 +120,16 @@ def link(job: dict[str, Any]) -> dict[str, Any]:
         code = _linker.result(handle, _RESULTS[job["target"]])
     except LinkerError as failure:
         error = str(failure)
+    logs = (
+        []
+        if handle is None
+        else [_linker.result(handle, f"{each}Log") for each in ("Error", "Info")]
+    )
     return {
         "error": error,
         "input": refused,
-        "log": "" if handle is None else _log(_linker, handle),
+        "log": "".join(log.rstrip(b"\0").decode("utf-8", "replace") for log in logs),
         "printed": protocol.stderr_text().decode("utf-8", "replace"),
         "code": code,
         "seconds": time.monotonic() - begin,
     }
-
-
-def _log(linker: Library, handle: Any) -> str:
-    logs = (linker.result(handle, what) for what in ("ErrorLog", "InfoLog"))
-    return "".join(log.rstrip(b"\0").decode("utf-8", "replace") for log in logs)

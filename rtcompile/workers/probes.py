@@ -133,7 +133,8 @@ class _Observation:
                 self.doubt(f"header {os.fsdecode(path)} changed while it was read")
             if self.tells:  # like the include trace; after a crash nothing else is known
                 os.write(2, path + b"\n")
-            if path.startswith(self.provided) and self._is_old(status):
+            newest = max(status.st_ctime_ns, status.st_mtime_ns)
+            if path.startswith(self.provided) and newest < self.begun_ns - _RECENT_NS:
                 return descriptor
             with open(descriptor, "rb", buffering=0, closefd=False) as file:
                 data = file.read()
@@ -158,9 +159,6 @@ class _Observation:
         for copy in copies:
             os.close(copy)
         return any(at) or not copies or not self.contents[path]
-
-    def _is_old(self, status: os.stat_result) -> bool:
-        return max(status.st_ctime_ns, status.st_mtime_ns) < self.begun_ns - _RECENT_NS
 
     def in_memory(self, path: bytes) -> int | None:
         """Return the descriptor, which stays ours, of a text; None if there is none."""

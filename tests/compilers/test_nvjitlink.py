@@ -39,7 +39,7 @@ def toolchain() -> Toolchain:
 
 @pytest.fixture(scope="module")
 def toolchain13(cuda13_prefix: Path) -> Toolchain:
-    return find({}, [str(cuda13_prefix)], usual_roots=(), last_steps=())
+    return find({}, [str(cuda13_prefix)], usual_roots=(), last=lambda _: ())
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ DOCTOR = """
 import sys
 sys.path[:] = [p for p in sys.path if "-packages" not in p] + sys.argv[1:3]
 from rtcompile.toolkit import search
-search.find.__kwdefaults__.update(usual_roots=(), last_steps=())
+search.find.__kwdefaults__.update(usual_roots=(), last=lambda _: ())
 from rtcompile.cli import main
 sys.exit(main(["doctor", "--json", *sys.argv[3:]]))
 """
@@ -356,7 +356,7 @@ def test_the_verdict_is_that_of_the_worst_check() -> None:
 
 def test_a_part_that_shares_a_folder_is_shown_with_it(tmp_path: Path) -> None:
     site = Wheels(tmp_path).cuda13().site
-    toolchain = find({"PATH": ""}, [str(site)], usual_roots=(), last_steps=())
+    toolchain = find({"PATH": ""}, [str(site)], usual_roots=(), last=lambda _: ())
     shown = {check.name: check.detail for check in machine.toolkit_parts(toolchain)}
     folder = str(site / "nvidia/cu13/include")
     assert shown["cudart"].endswith(folder)

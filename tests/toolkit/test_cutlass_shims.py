@@ -57,7 +57,7 @@ def errors(nvrtc13, cuda13_prefix, tmp_path_factory, cutlass_folder) -> Errors:
     """Compile beside CUDA 13.0's CCCL, whose declarations may be those of 13.2."""
     newer = tmp_path_factory.mktemp("newer")
     write(newer / "cuda/std/__tuple_dir/structured_bindings.h", STRUCTURED_BINDINGS)
-    found = find({"PATH": ""}, [str(cuda13_prefix)], usual_roots=(), last_steps=()).search
+    found = find({"PATH": ""}, [str(cuda13_prefix)], usual_roots=(), last=lambda _: ()).search
 
     def compile(source: str, *first: str) -> str:
         named = {"newer": newer, "shims": SHIMS}

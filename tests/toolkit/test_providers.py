@@ -40,7 +40,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def search(site: Path) -> toolkit.Toolchain:
-    return find({"PATH": ""}, [str(site)], usual_roots=(), last_steps=())
+    return find({"PATH": ""}, [str(site)], usual_roots=(), last=lambda _: ())
 
 
 @pytest.mark.needs_compiler

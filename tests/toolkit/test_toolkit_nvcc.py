@@ -149,7 +149,7 @@ def test_a_part_that_only_some_builds_need_is_missed_when_it_is_needed(tmp_path,
     assert command in str(error.value)
 
 
-def test_the_last_steps_are_taken_only_where_the_others_leave_something_missing(tmp_path):
+def test_the_last_roots_are_looked_at_only_where_the_others_leave_something_missing(tmp_path):
     calls = []
 
     def elsewhere(where: SearchContext) -> Iterator[Root]:
@@ -157,9 +157,9 @@ def test_the_last_steps_are_taken_only_where_the_others_leave_something_missing(
         yield Root(str(tmp_path / "cuda"), "toolkit", "pathfinder", where.targets, {})
 
     toolkit(tmp_path / "cuda", "12.4.131")
-    search(Wheels(tmp_path / "complete").cuda12().site, last_steps=[elsewhere])
+    search(Wheels(tmp_path / "complete").cuda12().site, last=elsewhere)
     assert not calls
-    toolchain = search(Wheels(tmp_path / "lacking").cuda12(crt=None).site, last_steps=[elsewhere])
+    toolchain = search(Wheels(tmp_path / "lacking").cuda12(crt=None).site, last=elsewhere)
     assert set(toolchain.found_via.values()) == {"pathfinder"}
 
 

@@ -24,7 +24,7 @@ ONE_VERSION = ("nvrtc", "cudart", "crt")
 
 
 def of_cuda13(prefix: Path) -> Toolchain:
-    return find({"PATH": ""}, [str(prefix)], usual_roots=(), last_steps=())
+    return find({"PATH": ""}, [str(prefix)], usual_roots=(), last=lambda _: ())
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def environments() -> Toolchain:
     folders = site.getsitepackages()
     if not any(Path(folder, "nvidia/cuda_nvrtc").is_dir() for folder in folders):
         pytest.skip("the CUDA 12 wheels are not installed here")
-    return find({"PATH": os.environ["PATH"]}, folders, usual_roots=(), last_steps=())
+    return find({"PATH": os.environ["PATH"]}, folders, usual_roots=(), last=lambda _: ())
 
 
 def versions(toolchain: Toolchain) -> set[str]:
@@ -114,7 +114,7 @@ def test_nothing_is_said_of_a_header_that_no_package_is_known_for(header):
 
 
 def advice_for(header: str, site: Path, backend: str = "nvrtc", path: str = "") -> str:
-    toolchain = find({"PATH": path}, [str(site)], usual_roots=(), last_steps=())
+    toolchain = find({"PATH": path}, [str(site)], usual_roots=(), last=lambda _: ())
     advice = missing_header(header, toolchain, backend)
     assert advice is not None
     return f"{advice.what}, {advice.why}. {advice.step}"

@@ -66,7 +66,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
     def counted(*arguments: object, **others: object) -> Toolchain:
         made.searches += 1
         roots = (str(tmp_path / "roots/*"),)
-        return find(*arguments, usual_roots=roots, last_steps=(), **others)  # type: ignore[arg-type]
+        return find(*arguments, usual_roots=roots, last=lambda _: (), **others)  # type: ignore[arg-type]
 
     monkeypatch.setattr(search, "find", counted)
     monkeypatch.setattr(sys, "path", [str(made.wheels.site)])
