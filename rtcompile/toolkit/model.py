@@ -19,7 +19,6 @@ from rtcompile.files.sealed import content_digest
 from rtcompile.request.key import digest, field
 from rtcompile.request.units import nvcc_environ, worker_environ
 from rtcompile.settings import Settings, temporary_folder
-from rtcompile.workers import process
 
 if TYPE_CHECKING:
     from rtcompile.toolkit.roots import Hit
@@ -223,6 +222,8 @@ def describe_nvcc(path: str, version: str, environ: Mapping[str, str]) -> Progra
 
 def architectures(nvrtc: Library, environ: Mapping[str, str]) -> tuple[int, ...]:
     """Return the numbers of the architectures that an NVRTC lists; empty if that fails."""
+    from rtcompile.workers import process
+
     command = process.bare(f"{_QUERY}:architectures", *nvrtc.preload, nvrtc.path)
     listed = _output(command, worker_environ(environ)).split()
     return tuple(int(word) for word in listed) if all(map(str.isdecimal, listed)) else ()
@@ -233,6 +234,7 @@ def unpack(nvrtc: Hit, settings: Settings) -> str | None:
     if version_pair(nvrtc.version) < _FIRST_WITH_HEADERS:
         return None
     from rtcompile.store import inventory
+    from rtcompile.workers import process
 
     name = f"{nvrtc.version}-{of_file(nvrtc.path)}"
 
