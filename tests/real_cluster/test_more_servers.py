@@ -188,6 +188,27 @@ def test_a_cluster_that_is_not_there_is_a_short_error_of_the_store():
         assert len(str(caught.value)) < 200
 
 
+@pytest.mark.parametrize("make", [cluster, sentinel, valkey], ids=lambda m: m.__name__)
+def test_a_connection_that_is_idle_is_closed(tmp_path, monkeypatch, make):
+    pytest.importorskip("redis")
+    from rtcompile.extras.cluster import redis_store
+
+    def sockets() -> int:
+        links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+        return sum(
+            os.readlink(link).startswith("socket:") for link in links if os.path.lexists(link)
+        )
+
+    monkeypatch.setattr(redis_store, "_IDLE_SECONDS", 0.3)
+    with make(tmp_path) as address:
+        store = open_store(address)
+        before = sockets()
+        store.put("f/object/k", b"bytes")
+        assert sockets() > before
+        until(lambda: sockets() <= before)
+        assert store.get("f/object/k") == b"bytes"
+
+
 @pytest.mark.takes_seconds
 def test_sentinels_name_another_master_when_one_is_gone(tmp_path):
     pytest.importorskip("redis")

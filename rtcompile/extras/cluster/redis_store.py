@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -46,13 +46,17 @@ _ALONE: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "retry_on_error": []}
 
 
 def _client(address: str) -> Any:
-    """Return the client of a cluster, or of the master that sentinels name."""
+    """Return the client of a server, of a cluster, or of the master that sentinels name."""
     parts = urlsplit(address)
     tls = parts.scheme.startswith("rediss")
-    if "cluster" in parts.scheme:
+    if "+" not in parts.scheme:
+        # Valkey speaks the same protocol.
+        plain = address.replace("valkey", "redis", 1) if address.startswith("valkey") else address
+        return redis.Redis.from_url(plain, **_OPTIONS, **_ALONE)
+    if parts.scheme.endswith("+cluster"):
         from redis.cluster import RedisCluster
 
-        plain = urlunsplit(parts._replace(scheme="rediss" if tls else "redis"))
+        plain = address.replace("+cluster", "", 1)
         return RedisCluster.from_url(plain, **_OPTIONS, retry=_ALONE["retry"])
     from redis.sentinel import MasterNotFoundError, Sentinel
 
@@ -90,13 +94,8 @@ class RedisStore:
         self._used_at = 0.0
         self._is_watched = False  # whether a timer is to close idle connections
         self._address = address
-        self._client: Any = None
         # The clients of clusters and sentinels connect when they are made.
-        self._is_lazy = any(word in urlsplit(address).scheme for word in ("cluster", "sentinel"))
-        if not self._is_lazy:
-            if address.startswith("valkey"):  # it speaks the same protocol
-                address = address.replace("valkey", "redis", 1)
-            self._client = redis.Redis.from_url(address, **_OPTIONS, **_ALONE)
+        self._client: Any = None if "+" in urlsplit(address).scheme else _client(address)
 
     @property
     def _redis(self) -> Any:
@@ -105,7 +104,7 @@ class RedisStore:
             if self._client is None:
                 self._client = _client(self._address)
             self._used_at = time.monotonic()
-            if not self._is_watched and not self._is_lazy:
+            if not self._is_watched:
                 self._watch()
             return self._client
 
@@ -122,7 +121,11 @@ class RedisStore:
             if time.monotonic() - self._used_at < _IDLE_SECONDS - 0.1:
                 self._watch()
             else:
-                self._client.connection_pool.disconnect(inuse_connections=False)
+                client = self._client
+                nodes = client.get_nodes() if hasattr(client, "get_nodes") else ()
+                for each in [node.redis_connection for node in nodes] or [client]:
+                    if each is not None:  # a node of a cluster that was not asked
+                        each.connection_pool.disconnect(inuse_connections=False)
 
     def get(self, key: str) -> bytes | None:
         return _entry(key, self._read([key])[0])
