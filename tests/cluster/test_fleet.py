@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -229,6 +230,25 @@ def test_what_a_store_spared_and_cost_is_counted(on, address, tmp_path, capsys):
         assert main(["cache", "metrics", "--fleet", "--json"]) == 0
         (fleet,) = json.loads(capsys.readouterr().out)["stores"].values()
         assert (fleet["hits"], fleet["misses"]) == (1, 1)
+
+
+def test_a_run_says_what_each_store_cost_and_spared(on, address, tmp_path):
+    on("a", address)
+    rtcompile.compile(nodes.source(1), arch="sm_80")
+    assert remote().flush(10.0)
+    on("b", address)
+    script = tmp_path / "program.py"
+    texts = [nodes.source(n) for n in (1, 2)]
+    script.write_text(
+        f"import rtcompile\nfor text in {texts!r}:\n    rtcompile.compile(text, arch='sm_80')\n"
+    )
+    command = [sys.executable, "-m", "rtcompile", "run", str(script)]
+    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True)
+    (line,) = done.stderr.splitlines()
+    assert "2 kernels: 1 from the cache (1 of them from shared stores), 1 built" in line
+    assert re.search(
+        re.escape(f"; {address}: 1 hits, 1 misses, 0.0 MB, waited ") + r"0\.\d s$", line
+    )
 
 
 def test_the_dashboard_asks_for_counts_that_there_are():

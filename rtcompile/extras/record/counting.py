@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 import time
+from collections import Counter as Counts
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,16 +38,19 @@ class Tally(NamedTuple):
     builds: list[KernelUse]
     missing: list[str]  # requests that were not in the cache where nothing could be compiled
     problems: list[str]
+    stores: dict[
+        str, Counts[str]
+    ]  # what each shared store cost and spared: `BuildInfo.stores`, added up
 
     @classmethod
     def read(cls, path: str) -> Tally:
         """Return the counts among the lines of a log; a record's own lines are passed over."""
-        tally = cls([], [], [])
+        tally = cls([], [], [], {})
         try:
             with open(path, encoding="utf-8") as file:
                 lines = file.readlines()
         except OSError as error:
-            return cls([], [], [f"the requests could not be counted: {error}"])
+            return cls([], [], [f"the requests could not be counted: {error}"], {})
         for line in lines:
             try:
                 kind, *fields = json.loads(line)
@@ -58,6 +62,9 @@ class Tally(NamedTuple):
                 continue
             if kind == "kernel":
                 tally.builds.append(KernelUse(*fields))
+            elif kind == "stores":
+                for name, counts in fields[0].items():
+                    tally.stores.setdefault(name, Counts()).update(counts)
             elif kind in ("missing", "problem"):
                 getattr(tally, {"problem": "problems"}.get(kind, kind)).append(*fields)
         return tally
@@ -70,9 +77,14 @@ class Tally(NamedTuple):
         kernels = len(self.builds)
         shared = sum(build.hit == "remote" for build in self.builds)
         of_stores = f" ({shared} of them from shared stores)" if shared else ""
+        of_each = [
+            f"; {name}: {n['hits']} hits, {n['misses']} misses, {n['bytes_read'] / 1e6:.1f} MB, "
+            f"waited {n['seconds_waited']:.1f} s"
+            for name, n in self.stores.items()
+        ]
         return (
             f"{kernels} kernel{'s' * (kernels != 1)}: {kernels - len(built)} from the cache{of_stores}, "
-            f"{len(built)} built in {spent:.1f} s; {spared:.1f} s of compiling spared"
+            f"{len(built)} built in {spent:.1f} s; {spared:.1f} s of compiling spared{''.join(of_each)}"
         )
 
 
@@ -97,6 +109,8 @@ class Counter:
         spared = build.compiled_in if build.hit else 0.0
         how = build.backend, build.hit or "", build.milliseconds, spared
         self.append(["kernel", request.name, str(outcome.arch), *how])
+        if build.stores:
+            self.append(["stores", build.stores])
 
     def append(self, line: Any) -> None:
         """Append a line in one write, unless the run has ended and its log is gone."""
