@@ -45,7 +45,6 @@ class ReloadedCode(LazyCode):
         self._given = {**ARGUMENTS, **given}
         super().__init__(**{**self._given, "code": source, "name": self._name})
         self.functions = _Kernels(self)
-        self.used = True  # it is not compiled before its first use
         # A kernel's symbol to the expression that named it: an edit may change the symbol.
         self._names: dict[str, str] = {}
         self._polled = time.monotonic()
