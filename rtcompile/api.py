@@ -60,8 +60,8 @@ def compile(
         The kind of code to produce: ``"object"`` is relocatable machine code, to be linked;
         ``"fatbin"`` is NVCC's.
     link : sequence
-        Further inputs for the linker: source strings, `CompileRequest`\\ s, `ObjectCode`\\ s, and
-        paths to cubin, PTX, LTO-IR, fatbin, object or archive files.
+        Further inputs for the linker: source strings, `CompileRequest`\\ s, `ObjectCode`\\ s (ours or
+        ``cuda.core``'s), and paths to cubin, PTX, LTO-IR, fatbin, object or archive files.
     headers : mapping of str to str, optional
         Headers as texts, ``{"tile.cuh": text}``: found before those of all directories but the
         source's own, also under a name that the toolkit has. The text is part of the key.

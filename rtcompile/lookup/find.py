@@ -229,9 +229,13 @@ def query_of(
 def _links(request: CompileRequest) -> tuple[object, ...] | None:
     found: list[object] = []
     for item in request.link:
-        if not isinstance(item, ObjectCode):
+        if isinstance(item, ObjectCode):
+            found += [item.kind, digest("link", [item.code])]
+        elif isinstance(item, tuple):  # a `LinkInput`
+            kind, name, data = item
+            found += [kind, name, digest("link", [data])]
+        else:
             return None
-        found += [item.kind, digest("link", [item.code])]
     return tuple(found)
 
 

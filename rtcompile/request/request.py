@@ -11,9 +11,9 @@ from _collections_abc import Mapping  # `collections.abc` is the same, and loads
 
 from rtcompile.errors import InvalidRequest, public, shown
 from rtcompile.files import fileset
-from rtcompile.files.sealed import content_digest
+from rtcompile.files.sealed import content_digest, read_given
 from rtcompile.request import values
-from rtcompile.request.object_code import TARGETS
+from rtcompile.request.object_code import TARGETS, ObjectCode
 from rtcompile.request.values import Arch, Value, items, one_of, strings, text, truth
 
 TYPE_CHECKING = False
@@ -57,7 +57,8 @@ class CompileRequest(Value):
         The kind of code wanted. ``"object"`` is relocatable machine code, to be linked;
         ``"fatbin"`` is NVCC's.
     link : sequence
-        Further inputs to link: source strings, paths, `ObjectCode`\\ s.
+        Further inputs to link: source strings, paths, `ObjectCode`\\ s, also ``cuda.core``'s, whose
+        code is read at once.
     headers : mapping of str to str
         Headers given as texts: the name that ``#include`` spells to its text. They are found before
         those of all directories but the source's own. The request contains sorted pairs.
@@ -138,8 +139,7 @@ class CompileRequest(Value):
         set_(self, "backend", backend if backend is _AUTO else one_of("backend", backend, BACKENDS))
         kind: str = target if target is _CUBIN else one_of("target", target, TARGETS)
         set_(self, "target", "ptx" if wants_ptx and kind == _CUBIN else kind)
-        expected = "source strings, paths, ObjectCodes"
-        set_(self, "link", () if link is _NONE else items("link", link, expected))
+        set_(self, "link", () if link is _NONE else _to_link(link))
         set_(self, "headers", () if headers is _NONE else header_texts(headers))
         fixups = allow_fixups if allow_fixups is True else truth("allow_fixups", allow_fixups)
         set_(self, "allow_fixups", fixups)
@@ -222,6 +222,38 @@ def header_texts(given: Any) -> tuple[tuple[str, str], ...]:
                     f"headers: {folder!r} is a header and the folder of {name!r}; rename one of them"
                 )
     return tuple(sorted(found.items()))
+
+
+def _to_link(given: object) -> tuple[Any, ...]:
+    """Return what is linked, with other libraries' objects as bytes: a device may be needed to compare them."""
+    found = items("link", given, "source strings, paths, ObjectCodes")
+    return tuple([_plain(item, f"link[{at}]") for at, item in enumerate(found)])
+
+
+def _plain(item: Any, name: str) -> Any:
+    if isinstance(item, (str, ObjectCode, CompileRequest)):
+        return item
+    code, kind = getattr(item, "code", None), getattr(item, "code_type", None)
+    kind = getattr(item, "kind", None) if kind is None else kind
+    if code is None or kind is None:
+        return item
+    from rtcompile.request.units import LINKED_KINDS, LinkInput
+
+    if not isinstance(kind, str) or kind not in LINKED_KINDS:
+        raise InvalidRequest(
+            f"{name} is a {type(item).__name__} of kind {shown(kind)}; of another library's code "
+            f"{', '.join(LINKED_KINDS)} can be linked"
+        )
+    if isinstance(code, (str, os.PathLike)):
+        try:
+            code = read_given(os.fspath(code))
+        except OSError as error:
+            raise InvalidRequest(f"{name}: cannot read {shown(code)}: {error}") from None
+    if not isinstance(code, (bytes, bytearray, memoryview)):
+        raise InvalidRequest(
+            f"{name} is a {type(item).__name__} whose code is {shown(code)}, not bytes"
+        )
+    return LinkInput(LINKED_KINDS[kind], name, bytes(code))
 
 
 def _names(values: object) -> tuple[str, ...]:

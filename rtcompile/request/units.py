@@ -66,8 +66,13 @@ class Limits(NamedTuple):
         return self.timeout
 
 
+# What is linked of other libraries, by the names that they have for it, and ours.
+LINKED_KINDS = {kind: kind for kind in ("cubin", "ptx", "ltoir", "fatbin", "object")}
+LINKED_KINDS["library"] = "archive"  # cuda.core's
+
+
 class LinkInput(NamedTuple):
-    """Bytes for the linker and what they are: "cubin", "ptx", "ltoir", "fatbin", "object", "archive"."""
+    """Bytes for the linker and what they are: a value of `LINKED_KINDS`."""
 
     kind: str
     name: str
