@@ -11,7 +11,7 @@ FOR_TESTS := '.[cuda12,cutlass,cli,redis,cloud,test,docs]'
 CUDA13_PARTS := nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-nvcc nvidia-nvvm \
 	nvidia-cuda-cccl nvidia-curand nvidia-nvjitlink
 
-.PHONY: demo test test-fast docs look lint types unit trials profile test-slow test-cluster test-cupys test-libcudacxx mutations test-gpu sanitize environments mistakes clean
+.PHONY: demo test test-fast docs look lint types unit trials profile test-slow test-cluster test-cupys test-cuda-core test-libcudacxx mutations test-gpu sanitize environments mistakes clean
 
 demo: $(VENV)/.base
 	$(BIN)/python -m examples.demo
@@ -104,6 +104,12 @@ $(CCCL)/.made:
 	git -C $(CCCL) checkout --quiet FETCH_HEAD
 	git clone --quiet --depth 1 --branch v1.1 https://github.com/dmlc/dlpack $(CCCL)/dlpack
 	touch $@
+
+# cuda.core's own tests of its program caches, with ours in their place. CUDA_PYTHON names a clone of
+# NVIDIA/cuda-python. What is left out, and why, says tests/cuda_core/as_theirs.py.
+test-cuda-core: $(VENV)/.made
+	PYTHONPATH=$(CURDIR) $(BIN)/python -m pytest -q -c /dev/null -p no:cacheprovider -p tests.cuda_core.as_theirs --noconftest \
+		$(addprefix $(CUDA_PYTHON)/cuda_core/tests/,test_program_cache.py test_program_cache_multiprocess.py test_program_compile_cache.py)
 
 # On a machine with a GPU, in whatever environment $(PYTHON) is: it brings its own CuPy and toolkit.
 test-gpu:

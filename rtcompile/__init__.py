@@ -55,6 +55,7 @@ _NAMES = {
     "request.object_code": "BuildInfo ObjectCode",
     "request.request": "CompileRequest",
     "request.values": "Arch",
+    "store.programs": "KeptPrograms",
     "store.shared": "SharedStore",
 }
 # The clients of shared stores, by the scheme of an address: see `store.shared.open_store`.

@@ -54,6 +54,7 @@ from rtcompile.request.object_code import BuildInfo as BuildInfo
 from rtcompile.request.object_code import ObjectCode as ObjectCode
 from rtcompile.request.request import CompileRequest as CompileRequest
 from rtcompile.request.values import Arch as Arch
+from rtcompile.store.programs import KeptPrograms as KeptPrograms
 from rtcompile.store.shared import SharedStore as SharedStore
 from rtcompile.tools import doctor as doctor
 from rtcompile.tools import explain as explain

@@ -70,7 +70,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 def run(page: Path) -> None:
     """Run a page's blocks in the working directory; raise where one does not do what it says."""
-    if not _has("gpu"):
+    if not has("gpu"):
         pretend()
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page):
@@ -85,7 +85,7 @@ def run(page: Path) -> None:
 
 
 def _run_block(block: Block, namespace: dict[str, Any]) -> None:
-    absent = [name for name in block.said.get("needs", "").split() if not _has(name)]
+    absent = [name for name in block.said.get("needs", "").split() if not has(name)]
     expected = block.said.get("fails", "")
     if block.language == "python":
         code = compile("\n" * block.line + block.text, "<page>", "exec")
@@ -134,9 +134,12 @@ def _run_shell(text: str, expected: list[int]) -> None:
     assert done.returncode in expected, f"{script}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 
 
-def _has(name: str) -> bool:
+def has(name: str) -> bool:
     if name != "gpu":
-        return importlib.util.find_spec(name.split(".")[0]) is not None
+        try:
+            return importlib.util.find_spec(name) is not None
+        except ModuleNotFoundError:  # the package that it would be in
+            return False
     import cupy
 
     try:

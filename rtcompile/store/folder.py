@@ -30,6 +30,7 @@ FOLDERS = (
     "index",
     "objects",
     "negative",
+    "programs",
     "manifests",
     "portable",
     "pch",
@@ -58,11 +59,19 @@ class _Descriptor(int):
 
 
 class Folder:
-    """A directory tree; no descriptor of it stays open between two calls."""
+    """A directory tree; no descriptor stays open between two calls. Files' last use is noted to `resolution` seconds."""
 
-    def __init__(self, path: str, *, writable: bool = True, readable: bool = True) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        writable: bool = True,
+        readable: bool = True,
+        resolution: float = sealed.USE_RESOLUTION,
+    ) -> None:
         self.path = path
         self.readable = readable
+        self._resolution = resolution
         # Nothing is written before this time (monotonic clock): a write may have failed.
         self.write_at = 0.0 if writable else float("inf")
 
@@ -120,7 +129,7 @@ class Folder:
             return None
         try:
             data = sealed.contents(descriptor, status.st_size)
-            if self.writable and abs(time.time() - status.st_mtime) > sealed.USE_RESOLUTION:
+            if self.writable and abs(time.time() - status.st_mtime) > self._resolution:
                 try:
                     os.utime(descriptor)
                 except OSError:  # read-only

@@ -20,7 +20,16 @@ from rtcompile.request.object_code import ObjectCode
 from rtcompile.store.folder import FOLDERS, Folder
 
 HEADERS = "headers"
-_FILES = ("objects", "manifests", "portable", "index", "negative", "sources", "toolchains")
+_FILES = (
+    "objects",
+    "programs",
+    "manifests",
+    "portable",
+    "index",
+    "negative",
+    "sources",
+    "toolchains",
+)
 _KEEP = 0.9  # part of the limit that eviction leaves in use, to make room for the next builds
 _IN_USE_SECONDS = 2 * USE_RESOLUTION  # longer than any build that reads a folder
 _RECENT_SECONDS = 86400.0  # what was used since gives no room to a precompiled header
@@ -156,7 +165,7 @@ def publish(cache_dir: str, name: str, write: Callable[[str], None]) -> str | No
 
 _PORTABLE = {"objects": "object", "manifests": "manifest", "portable": "manifest"}
 _KINDS = {**_PORTABLE, "index": "index entry", "negative": "negative entry"}
-_SEALED = {**_KINDS, "toolchains": "toolchain"}
+_SEALED = {**_KINDS, "programs": "program", "toolchains": "toolchain"}
 _ABANDONED_SECONDS = 3600.0  # a temporary file of this age has no writer any more
 
 

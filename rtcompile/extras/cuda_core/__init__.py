@@ -1,0 +1,140 @@
+"""The cache for programs of `cuda.core`: what its own refuses, headers and name expressions, is found here.
+
+>>> from rtcompile.extras.cuda_core import ProgramCache  # doctest: +SKIP
+>>> code = Program(source, "c++", options).compile("cubin", cache=ProgramCache())  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cuda.core import ObjectCode, Program, ProgramOptions
+from cuda.core.utils import ProgramCacheResource, make_program_cache_key
+
+import rtcompile
+from rtcompile import CompileRequest, InvalidRequest, RtcompileError
+
+
+class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
+    """rtcompile's cache as the ``cache=`` of `cuda.core.Program.compile`.
+
+    Folder and limit are those of ``RTCOMPILE_CACHE_DIR`` and ``RTCOMPILE_CACHE_SIZE``.
+    """
+
+    def __init__(self) -> None:
+        self._programs = rtcompile.KeptPrograms()
+
+    def __getitem__(self, key: bytes | str) -> bytes:
+        return self._programs[_key(key)]
+
+    def __setitem__(self, key: bytes | str, value: Any) -> None:
+        self._programs[_key(key)] = _code(value)
+
+    def __delitem__(self, key: bytes | str) -> None:
+        del self._programs[_key(key)]
+
+    def __len__(self) -> int:
+        return len(self._programs)
+
+    def clear(self) -> None:
+        """Remove all programs that are kept by a key; builds stay."""
+        self._programs.clear()
+
+    def compile(
+        self,
+        code: Any,
+        code_type: str,
+        options: Any,
+        target_type: str,
+        name_expressions: Sequence[str | bytes] = (),
+        logs: Any = None,
+    ) -> Any:
+        """Compile a program, or find it: also with include paths, name expressions and edited headers.
+
+        C++ is compiled as by `rtcompile.compile`, in a worker, with the options as they are. The result depends on the
+        contents of all headers that were read. PTX and NVVM IR are compiled by ``Program(…)``, with this as its ``cache=``.
+
+        Parameters
+        ----------
+        code, code_type, options
+            As of `cuda.core.Program`; `options` is a `ProgramOptions`.
+        target_type, name_expressions, logs
+            As of `cuda.core.Program.compile`.
+
+        Returns
+        -------
+        cuda.core.ObjectCode
+            With the symbols of the name expressions.
+
+        Raises
+        ------
+        CompileError
+            NVRTC rejected the source.
+        ValueError, TypeError
+            `cuda.core` does not cache such a program: an option has a file written.
+        """
+        if not isinstance(options, ProgramOptions):
+            raise InvalidRequest(f"options must be a ProgramOptions, not {type(options).__name__}")
+        if code_type.lower() != "c++":
+            return Program(code, code_type, options).compile(
+                target_type, name_expressions, logs, cache=self
+            )
+        # What it refuses although the headers are known is refused here.
+        make_program_cache_key(
+            code=code,
+            code_type=code_type,
+            options=options,
+            target_type=target_type,
+            name_expressions=name_expressions,
+            extra_digest=b"headers",
+        )
+        target: Any = target_type.lower()
+        names = [each if isinstance(each, str) else each.decode() for each in name_expressions]
+        given = [option.decode() for option in options.as_bytes("nvrtc", target)]
+        if not any(option.startswith(("--ftz=", "--use_fast_math")) for option in given):
+            given.append("--ftz=false")  # NVRTC's default, which is not rtcompile's
+        request = CompileRequest(
+            code,
+            options=given,
+            arch=options.arch,
+            name_expressions=names,
+            name=options.name or "default_program",
+            backend="nvrtc",
+            target=target,
+            allow_fixups=False,
+        )
+        found: Any = rtcompile.compile_many([request], progress=False, errors="return")[0]
+        if isinstance(found, RtcompileError):
+            raise found
+        if logs is not None:
+            logs.write(found.build.log)
+        symbols = {
+            each: found.lowered_names[name]
+            for each, name in zip(name_expressions, names, strict=True)
+        }
+        made = getattr(ObjectCode, f"from_{target}")
+        return made(found.code, name=options.name or "", symbol_mapping=symbols)
+
+
+def _key(key: object) -> bytes:
+    if isinstance(key, str):
+        return key.encode()
+    if isinstance(key, (bytes, bytearray)):
+        return bytes(key)
+    raise TypeError(f"cache keys must be bytes or str, not {type(key).__name__}")
+
+
+def _code(value: object) -> bytes:
+    """Return the bytes to keep: those of a file that an `ObjectCode` names too."""
+    code = value.code if isinstance(value, ObjectCode) else value
+    if isinstance(value, ObjectCode) and isinstance(code, str):
+        try:
+            return Path(code).read_bytes()
+        except FileNotFoundError:
+            message = f"a path-backed ObjectCode cannot be kept: there is no {code}"
+            raise FileNotFoundError(message) from None
+    if isinstance(code, (bytes, bytearray, memoryview)):
+        return bytes(code)
+    raise TypeError(f"cache values must be bytes-like or ObjectCode, not {type(value).__name__}")

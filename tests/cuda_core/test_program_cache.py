@@ -1,0 +1,167 @@
+"""`ProgramCache` keeps programs of cuda.core in our cache, by headers' contents too."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rtcompile
+from rtcompile import CompileError, InvalidRequest
+
+core = pytest.importorskip("cuda.core", reason="cuda-core is not installed")
+
+from rtcompile.extras.cuda_core import ProgramCache  # noqa: E402
+
+SOURCE = """#include "factor.h"
+template <class T> __global__ void scale(T* x) { *x = FACTOR / *x; }
+extern "C" __global__ void own(float* x) { *x = FACTOR / *x; }"""
+PLAIN = 'extern "C" __global__ void k(float* x) { *x = 1.0f / *x; }'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "factor.h").write_text("#define FACTOR 3.0f\n")
+    return tmp_path
+
+
+def options(folder: Path | None = None, **more: Any) -> Any:
+    return core.ProgramOptions(arch="sm_90", include_path=folder and str(folder), **more)
+
+
+def compiled(folder: Path, names: tuple[Any, ...] = (), target: str = "cubin", **more: Any) -> Any:
+    return ProgramCache().compile(SOURCE, "c++", options(folder, **more), target, names)
+
+
+@pytest.mark.needs_compiler
+def test_a_program_is_found_again_until_a_header_changes(folder: Path):
+    cache = rtcompile.cache.info
+    builds = [compiled(folder).code, compiled(folder).code]
+    misses = cache().misses
+    (folder / "factor.h").write_text("#define FACTOR 5.0f\n")
+    builds.append(compiled(folder).code)
+
+    assert (misses, cache().misses) == (1, 2)
+    assert builds[0] == builds[1] != builds[2]
+
+
+@pytest.mark.needs_compiler
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"ftz": True}, {"use_fast_math": True}, {"std": "c++20"}, {"define_macro": "N"}],
+    ids=str,
+)
+def test_the_code_is_what_cuda_core_compiles(folder: Path, more: dict[str, Any]):
+    theirs = core.Program(SOURCE, "c++", options(folder, **more)).compile("cubin")
+
+    assert compiled(folder, **more).code == theirs.code
+
+
+@pytest.mark.needs_compiler
+@pytest.mark.parametrize("target", ["cubin", "ptx", "ltoir"])
+def test_name_expressions_are_found_as_they_were_given(folder: Path, target: str):
+    for _ in range(2):
+        code = compiled(
+            folder, ("scale<int>", b"scale<int>", b"scale<double>"), target, name="my program"
+        )
+        assert (code.code_type, code.name) == (target, "my program")
+        assert code.symbol_mapping == {
+            "scale<int>": "_Z5scaleIiEvPT_",
+            b"scale<int>": "_Z5scaleIiEvPT_",
+            b"scale<double>": "_Z5scaleIdEvPT_",
+        }
+
+
+@pytest.mark.needs_compiler
+def test_errors_and_logs_are_the_compilers(folder: Path):
+    logs = io.StringIO()
+    cache = ProgramCache()
+    cache.compile("__global__ void k() { int unused; }", "C++", options(), "cubin", logs=logs)
+
+    assert "unused" in logs.getvalue()
+    with pytest.raises(CompileError, match='identifier "y" is undefined'):
+        cache.compile("__global__ void k() { y = 3; }", "c++", options(), "cubin")
+
+
+@pytest.mark.needs_compiler
+def test_a_program_itself_takes_it_as_its_cache(monkeypatch: pytest.MonkeyPatch):
+    first = core.Program(PLAIN, "c++", options()).compile("cubin", cache=ProgramCache())
+    monkeypatch.setattr(core._program, "_program_compile_uncached", None)
+
+    again = core.Program(PLAIN, "c++", options()).compile("cubin", cache=ProgramCache())
+
+    assert again.code == first.code
+
+
+@pytest.mark.needs_compiler
+def test_ptx_is_linked_by_cuda_core_and_kept():
+    ptx = rtcompile.compile(PLAIN, arch="sm_90", target="ptx").code.decode()
+    codes = [ProgramCache().compile(ptx, "PTX", options(), "cubin").code for _ in range(2)]
+
+    assert codes[0] == codes[1]
+    assert (len(ProgramCache()), codes[0][:4]) == (1, b"\x7fELF")
+
+
+@pytest.mark.parametrize(
+    ("code_type", "given", "error", "message"),
+    [
+        pytest.param("c++", {"time": "t.csv"}, ValueError, "side effect", id="writes a file"),
+        pytest.param("fortran", {}, RuntimeError, "fortran", id="language"),
+        pytest.param(
+            "c++", None, InvalidRequest, "must be a ProgramOptions, not dict", id="options"
+        ),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(code_type: str, given: Any, error: Any, message: str):
+    with pytest.raises(error, match=message):
+        ProgramCache().compile(PLAIN, code_type, {} if given is None else options(**given), "cubin")
+
+
+def test_its_programs_are_in_the_cache_and_no_build_of_it():
+    cache = ProgramCache()
+    before = rtcompile.cache.info()
+    cache["key"] = bytes(5000)
+    assert cache[b"key"] == bytes(5000)
+
+    after = rtcompile.cache.info()
+    assert after.size - before.size > 5000
+    assert (after.entries, after.hits) == (before.entries, before.hits + 1)
+    rtcompile.cache.clear()
+    assert (len(cache), cache.get("key")) == (0, None)
+
+
+def test_a_damaged_program_is_absent_and_verify_removes_it():
+    from rtcompile.settings import Settings
+    from rtcompile.store.store import Store
+
+    cache = ProgramCache()
+    cache["key"] = b"code"
+    [path] = Path(rtcompile.cache.info().directory, "programs").iterdir()
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes().replace(b"code", b"evil"))
+
+    assert cache.get("key") is None
+    assert Store.open(Settings.from_environ()).verify() == [str(path)]
+    assert len(cache) == 0
+
+
+def test_a_key_of_one_program_is_no_other_programs(tmp_path: Path):
+    """A file that is renamed, or copied from another cache, is not the code under that name."""
+    cache = ProgramCache()
+    cache["a"], cache["b"] = b"of a", b"of b"
+    first, second = sorted(Path(rtcompile.cache.info().directory, "programs").iterdir())
+    first.replace(second)
+
+    assert {cache.get("a"), cache.get("b")} == {None}
+
+
+def test_reading_counts_as_use_at_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RTCOMPILE_CACHE_SIZE", "5000")
+    cache = ProgramCache()
+    cache["a"], cache["b"] = bytes(2000), bytes(2000)
+    assert cache["a"]
+    cache["c"] = bytes(2000)
+
+    assert [cache.get(key) is None for key in ("a", "b", "c")] == [False, True, False]

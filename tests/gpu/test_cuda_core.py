@@ -1,0 +1,76 @@
+"""Code of ours in cuda.core's kernels, and code of cuda.core's in ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+cp = pytest.importorskip("cupy")
+core = pytest.importorskip("cuda.core", reason="cuda-core is not installed")
+
+import rtcompile  # noqa: E402
+from rtcompile.extras.cuda_core import ProgramCache  # noqa: E402
+
+SOURCE = """#include "factor.h"
+template <class T> __global__ void scale(T* x) { x[threadIdx.x] *= FACTOR; }"""
+LIBRARY = "__device__ float helper(float x) { return x * 3.0f; }"
+CALLER = """extern __device__ float helper(float);
+extern "C" __global__ void k(float* p) { p[threadIdx.x] = helper(p[threadIdx.x]); }"""
+
+
+@pytest.fixture
+def device():
+    device = core.Device()
+    device.set_current()
+    return device
+
+
+def launched(device, kernel) -> list[float]:
+    """Launch a kernel on 32 ones, by cuda.core."""
+    x = cp.ones(32, cp.float32)
+    cp.cuda.get_current_stream().synchronize()
+    stream = device.create_stream()
+    core.launch(stream, core.LaunchConfig(grid=1, block=32), kernel, x.data.ptr)
+    stream.sync()
+    return x.tolist()
+
+
+def test_code_of_ours_is_a_kernel_of_cuda_core(device):
+    source = SOURCE.replace('#include "factor.h"', "#define FACTOR 2")
+    code = rtcompile.compile(source, name_expressions=["scale<float>"])
+
+    made = core.ObjectCode.from_cubin(code.code, symbol_mapping=dict(code.lowered_names))
+
+    assert launched(device, made.get_kernel("scale<float>")) == [2.0] * 32
+
+
+@pytest.mark.parametrize("kind", ["cubin", "ltoir", "ptx"])
+def test_code_of_cuda_core_is_linked_into_a_kernel_of_ours(device, kind):
+    options = core.ProgramOptions(
+        relocatable_device_code=True, link_time_optimization=kind == "ltoir" or None
+    )
+    part = core.Program(LIBRARY, "c++", options).compile(kind)
+    x = cp.ones(32, cp.float32)
+
+    rtcompile.RawModule(code=CALLER, link=[part]).get_function("k")((1,), (32,), (x,))
+
+    assert x.tolist() == [3.0] * 32
+
+
+def test_a_program_of_the_cache_follows_its_headers(device, tmp_path: Path):
+    for factor in (2, 5, 5):
+        (tmp_path / "factor.h").write_text(f"#define FACTOR {factor}\n")
+        options = core.ProgramOptions(include_path=str(tmp_path))
+        code = ProgramCache().compile(SOURCE, "c++", options, "cubin", ["scale<float>"])
+
+        assert launched(device, code.get_kernel("scale<float>")) == [float(factor)] * 32
+
+
+@pytest.mark.parametrize("target", ["cubin", "ptx"])
+def test_a_program_that_was_kept_is_loaded(device, target):
+    source = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] = 7; }'
+    for _ in range(2):
+        code = core.Program(source, "c++").compile(target, cache=ProgramCache())
+
+        assert launched(device, code.get_kernel("k")) == [7.0] * 32
