@@ -164,21 +164,18 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
 
 def _request_digests(work: Work, row: Row, folders: int) -> list[str]:
     """Return the digests of the requests that a build serves, on a device and for its architecture."""
-    request = work.request if work.requested is None else work.requested
-    forms = [request, request.replace(arch=row.arch, target=row.kind)]
-    return list(dict.fromkeys(filter(None, (_digest(each, work, row, folders) for each in forms))))
-
-
-def _digest(request: CompileRequest, work: Work, row: Row, folders: int) -> str:
-    """Return the digest of a request; "" if it may need another build than this one."""
     settings = work.settings()
-    query = query_of(request, settings, work.requested_by or (row.arch.major, row.arch.minor))
-    found = bundles.digest_of(query)
-    inputs = from_bundle.key_inputs(request, settings)
-    if found is None or inputs is None or inputs.bundle_key() != row.key:
-        return ""
-    is_exact = request.arch in (None, row.arch) and request.target == row.kind
-    return found[0] if is_exact and len(found[1]) == folders else ""
+    asked = work.request if work.requested is None else work.requested
+    digests: dict[str, None] = {}
+    for request in (asked, asked.replace(arch=row.arch, target=row.kind)):
+        query = query_of(request, settings, work.requested_by or (row.arch.major, row.arch.minor))
+        found = bundles.digest_of(query)
+        inputs = from_bundle.key_inputs(request, settings)
+        is_exact = request.arch in (None, row.arch) and request.target == row.kind
+        # Another form of the request may need another build than this one.
+        if found and inputs and inputs.bundle_key() == row.key and is_exact:
+            digests |= {found[0]: None} if len(found[1]) == folders else {}
+    return list(digests)
 
 
 def for_archs(work: Iterable[Work], archs: Sequence[str]) -> Iterator[Work]:
@@ -238,9 +235,8 @@ def matrix(bundle: Bundle) -> list[Served]:
 def _least_driver(row: Row, capability: Version) -> Version:
     """Return the CUDA release whose driver is the oldest that runs a build on a device."""
     # Machine code runs on every driver for its major version of CUDA; PTX needs one as new as its compiler.
-    words = row.compiler.split()
-    release = tuple(int(part) for part in words[1].split(".")[:2]) if len(words) > 1 else (0, 0)
-    made_by = (release[0], release[1] if row.kind == "ptx" else 0)
+    major, minor = map(int, row.compiler.split()[1].split(".")[:2])
+    made_by = (major, minor if row.kind == "ptx" else 0)
     return max(made_by, archs.first_release(capability))
 
 

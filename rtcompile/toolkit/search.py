@@ -11,6 +11,7 @@ import importlib.util
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, NamedTuple
 
@@ -113,23 +114,21 @@ def _shims() -> str:
 # --- the toolchain of a set -----------------------------------------------------------------------
 
 
+@dataclass
 class _Assembly:
     """A `Toolchain` that is being put together of the chosen set; each part notes how it was found."""
 
-    def __init__(
-        self, where: SearchContext, roots: Sequence[Root], chosen: Toolset | None, shims: str
-    ) -> None:
-        self.where = where
-        self.roots = roots
-        self.nvrtc = chosen.nvrtc if chosen else None
-        self.shims = shims
-        self.search: list[SearchDir] = []
-        self.versions: dict[str, str] = {}
-        self.found_via: dict[str, str] = {}
-        self.missing: dict[str, str] = {}
-        self.problems = list(useless_variables(where, roots))
-        self.depends: list[str] = []
-        self.doubts: list[str] = []
+    where: SearchContext
+    roots: Sequence[Root]
+    nvrtc: Hit | None
+    shims: str
+    problems: list[str]
+    search: list[SearchDir] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    found_via: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    depends: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
 
     def found(self, name: str, version: str, found_via: str, *depends: str) -> None:
         self.versions[name] = version
@@ -322,7 +321,8 @@ def _assemble(
     # The search path has CUDA first, then CUTLASS, CuPy and other packages, and rtcompile's shims last, so a shim
     # never hides a real header. Before all of them comes a folder that forwards `<cccl/X>`, as CUTLASS 4 spells it
     # for CUDA 13, to `<X>`: the runtime headers' folder may hold another folder `cccl` than the chosen one.
-    draft = _Assembly(where, roots, chosen, shims)
+    problems = [*useless_variables(where, roots)]
+    draft = _Assembly(where, roots, chosen.nvrtc if chosen else None, shims, problems)
     libraries = {}
     if chosen is None:
         why = f"NVRTC not found; looked in {looked_in(where)}. {INSTALL_ANYTHING}"
