@@ -39,6 +39,7 @@ _NAMES = {
         "ExecutorError InvalidRequest JitDisabled JitifyError LinkError RtcompileError "
         "RtcompileWarning ToolkitNotFound UnsupportedArch"
     ),
+    "build.portable": "RecordedBuild",
     "build.profile": "HeaderCost Profile TemplateCost",
     "extras.notebook": "load_ipython_extension",
     "frontends.library": "Kernel KernelLibrary KernelModule",

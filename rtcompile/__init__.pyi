@@ -9,6 +9,7 @@ from rtcompile.api import compile as compile
 from rtcompile.build.batch import BuildFuture as BuildFuture
 from rtcompile.build.many import compile_many as compile_many
 from rtcompile.build.many import submit_many as submit_many
+from rtcompile.build.portable import RecordedBuild as RecordedBuild
 from rtcompile.build.profile import HeaderCost as HeaderCost
 from rtcompile.build.profile import Profile as Profile
 from rtcompile.build.profile import TemplateCost as TemplateCost

@@ -92,7 +92,7 @@ def written_record(
         "given headers": {},
         "built by": "nvrtc 12.9.86",
         "headers": list(headers),
-        "asked": {**raw, "by a module": False, "anywhere": True},
+        "requested": {**raw, "by a module": False, "in any folder": True},
         **changes,
     }
     record = {"format": recording.FORMAT, "builds": [build], "headers": contents or {}}

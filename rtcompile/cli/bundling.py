@@ -204,7 +204,7 @@ def _recorded(record: Record, archs: Sequence[str], stack: ExitStack) -> Iterato
     from rtcompile.extras.record import warming
 
     for wanted in stack.enter_context(warming.requests(record, archs)):
-        requested, requested_by = wanted.by_program or (None, None)
+        requested, requested_by = wanted.recorded.program_request(wanted.request)
         yield Work(
             wanted.request, requested=requested, requested_by=requested_by, origin=wanted.origin
         )

@@ -81,8 +81,11 @@ def read_record(path: str, given: Namespace) -> Record:
 
 def _mention_differences(path: str, record: Record) -> None:
     """Warn if a record was made with other versions, whose kernels may differ."""
+    from rtcompile import toolkit
     from rtcompile.extras.record import recording
 
-    for difference in recording.differences(record):
+    found = toolkit.current()
+    compilers = [each.version for each in (found.nvrtc, found.nvcc) if each is not None]
+    for difference in recording.differences(record, compilers):
         text = f"{path} was {difference}: the program may request other builds"
         print(f"rtcompile: {text}", file=sys.stderr)

@@ -100,32 +100,25 @@ def install() -> Installation:
     >>> with rtcompile.install():  # doctest: +SKIP
     ...     cupy.arange(10).sum()
     """
-    from cupy.cuda import compiler
+    from cupy.cuda import compiler  # which may be loaded although CuPy is still being imported
 
-    installation = install_in(compiler)
-    if installation.problem:
-        warn(f"rtcompile.install(): {installation.problem}")
-    return installation
-
-
-def install_in(compiler: Any) -> Installation:
-    """Install in CuPy's module ``cupy.cuda.compiler``, also while CuPy is still being imported."""
     global _original, _signature
     with _guard:
         if _original is not None:
             return Installation(ours=False)
         problem = _unknown(compiler)
-        if problem:
-            return Installation(
-                ours=False,
-                problem=f"{problem}. CuPy compiles its kernels itself, as before. rtcompile is "
-                f"tested with CuPy {_TESTED}: install one of these, or a newer rtcompile.",
-            )
-        _original = getattr(compiler, _NAME)
-        _signature = inspect.signature(_original)
-        same = [*_signature.parameters] == [*inspect.signature(_compile).parameters]
-        setattr(compiler, _NAME, _compile if same else _compile_as_called)
-    return Installation(ours=True)
+        if not problem:
+            _original = getattr(compiler, _NAME)
+            _signature = inspect.signature(_original)
+            same = [*_signature.parameters] == [*inspect.signature(_compile).parameters]
+            setattr(compiler, _NAME, _compile if same else _compile_as_called)
+            return Installation(ours=True)
+    problem += (
+        ". CuPy compiles its kernels itself, as before. rtcompile is "
+        f"tested with CuPy {_TESTED}: install one of these, or a newer rtcompile."
+    )
+    warn(f"rtcompile.install(): {problem}")
+    return Installation(ours=False, problem=problem)
 
 
 def uninstall() -> None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rtcompile.inspect.advice import Advice
     from rtcompile.inspect.report import Report
     from rtcompile.request.object_code import BuildInfo, ObjectCode
+    from rtcompile.request.request import CompileRequest
     from rtcompile.request.values import Arch, Fallback
 
 
@@ -50,6 +51,17 @@ class Built:
     @abstractmethod
     def _bind(self, build: LazyCode, name: str) -> None:
         """Construct CuPy's object for this code, and for this kernel of it."""
+
+    @property
+    @public
+    def request(self) -> CompileRequest | None:
+        """The request of its build; None for a file that the driver loads as it is."""
+        return self._build.request
+
+    @property
+    def codes(self) -> tuple[ObjectCode, ...]:
+        """What it was built to, for each device that used it; empty before its first use."""
+        return tuple(self._build.objects.values())
 
     @property
     @public

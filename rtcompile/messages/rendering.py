@@ -12,10 +12,9 @@ from dataclasses import replace
 
 from rtcompile import styling
 from rtcompile.diagnostic import Diagnostic, location_of
-from rtcompile.errors import CompileError, RtcompileError, public
+from rtcompile.errors import CompileError, InvalidRequest, RtcompileError, public, shown
 from rtcompile.messages.diagnostics import CONSEQUENCES, is_frame, line_in_source, simplified
-from rtcompile.request import cxx
-from rtcompile.request.values import one_of
+from rtcompile.request import cxx, values
 from rtcompile.styling import Piece, Styled, printable
 
 _MOST_NOTES = 3
@@ -60,15 +59,20 @@ def render(
     >>> "".join(text for _, text in pieces).split("\\n")[1]
     '    1 | int x = y;'
     """
-    one_of("frontend", frontend, ("python", "command", "cell"))
+    values.one_of("frontend", frontend, ("python", "command", "cell"))
+    source, name = values.text("source", source), values.text("name", name)
+    width = values.whole("width", width, 1, 10_000)
     if isinstance(what, RtcompileError):
         pieces = what.styled()
         if isinstance(what, CompileError) and what.diagnostics:
             pieces = _rendered(what.diagnostics, what.source, what.name, width)
             pieces += tuple(("", f"\n{paragraph}") for paragraph in what.advice)
     else:
+        what = values.items("what", what, "Diagnostics")
+        if not all(isinstance(each, Diagnostic) for each in what):
+            raise InvalidRequest(f"what must be an error or Diagnostics, not {shown(what)}")
         pieces = _rendered(what, source, name, width)
-    return tuple((style, spelled(text, frontend)) for style, text in pieces)
+    return tuple((style, spelled(piece, frontend)) for style, piece in pieces)
 
 
 def _rendered(diagnostics: Sequence[Diagnostic], source: str, name: str, width: int) -> Styled:

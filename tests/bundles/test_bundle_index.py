@@ -74,14 +74,12 @@ class Program:
         code = self.run()
         recorder.finish()
         with warming.requests(recording.read(self._record), archs) as wanted:
-            targets = [
-                bundling.Work(
-                    w.request,
-                    requested=w.by_program.request,
-                    requested_by=w.by_program.capability,
+            targets = []
+            for w in wanted:
+                requested, capability = w.recorded.program_request(w.request)
+                targets.append(
+                    bundling.Work(w.request, requested=requested, requested_by=capability)
                 )
-                for w in wanted
-            ]
             bundling.bundle(targets, self.bundle, archs=[], progress=False)
         self.monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(self.folder / "no cache"))
         self.monkeypatch.setenv("RTCOMPILE_BUNDLES", str(self.bundle))

@@ -384,18 +384,24 @@ def test_after_warm_an_edited_header_is_seen(recorded, installed, header):
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "requested",
     [
         [],
         {},
-        {"options": [1], "arch": None, "by cupy": True, "by a module": False, "anywhere": True},
+        {
+            "options": [1],
+            "arch": None,
+            "by cupy": True,
+            "by a module": False,
+            "in any folder": True,
+        },
         {"options": []},
         3,
     ],
 )
-def test_a_way_to_ask_that_is_none_is_damage(recorded, installed, tmp_path, asked):
+def test_a_request_that_is_none_is_damage(recorded, installed, tmp_path, requested):
     record = recorded(lambda: installed(CODE))
-    record.builds[0]["asked"] = asked
+    record.builds[0]["requested"] = requested
     (tmp_path / "damaged.json").write_text(json.dumps(record.document()))
 
     with pytest.raises(rtcompile.InvalidRequest, match="damaged"):

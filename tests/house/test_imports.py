@@ -46,8 +46,6 @@ PORTS = {"store.shared": None, "lookup.find": {"listeners", "Listener"}}
 # the base of all errors, styled text, files that are written by rename, and the one scanner of C++ text. A
 # test holds that they import nothing of ours but one another, so nothing of the core is reached through them.
 FOUNDATION = {"errors", "diagnostic", "styling", "files.sealed", "request.cxx"}
-# What is left to be taken out of the extras; none may be added.
-FROM_CORE = {"record": "build.pipeline build.portable frontends.cupy_hook"}
 EXTRAS = [
     folder
     for folder in (*sorted((PACKAGE / "extras").iterdir()), PACKAGE / "cluster")
@@ -148,13 +146,12 @@ def is_allowed(module: str, name: str) -> bool:
 
 @pytest.mark.parametrize("extra", EXTRAS, ids=lambda folder: folder.name)
 def test_extras_stand_on_the_public_names_and_two_ports(extra: Path):
-    used = {
+    assert not {
         module.partition(".")[2] or name
         for file in extra.rglob("*.py")
         for module, name in imports_of(file)
         if not is_allowed(module, name)
     }
-    assert used == set(FROM_CORE.get(extra.name, "").split())
 
 
 @pytest.mark.parametrize("module", sorted(FOUNDATION))

@@ -248,7 +248,7 @@ def test_a_header_whose_path_is_none_is_an_error_of_the_record(tmp_path, capsys)
 def test_warming_obeys_jobs(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("RTCOMPILE_JOBS", "2")  # put back at the end
     record = tmp_path / "kernels.json"
-    record.write_text('{"format": "rtcompile record 4", "builds": [], "headers": {}}')
+    record.write_text('{"format": "rtcompile record 5", "builds": [], "headers": {}}')
 
     assert main(["warm", str(record), "--jobs", "0"]) == 2
     assert "--jobs 0: expected a positive number" in capsys.readouterr().err
@@ -312,12 +312,12 @@ def test_a_program_sees_itself_as_python_runs_it(tmp_path, arguments):
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        pytest.param('{"format": "rtcompile record 4", "buil', "not a record", id="truncated"),
+        pytest.param('{"format": "rtcompile record 5", "buil', "not a record", id="truncated"),
         pytest.param('{"format": "somebody else"}', "somebody else", id="foreign"),
         pytest.param('{"format": "rtcompile record 9", "builds": []}', "record 9", id="newer"),
         pytest.param("", "not a record", id="empty"),
         pytest.param(
-            '{"format": "rtcompile record 4", "builds": [{"source": 1}], "headers": {}}',
+            '{"format": "rtcompile record 5", "builds": [{"source": 1}], "headers": {}}',
             "damaged",
             id="damaged",
         ),

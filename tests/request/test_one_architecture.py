@@ -9,7 +9,6 @@ import pytest
 
 import rtcompile
 from rtcompile import Arch, CompileRequest, InvalidRequest
-from rtcompile.build import portable
 from rtcompile.cli import bundling
 
 SOURCE = 'extern "C" __global__ void g() {}'
@@ -111,21 +110,22 @@ def test_a_bundle_has_ptx_for_a_virtual_architecture(tmp_path: Path, monkeypatch
 @pytest.mark.needs_compiler
 def test_a_record_of_ptx_is_built_again_as_ptx() -> None:
     request = CompileRequest(SOURCE, options=("-arch=compute_80",))
-    entry = portable.describe(request, rtcompile.compile(SOURCE, options=("-arch=compute_80",)))
-    assert portable.request_of(entry).target == "ptx"
+    code = rtcompile.compile(SOURCE, options=("-arch=compute_80",))
+    [again] = rtcompile.RecordedBuild.of(request, code).requests()
+    assert again.target == "ptx"
 
 
 @pytest.mark.needs_compiler
 def test_a_record_is_warmed_for_devices_and_not_for_ptx() -> None:
     request = CompileRequest(SOURCE)
-    entry = portable.describe(request, rtcompile.compile(SOURCE, arch="sm_80"))
+    recorded = rtcompile.RecordedBuild.of(request, rtcompile.compile(SOURCE, arch="sm_80"))
     with pytest.raises(InvalidRequest, match="give a device's architecture, sm_90"):
-        list(portable.for_archs(entry, portable.request_of(entry), ["compute_90"]))
+        recorded.requests(["compute_90"])
 
 
 @pytest.mark.needs_compiler
 def test_a_record_whose_options_name_an_architecture_keeps_it() -> None:
     request = CompileRequest(SOURCE, options=("-arch=sm_80",))
-    entry = portable.describe(request, rtcompile.compile(SOURCE, options=("-arch=sm_80",)))
-    ((again, _),) = portable.for_archs(entry, portable.request_of(entry), ["sm_90a", "sm_75"])
+    code = rtcompile.compile(SOURCE, options=("-arch=sm_80",))
+    [again] = rtcompile.RecordedBuild.of(request, code).requests(["sm_90a", "sm_75"])
     assert again.arch == Arch(8, 0)

@@ -22,7 +22,6 @@ import pytest
 
 import rtcompile
 from rtcompile import Arch, CompileRequest, ObjectCode, RtcompileError, cli
-from rtcompile.build import portable
 from rtcompile.bundles.file import in_use
 from rtcompile.bundles.index import HEAD, INDEX, MAGIC
 from rtcompile.cli import bundling
@@ -332,7 +331,7 @@ class Calls:
 
     def crafted_record(self) -> Call:
         """A program's record with values in it that `rtcompile run --record` does not write."""
-        build = portable.describe(CompileRequest(**KNOWN), self.known)
+        build = rtcompile.RecordedBuild.of(CompileRequest(**KNOWN), self.known).fields
         build["headers"] = [["user0", "a.cuh", str(self.folder / "../a.cuh"), "0" * 64]]
         document: dict[str, Any] = {"format": recording.FORMAT, "headers": {}, "builds": [build]}
         odd = [None, 3, -1, "", "x", "\0", "/proc/nowhere", [], {}, ["x"], [3], "user0", True, "é"]

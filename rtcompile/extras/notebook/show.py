@@ -92,10 +92,9 @@ def _card(shown: Any) -> tuple[str, list[_Row], str]:
         return f"ObjectCode: {size}", [*_of_code(shown)], ""
     # A `RawModule` or a `RawKernel`, which is not built for this.
     name = getattr(shown, "name", None)
-    codes = shown._build.objects.values()
-    rows = [row for code in codes for row in _of_code(code)]
+    rows = [row for code in shown.codes for row in _of_code(code)]
     own = [row for row in rows if not name or _is_named(row.resources, name)]
-    note = "" if codes else "Not built yet: it is compiled when it is first used."
+    note = "" if shown.codes else "Not built yet: it is compiled when it is first used."
     return f"{type(shown).__name__}{f' {name}' if name else ''}", own, note
 
 

@@ -10,12 +10,10 @@ from collections import Counter as Counts
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rtcompile.errors import JitDisabled, RtcompileError, ToolkitNotFound
-from rtcompile.lookup.find import listeners
+from rtcompile import JitDisabled, RtcompileError, ToolkitNotFound
 
 if TYPE_CHECKING:
-    from rtcompile.request.object_code import ObjectCode
-    from rtcompile.request.request import CompileRequest
+    from rtcompile import CompileRequest, ObjectCode
 
 _PREFIX = "rtcompile-run-"
 _ABANDONED_SECONDS = 24 * 3600.0
@@ -97,6 +95,10 @@ class Counter:
 
     def start(self) -> None:
         """Count all requests from now on."""
+        from rtcompile.lookup.find import (
+            listeners,  # not above: its import makes a process take part
+        )
+
         listeners.append(self.note)
 
     def note(self, request: CompileRequest, outcome: ObjectCode | RtcompileError) -> None:

@@ -13,8 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from rtcompile._version import __version__
-from rtcompile.errors import InvalidRequest
+from rtcompile import InvalidRequest, __version__
 from rtcompile.extras.record.recording import Record
 
 FORMAT = "rtcompile kernels of CuPy 1"
@@ -96,12 +95,12 @@ def _read(version: str) -> dict[str, Any]:
 
 
 def _entry(kernel: dict[str, Any], options: list[str], arch: str) -> dict[str, Any]:
-    """Return a kernel as a build of a record, which CuPy asks for with `options`."""
+    """Return a kernel as a build of a record, which CuPy requests with `options`."""
     return {
-        "asked": {
+        "requested": {
             "options": options,
             "arch": arch,
-            "anywhere": True,
+            "in any folder": True,
             "by cupy": True,
             "by a module": False,
         },
@@ -117,6 +116,5 @@ def _entry(kernel: dict[str, Any], options: list[str], arch: str) -> dict[str, A
         "given headers": {},
         "headers": [],
         "built by": "",
-        "asked by": "",
         "milliseconds": kernel["milliseconds"],
     }

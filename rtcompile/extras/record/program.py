@@ -2,7 +2,7 @@
 
 `become` makes the process of the command Python with the program, so everything is as `python` has it. Each
 Python process of the run imports `started/sitecustomize.py` first: it calls `begin` when it starts, and
-`take_part` when it imports CuPy's compiler or rtcompile's pipeline.
+`take_part` when it imports CuPy's compiler or rtcompile's look-up.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from json import dumps, loads
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import NamedTuple, NoReturn
 
-from rtcompile.errors import InvalidRequest, RtcompileError
+import rtcompile
+from rtcompile import InvalidRequest, RtcompileError
 from rtcompile.extras.record.counting import Counter, KernelUse, Tally, new_log
 
 _VARIABLE = "RTCOMPILE_RUN"
@@ -102,18 +104,18 @@ _counters: dict[str, Counter] = {}  # by their logs
 _begun: set[str] = set()
 
 
-def take_part(compiler: ModuleType | None = None) -> None:
-    """Count and record this process's requests from now on; install in CuPy's compiler module if given."""
+def take_part(*, with_cupy: bool = False) -> None:
+    """Count and record this process's requests from now on; compile CuPy's, if its compiler is loaded now."""
     runs = _runs()
     for run in runs:
         if run.log not in _begun:
             _begun.add(run.log)  # the next line's imports may call this function
             _counters[run.log] = run.counter()
             _counters[run.log].start()
-    if compiler is not None and runs:
-        from rtcompile.frontends import cupy_hook
-
-        problem = cupy_hook.install_in(compiler).problem
+    if with_cupy and runs:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the run's report has it
+            problem = rtcompile.install().problem
         for counter in _counters.values() if problem else ():
             counter.append(["problem", problem])
 

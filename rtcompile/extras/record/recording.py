@@ -15,20 +15,16 @@ import re
 import sys
 import threading
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rtcompile._version import __version__
-from rtcompile.build.portable import compiler_versions, describe, distrusted
-from rtcompile.errors import InvalidRequest, RtcompileError
+import rtcompile
+from rtcompile import CompileRequest, InvalidRequest, ObjectCode, RtcompileError, __version__
 from rtcompile.extras.record.counting import Counter
 from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
-from rtcompile.lookup.find import listeners
-from rtcompile.request.object_code import ObjectCode
-from rtcompile.request.request import CompileRequest
 
-FORMAT = "rtcompile record 4"
+FORMAT = "rtcompile record 5"
 MOST_HEADER_BYTES = 256 << 20  # of all headers of a record together, decompressed
 
 
@@ -51,6 +47,8 @@ class Recorder(Counter):
 
     def finish(self) -> Record:
         """Stop, and write the whole record."""
+        from rtcompile.lookup.find import listeners
+
         with contextlib.suppress(ValueError):
             listeners.remove(self.note)
         record = read(self.log, trust_options=True)
@@ -68,7 +66,8 @@ class Recorder(Counter):
             return
         # CuPy is not loaded yet when recording starts.
         self._append_once({"format": FORMAT, **loaded_versions()})
-        entry = {**describe(request, outcome), "asked by": _caller()}
+        recorded = rtcompile.RecordedBuild.of(request, outcome)
+        entry = {**recorded.fields, "requested at": _caller()}
         for header in outcome.build.headers:
             if header.label.startswith("user") and self._is_new(header.digest):
                 self._keep(header.path, header.digest)
@@ -108,7 +107,7 @@ class Record:
             **versions,
             "cuda": ", ".join(sorted({_release(build["built by"]) for build in builds} - {""})),
         }
-        self.builds = builds  # as returned by `describe`
+        self.builds = builds  # the fields of a `RecordedBuild` each
         self.headers = headers  # digest of a user's header to "SIZE:COMPRESSED"
 
     def document(self) -> dict[str, Any]:
@@ -154,11 +153,9 @@ def read(path: str, *, trust_options: bool = False) -> Record:
     record = _checked(path, *_parts(path, lines))
     for build in () if trust_options else record.builds:
         try:
-            why = distrusted(build)
+            why = rtcompile.RecordedBuild(build).untrusted_options()
         except InvalidRequest as error:
-            raise InvalidRequest(f"{path}: a build of the record is damaged: {error}") from None
-        except (KeyError, TypeError, AttributeError):
-            raise _damaged(path) from None
+            raise InvalidRequest(f"{path}: {error}") from None
         if why:
             raise InvalidRequest(
                 f"{path}: its options would run or write something here: {'; '.join({*why})}. If you "
@@ -207,22 +204,12 @@ def _checked(
 ) -> Record:
     """Return the record after checking the types of all fields that are used before a build."""
 
-    def are_texts(values: Any, count: int = 0) -> bool:
-        texts = isinstance(values, list) and all(isinstance(value, str) for value in values)
-        return texts and (not count or len(values) == count)
-
-    for entry in builds:
-        asked = entry.get("asked") if isinstance(entry, dict) else None
-        if not (
-            isinstance(asked, dict)
-            and {*asked} == {"options", "arch", "by cupy", "by a module", "anywhere"}
-            and are_texts(asked["options"])
-            and isinstance(entry.get("headers"), list)
-            and all(are_texts(header, 4) for header in entry["headers"])
-            and isinstance(entry.get("built by"), str)
-        ):
-            raise _damaged(path)
-    if not are_texts([*headers, *headers.values()]):
+    try:
+        for entry in builds:
+            rtcompile.RecordedBuild(entry)
+    except InvalidRequest:
+        raise _damaged(path) from None
+    if not all(isinstance(text, str) for text in headers.values()):
         raise _damaged(path)
     sizes = [text.partition(":")[0] for text in headers.values()]
     if not all(size.isascii() and size.isdecimal() and len(size) < 16 for size in sizes):
@@ -249,8 +236,8 @@ def loaded_versions() -> dict[str, str]:
     return {"rtcompile": __version__, "cupy": getattr(cupy, "__version__", "")}
 
 
-def differences(record: Record) -> list[str]:
-    """Return a sentence for each version that differs here, without importing CuPy."""
+def differences(record: Record, compilers: Sequence[str] = ()) -> list[str]:
+    """Return a sentence for each version that differs here, where `compilers` are; without importing CuPy."""
     from importlib import metadata
 
     cupys = [
@@ -258,8 +245,7 @@ def differences(record: Record) -> list[str]:
         for distribution in metadata.distributions()
         if re.fullmatch(r"cupy(-cuda\d+x)?", str(distribution.metadata["Name"]).lower())
     ]
-    compilers = [_release(version) for version in compiler_versions()]
-    here = {"rtcompile": [__version__], "cupy": cupys, "cuda": compilers}
+    here = {"rtcompile": [__version__], "cupy": cupys, "cuda": [*map(_release, compilers)]}
     titles = {"rtcompile": "rtcompile", "cupy": "CuPy", "cuda": "CUDA"}
     return [
         f"recorded with {titles[name]} {then}, and here is {titles[name]} {found[0]}"

@@ -11,20 +11,20 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from rtcompile.build.many import compile_many
-from rtcompile.build.portable import (
-    ProgramRequest,
-    for_archs,
-    request_of,
-    requests_of,
-    with_directories,
+from rtcompile import (
+    BatchError,
+    CompileRequest,
+    InvalidRequest,
+    ObjectCode,
+    RecordedBuild,
+    RtcompileError,
+    RtcompileWarning,
+    compile_many,
 )
-from rtcompile.errors import BatchError, InvalidRequest, RtcompileError, RtcompileWarning
+from rtcompile.errors import shown
 from rtcompile.extras.record.recording import MOST_HEADER_BYTES, Record, read
 from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
-from rtcompile.request.object_code import ObjectCode
-from rtcompile.request.request import CompileRequest
 
 _FOLDER = "rtcompile-warm-"
 _MOST_WRITTEN_BYTES = 1 << 30  # of headers, for all states of them
@@ -34,7 +34,7 @@ class Wanted(NamedTuple):
     """A build of a record."""
 
     request: CompileRequest
-    by_program: ProgramRequest | None  # None if it depends on more than the device
+    recorded: RecordedBuild
     origin: str  # the line of the program: ``"train.py:12"``
     cost: tuple[float, int]  # milliseconds if recorded, and headers
 
@@ -54,8 +54,7 @@ def warm(
     by_index = dict(zip(order, done, strict=True))
     outcomes = [by_index[index] for index in range(len(found))]
     for each in found:
-        if each.by_program is not None:
-            each.by_program.add_to_index()
+        each.recorded.add_to_index(each.request)
     failed = {i: o for i, o in enumerate(outcomes) if not isinstance(o, ObjectCode)}
     if failed:
         results = [None if i in failed else o for i, o in enumerate(outcomes)]
@@ -72,9 +71,10 @@ def requests(record: Record, archs: Sequence[str] = ()) -> Iterator[list[Wanted]
         for entry in record.builds:
             milliseconds = entry.get("milliseconds")
             cost = float(milliseconds) if isinstance(milliseconds, (int, float)) else 0.0
-            origin, count = str(entry.get("asked by") or ""), len(entry["headers"])
-            for request, by_program in for_archs(entry, relocated.request(entry), archs):
-                found.append(Wanted(request, by_program, origin, (cost, count)))
+            origin, count = str(entry.get("requested at") or ""), len(entry["headers"])
+            recorded = RecordedBuild(entry)
+            for request in recorded.requests(archs, relocated.moved(entry)):
+                found.append(Wanted(request, recorded, origin, (cost, count)))
         yield found
 
 
@@ -87,16 +87,15 @@ class _Relocated:
         self._written = 0
         self._states: list[dict[str, str]] = []  # of each folder: path to digest
 
-    def request(self, entry: Mapping[str, Any]) -> CompileRequest:
-        """Return the request with ``-I`` directories that hold the headers it was recorded with."""
-        request = request_of(entry)
+    def moved(self, entry: Mapping[str, Any]) -> Callable[[str], str] | None:
+        """Return what names the folder that has a directory's recorded headers; None if they are in place."""
         own = {
             os.path.abspath(path): digest
             for label, _, path, digest in entry["headers"]
             if label.startswith("user")
         }
         if all(self._is_there(*header) for header in own.items()):
-            return request
+            return None
         fitting = (  # a folder that has no other contents for these headers
             number
             for number, state in enumerate(self._states)
@@ -118,7 +117,7 @@ class _Relocated:
             os.makedirs(target, exist_ok=True)
             return target
 
-        return with_directories(request, moved)
+        return moved
 
     @functools.cache  # noqa: B019  # the object lives as long as one warming
     def _is_there(self, path: str, digest: str) -> bool:
@@ -147,9 +146,19 @@ class _Relocated:
 
 def warming_of(builds: Any, overrides: Mapping[str, Any]) -> Callable[[], None]:
     """Return what builds a record or requests, and can be pickled; raise InvalidRequest for others."""
-    is_record = isinstance(builds, (str, os.PathLike))
-    given = read(os.fspath(builds)) if is_record else requests_of(builds)
-    return partial(_build, given, dict(overrides))
+    if isinstance(builds, (str, os.PathLike)):
+        return partial(_build, read(os.fspath(builds)), dict(overrides))
+    try:
+        requests = [getattr(each, "request", each) for each in builds]
+    except TypeError:
+        requests = [builds]
+    for request in requests:
+        if not isinstance(request, CompileRequest):
+            raise InvalidRequest(
+                "builds must be a record's path, or CompileRequests, RawModules and RawKernels with code, "
+                f"not {shown(request)}"
+            )
+    return partial(_build, requests, dict(overrides))
 
 
 def _build(builds: Record | Sequence[CompileRequest], overrides: Mapping[str, Any]) -> None:

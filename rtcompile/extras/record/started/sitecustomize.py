@@ -1,7 +1,7 @@
 """Lets a Python process that a program under ``rtcompile run`` starts take part in the run.
 
 Python imports the first ``sitecustomize`` on sys.path when it starts. This one costs a tenth of a
-millisecond: it waits until the process imports CuPy's compiler or rtcompile's pipeline, and hands on
+millisecond: it waits until the process imports CuPy's compiler or rtcompile's look-up, and hands on
 to the ``sitecustomize`` that would have been imported. Any Python 3 may read it: it uses neither
 rtcompile, and no new syntax, before that.
 """
@@ -12,7 +12,7 @@ import sys
 __all__ = ["COMPILER", "Finder"]
 
 COMPILER = "cupy.cuda.compiler"
-_PIPELINE = "rtcompile.build.pipeline"
+_LOOK_UP = "rtcompile.lookup.find"
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ class Finder:  # without a base class of `importlib.abc`, which takes 5 ms
         if self in others:
             before = others.index(self) + 1
         for finder in others[before:]:
-            if not hasattr(finder, "find_spec"):  # Python asks old ones by `find_module`
+            if not hasattr(finder, "find_spec"):  # Python calls `find_module` of old ones
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None:
@@ -64,7 +64,7 @@ def _take_part(module: "ModuleType") -> None:
         from rtcompile.extras.record import program
     except ImportError:  # it is the Python of another environment
         return
-    program.take_part(module if module.__name__ == COMPILER else None)
+    program.take_part(with_cupy=module.__name__ == COMPILER)
 
 
 def _begin() -> None:
@@ -97,6 +97,6 @@ def _hand_on() -> None:
 
 
 if __name__ == "sitecustomize":
-    sys.meta_path.insert(0, Finder((COMPILER, _PIPELINE), _take_part))
+    sys.meta_path.insert(0, Finder((COMPILER, _LOOK_UP), _take_part))
     _begin()
     _hand_on()
