@@ -206,7 +206,8 @@ class CompileError(_BuildError):
     diagnostics : tuple of Diagnostic
         The log, parsed; the first real error first.
     log : str
-        The log as the compiler wrote it.
+        The log as the compiler wrote it. Where NVCC failed after NVRTC, NVRTC's log comes first, as in the
+        message; `backend` and `diagnostics` are NVCC's.
     advice : tuple of str
         The paragraphs that follow the compiler's errors in the message: what else was tried, where
         the reproducer is.
@@ -216,6 +217,7 @@ class CompileError(_BuildError):
     """
 
     _rendered: Styled = ()
+    _first: Styled = ()  # the messages of the compiler that was tried first
     cached = False
 
     def __init__(

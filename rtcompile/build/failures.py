@@ -28,6 +28,7 @@ from rtcompile.toolkit.advice import device_functions, missing_header
 
 if TYPE_CHECKING:
     from rtcompile.build.plan import Plan
+    from rtcompile.styling import Styled
 
 
 # --- Writes a reproducer of a compiler's crash ----------------------------------------------------
@@ -203,20 +204,12 @@ def as_error(
     failure: CompileFailure, plan: Plan, *, then: str = "", cached: bool = False
 ) -> CompileError:
     """Return the error for a failed build; `then` says what else was tried."""
-    request = plan.request
-    name = plan.key_inputs.name
-    context = BuildContext(
-        arch=plan.choice.arch,
-        target=plan.choice.target,
-        backend=failure.backend,
-        options=failure.command,
-        versions=plan.toolchain.versions,
-        search=plan.search,
-        source=cxx.readable(request.source),
-        package_of=partial(missing_header, toolchain=plan.toolchain, backend=failure.backend),
-        device_names=partial(device_functions, plan.toolchain),
-    )
-    parsed = catalogue.annotate(_parsed(failure), context)
+    source, name = plan.request.source, plan.key_inputs.name
+    parsed = _annotated(failure, plan)
+    first: Styled = ()
+    if failure.before is not None:
+        first = rendering.render(_annotated(failure.before, plan), source=source, name=name)
+        first += (("", "\nNVCC was tried next, and failed too:\n"),)
     advice = [each for each in (then, _CACHED if cached else "") if each]
     kind = _KINDS.get(failure.kind, CompileError)
     folder = None
@@ -227,19 +220,36 @@ def as_error(
         advice += [] if hinted else [_ADVICE[failure.kind]]
         advice += [f"Reproducer: {folder}"]
     error: CompileError = kind.rendered(
-        rendering.render(parsed, source=request.source, name=name),
-        request.source,
+        (*first, *rendering.render(parsed, source=source, name=name)),
+        source,
         name,
         failure.command,
         failure.backend,
         diagnostics=parsed,
-        log=failure.log,
+        log=(failure.before.log if failure.before is not None else "") + failure.log,
         advice=tuple(advice),
     )
+    error._first = first
     if isinstance(error, CompilerCrashed):
         error.reproducer = folder
     error.cached = cached
     return error
+
+
+def _annotated(failure: CompileFailure, plan: Plan) -> tuple[Diagnostic, ...]:
+    """Return a failure's messages with their hints."""
+    context = BuildContext(
+        arch=plan.choice.arch,
+        target=plan.choice.target,
+        backend=failure.backend,
+        options=failure.command,
+        versions=plan.toolchain.versions,
+        search=plan.search,
+        source=cxx.readable(plan.request.source),
+        package_of=partial(missing_header, toolchain=plan.toolchain, backend=failure.backend),
+        device_names=partial(device_functions, plan.toolchain),
+    )
+    return catalogue.annotate(_parsed(failure), context)
 
 
 def _parsed(failure: CompileFailure) -> tuple[Diagnostic, ...]:

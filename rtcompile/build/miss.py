@@ -81,6 +81,7 @@ def compile_once(plan: Plan, settings: Settings, store: Store, *, waits: bool = 
         return sharing.find_or_build(plan.key_inputs, store, build, seconds_left, waits=waits)
 
 
+_STRICT = "-Werror=cross-execution-space-call"
 _BY_OTHERS = "another thread or process was building the same all the while"
 _TOO_MUCH = "reading its source, options and headers, and building what it links, took all of it"
 
@@ -123,6 +124,7 @@ class Miss:
         self.limits = Limits(settings.timeout, settings.memory_limit).with_shared_deadline()
         self.why_missed = why_missed
         self.why = ""
+        self.source = plan.request.source  # for NVCC
         self.added: list[str] = []  # flags that were added because of errors
         self.notes: list[str] = []  # the reasons for them
         self.failures: list[CompileFailure] = []
@@ -145,7 +147,7 @@ class Miss:
             return self._with_nvcc(self.why_missed())
         if known is not None and plan.backend == "auto":
             self.depends = known.depends
-            return self._with_nvcc(known.why_nvcc)
+            return self._with_nvcc(known.why_nvcc, known.failure)
         outcome = self._until_nothing_helps(self._nvrtc)
         if isinstance(outcome, Compiled):
             return self._finish("nvrtc", outcome, self.plan.search)
@@ -192,11 +194,22 @@ class Miss:
     def _add(self, decision: Decision) -> bool:
         """Add a decision's flags, which are not in the cache key; return whether there is a new one."""
         new = [flag for flag in decision.flags if flag not in self.added]
+        if decision.names:
+            from rtcompile.messages import fallback
+
+            source = fallback.marked_for_device(self.source, decision.names)
+            if source != self.source:
+                self.source = source
+                self.notes.append(f"{', '.join(decision.names)} marked: {decision.reason}")
+                # A marked function must call no other of the host: by default that is a warning.
+                self.plan = self.plan._replace(options=self.plan.options.adding(_STRICT))
+            elif not new:
+                return False
         if new:
             self.added += new
             self.plan = self.plan._replace(options=self.plan.options.adding(*new))
             self.notes.append(f"{' '.join(new)} added: {decision.reason}")
-        return bool(new)
+        return bool(new or decision.names)
 
     @property
     def _is_for_this_device(self) -> bool:
@@ -217,7 +230,10 @@ class Miss:
         from rtcompile.toolkit.advice import Declared, missing_header
 
         if failure.backend == "nvcc":
-            return fallback.decide_nvcc(failure.log)
+            defaults = self.plan.options.get("device-as-default-execution-space")
+            own = self.plan.request.backend == "nvcc"
+            is_default = defaults is not None and not own
+            return fallback.decide_nvcc(failure.log, default_device=is_default)
         return fallback.decide(
             failure.log,
             source=self.plan.request.source,
@@ -249,7 +265,7 @@ class Miss:
 
     def _instead_of(self, rejected: CompileFailure, reason: str) -> ObjectCode:
         try:
-            code = self._with_nvcc(reason)
+            code = self._with_nvcc(reason, rejected)
         except ToolkitNotFound as missing:
             raise error_of(
                 rejected, self.plan, then=f"NVCC could build it ({reason}): {missing}"
@@ -257,7 +273,7 @@ class Miss:
         self._remember(rejected, reason)
         return code
 
-    def _with_nvcc(self, why: str) -> ObjectCode:
+    def _with_nvcc(self, why: str, rejected: CompileFailure | None = None) -> ObjectCode:
         from rtcompile.compilers import nvcc
         from rtcompile.lookup import driver
 
@@ -273,7 +289,7 @@ class Miss:
         self.folders = self._folders()
         outcome = self._until_nothing_helps(self._nvcc)
         if isinstance(outcome, CompileFailure):
-            raise self._refused(outcome)
+            raise self._refused(outcome._replace(before=rejected))
         nvrtc = self.plan.toolchain.nvrtc
         if nvrtc is not None and nvrtc.version_pair[0] != program.version_pair[0]:
             self.notes.append(
@@ -299,7 +315,8 @@ class Miss:
             [each.path for each in directories],
             beside=directory.path,
         )
-        return _unit(plan, flags, plan.compiler_target, plan.request.name_expressions)
+        unit = _unit(plan, flags, plan.compiler_target, plan.request.name_expressions)
+        return unit._replace(source=self.source)
 
     def _nvcc_search(self) -> tuple[tuple[SearchDir, ...], tuple[SearchDir, ...]]:
         """Return the directories that NVCC searches before its own, the source's first, and after."""

@@ -65,7 +65,7 @@ def render(
     if isinstance(what, RtcompileError):
         pieces = what.styled()
         if isinstance(what, CompileError) and what.diagnostics:
-            pieces = _rendered(what.diagnostics, what.source, what.name, width)
+            pieces = what._first + _rendered(what.diagnostics, what.source, what.name, width)
             pieces += tuple(("", f"\n{paragraph}") for paragraph in what.advice)
     else:
         what = values.items("what", what, "Diagnostics")

@@ -113,7 +113,7 @@ class CompileFailure(NamedTuple):
 
     `kind` is "error" (the compiler refused the source), "link", "crash" (`signal` says which),
     "timeout", "memory", or "start" (the compiler could not be run). `trace` and `files` are as in
-    `Compiled`, as far as known if it died.
+    `Compiled`, as far as known if it died. `before` is the failure of the compiler that was tried first.
     """
 
     kind: str
@@ -124,6 +124,7 @@ class CompileFailure(NamedTuple):
     milliseconds: float = 0.0
     trace: tuple[str, ...] | None = ()
     files: FileSet | None = None
+    before: CompileFailure | None = None
 
 
 # --- The environment variables that compilers get -------------------------------------------------

@@ -21,7 +21,7 @@ from rtcompile.store.folder import Folder, Memory
 
 KIND = "negative"  # the cache's folder
 _SEAL = "negative entry"
-_OWN_FIELDS = 5
+_OWN_FIELDS = 7
 # Regular expressions as texts: compiling these takes 0.3 ms, which only a failure needs.
 # Patterns of errors that the source or its options caused.
 _DIAGNOSED = (
@@ -114,9 +114,10 @@ def _key(inputs: KeyInputs) -> str:
 
 
 def _encoded(key: str, remembered: Remembered) -> bytes:
-    failure = remembered.failure
-    command = "\0".join(failure.command)
-    texts = (failure.kind, failure.backend, failure.log, command, remembered.why_nvcc)
+    failure, why = remembered.failure, remembered.why_nvcc
+    first = failure.before or CompileFailure("", "", (), "")  # NVRTC's, where NVCC failed after it
+    logs = (failure.log, "\0".join(failure.command), why, first.log, "\0".join(first.command))
+    texts = (failure.kind, failure.backend, *logs)
     fields = [text.encode("utf-8", "surrogateescape") for text in texts]
     for depends in remembered.depends:
         fields += depends.packed(())
@@ -128,11 +129,15 @@ def _decoded(key: str, data: bytes) -> Remembered | None:
     if fields is None or len(fields) % PACKED_FIELDS != _OWN_FIELDS:
         return None
     own, packed = fields[:_OWN_FIELDS], fields[_OWN_FIELDS:]
-    kind, backend, log, command, why = (f.decode("utf-8", "surrogateescape") for f in own)
+    texts = [field.decode("utf-8", "surrogateescape") for field in own]
+    kind, backend, log, command, why, first_log, first_command = texts
     parts = [packed[at : at + PACKED_FIELDS] for at in range(0, len(packed), PACKED_FIELDS)]
     try:
         depends = tuple(map(FileSet.unpacked, parts))
     except ValueError:
         return None
     failure = CompileFailure(kind, log, tuple(command.split("\0")), backend)
+    if first_log:
+        first = CompileFailure("error", first_log, tuple(first_command.split("\0")), "nvrtc")
+        failure = failure._replace(before=first)
     return Remembered(failure, why, depends)

@@ -96,11 +96,59 @@ def test_the_users_own_mistake_is_nvrtcs_error_and_nothing_else(runs):
     assert str(error.value).count('identifier "treadIdx" is undefined') == 1
 
 
-def test_what_neither_can_build_is_nvccs_error(runs):
-    with pytest.raises(rtcompile.CompileError, match="treadIdx") as error:
-        compile(HOST + TYPO)
+def test_what_neither_can_build_shows_both_errors_nvrtcs_first(runs):
+    texts = []
+    for _ in range(2):  # from the compilers, then from the negative cache of the next process
+        with pytest.raises(rtcompile.CompileError) as error:
+            compile(HOST + TYPO)
+        forget_caches()
+        texts.append([str(error.value), "".join(t for _, t in rtcompile.render(error.value))])
+        assert re.search(r"vector[\s\S]*treadIdx", error.value.log)
+        assert (error.value.backend, len(error.value.diagnostics)) == ("nvcc", 1)
 
     assert runs == ["nvrtc", "nvcc"]
+    assert "Cached" in texts[1][0]
+    for text in texts[0] + texts[1]:
+        assert re.search(r'source file "vector"[\s\S]*NVCC was tried next[\s\S]*treadIdx', text)
+        assert text.count("p[treadIdx.x]") == text.count("#include <vector>") == 1
+
+
+UNMARKED = """#include <vector>
+template <class T, class U = int> inline T twice(T x);
+int helper(int x);
+namespace n { static int table[2] = {1, 2}; constexpr int f(int x) { return x; } }
+struct S {
+ public: S(int a) : v(a) {}
+  S operator+(const S& o) const { return S(v + o.v); }
+  int get() const { return helper(v); }
+ private: int v;
+};
+template <class T, class U> inline T twice(T x) { return helper(x) + x; }
+int helper(int x) { return x + 1; }
+std::vector<int> host() { return {helper(2)}; }
+"""
+KERNEL = 'extern "C" __global__ void k(int* p) { S s(*p); *p = EXPRESSION; }'
+
+
+def test_nvcc_keeps_the_meaning_of_default_device(runs):
+    used = "(s + s).get() + twice(2) + n::table[1] + n::f(*p)"
+    code = compile(UNMARKED + KERNEL.replace("EXPRESSION", used))
+
+    assert (code.build.backend, set(runs)) == ("nvcc", {"nvrtc", "nvcc"})
+    assert "twice" in code.build.why
+    assert "-default-device" in code.build.why
+
+
+@pytest.mark.parametrize(
+    ("used", "more"),
+    [
+        pytest.param("host()[0]", {}, id="what it calls is the host's"),
+        pytest.param("twice(1)", {"backend": "nvcc"}, id="NVCC was asked for"),
+    ],
+)
+def test_what_stays_host_code_for_nvcc_is_an_error(used, more):
+    with pytest.raises(rtcompile.CompileError, match="calling a __host__ function") as error:
+        compile(UNMARKED + KERNEL.replace("EXPRESSION", used), **more)
     assert error.value.backend == "nvcc"
 
 
@@ -256,9 +304,25 @@ def test_a_standard_that_a_header_rejects_ends_it_whatever_follows():
     decision = decide(log, declared=Declared(toolkit.current()))
 
     assert (decision.action, "-std" in decision.reason) == ("error", True)
-    assert decide(
-        log.replace("at least", "about"), declared=Declared(toolkit.current())
-    ).action == ("nvcc")
+    for names_none in ("requires a host", "requires C++17 and is not supported with NVRTC"):
+        other = log.replace("requires at least C++17", names_none)
+        assert decide(other, declared=Declared(toolkit.current())).action == "nvcc", names_none
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        pytest.param('#if __cplusplus < 202002L\n#error "mine needs C++20"\n#endif', id="#error"),
+        pytest.param('static_assert(__cplusplus >= 202002L, "C++20 is needed");', id="assertion"),
+    ],
+)
+def test_a_header_that_wants_a_newer_standard_is_compiled_once_and_the_hint_names_it(
+    condition, runs, tmp_path
+):
+    (tmp_path / "mine.h").write_text(f"{condition}\n__host__ void f() {{}}\n#include <vector>\n")
+    with pytest.raises(rtcompile.CompileError, match=r"hint: .*Use -std=c\+\+20\.") as error:
+        compile('#include "mine.h"\n__global__ void k() {}', options=(f"-I{tmp_path}",))
+    assert (runs, error.value.backend) == (["nvrtc"], "nvrtc")
 
 
 # --- what is remembered ------------------------------------------------------------------------

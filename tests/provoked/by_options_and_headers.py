@@ -177,6 +177,13 @@ BY_OPTIONS_AND_HEADERS = [
         options="-std=c++14 -arch=sm_80 -default-device",
         alone=True,
     ),
+    *(
+        case("standard-named", says, "Use -std=c++20.", source=f"{condition}\n" + EMPTY)
+        for says, condition in (
+            ("#error directive", '#if __cplusplus < 202002L\n#error "mine needs C++20"\n#endif'),
+            ("static assertion", 'static_assert(__cplusplus >= 202002L, "mine needs C++ 20");'),
+        )
+    ),
     case(
         "umbrella-header",
         "Including <cub/cub.cuh> is not supported",
