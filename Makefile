@@ -11,7 +11,7 @@ FOR_TESTS := '.[cuda12,cutlass,cli,redis,cloud,test,docs]'
 CUDA13_PARTS := nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-nvcc nvidia-nvvm \
 	nvidia-cuda-cccl nvidia-curand nvidia-nvjitlink
 
-.PHONY: demo test test-fast docs look lint types unit trials profile test-slow test-cluster test-cupys test-cuda-core test-libcudacxx mutations test-gpu sanitize environments mistakes clean
+.PHONY: demo test test-fast docs look lint types unit trials profile test-slow test-cluster test-cupys test-cupys-own test-cuda-core test-libcudacxx mutations test-gpu sanitize environments mistakes clean
 
 demo: $(VENV)/.base
 	$(BIN)/python -m examples.demo
@@ -104,6 +104,11 @@ $(CCCL)/.made:
 	git -C $(CCCL) checkout --quiet FETCH_HEAD
 	git clone --quiet --depth 1 --branch v1.1 https://github.com/dmlc/dlpack $(CCCL)/dlpack
 	touch $@
+
+# CuPy's own tests of its compiler, its cache and cupyx.jit, by CuPy alone and with its kernels through us, which needs
+# no GPU. CUPY_TESTS names the folder tests of a clone of cupy/cupy, of the version that is installed.
+test-cupys-own: $(VENV)/.made
+	$(BIN)/python -m benchmarks.cupy_tests $(CUPY_TESTS) --only test_compiler jit_tests --processes 1 --lines 10000
 
 # cuda.core's own tests of its program caches, with ours in their place. CUDA_PYTHON names a clone of
 # NVIDIA/cuda-python. What is left out, and why, says tests/cuda_core/as_theirs.py.

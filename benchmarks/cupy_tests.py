@@ -1,7 +1,8 @@
 """CuPy's own tests, by CuPy alone and with every kernel through rtcompile: counts, and what differs.
 
-``python -m benchmarks.cupy_tests .../cupy/tests [--seconds 480] [--processes 8] [--save]``. Needs a GPU
-and CuPy's tests of the installed version. Both sides run beside each other, each with so many processes
+``python -m benchmarks.cupy_tests .../cupy/tests [--seconds 480] [--processes 8] [--save]``. Needs CuPy's
+tests of the installed version, and a GPU: without one most fail on both sides, and those that read a compiler's
+or a cache's files are compared (``--only test_compiler jit_tests``). The exit status is 1 where something differs. Both sides run beside each other, each with so many processes
 and a cache of its own. A test that ends the CUDA context ends its process; the rest of its file goes on
 in another. At the time limit all are ended, and only tests that ended on both sides are compared.
 
@@ -24,7 +25,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-FOLDERS = ("cupy_tests/core_tests", "cupyx_tests/jit_tests")
+FILES = (
+    "cupy_tests/core_tests/**/test_*.py",
+    "cupyx_tests/jit_tests/**/test_*.py",
+    "cupy_tests/cuda_tests/test_compiler*.py",
+)
 LEFT_OUT = "not texture and not Texture"  # They end the context, with CuPy alone too.
 LINES_PER_PART = 150
 MOST_RESTARTS = 20
@@ -175,19 +180,15 @@ class Side:
         }
 
 
-def parts_of(tests: Path, only: list[str]) -> list[tuple[str, int, int]]:
+def parts_of(tests: Path, only: list[str], lines_each: int) -> list[tuple[str, int, int]]:
     """Return (file, part, number of parts), the longest files first."""
     files = sorted(
-        (
-            (path.read_text().count("\n"), path)
-            for f in FOLDERS
-            for path in (tests / f).rglob("test_*.py")
-        ),
+        ((path.read_text().count("\n"), path) for pattern in FILES for path in tests.glob(pattern)),
         reverse=True,
     )
     found = []
     for lines, path in files:
-        count = 1 + lines // LINES_PER_PART
+        count = 1 + lines // lines_each
         if any(name in str(path) for name in only):
             found += [(str(path.relative_to(tests)), part, count) for part in range(count)]
     return found
@@ -233,6 +234,9 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="*", default=[""], help="files whose path has one of these in it"
     )
+    parser.add_argument(
+        "--lines", type=int, default=LINES_PER_PART, help="of a file's tests that a process runs"
+    )
     parser.add_argument("--save", action="store_true")
     given = parser.parse_args()
     tests = given.tests.resolve()
@@ -245,7 +249,7 @@ def main() -> None:
         threads = []
         for side in (alone, ours):
             waiting: queue.SimpleQueue[tuple[str, int, int]] = queue.SimpleQueue()
-            for part in parts_of(tests, given.only):
+            for part in parts_of(tests, given.only, given.lines):
                 waiting.put(part)
 
             def work(
@@ -274,7 +278,9 @@ def main() -> None:
         }
         _copy_logs(alone)
         _copy_logs(ours)
-        _machine.save("cupy_tests", {**compared(alone, ours), **kernels})
+        result = compared(alone, ours)
+        _machine.save("cupy_tests", {**result, **kernels})
+        sys.exit(bool(result["differing"]))
 
 
 if __name__ == "__main__":
