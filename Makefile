@@ -116,6 +116,12 @@ test-cuda-core: $(VENV)/.made
 	PYTHONPATH=$(CURDIR) $(BIN)/python -m pytest -q -c /dev/null -p no:cacheprovider -p tests.cuda_core.as_theirs --noconftest \
 		$(addprefix $(CUDA_PYTHON)/cuda_core/tests/,test_program_cache.py test_program_cache_multiprocess.py test_program_compile_cache.py)
 
+# rtcompile on aarch64, emulated by QEMU in a user namespace: Debian's arm64 packages and aarch64 wheels, 4 GB in
+# .aarch64, an hour. CHECKS names environments and checks of benchmarks/aarch64.py; left out, all are run.
+CHECKS :=
+test-aarch64: $(VENV)/.made
+	$(BIN)/python -m benchmarks.aarch64 $(CHECKS)
+
 # On a machine with a GPU, in whatever environment $(PYTHON) is: it brings its own CuPy and toolkit.
 test-gpu:
 	$(PYTHON) -m pytest tests/gpu

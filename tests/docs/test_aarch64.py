@@ -1,0 +1,34 @@
+"""The log of aarch64 is of checks that passed, and the script says what a machine lacks for it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks import aarch64, aarch64_checks
+from tests.documentation import ROOT
+
+TEXT = (ROOT / "benchmarks/results/aarch64.json").read_text()
+RESULTS = json.loads(TEXT)["results"]
+
+
+@pytest.mark.parametrize("name", [name for name in aarch64.ENVIRONMENTS if name in RESULTS])
+def test_what_the_log_has_was_run_on_aarch64_and_passed(name: str) -> None:
+    found = RESULTS[name]
+    assert found["machine"] == "aarch64"
+    assert [check for check, outcome in found["checks"].items() if not outcome["good"]] == []
+    assert set(found["checks"]) <= set(aarch64_checks.CHECKS)
+
+
+def test_the_log_names_no_folder_of_the_machine_that_it_comes_from() -> None:
+    assert str(ROOT) not in TEXT
+
+
+@pytest.mark.parametrize("program", ["apt-get", "unshare"])
+def test_a_program_that_is_missing_is_named(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {name: f"/usr/bin/{name}" for name in ("apt-get", "dpkg-deb", "unshare", "tar")}
+    found[program] = None
+    monkeypatch.setattr(aarch64.shutil, "which", found.get)
+    with pytest.raises(SystemExit, match=f"{program} is not installed"):
+        aarch64.make_system()
