@@ -61,24 +61,24 @@ if job["cupy"]:
 if job["door"] == "cell":
     import IPython.core.interactiveshell
     sys.stdout = open("/dev/null", "w")
-def counted(ask):
+def counted(build):
     if not job["count"]:
-        return ask()
-    counts.append(dict(zip(("functions", "modules", "calls"), doors.passed(ask))))
+        return build()
+    counts.append(dict(zip(("functions", "modules", "calls"), doors.passed(build))))
 counts = []
 options, more = job["options"], job["more"]
 since = time.perf_counter()
-ask = doors.door(job["door"], False)
+build = doors.door(job["door"], False)
 imported = time.perf_counter()
 spans = []
 for source in job["sources"]:
     begin = time.perf_counter()
-    counted(lambda: ask(source, options, **more))
+    counted(lambda: build(source, options, **more))
     spans.append((time.perf_counter() - begin) * 1e3)
 again = []
 for _ in range(job["again"]):
     begin = time.perf_counter()
-    counted(lambda: ask(source, options, **more))
+    counted(lambda: build(source, options, **more))
     again.append((time.perf_counter() - begin) * 1e6)
 result = {"import": (imported - since) * 1e3, "spans": spans, "again": again, "counts": counts,
           "modules": len(sys.modules)}
@@ -109,7 +109,7 @@ sys.stdout = out
 # The architecture that the device gets.
 ARCH = """import rtcompile; print(rtcompile.RawKernel("__global__ void k() {}", "k").object_code.arch)"""
 
-# Where kernels come from, if not from the processes themselves, and the cache of those who ask.
+# Where kernels come from, if not from the processes themselves, and the cache of those that request them.
 KEPT = {"from a bundle": "empty", "from a record": "warmed"}
 BUNDLE = "kernels.rtcb"
 
@@ -196,7 +196,7 @@ class RefusedError(Exception):
 
 
 def keep(every: dict[str, dict[str, Any]], folder: Path, gpu: bool) -> None:
-    """Record what the rows ask for that get it from a bundle or a record, and make both of it."""
+    """Record what the rows request that get it from a bundle or a record, and make both of it."""
     kept = [job for job in every.values() if job["kept"]]
     if not kept:
         return

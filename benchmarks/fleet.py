@@ -48,7 +48,7 @@ import rtcompile
 from rtcompile.store import remote
 warnings.simplefilter("ignore")
 waited = []
-ask = remote.Tier.ask
+ask = remote.Tier.query
 import threading
 def measured(self, *given, **more):
     begin = time.monotonic()
@@ -57,7 +57,7 @@ def measured(self, *given, **more):
     finally:
         if threading.current_thread() is threading.main_thread():
             waited.append(time.monotonic() - begin)
-remote.Tier.ask = measured
+remote.Tier.query = measured
 begin = time.monotonic()
 hits = 0
 for n in range(told["first"], told["first"] + told["count"]):

@@ -49,7 +49,7 @@ def compile(
     options : sequence of str, or str
         Compiler options, in NVRTC's or nvcc's spelling.
     arch : str or Arch, optional
-        ``"sm_90a"``. None asks the current device.
+        ``"sm_90a"``. None: that of the current device.
     name_expressions : iterable of str
         C++ name expressions, ``"f<float>"``; `ObjectCode.lowered_names` maps them to symbols.
     name : str

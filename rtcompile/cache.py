@@ -179,6 +179,6 @@ def opened() -> tuple[Settings, Store]:
         Folder(settings.cache_dir).check()
     except UntrustedError as error:
         raise InvalidRequest(f"the cache is not used: {error}") from None
-    # RTCOMPILE_JIT=0 keeps programs from writing to the cache, but not who asks for it by name.
+    # RTCOMPILE_JIT=0 keeps programs from writing to the cache, but not callers of these functions.
     settings = settings.replace(jit=True)
     return settings, Store.open(settings)

@@ -49,11 +49,11 @@ def add(name: str, begin: float, end: float, *, row: str = "", **details: Any) -
         return
     import json  # with warnings and fcntl this takes 6 ms, which only tracing needs
 
-    place = row or threading.current_thread().name
-    events = [event(name, begin, end, place, details)]
-    if (path, os.getpid(), place) not in _named:
-        _named.add((path, os.getpid(), place))
-        events.insert(0, named_row(place))
+    name_of_row = row or threading.current_thread().name
+    events = [event(name, begin, end, name_of_row, details)]
+    if (path, os.getpid(), name_of_row) not in _named:
+        _named.add((path, os.getpid(), name_of_row))
+        events.insert(0, named_row(name_of_row))
     try:
         _write(path, ",\n".join(map(json.dumps, events)).encode())
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Every door through which a kernel is asked for, and a device for where there is none.
+"""Every door through which a kernel is requested, and a device for where there is none.
 
 A process that is timed imports this first: it imports nothing that rtcompile would have to import.
 """
@@ -78,7 +78,7 @@ def pretend_device() -> None:
         "cubin",
     )
     memoize = cupy.memoize
-    cupy.memoize = lambda for_each_device=False: memoize()  # CuPy's own would ask the driver
+    cupy.memoize = lambda for_each_device=False: memoize()  # CuPy's own would query the driver
     driver: Any = types.ModuleType("cuda.bindings.driver")
     driver.CUresult = types.SimpleNamespace(CUDA_SUCCESS=0)
     driver.CUdevice_attribute = types.SimpleNamespace(
@@ -93,7 +93,7 @@ def pretend_device() -> None:
     sys.modules["cuda.bindings.driver"] = driver
 
 
-def passed(ask: Callable[[], Any]) -> tuple[int, int, int]:
+def passed(build: Callable[[], Any]) -> tuple[int, int, int]:
     """Call it; return how many functions and modules of ours it passes, and how many calls."""
     import threading
 
@@ -108,7 +108,7 @@ def passed(ask: Callable[[], Any]) -> tuple[int, int, int]:
     threading.setprofile(note)
     sys.setprofile(note)
     try:
-        ask()
+        build()
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
@@ -119,7 +119,7 @@ def passed(ask: Callable[[], Any]) -> tuple[int, int, int]:
 
 
 def door(name: str, cubin: bool = True) -> Ask:
-    """Import a door; return the function that asks it for a kernel ``k``.
+    """Import a door; return the function that requests a kernel ``k`` through it.
 
     It gives the code. Without `cubin` it gives what the program gets, which takes no time of its own
     to read: a loaded function where there is a device.
@@ -141,35 +141,35 @@ def _compile() -> Ask:
 def _compile_many() -> Ask:
     from rtcompile import CompileRequest, compile_many
 
-    def ask(source: str, options: Any = (), **more: Any) -> bytes:
+    def build(source: str, options: Any = (), **more: Any) -> bytes:
         policy = {name: more.pop(name) for name in _POLICY & more.keys()}
         [code] = compile_many([CompileRequest(source, options, **more)], progress=False, **policy)
         return bytes(code.code)
 
-    return ask
+    return build
 
 
 def _kernel(cubin: bool) -> Ask:
     from rtcompile import RawKernel
 
-    def ask(source: str, options: Any = (), **more: Any) -> Any:
+    def build(source: str, options: Any = (), **more: Any) -> Any:
         kernel = RawKernel(source, "k", options, **more)
         return _code(kernel.kernel, kernel) if cubin else kernel.kernel
 
-    return ask
+    return build
 
 
 def _module(cubin: bool) -> Ask:
     from rtcompile import RawModule
 
-    def ask(source: str, options: Any = (), **more: Any) -> Any:
+    def build(source: str, options: Any = (), **more: Any) -> Any:
         module = RawModule(code=source, options=options, **more)
         if cubin:
             return _code(module.module, module)
         [name] = more.get("name_expressions", ["k"])
         return module.get_function(name).kernel
 
-    return ask
+    return build
 
 
 def _code(loaded: Any, of: Any) -> bytes:
@@ -205,7 +205,7 @@ def _cell(cubin: bool) -> Ask:
     notebook = type(shell.magics_manager.registry["CudaMagics"])
     notebooks: dict[Any, Any] = {}  # one for each set of headers
 
-    def ask(
+    def build(
         source: str,
         options: str = "",
         name_expressions: Any = (),
@@ -225,4 +225,4 @@ def _cell(cubin: bool) -> Ask:
             kernel = kernel[name.split("<")[1].rstrip(">")]
         return bytes(kernel.code.code) if cubin else kernel
 
-    return ask
+    return build

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.asking import ROOT, Process
 from tests.doors import TAKES
+from tests.kernel_process import ROOT, Process
 
 KERNEL = """
 extern "C" __device__ const char answer[] = "ANSWER:" VALUE;
@@ -62,7 +62,7 @@ MATRIX = [
 
 
 class Program:
-    """A program in two processes, with a folder of headers, that asks for one kernel."""
+    """A program in two processes, with a folder of headers, that requests one kernel."""
 
     def __init__(self, folder: Path, processes: list[Process], scratch: Path) -> None:
         self.first, self.second = processes
@@ -95,10 +95,10 @@ class Program:
         filled = type(options)(option.format(**paths) for option in options)
         return shlex.join(filled) if door == "cell" else filled
 
-    def ask(
+    def request(
         self, process: Process, door: str, source: str, options: Any = (), /, **more: Any
     ) -> bytes:
-        return process.ask(door, self.salt + source, self.options(door, options), **more)
+        return process.request(door, self.salt + source, self.options(door, options), **more)
 
 
 def command(*arguments: object, cwd: Path, **environ: str) -> None:
@@ -116,7 +116,7 @@ def command(*arguments: object, cwd: Path, **environ: str) -> None:
 # --- edits -----------------------------------------------------------------------------------------
 
 # Asks for files in the ways that a header can: beside another, along the path, and by __has_include.
-ASKING = """
+REQUESTED = """
 #include "value.h"
 #if __has_include(<extra.h>)
 #define MORE ", and extra"

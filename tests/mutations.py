@@ -41,7 +41,7 @@ MUTATIONS = (
         "rtcompile/store/inventory.py",
         "                with locks.machine_wide(folder.file(kind, name), timeout=0.0):\n",
         "                folder.discard(kind, name)\n                if True:\n",
-        "tests/store/test_cache_books.py::test_prune_leaves_the_locks_of_builds_under_way",
+        "tests/store/test_cache_statistics.py::test_prune_leaves_the_locks_of_builds_under_way",
     ),
     Mutation(
         "what NVRTC refused is never remembered",

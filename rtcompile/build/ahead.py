@@ -136,7 +136,7 @@ class Ahead(Batch):
         try:
             while not build.future.done():
                 concurrent.futures.wait([build.future], pool.MAX_WAIT_SECONDS)
-        except BaseException:  # Ctrl-C: the program may ask again
+        except BaseException:  # Ctrl-C: the program may request it again
             self.kept[query.identity] = build
             raise
         self._start_threads()

@@ -190,7 +190,7 @@ def _forget_oldest(folder: Folder, parent: str, keep: str) -> None:
 _LONGEST_COMMAND = 300
 _CACHED = (
     "Cached: an earlier build failed like this, and nothing that it read has changed; "
-    "recompile=True asks the compiler again."
+    "recompile=True runs the compiler again."
 )
 _KINDS: dict[str, type[CompileError]] = {
     "link": LinkError,

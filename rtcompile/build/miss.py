@@ -48,7 +48,7 @@ def compile_once(plan: Plan, settings: Settings, store: Store, *, waits: bool = 
     Raises `locks.Busy` where another process or node builds it, unless the caller `waits`.
     """
     if not settings.jit:
-        raise JitDisabled(store.why(plan.key_inputs) or "recompile=True asks for a compiler")
+        raise JitDisabled(store.why(plan.key_inputs) or "recompile=True needs a compiler")
     shared = bool(settings.remote) and not settings.recompile
     if shared:
         from rtcompile.store import sharing  # with a store's client
@@ -97,7 +97,7 @@ def _too_late(plan: Plan, settings: Settings, reason: str) -> CompileTimeout:
 
 
 def identified(plan: Plan, settings: Settings) -> Plan:
-    """Return the plan with NVRTC's build, which takes too long to ask for on a hit."""
+    """Return the plan with NVRTC's build, which takes too long to find out on a hit."""
     library = plan.toolchain.nvrtc
     if plan.backend != "nvcc" and library is not None and not library.build:
         library = library._replace(build=nvrtc.identify(library))

@@ -73,13 +73,13 @@ def plan(
     toolchain = toolkit.current(settings)
     backend = _backend(request, settings, toolchain)
     version = _version(backend, toolchain, settings)
-    ask = lookup.compute_capability if capability is None else lambda: capability
+    capability_of = lookup.compute_capability if capability is None else lambda: capability
     try:
-        choice = choose_architecture(request, options, version, settings.ptx, ask)
+        choice = choose_architecture(request, options, version, settings.ptx, capability_of)
     except UnsupportedArch as unsupported:
         # A `RawModule`'s ``-arch`` option that the device cannot run gives way to the device.
         gives_way = request.may_pass_over_arch and request.arch is None and options.arch
-        known = _capability_if_any(ask) if gives_way else None
+        known = _capability_if_any(capability_of) if gives_way else None
         if known is None:
             raise
         without = options._replace(arch=())

@@ -209,8 +209,8 @@ def plan_of(query: Query, link_settings: Settings | None = None) -> Plan:
     """Return the plan of a look-up's request, made on first need."""
     if query.plan is None:
         with tracing.span("plan", program=query.request.name):
-            asked = query.request, query.settings, query.capability
-            query.plan = plan(*asked, link_settings=link_settings)
+            given = query.request, query.settings, query.capability
+            query.plan = plan(*given, link_settings=link_settings)
     decided: Plan = query.plan
     return decided
 

@@ -165,9 +165,9 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
 def _request_digests(work: Work, row: Row, folders: int) -> list[str]:
     """Return the digests of the requests that a build serves, on a device and for its architecture."""
     settings = work.settings()
-    asked = work.request if work.requested is None else work.requested
+    requested = work.request if work.requested is None else work.requested
     digests: dict[str, None] = {}
-    for request in (asked, asked.replace(arch=row.arch, target=row.kind)):
+    for request in (requested, requested.replace(arch=row.arch, target=row.kind)):
         query = query_of(request, settings, work.requested_by or (row.arch.major, row.arch.minor))
         found = bundles.digest_of(query)
         inputs = from_bundle.key_inputs(request, settings)

@@ -182,7 +182,7 @@ def contents_of(
     folders = own_folders(search)
     own = [each for each in search if each.path in folders and each.is_own]
 
-    def places(paths: Iterable[str]) -> list[str]:
+    def encoded(paths: Iterable[str]) -> list[str]:
         """Return the folder's number and the rest of each path that lies in one of the request's."""
         split = map(relative_to(own), paths)
         return [f"{number}/{rest}" for number, rest in split if number >= 0]
@@ -190,13 +190,13 @@ def contents_of(
     # Stats of the building machine are left out; the reader checks contents.
     checked, others = [], []
     for header in read.headers:
-        found = places([header.path])
+        found = encoded([header.path])
         facts = (header.digest, str(header.size))
         if found:
             checked += [*found, *facts]
         else:
             others += [header.label, header.relative, *facts]
-    listed = (checked, places(read.absent), places(read.present), others)
+    listed = (checked, encoded(read.absent), encoded(read.present), others)
     timeless = replace(obj, build=replace(obj.build, compiled_in=0.0))
     return Contents(
         row,

@@ -132,12 +132,12 @@ def read_checks(data: bytes, folders: Sequence[str] | Mapping[int, str]) -> File
     try:
         texts, absent, present = map(texts_in, fields[:3])
         headers = []
-        for place, digest, size in zip(texts[::3], texts[1::3], texts[2::3], strict=True):
-            at, _, rest = place.partition("/")
-            path = _path(place, folders)
+        for encoded, digest, size in zip(texts[::3], texts[1::3], texts[2::3], strict=True):
+            at, _, rest = encoded.partition("/")
+            path = _path(encoded, folders)
             headers.append(Header(path, f"user{at}", rest, digest, int(size), 0, 0))
         gaps, neighbours = (
-            tuple([_path(place, folders) for place in places]) for places in (absent, present)
+            tuple([_path(path, folders) for path in paths]) for paths in (absent, present)
         )
     except (ValueError, IndexError) as error:
         raise UnusableError(f"its checks cannot be understood ({error})") from None
@@ -167,9 +167,9 @@ def _unsealed(data: bytes) -> list[bytes]:
     return fields
 
 
-def _path(place: str, folders: Sequence[str] | Mapping[int, str]) -> str:
+def _path(encoded: str, folders: Sequence[str] | Mapping[int, str]) -> str:
     """Return the path that a folder's number and the rest stand for."""
-    at, _, rest = place.partition("/")
+    at, _, rest = encoded.partition("/")
     return f"{folders[int(at)]}/{rest}"
 
 
@@ -416,7 +416,7 @@ def digest_of(query: Query) -> tuple[str, tuple[str, ...]] | None:
         return None
     options, folders = shape
     assert identity[1] is request.options
-    return digest("asked", [repr((*identity[:1], options, *identity[2:]))]), folders
+    return digest("request", [repr((*identity[:1], options, *identity[2:]))]), folders
 
 
 def _words(option: str) -> list[str]:

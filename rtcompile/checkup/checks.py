@@ -245,7 +245,7 @@ def cache_checks(settings: Settings) -> Iterator[Check]:
     """Report the cache directory and its contents."""
     path = settings.cache_dir
     if not settings.cache_on_disk:
-        yield Check("cache", "note", "in memory only", "CUPY_CACHE_IN_MEMORY=1 asks for that.")
+        yield Check("cache", "note", "in memory only", "CUPY_CACHE_IN_MEMORY=1 is set.")
         return
     folder = Folder(path)
     try:

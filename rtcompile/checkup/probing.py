@@ -75,7 +75,7 @@ def workers(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
         step = "NVRTC 12.8 and newer parse header-heavy sources three to ten times faster."
         yield Check("precompiled headers", "note", f"NVRTC {library.version} has none", step)
     elif not settings.pch:
-        yield Check("precompiled headers", "note", "off", "RTCOMPILE_PCH=0 asks for that.")
+        yield Check("precompiled headers", "note", "off", "RTCOMPILE_PCH=0 is set.")
     else:
         yield _precompiles(library, toolchain)
 

@@ -26,7 +26,7 @@ Every verb takes --json. Options after -- are the compiler's own. `rtcompile VER
 
 # Tables of arguments: a spelling, and behind two blanks its help, which may go on in lines that are
 # indented more. A spelling's last word says how many values there are, as argparse's nargs; with "…" the
-# option may be repeated. What else argparse is told of an argument is here.
+# option may be repeated. Further parameters of `add_argument` are here.
 _MORE: dict[str, dict[str, Any]] = {
     "-I": {"dest": "include_dirs"},
     "-D": {"dest": "macros"},
@@ -76,7 +76,7 @@ CACHE_ACTIONS = {
 }
 _OF_CACHE_ACTION = {
     "info": """
-        --stats  ask the shared stores what they hold, too
+        --stats  query the shared stores for what they contain, too
     """,
     "show": """
         key KEY  an entry's key, its beginning, or a name

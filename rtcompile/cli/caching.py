@@ -240,7 +240,7 @@ def _metrics(given: Namespace, store: Store) -> tuple[dict[str, Any], str]:
         from rtcompile.cli import copying
 
         tiers = [tier for tier in copying.stores().tiers if hasattr(tier.store, "get_totals")]
-        stores = {each.store.name: each.ask("get_totals", waiting=False) or {} for each in tiers}
+        stores = {each.store.name: each.query("get_totals", waiting=False) or {} for each in tiers}
     else:
         stores = _counts(store)
     lines = []

@@ -88,7 +88,7 @@ def warm_up(builds: Any, **overrides: Any) -> Callable[[], None]:
     """
     warm = warming_of(builds, overrides)
 
-    def hook() -> None:  # a function, since Ray asks for its name
+    def hook() -> None:  # a function, since Ray needs its name
         warm()
 
     return hook

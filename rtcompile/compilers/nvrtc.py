@@ -117,7 +117,7 @@ def observe(
 def identify(library: Library) -> str:
     """Return the compiler's real build, ``"12.9.86 CL-36037853"``, and the machine if not x86-64."""
     which = library.to_load()
-    with _identifying:  # one thread asks, the others of a batch wait
+    with _identifying:  # one thread queries it, the others of a batch wait
         build = _builds.get(which)
         if build is None:
             outcome = pool.run(job_of(library, "build_string", {}), _TO_IDENTIFY)
@@ -125,7 +125,7 @@ def identify(library: Library) -> str:
                 problem = _death(outcome, (), _TO_IDENTIFY).log
                 if outcome.kind != "load":  # the library is not to blame
                     kind = CompileError if outcome.kind == "start" else CompilerCrashed
-                    raise kind(f"{library.path} was asked for its version. {problem}")
+                    raise kind(f"{library.path} was queried for its version. {problem}")
             else:
                 build, problem = outcome.value
             if not build:

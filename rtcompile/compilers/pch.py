@@ -231,7 +231,7 @@ class Prefix:
                     locks.release(self._lock, lock)
 
     def make_ahead(self) -> None:
-        """Have the header made before a build asks for it, unless there is a record of it."""
+        """Have the header made before a build needs it, unless there is a record of it."""
         if Record.read(self._record) is None:
             self._count((), None)
 

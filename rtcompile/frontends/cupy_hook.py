@@ -1,6 +1,6 @@
 """Replaces the function through which CuPy compiles every kernel.
 
-Nothing is patched before `install` is called. CuPy's version is not asked for, only the names and the
+Nothing is patched before `install` is called. CuPy's version does not matter, only the names and the
 parameters that are used here. If one is missing, a warning names it and CuPy stays unchanged.
 """
 

@@ -42,7 +42,7 @@ CUDARuntimeError = cupy.cuda.runtime.CUDARuntimeError
 _BACKENDS = ("nvrtc", "nvcc")
 _OVERRIDES = ("fallback", "pch", "timeout", "memory_limit", "recompile")
 
-# cuComplex.h is replaced by CuPy's complex types where translate_cucomplex asks for it.
+# cuComplex.h is replaced by CuPy's complex types if translate_cucomplex is set.
 _CUCOMPLEX = r"(?m)^[ \t]*#[ \t]*include[ \t]*<[ \t]*cuComplex\.h[ \t]*>[^\n]*"
 _CUPY_HEADERS = tuple(
     f"--pre-include=cupy/{header}"

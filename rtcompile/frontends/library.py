@@ -212,7 +212,7 @@ class KernelModule(_Built):
         Parameters
         ----------
         arch : str or Arch, optional
-            ``"sm_90a"``; None asks the current device.
+            ``"sm_90a"``; None: that of the current device.
         """
         from rtcompile.build import pipeline
         from rtcompile.settings import Settings

@@ -105,7 +105,7 @@ class Built:
     def is_cached(self) -> bool:
         """Return whether using it would compile nothing: its code is loaded, cached, or in a bundle.
 
-        Asks for the current device, or for `arch`. Compiles nothing and writes nothing.
+        It is about the current device, or `arch`. It compiles nothing and writes nothing.
 
         Examples
         --------

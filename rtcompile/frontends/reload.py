@@ -115,7 +115,7 @@ class ReloadedCode(LazyCode):
             return
         self._note(fresh)
         self._reported = ""
-        # The functions come last: a thread that finds none asks for the module, which is new by then.
+        # The functions come last: a thread that finds none takes them from the module, which is new by then.
         self.arguments, self._request = fresh.arguments, fresh.request
         self.objects, self.modules = fresh.objects, fresh.modules
         for name, functions in self.functions.items():

@@ -1,10 +1,10 @@
 """What the driver says of this machine's devices: through cuda-python, else libcuda and NVML by ctypes.
 
-cuda-python's import takes 20 ms. Where CuPy is loaded, its runtime has told a look-up's capability already, and
+cuda-python's import takes 20 ms. Where CuPy is loaded, its runtime has given the look-up the capability already, and
 cuda-python confirms it while NVRTC compiles.
 
 After `cuInit` the children of a fork cannot use CUDA, so a program that has not called it must not find
-it called before it asks for its device. NVML knows the devices without it.
+it called before it selects its device. NVML knows the devices without it.
 """
 
 from __future__ import annotations
@@ -67,22 +67,22 @@ def capability_of_current() -> tuple[int, int]:
     except ImportError:
         return _capability_of_libcuda()
 
-    def ask(function: Any, *arguments: Any) -> Any:
+    def call(function: Any, *arguments: Any) -> Any:
         status, *values = function(*arguments)
         if status:
             raise OSError(int(status), f"{function.__name__}: {status.name} ({int(status)})")
         return values[0] if values else None
 
     try:
-        ask(cuda_python.cuInit, 0)
+        call(cuda_python.cuInit, 0)
     except RuntimeError as error:  # there is no libcuda
         raise OSError(str(error)) from None
-    context = int(ask(cuda_python.cuCtxGetCurrent))
+    context = int(call(cuda_python.cuCtxGetCurrent))
     # Without a context the runtime's current device is 0: cudaSetDevice makes one (CUDA 12 on).
-    device = ask(cuda_python.cuCtxGetDevice) if context else ask(cuda_python.cuDeviceGet, 0)
+    device = call(cuda_python.cuCtxGetDevice) if context else call(cuda_python.cuDeviceGet, 0)
     of = cuda_python.CUdevice_attribute
     major, minor = (
-        ask(cuda_python.cuDeviceGetAttribute, of(each), device) for each in (_MAJOR, _MINOR)
+        call(cuda_python.cuDeviceGetAttribute, of(each), device) for each in (_MAJOR, _MINOR)
     )
     return major, minor
 

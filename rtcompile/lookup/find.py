@@ -4,7 +4,7 @@ Every look-up is a `Query`, which `find` gives to the levels; what a level finds
 `LEVELS` are those that need no plan: memory, bundles where any are used, and the cache's index, whose
 entries name an object of the cache and the files that it depends on. What needs a plan is looked for by
 `build.planned`: bundles, manifests, and, if nothing may be compiled, shared stores. Otherwise those are
-asked with the build's lock held (`miss.compile_once`), so that one process of a machine fetches.
+searched with the build's lock held (`miss.compile_once`), so that one process of a machine fetches.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     Level = tuple[str, Find, Keep | None]
 
     class Ahead(Protocol):
-        """Builds that were begun before anybody asked for them."""
+        """Builds that were begun before they were requested."""
 
         def take(self, query: Query, *, waits: bool) -> ObjectCode | None:
             """Return the code of such a build; None if the caller has to look or build."""
@@ -132,7 +132,7 @@ class Query:
     `recent`, the toolkit's headers that were found unchanged within the last second count as
     unchanged: CuPy's own kernels follow one another and share a hundred headers. `failed` says whether
     the index states that the last build failed; the negative cache then has its error. Nobody is
-    notified of a `quiet` one, which the program has not asked for yet.
+    notified of a `quiet` one, which the program has not requested yet.
     """
 
     def __init__(
@@ -318,7 +318,7 @@ def _in_memory(query: Query) -> Found | None:
 
 def _keep_in_memory(query: Query, found: Found) -> None:
     if query.recent:
-        return  # CuPy keeps the loaded module, and asks for it once.
+        return  # CuPy keeps the loaded module, and requests it once.
     if query.environment.memory is None:
         query.environment.memory = Memory()
     if query.identity is not None:

@@ -314,7 +314,7 @@ def line_in_source(diagnostic: Diagnostic, source: str, name: str) -> int:
     return found
 
 
-@functools.lru_cache(maxsize=2)  # each of a source's errors asks
+@functools.lru_cache(maxsize=2)  # needed for each error of a source
 def _renumbered(source: str) -> dict[int, tuple[int, str]]:
     return {line: (number, file) for line, number, file in cxx.renumbered(source)}
 

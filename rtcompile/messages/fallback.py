@@ -219,7 +219,7 @@ _RULES = (
 # This rule wins over all others: the other errors follow from this one, with NVCC too.
 _FINAL_RULE = _Rule(
     r"^(?:#error|static assert)(?!.*nvrtc)(?!.*NVRTC).*\b(?:C\+\+ ?\d\d|ISO C\+\+ 20\d\d)\b",
-    "a header needs a newer -std than the options ask for",
+    "a header needs a newer -std than the options give",
     action="error",
 )
 
@@ -303,7 +303,7 @@ def is_device_code(source: str, line: int, column: int = 0) -> bool:
     return False
 
 
-@functools.lru_cache(maxsize=2)  # each of a source's errors asks
+@functools.lru_cache(maxsize=2)  # needed for each error of a source
 def _marked(source: str) -> tuple[list[str], list[tuple[int, int, str]]]:
     """Return the marks of device code in a source, and its declarations."""
     marks = [*_MARKS]

@@ -50,7 +50,7 @@ def assertion(_: Match, context: BuildContext) -> Values:
                 at = inner  # its caller computed the values
                 break
         line = line_in_source(at, context.source, name) if "/include/" not in name else 0
-        where = _shown(line, context).replace("l", "L", 1) or "What asks for this instance"
+        where = _shown(line, context).replace("l", "L", 1) or "What instantiates this"
     elif stated:
         where = f"The option -D{names[0]}="
     else:

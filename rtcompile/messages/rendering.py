@@ -239,11 +239,11 @@ def _headline(first: Diagnostic, calls: Sequence[Diagnostic]) -> list[Piece]:
 
 
 def _declaration(first: Diagnostic, source: str, name: str, width: int) -> list[Piece]:
-    """Return the lines that declare what a name expression asks for, or what its hint suggests."""
+    """Return the lines that declare what a name expression names, or what its hint suggests."""
     code = cxx.blanked(source, literals=True).split("\n")
     expression = re.search(r"\['\W*([\w:]+)", location_of(first))
-    asked = [*([expression[1]] if expression else []), *re.findall(r"'([\w:]+)", first.hint)]
-    for word in asked:
+    named = [*([expression[1]] if expression else []), *re.findall(r"'([\w:]+)", first.hint)]
+    for word in named:
         pattern = re.compile(rf"\w[\w>*&\s]*[\s*&]{re.escape(word.rpartition('::')[2])}\s*[({{=;<]")
         for at, text in enumerate(code):
             if word.rpartition("::")[2] in text and pattern.search(text[:1000]):
@@ -345,7 +345,7 @@ _SPELLINGS: tuple[tuple[str, ...], ...] = (
     (r"\btimeout=(?!\w)", "--timeout", "RTCOMPILE_TIMEOUT"),
     (r"\bmemory_limit=(?=')", "--memory-limit ", "RTCOMPILE_MEMORY_LIMIT="),
     (r"\bmemory_limit=(?!\w)", "--memory-limit", "RTCOMPILE_MEMORY_LIMIT"),
-    (r"recompile=True asks the compiler again", "`rtcompile cache clear` forgets it"),
+    (r"recompile=True runs the compiler again", "`rtcompile cache clear` forgets it"),
     (r"more in \.errors\b", "more; `--json` shows all", "more in `sys.last_value.errors`"),
     (r"`\.log` has", "`--json` shows", "`sys.last_value.log` has"),
 )

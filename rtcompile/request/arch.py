@@ -92,7 +92,7 @@ def first_release(capability: Capability) -> Version:
 
 @lru_cache(maxsize=64)
 def choose(capability: Capability, nvrtc: Version, *, virtual: bool = False) -> Choice:
-    """Choose what to compile for, given a device and a compiler; `virtual` asks for PTX."""
+    """Choose what to compile for, given a device and a compiler; `virtual` selects PTX."""
     # The device's own architecture, with its ``a`` suffix where both have one: wgmma, setmaxnreg and tcgen05
     # need it. Where NVRTC is older than the device, the nearest of the same generation whose machine code
     # the device runs (no driver JIT at each load), else PTX.

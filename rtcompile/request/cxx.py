@@ -192,7 +192,7 @@ def spellings(source: str) -> Iterable[str]:
 
 
 def blanked(source: str, *, literals: bool = False, directives: bool = False) -> str:
-    """Return a text with blanks for its comments, and for more if asked; lines and columns stay."""
+    """Return a text with blanks for its comments, and if wanted for literals and directives; lines and columns stay."""
     text = Text(source)
     parts = []
     at = 0
@@ -278,7 +278,7 @@ class Mentions(NamedTuple):
     own_path: bool  # whether the text can put its own path into the code (``__FILE__``)
 
 
-@functools.lru_cache(maxsize=64)  # a build asks thrice of the same few texts
+@functools.lru_cache(maxsize=64)  # a build scans the same few texts three times
 def scan(text: str) -> Mentions:
     """Read a source or a header; a mention in a comment counts only where readers may differ on what one is."""
     said = joined(text)

@@ -69,7 +69,7 @@ class KeyInputs:
     allow_fixups: bool = True  # whether rtcompile may add an option because of an error
     # The options that a build was made with for that reason; none in a look-up.
     fixups: tuple[str, ...] = ()
-    # Keys that were computed: a miss of 20 ms asks for the same keys eight times, in a millisecond.
+    # Keys that were computed: a miss of 20 ms needs the same keys eight times, in a millisecond.
     _made: dict[str, str] = dataclass_field(
         init=False, default_factory=dict, compare=False, repr=False
     )

@@ -48,7 +48,7 @@ class BuildInfo(Value):
     compiled_in : float
         Milliseconds that the compiler took when the code was made, on whatever machine.
     stores : mapping of str to mapping of str to float
-        What each shared store that this call asked cost and spared, by its address: ``requests``, ``hits``, ``misses``,
+        What each shared store that this call queried cost and spared, by its address: ``requests``, ``hits``, ``misses``,
         ``bytes_read``, ``seconds_waited`` (for other nodes too), ``seconds_spared``.
     """
 

@@ -114,11 +114,11 @@ SPECS = (
         why=_OURS,
         implied="true",
     ),
-    Spec("cubin", nvrtc=None, nvcc=False, why="target='cubin' asks for it"),
-    Spec("ptx", nvrtc=None, nvcc=False, why="target='ptx' asks for it"),
-    Spec("fatbin", nvrtc=None, nvcc=False, why="target='fatbin' asks for it"),
-    Spec("ltoir", nvrtc=None, nvcc=False, why="target='ltoir' asks for it"),
-    Spec("compile", ("c",), nvrtc=None, nvcc=False, why="target='object' asks for it"),
+    Spec("cubin", nvrtc=None, nvcc=False, why="target='cubin' selects it"),
+    Spec("ptx", nvrtc=None, nvcc=False, why="target='ptx' selects it"),
+    Spec("fatbin", nvrtc=None, nvcc=False, why="target='fatbin' selects it"),
+    Spec("ltoir", nvrtc=None, nvcc=False, why="target='ltoir' selects it"),
+    Spec("compile", ("c",), nvrtc=None, nvcc=False, why="target='object' selects it"),
     # nvcc's alone.
     Spec("expt-relaxed-constexpr", nvrtc=None, why="NVRTC has every function on the device"),
     Spec(

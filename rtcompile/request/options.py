@@ -102,7 +102,7 @@ _T = TypeVar("_T")
 
 
 class ArchOption(NamedTuple):
-    """An architecture that the options ask for; `virtual` asks for its PTX."""
+    """An architecture that the options name; `virtual` for its PTX (``compute_90``)."""
 
     arch: Arch
     virtual: bool = False
@@ -166,7 +166,7 @@ class Options(NamedTuple):
         if not runnable:
             requested = ", ".join(map(str, self.arch))
             raise UnsupportedArch(
-                f"the options ask for {requested}, which a device of compute capability "
+                f"the options name {requested}, which a device of compute capability "
                 f"{capability[0]}.{capability[1]} cannot run; leave the architecture out and it "
                 "is chosen for the device"
             )

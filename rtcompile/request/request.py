@@ -194,7 +194,7 @@ def refuse_two_architectures(request: CompileRequest) -> None:
     ):
         named = f"{request.arch} ({request.target})"
         raise InvalidRequest(
-            f"arch= asks for {named} and the options for {', '.join(map(str, requested))}; give one of them"
+            f"arch= is {named} and the options name {', '.join(map(str, requested))}; give one of them"
         )
 
 

@@ -111,7 +111,7 @@ class Lease:
         # If warnings are errors, this thread has no caller that could catch one.
         with suppress(RtcompileWarning):
             given = (self.store_key, self.data, data, LEASE_SECONDS)
-            if self.tier.ask("replace", *given, waiting=False):
+            if self.tier.query("replace", *given, waiting=False):
                 self.data = data or b""
                 return True
         return False
@@ -177,8 +177,8 @@ class Waiting:
         deadline = begin + (_MOST_HELD_SECONDS if seconds is None else seconds)
         pause, tries, is_reported = _LEAST_PAUSE, 0, False
         seen: bytes | None = None
-        while not (created := tier.ask("create", lease.store_key, lease.data, LEASE_SECONDS)):
-            held = tier.ask("get", lease.store_key) if created is not None else None
+        while not (created := tier.query("create", lease.store_key, lease.data, LEASE_SECONDS)):
+            held = tier.query("get", lease.store_key) if created is not None else None
             fields = self._opened(lease.key, held) if held is not None else {}
             now = self._now()
             seen, changed = (seen, changed) if held == seen else (held, now)
@@ -190,7 +190,7 @@ class Waiting:
                     return None  # the store does not answer, or takes no lease
                 if held is not None:
                     self._stalled(fields, now - changed)
-                    if tier.ask("replace", lease.store_key, held, lease.data, LEASE_SECONDS):
+                    if tier.query("replace", lease.store_key, held, lease.data, LEASE_SECONDS):
                         break
                 continue  # it ended just now, or another node took it over
             tier.here.waits_anyway = True

@@ -247,7 +247,7 @@ class _Watched:
         self.newest_ns = 0
         self.problem = ""
         self._trusted = trusted
-        self._ignored: list[str] = []  # suffixes of names that no text asks for
+        self._ignored: list[str] = []  # suffixes of names that no text includes
 
     def doubt(self, problem: str) -> None:
         self.problem = self.problem or problem
@@ -268,7 +268,7 @@ class _Watched:
             for path in [name] if name[0] == "/" else [f"{root}/{name}" for root in roots]:
                 self._note(path)
         if _COMPUTED_OUTWARD.search(_NAME.sub("", text)):
-            self.doubt("a macro may ask for a file outside of the folders that are searched")
+            self.doubt("a macro may include a file outside of the folders that are searched")
 
     def _walk(self, root: str, text: str) -> None:  # noqa: C901  # one walk, a branch for each kind of entry
         """Note the entries of a folder, and of those below whose names a text mentions or may paste."""

@@ -2,7 +2,7 @@
 
 An entry has the compiler's log and everything that the failed build read or looked for. It is valid
 while none of these files has changed, for the same builds of the compilers and the linker. Where NVRTC
-failed and NVCC made the code, the entry says why NVCC is asked at once. Only what the request, its
+failed and NVCC made the code, the entry says why NVCC is used at once. Only what the request, its
 files and the toolchain decided is kept: no crash, no limit, no missing tool.
 """
 

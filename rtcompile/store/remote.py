@@ -65,7 +65,7 @@ class Remote:
         """Return the verified bytes that the first store, or only the given one, has; or None."""
         for tier in self.tiers if only is None else [only]:
             for signer in self.envelope.keys:
-                entry = tier.ask("get", self.envelope.store_key(kind, key, signer))
+                entry = tier.query("get", self.envelope.store_key(kind, key, signer))
                 found = self._opened(tier, kind, key, entry, signer)
                 if found is not None:
                     return found
@@ -89,11 +89,11 @@ class Remote:
             from concurrent.futures import ThreadPoolExecutor
 
             with ThreadPoolExecutor(_CONNECTIONS) as threads:
-                return [*threads.map(partial(tier.ask, "get", waiting=False), store_keys)]
+                return [*threads.map(partial(tier.query, "get", waiting=False), store_keys)]
         found: list[bytes | None] = []
         for at in range(0, len(store_keys), _AT_ONCE):
             chunk = store_keys[at : at + _AT_ONCE]
-            found += tier.ask("get_many", chunk, waiting=False) or [None] * len(chunk)
+            found += tier.query("get_many", chunk, waiting=False) or [None] * len(chunk)
         return found
 
     def _opened(self, tier: Tier, kind: str, key: str, entry: object, signer: Key) -> bytes | None:
@@ -141,7 +141,7 @@ class Remote:
         self.later(write)
 
     def later(self, task: Callable[[], None]) -> None:
-        """Do something in the background, in the order in which it was asked for."""
+        """Do something in the background, in the order of the calls."""
         with self._progress:
             self._unfinished += 1
             if self._writer is None:
@@ -158,7 +158,7 @@ class Remote:
                 return False  # every reader would refuse it
             sealed = self.envelope.seal(kind, key, data)
             store_key = self.envelope.store_key(kind, key)
-            took_it = tier.ask("put", store_key, sealed, waiting=False)
+            took_it = tier.query("put", store_key, sealed, waiting=False)
             with self._progress:
                 self._progress.notify_all()
             if took_it is None:
@@ -204,7 +204,7 @@ class Remote:
         for tier in self.tiers:
             more = tier.unreported()
             if more and self.writes and hasattr(tier.store, "add") and tier.open:
-                tier.ask("add", more, waiting=False)
+                tier.query("add", more, waiting=False)
             named = {f"{name} {tier.store.name}": count for name, count in more.items()}
             if more:
                 Folder(cache_dir(os.environ)).log(named)
@@ -215,7 +215,7 @@ class Remote:
             self.flush()
             for tier in self.tiers:
                 if hasattr(tier.store, "flush") and tier.open:
-                    tier.ask("flush", waiting=False)
+                    tier.query("flush", waiting=False)
             with suppress(RtcompileWarning):
                 self.report()
             self.waiting.helper.close()
@@ -276,13 +276,13 @@ def release_leases() -> None:
     for line in sys.stdin.read().splitlines():
         store_key, _, token = line.partition(" ")
         for tier in stores.tiers:
-            held = tier.ask("get", store_key) if hasattr(tier.store, "replace") else None
+            held = tier.query("get", store_key) if hasattr(tier.store, "replace") else None
             with suppress(BadEntryError, ValueError, TypeError):
                 fields = json.loads(
                     stores.envelope.open("lease", store_key.rpartition("/")[2], held)
                 )
                 if fields.get("token") == token:
-                    tier.ask("replace", store_key, held, None, 1.0, waiting=False)
+                    tier.query("replace", store_key, held, None, 1.0, waiting=False)
 
 
 def _after_fork() -> None:

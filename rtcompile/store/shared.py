@@ -120,7 +120,7 @@ _TTL_SECONDS = 30 * 86400.0
 
 
 class RemoteSettings(NamedTuple):
-    """The shared stores, in the order in which they are asked, and how they are used."""
+    """The shared stores, in the order in which they are queried, and how they are used."""
 
     addresses: tuple[str, ...]
     mode: str = "rw"  # "rw", "ro", or "anonymous": read-only without credentials

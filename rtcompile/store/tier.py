@@ -100,7 +100,7 @@ class Ledger:
 
 
 class _Here(threading.local):
-    """What one thread asked of a store."""
+    """What one thread requested of a store."""
 
     def __init__(self) -> None:
         self.counts: dict[str, float] = dict.fromkeys(_OF_BUILDS, 0)
@@ -133,7 +133,7 @@ class Tier:
         """Whether to write to it now; a store that is full or forbids writing can still be read."""
         return self.open and self._clock() >= self._not_written_until
 
-    def ask(self, method: str, *given: Any, waiting: bool = True) -> Any:
+    def query(self, method: str, *given: Any, waiting: bool = True) -> Any:
         """Return what a method of the store returns, True if that is None; None if it does not answer.
 
         The answer of "get" for a key that is missing is None. A caller that is `waiting` waits as long
@@ -141,7 +141,7 @@ class Tier:
         A store that refuses to write is still read, and one that refuses to delete loses nothing.
         """
         act = "write" if method in _WRITES else "read" if method.startswith("get") else "remove"
-        if not self._may_ask(waiting) or (act == "write" and not self.writable):
+        if not self._may_query(waiting) or (act == "write" and not self.writable):
             return None
         seconds = self.ledger.time_limit() if waiting else _BACKGROUND_SECONDS
         self.count("requests")
@@ -162,7 +162,7 @@ class Tier:
             self._judge(problem, took, act, waiting)
         return True if answer is None and act != "read" and not problem else answer
 
-    def _may_ask(self, waiting: bool) -> bool:
+    def _may_query(self, waiting: bool) -> bool:
         ledger = self.ledger
         with self._guard:
             if not ledger.is_silent:
@@ -179,7 +179,7 @@ class Tier:
             return False
 
     def _try(self) -> None:
-        """Ask a silent store for anything, while builds go on without it."""
+        """Query a silent store for anything, while builds go on without it."""
         _, _, problem = within(ANSWER_SECONDS, lambda: self.store.get("probe/none"))
         with self._guard:
             if problem:
@@ -208,7 +208,7 @@ class Tier:
         self._fail(why, f"is left alone for {seconds:.0f} s: {why}")
 
     def count(self, name: str, number: int = 1) -> None:
-        """Add to what this process and this thread asked."""
+        """Add to what this process and this thread requested."""
         self.counts[name] += number
         self.here.counts[name] += number
 
@@ -248,9 +248,9 @@ class Tier:
 
 
 def within(
-    seconds: float, ask: Callable[[], _T], wanted: Callable[[], bool] = lambda: True
+    seconds: float, call: Callable[[], _T], wanted: Callable[[], bool] = lambda: True
 ) -> tuple[_T | None, float, str]:
-    """Return what `ask` returns in another thread, the seconds it took, and the text of its error.
+    """Return what `call` returns in another thread, the seconds it took, and the text of its error.
 
     A thread that gives no answer within `seconds`, or while the answer is `wanted`, is left behind.
     Time is counted in ticks of this thread: a process that waits for a processor counts few of them,
@@ -260,7 +260,7 @@ def within(
 
     def run() -> None:
         try:
-            answer.set_result(ask())
+            answer.set_result(call())
         except Exception as error:  # noqa: BLE001  # a store's client may raise anything
             answer.set_exception(error)
 
@@ -270,7 +270,7 @@ def within(
     except RuntimeError:
         # From Python 3.12 on none is started at the process's end, which waits for a limited time.
         if threading.main_thread().is_alive():
-            return None, 0.0, "there is no thread to ask it with"
+            return None, 0.0, "there is no thread to query it with"
         run()
     while not futures.wait([answer], _TICK_SECONDS).done:
         if (ticks + 1) * _TICK_SECONDS > seconds or not wanted():

@@ -201,7 +201,7 @@ def _together(files: Iterable[tuple[str, str]]) -> str:
     return digest([field(name, of_file(path)) for name, path in files])[:16]
 
 
-# --- Asks programs and libraries what they are and contain ----------------------------------------
+# --- The versions of programs and libraries, and what they contain --------------------------------
 
 _QUERY = "rtcompile.workers.nvrtc"
 _SECONDS = 30.0  # enough for a cold network file system; longer counts as a hang

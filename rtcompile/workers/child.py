@@ -212,7 +212,7 @@ def _serve(channel: _socket.socket) -> int:
             import traceback
 
             text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-            tell(socket, (protocol.CRASH, "start", getattr(error, "errno", 0), text))
+            report(socket, (protocol.CRASH, "start", getattr(error, "errno", 0), text))
             return 1
         size = _private_bytes("self", _MOST_BYTES)
         stays = well and size < _MOST_BYTES
@@ -256,7 +256,7 @@ def resolve(name: str) -> Any:
     return getattr(sys.modules[module], attribute)
 
 
-def tell(
+def report(
     socket: _socket.socket, message: tuple[Any, ...], descriptors: tuple[int, ...] = ()
 ) -> None:
     try:

@@ -51,7 +51,7 @@ def load(argument: str) -> None:
     _pin_heap()
 
 
-# What `probes_see_all` compiles. It asks, in every way that a source can, for a header in memory, for
+# What `probes_see_all` compiles. It looks, in every way that a source can, for a header in memory, for
 # paths that do not exist, and for this file, which exists.
 _TEXT = probes.MEMORY + b"check/text.h"
 _ABSENT = (b"/nonexistent/plain.h", b"/nonexistent/pasted.h")
@@ -69,10 +69,10 @@ _CHECK = b"""
 
 
 def probes_see_all() -> bool:
-    """Compile a source that ends in an error, and say whether all that it asks for was observed."""
+    """Compile a source that ends in an error, and say whether all that it looks for was observed."""
     here = os.fsencode(os.path.abspath(__file__))
     source = _CHECK % (_TEXT, *_ABSENT, here, _SEEN_ALL)
-    probes.begin({"texts": {_TEXT: b"#define IN_MEMORY 42\n"}, "provided": [here]}, tells=False)
+    probes.begin({"texts": {_TEXT: b"#define IN_MEMORY 42\n"}, "provided": [here]}, reports=False)
     try:
         options = [b"--minimal"] if _NO_CACHE in _always else []
         reply = _compile({"source": source, "name": b"check.cu", "expressions": []}, options)
@@ -340,7 +340,7 @@ def _with_texts(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
     """Compile with the headers that are given as texts, without a record of what was read."""
     if not (job.get("texts") and _is_observed):
         return _compile(job, with_text_files(job, options))
-    probes.begin(job, tells=False)
+    probes.begin(job, reports=False)
     try:
         return _compile(job, options)
     finally:

@@ -245,7 +245,7 @@ def _run(
     try:
         with cancellation.over(ours) if cancellation else nullcontext():
             try:
-                _ask(zygote, job, limits, theirs)
+                _send_job(zygote, job, limits, theirs)
             except OSError as error:
                 _raise_limit(error.errno)
                 return None
@@ -277,7 +277,7 @@ def _raise_limit(number: int | None) -> None:
         raise limit
 
 
-def _ask(zygote: ZygoteProcess, job: Job, limits: Limits, theirs: _socket.socket) -> None:
+def _send_job(zygote: ZygoteProcess, job: Job, limits: Limits, theirs: _socket.socket) -> None:
     if not zygote.is_reachable():
         raise OSError("its socket was closed")
     arguments = protocol.pack(dict(job.arguments))

@@ -75,8 +75,8 @@ _job: Any = None  # the `_Observation` of the compile that is under way
 class _Observation:
     """The calls of one compile."""
 
-    def __init__(self, job: dict[str, Any], *, tells: bool) -> None:
-        self.tells = tells
+    def __init__(self, job: dict[str, Any], *, reports: bool) -> None:
+        self.reports = reports
         self.texts: dict[bytes, bytes] = job.get("texts", {})
         self.provided: tuple[bytes, ...] = tuple(job.get("provided", ()))
         # The compiler writes its times to a descriptor of ours.
@@ -131,7 +131,7 @@ class _Observation:
             known = self.opened.setdefault(path, seen)
             if known[:5] != seen[:5]:
                 self.doubt(f"header {os.fsdecode(path)} changed while it was read")
-            if self.tells:  # like the include trace; after a crash nothing else is known
+            if self.reports:  # like the include trace; after a crash nothing else is known
                 os.write(2, path + b"\n")
             newest = max(status.st_ctime_ns, status.st_mtime_ns)
             if path.startswith(self.provided) and newest < self.begun_ns - _RECENT_NS:
@@ -202,10 +202,10 @@ def _has(data: bytes, words: tuple[tuple[bytes, tuple[bytes, ...]], ...]) -> boo
     return any(part in data and any(word in data for word in whole) for part, whole in words)
 
 
-def begin(job: dict[str, Any], *, tells: bool = True) -> None:
-    """Begin to observe a compile; with `tells` the path of each opened header goes to stderr."""
+def begin(job: dict[str, Any], *, reports: bool = True) -> None:
+    """Begin to observe a compile; with `reports` the path of each opened header goes to stderr."""
     global _job
-    _job = _Observation(job, tells=tells)
+    _job = _Observation(job, reports=reports)
 
 
 def end() -> dict[str, Any]:

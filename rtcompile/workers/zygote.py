@@ -13,7 +13,7 @@ import select
 import time
 
 from rtcompile.workers import protocol, scratch
-from rtcompile.workers.child import Child, Order, anonymous_bytes, become, resolve, tell
+from rtcompile.workers.child import Child, Order, anonymous_bytes, become, report, resolve
 
 _TICK = 0.05  # seconds between two looks at a child's memory
 _ROOMY = 2048  # under a lower limit on processes (`ulimit -u`), no child is kept idle
@@ -189,7 +189,7 @@ class Zygote:
             text = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
             # Once the compiler is loaded there is no function left to load it by.
             kind = "load" if self.function and self.scratch is not None else "start"
-            tell(order.socket, (protocol.CRASH, kind, getattr(error, "errno", 0), text))
+            report(order.socket, (protocol.CRASH, kind, getattr(error, "errno", 0), text))
             order.close()
             return
         self.poller.register(order.socket.fileno(), 0)
@@ -250,7 +250,7 @@ class Zygote:
         elif order is not None:
             if status != 0:
                 signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-                tell(order.socket, (protocol.CRASH, child.failure, signal, ""), (child.stderr,))
+                report(order.socket, (protocol.CRASH, child.failure, signal, ""), (child.stderr,))
             self._close(order)
         child.close()
         self._start_postponed()

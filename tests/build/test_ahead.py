@@ -346,7 +346,7 @@ def test_running_builds_are_stopped_where_too_much_is_unused(monkeypatch: pytest
     assert 0.5 <= queue._spent() < 5
 
 
-def test_the_device_is_asked_without_a_context(monkeypatch: pytest.MonkeyPatch):
+def test_the_device_is_queried_without_a_context(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(driver, "_of_nvml", lambda: {(8, 0)})
     _kernel = RawKernel(SOURCE % 3, "k")
     until(built)

@@ -280,7 +280,7 @@ def test_a_device_launch_in_a_source_for_nvcc_is_compiled_relocatably_and_linked
     assert compile(source).build.hit == "memory"
 
 
-def test_what_several_errors_ask_for_adds_up(runs):
+def test_the_options_that_several_errors_need_add_up(runs):
     source = (
         "__global__ void c() {} __global__ void k(long* p) {"
         " p[0] = (__int128)p[1] * p[2] >> 64; c<<<1, 1>>>(); }"

@@ -159,7 +159,7 @@ def test_a_text_has_the_same_path_in_every_process(tmp_path, monkeypatch):
     assert f"{memory_headers.folder((('tile.cuh', text),))}/tile.cuh".encode() in made[0]
 
 
-def test_what_a_text_asks_for_is_noticed_when_it_comes(tmp_path, monkeypatch):
+def test_a_header_that_a_text_includes_is_noticed_when_it_comes(tmp_path, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
     text = "#if __has_include(<extra.h>)\n#include <extra.h>\n#else\n#define SIDE 1\n#endif\n"
     options = (f"-I{tmp_path}",)

@@ -344,7 +344,9 @@ def test_plain_lines_are_for_what_is_no_terminal(capsys: pytest.CaptureFixture[s
     assert "rtcompile: 3 of 3 compiled (1 cached, 1 failed) in " in capsys.readouterr().err
 
 
-def test_nothing_is_shown_unasked_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_shown_by_default_where_nobody_watches(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     compile_many(variants(1))
     assert capsys.readouterr().err == ""
 

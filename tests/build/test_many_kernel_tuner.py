@@ -80,7 +80,7 @@ CALL: dict[str, Any] = {
         pytest.param({"kernel_source": lambda params: f"// {params}\n{SOURCE}"}, id="function"),
     ],
 )
-def test_requests_are_what_kernel_tuner_asks_cupy_for(changes, monkeypatch) -> None:
+def test_requests_are_what_kernel_tuner_requests_of_cupy(changes, monkeypatch) -> None:
     """Let Kernel Tuner tune on a device that only notes what it is to compile."""
     tuner = pytest.importorskip("kernel_tuner")
     core = pytest.importorskip("kernel_tuner.core")

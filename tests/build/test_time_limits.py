@@ -189,14 +189,14 @@ def test_what_nobody_writes_by_hand_is_refused(given: dict[str, Any], problem: s
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
     """Return a list of the seconds that each job of a worker is given."""
     given: list[float | None] = []
-    original = pool._ask
+    original = pool._send_job
 
     def ask(zygote: Any, job: pool.Job, limits: Limits, *rest: Any) -> None:
         if job.function.rpartition(":")[2] in ("compile_unit", "link", "run"):
             given.append(limits.after_waiting(0.0))
         original(zygote, job, limits, *rest)
 
-    monkeypatch.setattr(pool, "_ask", ask)
+    monkeypatch.setattr(pool, "_send_job", ask)
     return given
 
 
@@ -274,8 +274,8 @@ def test_a_wait_for_a_slot_does_not_count(monkeypatch: pytest.MonkeyPatch) -> No
         return slot
 
     monkeypatch.setattr(one, "_take_slot", take_later)
-    ask = pool._ask
-    monkeypatch.setattr(pool, "_ask", lambda *job: (ask(*job), asked.append(time.monotonic())))
+    ask = pool._send_job
+    monkeypatch.setattr(pool, "_send_job", lambda *job: (ask(*job), asked.append(time.monotonic())))
     began = time.monotonic()
     rtcompile.compile(f"{KERNEL}// waits", arch="sm_80", timeout=100)
     one.close()

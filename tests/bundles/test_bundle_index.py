@@ -89,7 +89,7 @@ class Program:
         self.monkeypatch.setattr(planned, "search", lambda *_: pytest.fail("it was planned"))
 
 
-def test_what_a_recorded_program_asks_is_found_without_planning(program):
+def test_what_a_recorded_program_requests_is_found_without_planning(program):
     code = program.ship()
     program.without_planning()
 
@@ -324,7 +324,7 @@ def test_an_update_keeps_the_requests(program):
     assert program.run() == code
 
 
-def test_each_way_to_ask_for_one_build_is_found(program):
+def test_each_way_to_request_one_build_is_found(program):
     """`RawKernel`, `compile` and CuPy's own classes ask for the same code by different requests."""
     ways = [{}, {"may_pass_over_arch": True}, {"allow_fixups": False}]
     requests = [CompileRequest(CODE, **way) for way in ways]

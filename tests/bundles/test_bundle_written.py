@@ -85,7 +85,7 @@ def test_an_architecture_of_its_own_is_the_only_one_a_target_is_built_for(tmp_pa
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("more", [{"fallback": "never"}, {}], ids=["checked", "of plain words"])
-def test_modules_of_cupys_kind_are_built_as_they_ask(tmp_path, more):
+def test_modules_of_cupys_kind_are_built_with_their_own_arguments(tmp_path, more):
     pytest.importorskip("cupy")
     module = rtcompile.RawModule(code=PLAIN, options=("-DN=1",), **more)
     path = tmp_path / "k.rtcb"

@@ -73,13 +73,11 @@ def test_an_option_that_chooses_the_output_is_answered_with_ours(
     option: str, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["compile", "k.cu", "--arch", "sm_80", "--", option]) == 0
-    assert f"--target {option[2:]} asks for it" in capsys.readouterr().out
+    assert f"--target {option[2:]} selects it" in capsys.readouterr().out
 
 
 @pytest.mark.needs_compiler
-def test_what_ptxas_was_asked_to_say_is_shown(
-    source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_output_of_ptxas_is_shown(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["compile", "k.cu", "--arch", "sm_80", "-n", "f<float>"]
     main([*words, "--", "-Xptxas", "-v"])
     assert re.search(r"ptxas info +: Used \d+ registers", capsys.readouterr().out)

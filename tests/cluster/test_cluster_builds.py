@@ -156,7 +156,7 @@ def test_a_second_store_has_it_and_the_first_has_it_then(on, tmp_path):
     assert build(nodes.source(1)) == "remote"
 
 
-def test_of_a_nodes_threads_and_processes_one_asks_the_store(on, tmp_path, monkeypatch):
+def test_one_of_a_nodes_threads_and_processes_queries_the_store(on, tmp_path, monkeypatch):
     asked = []
     get = FolderStore.get
 
@@ -190,7 +190,7 @@ def test_where_nothing_may_be_compiled_a_store_may_answer(on, address):
 
 
 @pytest.mark.needs_redis
-def test_a_local_hit_asks_no_store_and_loads_no_client(tmp_path):
+def test_a_local_hit_queries_no_store_and_loads_no_client(tmp_path):
     with servers.redis() as server:
         env = nodes.environment(tmp_path, "a", server.address)
         assert nodes.result(nodes.start(env, [nodes.source(1)]))["hits"] == [None]

@@ -251,7 +251,7 @@ def test_a_run_says_what_each_store_cost_and_spared(on, address, tmp_path):
     )
 
 
-def test_the_dashboard_asks_for_counts_that_there_are():
+def test_the_dashboard_shows_counts_that_exist():
     from rtcompile.cli import caching
 
     page = Path(__file__).parents[2] / "docs" / "grafana-dashboard.json"

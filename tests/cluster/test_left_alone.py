@@ -190,7 +190,7 @@ def test_once_a_store_is_left_alone_nobody_waits_for_it_any_more(monkeypatch, si
         time.sleep(0.01)
     scripted._acts["get"] = fails_late(0.0)
     with pytest.warns(RtcompileWarning, match="left alone") as warned:
-        asked.ask("get", "object/k")
+        asked.query("get", "object/k")
     for thread in waiting:
         thread.join(LONG / 2)
         assert not thread.is_alive()
@@ -222,18 +222,18 @@ def test_a_store_that_dies_in_the_middle_costs_one_wait_and_answers_again(monkey
     assert asked.ledger.waited == lost
     scripted._acts["get"] = lambda _: b"again"
     clock.now += 60.0
-    asked.ask("get", "object/k")
+    asked.query("get", "object/k")
     asked._probe.join()
-    assert asked.ask("get", "object/k") == b"again"
+    assert asked.query("get", "object/k") == b"again"
 
 
 def test_every_pause_is_a_line_in_the_log(capsys, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_LOG", "info")
     _, asked, _ = stores_with(get=fails_late(0.0))
     with pytest.warns(RtcompileWarning) as warned:
-        asked.ask("get", "object/k")
+        asked.query("get", "object/k")
     asked._clock.now += 1.0
-    asked.ask("get", "object/k")
+    asked.query("get", "object/k")
     asked._probe.join()
     lines = [line for line in capsys.readouterr().err.splitlines() if "left alone" in line]
     assert (["1 s" in lines[0], "2 s" in lines[1]], len(warned)) == ([True, True], 1)
@@ -311,11 +311,13 @@ def test_a_whole_cache_is_fetched_from_a_slow_store(tmp_path):
     assert scripted.asked.count("get") == 8
 
 
-def test_where_no_thread_can_be_started_any_more_a_process_that_ends_asks_itself(monkeypatch):
+def test_where_no_thread_can_be_started_any_more_a_process_that_ends_queries_in_its_own(
+    monkeypatch,
+):
     def none(_: object) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     monkeypatch.setattr(threading.Thread, "start", none)
-    assert tier.within(1.0, lambda: "answer") == (None, 0.0, "there is no thread to ask it with")
+    assert tier.within(1.0, lambda: "answer") == (None, 0.0, "there is no thread to query it with")
     monkeypatch.setattr(threading.main_thread(), "is_alive", lambda: False)
     assert tier.within(1.0, lambda: "answer")[0] == "answer"

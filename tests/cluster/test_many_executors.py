@@ -78,7 +78,7 @@ def test_threads_are_an_executor_too():
     assert len({code.code for code in codes}) == 2
 
 
-def test_a_module_is_sent_as_what_it_asks_for(elsewhere, monkeypatch):
+def test_a_module_is_sent_as_its_request(elsewhere, monkeypatch):
     pytest.importorskip("cupy")
     monkeypatch.setenv("RTCOMPILE_AHEAD", "0")  # or this process would compile it, too
     module = rtcompile.RawModule(code=nodes.source(9), arch="sm_80")

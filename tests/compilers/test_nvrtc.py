@@ -327,7 +327,9 @@ def test_a_worker_does_not_load_the_driver(
     )
 
 
-def test_threads_that_want_its_build_ask_the_compiler_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_that_want_its_build_query_the_compiler_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     library = toolkit.current().require_nvrtc()
     monkeypatch.setattr(nvrtc, "_builds", {})
     asked: list[pool.Job] = []

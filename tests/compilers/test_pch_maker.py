@@ -111,7 +111,7 @@ def test_what_spares_next_to_nothing_is_never_worth_one() -> None:
     assert not worth_making(1_000_000, 0.02)
 
 
-def test_each_making_that_came_to_nothing_asks_for_more_builds() -> None:
+def test_after_each_failed_attempt_more_builds_are_needed() -> None:
     needed = [
         next(builds for builds in range(1 << 20) if worth_making(builds, 1.4, makings))
         for makings in range(6)

@@ -133,11 +133,11 @@ def edited_behind_the_link(root: Path) -> None:
     (root / "v1/w.h").write_text("#define W 50\n")
 
 
-def asked_for_and_there_now(root: Path) -> None:
+def looked_for_and_there_now(root: Path) -> None:
     (root / "second/sub/opt.h").write_text("")
 
 
-def asked_for_and_linked(root: Path) -> None:
+def looked_for_and_linked(root: Path) -> None:
     (root / "first/sub").symlink_to("../elsewhere")
     (root / "elsewhere").mkdir()
     (root / "elsewhere/opt.h").write_text("")
@@ -152,8 +152,8 @@ CHANGES: dict[Change, int | None] = {
     another_folder_in_its_place: 14,
     linked_elsewhere: 21,
     edited_behind_the_link: 51,
-    asked_for_and_there_now: 17,
-    asked_for_and_linked: 17,
+    looked_for_and_there_now: 17,
+    looked_for_and_linked: 17,
 }
 
 
@@ -209,7 +209,7 @@ def at_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], ob
     assert not then
 
 
-def asked_for_and_gone(root: Path) -> None:
+def looked_for_and_gone(root: Path) -> None:
     (root / "second/sub/opt.h").unlink()
 
 
@@ -230,7 +230,7 @@ DURING: tuple[Change, ...] = (
     shadowed,
     linked_elsewhere,
     edited_behind_the_link,
-    asked_for_and_gone,
+    looked_for_and_gone,
     its_folder_renamed,
     the_folder_above_swapped,
 )

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.asking import ROOT, AskedError, Process, answer_of
 from tests.doors import TAKES
+from tests.kernel_process import ROOT, Process, RequestError, answer_of
 from tests.matrix import (
-    ASKING,
     DOORS,
     EDITED,
     EDITS,
@@ -25,6 +24,7 @@ from tests.matrix import (
     MATRIX,
     NAMES,
     OPTIONS,
+    REQUESTED,
     SPELLINGS,
     TEMPLATE,
     Program,
@@ -64,12 +64,14 @@ def test_every_spelling_gives_the_same_bytes_and_another_process_finds_them(
     options, more = SPELLINGS[spelling]
     names = {name: value for name, value in more.items() if name == "name_expressions"}
     source = '#include "value.h"' + (TEMPLATE if names else KERNEL)
-    expected = program.first.ask("compile", source, program.options("compile", OPTIONS), **names)
+    expected = program.first.request(
+        "compile", source, program.options("compile", OPTIONS), **names
+    )
 
-    built = program.ask(program.first, door, source, options, **more)
+    built = program.request(program.first, door, source, options, **more)
 
     assert built == expected
-    assert program.ask(program.second, door, source, options, **more) == built
+    assert program.request(program.second, door, source, options, **more) == built
 
 
 @pytest.mark.parametrize(
@@ -82,22 +84,22 @@ def test_a_kernel_with_headers_gives_the_same_bytes_through_every_door(
     program.salt = ""  # the doors share the builds, which take seconds with CuTe
     plain = program.options("compile", OPTIONS)
     named = {"name": NAMES[door]} if door in NAMES else {}  # which some symbols contain
-    expected = program.first.ask("compile", KERNELS[kernel], plain, **named)
+    expected = program.first.request("compile", KERNELS[kernel], plain, **named)
 
-    built = program.ask(program.first, door, KERNELS[kernel], OPTIONS)
+    built = program.request(program.first, door, KERNELS[kernel], OPTIONS)
 
     assert built == expected
-    assert program.ask(program.second, door, KERNELS[kernel], OPTIONS) == built
+    assert program.request(program.second, door, KERNELS[kernel], OPTIONS) == built
 
 
 def test_what_one_door_built_every_other_door_of_ours_finds(program: Program) -> None:
     ours = [door for door in DOORS if door != "install"]
     for number, door in enumerate(ours):
         source = f"{KERNELS['own header']}\n__device__ int n = {number};"
-        built = program.ask(program.first, door, source, OPTIONS)
+        built = program.request(program.first, door, source, OPTIONS)
         for other in ours:
             if "cell" not in (door, other):  # its text is the cell's without comments
-                assert program.ask(program.second, other, source, OPTIONS) == built, other
+                assert program.request(program.second, other, source, OPTIONS) == built, other
 
 
 # --- edits ---------------------------------------------------------------------------------------
@@ -110,7 +112,7 @@ def test_an_edit_is_seen_by_every_process(
 ) -> None:
     def answers() -> list[str]:
         both = [program.first, program.first, program.second, program.second]
-        return [answer_of(program.ask(process, door, ASKING, EDITED)) for process in both]
+        return [answer_of(program.request(process, door, REQUESTED, EDITED)) for process in both]
 
     assert answers() == ["1"] * 4
     expected = edit(program)
@@ -122,7 +124,7 @@ def test_an_optional_header_that_goes_is_missed(door: str, program: Program) -> 
     (program.folder / "extra.h").touch()
 
     def answer(process: Process) -> str:
-        return answer_of(program.ask(process, door, ASKING, EDITED))
+        return answer_of(program.request(process, door, REQUESTED, EDITED))
 
     assert [answer(program.first), answer(program.second)] == ["1, and extra"] * 2
     (program.folder / "extra.h").unlink()
@@ -135,7 +137,7 @@ def test_an_edited_options_file_is_read_again(door: str, program: Program) -> No
 
     def answers() -> list[str]:
         both = (program.first, program.first, program.second)
-        return [answer_of(program.ask(process, door, KERNEL, options)) for process in both]
+        return [answer_of(program.request(process, door, KERNEL, options)) for process in both]
 
     for value in ("1", "2", "1"):
         program.options_file.write_text(f'-DVALUE=\\"{value}\\"')
@@ -147,7 +149,7 @@ def test_an_edited_source_is_another(door: str, program: Program) -> None:
     for value in ("1", "2", "1"):
         source = f'#define VALUE "{value}"' + KERNEL
         for process in (program.first, program.second):
-            assert answer_of(program.ask(process, door, source)) == value
+            assert answer_of(program.request(process, door, source)) == value
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -159,7 +161,7 @@ def test_a_relative_directory_is_one_of_the_working_directory(door: str, program
     ):
         for process in (program.first, program.second):
             process.run(f"os.chdir({str(folder)!r})")
-            code = program.ask(process, door, KERNELS["own header"], ("-I.",))
+            code = program.request(process, door, KERNELS["own header"], ("-I.",))
             assert answer_of(code) == value
 
 
@@ -174,7 +176,7 @@ def test_above_a_link_is_above_its_target(door: str, options: str, program: Prog
     given = options if door == "cell" else (options,)
 
     for process in (program.first, program.second):
-        code = program.ask(process, door, KERNELS["own header"], given)
+        code = program.request(process, door, KERNELS["own header"], given)
         assert answer_of(code) == "elsewhere"
 
 
@@ -200,7 +202,7 @@ def test_a_variable_that_is_changed_counts_at_once(
         for value in ("1", "2", "1"):
             for process in (program.first, program.second):
                 process.run(f"os.environ['RTCOMPILE_CUTLASS_PATH'] = {str(tmp_path / value)!r}")
-                assert answer_of(program.ask(process, door, source)) == value
+                assert answer_of(program.request(process, door, source)) == value
     finally:
         for process in (program.first, program.second):
             process.run("os.environ.pop('RTCOMPILE_CUTLASS_PATH')")
@@ -231,11 +233,13 @@ def test_another_toolkit_at_the_same_path_is_noticed_by_every_door(tmp_path: Pat
             site.symlink_to(tmp_path / number)
             time.sleep(1.1)
             for process in (first, second):
-                said = {door: answer_of(process.ask(door, source, options[door])) for door in DOORS}
+                said = {
+                    door: answer_of(process.request(door, source, options[door])) for door in DOORS
+                }
                 assert said == dict.fromkeys(DOORS, number)
 
 
-# --- who asked first -----------------------------------------------------------------------------
+# --- who requested first -------------------------------------------------------------------------
 
 NEEDS_A_FLAG = 'extern "C" __global__ void k(long* p) { p[0] = (__int128)p[1] * p[2] >> 64; }'
 
@@ -248,10 +252,10 @@ MAY_ADD_FLAGS = ["compile", "compile_many"]
 @pytest.mark.parametrize("first", MAY_ADD_FLAGS)
 def test_code_with_a_flag_that_was_added_is_none_for_cupy(first: str, program: Program) -> None:
     for _ in range(2):
-        assert program.ask(program.first, first, NEEDS_A_FLAG, **OF_CUPY)
+        assert program.request(program.first, first, NEEDS_A_FLAG, **OF_CUPY)
         for process in (program.first, program.second):
-            with pytest.raises(AskedError):
-                program.ask(process, "install", NEEDS_A_FLAG)
+            with pytest.raises(RequestError):
+                program.request(process, "install", NEEDS_A_FLAG)
 
 
 @pytest.mark.parametrize("then", MAY_ADD_FLAGS)
@@ -259,9 +263,9 @@ def test_what_cupy_rejected_is_compiled_by_those_who_may_add_a_flag(
     then: str, program: Program
 ) -> None:
     for _ in range(2):
-        with pytest.raises(AskedError, match="CompileE"):
-            program.ask(program.first, "install", NEEDS_A_FLAG)
-        assert program.ask(program.first, then, NEEDS_A_FLAG, **OF_CUPY)
+        with pytest.raises(RequestError, match="CompileE"):
+            program.request(program.first, "install", NEEDS_A_FLAG)
+        assert program.request(program.first, then, NEEDS_A_FLAG, **OF_CUPY)
 
 
 @pytest.mark.parametrize("door", [door for door in DOORS if "headers" in TAKES[door]])
@@ -271,7 +275,7 @@ def test_headers_given_as_texts_are_what_was_given(door: str, program: Program) 
     headers = {name: '#define VALUE "given"\n'}
     for number in range(3):
         source = f'#include "{name}"{KERNEL}__device__ int n = {number};'
-        assert answer_of(program.ask(program.first, door, source, headers=headers)) == "given"
+        assert answer_of(program.request(program.first, door, source, headers=headers)) == "given"
         # `os.walk` passes over the folders that workers remove meanwhile.
         for folder, _, files in os.walk(program.scratch):
             if name in files:
@@ -287,12 +291,12 @@ GATES = {"a hit from disk": 120, "again": 40}
 
 def test_a_compile_passes_few_functions(program: Program, tmp_path: Path) -> None:
     environ = {"RTCOMPILE_CACHE_DIR": str(tmp_path / "cache")}
-    ask = ("compile", KERNELS["plain"], ("-DTILE=16",))
+    arguments = ("compile", KERNELS["plain"], ("-DTILE=16",))
     with Process(cupy=False, **environ) as process:
-        process.ask(*ask, arch="sm_80")
+        process.request(*arguments, arch="sm_80")
     passed = {}
     with Process(cupy=False, **environ) as process:
         for what in GATES:
-            passed[what], _, _ = process.count(*ask, arch="sm_80")
+            passed[what], _, _ = process.count(*arguments, arch="sm_80")
 
     assert {what: count for what, count in passed.items() if count > GATES[what]} == {}

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests import matrix
-from tests.asking import AskedError, Process, answer_of
 from tests.doors import TAKES
+from tests.kernel_process import Process, RequestError, answer_of
 
 pytest.importorskip("cupy")
 
@@ -51,7 +51,7 @@ KEPT = {
 }
 
 
-def asked_of(kernels: dict[str, str]) -> dict[tuple[str, str], tuple]:
+def requests_of(kernels: dict[str, str]) -> dict[tuple[str, str], tuple]:
     """Return what is wanted, by door and name: a source, options and further arguments."""
     wanted = {}
     for door, spelling in matrix.MATRIX:
@@ -61,10 +61,10 @@ def asked_of(kernels: dict[str, str]) -> dict[tuple[str, str], tuple]:
     for door in matrix.DOORS:
         for name, source in kernels.items():
             wanted[door, name] = (source, matrix.OPTIONS, {})
-        wanted[door, "edited"] = (matrix.ASKING, matrix.EDITED, {})
+        wanted[door, "edited"] = (matrix.REQUESTED, matrix.EDITED, {})
         wanted[door, "options"] = (matrix.KERNEL, OPTIONS_FILE, {})
         if "headers" in TAKES[door]:
-            wanted[door, "given"] = ('#include "given.h"' + matrix.ASKING, matrix.EDITED, GIVEN)
+            wanted[door, "given"] = ('#include "given.h"' + matrix.REQUESTED, matrix.EDITED, GIVEN)
     return wanted
 
 
@@ -75,12 +75,12 @@ class Kept:
         cache = str(folder / "cache")
         builder = open_.enter_context(Process(RTCOMPILE_CACHE_DIR=cache))
         self.program = matrix.Program(folder, [builder, builder], folder)
-        self.asked = asked_of(kernels)
+        self.requests = requests_of(kernels)
         self.doors = KEPT[how]
         self.of_file = folder / "value.txt"
         self.restore()
         rows = []
-        for (door, _), (source, options, more) in self.asked.items():
+        for (door, _), (source, options, more) in self.requests.items():
             if door in self.doors:
                 given = (self.program.salt + source, self.program.options(door, options))
                 rows.append((door, given, more))
@@ -107,17 +107,17 @@ class Kept:
         self.program.make_folders()
         self.of_file.write_text('-DVALUE=\\"none\\"')
 
-    def ask(self, process: Process, door: str, name: str) -> bytes | None:
+    def request(self, process: Process, door: str, name: str) -> bytes | None:
         """Return the code; None where it is not found and may not be compiled."""
-        source, options, more = self.asked[door, name]
+        source, options, more = self.requests[door, name]
         if process is self.second:
-            with suppress(AskedError):
-                return self.program.ask(process, door, source, options, **more)
+            with suppress(RequestError):
+                return self.program.request(process, door, source, options, **more)
             return None
-        return self.program.ask(process, door, source, options, **more)
+        return self.program.request(process, door, source, options, **more)
 
     def answer(self, process: Process, door: str, name: str) -> str | None:
-        code = self.ask(process, door, name)
+        code = self.request(process, door, name)
         return None if code is None else answer_of(code)
 
 
@@ -152,9 +152,9 @@ def kept(how: str, keep: Callable[[str], Kept]) -> Kept:
 
 
 def check_found(kept: Kept, door: str, name: str) -> None:
-    expected = kept.ask(kept.builder, door, name)
-    assert kept.ask(kept.second, door, name) == expected
-    assert kept.ask(kept.first, door, name) == expected
+    expected = kept.request(kept.builder, door, name)
+    assert kept.request(kept.second, door, name) == expected
+    assert kept.request(kept.first, door, name) == expected
 
 
 @in_turn("door, spelling", matrix.MATRIX)

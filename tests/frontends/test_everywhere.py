@@ -209,7 +209,7 @@ def of_14_0(source, options=(), arch=None, cache_dir=None, backend="nvrtc", *, l
 
 
 @pytest.mark.parametrize("version", ["13.6.0", "14.0.1", "15.0.0a1", "99"])
-def test_a_cupy_is_asked_for_parameters_and_not_for_its_version(monkeypatch, version):
+def test_a_cupy_is_known_by_its_parameters_and_not_by_its_version(monkeypatch, version):
     monkeypatch.setattr("cupy._version.__version__", version)
     monkeypatch.setattr(compiler, "_compile_module_with_cache", of_14_0)
     monkeypatch.setattr(function, "Module", Module)

@@ -191,7 +191,7 @@ def test_the_name_of_a_kernel_must_be_a_str(name):
 
 
 @pytest.mark.needs_compiler
-def test_a_failing_source_is_dumped_when_cupys_variable_asks(monkeypatch, capsys):
+def test_a_failing_source_is_dumped_if_cupys_variable_is_set(monkeypatch, capsys):
     monkeypatch.setenv("CUPY_DUMP_CUDA_SOURCE_ON_ERROR", "1")
     with pytest.raises(rtcompile.CompileError):
         rtcompile.RawKernel("int x = y;", "k", arch="sm_80").object_code  # noqa: B018
@@ -221,7 +221,7 @@ def test_a_kernel_says_whether_it_is_cached(tmp_path, monkeypatch):
 
 
 @pytest.mark.needs_compiler
-def test_to_ask_whether_a_kernel_is_cached_counts_no_hit():
+def test_is_cached_counts_no_hit():
     code = rtcompile.compile(CODE, arch="sm_80")
     here = environment.current()
     take_hits(here.folder.path)

@@ -171,7 +171,7 @@ def test_every_object_with_code_reports_advises_and_saves(tmp_path: Path) -> Non
 
 
 @pytest.mark.needs_compiler
-def test_the_cache_is_asked_and_emptied_in_python(
+def test_the_cache_is_described_and_emptied_in_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "own"))

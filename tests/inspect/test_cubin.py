@@ -51,7 +51,7 @@ template __global__ void generic<int>(int*);
 ARCHITECTURES = ["sm_75", "sm_80", "sm_90a", "sm_100a", "sm_100f", "sm_120a"]
 
 
-def said_by_ptxas(log: str) -> dict[str, tuple[int, int, int]]:
+def printed_by_ptxas(log: str) -> dict[str, tuple[int, int, int]]:
     """Kernel to registers, static shared memory and stack, from the log of -Xptxas -v."""
     said = {}
     for part in log.split("Compiling entry function ")[1:]:
@@ -82,7 +82,7 @@ def test_resources_are_what_ptxas_said(nvrtc: Any, arch: str) -> None:
         name: (kernel.registers, kernel.shared_bytes, kernel.stack_bytes)
         for name, kernel in kernels(outcome.code).items()
     }
-    assert found == said_by_ptxas(outcome.log)
+    assert found == printed_by_ptxas(outcome.log)
     assert found["shared"][1] == 256
     assert found["stack"][2] > 0
 

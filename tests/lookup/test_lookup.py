@@ -182,7 +182,7 @@ def test_each_field_of_a_request_is_part_of_the_query(change):
 
 
 @pytest.mark.needs_compiler
-def test_who_asks_first_does_not_decide_for_those_who_want_no_option_added():
+def test_the_first_request_does_not_decide_for_those_that_want_no_option_added():
     source = 'extern "C" __global__ void k(float* x) { __int128 a = 1; *x = (float)a; }'
     request = build(source)  # --device-int128 is added
     strict = request.replace(allow_fixups=False)

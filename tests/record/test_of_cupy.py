@@ -62,7 +62,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return put
 
 
-def ask_as_cupy(monkeypatch: pytest.MonkeyPatch, arch: str, kernel: dict[str, Any]) -> Any:
+def request_as_cupy(monkeypatch: pytest.MonkeyPatch, arch: str, kernel: dict[str, Any]) -> Any:
     """Return the module for a kernel as a new process gets it on such a device, compiling nothing."""
     monkeypatch.setattr(function, "Module", Module)
     monkeypatch.setattr(
@@ -105,7 +105,7 @@ def test_a_record_has_no_path_of_a_machine_and_no_text_of_a_header(kernels):
         assert sum(line in text for line in long) <= len(long) // 20
 
 
-def test_a_kernel_has_the_name_by_which_it_is_asked_for(kernels):
+def test_a_kernel_has_the_name_by_which_it_is_requested(kernels):
     assert all(kernel["name"] == program_name(kernel["source"]) for kernel in kernels)
 
 
@@ -126,7 +126,7 @@ def test_the_wheel_has_the_records_and_the_license_of_their_sources(tmp_path):
 
 @pytest.mark.needs_compiler
 @pytest.mark.takes_seconds
-def test_a_slice_of_the_record_builds_for_two_architectures_and_is_what_cupy_asks_for(
+def test_a_slice_of_the_record_builds_for_two_architectures_and_is_what_cupy_requests(
     kernels, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
@@ -139,7 +139,7 @@ def test_a_slice_of_the_record_builds_for_two_architectures_and_is_what_cupy_ask
     assert [str(code.arch) for code in codes] == archs * len(record.builds)
     first = {"source": record.builds[0]["source"], "options": [], "names": []}
     for arch, code in zip(("80", "120"), codes, strict=False):
-        assert ask_as_cupy(monkeypatch, arch, first).code == code.code
+        assert request_as_cupy(monkeypatch, arch, first).code == code.code
 
 
 # --- the commands --------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def test_warm_says_how_many_kernels_there_are_how_long_it_took_and_how_large_the
     assert main(["warm", "cupy", "--arch", "sm_90", "--json"]) == 0
 
     [row] = json.loads(capsys.readouterr().out)["records"]
-    modules = [ask_as_cupy(monkeypatch, "90", kernel) for kernel in SMALL]
+    modules = [request_as_cupy(monkeypatch, "90", kernel) for kernel in SMALL]
     assert row["bytes"] == sum(len(module.code) for module in modules)
     assert (row["builds"], row["built"], row["there already"]) == (2, 2, 0)
     assert 0 < row["seconds"] < 600
@@ -173,7 +173,7 @@ import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 import pytest
 from tests.record import test_of_cupy as tests
 patch = pytest.MonkeyPatch()
-print(all(tests.ask_as_cupy(patch, "90", kernel).code for kernel in tests.SMALL))
+print(all(tests.request_as_cupy(patch, "90", kernel).code for kernel in tests.SMALL))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "True\n", done.stderr

@@ -55,7 +55,7 @@ def started_by(text: str, folder: Path) -> str:
         pytest.param(BY_SUBPROCESS.format(flags="'-B'"), id="subprocess"),
     ],
 )
-def test_what_a_started_process_asks_for_is_recorded_counted_and_checked(folder, text):
+def test_what_a_started_process_requests_is_recorded_counted_and_checked(folder, text):
     script, record = started_by(text, folder), folder / "kernels.json"
 
     missing = run("run", "--check", script, cache=folder / "empty")

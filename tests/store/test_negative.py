@@ -248,7 +248,7 @@ try:
 except rtcompile.RtcompileError as error:
     found.update(kind=type(error).__name__, said=str(error), cached=getattr(error, "cached", None))
     found["log"] = getattr(error, "log", "")
-found["asked"] = bool(started) or "rtcompile.workers.pool" in sys.modules
+found["compiled"] = bool(started) or "rtcompile.workers.pool" in sys.modules
 print(json.dumps(found))
 """
 
@@ -288,8 +288,8 @@ def test_a_failure_is_found_by_the_next_process_without_a_compiler(
 ) -> None:
     first, second = (another_process(source, **given) for _ in range(2))
 
-    assert (first["kind"], first["cached"], first["asked"]) == (kind, False, True)
-    assert (second["kind"], second["cached"], second["asked"]) == (kind, True, False)
+    assert (first["kind"], first["cached"], first["compiled"]) == (kind, False, True)
+    assert (second["kind"], second["cached"], second["compiled"]) == (kind, True, False)
     assert second["log"] == first["log"]
     assert second["said"].partition("\nCached: ")[0] == first["said"]
     assert "recompile=True" in second["said"]
@@ -357,14 +357,14 @@ def test_after_each_kind_of_edit_the_compiler_runs_and_its_code_kept(
     mend()
 
     found = [another_process(source, options=options) for _ in range(2)]
-    assert [(each["hit"], each["asked"]) for each in found] == [(None, True), ("disk", False)]
+    assert [(each["hit"], each["compiled"]) for each in found] == [(None, True), ("disk", False)]
 
 
 @pytest.mark.needs_compiler
-def test_recompile_asks_the_compiler_again() -> None:
+def test_recompile_runs_the_compiler_again() -> None:
     another_process()
     again = another_process(recompile=True)
-    assert (again["cached"], again["asked"]) == (False, True)
+    assert (again["cached"], again["compiled"]) == (False, True)
     assert another_process()["cached"] is True
 
 
@@ -440,7 +440,7 @@ def test_the_first_request_does_not_decide_for_the_other(asks_first: str) -> Non
     for who in sorted(["CuPy's hook", "compile"] * 2, key=lambda each: each != asks_first):
         found = another_process(source, allow_fixups=who == "compile")
         assert ("hit" in found) == (who == "compile")
-    assert found["asked"] is False
+    assert found["compiled"] is False
 
 
 @pytest.mark.needs_compiler

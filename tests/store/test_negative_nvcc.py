@@ -35,7 +35,7 @@ def test_a_failure_of_nvcc_is_found_by_the_next_process_until_a_header_changes(
     source = f'#include "mine.h"\n{source}'
     time.sleep(0.02)  # what is written in the tick in which it is read is taken for changed
     found = [another_process(source, **given) for _ in range(2)]
-    assert [(each["cached"], each["asked"]) for each in found] == [(False, True), (True, False)]
+    assert [(each["cached"], each["compiled"]) for each in found] == [(False, True), (True, False)]
 
     (tmp_path / "mine.h").write_text("// new and longer")
     assert another_process(source, **given)["cached"] is False

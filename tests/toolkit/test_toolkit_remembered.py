@@ -309,7 +309,7 @@ def test_a_build_that_was_reported_while_another_thread_looks_is_kept(environmen
     assert current(environment.settings).require_nvrtc().build == "its own word"
 
 
-def test_threads_that_ask_at_once_get_one_answer(environment):
+def test_threads_that_look_at_once_get_one_toolchain(environment):
     answers: list[Toolchain] = []
     threads = [
         threading.Thread(target=lambda: answers.append(current(environment.settings)))

@@ -1,11 +1,11 @@
 """A random program against a model: after each step, every process gets what a fresh build gives.
 
-A world is a folder of headers and some kernels. A step changes the folder, or asks while it changes;
-then one process, another that lives as long, and a new one ask for a kernel, in any order. The model is
+A world is a folder of headers and some kernels. A step changes the folder, or requests while it changes;
+then one process, another that lives as long, and a new one request a kernel, in any order. The model is
 NVRTC itself, called with the same options and nothing of ours. A kernel's code says in a string which
 header gave what.
 
-Kinds of steps, after each of which three processes ask in any order, through any of four doors:
+Kinds of steps, after each of which three processes request it in any order, through any of four doors:
 
 - a header is written, removed, touched, moved, copied, replaced by a rename, by a link or a hard link, or
   becomes a folder; it gets another number of the same size, also with its times set back;
@@ -15,12 +15,12 @@ Kinds of steps, after each of which three processes ask in any order, through an
 - a header given as a text, by `headers=`, gets another text or appears;
 - an input of the linker (LTO-IR, PTX, a source), named by `link=`, is written, with its times set back,
   replaced by a rename, moved or removed;
-- *twice*: a header is edited twice within a second, and asked for between;
+- *twice*: a header is edited twice within a second, and requested in between;
 - *during*: any of the changes is made while a process builds;
 - *race*: a thread makes several changes one after the other while four processes build the same kernel;
 - a wait that is shorter than a tick of the file system's clock.
 
-Kernels ask for headers in thirteen spellings (`steps.INCLUDES`), along 2 to 5 folders, absolute or relative.
+Kernels include headers in thirteen spellings (`steps.INCLUDES`), along 2 to 5 folders, absolute or relative.
 
 ``python -m tests.trials.model FOLDER PLACE SEED WORLDS STEPS`` prints one line of JSON: the number of
 steps and answers, and the worlds that went wrong, with the fewest steps that show it. A world's steps
@@ -41,7 +41,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.asking import AskedError, Process, answer_of
+from tests.kernel_process import Process, RequestError, answer_of
 from tests.plain_nvrtc import PlainNvrtc
 from tests.trials.steps import LIBRARIES, LIBRARY, NUMBERS, Kernel, Step, plan, text_of
 from tests.trials.trees import NAMES, Folder, make_images, may_mount, mount
@@ -62,7 +62,7 @@ class Failure(NamedTuple):
 
 
 class Players:
-    """The processes that ask, and NVRTC, which is asked what is right."""
+    """The processes that request kernels, and NVRTC, whose result is right."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -79,7 +79,7 @@ class Players:
         empty.mkdir(exist_ok=True)
         os.chdir(empty)  # where NVRTC looks too
         self.live = {"same": Process(cupy=False), "other": Process()}
-        # They ask in a race alone: with the two others they are four.
+        # They take part in a race alone: with the two others they are four.
         self.further = [Process(cupy=False) for _ in range(2)]
         self._ready()
         self.libraries = {path: {n: self._library(path, n) for n in NUMBERS} for path in LIBRARIES}
@@ -96,10 +96,10 @@ class Players:
         return code if lto else code.rstrip(b"\0")
 
     def _ready(self) -> None:
-        """Start the next new process, which does nothing of ours before it is asked."""
+        """Start the next new process, which does nothing of ours before its first request."""
         self._new.append(Process(cupy=False))
 
-    def ask(self, who: str, kernel: Kernel, root: Path, door: str) -> str:
+    def request(self, who: str, kernel: Kernel, root: Path, door: str) -> str:
         process = self.start(who, kernel, root, door)
         try:
             return self.finish(process)
@@ -116,8 +116,8 @@ class Players:
         return process
 
     def start_in(self, process: Process, kernel: Kernel, root: Path, door: str) -> None:
-        """Begin to ask; without a door by `compile`, for the architecture that the others' device has."""
-        with suppress(AskedError):  # the directory may be gone
+        """Begin to request; without a door by `compile`, for the architecture that the others' device has."""
+        with suppress(RequestError):  # the directory may be gone
             process.run(f"os.chdir({str(root / kernel.folder)!r})")
         options = tuple(option.format(root=root) for option in kernel.options)
         more: dict[str, Any] = {} if door else {"arch": "sm_80"}
@@ -130,7 +130,7 @@ class Players:
     def finish(self, process: Process) -> str:
         try:
             code = process.finish()
-        except AskedError as error:
+        except RequestError as error:
             refused = error.args[0] in ("CompileError", "LinkError")
             missing = error.args[0] == "InvalidRequest" and "link[0]" in error.args[1]
             return "refused" if refused or missing else f"{error.args}"
@@ -224,11 +224,11 @@ class Course:
             path, *numbers = arguments
             self._begin_a_second()
             for value in numbers:
-                self.players.ask("same", kernel, self.root, "compile")
+                self.players.request("same", kernel, self.root, "compile")
                 self.folder.change(["number", path, value])
         elif kind != "given":
             self._change(step.change)
-        got = {who: self.players.ask(who, kernel, self.root, step.door) for who in step.order}
+        got = {who: self.players.request(who, kernel, self.root, step.door) for who in step.order}
         self.answers += len(got)
         if not self._stands(kernel):
             return None

@@ -171,7 +171,7 @@ def said(server: servers.Server, *words: str) -> None:
 def lost(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What the caller's thread waited for answers of stores, in seconds."""
     waited: list[float] = []
-    ask = Tier.ask
+    ask = Tier.query
 
     def measured(self: Tier, *given: object, **more: object) -> object:
         begin = time.monotonic()
@@ -181,7 +181,7 @@ def lost(monkeypatch: pytest.MonkeyPatch) -> list[float]:
             if threading.current_thread() is threading.main_thread():
                 waited.append(time.monotonic() - begin)
 
-    monkeypatch.setattr(Tier, "ask", measured)
+    monkeypatch.setattr(Tier, "query", measured)
     return waited
 
 
@@ -261,7 +261,7 @@ def test_threads_and_the_processs_end_lose_a_second_in_all_by_a_silent_store(
     with store() as server, node(tmp_path, "a", server.address):
         rtcompile.compile(nodes.source(0), arch="sm_80")
         assert remote().flush(10.0)
-        monkeypatch.setattr(Tier, "ask", measured(Tier.ask))
+        monkeypatch.setattr(Tier, "query", measured(Tier.query))
         sources = [nodes.source(number) for number in range(1, times(12, 100))]
         with pytest.warns(rtcompile.RtcompileWarning) as warned:
             codes = build(sources)

@@ -277,7 +277,7 @@ def test_no_descriptor_is_left_open(one: Path) -> None:
     (one / "asked.h").write_text("text")
     texts = {probes.MEMORY + b"d/t.h": b"text"}
     before = {*os.listdir("/proc/self/fd")}
-    probes.begin({"texts": texts}, tells=False)
+    probes.begin({"texts": texts}, reports=False)
     for name in ("read.h", "asked.h", "read.h"):
         descriptor = probes._job.open(os.fsencode(one / name))
         if name == "read.h":

@@ -189,7 +189,7 @@ def cancelled_job(pool: Pool) -> None:
     Cancellation.current.reset(token)
 
 
-def job_that_cannot_be_asked_for(pool: Pool) -> None:
+def job_that_cannot_be_sent(pool: Pool) -> None:
     def job() -> Job:
         raise ZeroDivisionError
 
@@ -199,7 +199,7 @@ def job_that_cannot_be_asked_for(pool: Pool) -> None:
 
 @pytest.mark.takes_seconds
 @pytest.mark.parametrize(
-    "use", [killed_job, cancelled_job, job_that_cannot_be_asked_for], ids=lambda use: use.__name__
+    "use", [killed_job, cancelled_job, job_that_cannot_be_sent], ids=lambda use: use.__name__
 )
 def test_a_slot_is_returned_however_its_job_ended(use: Callable[[Pool], None]) -> None:
     pool = Pool(jobs=1)

@@ -42,7 +42,7 @@ class FolderStore:
 
     def get(self, key: str) -> bytes | None:
         try:
-            return self._read(self._place(key), most_bytes(key))
+            return self._read(self._path_of(key), most_bytes(key))
         except OSError as error:
             if os.path.isdir(self._path) or error.errno == errno.EACCES:
                 os.listdir(self._path)  # raises if the store itself cannot be read
@@ -51,7 +51,7 @@ class FolderStore:
 
     def put(self, key: str, data: bytes) -> None:
         """Replace a file; do nothing where another node is about to do the same."""
-        path = self._place(key)
+        path = self._path_of(key)
         temporary = _beside(path)
         self._make_folder(os.path.dirname(path))
         try:
@@ -64,7 +64,7 @@ class FolderStore:
                 raise
 
     def create(self, key: str, data: bytes, seconds: float) -> bool:  # noqa: ARG002  # it forgets nothing
-        path = self._place(key)
+        path = self._path_of(key)
         mine = _beside(path)
         try:
             self._make_folder(os.path.dirname(path))
@@ -82,7 +82,7 @@ class FolderStore:
 
     def replace(self, key: str, before: bytes, data: bytes | None, seconds: float) -> bool:  # noqa: ARG002
         """Move the file aside first: of two nodes one does it, and looks at what it moved."""
-        path = self._place(key)
+        path = self._path_of(key)
         aside = _beside(path)
         try:
             os.rename(path, aside)
@@ -103,17 +103,17 @@ class FolderStore:
             _discard(aside)
 
     def listing(self, kind: str) -> Iterator[tuple[str, int]]:
-        with suppress(OSError), os.scandir(self._place(kind)) as found:
+        with suppress(OSError), os.scandir(self._path_of(kind)) as found:
             for entry in found:
                 if not entry.name.endswith(".tmp"):
                     yield entry.name, entry.stat().st_size
 
     def clock(self, key: str) -> float:
-        return os.stat(self._place(key)).st_mtime
+        return os.stat(self._path_of(key)).st_mtime
 
     # --- files ---------------------------------------------------------------------------
 
-    def _place(self, key: str) -> str:
+    def _path_of(self, key: str) -> str:
         return os.path.join(self._path, *key.split("/"))
 
     def _read(self, path: str, most: int = 1 << 20) -> bytes | None:

@@ -124,7 +124,7 @@ class RedisStore:
                 client = self._client
                 nodes = client.get_nodes() if hasattr(client, "get_nodes") else ()
                 for each in [node.redis_connection for node in nodes] or [client]:
-                    if each is not None:  # a node of a cluster that was not asked
+                    if each is not None:  # a node of a cluster that was not queried
                         each.connection_pool.disconnect(inuse_connections=False)
 
     def get(self, key: str) -> bytes | None:

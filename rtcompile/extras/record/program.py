@@ -32,7 +32,7 @@ _NOT_RECORDED = 2
 
 
 class Run(NamedTuple):
-    """A run: its main process, its log, and what the command was asked to do at its end."""
+    """A run: its main process, its log, and what to do at its end."""
 
     process: str
     log: str

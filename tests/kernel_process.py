@@ -1,6 +1,6 @@
-"""Asks for kernels through any door, in another process that lives as long as a test likes.
+"""Requests kernels through any door, in another process that lives as long as a test likes.
 
-``python -m tests.asking`` reads a request from each line of its input, as JSON, and answers each with a
+``python -m tests.kernel_process`` reads a request from each line of its input, as JSON, and answers each with a
 line: `Process` talks to it.
 """
 
@@ -22,11 +22,11 @@ ROOT = Path(__file__).parents[1]
 
 
 class Process:
-    """A process that asks doors for kernels for as long as the test likes."""
+    """A process that requests kernels through doors for as long as the test likes."""
 
     def __init__(self, *, cupy: bool = True, cwd: Path | None = None, **environ: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.asking", "cupy" if cupy else ""],
+            [sys.executable, "-m", "tests.kernel_process", "cupy" if cupy else ""],
             cwd=cwd,
             env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
             stdin=subprocess.PIPE,
@@ -34,12 +34,12 @@ class Process:
             text=True,
         )
 
-    def ask(self, name: str, source: str, options: Any = (), /, **more: Any) -> bytes:
-        """Return the code that a door gives; raise `AskedError` where it gives an error."""
+    def request(self, name: str, source: str, options: Any = (), /, **more: Any) -> bytes:
+        """Return the code that a door gives; raise `RequestError` where it gives an error."""
         return self.finish(self.start(name, source, options, **more))
 
     def start(self, name: str, source: str, options: Any = (), /, **more: Any) -> None:
-        """Begin to ask, as `ask` does: `finish` waits for the answer."""
+        """Begin to request, as `request` does: `finish` waits for the answer."""
         assert self._process.stdin is not None
         kind = type(options).__name__
         line = json.dumps([name, source, kind, options, more])
@@ -53,16 +53,16 @@ class Process:
         assert line, f"the process ended: {self._process.wait()}"
         kind, text = json.loads(line)
         if kind:
-            raise AskedError(kind, text)
+            raise RequestError(kind, text)
         return bytes.fromhex(text)
 
     def count(self, name: str, source: str, options: Any = (), /, **more: Any) -> list[int]:
-        """Ask, and return the functions, the modules and the calls of ours that it passed."""
-        return list(json.loads(self.ask("count", source, options, **more, door=name)))
+        """Request a kernel, and return the functions, the modules and the calls of ours that it passed."""
+        return list(json.loads(self.request("count", source, options, **more, door=name)))
 
     def run(self, statement: str) -> None:
         """Run Python there: ``os.chdir("/")``."""
-        self.ask("run", statement)
+        self.request("run", statement)
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -79,7 +79,7 @@ class Process:
         self.close()
 
 
-class AskedError(Exception):
+class RequestError(Exception):
     """The error that a door gave: the name of its class, and its text."""
 
 
@@ -108,8 +108,8 @@ def _serve(cupy: bool) -> None:
             name = more.pop("door") if counted else name
             if name not in opened:
                 opened[name] = doors.door(name)
-            ask = functools.partial(opened[name], source, options, **more)
-            found = json.dumps(doors.passed(ask)).encode() if counted else ask()
+            build = functools.partial(opened[name], source, options, **more)
+            found = json.dumps(doors.passed(build)).encode() if counted else build()
             answer = ["", found.hex()]
         except Exception as error:
             answer = [type(error).__name__, str(error)]
