@@ -189,7 +189,7 @@ def test_the_architecture_that_the_device_runs_is_picked() -> None:
     assert parsed.arch_for((9, 0)) == ArchOption(Arch(8, 0), virtual=True)
     assert parse([]).arch_for((9, 0)) is None
     assert parse(["-arch=sm_90a"]).arch_for(None) == ArchOption(Arch(9, 0, "a"))
-    with pytest.raises(UnsupportedArch, match=r"ask for sm_90a.* 8\.0 cannot run"):
+    with pytest.raises(UnsupportedArch, match=r"options name sm_90a.* 8\.0 cannot run"):
         parse(["-arch=sm_90a"]).arch_for((8, 0))
 
 
