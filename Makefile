@@ -11,7 +11,7 @@ FOR_TESTS := '.[cuda12,cutlass,cli,redis,cloud,test,docs]'
 CUDA13_PARTS := nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-nvcc nvidia-nvvm \
 	nvidia-cuda-cccl nvidia-curand nvidia-nvjitlink
 
-.PHONY: demo test test-fast docs look lint types unit trials profile test-slow test-cluster test-cupys test-cupys-own test-cuda-core test-libcudacxx mutations test-gpu sanitize environments mistakes clean
+.PHONY: demo test test-fast docs look lint types unit trials profile test-slow test-cluster test-cupys test-aarch64 test-cupys-own test-cuda-core test-libcudacxx mutations test-gpu sanitize environments mistakes clean
 
 demo: $(VENV)/.base
 	$(BIN)/python -m examples.demo
@@ -160,4 +160,4 @@ mistakes: $(VENV)/.made
 	$(BIN)/python -m benchmarks.mistakes
 
 clean:
-	rm -rf $(VENV) $(CUDA13) $(CCCL) .cupys docs/_build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(CUDA13) $(CCCL) .cupys .aarch64 docs/_build .pytest_cache .mypy_cache .ruff_cache
