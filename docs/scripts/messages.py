@@ -37,6 +37,8 @@ _OF_LINKING = ("device-runtime-missing", "undefined-symbol", "nvlink-alone")
 # one message.
 _NOUNS = {
     "arch": "this architecture",
+    "std": "20",
+    "given_std": "an older one",
     "do": "Compile for an architecture that has it.",
     "feature": "This instruction or feature",
     "cp-async-size.given": "another number",
