@@ -292,6 +292,7 @@ def _outcome(
             milliseconds=sum(milliseconds.values()),
             trace=trace,
             files=files,
+            busy=reply["busy"],
         )
     notes: tuple[str, ...] = ()
     if header is not None and reply["pch"] and trace is not None:
@@ -307,14 +308,15 @@ def _outcome(
         milliseconds=milliseconds,
         notes=notes,
         files=files,
+        busy=reply["busy"],
     )
 
 
 def _front_end(outcome: Compiled | CompileFailure, unit: TranslationUnit) -> float:
-    """Return the milliseconds that the front end took; 0 if it did not reach the user's own text."""
+    """Return the front end's milliseconds on a processor; 0 if it did not reach the user's own text."""
     if isinstance(outcome, Compiled):
-        return outcome.milliseconds.get("front end", 0.0)
-    return outcome.milliseconds if _is_own_mistake(outcome, unit) else 0.0
+        return outcome.busy * outcome.milliseconds.get("front end", 0.0)
+    return outcome.busy * outcome.milliseconds if _is_own_mistake(outcome, unit) else 0.0
 
 
 def _trust_result(outcome: Compiled | CompileFailure, unit: TranslationUnit) -> bool:

@@ -96,6 +96,7 @@ class Compiled(NamedTuple):
 
     `trace` lists the headers it read, in order of first inclusion; None if the compiler does not report
     them. `files` is all that it read and looked for, as it was at that moment; None if only `trace` is known.
+    `busy` is the part of its time that it had a processor: less on a machine with more work than processors.
     """
 
     code: bytes
@@ -106,13 +107,14 @@ class Compiled(NamedTuple):
     milliseconds: Mapping[str, float]
     notes: tuple[str, ...] = ()
     files: FileSet | None = None
+    busy: float = 1.0
 
 
 class CompileFailure(NamedTuple):
     """Why there is no code, as data that may cross processes; exceptions are raised only in the public API.
 
     `kind` is "error" (the compiler refused the source), "link", "crash" (`signal` says which),
-    "timeout", "memory", or "start" (the compiler could not be run). `trace` and `files` are as in
+    "timeout", "memory", or "start" (the compiler could not be run). `trace`, `files` and `busy` are as in
     `Compiled`, as far as known if it died. `before` is the failure of the compiler that was tried first.
     """
 
@@ -125,6 +127,7 @@ class CompileFailure(NamedTuple):
     trace: tuple[str, ...] | None = ()
     files: FileSet | None = None
     before: CompileFailure | None = None
+    busy: float = 1.0
 
 
 # --- The environment variables that compilers get -------------------------------------------------

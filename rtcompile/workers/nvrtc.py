@@ -159,10 +159,10 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     the trace has to show what includes what, which `probes` cannot), and what `probes` takes. Returns ``error`` (""
     or a kind of `CompileFailure`), ``log``, ``code``, ``lowered_names``, ``observed`` (None if `probes` do not work),
     ``trace`` (None if this NVRTC gives none), ``pch`` (whether the header was used; None if it could not be tried),
-    ``pid``, ``spans``: (phase, begin, end) in monotonic seconds, the whole first, and for `child` ``well`` (the
-    process may be reused) and ``doubtful`` (another process may give another result).
+    ``pid``, ``spans``: (phase, begin, end) in monotonic seconds, the whole first, ``busy`` (the part of that time on
+    a processor), and for `child` ``well`` (the process may be reused) and ``doubtful`` (another process may give another result).
     """
-    begin = time.monotonic()
+    begin, processor = time.monotonic(), time.process_time()
     if job.get("reusable"):
         _keep_freed_memory()
     options: list[bytes] = job["options"]
@@ -180,7 +180,9 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     reply["log"], used = _pch_message(reply["log"])
     reply["pch"] = used if tried else None
     phases = _phases(protocol.drain(times).decode("utf-8", "replace"), begin)
-    reply["spans"] = [("compile", begin, time.monotonic()), *phases]
+    end = time.monotonic()
+    reply["spans"] = [("compile", begin, end), *phases]
+    reply["busy"] = min(1.0, (time.process_time() - processor) / max(end - begin, 1e-6))
     reply["pid"] = os.getpid()
     reply["well"] = not reply["error"]
     # Such errors may come from what this process did before.
