@@ -148,7 +148,7 @@ MISTAKES = (
     Mistake(
         "a standard that NVRTC has not",
         body(""),
-        "-std=c++23: NVRTC",
+        "invalid value for --std",
         options=("-std=c++23",),
     ),
     Mistake("an unknown option", body(""), "-nonsense", options=("-nonsense",)),

@@ -14,7 +14,6 @@ from rtcompile.request.option_table import (
     BY_NAME,
     FIRST_WITH_TILE,
     LTO_FLAGS,
-    STANDARDS,
     TILE_IS_OFF,
     Version,
 )
@@ -33,8 +32,6 @@ def for_nvrtc(
         spec = BY_NAME[name]
         if spec.nvrtc is None:
             continue
-        if name == "std":
-            _check_standard(value, "NVRTC", nvrtc)
         if nvrtc >= spec.nvrtc:
             line.append(_spelled(name, value))
         elif name == "Werror":
@@ -70,8 +67,6 @@ def for_nvcc(
     for name, value in _flags_for(options, target):
         if not BY_NAME[name].nvcc or name == "dlink-time-opt":  # said by code=lto_90
             continue
-        if name == "std":
-            _check_standard(value, "nvcc", nvcc)
         spelled = _spelled(name, value)
         line.append(nvcc_path(spelled) if name in _PATHS else _plain(spelled))
     line += [f"-{kind}{_macro(text)}" for kind, text in options.macros]
@@ -138,12 +133,6 @@ def _flags_for(options: Options, target: str) -> Iterator[tuple[str, str]]:
 def _spelled(name: str, value: str) -> str:
     dashes = "-" if name == "Werror" else "--"  # NVRTC 13.3 refuses --Werror, nvcc the long name
     return f"{dashes}{name}={value}" if value else dashes + name
-
-
-def _check_standard(name: str, compiler: str, version: Version) -> None:
-    if version < STANDARDS[name]:
-        known = ", ".join(std for std, since in STANDARDS.items() if version >= since)
-        raise InvalidRequest(f"-std={name}: {compiler} {version[0]}.{version[1]} takes {known}")
 
 
 # --- nvcc's shell

@@ -213,16 +213,6 @@ COSTLY = {
     "to compile, not less",
 }
 
-# The values of -std, and the first release of NVRTC and nvcc that takes each.
-STANDARDS: dict[str, Version] = {
-    "c++03": (12, 0),
-    "c++11": (12, 0),
-    "c++14": (12, 0),
-    "c++17": (12, 0),
-    "c++20": (12, 0),
-    "c++23": (13, 3),
-}
-
 LTO_FLAGS = frozenset({"dlink-time-opt", "gen-opt-lto"})
 DROPPED_EVERYWHERE = frozenset(s.name for s in SPECS if s.nvrtc is None and not s.nvcc)
 
