@@ -10,6 +10,7 @@ from rtcompile import checkup, toolkit
 from rtcompile.errors import InvalidRequest, public, shown
 from rtcompile.messages import catalogue, diagnostics
 from rtcompile.messages.facts import BuildContext
+from rtcompile.request import values
 from rtcompile.request.values import Arch
 from rtcompile.toolkit.advice import device_functions, missing_header
 
@@ -81,7 +82,7 @@ def doctor(*, probes: bool = True) -> tuple[Check, ...]:
     >>> {check.status for check in rtcompile.doctor(probes=False)} <= {"ok", "note", "warning", "error"}
     True
     """
-    return tuple(checkup.examine(probes=probes))
+    return tuple(checkup.examine(probes=values.truth("probes", probes)))
 
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

@@ -207,8 +207,11 @@ def as_error(
     source, name = plan.request.source, plan.key_inputs.name
     parsed = _annotated(failure, plan)
     first: Styled = ()
-    if failure.before is not None:
-        first = rendering.render(_annotated(failure.before, plan), source=source, name=name)
+    before = () if failure.before is None else _annotated(failure.before, plan)
+    said = {(each.file, each.line, each.message) for each in parsed}
+    errors = [each for each in before if each.severity in ("error", "fatal")]
+    if any((each.file, each.line, each.message) not in said for each in errors):
+        first = rendering.render(before, source=source, name=name)
         first += (("", "\nNVCC was tried next, and failed too:\n"),)
     advice = [each for each in (then, _CACHED if cached else "") if each]
     kind = _KINDS.get(failure.kind, CompileError)

@@ -60,7 +60,9 @@ def render(
     '    1 | int x = y;'
     """
     values.one_of("frontend", frontend, ("python", "command", "cell"))
-    source, name = values.text("source", source), values.text("name", name)
+    if not isinstance(source, str):  # any text: a log may hold what no compiler could be given
+        raise InvalidRequest(f"source must be a str, not {shown(source)}")
+    name = values.text("name", name)
     width = values.whole("width", width, 1, 10_000)
     if isinstance(what, RtcompileError):
         pieces = what.styled()

