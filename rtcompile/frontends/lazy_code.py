@@ -205,6 +205,16 @@ class LazyCode:
         """The name of the module or kernel in messages."""
         return self.path or str(self.arguments["name"])
 
+    def origin(self) -> str:
+        """Return where the code comes from, for `repr`: never builds it."""
+        code = next(iter(self.objects.values()), None)
+        given = self.arguments["arch"]
+        if self.path is not None and code is None:
+            return f"the file {self.path}"
+        if code is not None:
+            return f"{self.program}, {code.kind} for {code.arch}"
+        return f"{self.program}, {f'for {given}, ' if given else ''}not built yet"
+
     def expected(self) -> tuple[CompileRequest, Settings] | None:
         """Return what the first use will build; None once that has begun, and for a file."""
         if self._request is None or self.used or self.arguments["recompile"]:

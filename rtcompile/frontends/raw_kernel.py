@@ -91,16 +91,6 @@ class Built:
             raise InvalidRequest(f"{self._build.program} is a file already: copy it")
         return code.save(path)
 
-    def _state(self) -> str:
-        """Return where the code comes from, for `repr`: never builds it."""
-        code = next(iter(self._build.objects.values()), None)
-        given = self._build.arguments["arch"]
-        if self._build.path is not None and code is None:
-            return f"the file {self._build.path}"
-        if code is not None:
-            return f"{self._build.program}, {code.kind} for {code.arch}"
-        return f"{self._build.program}, {f'for {given}, ' if given else ''}not built yet"
-
     @public
     def is_cached(self) -> bool:
         """Return whether using it would compile nothing: its code is loaded, cached, or in a bundle.
@@ -135,12 +125,11 @@ class Built:
         """
         from rtcompile.build.profile import profile
 
-        request = self._build.request
-        if request is None:
+        if self.request is None:
             raise InvalidRequest(
                 f"{self._build.program} is compiled already: there is nothing to profile"
             )
-        return profile(request, self._build.settings)
+        return profile(self.request, self._build.settings)
 
 
 def _restored(cls: type[Built], arguments: dict[str, Any], name: str = "") -> Built:
@@ -417,7 +406,7 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         return self._build.advise(self.name, shared_mem, launch_bounds)
 
     def __repr__(self) -> str:
-        return f"<RawKernel {self.name}: {self._state()}>"
+        return f"<RawKernel {self.name}: {self._build.origin()}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (type(self), self._build.arguments, self.name)

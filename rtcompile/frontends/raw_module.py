@@ -202,7 +202,7 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
         return self._build.advise(kernel, shared_mem, launch_bounds)
 
     def __repr__(self) -> str:
-        return f"<RawModule {self._state()}>"
+        return f"<RawModule {self._build.origin()}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (type(self), self._build.arguments)
