@@ -9,7 +9,8 @@ keywords are obeyed (REQUIRES, UNSUPPORTED, ADDITIONAL_COMPILE_DEFINITIONS). Not
 NVRTC alone gets the two options that `rtcompile.compile` adds as CuPy does. A process of each side
 compiles one test after the other, and a new one takes its place when it dies. At the time limit all end.
 --lines keeps each test's outcome in a file as it comes; tests that the file has are not compiled again,
-so that a run can be continued.
+so that a run can be continued. --after N leaves out the first N tests of the order, which is the same in
+every run: those that an earlier run reached whose file is gone.
 """
 
 from __future__ import annotations
@@ -258,7 +259,7 @@ class Run:
             self.outcomes = {name: o for name, o in map(json.loads, lines) if name in tests}
         left = [name for name in tests if name not in self.outcomes]
         random.Random(0).shuffle(left)
-        for name in left:
+        for name in left[given.after :]:
             self._waiting.put(name)
 
     def all(self) -> dict[str, Any]:
@@ -348,6 +349,7 @@ def main() -> None:
     parser.add_argument("checkout", type=Path, nargs="?")
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--after", type=int, default=0)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--arch", type=int, default=90)
     parser.add_argument("--std", default="c++20")
@@ -374,7 +376,8 @@ def main() -> None:
         "std": given.std,
         "processes": given.processes,
         "minutes of this run": round((time.monotonic() - begin) / 60, 2),
-        "not reached": len(names) - len(skipped) - len(outcomes),
+        "left out at the beginning": given.after,
+        "not reached": len(names) - len(skipped) - len(outcomes) - given.after,
     }
     _machine.save("libcudacxx_tests", {**facts, **summary(outcomes, skipped)})
 
