@@ -257,10 +257,11 @@ class Run:
         if given.lines is not None and given.lines.exists():
             lines = given.lines.read_text().splitlines()
             self.outcomes = {name: o for name, o in map(json.loads, lines) if name in tests}
-        left = [name for name in tests if name not in self.outcomes]
-        random.Random(0).shuffle(left)
-        for name in left[given.after :]:
-            self._waiting.put(name)
+        order = list(tests)
+        random.Random(0).shuffle(order)
+        for name in order[given.after :]:
+            if name not in self.outcomes:
+                self._waiting.put(name)
 
     def all(self) -> dict[str, Any]:
         """Return the outcomes of the tests that ended before the time limit."""
