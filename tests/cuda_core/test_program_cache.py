@@ -68,9 +68,9 @@ def test_name_expressions_are_found_as_they_were_given(folder: Path, target: str
         )
         assert (code.code_type, code.name) == (target, "my program")
         assert code.symbol_mapping == {
-            "scale<int>": "_Z5scaleIiEvPT_",
-            b"scale<int>": "_Z5scaleIiEvPT_",
-            b"scale<double>": "_Z5scaleIdEvPT_",
+            "scale<int>": b"_Z5scaleIiEvPT_",
+            b"scale<int>": b"_Z5scaleIiEvPT_",
+            b"scale<double>": b"_Z5scaleIdEvPT_",
         }
 
 
@@ -165,3 +165,10 @@ def test_reading_counts_as_use_at_once(monkeypatch: pytest.MonkeyPatch):
     cache["c"] = bytes(2000)
 
     assert [cache.get(key) is None for key in ("a", "b", "c")] == [False, True, False]
+
+
+@pytest.mark.needs_compiler
+def test_symbols_have_the_type_of_those_of_cuda_cores_own_program(folder: Path):
+    own = core.Program(SOURCE, "c++", options(folder)).compile("cubin", ["scale<int>"])
+
+    assert compiled(folder, ("scale<int>",)).symbol_mapping == own.symbol_mapping

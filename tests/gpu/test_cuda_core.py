@@ -40,7 +40,8 @@ def test_code_of_ours_is_a_kernel_of_cuda_core(device):
     source = SOURCE.replace('#include "factor.h"', "#define FACTOR 2")
     code = rtcompile.compile(source, name_expressions=["scale<float>"])
 
-    made = core.ObjectCode.from_cubin(code.code, symbol_mapping=dict(code.lowered_names))
+    symbols = {name: lowered.encode() for name, lowered in code.lowered_names.items()}
+    made = core.ObjectCode.from_cubin(code.code, symbol_mapping=symbols)
 
     assert launched(device, made.get_kernel("scale<float>")) == [2.0] * 32
 

@@ -111,7 +111,7 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
         if logs is not None:
             logs.write(found.build.log)
         symbols = {
-            each: found.lowered_names[name]
+            each: found.lowered_names[name].encode()  # bytes, as of cuda.core's own programs
             for each, name in zip(name_expressions, names, strict=True)
         }
         made = getattr(ObjectCode, f"from_{target}")
