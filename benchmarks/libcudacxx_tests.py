@@ -1,7 +1,7 @@
 """The tests of libcu++, compiled by rtcompile and by NVRTC alone: the same verdicts, and the same bytes?
 
 ``python -m benchmarks.libcudacxx_tests CCCL [--every 60 [--first 30]] [--processes 16] [--arch 90] [--std c++20]
-[--minutes 8] [--lines FILE] [--save]``: CCCL is a checkout of NVIDIA/cccl, with dlpack's in CCCL/dlpack.
+[--seconds 200] [--minutes 8] [--lines FILE] [--save]``: CCCL is a checkout of NVIDIA/cccl, with dlpack's in CCCL/dlpack.
 
 Each test is compiled as upstream's ``nvrtcc`` does (libcudacxx/test/utils/nvidia/nvrtc): a kernel that
 calls the test's ``main`` stands in front, the options are those of upstream's lit configuration, and its
@@ -32,9 +32,8 @@ from pathlib import Path
 from typing import Any
 
 SUFFIXES = (".pass.cpp", ".fail.cpp", ".runfail.cpp", ".sh.cpp")  # of upstream's lit.cfg
-SECONDS = 200  # for one compile, as upstream
 SIDES = ("plain", "ours")
-NO_ANSWER = f"the process died, or took {SECONDS} s"
+NO_ANSWER = "the process died, or ended at the time limit of one compile"
 FAKE_MAIN = """
 __host__ __device__ int fake_main(int argc, char ** argv);
 #define main fake_main
@@ -159,9 +158,10 @@ def _by_nvrtc(arch: int) -> Any:
 class Child:
     """A process of one side, started when there is something to compile."""
 
-    def __init__(self, side: str, arch: int, folder: Path) -> None:
+    def __init__(self, side: str, given: argparse.Namespace, folder: Path) -> None:
+        self._seconds = given.seconds
         self._command = [sys.executable, "-m", "benchmarks.libcudacxx_tests", "--serve", side]
-        self._command += ["--arch", str(arch)]
+        self._command += ["--arch", str(given.arch)]
         self._environ = {
             **os.environ,
             "RTCOMPILE_CACHE_DIR": str(folder / "cache"),
@@ -174,16 +174,16 @@ class Child:
             self._process = subprocess.Popen(
                 self._command, env=self._environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
-            if self._line(SECONDS) != b"ready\n":
+            if self._line(self._seconds) != b"ready\n":
                 raise RuntimeError(f"this process does not begin: {self._command}")
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(task).encode() + b"\n")
         self._process.stdin.flush()
-        line = self._line(SECONDS)
+        line = self._line(self._seconds)
         if line:
             return dict(json.loads(line))
         self.end()
-        return {"ok": False, "log": NO_ANSWER, "seconds": SECONDS}
+        return {"ok": False, "log": NO_ANSWER, "seconds": self._seconds}
 
     def _line(self, seconds: float) -> bytes:
         assert self._process is not None
@@ -272,7 +272,7 @@ class Run:
             threads: list[threading.Thread] = []
             children: list[Child] = []
             for _ in range(self._given.processes):
-                two = {side: Child(side, self._given.arch, Path(folder)) for side in SIDES}
+                two = {side: Child(side, self._given, Path(folder)) for side in SIDES}
                 children += two.values()
                 threads.append(
                     threading.Thread(target=self._work, args=(two, folders, Path(folder)))
@@ -354,6 +354,9 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--arch", type=int, default=90)
     parser.add_argument("--std", default="c++20")
+    parser.add_argument(
+        "--seconds", type=float, default=200, help="for one compile (upstream's 200)"
+    )
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--lines", type=Path)
     parser.add_argument("--save", action="store_true")
