@@ -139,7 +139,6 @@ VERBS = (
         files FILE.cu +  CUDA C++ sources; - reads stdin
         -o --output PATH  a file for one build (- is stdout), else a folder; without it beside
             each source
-        --watch  build again whenever a source or its headers change
         -j --jobs N  builds at a time (default: RTCOMPILE_JOBS, or one for each core)
         """,
         builds=True,
@@ -201,10 +200,9 @@ VERBS = (
         """Builds the source, and again whenever it or a header that it read is saved, and prints
         the kernels that take more or less than before. An edit that fails shows its error. With
         --json each build is one line. Needs no GPU.""",
-        "rtcompile watch gemm.cu --arch sm_90a --sass",
+        "rtcompile watch gemm.cu --arch sm_90a",
         """
         file FILE.cu  the source that is being edited
-        --sass  show how the machine code differs (needs nvdisasm)
         --edits N  end after this many edits
         """,
         builds=True,
@@ -242,19 +240,6 @@ VERBS = (
             stdin
         --arch ARCH  the architecture that was compiled for
         """,
-    ),
-    _Verb(
-        "headers",
-        "inspecting.headers",
-        "the headers that a source includes, why, and what each costs",
-        "Profiles the source, and shows the headers that it includes, as `profile --tree` does.",
-        "rtcompile headers gemm.cu --arch sm_90a",
-        """
-        file FILE.cu  the source whose headers are shown
-        --all  show the whole tree, not its first level
-        --why HEADER  show by which headers this one is included
-        """,
-        builds=True,
     ),
     _Verb(
         "profile",

@@ -16,7 +16,6 @@ from rtcompile.build.many import submit_many
 from rtcompile.cli import exit_code, output
 from rtcompile.cli.output import overrides, requests, set_jobs
 from rtcompile.errors import InvalidRequest, LinkError, RtcompileError, ToolkitNotFound
-from rtcompile.files.watched import Files
 from rtcompile.inspect.symbols import no_kernels, symbols
 from rtcompile.messages import diagnostics
 from rtcompile.messages.rendering import spelled
@@ -37,36 +36,12 @@ class _Job(NamedTuple):
 
 
 def run(given: Namespace) -> int:
-    """Build everything, once or whenever something changes."""
+    """Build everything."""
     set_jobs(given)
-    if given.output == "-" and (given.json or given.watch):
-        raise InvalidRequest("-o - writes the code to stdout: --json and --watch print there too")
-    if given.output == "-" and given.target != "ptx" and sys.stdout.isatty():
-        raise InvalidRequest(
-            f"a {given.target} is binary and cannot go to a terminal: redirect stdout"
-        )
-    if not given.watch:
-        code, results, _ = _build_all(given)
-        if given.json:
-            output.print_json({"ok": code == 0, "results": results})
-        return code
-    if given.json:
-        raise InvalidRequest("--watch never ends, and --json prints one object: choose one")
-    files = Files(*(build.request.name for build in _builds(given)))
-    while True:
-        files.begin()
-        _, _, read = _build_all(given)
-        files.note(read)
-        print(f"watching {len(read)} files; Ctrl-C ends", file=sys.stderr, flush=True)
-        files.wait()
-
-
-def _build_all(given: Namespace) -> tuple[int, list[dict[str, Any]], set[str]]:
-    """Build everything once; return the exit code, the results, and the files that were read."""
     builds = _builds(given)
     futures = submit_many([build.request for build in builds], **overrides(given))
     of_future: dict[Future[ObjectCode], _Job] = dict(zip(futures, builds, strict=True))
-    code, results, read = 0, [], {build.request.name for build in builds}
+    code, results = 0, []
     cubins: dict[str, list[ObjectCode]] = {}
     try:
         for count, future in enumerate(as_completed(futures), 1):
@@ -82,7 +57,6 @@ def _build_all(given: Namespace) -> tuple[int, list[dict[str, Any]], set[str]]:
                     output.failure(error, given, build.file)
                 continue
             built = future.result()
-            read |= {header.path for header in built.build.headers}
             results.append(_fields(build, built))
             if given.target == "fatbin":
                 cubins.setdefault(build.path, []).append(built)
@@ -97,11 +71,19 @@ def _build_all(given: Namespace) -> tuple[int, list[dict[str, Any]], set[str]]:
             future.cancel()
     for path, of_path in cubins.items():
         _write(path, combine(of_path))
-    return code, results, read
+    if given.json:
+        output.print_json({"ok": code == 0, "results": results})
+    return code
 
 
 def _builds(given: Namespace) -> list[_Job]:
     target = given.target
+    if given.output == "-" and given.json:
+        raise InvalidRequest("-o - writes the code to stdout: --json prints there too")
+    if given.output == "-" and given.target != "ptx" and sys.stdout.isatty():
+        raise InvalidRequest(
+            f"a {given.target} is binary and cannot go to a terminal: redirect stdout"
+        )
     if target == "fatbin":  # cubins are built and combined afterwards
         given = Namespace(**{**vars(given), "target": "cubin"})
     requested = [(file, request) for file in given.files for request in requests(given, file)]

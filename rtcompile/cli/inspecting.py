@@ -1,8 +1,7 @@
-"""``rtcompile inspect``, ``watch``, ``profile``, ``headers`` and ``clangd``: tools for authors of kernels."""
+"""``rtcompile inspect``, ``watch``, ``profile`` and ``clangd``: tools for authors of kernels."""
 
 from __future__ import annotations
 
-import difflib
 import functools
 import json
 import os
@@ -119,7 +118,7 @@ def _listings(subject: _Subject, given: Namespace) -> dict[str, str]:
         listings["ptx"] = _beside_source(ptx, subject.request, _PTX_FILE, _PTX_LINE)
     if given.sass:
         shown = report(subject.code, kernel=given.kernel).kernels
-        found = disassembled(subject.code, "--print-line-info")
+        found = disassembled(subject.code)
         sass = "".join(found.get(kernel.symbol, "") for kernel in shown)
         listings["sass"] = _beside_source(sass, subject.request, None, _SASS_LINE)
     return listings
@@ -153,13 +152,13 @@ def _beside_source(
     return "\n".join(shown)
 
 
-def disassembled(code: ObjectCode | bytes, *options: str) -> dict[str, str]:
+def disassembled(code: ObjectCode | bytes) -> dict[str, str]:
     """Return the machine code of each kernel, by its symbol, as nvdisasm shows it."""
     program = disassembler()
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(code.code if isinstance(code, ObjectCode) else code)
         file.flush()
-        command = [program, "--print-code", *options, file.name]
+        command = [program, "--print-code", "--print-line-info", file.name]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise ToolkitNotFound(f"{program} cannot read the cubin: {done.stderr.strip()}")
@@ -188,21 +187,6 @@ def disassembler() -> str:
     return found
 
 
-# The address and the encoding of an instruction change when anything before it does.
-_ADDRESSES = re.compile(r"/\*[0-9a-f]{4,}\*/|/\* 0x[0-9a-f]{16} \*/")
-
-
-class _Build(NamedTuple):
-    """A build's kernels, and the machine code of each where it is requested."""
-
-    report: Report
-    sass: dict[str, str]
-
-    def rows(self) -> dict[str, list[object]]:
-        """Return each kernel's row of the report, without its name."""
-        return {str(name): row for name, *row in self.report.rows()[1]}
-
-
 def watch(given: Namespace) -> int:
     """Build now and whenever the source or a header changes; print what each edit changed."""
     if given.file == "-":
@@ -211,7 +195,7 @@ def watch(given: Namespace) -> int:
         raise InvalidRequest(f"--edits {given.edits}: expected a number that is not negative")
     source = os.path.abspath(given.file)
     files = Files(source)
-    last: _Build | None = None
+    last: Report | None = None
     edits, code = 0, 0
     while True:
         files.begin()
@@ -242,34 +226,31 @@ def watch(given: Namespace) -> int:
         files.wait()
 
 
-def _built(given: Namespace) -> tuple[_Build, set[str]]:
-    """Return the build, and the headers that it read."""
+def _built(given: Namespace) -> tuple[Report, set[str]]:
+    """Return the report of the build, and the headers that it read."""
     read_text(given.file)  # raises for a pipe, which would be read for ever
     requested = list(requests(given, given.file, REPORT_SPILLS))
     if len(requested) != 1 or requested[0].target != "cubin":
         raise InvalidRequest("watch builds a cubin for one architecture, as --arch sm_90a")
     code = _build(requested[0], given)
-    found = report(code)
-    sass = disassembled(code) if given.sass else {}
-    return (
-        _Build(found, {kernel.name: sass.get(kernel.symbol, "") for kernel in found.kernels}),
-        {header.path for header in code.build.headers if os.path.isabs(header.path)},
+    return report(code), {h.path for h in code.build.headers if os.path.isabs(h.path)}
+
+
+def _print_build(last: Report | None, built: Report, given: Namespace, seconds: float) -> None:
+    titles = built.rows()[0]
+    before, after = (
+        {str(name): row for name, *row in each.rows()[1]} if each else {} for each in (last, built)
     )
-
-
-def _print_build(last: _Build | None, built: _Build, given: Namespace, seconds: float) -> None:
-    before, after = last.rows() if last else {}, built.rows()
     names = list(dict.fromkeys([*after, *before]))
     changed = [name for name in names if before.get(name) != after.get(name)]
-    difference = _difference(last, built, names) if last is not None and given.sass else ""
     if given.json:
         fields: dict[str, Any] = {
             "ok": True,
             "seconds": round(seconds, 3),
-            "kernels": built.report.as_dict()["kernels"],
+            "kernels": built.as_dict()["kernels"],
             "changed": changed,
         }
-        print(json.dumps(fields | ({"sass": difference} if given.sass else {})), flush=True)
+        print(json.dumps(fields), flush=True)
         return
     title = f"{time.strftime('%X')} {given.file}, built in {seconds:.2f} s"
     if not names:
@@ -277,26 +258,14 @@ def _print_build(last: _Build | None, built: _Build, given: Namespace, seconds: 
     elif not changed:
         text = f"{title}: no kernel takes more or less"
     else:
-        titles, rows = built.report.rows()[0], []
+        rows = []
         for name in changed:
             new = after.get(name, ["gone", *[""] * (len(titles) - 2)])
             old = before.get(name, new) if name in after else new
             pairs = zip(old, new, strict=True)
             rows.append([name, *(n if o == n else f"{o} -> {n}" for o, n in pairs)])
         text = f"{title}\n{output.table(titles, rows)}"
-    print(f"{text}\n{difference}" if difference else text, flush=True)
-
-
-def _difference(last: _Build, built: _Build, names: list[str]) -> str:
-    """Return how the machine code differs, addresses and encodings left out."""
-    lines: list[str] = []
-    for name in names:
-        old, new = (
-            [line.rstrip() for line in _ADDRESSES.sub("", build.sass.get(name, "")).splitlines()]
-            for build in (last, built)
-        )
-        lines += difflib.unified_diff(old, new, f"{name} before", f"{name} now", lineterm="")
-    return "\n".join(lines)
+    print(text, flush=True)
 
 
 # --- ``rtcompile clangd`` -------------------------------------------------------------------------
@@ -367,7 +336,7 @@ def _flags(
     )
 
 
-# --- ``rtcompile profile`` and ``rtcompile headers`` ------------------------------------------------
+# --- ``rtcompile profile`` --------------------------------------------------------------------------
 
 
 def profile_kernels(given: Namespace) -> int:
@@ -400,12 +369,6 @@ def profile_kernels(given: Namespace) -> int:
     if given.json:
         output.print_json({"ok": True, "file": given.file, "profiles": profiles})
     return 0
-
-
-def headers(given: Namespace) -> int:
-    """Print the tree of the headers that a profile has."""
-    given.trace, given.tree = None, sys.maxsize if given.all else 1
-    return profile_kernels(given)
 
 
 def _walk(included: Sequence[Header], depth: int = 0) -> Iterator[tuple[int, Header]]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import pytest
 from rtcompile import ToolkitNotFound
 from rtcompile.cli import main, output
 from rtcompile.toolkit.model import Toolchain
-from tests.commands import environ, rtcompile
+from tests.commands import rtcompile
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -174,7 +172,6 @@ def test_an_error_as_json_has_its_diagnostics(source: Path, said: Callable[..., 
         (["compile", "k.cu", "--arch", "sm_999"], 3, "sm_999"),
         (["compile", "k.cu", "--arch", "tuesday"], 2, "tuesday"),
         (["compile", "k.cu", "--arch", "sm_80", "--jobs", "0"], 2, "--jobs 0"),
-        (["compile", "k.cu", "--arch", "sm_80", "--watch", "--json"], 2, "--watch"),
         (["compile", "k.cu", "--arch="], 2, "'' is not an architecture"),
         (["compile", "k.cu", "sub/k.cu", "--arch", "sm_80", "-o", "o/"], 2, "both be written to"),
         (["compile", "k.cu", "--arch", "sm_80", "--timeout", "-3"], 2, "--timeout '-3.0'"),
@@ -214,29 +211,6 @@ def test_compile_reads_stdin() -> None:
         stdin=b"__global__ void k() {}",
     )
     assert json.loads(done.stdout)["results"][0]["arch"] == "sm_80"
-
-
-def test_watch_builds_again_when_a_header_changes(source: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "rtcompile",
-        "compile",
-        "k.cu",
-        "--arch",
-        "sm_80",
-        "--watch",
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ()) as watching:
-        assert watching.stdout is not None
-        try:
-            assert "built by nvrtc" in watching.stdout.readline()
-            before = source.with_name("k.sm_80.cubin").stat().st_mtime_ns
-            source.with_name("width.h").write_text("#define WIDTH 43\n")
-            assert "built by nvrtc" in watching.stdout.readline()
-            assert source.with_name("k.sm_80.cubin").stat().st_mtime_ns > before
-        finally:
-            watching.terminate()
 
 
 # --- inspect ----------------------------------------------------------------------------

@@ -104,7 +104,7 @@ def test_explain_survives_garbage() -> None:
 @pytest.mark.needs_compiler
 def test_headers_are_a_tree_with_costs(source: Path, said: Callable[..., Any]) -> None:
     source.with_name("width.h").write_text("#include <cuda_fp16.h>\n#define WIDTH 42\n")
-    code, found = said("headers", "k.cu", "--arch", "sm_80")
+    code, found = said("profile", "k.cu", "--arch", "sm_80", "--tree", "1")
     assert code == 0
     (own,) = found["profiles"][0]["included"]
     assert own["path"] == own["name"] == str(source.with_name("width.h"))
@@ -118,7 +118,7 @@ def test_headers_are_a_tree_with_costs(source: Path, said: Callable[..., Any]) -
 @pytest.mark.needs_compiler
 def test_headers_show_the_way_to_one(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source.with_name("width.h").write_text("#include <cuda_fp16.h>\n#define WIDTH 42\n")
-    assert main(["headers", "k.cu", "--arch", "sm_80", "--why", "cuda_fp16.h"]) == 0
+    assert main(["profile", "k.cu", "--arch", "sm_80", "--why", "cuda_fp16.h"]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first.endswith("width.h")
     assert second == "  cuda_fp16.h  (cudart)"
@@ -129,7 +129,7 @@ def test_headers_of_a_source_that_does_not_parse_fail_with_its_error(
     source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source.with_name("width.h").unlink()
-    assert main(["headers", "k.cu", "--arch", "sm_80"]) == 1
+    assert main(["profile", "k.cu", "--arch", "sm_80", "--tree", "1"]) == 1
     assert 'cannot open source file "width.h"' in capsys.readouterr().err
 
 
@@ -218,7 +218,7 @@ def test_output_to_stdout_is_the_code_and_nothing_else(source: Path) -> None:
     assert not Path("-").exists()
 
 
-@pytest.mark.parametrize("more", [["--json"], ["--watch"], ["--arch", "sm_80,sm_90"]])
+@pytest.mark.parametrize("more", [["--json"], ["--arch", "sm_80,sm_90"]])
 def test_output_to_stdout_takes_one_build_alone(
     more: list[str], source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

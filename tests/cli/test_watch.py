@@ -121,25 +121,6 @@ def test_with_json_each_build_is_one_line(watched: Any) -> None:
     assert last["kernels"][0]["instructions"] > first["kernels"][0]["instructions"] > 4
 
 
-def test_machine_code_is_compared_without_its_addresses(
-    watched: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "bin" / "nvdisasm"
-    program.parent.mkdir()
-    program.write_text(
-        "#!/bin/sh\n"
-        "case $(cat k.cu) in *shared*) a=STS b=0010;; *) a=MOV b=0020;; esac\n"
-        'printf "//--------------------- .text.k ------\\n/*$b*/  EXIT ;\\n/*0030*/  $a ;\\n"\n'
-    )
-    program.chmod(0o755)
-    monkeypatch.setattr("rtcompile.cli.inspecting.disassembler", lambda: str(program))
-    out = watched(PLAIN, writing(SHARED), more=("--sass",))[1]
-    lines = out.split("k before", 1)[1].splitlines()
-    assert [line.split() for line in lines if line[:1] in "+-" and line[1:2] == " "] == [
-        ["-", "MOV", ";"], ["+", "STS", ";"],
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("more", [("--edits", "-1"), ("--arch", "sm_80,sm_90")])
 def test_what_cannot_be_watched_is_rejected(tmp_path: Path, more: tuple[str, ...]) -> None:
     file = tmp_path / "k.cu"

@@ -29,7 +29,7 @@ OPTIONS = [
     *("-split-compile=x", "-diag-suppress=", "--frandom-seed=;", "-w", "-Werror", "-lcudadevrt", "-lm"),
 ]  # fmt: skip
 # Verbs of the command that end by themselves, and words to follow them.
-VERBS = ["compile", "inspect", "explain", "cache", "headers", "why-miss", "bundle", "repro", "warm"]
+VERBS = ["compile", "inspect", "explain", "cache", "why-miss", "bundle", "repro", "warm"]
 WORDS = [
     *("k.cu", "odd.cu", "empty", "nowhere", ".", "/", "-", "--", "", "\udcff", "²", "9" * 5000, "-o"),
     *("--arch", "sm_90", "--arch=90", "-n", "g", "f<", "--json", "--timeout", "nan", "inf", "-DX", "0"),

@@ -18,7 +18,7 @@ LINES = times(25, 625)  # of each chunk: 200, 5,000
 
 # `watch` never ends; `run` runs programs, and `doctor` and `profile` compilers, whatever JIT says.
 VERBS = sorted({*arguments.parser().verbs()} - {"watch", "run", "doctor", "profile"})
-ENDLESS = ("--watch", "-h", "--help")  # help ends all that follows
+ENDLESS = ("-h", "--help")  # help ends all that follows
 FILES = ["k.cu", "k.cubin", "odd.cu", "empty", "folder", "k.json", "k.rtcb", "k.log"]
 VALUES = [
     *WORDS,
