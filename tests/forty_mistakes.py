@@ -27,9 +27,9 @@ def _one(name: str, source: str, says: str, hint: str, **more: object) -> Mistak
 FORTY = (
     # A line in a header, and the user's line that led there.
     _one("fragments of other ranks for an MMA", _CUTE + body(_FRAGMENTS.format(b="_4, _2")), "no instance of overloaded function", "partition_fragment_A"),
-    _one("a fragment of another size for an MMA", _CUTE + body(_FRAGMENTS.format(b="_8")), "static assertion failed", "Give B the shape (_4)"),
-    _one("a gemm with the arguments in another order", _CUTE + body("auto mma = make_tiled_mma(SM80_16x8x16_F32F16F16F32_TN{});\n  auto a = make_tensor<half_t>(Shape<_8, _1, _1>{});\n  auto c = make_tensor<float>(Shape<_4, _1, _1>{});\n  gemm(mma, c, a);"), "no instance of overloaded function", "After the MMA it has float (_4,_1,_1) and half_t (_8,_1,_1)"),
-    _one("a copy atom wider than the data", _CUTE + body("auto s = make_tensor(make_gmem_ptr(a), make_shape(Int<3>{}, Int<1>{}));\n  auto d = make_tensor<half_t>(make_shape(Int<3>{}, Int<1>{}));\n  copy(Copy_Atom<UniversalCopy<uint128_t>, half_t>{}, s, d);", "half_t* a"), "static assertion failed", "Write `copy(s, d)`"),
+    _one("a fragment of another size for an MMA", _CUTE + body(_FRAGMENTS.format(b="_8")), "static assertion failed", "A, B, C, in this order, as (V),(V),(V)"),
+    _one("a gemm with the arguments in another order", _CUTE + body("auto mma = make_tiled_mma(SM80_16x8x16_F32F16F16F32_TN{});\n  auto a = make_tensor<half_t>(Shape<_8, _1, _1>{});\n  auto c = make_tensor<float>(Shape<_4, _1, _1>{});\n  gemm(mma, c, a);"), "no instance of overloaded function", "A, B, C, in this order"),
+    _one("a copy atom wider than the data", _CUTE + body("auto s = make_tensor(make_gmem_ptr(a), make_shape(Int<3>{}, Int<1>{}));\n  auto d = make_tensor<half_t>(make_shape(Int<3>{}, Int<1>{}));\n  copy(Copy_Atom<UniversalCopy<uint128_t>, half_t>{}, s, d);", "half_t* a"), "static assertion failed", "Write `copy(src, dst)`"),
     _one("a static_assert below three templates", _TILE + body("outer<4>(x);"), "N must be a multiple of 4", "N is 5. Line 4 (`load<float, N + 1>(p);`) gives it: change it there, for example so that N is 4"),
     _one("a block size of 0 for CUB", "#include <cub/block/block_reduce.cuh>\n" + body("using R = cub::BlockReduce<int, 0>;\n  __shared__ typename R::TempStorage s;\n  x[0] = R(s).Sum(x[0]);", "int* x"), "error: ", "line 3 (`using R = cub::BlockReduce<int, 0>;`) give BlockReduce a greater one: the number of threads per block in x"),
     _one("two mistakes in one source", body("x[0] = __sinff(x[0]);\n  x[threadIDx.x] = 1;"), '"__sinff" is undefined', "Is `threadIdx` meant?"),
@@ -61,7 +61,7 @@ FORTY = (
     _one("cooperative groups' usual short name", "#include <cooperative_groups.h>\n" + body("auto g = cg::this_thread_block();\n  g.sync();"), "must be a class or namespace name", "namespace cg = cooperative_groups;"),
     _one("a misspelt member", "struct Params { float alpha; float beta; };\n" + body("x[0] = p.alhpa;", "float* x, Params p"), "has no member", "Is `alpha` meant?"),
     _one("a pointer to another type", "__device__ void count(int* p) { *p += 1; }\n" + body("count(x);"), "is incompatible with parameter", "a pointer of type int *"),
-    _one("writing through a pointer to const", "__device__ void clear(float* p) { *p = 0; }\n" + body("clear(x);", "const float* x"), "is incompatible with parameter", "clear writes through p (`*p = 0`), so the data may not be const: write `float* x` in line 2"),
+    _one("writing through a pointer to const", "__device__ void clear(float* p) { *p = 0; }\n" + body("clear(x);", "const float* x"), "is incompatible with parameter", "if it writes, write `float* x` in line 2"),
     _one("an array of a length from the launch", body("__shared__ float s[n];\n  s[0] = x[0];", "float* x, int n"), "must have a constant value", "`extern __shared__ float s[];`"),
     _one("a line's end inside a string", body('printf("x is %f\n", x[0]);'), "missing closing quote", "raw string"),
     _one("Python's for", body("for i in range(10):\n    x[i] = 0;"), "expected a", "`for (int i = 0; i < 10; ++i) { ... }`"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rtcompile.diagnostic import Diagnostic
-from rtcompile.messages import cute, facts, names, quoted
+from rtcompile.messages import facts, names, quoted
 from rtcompile.messages.diagnostics import CONSEQUENCES
 from rtcompile.messages.facts import BuildContext
 
@@ -39,7 +39,7 @@ class KnownMessage:
 
 def _read() -> tuple[KnownMessage, ...]:
     parser = facts.read_sections("catalogue.ini")
-    functions: ChainMap[str, Any] = ChainMap(facts.SIMPLE, *map(vars, (cute, quoted, names, facts)))
+    functions: ChainMap[str, Any] = ChainMap(facts.SIMPLE, *map(vars, (quoted, names, facts)))
     return tuple(
         KnownMessage(
             name,

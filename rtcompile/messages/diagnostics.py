@@ -378,16 +378,6 @@ def split(text: str) -> list[str]:
     return [part for part in cxx.split(text) if part]
 
 
-def closed(text: str, at: int, pair: str, most: int = 500) -> str:
-    """Return what follows an opening bracket up to its own closing one, but not more than `most` characters."""
-    depth = 1
-    for end in range(at, min(len(text), at + most)):
-        depth += (text[end] == pair[0]) - (text[end] == pair[1])
-        if not depth:
-            return text[at:end]
-    return text[at : at + most]
-
-
 def arguments(frame: str) -> dict[str, str]:
     """Return the template arguments of ``instantiation of "f<N>() [with N=5]"``, shortened, by parameter."""
     inside = simplified(frame).partition("[with ")[2].rpartition("]")[0]

@@ -366,11 +366,5 @@ def _specifiers(text: str, at: int) -> int:
     while match := _BEFORE_SPECIFIERS.match(text, at):
         at = match.end()
         if match[0].startswith("template"):
-            depth = rounds = 0
-            for bracket in re.finditer(r"[<>()]", text[at:]):
-                rounds += {"(": 1, ")": -1}.get(bracket[0], 0)
-                depth += 0 if rounds else {"<": 1, ">": -1}.get(bracket[0], 0)
-                if not depth and not rounds:
-                    at += bracket.end()
-                    break
+            at += len(cxx.enclosed(text, at)) + 2
     return at

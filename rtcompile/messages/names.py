@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from itertools import islice
 
 from rtcompile.messages import quoted
-from rtcompile.messages.diagnostics import closed, split
+from rtcompile.messages.diagnostics import split
 from rtcompile.messages.facts import DECLARED, STD, TABLES, BuildContext, Match, Values
 from rtcompile.request import cxx
 from rtcompile.request.option_table import SPECS
@@ -409,7 +409,7 @@ def _templates(code: str) -> dict[str, str]:
     """Return the parameters of each template of a source, ``{"scale": "class T, int N"}``."""
     found: dict[str, str] = {}
     for begin in islice(re.finditer(r"\btemplate\s*<", code), _MOST_TEMPLATES):
-        parameters = closed(code, begin.end(), "<>", _LONGEST_HEAD)
+        parameters = cxx.enclosed(code[begin.end() - 1 : begin.end() + _LONGEST_HEAD], 0)
         at = begin.end() + len(parameters) + 1
         head = re.split(r"[({;=]", code[at : at + _LONGEST_HEAD], maxsplit=1)[0].strip()
         name = re.search(r"(\w+)\s*(?::[^:].*)?$", head, re.DOTALL)

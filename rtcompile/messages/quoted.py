@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from itertools import pairwise
+from math import prod
 
-from rtcompile.messages import cute
-from rtcompile.messages.diagnostics import arguments, closed, line_in_source, simplified
+from rtcompile.messages.diagnostics import arguments, line_in_source, simplified, split
 from rtcompile.messages.facts import TABLES, BuildContext, Match, Values
 from rtcompile.request import cxx
 
@@ -41,7 +41,7 @@ def assertion(_: Match, context: BuildContext) -> Values:
     known = {**dict(_macros(context.options)), **(arguments(frames[0].message) if frames else {})}
     words = dict.fromkeys(re.findall(r"[A-Za-z_]\w*", condition))
     names = [word for word in words if word in known]
-    stated = [f"{name} is {known[name]}" for name in names] + cute.stated_sizes(condition, known)
+    stated = [f"{name} is {known[name]}" for name in names] + _stated_sizes(condition, known)
     where = ""
     if frames and stated:
         values, at, name = {known[name] for name in names}, frames[-1], frames[-1].file
@@ -80,6 +80,33 @@ def _change(condition: str, known: Mapping[str, str]) -> str:
     return "change it there, so that the condition holds"
 
 
+_SHAPE = re.compile(r"(?<=[\w)]):(?=[(\w])")
+
+
+def _modes(layout: str) -> list[int]:
+    """Return the size of each mode of a layout as `simplified` writes it, ``(_4,(_2,_3)):(…)``."""
+    if "<" in layout:  # a swizzle or another function over a layout
+        return []
+    shape = _SHAPE.split(layout)[0]
+    shape = shape[1:-1] if shape.startswith("(") else shape
+    sizes = [re.findall(r"[A-Za-z]\w*|\d+", mode.replace("_", "")) for mode in split(shape)]
+    return [prod(map(int, s)) if all(n.isdigit() for n in s) else 0 for s in sizes]
+
+
+def _stated_sizes(condition: str, known: Mapping[str, str]) -> list[str]:
+    """Return what each ``size<1>(A)`` of a condition is, by the layouts that a frame states."""
+    found = []
+    for each in re.finditer(r"\b(size|rank)(?:<(\d)>)?\((\w+)\)", condition):
+        layout = known.get(f"{each[3]}Layout", "")
+        modes = _modes(layout) if layout else []
+        value = len(modes)
+        if each[1] == "size" and modes:
+            value = prod(modes[int(each[2]) :][:1] if each[2] else modes)
+        if value:
+            found.append(f"{each[0]} is {value} ({each[3]} is {layout})")
+    return list(dict.fromkeys(found))
+
+
 _CLAUSE = r"\b([A-Za-z_]\w*) (?:% (\d{1,9}) == 0|([<>]=?|==) (\d{1,9}))(?= &&|$)"
 
 
@@ -96,7 +123,7 @@ def _condition(context: BuildContext) -> str:
     found = re.search(r"(?i:static_assert)\w*\s*\(", whole)
     if found is None:
         return ""
-    text = closed(whole, found.end(), "()")
+    text = cxx.enclosed(whole, found.end() - 1)
     return " ".join(re.sub(r',\s*(?:".*)?$', "", text, flags=re.DOTALL).split())
 
 
@@ -122,23 +149,6 @@ def outlived(word: str, line: int, text: str) -> str:
         return ""
     type_ = declared[1].strip()
     return f"Put `{type_} {word};` above line {line}, and take `{type_}` out of line {line}"
-
-
-def python_line(match: Match, _: BuildContext) -> Values:
-    """Return how a line of Python that begins a block is written in C++."""
-    line = match["line"].strip()
-    loop = re.match(r"for (\w+) in range\(([^()]*)\)", line)
-    test = re.match(r"(if|elif|while)\b\s*(.*?)\s*:", line)
-    if loop:
-        values = [each.strip() for each in loop[2].split(",")]
-        begin, end = ("0", values[0]) if len(values) == 1 else values[:2]
-        step = f"{loop[1]} += {values[2]}" if len(values) > 2 else f"++{loop[1]}"
-        return {"instead": f"for (int {loop[1]} = {begin}; {loop[1]} < {end}; {step}) {{ ... }}"}
-    if test:
-        word = test[1].replace("elif", "else if")
-        return {"instead": f"{word} ({test[2]}) {{ ... }}"}
-    instead = "else { ... }" if line.startswith("else") else "for (int i = 0; i < n; ++i) { ... }"
-    return {"instead": "__device__ float f(float a) { ... }" if line.startswith("def") else instead}
 
 
 def run_time_size(match: Match, context: BuildContext) -> Values:
@@ -204,35 +214,9 @@ def to_const(given: str, wanted: str, context: BuildContext) -> str:
     drop = f"write `{plain}` in line {at}" if own else "take const off what is given"
     if not declared:
         return f"If it only reads, declare its parameter `{given}`; if it writes, {drop}"
-    named = re.search(r"[*&]\s*(?:__restrict__\s+)?(\w+)(?:\s*=.*)?$", declared)
-    name = named[1] if named else "its parameter"
-    writes = _writes(name, line, context.source) if named else ""
-    if writes:
-        return (
-            f"{function} writes through {name} (`{writes}`), so the data may not be const: {drop}"
-        )
-    if writes is None:
-        return f"If {function} only reads, write `const {declared}` in line {line}; if it writes, {drop}"
-    return f"{function} does not write through {name}: write `const {declared}` in line {line}"
-
-
-def _writes(name: str, line: int, source: str) -> str | None:
-    """Return the statement of a function by which it writes through a pointer; "" if none, None if unknown."""
-    text = "\n".join(source.split("\n")[line - 1 :])[:20_000]
-    code = cxx.blanked(text, literals=True)
-    begin, end = code.find("{"), code.find(";")
-    if begin < 0 or 0 <= end < begin:
-        return None  # it is only declared here
-    unknown: str | None = ""
-    place = rf"(?:\*\s*\(?\s*{name}\b[^=;,]*|\b{name}\s*(?:\[[^;]*?\]|->\s*\w+)[\w.]*\s*)"
-    for statement in re.split(r"[;{}]", closed(code, begin + 1, "{}", len(code))):
-        text = " ".join(statement[:1000].split())
-        written = rf"{place}(?:[-+*/%&|^]|<<|>>)?=(?!=)|(?:\+\+|--)\s*{place}|{place}(?:\+\+|--)"
-        if re.search(rf"{written}|\batomic\w+\s*\(\s*&?\s*{name}\b", text):
-            return text[:80]
-        if re.search(rf"\w\s*\([^;]*\b{name}\b(?!\s*\[)|=\s*{name}\b(?!\s*\[)", text):
-            unknown = None  # handed on
-    return unknown
+    return (
+        f"If {function} only reads, write `const {declared}` in line {line}; if it writes, {drop}"
+    )
 
 
 def _macros(options: tuple[str, ...]) -> list[tuple[str, str]]:

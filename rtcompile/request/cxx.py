@@ -312,6 +312,23 @@ def _may_read(text: str) -> bool:
     return is_pasted or is_assembled or any(word in text for word in _READING)
 
 
+_CLOSING = {"(": ")", "<": ">", "{": "}"}
+
+
+def enclosed(text: str, opening: int) -> str:
+    """Return what follows the bracket at an offset, up to the one that closes it or to the text's end."""
+    pair = text[opening] + _CLOSING[text[opening]]
+    depth = rounds = 0
+    for bracket in re.compile(f"[{pair}()]").finditer(text, opening):
+        if bracket[0] not in pair:  # `template <int N = (a > b)>`
+            rounds += 1 if bracket[0] == "(" else -1
+        elif not rounds:
+            depth += 1 if bracket[0] == pair[0] else -1
+        if not depth:
+            return text[opening + 1 : bracket.start()]
+    return text[opening + 1 :]
+
+
 def split(text: str) -> Iterator[str]:
     """Yield the parts of a list of parameters, or of a template's arguments."""
     depth = start = 0

@@ -135,10 +135,9 @@ BY_KERNELS = [
         headers="12:cudart 12:crt 12:cccl 12:cutlass",
     ),
     case(
-        "copy-too-wide",
+        "copy-partitioning",
         "Src/Dst partitioning does not match",
-        "moves 4 elements of float at a time",
-        "the first mode has 3",
+        "Write `copy(src, dst)`",
         source="#include <cute/tensor.hpp>\nusing namespace cute;\n"
         "__global__ void k(float* x) {\n"
         "  Copy_Atom<UniversalCopy<uint128_t>, float> atom;\n"

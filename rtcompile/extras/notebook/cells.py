@@ -29,7 +29,6 @@ _NAMESPACE = re.compile(r"\bnamespace\s*([\w:]*)\s*\Z")
 _EXTERN = re.compile(r"\bextern\s*\Z")  # the "C" after it was replaced by blanks
 _CALLED = re.compile(r"([A-Za-z_]\w*)\s*(?:<[^(){};]*>\s*)?\(")
 _TEMPLATE = re.compile(r"\btemplate\s*<(.*)>", re.DOTALL)
-_PARENTHESIS = re.compile(r"[()]")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _OPENED_NAMESPACE = re.compile(r"\bnamespace\s+([\w:]+)\s*\{")
 _CONSTANT_LINE = re.compile(r"^\s*#\s*include\b|\bconst(?:expr)?\b")
@@ -96,25 +95,15 @@ def _definition(
         return None
     called = _CALLED.search(code, at)
     while called is not None and called[1].startswith("__"):  # __launch_bounds__(…) and its like
-        called = _CALLED.search(code, _closing(code, called.end() - 1))
+        called = _CALLED.search(code, called.end() + len(cxx.enclosed(code, called.end() - 1)))
     if called is None or re.search(r"[{};]", code[at : called.start()]):
         return None
-    closing = _closing(code, called.end() - 1)
-    if code[closing:].lstrip()[:1] != "{":
+    closing = called.end() + len(cxx.enclosed(code, called.end() - 1))
+    if code[closing + 1 :].lstrip()[:1] != "{":
         return None
     qualified = "::".join([*filter(None, scopes), called[1]])
-    parameters = " ".join(text[called.end() : closing - 1].split())
+    parameters = " ".join(text[called.end() : closing].split())
     return KernelText(called[1], qualified, parameters, _template_parameters(code[begin:at]))
-
-
-def _closing(code: str, opening: int) -> int:
-    """Return the offset after the parenthesis that closes the one at `opening`."""
-    depth = 0
-    for match in _PARENTHESIS.finditer(code, opening):
-        depth += 1 if match[0] == "(" else -1
-        if depth == 0:
-            return match.end()
-    return len(code)
 
 
 def _template_parameters(declaration: str) -> tuple[str, ...] | None:
