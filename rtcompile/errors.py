@@ -326,7 +326,7 @@ class BatchError(RtcompileError):
         lines = [f"{len(errors)} of {len(results)} builds failed:"]
         for index, error in [*errors.items()][:_ERRORS_SHOWN]:
             first = str(error).strip().partition("\n")[0] or type(error).__name__
-            label = _without_repeats(self.names.get(index, ""), first)
+            label = self.names.get(index, "")
             lines.append(f"[{index}] {label}{': ' if label else ''}{first}")
         if len(errors) > _ERRORS_SHOWN:
             lines.append(f"… and {len(errors) - _ERRORS_SHOWN} more in .errors")
@@ -334,18 +334,6 @@ class BatchError(RtcompileError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.errors, self.results, self.names)
-
-
-def _without_repeats(label: str, error: str) -> str:
-    """Return a build's label, ``"k.cu (f<int>) for sm_80"``, without what the error already contains."""
-    rest, _, arch = label.partition(" for ")
-    program, _, names = rest.partition(" (")
-    kept = [] if error.startswith((f"{program}:", f"{program} ")) else [program]
-    if names and names.removesuffix(")").partition(", …")[0] not in error:
-        kept.append(f"({names}" if kept else names.removesuffix(")"))
-    if arch and arch not in [word.strip(",.;:") for word in error.split()]:
-        kept.append(f"for {arch}" if kept else arch)
-    return " ".join(kept)
 
 
 def printable(text: str) -> str:

@@ -94,16 +94,8 @@ def _list(given: Namespace) -> int:
 
 def _matrix(given: Namespace) -> int:
     for path in given.targets:
-        bundle = _bundle(path)
-        served = to_bundle.matrix(bundle)
-        # Print a line per program only if programs differ.
+        served = to_bundle.matrix(_bundle(path))
         rows = [(s.gpu, s.code, s.driver, f"CUDA {s.cuda}", s.program) for s in served]
-        if len({row[-1] for row in rows}) > 1 and all(
-            len({r[1:3] for r in rows if (r[0], r[3]) == (row[0], row[3])}) == 1 for row in rows
-        ):
-            rows = list(dict.fromkeys((*row[:-1], "all") for row in rows))
-        if len({row[-1] for row in rows}) == 1 and not given.json:  # there is one program
-            rows = [(*row[:-1], row[-1].partition(" (")[0]) for row in rows]
         _show(given, path, ("gpu", "code", "least driver", "made with", "program"), rows)
     return 0
 

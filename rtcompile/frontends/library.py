@@ -419,7 +419,7 @@ def _text(package: str, name: str) -> str:
 
 
 def _on_disk(package: str, name: str) -> str:
-    """Return the path of a resource, which need not exist; one in a zip file is unpacked."""
+    """Return the path of a resource, which need not exist."""
     try:
         module = importlib.import_module(package)
     except (ImportError, TypeError, ValueError) as error:  # the last two for "" and ".x"
@@ -432,21 +432,4 @@ def _on_disk(package: str, name: str) -> str:
     for folder in getattr(module, "__path__", [os.path.dirname(module.__file__ or "")]):
         if os.path.isdir(folder):  # the same as importlib.resources, which takes 20 ms to import
             return os.path.normpath(os.path.join(folder, name))
-    return _unpacked(package, name)
-
-
-@functools.cache
-def _unpacked(package: str, name: str) -> str:
-    """Unpack a resource of a zipped package into a temporary folder of this process."""
-    from importlib import resources
-
-    from rtcompile.settings import temporary_folder
-
-    folder = temporary_folder("unpacked")
-    found: Any = resources.files(package).joinpath(name)
-    inside = getattr(found, "at", None)  # of a `zipfile.Path`
-    if inside is None:
-        raise InvalidRequest(f"package {package} lies neither in a folder nor in a zip file")
-    archive = found.root
-    archive.extractall(folder, [each for each in archive.namelist() if each.startswith(inside)])
-    return os.path.join(folder, inside)
+    raise InvalidRequest(f"package {package} does not lie in a folder, and compilers read files")

@@ -68,11 +68,6 @@ def test_kernels_are_bound_to_their_names(shell: Any):
     assert shell.user_ns["halve_it"].code.kind == "cubin"
 
 
-def test_both_names_of_the_magic_do_the_same(shell: Any):
-    module = shell.run_cell(f"%%rtcompile\n{TWO}").result
-    assert list(module) == ["double_it", "halve_it"]
-
-
 def test_an_unchanged_cell_is_not_rebuilt(shell: Any):
     assert hits(cuda(shell, TWO)) == {"double_it": None, "halve_it": None}
     assert hits(cuda(shell, TWO)) == {"double_it": "memory", "halve_it": "memory"}
@@ -299,11 +294,9 @@ def test_a_module_shows_what_was_built_and_what_it_takes(shell: Any):
         assert "nvrtc 1" in look
         assert "registers" in look
     assert re.search(r"█.* 100%", text)
-    assert html.count("<svg") == 2
-    assert html.count("</svg><br>100% at 64 threads") == 2, "readable without hovering"
+    assert html.count("█ 100% at 64 threads") == 2
     assert "shared B/block" in text
     assert "<small>B/block</small>" in html
-    assert "<title>1024 threads: 100%</title>" in html
     assert "hit (memory)" in shown(shell, cuda(shell, TWO))[0]
 
 

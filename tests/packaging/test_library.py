@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -198,18 +197,6 @@ def test_sources_and_headers_may_lie_in_folders_of_their_own(package: Package):
     package.write("src/cuda/scale.cu", SOURCE)
     package.write("include/common.cuh", HEADER)
     (package.folder / "common.cuh").unlink()
-    assert package.load().module.compile("sm_80").code
-
-
-@pytest.mark.needs_compiler
-def test_a_zipped_package_works_too(package: Package, tmp_path, monkeypatch):
-    archive = tmp_path / "packages.zip"
-    with zipfile.ZipFile(archive, "w") as file:
-        for path in package.folder.iterdir():
-            file.write(path, f"{package.name}/{path.name}")
-            path.unlink()
-    package.folder.rmdir()
-    monkeypatch.syspath_prepend(str(archive))
     assert package.load().module.compile("sm_80").code
 
 

@@ -234,13 +234,6 @@ class CudaMagics(Magics):  # type: ignore[misc]
 
     @cell_magic  # type: ignore[untyped-decorator]
     @public
-    def rtcompile(self, line: str, cell: str) -> CellModule:
-        """Compile a cell of CUDA C++: the same as ``%%cuda``."""
-        module: CellModule = self.cuda(line, cell)
-        return module
-
-    @cell_magic  # type: ignore[untyped-decorator]
-    @public
     def cuda_header(self, line: str, cell: str) -> None:
         """Keep a cell as a header that later cells include.
 

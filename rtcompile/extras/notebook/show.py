@@ -12,8 +12,6 @@ from rtcompile.extras.notebook.kernels import CellKernel, CellModule, CellTempla
 
 _BLOCKS = range(32, 1025, 32)
 _BARS = " ▁▂▃▄▅▆▇█"
-# This colour is readable on light and dark backgrounds.
-_BAR_COLOR = "#0087d7"
 _HEADER = (  # the title and the unit of each column
     ("kernel", ""),
     ("arch", ""),
@@ -32,12 +30,12 @@ def as_text(shown: Any) -> str:
     lines = [title]
     if rows:
         header = [f"{name} {unit}".strip() for name, unit in _HEADER]
-        lines.append(styling.table(header, ([*_cells(row), _sparkline(row)] for row in rows)))
+        lines.append(styling.table(header, ([*_cells(row), _picture(row)] for row in rows)))
     return "\n".join([*lines, *([note] if note else []), *_warnings(shown, styling.as_text)])
 
 
 def as_html(shown: Any) -> str:
-    """Return the same as a small table, with the occupancy as a picture."""
+    """Return the same as a small table."""
     title, rows, note = _card(shown)
     parts = [f"<div><b>{html.escape(title)}</b></div>"]
     if rows:
@@ -150,32 +148,10 @@ def _shares(row: _Row) -> list[float]:
     return [at.share for block in blocks if (at := report.occupancy_at(found, block))]
 
 
-def _best(shares: list[float]) -> str:
-    """Return the highest occupancy, and the smallest block that reaches it."""
-    most = max(shares)
-    return f"{most:.0%} at {_BLOCKS[shares.index(most)]} threads"
-
-
-def _sparkline(row: _Row) -> str:
+def _picture(row: _Row) -> str:
+    """Return bars of the occupancy at 128, 256, … threads, and the smallest block of the highest one."""
     shares = _shares(row)
     bars = "".join(_BARS[round(share * 8)] for share in shares[3::4] or shares[-1:])
-    return f"{bars} {_best(shares)}" if bars else ""  # at 128, 256, … threads
-
-
-def _picture(row: _Row) -> str:
-    """Draw the occupancy for blocks of 32 to 1024 threads."""
-    shares = _shares(row)
-    if not shares:
-        return ""
-    width, height = 4, 24
-    bars = "".join(
-        f'<rect x="{i * width}" y="{height * (1 - share):.1f}" width="{width - 1}" '
-        f'height="{max(height * share, 0.5):.1f}" fill-opacity="{1 if share == max(shares) else 0.4}">'
-        f"<title>{block} threads: {share:.0%}</title></rect>"
-        for i, (block, share) in enumerate(zip(_BLOCKS, shares, strict=False))
-    )
-    label = f"occupancy with blocks of 32 to {_BLOCKS[len(shares) - 1]} threads"
     return (
-        f'<svg width="{len(_BLOCKS) * width}" height="{height}" role="img" aria-label="{label}" '
-        f'fill="{_BAR_COLOR}"><title>{label}</title>{bars}</svg><br>{_best(shares)}'
+        f"{bars} {max(shares):.0%} at {_BLOCKS[shares.index(max(shares))]} threads" if bars else ""
     )
