@@ -174,11 +174,11 @@ print(json.dumps({"milliseconds once": round(first * 1e3, 2), "milliseconds a bu
 AHEAD = r"""
 import json, sys, time
 from rtcompile.build import portable
-from rtcompile.cli import copying
+from rtcompile.cli import caching
 from rtcompile.extras.record import recording, warming
 import rtcompile
 rtcompile.compile("__global__ void first() {}", arch="sm_80")  # the compiler's identity, a connection
-stores = copying.stores()
+stores = caching.shared_stores()
 with warming.requests(recording.read(sys.argv[1])) as wanted:
     requests = [each.request for each in wanted]
     begin = time.monotonic()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # The public names, by the module that defines them.
 _NAMES = {
     "api": "compile",
-    "cache": "CacheInfo",
+    "cache": "CacheInfo KeptPrograms",
     "checkup.checks": "Check",
     "tools": "doctor explain",
     "build.batch": "BuildFuture",
@@ -56,7 +56,6 @@ _NAMES = {
     "request.object_code": "BuildInfo ObjectCode",
     "request.request": "CompileRequest",
     "request.values": "Arch",
-    "store.programs": "KeptPrograms",
     "store.shared": "SharedStore",
 }
 # The clients of shared stores, by the scheme of an address: see `store.shared.open_store`.

@@ -15,6 +15,7 @@ from rtcompile.build.profile import Profile as Profile
 from rtcompile.build.profile import TemplateCost as TemplateCost
 from rtcompile.bundles.index import use_bundle as use_bundle
 from rtcompile.cache import CacheInfo as CacheInfo
+from rtcompile.cache import KeptPrograms as KeptPrograms
 from rtcompile.checkup.checks import Check as Check
 from rtcompile.diagnostic import Diagnostic as Diagnostic
 from rtcompile.errors import BatchError as BatchError
@@ -55,7 +56,6 @@ from rtcompile.request.object_code import BuildInfo as BuildInfo
 from rtcompile.request.object_code import ObjectCode as ObjectCode
 from rtcompile.request.request import CompileRequest as CompileRequest
 from rtcompile.request.values import Arch as Arch
-from rtcompile.store.programs import KeptPrograms as KeptPrograms
 from rtcompile.store.shared import SharedStore as SharedStore
 from rtcompile.tools import doctor as doctor
 from rtcompile.tools import explain as explain

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from rtcompile.build import planned
 from rtcompile.errors import InvalidRequest, JitDisabled, public, shown
-from rtcompile.files.sealed import UntrustedError
+from rtcompile.files.sealed import UntrustedError, content_digest, seal, unseal
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
-from rtcompile.store.folder import Folder
+from rtcompile.store.folder import Folder, count_hit
 from rtcompile.store.store import Store
 
 if TYPE_CHECKING:
     from rtcompile.build.plan import Plan
 
-__all__ = ["CacheInfo", "clear", "info", "prune", "why"]
+__all__ = ["CacheInfo", "KeptPrograms", "clear", "info", "prune", "why"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,3 +182,53 @@ def opened() -> tuple[Settings, Store]:
     # RTCOMPILE_JIT=0 keeps programs from writing to the cache, but not callers of these functions.
     settings = settings.replace(jit=True)
     return settings, Store.open(settings)
+
+
+# --- Programs that other libraries compiled, beside our builds: a whole program is found, or none --------
+
+_KIND, _SEAL = "programs", "program"
+
+
+class KeptPrograms:
+    """Programs of other libraries by their own keys, in the cache: counted, evicted and verified as builds are.
+
+    ``programs[key]`` is the code under a key, both bytes; what is damaged or was evicted is a `KeyError`.
+    ``len(programs)`` counts them. Where the cache can't be written there is a warning, and nothing is kept.
+
+    Examples
+    --------
+    >>> programs = rtcompile.KeptPrograms()
+    >>> programs[b"key"] = b"code"
+    >>> programs[b"key"]
+    b'code'
+    """
+
+    def __init__(self) -> None:
+        settings = Settings.from_environ()
+        self._store = Store.open(settings)
+        self._folder = Folder(settings.cache_dir, readable=settings.cache_on_disk, resolution=0)
+
+    def __getitem__(self, key: bytes) -> bytes:
+        name = content_digest(key)
+        data = self._folder.read(_KIND, name)
+        fields = None if data is None else unseal(_SEAL, name, data)
+        if not fields:
+            raise KeyError(key)
+        count_hit(self._folder)
+        return fields[0]
+
+    def __setitem__(self, key: bytes, code: bytes) -> None:
+        name = content_digest(key)
+        self._store.publish(_KIND, name, seal(_SEAL, name, [code]))
+
+    def __delitem__(self, key: bytes) -> None:
+        self[key]  # raises KeyError
+        self._folder.discard(_KIND, content_digest(key))
+
+    def __len__(self) -> int:
+        return sum(not name.startswith(".") for name, _ in self._folder.listing(_KIND))
+
+    def clear(self) -> None:
+        """Remove all programs; builds stay."""
+        for name, _ in self._folder.listing(_KIND):
+            self._folder.discard(_KIND, name)

@@ -1,11 +1,11 @@
-"""``rtcompile cache`` and ``rtcompile why-miss``: the cache's contents, and why a build is missing."""
+"""``rtcompile cache`` and ``rtcompile why-miss``: the cache's contents, copies of it, and why a build is missing."""
 
 from __future__ import annotations
 
 import os
 import time
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,11 @@ from rtcompile.errors import InvalidRequest
 from rtcompile.files import sealed
 from rtcompile.inspect.report import report
 from rtcompile.settings import Settings
+from rtcompile.store import inventory, manifests, remote
 from rtcompile.store.folder import Folder
-from rtcompile.store.inventory import Entry
+from rtcompile.store.manifests import Page
+from rtcompile.store.remote import Remote, Tier
+from rtcompile.store.shared import SMALL, RemoteSettings, StoreError, first_line
 from rtcompile.store.store import Store
 
 _SHOWN_KEY = 16
@@ -64,7 +67,7 @@ def run(given: Namespace) -> int:
     return 0 if fields.get("ok", True) else 1
 
 
-def find_entry(what: str) -> Entry:
+def find_entry(what: str) -> inventory.Entry:
     """Return the only cache entry of a key, of its beginning, or of a program's name."""
     store = Store.open(Settings.from_environ())
     found = [entry for entry in store.entries() if entry.key.startswith(what) or entry.name == what]
@@ -80,9 +83,7 @@ def _info(given: Namespace, store: Store) -> tuple[dict[str, Any], str]:
     found = cache.info()
     fields: dict[str, Any] = {**found.as_dict(), "levels": _counts(store)}
     if given.stats:
-        from rtcompile.cli import copying
-
-        fields["stores"] = copying.kept(copying.stores())
+        fields["stores"] = kept(shared_stores())
     size, limit, headers = map(
         output.human_size, (found.size, found.limit, found.precompiled_bytes)
     )
@@ -124,7 +125,7 @@ def _list(store: Store) -> tuple[dict[str, Any], str]:
     return {"entries": [_fields(entry) for entry in entries]}, text
 
 
-def _show(entry: Entry) -> tuple[dict[str, Any], str]:
+def _show(entry: inventory.Entry) -> tuple[dict[str, Any], str]:
     kernels = report(entry.obj) if entry.obj.kind == "cubin" else None
     fields = {**_fields(entry), "log": entry.obj.build.log}
     fields["report"] = kernels and kernels.as_dict()
@@ -139,17 +140,15 @@ def _show(entry: Entry) -> tuple[dict[str, Any], str]:
 
 
 def _copy(given: Namespace, settings: Settings, store: Store) -> tuple[dict[str, Any], str]:
-    from rtcompile.cli import copying
-
     if given.action == "pull" and given.records:
         return _pull_records(given)
-    stores, folder = copying.stores(), Folder(settings.cache_dir)
+    stores, folder = shared_stores(), Folder(settings.cache_dir)
     done = []
     if given.action in ("pull", "sync"):
-        done += [("from", each) for each in copying.pull(stores, folder)]
+        done += [("from", each) for each in pull(stores, folder)]
         store.prune()  # within its limit again
     if given.action in ("push", "sync"):
-        done += [("to", each) for each in copying.push(stores, folder)]
+        done += [("to", each) for each in push(stores, folder)]
     lines = []
     for direction, each in done:
         there = f"{each['there']} there already"
@@ -161,10 +160,9 @@ def _copy(given: Namespace, settings: Settings, store: Store) -> tuple[dict[str,
 
 def _pull_records(given: Namespace) -> tuple[dict[str, Any], str]:
     from rtcompile.build import portable
-    from rtcompile.cli import copying
     from rtcompile.extras.record import recording, warming
 
-    stores = copying.stores()
+    stores = shared_stores()
     came = there = missing = 0
     for path in given.records:
         with warming.requests(recording.read(path), tuple(given.arch or ())) as wanted:
@@ -174,6 +172,125 @@ def _pull_records(given: Namespace) -> tuple[dict[str, Any], str]:
     fields = {"fetched": came, "there": there, "missing": missing, "problem": problem}
     text = f"{came} builds fetched, {there} there already, {missing} that no store has"
     return {"ok": not problem, **fields}, f"{text}; {problem}" if problem else text
+
+
+# --- Whole caches are copied to and from shared stores ---------------------------------------------
+
+
+def _result(tier: Tier, copied: int, there: int, problem: str = "") -> dict[str, Any]:
+    """Return what became of a store's builds: newly copied, present before, and why it ended early."""
+    problem = problem or tier.problem
+    return {"store": tier.store.name, "copied": copied, "there": there, "problem": problem}
+
+
+def shared_stores() -> Remote:
+    """Return the stores that the environment names; raise InvalidRequest if it names none."""
+    settings = RemoteSettings.from_environ()
+    if not settings.addresses:
+        raise InvalidRequest(
+            "RTCOMPILE_REMOTE names no shared store: redis://…, s3://… or file:///…"
+        )
+    return Remote(settings)
+
+
+def push(stores: Remote, folder: Folder) -> list[dict[str, Any]]:
+    """Write to every store what the local cache contains for other machines too."""
+    if not stores.writes:
+        mode = os.environ.get("RTCOMPILE_REMOTE_MODE")
+        raise InvalidRequest(f"RTCOMPILE_REMOTE_MODE={mode} forbids writing to the stores")
+    return [_push(stores, tier, folder) for tier in stores.tiers]
+
+
+def _push(stores: Remote, tier: Tier, folder: Folder) -> dict[str, Any]:
+    copied = there = 0
+    keys = [key for key, _ in folder.listing("portable")]
+    own = {key: data for key in keys if (data := folder.read("portable", key)) is not None}
+    before = _pages(stores, "manifest", [*own], tier)
+    for key, manifest in own.items():
+        if not tier.open:
+            break
+        page = before.get(key) or Page(key, b"", {})
+        singles = manifests.one_by_one(key, manifest)
+        there += len(known := {*manifests.objects_of(key, page.manifest)} & {*singles})
+        read = {each: folder.read("objects", each) for each in singles if each not in known}
+        new = {each: data for each, data in read.items() if data is not None}  # others were evicted
+        if new:
+            whole = page._replace(manifest=manifests.merged(key, manifest, page.manifest))
+            if not page.manifest and [len(data) <= SMALL for data in new.values()] == [True]:
+                whole, new = whole._replace(objects=new), {}  # one request will find it
+            entries: list[remote.Entry] = [
+                ("object", each, Page(key, singles[each], {each: data}).packed(each))
+                for each, data in new.items()
+            ]
+            copied += stores.put(tier, [*entries, ("manifest", key, whole.packed(key))])
+    return _result(tier, copied, there)
+
+
+def _pages(stores: Remote, kind: str, keys: Sequence[str], tier: Tier) -> dict[str, Page]:
+    found = stores.get_many(kind, keys, tier)
+    pages = {key: Page.unpacked(key, data) for key, data in found.items()}
+    return {key: page for key, page in pages.items() if page is not None}
+
+
+def pull(stores: Remote, folder: Folder) -> list[dict[str, Any]]:
+    """Write to the local cache what every store contains and the team's key signed."""
+    folder.prepare()
+    return [_pull(stores, tier, folder) for tier in stores.tiers]
+
+
+def _pull(stores: Remote, tier: Tier, folder: Folder) -> dict[str, Any]:
+    copied = there = 0
+    for kind in ("manifest", "object"):
+        try:
+            keys = [key for key, _ in _listing(stores, tier, kind)]
+        except Exception as error:  # noqa: BLE001  # a store's client may raise anything
+            return _result(tier, 0, 0, first_line(error))
+        for page in _pages(stores, kind, keys, tier).values():
+            new, old = keep(page, folder)
+            copied, there = copied + new, there + old
+    return _result(tier, copied, there)
+
+
+def keep(page: Page, folder: Folder) -> tuple[int, int]:
+    """Write a page's objects to the local cache; return how many are new, and how many were there."""
+    own = folder.read("portable", page.portable_key) or b""
+    known = manifests.objects_of(page.portable_key, own)
+    copied = 0
+    for each, data in page.objects.items():
+        if each not in known and sealed.unseal("object", each, data) is not None:
+            folder.publish("objects", each, data)
+            copied += 1
+    if copied:
+        merged = manifests.merged(page.portable_key, page.manifest, own)
+        folder.publish("portable", page.portable_key, merged)
+    return copied, sum(each in known for each in page.objects)
+
+
+def _listing(stores: Remote, tier: Tier, kind: str) -> Iterator[tuple[str, int]]:
+    """Yield name and size of a store's entries, those of keys for reading too."""
+    if not hasattr(tier.store, "listing"):
+        raise StoreError("it cannot list what it contains")
+    for signer in stores.envelope.keys:
+        yield from tier.store.listing(f"{signer.fingerprint}/{kind}")
+
+
+def kept(stores: Remote) -> list[dict[str, Any]]:
+    """Return how many builds and bytes every store contains; or why that is unknown."""
+    found = []
+    for tier in stores.tiers:
+        sizes: list[list[int]] = [[]]
+        problem = ""
+        try:
+            kinds = ("manifest", "object")
+            sizes = [[size for _, size in _listing(stores, tier, kind)] for kind in kinds]
+        except Exception as error:  # noqa: BLE001  # a store's client may raise anything
+            problem = first_line(error)
+        builds, size = max(map(len, sizes)), sum(map(sum, sizes))
+        found.append({"store": tier.store.name, "builds": builds, "size": size, "problem": problem})
+    return found
+
+
+# --- Keys, counts and entries ------------------------------------------------------------------------
 
 
 def _key(given: Namespace) -> tuple[dict[str, Any], str]:
@@ -237,9 +354,7 @@ def _counts(store: Store) -> dict[str, dict[str, float]]:
 def _metrics(given: Namespace, store: Store) -> tuple[dict[str, Any], str]:
     """Return the counts of shared stores as OpenMetrics text."""
     if given.fleet:
-        from rtcompile.cli import copying
-
-        tiers = [tier for tier in copying.stores().tiers if hasattr(tier.store, "get_totals")]
+        tiers = [tier for tier in shared_stores().tiers if hasattr(tier.store, "get_totals")]
         stores = {each.store.name: each.query("get_totals", waiting=False) or {} for each in tiers}
     else:
         stores = _counts(store)
@@ -257,7 +372,7 @@ def _metrics(given: Namespace, store: Store) -> tuple[dict[str, Any], str]:
     return {"stores": stores}, text
 
 
-def _fields(entry: Entry) -> dict[str, Any]:
+def _fields(entry: inventory.Entry) -> dict[str, Any]:
     return {
         "key": entry.key,
         "name": entry.name,
@@ -291,7 +406,7 @@ def why_miss(given: Namespace) -> int:
 def _nearest(fields: Mapping[str, str], store: Store) -> dict[str, Any] | None:
     """Return the most similar entry and the fields that differ; None in an empty cache."""
 
-    def differences(entry: Entry) -> dict[str, dict[str, str]]:
+    def differences(entry: inventory.Entry) -> dict[str, dict[str, str]]:
         was = entry.key_inputs
         pairs = {
             label: {"was": was.get(label, ""), "is": fields.get(label, "")}

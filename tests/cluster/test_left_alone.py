@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("zstandard")
 
-from rtcompile.cli.copying import pull
+from rtcompile.cli.caching import pull
 from rtcompile.errors import RtcompileWarning
 from rtcompile.store import remote, tier
 from rtcompile.store.folder import Folder
