@@ -111,11 +111,8 @@ class Header(_Row):
 
 
 def parse_trace(raw: bytes) -> tuple[str, ...]:
-    """Return the headers in the output of ``-Xcudafe --trace_includes``, in order of first inclusion.
-
-    One line per inclusion, one blank per level of nesting; seen in NVRTC 12.9 and 13.0. The
-    compiler's own texts (``__nv_nvrtc_builtin_header.h``, ``__nv_name_map``) are no files.
-    """
+    """Return the headers in the output of ``-Xcudafe --trace_includes``, in order of first inclusion."""
+    # One line per inclusion, one blank per level of nesting (NVRTC 12.9 and 13.0); the compiler's own are no files.
     paths = (line.lstrip(" ") for line in raw.decode("utf-8", "surrogateescape").split("\n"))
     return tuple(dict.fromkeys(p for p in paths if p and not p.startswith("__nv_")))
 

@@ -244,11 +244,8 @@ def program_name(source: str) -> str:
 
 
 def with_pass_in_text(source: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return a CUB reduction of CuPy's with the macro for its pass in the text, not in the options.
-
-    No header of CuPy or CUB uses the macro. A definition in the blank line after the headers means the
-    same and moves no line, and one precompiled header serves both passes and single-pass reductions.
-    """
+    """Return a CUB reduction of CuPy's with the macro for its pass in the text, so that all passes share a header."""
+    # No header of CuPy or CUB uses the macro, and a definition in the blank line after the headers moves no line.
     found = [option for option in options if option in _CUB_PASSES]
     if len(found) != 1:
         return source, options

@@ -88,10 +88,7 @@ def capability_of_current() -> tuple[int, int]:
 
 
 def confirm(of_cupy: Callable[[], tuple[int, int]]) -> None:
-    """Check what CuPy's runtime says of the current device, if the program uses one already.
-
-    Raises `UnsupportedArch` if cuda-python says otherwise.
-    """
+    """Raise `UnsupportedArch` if CuPy's runtime and cuda-python differ about the device that the program uses."""
     if not _of_initialised():
         return
     try:

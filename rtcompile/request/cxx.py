@@ -37,11 +37,9 @@ _WORD = re.compile(r"\w*", re.ASCII)
 
 
 class Directive:
-    """A line for the preprocessor, which comments and splices may spread over several.
+    """A line for the preprocessor, which comments and splices may spread over several; `body` is without them."""
 
-    `body` has no comments, splices and blanks around it. `name` is ``""`` where no word follows the
-    ``#``. `start` and `end` are the offsets of the ``#`` and of the line's end in `Text.text`.
-    """
+    # `start` and `end` are the offsets of the ``#`` and of the line's end in `Text.text`.
 
     __slots__ = ("body", "end", "name", "start")
 
@@ -90,11 +88,8 @@ class Text:
         return at if index < 0 else at - self._cuts[index] + self._resumes[index]
 
     def pieces(self) -> Iterator[_Piece]:  # noqa: C901  # one branch for each kind of token
-        """Yield (kind, start, end) in `text` for all of it, in order, reading no further than needed.
-
-        The kinds are "code", "comment" and "literal" (without its prefix); a directive begins with
-        "hash" and ends with "end", which is empty.
-        """
+        """Yield (kind, start, end) in `text` for all of it, in order, reading no further than needed."""
+        # A literal is without its prefix; a directive begins with "hash" and ends with "end", which is empty.
         text = self.text
         token, header_name = re.compile(_TOKEN, re.ASCII), re.compile(_HEADER_NAME, re.ASCII)
         at = code = name = after_name = 0  # `code` is where code began that was not yielded yet
@@ -235,11 +230,8 @@ def has_word(text: str, words: Iterable[str]) -> bool:
 
 
 def split_prefix(source: str) -> tuple[str, str]:
-    """Return the directives that open a source, up to its last leading include, and the text that follows.
-
-    Comments and blank lines are left out, so sources which differ only in those share a precompiled
-    header. ``#line`` and ``#pragma nv_no_pch`` end it: the compiler makes none there.
-    """
+    """Return the directives that open a source, without comments, up to its last leading include; and what follows."""
+    # ``#line`` and ``#pragma nv_no_pch`` end it: the compiler makes no precompiled header there.
     # Before C++17 a trigraph may hide what follows.
     if len(source) > MOST_READ or "include" not in source or "??/" in source:
         return "", source

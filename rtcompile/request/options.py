@@ -216,10 +216,7 @@ class Options(NamedTuple):
 
 
 def parse(options: Iterable[str]) -> Options:
-    """Read compiler options in any spelling of NVRTC's, nvcc's or CuPy's users.
-
-    Refused are those with which a compiler would read a file whose changes the cache could not notice.
-    """
+    """Read compiler options in any spelling; refuse those that read a file whose changes the cache cannot notice."""
     reader = _Reader(list(all_words(options)))
     while reader.words:
         reader.read(reader.words.pop())

@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
 
 class TimeLimit(float):
-    """Shared deadline for all work on one build: seconds from `since` on.
-
-    The wait for a free slot of the pool does not count.
-    """
+    """Shared deadline for all work on one build, waits for a slot of the pool aside: seconds from `since` on."""
 
     __slots__ = ("until",)
 

@@ -161,10 +161,7 @@ _PEM = re.compile(rb"-----BEGIN ([A-Z ]+)-----.*?-----END \1-----", re.DOTALL)
 
 
 def read_keys(path: str) -> tuple[Key, ...]:
-    """Return the keys of a file, the first for writing and all for reading.
-
-    Raises InvalidRequest for a file that others can read, unless it has public keys alone.
-    """
+    """Return the keys of a file, the first for writing; InvalidRequest if others can read more than public keys."""
     setting = f"RTCOMPILE_REMOTE_KEY_FILE={path}"
     try:
         descriptor, status = sealed.open_regular(path)

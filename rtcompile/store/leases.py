@@ -140,11 +140,8 @@ class Waiting:
         seconds: float | None = None,
         waits: bool = True,
     ) -> _T | Lease | None:
-        """Return a lease to build under, or what `look` finds that another node built meanwhile.
-
-        None: no store gives leases, who had it shares no build, or takes longer than `seconds`.
-        Raises Busy where another node builds, unless the caller `waits`.
-        """
+        """Return a lease, or what `look` finds that another node built; None if the build is not to be waited for."""
+        # Raises Busy where another node builds, unless the caller `waits`.
         for tier in tiers:
             if not hasattr(tier.store, "create"):
                 continue

@@ -182,11 +182,7 @@ class Remote:
                 self.report()
 
     def flush(self, seconds: float | None = None) -> bool:
-        """Wait until everything is written; return whether it is.
-
-        At the process's end, where no `seconds` are given, an answer gets the time that a build
-        would have waited for it.
-        """
+        """Wait until everything is written; return whether it is. At the process's end there are no `seconds`."""
         deadline = time.monotonic() + (_FLUSH_SECONDS if seconds is None else seconds)
         with self._progress:
             while self._unfinished:

@@ -169,11 +169,7 @@ class RemoteSettings(NamedTuple):
 
 
 def open_store(address: str, settings: RemoteSettings | None = None) -> SharedStore:
-    """Return the client for an address; it connects when it is first used.
-
-    Clients for other schemes than ours are entry points in the group ``rtcompile.stores``: functions of
-    the address and the `RemoteSettings`.
-    """
+    """Return the client for an address, ours or of an entry point; it connects when it is first used."""
     from rtcompile import _STORES
 
     scheme = urlsplit(address).scheme

@@ -52,10 +52,7 @@ def find_or_build(
     *,
     waits: bool = True,
 ) -> ObjectCode:
-    """Return what a shared store has, or the result of `build`, which one node runs while others wait.
-
-    Without `waits`, `Busy` is raised if another node is building it.
-    """
+    """Return what a shared store has, or the result of `build`; if another node builds, wait, or raise `Busy`."""
     stores = remote()
     if stores is None or not may_travel(inputs):
         return build(seconds)
@@ -83,10 +80,7 @@ def nothing(shared: bool) -> None:
 
 
 def fetch_many(stores: Remote, wanted: Sequence[KeyInputs], store: Store) -> int:
-    """Write to the local cache what the stores have of many builds; return how many they have.
-
-    Pages are requested many keys at a time, and so are the objects that are not inlined in them.
-    """
+    """Write to the local cache what the stores have of many builds, in few requests; return how many they have."""
     left = {inputs.portable_key(): inputs for inputs in wanted if may_travel(inputs)}
     count = len(left)
     for tier in stores.tiers:
@@ -185,10 +179,7 @@ class RemoteLookup:
                 yield self._inputs.object_key(files, backend=build.backend)
 
     def _after(self, key: str, page: Page) -> str:
-        """Return the next page's key.
-
-        It hashes the local contents of the headers that all builds on this page share.
-        """
+        """Return the next page's key, a hash of the contents here of the headers that all builds of this page share."""
         known = _of_same_texts(self._inputs, page.manifest)
         paths = [{header.path for header in build.dependencies.headers} for build in known]
         common = set.intersection(*paths) if paths else ()
@@ -200,11 +191,8 @@ class RemoteLookup:
         return digest([field("after", key), *compilers, *sorted(read)])
 
     def entries(self, build: ManifestEntry, obj: ObjectCode, tier: Tier) -> list[Entry]:
-        """Return what to write to a store for a build: the object, then the page that names it.
-
-        A page that has builds is not read again, since the writer holds this lookup's lease. A small object
-        is inlined only if its build is the first of the first page.
-        """
+        """Return what to write to a store for a build: the object, then the page that names it."""
+        # A page with builds is not read again, since the writer holds this lookup's lease.
         if tier not in self._last:
             self._in(tier)
         key, page = self._last[tier]

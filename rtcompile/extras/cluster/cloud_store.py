@@ -162,11 +162,7 @@ class CloudStore:
 
 
 def _of_profile() -> dict[str, Any]:
-    """Return what AWS's files say of a profile, unless the environment has credentials itself.
-
-    obstore knows the environment and the machine's role. What needs more than a file, as SSO does, is
-    refused by name.
-    """
+    """Return what AWS's files say of a profile, unless the environment has credentials itself, which obstore knows."""
     environ = os.environ
     if environ.get("AWS_ACCESS_KEY_ID") or environ.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
         return {}

@@ -139,11 +139,7 @@ class Record:
 
 
 def read(path: str, *, trust_options: bool = False) -> Record:
-    """Return the record in a file, a finished one or the ``.part`` of a program that was killed.
-
-    Unless `trust_options`, a record is rejected if its options make a compiler run or write something:
-    who wrote the record would decide what.
-    """
+    """Return the record in a file, or in a killed program's ``.part``; refuse options that run or write something."""
     try:
         text = sealed.read_given(path).decode()
     except (OSError, UnicodeDecodeError) as error:
