@@ -332,15 +332,7 @@ def umbrella(match: Match, context: BuildContext) -> Values | None:
     header = match["header"] or (included[1] if included else "")
     if not header:
         return None
-    used = re.findall(r"\b(?:Block|Warp)[A-Z]\w*", context.source)
-    snake = (re.sub(r"\B([A-Z])", r"_\1", name).lower() for name in used)
-    named = dict.fromkeys(f"cub/{name.partition('_')[0]}/{name}.cuh" for name in snake)
-    there = [h for h in named if any(os.path.isfile(f"{d.path}/{h}") for d in context.search)]
-    listed = " and ".join(f"<{header}>" for header in there) or (
-        "the block- or warp-level headers that you need, <cub/block/block_reduce.cuh> or "
-        "<cub/warp/warp_scan.cuh>"
-    )
-    return {"umbrella": header, "instead": f"Include {listed} instead"}
+    return {"umbrella": header}
 
 
 def mixed(match: Match, context: BuildContext) -> Values:

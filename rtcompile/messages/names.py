@@ -282,20 +282,6 @@ def directive(match: Match, _: BuildContext) -> Values:
     return {"word": match["word"], "step": f"Is `#{near}` meant?" if near else comment}
 
 
-def half(match: Match, context: BuildContext) -> Values:
-    """Name the other operand's type, and the function that makes a half of it."""
-    is_left = match["type"] == match["left"]
-    other = (match["right"] if is_left else match["left"]).strip()
-    made = {"double": "__double2{}", "float": "__float2{}"}.get(other, "__int2{}_rn")
-    convert = made.format("half" if match["type"] == "__half" else "bfloat16")
-    at = context.column - 1
-    if is_left:
-        literal = re.match(r"\s*([\d.]+f?)(?!\w)", context.text[at + len(match["operator"]) :])
-    else:
-        literal = re.search(r"(?<![\w.])([\d.]+f?)\s*$", context.text[:at])
-    return {"other": other, "convert": f"{convert}({literal[1] if literal else 'value'})"}
-
-
 def mismatch(match: Match, context: BuildContext) -> Values:
     """Return in what two types differ that C++ does not convert."""
     given, wanted = match["given"], match["wanted"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from itertools import pairwise
-from math import prod
 
-from rtcompile.messages.diagnostics import arguments, line_in_source, simplified, split
+from rtcompile.messages.diagnostics import arguments, line_in_source, simplified
 from rtcompile.messages.facts import TABLES, BuildContext, Match, Values
 from rtcompile.request import cxx
 
@@ -41,7 +40,7 @@ def assertion(_: Match, context: BuildContext) -> Values:
     known = {**dict(_macros(context.options)), **(arguments(frames[0].message) if frames else {})}
     words = dict.fromkeys(re.findall(r"[A-Za-z_]\w*", condition))
     names = [word for word in words if word in known]
-    stated = [f"{name} is {known[name]}" for name in names] + _stated_sizes(condition, known)
+    stated = [f"{name} is {known[name]}" for name in names]
     where = ""
     if frames and stated:
         values, at, name = {known[name] for name in names}, frames[-1], frames[-1].file
@@ -78,33 +77,6 @@ def _change(condition: str, known: Mapping[str, str]) -> str:
         if number and is_false:
             return f"change it there, for example so that {name} is {near}"
     return "change it there, so that the condition holds"
-
-
-_SHAPE = re.compile(r"(?<=[\w)]):(?=[(\w])")
-
-
-def _modes(layout: str) -> list[int]:
-    """Return the size of each mode of a layout as `simplified` writes it, ``(_4,(_2,_3)):(…)``."""
-    if "<" in layout:  # a swizzle or another function over a layout
-        return []
-    shape = _SHAPE.split(layout)[0]
-    shape = shape[1:-1] if shape.startswith("(") else shape
-    sizes = [re.findall(r"[A-Za-z]\w*|\d+", mode.replace("_", "")) for mode in split(shape)]
-    return [prod(map(int, s)) if all(n.isdigit() for n in s) else 0 for s in sizes]
-
-
-def _stated_sizes(condition: str, known: Mapping[str, str]) -> list[str]:
-    """Return what each ``size<1>(A)`` of a condition is, by the layouts that a frame states."""
-    found = []
-    for each in re.finditer(r"\b(size|rank)(?:<(\d)>)?\((\w+)\)", condition):
-        layout = known.get(f"{each[3]}Layout", "")
-        modes = _modes(layout) if layout else []
-        value = len(modes)
-        if each[1] == "size" and modes:
-            value = prod(modes[int(each[2]) :][:1] if each[2] else modes)
-        if value:
-            found.append(f"{each[0]} is {value} ({each[3]} is {layout})")
-    return list(dict.fromkeys(found))
 
 
 _CLAUSE = r"\b([A-Za-z_]\w*) (?:% (\d{1,9}) == 0|([<>]=?|==) (\d{1,9}))(?= &&|$)"
@@ -149,24 +121,6 @@ def outlived(word: str, line: int, text: str) -> str:
         return ""
     type_ = declared[1].strip()
     return f"Put `{type_} {word};` above line {line}, and take `{type_}` out of line {line}"
-
-
-def run_time_size(match: Match, context: BuildContext) -> Values:
-    """Return the array whose length is not constant, and the declaration that takes its place."""
-    array = re.search(r"__shared__\s+([\w:<>]+)\s+(\w+)\s*\[([^\]]+)\]", context.text)
-    value = re.search(r"the value of (?:parameter|variable) \"(\w+)\"", match.string)
-    step = (
-        "Make it constexpr, a template parameter, or a macro of the options (-DN=64); for "
-        "__shared__ memory declare extern __shared__ and give shared_mem= at the launch"
-    )
-    if array:
-        type_, name, length = array.groups()
-        bytes_ = length if length.isidentifier() else f"({length})"
-        step = (
-            f"Write `extern __shared__ {type_} {name}[];` and launch with shared_mem={bytes_} * "
-            f"sizeof({type_}) bytes; or make {length} constexpr, a template parameter, or a macro (-DN=64)"
-        )
-    return {"value": f"{value[1]}'s" if value else "this", "step": step}
 
 
 def deduction(match: Match, context: BuildContext) -> Values:

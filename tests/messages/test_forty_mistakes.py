@@ -162,21 +162,10 @@ def test_an_archive_is_refused_by_name(tmp_path: Path) -> None:
     assert "ImportError: rtcompile can't run from an archive" in done.stderr
 
 
-_ABC = "auto a = make_tensor<{}>(Shape<{}>{{}});\n  auto b = make_tensor<{}>(Shape<{}>{{}});\n  auto c = make_tensor<{}>(Shape<{}>{{}});\n  "
-_TILED = "auto mma = make_tiled_mma({}{{}});\n  gemm(mma, a, b, c);"
-_CUTE = "#include <cute/tensor.hpp>\nusing namespace cute;\n"
-
-
-def _cute(types: str, shapes: tuple[str, str, str], call: str) -> str:
-    pairs = zip(types.split(), shapes, strict=True)
-    return _CUTE + body(_ABC.format(*(each for pair in pairs for each in pair)) + call)
-
-
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize(
     ("source", "options", "names", "says"),
     [
-        (_cute("half_t half_t float", ("_8, _2, _1", "_4, _1, _1", "_4, _1, _1"), _TILED.format("SM80_16x8x16_F32F16F16F32_TN")), (), (), "size<1>(A) is 2; size<1>(C) is 1; Line 8 (`gemm(mma, a, b, c);`)"),
         ("template <class T> __device__ void put(T* p) { static_assert(sizeof(T) <= 4); }\n" + body("put(x);", "double* x"), (), (), "`sizeof(T) <= 4` is false: T is double. Line 3 (`put(x);`) gives it"),
         ("template <int W> __global__ void go(float* p) {\n  static_assert(W > 0 &&\n  W <= 32, \"a warp\");\n}\n", (), ("go<64>",), "`W > 0 && W <= 32` is false: W is 64; so that W is 32"),
         ('static_assert(BLOCK % 32 == 0, "whole warps");\n' + body(""), ("-DBLOCK=48",), (), "BLOCK is 48. The option -DBLOCK= gives it: change it there, for example so that BLOCK is 32"),
@@ -186,7 +175,7 @@ def _cute(types: str, shapes: tuple[str, str, str], call: str) -> str:
         ("template <class T, int N> struct Vec { T v[N]; };\n" + body("Vec<float> v;"), (), (), "error: N is missing; `Vec<float, 4>`"),
         (body("__shared__ float s[TILE];\n  s[0] = 0;"), ("-DTILE=-1",), (), "error: the macro TILE is -1; line 2 (`__shared__ float s[TILE];`)"),
         ("#inclde <cuda_fp16.h>\n" + body(""), (), (), "`#inclde` is none. Is `#include` meant?"),
-        ("#include <cuda_fp16.h>\n" + body("x[0] = 2 * x[0];", "__half* x"), (), (), "__int2half_rn(2)"),
+        ("#include <cuda_fp16.h>\n" + body("x[0] = 2 * x[0];", "__half* x"), (), (), "__int2half_rn(x)"),
         (body("int i = 0;\n  while i < 3:\n    i += 1;"), (), (), "`while (i < n) { ... }`"),
         ("#include <torch/extension.h>\n" + body(""), (), (), "kernel.cu:1:11: fatal error; and is in none of the "),
     ],

@@ -196,7 +196,7 @@ BY_OPTIONS_AND_HEADERS = [
         "umbrella-header",
         "is not allowed in JIT mode",
         "<cub/cub.cuh>",
-        "Include <cub/block/block_reduce.cuh> and <cub/warp/warp_scan.cuh> instead",
+        "<cub/warp/warp_scan.cuh>",
         source="#include <cub/cub.cuh>\n__global__ void k(int* x) {\n"
         "  *x = sizeof(cub::BlockReduce<int, 128>::TempStorage)"
         " + sizeof(cub::WarpScan<int>::TempStorage);\n}",
