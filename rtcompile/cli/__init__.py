@@ -20,8 +20,6 @@ from rtcompile.errors import (
     UnsupportedArch,
 )
 
-__all__ = ["exit_code", "main"]
-
 FAILED, WRONG, MISSING, CRASHED, INTERRUPTED = 1, 2, 3, 4, 130
 
 _CODES: tuple[tuple[type[Exception], int], ...] = (

@@ -250,7 +250,7 @@ class Arch(Value):
             return known
         if not isinstance(text, str):
             raise InvalidRequest(
-                f"an architecture must be a str, not {shown(text)}; write {_meant(text)!r}"
+                f"an architecture must be a str, not {shown(text)}; write 'sm_90a'"
             )
         # Parsed by hand: compiling a regular expression takes longer than a cache hit.
         kind, underscore, name = text.strip().lower().rpartition("_")
@@ -296,15 +296,3 @@ def exact(capability: tuple[int, int]) -> tuple[Arch, ...]:
 
 _parsed: dict[str, Arch] = {}  # by spelling
 _MOST_PARSED = 256
-
-
-def _meant(value: object) -> str:
-    """Return the architecture that a number, a pair or bytes stand for; ``"sm_90a"`` if none."""
-    try:
-        if isinstance(value, (tuple, list)):
-            value = ".".join(map(str, value))
-        elif isinstance(value, bytes):
-            value = value.decode()
-        return str(Arch.parse(str(value)))
-    except Exception:  # noqa: BLE001  # an object's own methods may raise anything
-        return "sm_90a"

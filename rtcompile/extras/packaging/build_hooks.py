@@ -27,9 +27,6 @@ from typing import Any, NamedTuple
 
 from rtcompile.errors import InvalidRequest, RtcompileError
 
-__all__ = ["Table"]
-
-
 _FIELDS: Mapping[str, type] = {"targets": list, "bundle": str, "archs": list, "source": str}
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import rtcompile
 from rtcompile import CompileRequest, InvalidRequest, ObjectCode, RtcompileError, __version__
-from rtcompile.extras.record.counting import Counter
+from rtcompile.extras.record.program import Counter
 from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
 
