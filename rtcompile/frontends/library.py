@@ -1,9 +1,5 @@
 """Kernels of a Python package: the sources are resources, and calls are checked by signatures.
 
->>> library = KernelLibrary("mykernels", bundle="kernels.rtcb")
->>> vectors = library.module("vectors.cu", {"scale<float>": "float* x, float factor, int n"})
->>> vectors["scale<float>"]((8,), (128,), (x, 2.0, x.size))
-
 Declaring a library is cheap: CuPy and the source files are used only when a kernel is called.
 """
 

@@ -1,9 +1,6 @@
 """Every spelling of every compiler option becomes one normal form: each option once, the last wins.
 
-Imported only where such an option is given.
-
-`option_table` has the rows that say which values an option takes; `command_lines` turns the normal
-form into one compiler's flags.
+`option_table` says which values an option takes; `command_lines` makes one compiler's flags of the normal form.
 """
 
 from __future__ import annotations

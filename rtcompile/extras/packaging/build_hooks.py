@@ -7,13 +7,9 @@ Both need ``rtcompile`` and a toolkit in ``build-system.requires`` and a table i
     bundle = "mykernels/kernels.rtcb"
     archs = ["sm_80", "sm_90a", "compute_90"]
 
-Before a wheel is finished, its files are tested in a process that may not compile: if the bundle lacks a
-build, no wheel is made. An editable install gets no bundle, since its sources change; its kernels are
-compiled when called.
-
-By default setuptools packs Python files only. The hook therefore adds the kernels' sources and headers
-as package data of the bundled packages. They go into the sdist, from which a wheel may be built, and into
-the wheel, whose bundle serves only the sources and headers that it was built from.
+Before a wheel is finished, its files are tested in a process that may not compile. An editable install gets
+no bundle, since its sources change. setuptools packs Python files only, so the hook adds the kernels' sources
+and headers as package data of the bundled packages.
 """
 
 from __future__ import annotations
