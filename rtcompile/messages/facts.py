@@ -146,22 +146,6 @@ def of_build(context: BuildContext) -> Values:
     }
 
 
-# an option -> the first NVRTC that takes it
-_FIRST_NVRTC = {f"{dashes}pch": "12.8" for dashes in ("-", "--", "--create-", "-create-")}
-_FIRST_NVRTC |= {"--use-pch": "12.8", "-use-pch": "12.8", "--use-bundled-headers": "13.3"}
-
-# device function -> the first compute capability that has it
-_NEEDS_ARCH = {
-    name: needs
-    for needs, names in (
-        (70, "__nanosleep __match_any_sync __match_all_sync"),
-        (80, "__reduce_add_sync __reduce_min_sync __reduce_max_sync"),
-        (80, "__reduce_and_sync __reduce_or_sync __reduce_xor_sync"),
-        (90, "this_cluster cluster_group __cluster_dims__"),
-    )
-    for name in names.split()
-}
-
 # WMMA's element types: their shapes (m, n, k) and the first compute capability
 _WIDE = "16x16x16, 32x8x16, 8x32x16"
 _WMMA = {
@@ -176,25 +160,6 @@ _WMMA = {
     "nvcuda::wmma::experimental::precision::b1": ("8x8x128", 75),
 }
 
-
-# how an instruction's name begins -> where it exists, and the architectures to compile for
-_SPECIFIC = {
-    "wgmma": ("only on compute capability 9.0, as sm_90a", "90a"),
-    "tcgen05": (
-        "on compute capability 10.x and 11.0, as sm_100a and its kin",
-        "100a 101a 103a 110a",
-    ),
-    "setmaxnreg": (
-        "from compute capability 9.0 on, with an architecture's suffix a",
-        "90a 100a 101a 103a 110a 120a 121a",
-    ),
-}
-
-# PTX ISA -> the CUDA release that brought it
-_PTX_RELEASE = {
-    "8.0": "12.0", "8.1": "12.1", "8.2": "12.2", "8.3": "12.3", "8.4": "12.4", "8.5": "12.5",
-    "8.6": "12.7", "8.7": "12.8", "8.8": "12.9", "9.0": "13.0",
-}  # fmt: skip
 
 _SHELL_TEXTS = {"Segmentation fault": "11", "Aborted": "6"}  # what shells print for signals
 _SIGNALS = {"4": "SIGILL", "6": "SIGABRT", "7": "SIGBUS", "8": "SIGFPE", "11": "SIGSEGV"}
@@ -211,7 +176,7 @@ def _in_table(table: Mapping[str, str], group: str, value: str) -> Fill:
 _ONE_LETTER = re.compile(r"(?:-D ?|--define-macro=)[A-Z]\w?(?:=|$)")
 # The values that one expression gives, by the row's ``values``.
 SIMPLE: dict[str, Fill] = {
-    "first_nvrtc": _in_table(_FIRST_NVRTC, "name", "needs"),
+    "first_nvrtc": _in_table(TABLES["first nvrtc"], "name", "needs"),
     "declared_in": _in_table(DECLARED, "identifier", "header"),
     "declared_in_std": _in_table(STD, "member", "header"),
     "host_header": _in_table(TABLES["std"], "header", "instead"),
@@ -267,8 +232,8 @@ def searched(match: Match, context: BuildContext) -> Values:
 
 
 def beyond_arch(match: Match, context: BuildContext) -> Values | None:
-    needs = _NEEDS_ARCH.get(match["identifier"])
-    if needs is None or (context.arch is not None and context.arch.number >= needs):
+    needs = TABLES["first device"].get(match["identifier"])
+    if needs is None or (context.arch is not None and context.arch.number >= int(needs)):
         return None
     return {"needs": f"sm_{needs}"}
 
@@ -362,10 +327,11 @@ def cutlass(match: Match, context: BuildContext) -> Values:
 
 
 def instruction(match: Match, context: BuildContext) -> Values | None:
-    family = next((f for f in _SPECIFIC if match["instruction"].startswith(f)), None)
-    if family is None:
+    rows = TABLES["instructions"].items()
+    row = next((text for name, text in rows if match["instruction"].startswith(name)), "")
+    if not row:
         return None
-    (where, names), arch, device = _SPECIFIC[family], context.arch, context.capability
+    (where, names), arch, device = row.split(" | "), context.arch, context.capability
     targets = [Arch.parse(name) for name in names.split()]
     own = [t for t in targets if arch and t.major == arch.major]
     if device and not any(archs.runs_on(t, "cubin", device) for t in targets):
@@ -386,7 +352,7 @@ def above(match: Match, context: BuildContext) -> Values:
 
 def ptx(match: Match, context: BuildContext) -> Values:
     def release(version: str) -> str:
-        known = _PTX_RELEASE.get(version)
+        known = TABLES["ptx"].get(version)
         return f"PTX {version}" + (f" (CUDA {known})" if known else "")
 
     return {"newer": release(match["ptx"]), "own": release(match["known"])}
