@@ -64,10 +64,10 @@ FORTY = (
     _one("writing through a pointer to const", "__device__ void clear(float* p) { *p = 0; }\n" + body("clear(x);", "const float* x"), "is incompatible with parameter", "if it writes, write `float* x` in line 2"),
     _one("an array of a length from the launch", body("__shared__ float s[n];\n  s[0] = x[0];", "float* x, int n"), "must have a constant value", "`extern __shared__ float s[];`"),
     _one("a line's end inside a string", body('printf("x is %f\n", x[0]);'), "missing closing quote", "raw string"),
-    _one("Python's for", body("for i in range(10):\n    x[i] = 0;"), "expected a", "`for (int i = 0; i < 10; ++i) { ... }`"),
+    _one("Python's for", body("for i in range(10):\n    x[i] = 0;"), "expected a", "`for (int i = 0; i < n; ++i) { ... }`"),
     _one("OpenCL's index", body("int i = get_global_id(0);\n  x[i] = 1;"), '"get_global_id" is undefined', "blockIdx.x * blockDim.x + threadIdx.x"),
     _one("two types for one template parameter", "template <class T> __device__ T most(T a, T b) { return a > b ? a : b; }\n" + body("x[0] = most(1, 2.5f);"), "T would be int and float", "most<float>(1, 2.5f)"),
-    _one("bfloat16 plus a double", "#include <cuda_bf16.h>\n" + body("x[0] = x[0] + 1.0;", "__nv_bfloat16* x"), 'more than one operator "+"', "__double2bfloat16(1.0)"),
+    _one("bfloat16 plus a double", "#include <cuda_bf16.h>\n" + body("x[0] = x[0] + 1.0;", "__nv_bfloat16* x"), 'more than one operator "+"', "__float2bfloat16(x)"),
     _one("an #ifdef that does not end", "#ifdef FAST\n" + body("x[0] = 1;"), "#endif", "Add #endif"),
     _one("a comment in Python's way", "# scale the array\n" + body("x[0] = 1;"), "unrecognized preprocessing directive", "//"),
 )  # fmt: skip

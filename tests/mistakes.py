@@ -92,7 +92,7 @@ MISTAKES = (
         "#include <cub/cub.cuh>\n"
         + body("*x = sizeof(cub::BlockReduce<int, 128>::TempStorage);", "int* x"),
         "error: ",
-        "Include <cub/block/block_reduce.cuh> instead",
+        "<cub/block/block_reduce.cuh>",
     ),
     Mistake(
         "the host's API in a kernel",
@@ -117,7 +117,7 @@ MISTAKES = (
         "half times double",
         "#include <cuda_fp16.h>\n" + body("x[0] = x[0] * 2.5;", "__half* x"),
         'more than one operator "*" matches',
-        "__double2half(2.5)",
+        "__double2half(x)",
     ),
     Mistake(
         "a constructor on the device",

@@ -231,7 +231,7 @@ BY_KERNELS = [
     case(
         "half-ambiguous",
         'more than one operator "+" matches',
-        "__double2half(1.0)",
+        "__double2half(x)",
         source="#include <cuda_fp16.h>\n__global__ void k(__half* x) { *x = *x + 1.0; }",
         headers="12:cudart",
     ),

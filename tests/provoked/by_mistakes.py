@@ -45,7 +45,7 @@ _SLIPS = (
     ("static-assertion", "static assertion failed", "`N % 4 == 0` is false: N is 5. Line 3 (`A<5> a;`) gives it", _kernel("A<5> a;", "template <int N> struct A { static_assert(N % 4 == 0, \"N\"); };\n")),
     ("no-operator", 'no operator "+"', "operator+", _kernel("v = v + v;", parameters="float4 v")),
     ("type-mismatch", "is incompatible with parameter", "reinterpret_cast", _kernel("f(x);", "__device__ void f(int*) {}\n")),
-    ("type-mismatch", "is incompatible with parameter", "f does not write through its parameter: write `const float*` in line 1", _kernel("f(x);", "__device__ void f(float*) {}\n", "const float* x")),
+    ("type-mismatch", "is incompatible with parameter", "write `const float*` in line 1; if it writes, write `float* x` in line 2", _kernel("f(x);", "__device__ void f(float*) {}\n", "const float* x")),
     ("type-mismatch", "cannot be assigned", "dereference", _kernel("x[0] = x;")),
     ("const-write", "modifiable lvalue", "Take const off", _kernel("x[0] = 1;", parameters="const float* x")),
     ("not-constant", "must have a constant value", "extern __shared__", _kernel("__shared__ float s[n];")),
