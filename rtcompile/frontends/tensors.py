@@ -22,6 +22,7 @@ _DLPACK_DEVICES = (2, 3, 13)
 # The driver's limits for a tensor map.
 _BOX_MAX = 256  # elements along each dimension
 _DIMENSIONS_MAX = 5
+_UNIT = 16  # bytes: addresses, strides and rows of a box are multiples of it
 _SHAPE_MAX = 1 << 32
 _STRIDE_MAX = 1 << 40  # bytes
 
@@ -48,7 +49,6 @@ _SWIZZLES: dict[object, tuple[str, int]] = {  # to the driver's name, and the by
     "128B_ATOM_32B_FLIP_8B": ("128B_ATOM_32B_FLIP_8B", 128),
     "128B_ATOM_64B": ("128B_ATOM_64B", 128),
 }
-_INTERLEAVES = {None: "NONE", 0: "NONE", 16: "16B", 32: "32B"}
 _PROMOTIONS = {None: "NONE", 0: "NONE", 64: "L2_64B", 128: "L2_128B", 256: "L2_256B"}
 _FILLS = {"zero": "NONE", "nan": "NAN_REQUEST_ZERO_FMA"}
 
@@ -123,7 +123,6 @@ def tensor_map(
     box: Sequence[int],
     *,
     swizzle: int | str | None = None,
-    interleave: int | None = None,
     l2_promotion: int | None = 256,
     fill: str = "zero",
     dtype: str | None = None,
@@ -139,8 +138,6 @@ def tensor_map(
         Elements that one copy moves along each dimension of `array`, in its order.
     swizzle : {None, 32, 64, 128} or str
         Bytes over which shared memory is swizzled, or a name of the driver's, ``"128B_ATOM_32B"``.
-    interleave : {None, 16, 32}
-        Bytes of the interleaved layout.
     l2_promotion : {None, 64, 128, 256}
         Bytes that are fetched into the L2 cache at once.
     fill : {"zero", "nan"}
@@ -177,12 +174,10 @@ def tensor_map(
             f"TMA cannot use dtype {kind} for an array of {found.dtype}; it supports {', '.join(_TYPES)}"
         )
     swizzled, row = _one_of("swizzle", swizzle, _SWIZZLES)
-    layout = _one_of("interleave", interleave, _INTERLEAVES)
     promotion = _one_of("l2_promotion", l2_promotion, _PROMOTIONS)
     filled = _one_of("fill", fill, _FILLS)
-    unit = 32 if layout == "32B" else 16
-    strides = _strides(found, unit)
-    counts = _box(found, box, row, layout)
+    strides = _strides(found)
+    counts = _box(found, box, row)
     driver = bindings()
     rank = len(counts)
     names = driver.CUtensorMapDataType, driver.CUtensorMapInterleave, driver.CUtensorMapSwizzle
@@ -194,7 +189,7 @@ def tensor_map(
         [driver.cuuint64_t(stride) for stride in reversed(strides)],
         [driver.cuuint32_t(count) for count in reversed(counts)],
         [driver.cuuint32_t(1)] * rank,
-        getattr(names[1], f"CU_TENSOR_MAP_INTERLEAVE_{layout}"),
+        names[1].CU_TENSOR_MAP_INTERLEAVE_NONE,
         getattr(names[2], f"CU_TENSOR_MAP_SWIZZLE_{swizzled}"),
         getattr(driver.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_{promotion}"),
         getattr(driver.CUtensorMapFloatOOBfill, f"CU_TENSOR_MAP_FLOAT_OOB_FILL_{filled}"),
@@ -204,7 +199,7 @@ def tensor_map(
 
         raise DriverError(
             f"cuTensorMapEncodeTiled rejected shape {found.shape}, strides {found.strides}, box "
-            f"{counts}, swizzle {swizzle}, interleave {interleave}: {status.name}",
+            f"{counts}, swizzle {swizzle}: {status.name}",
             int(status),
         )
     opaque = np.array([int(word) for word in encoded.opaque], np.uint64)
@@ -212,7 +207,7 @@ def tensor_map(
     return by_value
 
 
-def _strides(found: DeviceArray, unit: int) -> tuple[int, ...]:
+def _strides(found: DeviceArray) -> tuple[int, ...]:
     """Return the strides of all dimensions but the last; raise if TMA cannot use them."""
     shape, strides = found.shape, found.strides
     if not 1 <= len(shape) <= _DIMENSIONS_MAX:
@@ -223,9 +218,9 @@ def _strides(found: DeviceArray, unit: int) -> tuple[int, ...]:
         raise InvalidRequest(
             f"array has shape {shape}; a tensor map's extents are 1 to {_SHAPE_MAX:,}"
         )
-    if found.pointer % unit:
+    if found.pointer % _UNIT:
         raise InvalidRequest(
-            f"array starts at {found.pointer:#x}; TMA needs a multiple of {unit} bytes"
+            f"array starts at {found.pointer:#x}; TMA needs a multiple of {_UNIT} bytes"
         )
     if strides[-1] != found.itemsize and shape[-1] > 1:
         transposed = strides[0] == found.itemsize
@@ -236,14 +231,14 @@ def _strides(found: DeviceArray, unit: int) -> tuple[int, ...]:
     given = []
     inner = found.itemsize * shape[-1]  # a dimension of one element may have any valid stride
     for axis in range(len(shape) - 2, -1, -1):
-        stride = strides[axis] if shape[axis] > 1 else -(-inner // unit) * unit
+        stride = strides[axis] if shape[axis] > 1 else -(-inner // _UNIT) * _UNIT
         if stride <= 0:
             raise InvalidRequest(
                 f"array has strides {strides} (bytes); strides must be positive; dimension {axis} has {stride}"
             )
-        if stride % unit or stride >= _STRIDE_MAX:
+        if stride % _UNIT or stride >= _STRIDE_MAX:
             raise InvalidRequest(
-                f"array has strides {strides} (bytes); strides must be multiples of {unit} bytes below "
+                f"array has strides {strides} (bytes); strides must be multiples of {_UNIT} bytes below "
                 f"2**40; dimension {axis} has {stride}"
             )
         given.append(stride)
@@ -251,7 +246,7 @@ def _strides(found: DeviceArray, unit: int) -> tuple[int, ...]:
     return tuple(reversed(given))
 
 
-def _box(found: DeviceArray, box: Sequence[int], row: int, layout: str) -> tuple[int, ...]:
+def _box(found: DeviceArray, box: Sequence[int], row: int) -> tuple[int, ...]:
     counts = tuple(
         whole(f"box[{axis}]", count, 1, _BOX_MAX)
         for axis, count in enumerate(items("box", box, "elements along each dimension"))
@@ -261,18 +256,14 @@ def _box(found: DeviceArray, box: Sequence[int], row: int, layout: str) -> tuple
             f"box {counts} has {len(counts)} dimensions, and array has {len(found.shape)}"
         )
     inner = counts[-1] * found.itemsize
-    if layout == "NONE" and inner % 16:
+    if inner % _UNIT:
         raise InvalidRequest(
-            f"box {counts} moves {inner} bytes of the last dimension; TMA wants a multiple of 16"
+            f"box {counts} moves {inner} bytes of the last dimension; TMA wants a multiple of {_UNIT}"
         )
-    if layout == "NONE" and row and inner > row:
+    if row and inner > row:
         raise InvalidRequest(
             f"box {counts} moves {inner} bytes of the last dimension, and swizzle={row} allows {row}"
         )
-    if layout != "NONE" and len(counts) < 3:
-        raise InvalidRequest(f"interleave={layout} needs 3 dimensions or more")
-    if layout == "32B" and row != 32:
-        raise InvalidRequest("interleave=32 needs swizzle=32")
     return counts
 
 

@@ -384,7 +384,6 @@ def test_a_bfloat16_tensor_of_pytorch_is_mapped(encoded):
         pytest.param(
             {}, (8, 8), {"swizzle": 7}, "swizzle must be one of None, 0, 32", id="swizzle"
         ),
-        pytest.param({}, (8, 8), {"interleave": 16}, "needs 3 dimensions", id="interleave"),
     ],
 )
 def test_what_tma_cannot_address_is_rejected_and_says_why(encoded, given, box, more, says):
