@@ -11,22 +11,16 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from importlib import import_module
 
+from rtcompile import errors
 from rtcompile.cli import arguments, output
-from rtcompile.errors import (
-    CompilerCrashed,
-    InvalidRequest,
-    RtcompileError,
-    ToolkitNotFound,
-    UnsupportedArch,
-)
 
 FAILED, WRONG, MISSING, CRASHED, INTERRUPTED = 1, 2, 3, 4, 130
 
 _CODES: tuple[tuple[type[Exception], int], ...] = (
-    (CompilerCrashed, CRASHED),
-    (ToolkitNotFound, MISSING),
-    (UnsupportedArch, MISSING),
-    (InvalidRequest, WRONG),
+    (errors.CompilerCrashed, CRASHED),
+    (errors.ToolkitNotFound, MISSING),
+    (errors.UnsupportedArch, MISSING),
+    (errors.InvalidRequest, WRONG),
     (OSError, WRONG),
 )
 
@@ -70,7 +64,7 @@ def _run(argv: list[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         raise
-    except (RtcompileError, OSError) as error:
+    except (errors.RtcompileError, OSError) as error:
         output.failure(error, given)
         code = exit_code(error)
         output.flush()

@@ -13,14 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import IO, Any
 
-from rtcompile import styling
-from rtcompile.errors import (
-    BatchError,
-    CompileError,
-    InvalidRequest,
-    RtcompileError,
-    RtcompileWarning,
-)
+from rtcompile import errors, styling
 from rtcompile.files.watched import decoded
 from rtcompile.request.request import CompileRequest
 
@@ -69,7 +62,7 @@ def prepare_warnings() -> None:
     by_python = warnings.formatwarning
 
     def shown(message: Any, category: type[Warning], *where: Any, **more: Any) -> str:
-        if issubclass(category, RtcompileWarning):
+        if issubclass(category, errors.RtcompileWarning):
             return f"rtcompile: warning: {message}\n"
         return by_python(message, category, *where, **more)
 
@@ -125,11 +118,11 @@ def failure(error: Exception, given: Namespace, file: str = "") -> None:
     if isinstance(error, OSError) and error.strerror:
         prefix = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         text = f"{prefix}{error.strerror}"
-    if isinstance(error, RtcompileError):
+    if isinstance(error, errors.RtcompileError):
         from rtcompile.messages import rendering
 
         text = rendering.spelled(text, "command")
-        if isinstance(error, CompileError):
+        if isinstance(error, errors.CompileError):
             width = terminal_width(sys.stderr, 100)
             message = rendering.render(error, width=width, frontend="command")
             text = styling.painted(message, uses_color(given, sys.stderr))
@@ -142,11 +135,11 @@ def failure(error: Exception, given: Namespace, file: str = "") -> None:
 def error_fields(error: Exception) -> dict[str, Any]:
     """Return an error as plain values."""
     fields: dict[str, Any] = {"kind": type(error).__name__, "message": str(error)}
-    if isinstance(error, CompileError):
+    if isinstance(error, errors.CompileError):
         fields["log"] = error.log
         fields["cached"] = error.cached
         fields["diagnostics"] = [asdict(diagnostic) for diagnostic in error.diagnostics]
-    if isinstance(error, BatchError):
+    if isinstance(error, errors.BatchError):
         fields["errors"] = {
             str(index): {"name": error.names.get(index, ""), **error_fields(failed)}
             for index, failed in error.errors.items()
@@ -206,7 +199,7 @@ def set_jobs(given: Namespace) -> None:
     if given.jobs is None:
         return
     if given.jobs < 1:
-        raise InvalidRequest(f"--jobs {given.jobs}: expected a positive number")
+        raise errors.InvalidRequest(f"--jobs {given.jobs}: expected a positive number")
     os.environ["RTCOMPILE_JOBS"] = str(given.jobs)
 
 

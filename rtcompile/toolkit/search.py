@@ -17,23 +17,7 @@ from typing import Any, NamedTuple
 
 from rtcompile.files.headers import PROVIDED, SearchDir
 from rtcompile.lookup.environment import on_path
-from rtcompile.toolkit import catalogue, model
-from rtcompile.toolkit.advice import (
-    INSTALL_ANYTHING,
-    install,
-    install_nvcc,
-    looked_in,
-    useless_variables,
-    why_missing,
-)
-from rtcompile.toolkit.catalogue import (
-    CUTLASS_ENVIRONMENT,
-    HEADER_PARTS,
-    HOST_COMPILER_ENVIRONMENT,
-    PART,
-    TARGETS,
-    USUAL_ROOTS,
-)
+from rtcompile.toolkit import advice, catalogue, model
 from rtcompile.toolkit.model import Library, Program, Toolchain, describe_nvcc, version_pair
 from rtcompile.toolkit.roots import (
     CUTLASS_MARKER,
@@ -60,7 +44,7 @@ def find(
     environ: Mapping[str, str],
     site_dirs: Sequence[str],
     *,
-    usual_roots: Sequence[str] = USUAL_ROOTS,
+    usual_roots: Sequence[str] = catalogue.USUAL_ROOTS,
     machine: str | None = None,
     shims: str | None = None,
     last: Callable[[SearchContext], Iterable[Root]] = by_pathfinder,
@@ -74,7 +58,7 @@ def find(
         environ,
         tuple(site_dirs),
         tuple(usual_roots),
-        TARGETS.get(machine or platform.machine(), ()),
+        catalogue.TARGETS.get(machine or platform.machine(), ()),
         prefix,
     )
     major = cupy_major(where)
@@ -150,13 +134,17 @@ class _Assembly:
         if builtins is None:
             self.problems.append(
                 f"libnvrtc-builtins is not beside {nvrtc.path}: nothing will compile. "
-                f"Reinstall it: {install([PART['nvrtc']], nvrtc)}"
+                f"Reinstall it: {advice.install([catalogue.PART['nvrtc']], nvrtc)}"
             )
         paths: dict[str, str] = {}
         for name in ("nvrtc", "nvjitlink", "cudadevrt"):
             hit = chosen.hits.get(name)
             if hit is None:
-                self.lacks(name, why_missing(PART[name], chosen), problem=chosen.mixes(name))
+                self.lacks(
+                    name,
+                    advice.why_missing(catalogue.PART[name], chosen),
+                    problem=chosen.mixes(name),
+                )
                 continue
             self.found(name, hit.version or nvrtc.version, hit.root.found_via, hit.path)
             paths[name] = hit.path
@@ -174,7 +162,7 @@ class _Assembly:
 
     def headers(self, chosen: Toolset) -> None:
         """Add the folders of the set's headers."""
-        for name in HEADER_PARTS:
+        for name in catalogue.HEADER_PARTS:
             hit = _the_only_cccl(chosen) if name == "cccl" else chosen.hits.get(name)
             if hit is not None:
                 own = catalogue.of_cccl(hit.directory) if name == "cccl" else hit.version
@@ -184,10 +172,10 @@ class _Assembly:
                 if name == "cudart" and hit.root.layout == "bundled":  # without the runtime's API
                     self.searches("bundled-shims", self.shims, "bundled")
                 continue
-            why = why_missing(PART[name], chosen)
+            why = advice.why_missing(catalogue.PART[name], chosen)
             cupys = cupy_cccl(self.where) if name == "cccl" else None
             if cupys is None:
-                self.lacks(name, why, problem=PART[name].required or chosen.mixes(name))
+                self.lacks(name, why, problem=catalogue.PART[name].required or chosen.mixes(name))
                 continue
             if chosen.mixes(name):
                 self.problems.append(f"{why} Until then CuPy's own copy of CCCL is used.")
@@ -249,7 +237,8 @@ class _Assembly:
         found: list[tuple[str, str, Root | None]] = [
             (hit.path, hit.version, root)
             for root in self.roots
-            if (hit := root.look(PART["nvcc"])) is not None and os.access(hit.path, os.X_OK)
+            if (hit := root.look(catalogue.PART["nvcc"])) is not None
+            and os.access(hit.path, os.X_OK)
         ]
         if path := on_path("nvcc", self.where.environ.get("PATH", "")):
             found.append((path, "", None))
@@ -270,8 +259,8 @@ class _Assembly:
                 best = program, found_via
                 break
         if best is None:
-            looked = f"nvcc not found; looked in {looked_in(self.where)}, PATH."
-            self.lacks("nvcc", f"{looked} {install_nvcc(nvrtc)}")
+            looked = f"nvcc not found; looked in {advice.looked_in(self.where)}, PATH."
+            self.lacks("nvcc", f"{looked} {advice.install_nvcc(nvrtc)}")
             return None
         program, found_via = best
         self.found("nvcc", program.version, found_via, *model.files_of_nvcc(program))
@@ -279,14 +268,14 @@ class _Assembly:
             self.problems.append(
                 f"nvcc {program.version} ({program.path}) is of another CUDA than NVRTC "
                 f"{nvrtc.version}: what NVRTC cannot compile is built by it, with its own headers, "
-                f"and runs only on a driver of CUDA {program.version_pair[0]}. {install_nvcc(nvrtc)}"
+                f"and runs only on a driver of CUDA {program.version_pair[0]}. {advice.install_nvcc(nvrtc)}"
             )
         return program
 
     def host_compiler(self) -> str | None:
         """Return the C++ compiler for nvcc: a program, or as its -ccbin may name, a folder."""
         environ = self.where.environ
-        named = [environ[name] for name in given(HOST_COMPILER_ENVIRONMENT, self.where)]
+        named = [environ[name] for name in given(catalogue.HOST_COMPILER_ENVIRONMENT, self.where)]
         for name in (*named, "g++", "c++"):
             found = name if os.path.isdir(name) else on_path(name, environ.get("PATH", ""))
             if found:
@@ -310,7 +299,7 @@ class _Assembly:
                     yield os.path.join(root.path, name).rstrip("/")
         for pattern in where.usual_roots:
             yield os.path.dirname(pattern)
-        for name in given(CUTLASS_ENVIRONMENT, where):
+        for name in given(catalogue.CUTLASS_ENVIRONMENT, where):
             yield os.path.abspath(where.environ[name])
 
 
@@ -321,11 +310,11 @@ def _assemble(
     # The search path has CUDA first, then CUTLASS, CuPy and other packages, and rtcompile's shims last, so a shim
     # never hides a real header. Before all of them comes a folder that forwards `<cccl/X>`, as CUTLASS 4 spells it
     # for CUDA 13, to `<X>`: the runtime headers' folder may hold another folder `cccl` than the chosen one.
-    problems = [*useless_variables(where, roots)]
+    problems = [*advice.useless_variables(where, roots)]
     draft = _Assembly(where, roots, chosen.nvrtc if chosen else None, shims, problems)
     libraries = {}
     if chosen is None:
-        why = f"NVRTC not found; looked in {looked_in(where)}. {INSTALL_ANYTHING}"
+        why = f"NVRTC not found; looked in {advice.looked_in(where)}. {advice.INSTALL_ANYTHING}"
         draft.lacks("nvrtc", why, problem=True)
     else:
         libraries = draft.libraries(chosen)
@@ -355,9 +344,9 @@ def _the_only_cccl(chosen: Toolset) -> Hit | None:
     """Return the CCCL in the runtime headers' own folder, if there is one, else the set's."""
     cudart, cccl = chosen.hits.get("cudart"), chosen.hits.get("cccl")
     if cudart and cccl and cccl.directory != cudart.directory:
-        path = os.path.join(cudart.directory, PART["cccl"].markers[0])
+        path = os.path.join(cudart.directory, catalogue.PART["cccl"].markers[0])
         if os.path.isfile(path):
-            return Hit(PART["cccl"], cudart.directory, path, cudart.version, cudart.root)
+            return Hit(catalogue.PART["cccl"], cudart.directory, path, cudart.version, cudart.root)
     return cccl
 
 
@@ -365,11 +354,11 @@ def _out_of_step(nvcc: Program, root: Root | None, nvrtc: Hit | None) -> str:
     """Return what is wrong with the toolkit around an nvcc, whose parts pip can install in other versions."""
     if root is None:
         return ""
-    own = Hit(PART["nvcc"], os.path.dirname(nvcc.path), nvcc.path, nvcc.version, root)
+    own = Hit(catalogue.PART["nvcc"], os.path.dirname(nvcc.path), nvcc.path, nvcc.version, root)
     # In a folder shared with NVRTC, the other parts are to get NVRTC's version, not NVRTC nvcc's.
-    fix = install_nvcc(nvrtc if nvrtc and nvrtc.root == root else own)
+    fix = advice.install_nvcc(nvrtc if nvrtc and nvrtc.root == root else own)
     for name in ("nvvm", "crt", "cudart"):
-        part = PART[name]
+        part = catalogue.PART[name]
         hit = root.look(part)
         if hit is None and root.layout == "wheels13":
             package = part.package("wheels13")

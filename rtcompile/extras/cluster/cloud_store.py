@@ -26,17 +26,7 @@ from obstore.exceptions import (
 from obstore.store import from_url
 
 from rtcompile import InvalidRequest
-from rtcompile.store.shared import (
-    ANSWER_SECONDS,
-    CONNECT_SECONDS,
-    BadEntryError,
-    LeasesUnsupportedError,
-    RemoteSettings,
-    StoreError,
-    first_line,
-    most_bytes,
-    without_password,
-)
+from rtcompile.store import shared
 
 # What S3, Azure and Google say if not the object, but all that it would lie in is missing.
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
@@ -48,19 +38,19 @@ class CloudStore:
 
     asks_seldom = True  # a look-up right before a lease is not repeated after it
 
-    def __init__(self, address: str, settings: RemoteSettings) -> None:
+    def __init__(self, address: str, settings: shared.RemoteSettings) -> None:
         parts = urlsplit(address)
         if not parts.netloc:
             raise InvalidRequest(f"no bucket in the address; write {parts.scheme}://BUCKET/prefix")
         anonymous, token = settings.mode == "anonymous", os.environ.get("RTCOMPILE_REMOTE_TOKEN")
-        self.name = without_password(address)
+        self.name = shared.without_password(address)
         self._leases: bool | None = None
         self._guard = threading.Lock()
         self._ended: list[str] = []  # leases to be removed
         config: dict[str, Any] = {"skip_signature": True} if anonymous else {}
         options: dict[str, Any] = {
-            "connect_timeout": f"{round(CONNECT_SECONDS * 1000)}ms",
-            "timeout": f"{round(ANSWER_SECONDS * 1000)}ms",
+            "connect_timeout": f"{round(shared.CONNECT_SECONDS * 1000)}ms",
+            "timeout": f"{round(shared.ANSWER_SECONDS * 1000)}ms",
             "allow_http": True,
         }
         if address.startswith("s3://") and not anonymous:
@@ -75,17 +65,17 @@ class CloudStore:
                 retry_config={"max_retries": 0},
             )
         except BaseError as error:
-            raise ValueError(first_line(error)) from None
+            raise ValueError(shared.first_line(error)) from None
 
     def get(self, key: str) -> bytes | None:
         try:
             found = obstore.get(self._store, key)
-            if found.meta["size"] > most_bytes(key):
-                raise BadEntryError(f"{key}: it has {found.meta['size']} bytes")
+            if found.meta["size"] > shared.most_bytes(key):
+                raise shared.BadEntryError(f"{key}: it has {found.meta['size']} bytes")
             return bytes(found.bytes())
         except (NotFoundError, FileNotFoundError) as error:
             if any(code in str(error) for code in _NO_BUCKET):
-                raise StoreError(first_line(error)) from None
+                raise shared.StoreError(shared.first_line(error)) from None
             return None
 
     def put(self, key: str, data: bytes) -> None:
@@ -95,7 +85,7 @@ class CloudStore:
         if self._leases is None:
             self._leases = self._keeps_conditions()
         if not self._leases:
-            raise LeasesUnsupportedError(
+            raise shared.LeasesUnsupportedError(
                 f"{self.name} ignores conditions (If-None-Match): without leases two nodes may "
                 "build the same at once"
             )

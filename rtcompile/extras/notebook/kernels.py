@@ -9,18 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from rtcompile import (
-    BuildInfo,
-    CompileRequest,
-    Diagnostic,
-    InvalidRequest,
-    KernelLibrary,
-    KernelReport,
-    ObjectCode,
-    Report,
-    explain,
-    symbols,
-)
+import rtcompile
 from rtcompile.errors import public
 from rtcompile.extras.notebook.cells import PROGRAM, Cell, KernelText, own_variables
 from rtcompile.request import cxx
@@ -32,21 +21,23 @@ if TYPE_CHECKING:
 class Built:
     """One build of a cell. It is loaded when one of its kernels is first launched."""
 
-    def __init__(self, cell: Cell, request: CompileRequest, code: ObjectCode) -> None:
+    def __init__(
+        self, cell: Cell, request: rtcompile.CompileRequest, code: rtcompile.ObjectCode
+    ) -> None:
         self.cell = cell
         self.request = request
         self.code = code
-        self.kernels = symbols(code)  # each kernel's symbol and C++ name
+        self.kernels = rtcompile.symbols(code)  # each kernel's symbol and C++ name
 
     def variables(self) -> frozenset[str]:
         """Return the cell's own variables that kernels share and can change."""
-        found = symbols(self.code, "variable").values()
+        found = rtcompile.symbols(self.code, "variable").values()
         return own_variables(found, self.cell.source, self.kernels.values())
 
-    def warnings(self) -> list[Diagnostic]:
+    def warnings(self) -> list[rtcompile.Diagnostic]:
         """Return the compiler's warnings about the cell, without those about headers."""
         log = self.code.build.log
-        found = map(self.cell.in_cell, explain(log) if "warning" in log else ())
+        found = map(self.cell.in_cell, rtcompile.explain(log) if "warning" in log else ())
         return [d for d in found if d.severity == "warning" and d.file == PROGRAM]
 
     @functools.cached_property
@@ -70,14 +61,14 @@ class _OfCode:
     """What every object with code has: its report, advice, how it was built, and a file of it."""
 
     @property
-    def code(self) -> ObjectCode:
+    def code(self) -> rtcompile.ObjectCode:
         """The build that contains it."""
         return self.built.code
 
     built: Built
 
     @property
-    def build(self) -> BuildInfo:
+    def build(self) -> rtcompile.BuildInfo:
         """How the code came to be: backend, cache hit, milliseconds, headers, log."""
         return self.code.build
 
@@ -97,7 +88,7 @@ class CellKernel(_OfCode):
         self.symbol = symbol
         parameters = _substituted(text, name)
         self.signature = f"{name}({parameters})"
-        self._declared = KernelLibrary(PROGRAM).module(PROGRAM, {name: parameters})[name]
+        self._declared = rtcompile.KernelLibrary(PROGRAM).module(PROGRAM, {name: parameters})[name]
 
     @public
     def __call__(
@@ -111,7 +102,7 @@ class CellKernel(_OfCode):
     @functools.cached_property
     def _is_declared(self) -> bool:
         """Whether the parameters can be read: with a macro or an attribute among them, arguments are not converted."""
-        with suppress(InvalidRequest):
+        with suppress(rtcompile.InvalidRequest):
             return self._declared.parameters is not None
         return False
 
@@ -136,7 +127,7 @@ class CellKernel(_OfCode):
         return self.built.module.get_function(self.symbol)
 
     @public
-    def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
+    def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> rtcompile.Report:
         """Return the kernel's registers, memory and occupancy, as `RawKernel.report` does."""
         return self.code.report(self.symbol, block, dynamic_shared=dynamic_shared)
 
@@ -146,7 +137,7 @@ class CellKernel(_OfCode):
         return self.code.advise(self.symbol, shared_mem)
 
     @property
-    def resources(self) -> KernelReport | None:
+    def resources(self) -> rtcompile.KernelReport | None:
         """The kernel's registers and memory; None if the code is not a cubin."""
         return self.report().kernels[0] if self.code.kind == "cubin" else None
 
@@ -177,7 +168,9 @@ class CellTemplate:
 
     def __call__(self, *_args: Any, **_options: Any) -> None:
         """Raise an error: an instance must be chosen first."""
-        raise InvalidRequest(f"{self.signature}: choose its arguments first: {self.name}['float']")
+        raise rtcompile.InvalidRequest(
+            f"{self.signature}: choose its arguments first: {self.name}['float']"
+        )
 
     def _ipython_key_completions_(self) -> list[str]:
         inside = (name[len(self._qualified) + 1 : -1] for name in self.kernels)
@@ -200,7 +193,9 @@ class CellModule(_OfCode):
             return self.kernels[name]
         except KeyError:
             known = ", ".join(self.kernels) or "none"
-            raise InvalidRequest(f"no kernel {name!r} in this cell; it has: {known}") from None
+            raise rtcompile.InvalidRequest(
+                f"no kernel {name!r} in this cell; it has: {known}"
+            ) from None
 
     def __getattr__(self, name: str) -> CellKernel | CellTemplate:
         if name in self.__dict__.get("kernels", ()):
@@ -217,7 +212,7 @@ class CellModule(_OfCode):
         return list(self.kernels)
 
     @public
-    def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
+    def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> rtcompile.Report:
         """Return the resources of each of the kernels."""
         return self.code.report(block=block, dynamic_shared=dynamic_shared)
 
@@ -231,9 +226,9 @@ class CellModule(_OfCode):
 
     def get_global(self, name: str) -> Any:
         """Return a ``cupy.cuda.MemoryPointer`` to a variable of the cell."""
-        if name in symbols(self.code, "variable"):
+        if name in rtcompile.symbols(self.code, "variable"):
             return self.built.module.get_global(name)
-        raise InvalidRequest(f"this cell has no variable {name!r}")
+        raise rtcompile.InvalidRequest(f"this cell has no variable {name!r}")
 
 
 def _cpp(argument: Any) -> str:
@@ -249,7 +244,7 @@ def _cpp(argument: Any) -> str:
     try:
         return _CPP_TYPES[np.dtype(argument).name]
     except (TypeError, KeyError):
-        raise InvalidRequest(
+        raise rtcompile.InvalidRequest(
             f"{argument!r} is not a template argument; give its C++ name, such as 'float'"
         ) from None
 

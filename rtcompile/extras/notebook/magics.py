@@ -19,15 +19,6 @@ from typing import Any
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
 import rtcompile
-from rtcompile import (
-    CompileError,
-    CompilerCrashed,
-    CompileRequest,
-    InvalidRequest,
-    ObjectCode,
-    RtcompileError,
-    styling,
-)
 from rtcompile.errors import public
 from rtcompile.extras.notebook import cells, show
 from rtcompile.extras.notebook.cells import PROGRAM, KernelText
@@ -57,7 +48,7 @@ class Line:
         try:
             words = iter(shlex.split(text))
         except ValueError as error:
-            raise InvalidRequest(f"%%cuda {text}: {error}") from None
+            raise rtcompile.InvalidRequest(f"%%cuda {text}: {error}") from None
         ours = dict.fromkeys(_OURS, "")
         names: list[str] = []
         options: list[str] = []
@@ -68,7 +59,7 @@ class Line:
                 continue
             value = value if equals else next(words, "")
             if not value:
-                raise InvalidRequest(f"%%cuda {text}: {name} needs a value")
+                raise rtcompile.InvalidRequest(f"%%cuda {text}: {name} needs a value")
             if name == "-n":
                 names.append(value)
             else:
@@ -94,7 +85,7 @@ class Compilation:
         self._line = line
         self._options = (*line.options, _REPORT_SPILLS)
         self._headers = dict(headers)  # instances built later use the same headers
-        options = CompileRequest("", line.options).options  # those in files too
+        options = rtcompile.CompileRequest("", line.options).options  # those in files too
         self._cell = cells.read(source, keep_lines=any(map(_LINE_INFORMATION.match, options)))
         self._built: list[Built] = []
 
@@ -129,7 +120,7 @@ class Compilation:
 
     def _build(self, names: Sequence[str]) -> Built:
         backend: Any = self._line.backend or "auto"  # CompileRequest checks it
-        request = CompileRequest(
+        request = rtcompile.CompileRequest(
             self._cell.source,
             options=self._options,
             arch=self._line.arch or None,
@@ -140,7 +131,7 @@ class Compilation:
         )
         try:
             code = build(request)
-        except CompileError as error:
+        except rtcompile.CompileError as error:
             raise self._in_cell(error) from None
         return Built(self._cell, request, code)
 
@@ -150,14 +141,14 @@ class Compilation:
             if text.name == name:
                 return text
         known = ", ".join(text.qualified for text in self._cell.kernels) or "none"
-        raise InvalidRequest(f"no kernel {expression!r} in this cell; it has: {known}")
+        raise rtcompile.InvalidRequest(f"no kernel {expression!r} in this cell; it has: {known}")
 
     def _instance(self, text: KernelText, expression: str) -> CellKernel:
         """Build the cell for one more instance; an error if it has variables, which would be copied."""
         built = self._build([expression])
         shared = {name for one in self._built for name in one.variables() & built.variables()}
         if shared:
-            raise InvalidRequest(
+            raise rtcompile.InvalidRequest(
                 f"{expression} would have its own copy of the cell's variables "
                 f"({', '.join(sorted(shared))}), since it is built after the cell; build it with "
                 f"the cell: %%cuda -n '{expression}'"
@@ -165,10 +156,10 @@ class Compilation:
         self._built.append(built)
         return CellKernel(text, built, expression, built.code.lowered_names[expression])
 
-    def _in_cell(self, error: CompileError) -> CompileError:
+    def _in_cell(self, error: rtcompile.CompileError) -> rtcompile.CompileError:
         """Return the error with the cell's own lines in it, and options as a cell spells them."""
         found = tuple(map(self._cell.in_cell, error.diagnostics))
-        here: CompileError = type(error).rendered(
+        here: rtcompile.CompileError = type(error).rendered(
             rtcompile.render(found, source=self._cell.text, name=PROGRAM, frontend="cell"),
             self._cell.text,
             PROGRAM,
@@ -178,19 +169,21 @@ class Compilation:
             log=error.log,
             advice=error.advice,
         )
-        if isinstance(error, CompilerCrashed) and isinstance(here, CompilerCrashed):
+        if isinstance(error, rtcompile.CompilerCrashed) and isinstance(
+            here, rtcompile.CompilerCrashed
+        ):
             here.reproducer = error.reproducer
         here.cached = error.cached
         return here
 
 
-def build(request: CompileRequest) -> ObjectCode:
+def build(request: rtcompile.CompileRequest) -> rtcompile.ObjectCode:
     """Return the build of `request`; an interrupt of the cell kills its compiler."""
     begin = time.monotonic()
     (future,) = rtcompile.submit_many([request])
     try:
         if wait([future], timeout=_QUIET_SECONDS).not_done:
-            with styling.changing_line() as show:
+            with rtcompile.styling.changing_line() as show:
                 while wait([future], timeout=_SECONDS_BETWEEN_CHANGES).not_done:
                     show(f"compiling: {time.monotonic() - begin:.0f} s")
     except BaseException:
@@ -242,7 +235,7 @@ class CudaMagics(Magics):  # type: ignore[misc]
         with _readable():
             name = line.strip().strip("\"'<>")
             if not name or os.path.isabs(name) or ".." in name.split("/"):
-                raise InvalidRequest(
+                raise rtcompile.InvalidRequest(
                     f"%%cuda_header {name}: give a name to include it by: shapes.cuh"
                 )
             self._headers[name] = cells.read(cell, keep_lines=True).source
@@ -263,10 +256,10 @@ def _readable() -> Iterator[None]:
     """Show errors with options spelled as in a cell, and an interrupt as one line."""
     try:
         yield
-    except (KeyboardInterrupt, RtcompileError) as error:
+    except (KeyboardInterrupt, rtcompile.RtcompileError) as error:
         text = "Interrupted: nothing is being compiled any longer."
-        if isinstance(error, RtcompileError):
-            text = styling.as_traceback(rtcompile.render(error, frontend="cell"))
+        if isinstance(error, rtcompile.RtcompileError):
+            text = rtcompile.styling.as_traceback(rtcompile.render(error, frontend="cell"))
         # IPython calls this method of an exception instead of formatting a traceback.
         error._render_traceback_ = lambda: text.split("\n")  # type: ignore[method-assign,union-attr]
         raise

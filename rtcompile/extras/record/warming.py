@@ -11,16 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from rtcompile import (
-    BatchError,
-    CompileRequest,
-    InvalidRequest,
-    ObjectCode,
-    RecordedBuild,
-    RtcompileError,
-    RtcompileWarning,
-    compile_many,
-)
+import rtcompile
 from rtcompile.errors import shown
 from rtcompile.extras.record.recording import MOST_HEADER_BYTES, Record, read
 from rtcompile.files import sealed
@@ -33,8 +24,8 @@ _MOST_WRITTEN_BYTES = 1 << 30  # of headers, for all states of them
 class Wanted(NamedTuple):
     """A build of a record."""
 
-    request: CompileRequest
-    recorded: RecordedBuild
+    request: rtcompile.CompileRequest
+    recorded: rtcompile.RecordedBuild
     origin: str  # the line of the program: ``"train.py:12"``
     cost: tuple[float, int]  # milliseconds if recorded, and headers
 
@@ -44,21 +35,21 @@ def warm(
     *,
     archs: Sequence[str] = (),
     progress: bool | Callable[[int, int, Any], Any] | None = None,
-) -> list[ObjectCode]:
+) -> list[rtcompile.ObjectCode]:
     """Build a record in parallel into the cache, for `archs` where the program did not choose one."""
     with requests(record, archs) as found:
         # The most expensive builds start first: none of them is left for the end.
         order = sorted(range(len(found)), key=lambda index: found[index].cost, reverse=True)
         wanted = [found[index].request for index in order]
-        done: list[Any] = compile_many(wanted, progress=progress, errors="return")
+        done: list[Any] = rtcompile.compile_many(wanted, progress=progress, errors="return")
     by_index = dict(zip(order, done, strict=True))
     outcomes = [by_index[index] for index in range(len(found))]
     for each in found:
         each.recorded.add_to_index(each.request)
-    failed = {i: o for i, o in enumerate(outcomes) if not isinstance(o, ObjectCode)}
+    failed = {i: o for i, o in enumerate(outcomes) if not isinstance(o, rtcompile.ObjectCode)}
     if failed:
         results = [None if i in failed else o for i, o in enumerate(outcomes)]
-        raise BatchError(failed, results, {i: found[i].request.name for i in failed})
+        raise rtcompile.BatchError(failed, results, {i: found[i].request.name for i in failed})
     return outcomes
 
 
@@ -72,7 +63,7 @@ def requests(record: Record, archs: Sequence[str] = ()) -> Iterator[list[Wanted]
             milliseconds = entry.get("milliseconds")
             cost = float(milliseconds) if isinstance(milliseconds, (int, float)) else 0.0
             origin, count = str(entry.get("requested at") or ""), len(entry["headers"])
-            recorded = RecordedBuild(entry)
+            recorded = rtcompile.RecordedBuild(entry)
             for request in recorded.requests(archs, relocated.moved(entry)):
                 found.append(Wanted(request, recorded, origin, (cost, count)))
         yield found
@@ -132,13 +123,17 @@ class _Relocated:
         data = sealed.read_given(path) if there else self._record.contents(digest)
         self._written += len(data)
         if self._written > _MOST_WRITTEN_BYTES:
-            raise InvalidRequest("the record's headers, once for each build's, fill the disk")
+            raise rtcompile.InvalidRequest(
+                "the record's headers, once for each build's, fill the disk"
+            )
         try:
             os.makedirs(os.path.dirname(target), exist_ok=True)
             with open(target, "wb") as file:
                 file.write(data)
         except (ValueError, OSError) as error:  # a path with a NUL, or below another header's
-            raise InvalidRequest(f"a header of the record is damaged: {path!r}: {error}") from None
+            raise rtcompile.InvalidRequest(
+                f"a header of the record is damaged: {path!r}: {error}"
+            ) from None
 
 
 # --- What a worker of an engine builds before its first task --------------------------------------
@@ -153,23 +148,25 @@ def warming_of(builds: Any, overrides: Mapping[str, Any]) -> Callable[[], None]:
     except TypeError:
         requests = [builds]
     for request in requests:
-        if not isinstance(request, CompileRequest):
-            raise InvalidRequest(
+        if not isinstance(request, rtcompile.CompileRequest):
+            raise rtcompile.InvalidRequest(
                 "builds must be a record's path, or CompileRequests, RawModules and RawKernels with code, "
                 f"not {shown(request)}"
             )
     return partial(_build, requests, dict(overrides))
 
 
-def _build(builds: Record | Sequence[CompileRequest], overrides: Mapping[str, Any]) -> None:
+def _build(
+    builds: Record | Sequence[rtcompile.CompileRequest], overrides: Mapping[str, Any]
+) -> None:
     """Build it all; what fails is a warning, since a worker is needed for more than this."""
     try:
         if isinstance(builds, Record):
             with requests(builds) as wanted:
                 _build([each.request for each in wanted], overrides)
         else:
-            compile_many(builds, progress=False, **overrides)
-    except RtcompileError as error:
-        lacking = "some of its" if isinstance(error, BatchError) else "its"
+            rtcompile.compile_many(builds, progress=False, **overrides)
+    except rtcompile.RtcompileError as error:
+        lacking = "some of its" if isinstance(error, rtcompile.BatchError) else "its"
         text = f"a worker starts without {lacking} kernels: {error}"
-        warnings.warn(text, RtcompileWarning, stacklevel=2)
+        warnings.warn(text, rtcompile.RtcompileWarning, stacklevel=2)
