@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from rtcompile.build import planned
 from rtcompile.errors import CompileError, RtcompileError, ToolkitNotFound, warn
-from rtcompile.frontends.cupy_hook import CUB_INCLUDES
+from rtcompile.frontends.cupy_requests import CUB_INCLUDES
 from rtcompile.lookup.find import Query
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest

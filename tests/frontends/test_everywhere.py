@@ -21,8 +21,8 @@ from rtcompile import CompileRequest  # noqa: E402
 from rtcompile.build import many, pipeline, planned  # noqa: E402
 from rtcompile.bundles import index as bundle_index  # noqa: E402
 from rtcompile.extras.record import recording, warming  # noqa: E402
-from rtcompile.extras.record.program import Counter, Tally  # noqa: E402
-from rtcompile.frontends import cupy_builds, cupy_hook  # noqa: E402
+from rtcompile.extras.record.counting import Counter, Tally  # noqa: E402
+from rtcompile.frontends import cupy_builds, cupy_hook, cupy_requests  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.lookup.find import listeners  # noqa: E402
 from rtcompile.settings import Settings  # noqa: E402
@@ -333,7 +333,7 @@ def without_planning(monkeypatch: pytest.MonkeyPatch, ask):
 
 
 # As CuPy gives it to the compiler, in two passes.
-CUB = cupy_builds.own_includes() + cupy_hook.CUB_INCLUDES + "\n" + CODE
+CUB = cupy_builds.own_includes() + cupy_requests.CUB_INCLUDES + "\n" + CODE
 OF_CUB = (*core.assemble_cupy_compiler_options(cupy_builds._CUB_OPTIONS), "-DFIRST_PASS=1")
 
 

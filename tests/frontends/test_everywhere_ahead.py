@@ -18,7 +18,7 @@ from cupy._core import _accelerator, core  # noqa: E402
 import rtcompile  # noqa: E402
 from rtcompile.compilers import pch as precompiled  # noqa: E402
 from rtcompile.compilers import pch_maker  # noqa: E402
-from rtcompile.frontends import cupy_builds, cupy_hook  # noqa: E402
+from rtcompile.frontends import cupy_builds, cupy_requests  # noqa: E402
 from rtcompile.request import cxx  # noqa: E402
 from rtcompile.request.request import CompileRequest  # noqa: E402
 from rtcompile.settings import Settings  # noqa: E402
@@ -124,7 +124,7 @@ def test_the_header_for_reductions_is_what_they_open_with():
     assert cxx.split_prefix(by_cub)[0] == cxx.split_prefix(REDUCTION)[0]
     given = ("-DFIRST_PASS=1", "--std=c++17", "-DCUB_DISABLE_BF16_SUPPORT")
     given_to_cupy = (*core.assemble_cupy_compiler_options(given), "-ftz=true")
-    assert cupy_hook.with_pass_in_text(REDUCTION, given_to_cupy)[1] == options
+    assert cupy_requests.with_pass_in_text(REDUCTION, given_to_cupy)[1] == options
 
 
 def test_a_foreign_kernel_has_none_made(begin: Begin):
@@ -146,7 +146,7 @@ def test_none_is_made_on_a_single_core(begin: Begin, monkeypatch: pytest.MonkeyP
 
 def test_a_pass_in_the_text_gives_the_code_of_one_in_the_options():
     options = core.assemble_cupy_compiler_options(("-DFIRST_PASS=1", "-DCUB_DISABLE_BF16_SUPPORT"))
-    source, remaining = cupy_hook.with_pass_in_text(REDUCTION, options)
+    source, remaining = cupy_requests.with_pass_in_text(REDUCTION, options)
 
     assert "-DFIRST_PASS=1" not in remaining
     assert "#define FIRST_PASS 1\ntypedef" in source
@@ -168,4 +168,4 @@ def test_a_pass_in_the_text_gives_the_code_of_one_in_the_options():
     ],
 )
 def test_a_source_that_is_not_cupys_keeps_its_options(source: str, options: tuple[str, ...]):
-    assert cupy_hook.with_pass_in_text(source, options) == (source, options)
+    assert cupy_requests.with_pass_in_text(source, options) == (source, options)

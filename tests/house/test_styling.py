@@ -7,7 +7,6 @@ import re
 import pytest
 
 from rtcompile import styling
-from rtcompile.extras.notebook import show
 
 STYLES = ["location", "error", "warning", "caret", "hint", "dim", "ok", "note"]
 
@@ -45,8 +44,3 @@ def test_a_style_is_readable_on_light_and_on_dark(style: str, background: str) -
 @pytest.mark.parametrize("style", STYLES)
 def test_no_style_takes_a_colour_that_the_theme_chooses(style: str) -> None:
     assert not re.search(r"\033\[(?:\d;)?(?:3[0-7]|9[0-7]|2)m", styling.as_ansi([(style, "x")]))
-
-
-@pytest.mark.parametrize("background", ["#ffffff", "#111111"])
-def test_the_bars_of_the_occupancy_are_visible(background: str) -> None:
-    assert contrast(show._BAR_COLOR, background) >= 3  # WCAG's least for graphics

@@ -22,7 +22,7 @@ from cupy.cuda import compiler, function  # noqa: E402
 import rtcompile  # noqa: E402
 from rtcompile.cli import main  # noqa: E402
 from rtcompile.extras.record import of_cupy, recording, warming  # noqa: E402
-from rtcompile.frontends.cupy_hook import program_name  # noqa: E402
+from rtcompile.frontends.cupy_requests import program_name  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.request import options as compiler_options  # noqa: E402
 from tests.programs import CODE, TEMPLATE, Module  # noqa: E402
@@ -126,7 +126,7 @@ def test_the_wheel_has_the_records_and_the_license_of_their_sources(tmp_path):
 
 @pytest.mark.needs_compiler
 @pytest.mark.takes_seconds
-def test_a_slice_of_the_record_builds_for_two_architectures_and_is_what_cupy_hook(
+def test_a_slice_of_the_record_builds_for_two_architectures_and_is_what_cupy_requests(
     kernels, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))

@@ -20,7 +20,7 @@ from typing import Any
 
 import rtcompile
 from rtcompile import CompileRequest, InvalidRequest, ObjectCode, RtcompileError, __version__
-from rtcompile.extras.record.program import Counter
+from rtcompile.extras.record.counting import Counter
 from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
 
@@ -139,7 +139,11 @@ class Record:
 
 
 def read(path: str, *, trust_options: bool = False) -> Record:
-    """Return the record in a file, or in a killed program's ``.part``; refuse options that run or write something."""
+    """Return the record in a file, a finished one or the ``.part`` of a program that was killed.
+
+    Unless `trust_options`, a record is rejected if its options make a compiler run or write something:
+    who wrote the record would decide what.
+    """
     try:
         text = sealed.read_given(path).decode()
     except (OSError, UnicodeDecodeError) as error:
