@@ -118,14 +118,14 @@ def markdown(report: dict) -> str:
         "# Environments",
         "",
         f"Ten builds in {len(results)} environments, made from the package index on {report['date']}"
-        " by `make environments` (Linux x86-64, no GPU). ✓: NVRTC built it; ✓ nvcc: NVCC did, which"
-        " is what is expected of the host code in *CUB device* and *NVCC*; 1, 2, …: it failed, and"
-        " the command of that number, which the error names, mends it; ✗: it failed, and the error"
-        " says which toolkit to install, for no wheel of CUDA 12 has nvcc and none of CUDA 12.8 the"
-        " device runtime. PyTorch stands for its exact requirements, without itself; conda's layout"
-        " is made of wheels. *MB* and *s* are what the commands installed and the seconds that they took, on"
-        f" {report['machine']}. *doctor* is its verdict before: 0 all is well, 1 a look is due, 2"
-        " something that kernels need does not work.",
+        " by `make environments` (Linux x86-64, no GPU). ✓: NVRTC built it; ✓ nvcc: NVCC did, as"
+        " expected for the host code in *CUB device* and *NVCC*; 1, 2, …: it failed, and the error"
+        " names the command of that number, which fixes it; ✗: it failed, and the error names a"
+        " toolkit to install, because no wheel of CUDA 12 has nvcc and none of CUDA 12.8 has the"
+        " device runtime. PyTorch means only its exact requirements; conda's layout is made from"
+        " wheels. *MB* and *s* are the size and time of the installation, on"
+        f" {report['machine']}. *doctor* is its exit status before the fixes: 0 is fine, 1 is a"
+        " warning, 2 means that something that kernels need does not work.",
         "",
         "| environment | " + " | ".join(BUILDS) + " | doctor | MB | s |",
         "|---" * (len(BUILDS) + 4) + "|",

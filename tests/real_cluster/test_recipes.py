@@ -139,7 +139,7 @@ def test_the_recipe_for_a_shared_folder(pair, tmp_path):
 def test_the_commands_for_looking_after_it(pair, tmp_path):
     settings = KEY + f"export RTCOMPILE_REMOTE=file://{tmp_path}/team\n"
     pair[0].hits("")  # built before there was a store
-    said = pair[0].run(settings + recipe("Looking after it", "bash"), fails=True)
+    said = pair[0].run(settings + recipe("Maintenance", "bash"), fails=True)
     assert said.startswith("2 builds copied")
     assert pair[1].hits(settings) == ["remote"] * 2
 
