@@ -1,1 +1,1 @@
-"""Files: whether they changed, and who could have written them."""
+"""Files: detects changes, and rejects files that another user could have written."""

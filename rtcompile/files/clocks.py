@@ -1,10 +1,9 @@
-"""Decides whether a file's times show every change of it, or its contents have to be compared.
+"""Decides whether a file's times reveal every change; if not, its contents have to be compared.
 
-The file clock ticks every 4 ms (CONFIG_HZ=250), so two writes within one tick leave the same
-time. Some file systems keep coarser times: ext4 with inodes of 128 bytes whole seconds, FAT two
-seconds, some NFS and FUSE servers milliseconds. Images that are mounted read-only (squashfs, erofs)
-may be built with one time for all files; another image under the same path then has the same sizes,
-times, inode numbers and device.
+The file clock ticks every 4 ms (CONFIG_HZ=250), so two writes within one tick leave the same time. Some file
+systems keep coarser times: ext4 with inodes of 128 bytes whole seconds, FAT two seconds, some NFS and FUSE servers
+milliseconds. Images that are mounted read-only (squashfs, erofs) may be built with one time for all files; another
+image mounted at the same path can then have the same sizes, times, inode numbers and device.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _SECOND_NS = 10**9
 
 # File systems of images that are built elsewhere and mounted read-only.
 _IMAGES = ("squashfs", "erofs", "iso9660", "cramfs", "romfs", "udf")
-_FUSE_IMAGES = ("squash", "erofs", "iso", "archivemount")  # as in "fuse.squashfuse_ll"
+_FUSE_IMAGES = ("squash", "erofs", "iso", "archivemount")  # such as "fuse.squashfuse_ll"
 
 
 def file_clock_ns() -> int:
@@ -35,7 +34,7 @@ def file_clock_ns() -> int:
 
 
 def next_tick() -> int:
-    """Return the time once the file clock has reached it, so that only earlier files are older."""
+    """Wait for the next tick of the file clock and return its time: earlier files are older than it."""
     # Since Linux 6.13 a file's time may be finer than the file clock, and so ahead of it.
     now = time.time_ns()
     deadline = time.monotonic() + _MAX_WAIT_SECONDS
@@ -52,8 +51,8 @@ def changed_ns(status: os.stat_result) -> int:
 
 
 def trusted(header: Header, device: int, read_ns: int, toolkit: tuple[str, ...] = ()) -> Header:
-    """Return a header with times that show every change, or 0, which has its contents compared."""
-    # In mounted images that concerns the user's files only; what lies in `toolkit` is not the user's.
+    """Return a header with its times if they reveal every change, or with 0, which means comparing contents."""
+    # In mounted images this concerns only the user's files, which are outside `toolkit`.
     times = header.mtime_ns, header.ctime_ns
     is_new = max(times) + _coarseness_ns(*times) >= read_ns
     is_own = header.is_own and not header.path.startswith(toolkit)
@@ -63,12 +62,12 @@ def trusted(header: Header, device: int, read_ns: int, toolkit: tuple[str, ...] 
 
 
 def _coarseness_ns(mtime_ns: int, ctime_ns: int) -> int:
-    """Return by how much a later change may have the same times, beyond the ticks of the file clock."""
+    """Return for how long a later change may leave the same times, beyond the ticks of the file clock."""
     return 0 if mtime_ns % _COARSE_NS or ctime_ns % _COARSE_NS else _COARSEST_NS
 
 
 def _is_in_image(mtime_ns: int, ctime_ns: int, device: int) -> bool:
-    # squashfs and iso9660 know whole seconds only, and have one time for all three.
+    # squashfs and iso9660 store whole seconds, and one time for all three.
     if mtime_ns == ctime_ns and not mtime_ns % _SECOND_NS:
         return True
     return device in image_devices()

@@ -1,9 +1,9 @@
-"""The files that a result depends on, and whether they are unchanged: only this module decides it.
+"""`FileSet`: the files that a result depends on. Only this module decides whether they are unchanged.
 
-A `FileSet` has the headers that were read, the paths where nothing may appear, and those that must
-exist. A cache hit looks at the packed form directly: the stat signatures of CuTe's 392 headers take
-half a millisecond. The user's own files and those of the toolkit are packed apart, because the
-toolkit's need not be looked at more than once a second. This module imports only what a hit needs.
+A `FileSet` has the headers that were read, the paths where nothing may appear, and those that must exist. A cache
+hit checks the packed form directly: the stat signatures of CuTe's 392 headers take half a millisecond. The user's
+own files and the toolkit's are packed separately, because the toolkit's are checked at most once a second. This
+module imports only what a hit needs.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from rtcompile.files.headers import Header
 
 _STAT = struct.Struct("<4q")  # `digest.stat_of`
-_ORIGIN = struct.Struct("<?hH")  # of a header: is it provided, which label, how long its name
+_ORIGIN = struct.Struct("<?hH")  # of a header: provided?, index of its label, length of its name
 _DIGEST_BYTES = 32
-_PART = 4  # fields of the user's own files, and as many of the provided ones
+_PART = 4  # number of fields for the user's own files, and again for the provided ones
 _OWN, _PROVIDED = slice(0, _PART), slice(_PART, 2 * _PART)
 PACKED_FIELDS = 2 * _PART + 5
 
-# Paths below these differ between processes, as ``/proc/self/cwd`` and ``/dev/fd/3`` do, or change
-# without a change of their stat.
+# Paths below these differ between processes (``/proc/self/cwd``, ``/dev/fd/3``), or change while their stat stays
+# the same.
 _VOLATILE = ("/proc/", "/sys/", "/dev/fd/")
 
 _FOLDER = "/."  # ends a path that must be a folder
-_LISTED = "/.="  # stands between a folder and what `listing` states of its entries
+_LISTED = "/.="  # separates a folder from the digest of its entries, see `listing`
 _KIND_BITS, _FOLDER_BITS = 0o170000, 0o040000  # of a file's mode
 
 _RECENT_SECONDS = 1.0
@@ -42,7 +42,7 @@ _MAX_REMEMBERED = 256
 _MAX_READ = 8192
 _LISTING_DIGITS = 32
 
-# When (monotonic clock) a provided part, by its packed fields, was found unchanged.
+# Packed fields of a provided part to the time (monotonic clock) at which it was found unchanged.
 _recently_validated: dict[tuple[bytes, ...], float] = {}
 
 # Headers that were read to compare them, by label, name and path; many builds share them.
@@ -56,13 +56,12 @@ def _restored(at: int) -> Any:
 class FileSet:
     """Everything that a result depends on besides the request and the compiler.
 
-    `headers` are in order of first inclusion. `absent` are paths that must not exist: the first folder
-    that does not exist stands for all below it. `present` are paths that must exist, though they were not
-    read: as a folder if they end in ``/.``; `listing` makes those that state a folder's entries.
-    `include_results` are the ``__has_include`` candidates that exist, as a directory's label and a name.
-    `own_path` has the labels of the headers that mention ``__FILE__`` or its kind. Not packed are
-    `newest_ns`, the change time (ns since the epoch) of the last changed of these files, and
-    `uncacheable`: why the build cannot be cached, ``""`` if it can.
+    `headers` are in order of first inclusion. `absent` are paths that must not exist: the first folder that does
+    not exist stands for all below it. `present` are paths that must exist, though they were not read: as a folder
+    if they end in ``/.``; `listing` returns a path that also fixes a folder's entries. `include_results` are the
+    ``__has_include`` candidates that exist, as a directory's label and a name. `own_path` has the labels of the
+    headers that mention ``__FILE__`` or the like. Two attributes are not packed: `newest_ns`, the latest change
+    time of these files (ns since the epoch), and `uncacheable`, the reason against caching the build, or ``""``.
     """
 
     __slots__ = ("_fields", "_provided", "_values", "newest_ns", "uncacheable")
@@ -108,7 +107,7 @@ class FileSet:
         return not any(self._fields if self._values is None else self._values)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether two sets are equal, apart from the times of recording."""
+        """Return whether two sets are equal, ignoring when they were recorded."""
         if not isinstance(other, FileSet):
             return NotImplemented
         return self._restored() == other._restored() and self.uncacheable == other.uncacheable
@@ -150,14 +149,14 @@ class FileSet:
         return True
 
     def is_own_part_unchanged(self) -> bool:
-        """Return whether the user's own files are unchanged, by stat alone; unpacked, all are own."""
+        """Return whether the user's own files are unchanged, by stat alone; for an unpacked set, all files."""
         if self._fields:
             return _is_part_unchanged(*self._fields[_OWN])
         files = [(header.path, header[4:]) for header in self.headers]
         return _is_unchanged(files, self.absent, self.present)
 
     def refreshed(self) -> FileSet | None:
-        """Return the set with current stats if every file's contents are as recorded, else None."""
+        """Return the set with current stats if every file's contents are unchanged, else None."""
         return self._compared()[0]
 
     def difference(self) -> str:
@@ -165,11 +164,12 @@ class FileSet:
         return self._compared()[1]
 
     def with_contents_here(self) -> FileSet | None:
-        """Return the set with the contents that its files have now; None if it is another set."""
+        """Return the set with its files' current contents; None if other files are involved now."""
         return self._compared(contents=False)[0]
 
     def _compared(self, *, contents: bool = True) -> tuple[FileSet | None, str]:
-        """Return the set with the stats and contents of now, or None and what differs; `contents` may not."""
+        """Return the set with current stats and contents, or None and the difference; with `contents`, contents may
+        differ."""
         headers = []
         for header in self.headers:
             fresh = _read_again(header)
@@ -182,7 +182,7 @@ class FileSet:
             if os.access(path, os.F_OK):
                 return (
                     None,
-                    f"new file {path} comes first in the search, or answers a __has_include",
+                    f"new file {path} comes first in the search, or changes a __has_include",
                 )
         for path in self.present:
             if not _is_present(path):
@@ -194,13 +194,13 @@ class FileSet:
         return self if is_same else self.replaced(headers=tuple(headers)), ""
 
     def current(self) -> FileSet | None:
-        """Return the set, with current stats, if the build would read the same bytes now."""
+        """Return the set with current stats if the build would read the same bytes now."""
         return self if self.is_unchanged() else self.refreshed()
 
     # --- packing -------------------------------------------------------------------------
 
     def packed(self, provided: tuple[str, ...]) -> list[bytes]:
-        """Return the set as `PACKED_FIELDS` fields; files in `provided` folders are not the user's."""
+        """Return the set as `PACKED_FIELDS` fields; files in `provided` folders count as the toolkit's."""
         if not self._fields or (self._values is not None and self._provided != provided):
             self._provided = provided
             self._fields = _pack(self._restored(), provided)
@@ -219,7 +219,7 @@ def _is_part_unchanged(paths: bytes, stats: bytes, absent: bytes, present: bytes
 
 
 def _is_unchanged(files: Any, absent: Sequence[Any], present: Sequence[Any]) -> bool:
-    """Return whether files have the stats that were recorded, and whether the other paths exist or not."""
+    """Return whether files have their recorded stats, and the other paths exist or are absent as recorded."""
     os_stat = os.stat
     try:
         for path, (size, mtime_ns, ctime_ns, inode) in files:
@@ -233,7 +233,7 @@ def _is_unchanged(files: Any, absent: Sequence[Any], present: Sequence[Any]) -> 
                 return False
     except OSError:
         return False
-    # access() raises no error, so it takes half the time of a stat that fails.
+    # access() raises no exception, so it takes half the time of a failing stat.
     access, exists = os.access, os.F_OK
     return not any(access(path, exists) for path in absent) and all(map(_is_present, present))
 
@@ -253,7 +253,7 @@ def _is_present(path: str | bytes) -> bool:
 
 
 def listing(folder: str, ignored: str) -> str:
-    """Return what `FileSet.present` says of a folder's entries, but for those with `ignored` suffixes."""
+    """Return the path in `FileSet.present` that fixes a folder's entries, except those with `ignored` suffixes."""
     suffixes, names = tuple(ignored.split(",")), []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -265,7 +265,7 @@ def listing(folder: str, ignored: str) -> str:
 
 
 def _read_again(header: Header) -> Header | None:
-    """Return the header as it is now, read only if its stat differs; None if it cannot be read."""
+    """Return the current header, read only if its stat differs; None if it cannot be read."""
     path = header.path
     try:
         stat = stat_of(os.stat(path))
@@ -284,7 +284,7 @@ def _read_again(header: Header) -> Header | None:
 
 
 def read(path: str, label: str, relative: str) -> tuple[Header, bytes, os.stat_result]:
-    """Return the header at a path, its contents and its status, which was taken before; OSError for a pipe."""
+    """Return the header at a path, its contents, and its status from before reading; OSError for a pipe."""
     from rtcompile.files import clocks
     from rtcompile.files.headers import Header
 
@@ -297,7 +297,7 @@ def read(path: str, label: str, relative: str) -> tuple[Header, bytes, os.stat_r
 
 
 def identities(folders: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Return device and inode of these folders and of those above them, to notice replaced ones."""
+    """Return device and inode of these folders and their parents, to notice replaced folders."""
     found: dict[str, tuple[int, int]] = {}
     for folder in folders:
         while folder.startswith("/") and folder not in found:
@@ -314,12 +314,12 @@ def volatile(paths: Iterable[str]) -> str:
     """Return why a build that looked for these paths cannot be cached; "" if it can."""
     for folder in dict.fromkeys([path.rpartition("/")[0] for path in paths]):
         if _is_volatile(folder):
-            return f"{folder} may be another folder in another process or at another time"
+            return f"{folder} may mean another folder in another process or at another time"
     return ""
 
 
 def _is_volatile(folder: str, links: int = 40) -> bool:
-    """Return whether a folder, or what a link on the way to it leads to, is in one of `_VOLATILE`."""
+    """Return whether a folder, or the target of a link on its path, is in one of `_VOLATILE`."""
     folder = f"/{os.path.normpath(folder).lstrip('/')}"
     if f"{folder}/".startswith(_VOLATILE):
         return True
@@ -383,7 +383,7 @@ def _unpack(fields: Sequence[bytes]) -> tuple[Any, ...]:
 
 
 def joined(texts: Iterable[str]) -> bytes:
-    """Return texts as one field of a file, each with a NUL at its end."""
+    """Return texts as one field of a file, each terminated by a NUL."""
     return "".join([f"{text}\0" for text in texts]).encode("utf-8", "surrogateescape")
 
 

@@ -1,8 +1,8 @@
-"""Headers: where a compiler looks for them, what it read, and those that are given as texts.
+"""Search directories, the headers that a compiler read, and headers passed as strings.
 
-They are tuples with named elements: a hit in a bundle makes many, and takes less time than importing
-`typing` would. The path of headers that are given as texts has the digest of them all, so it never stands
-for two texts; a build without paths in its code depends on the digests of those that it looked for.
+Both are tuples with named elements, because a hit in a bundle makes many, and importing `typing` would take longer.
+The virtual path of headers passed as strings contains the digest of all of them, so it is unique; a build without
+paths in its code depends only on the digests of those that it looked for.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     Texts = tuple[tuple[str, str], ...]
 
 
-# --- `SearchDir` and `Header`: where a compiler looks for headers, and what it read ---------------
+# --- `SearchDir` and `Header` ----------------------------------------------------------------------
 
-# What the labels of directories begin with that installed packages provide.
+# Prefix of the labels of directories that installed packages provide.
 PROVIDED = "headers:"
 
 
@@ -66,15 +66,15 @@ class SearchDir(_Row):
 
     @property
     def is_own(self) -> bool:
-        """Whether the user gave it (``-I``), and not the toolkit."""
+        """Whether it is the user's (``-I``) and not the toolkit's."""
         return self.label.startswith("user")
 
 
 class Header(_Row):
     """A header that a build read: its path and the digest of its contents.
 
-    The digest is ``""`` if it is unknown, because the file changed while the compiler ran. If the times
-    are 0, the file is compared by its contents.
+    The digest is ``""`` if it is unknown because the file changed while the compiler ran. If the times are 0,
+    contents are compared.
     """
 
     __slots__ = ()
@@ -104,7 +104,7 @@ class Header(_Row):
 
     @property
     def is_own(self) -> bool:
-        """Whether it is the user's, and not a toolkit's, an installed package's or the system's."""
+        """Whether it is the user's, and not from a toolkit, an installed package or the system."""
         if self.label:
             return self.label.startswith("user")
         return not self.path.startswith("/usr/")
@@ -141,9 +141,9 @@ def relative_to(search: Sequence[SearchDir]) -> Callable[[str], tuple[int, str]]
     return split
 
 
-# --- Headers that are given as texts --------------------------------------------------------------
+# --- Headers passed as strings --------------------------------------------------------------------
 
-# No path below it is looked for on disk: see `workers.probes`.
+# The virtual folder of these headers; `workers.probes` never searches it on disk.
 FOLDER = "/rtcompile-headers/"
 
 LABEL = "user-texts"
@@ -153,35 +153,35 @@ _DIGITS = 32
 
 @functools.lru_cache(maxsize=16)  # a program's builds have the same
 def folder(headers: tuple[tuple[str, str], ...]) -> str:
-    """Return the path of the folder that these headers seem to be in."""
+    """Return the virtual folder of these headers."""
     parts = [part.encode() for pair in headers for part in pair]
     digest = content_digest(b"".join(b"%d:%s;" % (len(part), part) for part in parts))
     return FOLDER + digest[:_DIGITS]
 
 
 def label(directory: str) -> str:
-    """Return the label of the search directory of such headers; ``""`` of any other directory."""
+    """Return the label of the virtual folder's search directory; ``""`` for any other directory."""
     return LABEL if directory.startswith(FOLDER) else ""
 
 
 def paths(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """Return the headers with their whole paths."""
+    """Return the headers with their full virtual paths."""
     top = folder(headers) if headers else ""
     return tuple((f"{top}/{name}", text) for name, text in headers)
 
 
 def text_results(names: Iterable[str], texts: Mapping[str, str]) -> set[str]:
-    """Return a result for each name that a build read or looked for: its text's digest, or its absence."""
+    """Return, for each name that a build read or looked for, its text's digest or its absence."""
     return {f"{_RESULT}{name}={_digest(texts.get(name))}" for name in names}
 
 
 def result_of_all(path: str) -> str:
-    """Return the result for a build that may depend on all texts of a folder, or on its path."""
+    """Return the result for a build that may depend on all headers of a folder, or on its path."""
     return f"{_RESULT}={path}"
 
 
 def gives_results(headers: Texts, before: Iterable[str]) -> bool:
-    """Return whether a build with these headers would get the same results, as far as they are of texts."""
+    """Return whether a build with these headers would get the same results for headers passed as strings."""
     texts = dict(headers)
     for answer in before:
         if answer.startswith(_RESULT):

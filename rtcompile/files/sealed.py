@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-# --- What a file is known again by ----------------------------------------------------------------
+# --- Digest and stat signature of a file ------------------------------------------------------------
 
-try:  # hashlib loads OpenSSL: 2.5 ms in front of a cache hit of less than one
+try:  # hashlib loads OpenSSL, which takes 2.5 ms; a whole cache hit takes less than one
     from _blake2 import blake2b
 except ImportError:
     from hashlib import blake2b
@@ -68,7 +68,7 @@ def open_folder(path: str, *, dir_fd: int | None = None, private: bool = True) -
     try:
         descriptor = os.open(path, _FOLDER | os.O_NOFOLLOW if private else _FOLDER, dir_fd=dir_fd)
     except NotADirectoryError:
-        # This raises where a part of the path above it is no folder.
+        # This raises if a parent is not a folder.
         os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
         raise UntrustedError(f"{path} is not a directory") from None
     try:
@@ -117,12 +117,13 @@ def can_be_swapped(path: str) -> bool:
     return False
 
 
-# The owner, seen from a container of the user's own, of what belongs to the machine's root, as /home.
+# In a user's container, files of the machine's root, such as /home, have this owner.
 _UNMAPPED = 65534
 
 
 def _is_open_to_others(status: os.stat_result, *, above: bool) -> bool:
-    """Return whether others may rename what is in a folder; one `above` may be open to the user's own group."""
+    """Return whether others may rename entries of a folder; a folder `above` may be writable by the user's
+    group."""
     mode = status.st_mode
     if stat.S_ISLNK(mode) or mode & stat.S_ISVTX or not mode & _OTHERS_MAY_WRITE:
         return False
@@ -141,7 +142,7 @@ def _is_open_to_others(status: os.stat_result, *, above: bool) -> bool:
 def open_regular(
     path: str, *, dir_fd: int | None = None, follow: bool = True
 ) -> tuple[int, os.stat_result]:
-    """Return a regular file's descriptor and status; a pipe, whose reading may never end, is an error."""
+    """Return a regular file's descriptor and status; a pipe is an error, since reading it may block forever."""
     flags = _FILE if follow else _FILE | os.O_NOFOLLOW
     descriptor = os.open(path, flags, dir_fd=dir_fd)
     try:
@@ -155,7 +156,7 @@ def open_regular(
 
 
 def read_given(path: str) -> bytes:
-    """Return the bytes of a regular file that the caller names, of any owner."""
+    """Return the bytes of a regular file of any owner."""
     try:
         descriptor, _ = open_regular(path)
     except ValueError as error:  # the path has a NUL
@@ -182,9 +183,7 @@ def open_file(name: str, *, dir_fd: int) -> tuple[int, os.stat_result]:
     elif status.st_mode & _OTHERS_MAY_WRITE:
         why = "can be written by others"
     elif status.st_nlink > 1 and not (
-        us
-        and not status.st_uid
-        and not os.fstat(dir_fd).st_uid  # root's file in a folder of root's
+        us and not status.st_uid and not os.fstat(dir_fd).st_uid  # root's file in root's folder
     ):
         why = "has a second name"
     elif status.st_size > MOST_BYTES:
@@ -225,7 +224,7 @@ def read_path(path: str) -> bytes:
 # --- Writes files by rename -----------------------------------------------------------------------
 
 _SCHEMA = 5
-USE_RESOLUTION = 3600.0  # seconds; the last use is noted once an hour, so few hits write
+USE_RESOLUTION = 3600.0  # seconds; the last use is recorded once an hour, so few hits write
 
 _HEAD = 32 + 64  # kind and schema, then the digest of the rest
 
@@ -241,7 +240,7 @@ def publish(
     mode: int = 0o600,
 ) -> None:
     """Put `data` at `path` in one step: a reader, or a crash, finds the old file or the new one."""
-    # Without `durable` a power cut may damage the file, but 3 ms of the disk's sync are saved.
+    # Without `durable`, a power cut may damage the file, but it saves 3 ms for the sync.
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name[:16]}-{os.getpid()}-{next(_temporary)}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -266,7 +265,7 @@ def publish(
 
 
 def discard(path: str, *, dir_fd: int | None = None) -> None:
-    """Remove what is there if it can be removed: a file, or an empty folder instead."""
+    """Remove a file, or an empty folder in its place, if possible."""
     try:
         os.unlink(path, dir_fd=dir_fd)
     except IsADirectoryError:
@@ -279,7 +278,7 @@ def discard(path: str, *, dir_fd: int | None = None) -> None:
 
 
 def note_use(path: str) -> None:
-    """Set a file's modification time, by which eviction finds the files that are not used."""
+    """Set a file's modification time, which is its last use for eviction."""
     try:
         if abs(time.time() - os.stat(path).st_mtime) > USE_RESOLUTION:
             os.utime(path)

@@ -1,4 +1,4 @@
-"""Watches files: says whether one of them has changed since a build read it."""
+"""Watches the files that a build read for changes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _Signature = tuple[int, int, int, int, int]
 
 
 class Files:
-    """The files that a build read, as they were when `begin` was called, before the build."""
+    """The files that a build read, in their state when `begin` was called, before the build."""
 
     def __init__(self, *paths: str) -> None:
         self._began = 0
         self._signatures: dict[str, _Signature | None] = dict.fromkeys(paths)
 
     def begin(self) -> None:
-        """Look at all files that are known."""
+        """Record the state of all known files."""
         self._began = time.time_ns()
         self._signatures = {path: _signature(path) for path in self._signatures}
 
     def note(self, paths: Iterable[str]) -> None:
-        """Watch what the build has read, and nothing that only earlier builds did."""
+        """Watch exactly the files that the last build read."""
         before, self._signatures = self._signatures, {}
         for path in paths:
             if path in before:

@@ -1,10 +1,10 @@
-"""What the driver says of this machine's devices: through cuda-python, else libcuda and NVML by ctypes.
+"""Queries the driver for this machine's devices: through cuda-python, else libcuda and NVML by ctypes.
 
-cuda-python's import takes 20 ms. Where CuPy is loaded, its runtime has given the look-up the capability already, and
+cuda-python's import takes 20 ms. If CuPy is loaded, the look-up has the capability from CuPy's runtime, and
 cuda-python confirms it while NVRTC compiles.
 
-After `cuInit` the children of a fork cannot use CUDA, so a program that has not called it must not find
-it called before it selects its device. NVML knows the devices without it.
+After `cuInit`, forked children cannot use CUDA. So rtcompile does not call it before the program does; NVML knows
+the devices without it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rtcompile.errors import UnsupportedArch
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _HIDDEN = ("", "-1", "NoDevFiles")  # values of CUDA_VISIBLE_DEVICES
-LACKING = (OSError, AttributeError)  # no such library, or its error; an older one
+LACKING = (OSError, AttributeError)  # library missing, or its error; an older library
 
 
 class Driver:
@@ -75,7 +75,7 @@ def capability_of_current() -> tuple[int, int]:
 
     try:
         call(cuda_python.cuInit, 0)
-    except RuntimeError as error:  # there is no libcuda
+    except RuntimeError as error:  # no libcuda
         raise OSError(str(error)) from None
     context = int(call(cuda_python.cuCtxGetCurrent))
     # Without a context the runtime's current device is 0: cudaSetDevice makes one (CUDA 12 on).
@@ -94,7 +94,7 @@ def confirm(of_cupy: Callable[[], tuple[int, int]]) -> None:
     try:
         cupys, said = of_cupy(), capability_of_current()
     except LACKING:
-        return  # a driver that does not say contradicts nobody
+        return  # no driver, so no contradiction
     if cupys != said:
         raise UnsupportedArch(
             f"the device has compute capability {said} by the driver, and {cupys} by CuPy's CUDA "
@@ -120,7 +120,7 @@ def capability_of_all() -> tuple[int, int] | None:
 
 
 def _of_initialised() -> set[tuple[int, int]]:
-    """Return what the driver says, if the program has initialised it."""
+    """Return the driver's capabilities, if the program has initialised it."""
     with suppress(*LACKING):
         driver = Driver()
         count = driver.integer("cuDeviceGetCount")  # an error before `cuInit`

@@ -1,8 +1,7 @@
-"""`Environment`: one snapshot of what builds depend on besides their requests.
+"""`Environment`: one snapshot of everything that builds depend on besides their requests.
 
-It contains the environment variables, the folders of packages, and the toolchain that was found with
-them. `current` returns the same object until something changes. Every look-up needs it, so this module
-imports next to nothing.
+It contains the environment variables, the folders of packages, and the toolchain. `current` returns the same object
+until something changes. Every look-up needs it, so this module imports very little.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-# These variables decide which compilers and headers are found, or what they do.
+# These variables affect which compilers and headers are found, or their behaviour.
 TOOLCHAIN_VARIABLES = (
     "CONDA_PREFIX",
     "CUDAHOSTCXX",
@@ -64,20 +63,19 @@ _OF_STORES = (
 VARIABLES = (*TOOLCHAIN_VARIABLES, *_OF_STORES, *SETTINGS_VARIABLES)
 _NAMES = tuple(name.encode() for name in VARIABLES)
 _OTHERS = (b"RTCOMPILE_RUN", b"RTCOMPILE_TEST_")  # of the command and the tests
-_known = {*_NAMES}  # and what was warned of
+_known = {*_NAMES}  # and the variables already warned about
 
-# These name a folder, which may be relative to the working directory or to the home.
+# These name a folder, which may be relative to the working directory or begin with ``~``.
 _FOLDERS = frozenset(
     {"CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH", "CUTLASS_PATH", "RTCOMPILE_CUTLASS_PATH"}
 )
 _LISTS = ("LD_LIBRARY_PATH", "PATH")  # of folders
 
-# The search for a host compiler takes the first on PATH of those that these variables name, then of
-# the usual names.
+# The search for a host compiler takes the first program on PATH that these variables name, then the usual names.
 _HOST_VARIABLES = ("NVCC_CCBIN", "CUDAHOSTCXX")
 _HOST_COMPILERS = ("g++", "c++")
 
-_CHECK_SECONDS = 1.0  # after which a process looks at the toolchain's files again
+_CHECK_SECONDS = 1.0  # interval between checks of the toolchain's files
 _STAT = struct.Struct("<2q")  # `signature`
 Signature = tuple[int, int]  # a file's size and mtime, (-1, -1) for none
 TOOLCHAINS = "toolchains"  # the cache's folder
@@ -90,17 +88,16 @@ def _warn_of(name: bytes) -> None:
     _known.add(name)
     text = os.fsdecode(name)
     near = difflib.get_close_matches(text, [n for n in VARIABLES if n.startswith("RTCOMPILE_")], 1)
-    warn(f"{text} is no variable of rtcompile" + (f"; is {near[0]} meant?" if near else ""))
+    warn(f"{text} is not a variable of rtcompile" + (f"; is {near[0]} meant?" if near else ""))
 
 
 class Environment:
     """The variables, ``sys.path`` and the toolchain at one time.
 
-    `key` is the digest of all variables that can change a result, and of the folders of packages.
-    `toolchain_key` is the digest of what the search for the toolchain depends on besides files, and
-    the name of the cache's file with the toolchain. It has the programs that were found on PATH and
-    not PATH itself, so a shell, a service and a scheduler share one file. `loads` is what a worker loads to
-    compile with this toolchain; "" while that is not known.
+    `key` is the digest of all variables that can change a result, and of the folders of packages. `toolchain_key`
+    is the digest of the inputs of the toolchain search besides files, and names the cache's file with the
+    toolchain. It covers the programs found on PATH and not PATH itself, so a shell, a service and a scheduler share
+    one file. `loads` is the library that a worker loads for this toolchain; "" if unknown.
     """
 
     def __init__(self, values: tuple[bytes | None, ...], everything: Mapping[Any, Any]) -> None:
@@ -125,8 +122,8 @@ class Environment:
         named = (*_FOLDERS, "CUPY_CACHE_DIR", "RTCOMPILE_CACHE_DIR")
         relative = [given[n] for n in named if given.get(n, "/")[0] not in "/~"]
         relative += [path for path in (*listed, *self._folders) if path[:1] != "/"]
-        # A relative entry of sys.path, as in an interactive session, becomes a folder of packages
-        # where the working directory has some.
+        # A relative entry of sys.path, as in an interactive session, is a folder of packages if the working
+        # directory contains packages.
         placed = relative or [path for path in import_folders() if path[:1] != "/"]
         self._where = _working_directory() if placed else None
         counted = [f"{name}={given[name]}" for name in TOOLCHAIN_VARIABLES if name in given]
@@ -157,15 +154,15 @@ class Environment:
         """Return whether variables, ``sys.path`` and, where it counts, the working directory are the same."""
         everything = getattr(os.environ, "_data", None) or _all_variables()
         return (
-            # All variables at once take a quarter of a microsecond; those that count are compared
-            # only where some differ.
+            # Comparing all variables takes a quarter of a microsecond; the relevant ones are compared only if some
+            # differ.
             (self._everything == everything or _values(everything) == self._values)
             and self._sys_path == sys.path
             and (self._where is None or self._where == _working_directory())
         )
 
     def signature(self, trusted: float = _CHECK_SECONDS) -> str:
-        """Return the digest of the toolchain's files; "" where they changed or none is remembered."""
+        """Return the digest of the toolchain's files; "" if they changed or are unknown."""
         now = time.monotonic()
         if now - self._checked < trusted:
             return self._signature
@@ -185,15 +182,15 @@ class Environment:
 
     @property
     def knows_toolchain(self) -> bool:
-        """Whether the files of its toolchain are known."""
+        """Whether the toolchain's files are known."""
         return self._record is not None
 
     def note(self, fields: Sequence[bytes]) -> None:
-        """Take these fields, as from `packed`, for the toolchain of this environment."""
+        """Set this environment's toolchain from the fields of `packed`."""
         self._record = fields
         noted = digest("toolchain", [self.toolchain_key, *fields[:2]])
         if noted != self._noted:
-            self.memory = None  # what another toolchain made is not found any more
+            self.memory = None  # results of another toolchain must not be found any more
         self._signature = self._noted = noted
         self.loads = os.fsdecode(fields[2])
         self.capability = tuple(fields[4]) if len(fields) > 4 else ()
@@ -207,13 +204,13 @@ class Environment:
             for name, stat in zip(names, _STAT.iter_unpack(stats), strict=True)
         ):
             return False
-        # A program may be installed in a folder of PATH. Which folders these are is not in the file,
-        # since the processes that share it differ in them.
+        # A program may have been installed in a folder of PATH. The file does not list these folders, since the
+        # processes that share it have different ones.
         folders = os.environ.get("PATH", "").split(os.pathsep)
         now = {folder: signature(folder) for folder in folders}
         before, self._path_folders = self._path_folders or now, now
         if before != now:
-            forget()  # What the key says was found on PATH may be another program now.
+            forget()  # PATH may now lead to another program than the key says.
         return before == now
 
 
@@ -221,7 +218,7 @@ _environment: Environment | None = None
 
 
 def current() -> Environment:
-    """Return the environment's snapshot: the same object for as long as nothing changes."""
+    """Return the environment's snapshot: the same object until something changes."""
     global _environment
     here = _environment
     if here is not None and here.is_current():
@@ -232,7 +229,7 @@ def current() -> Environment:
 
 
 def forget() -> None:
-    """Have the next `current` make a new snapshot."""
+    """Let the next `current` make a new snapshot."""
     global _environment
     _environment = None
 
@@ -242,32 +239,32 @@ os.register_at_fork(after_in_child=forget)
 
 
 def looked_again() -> Environment:
-    """Return the current environment after the folders of packages and PATH were searched again."""
+    """Search the folders of packages and PATH again, and return the current environment."""
     global _environment
     before, everything = current(), _all_variables()
     now = Environment(_values(everything), everything)
     if now.key == before.key:
-        return before  # Another thread may be at a build with it.
+        return before  # Another thread may be building with it.
     _environment = now
     return now
 
 
 def note_toolchain(key: str, fields: Sequence[bytes]) -> None:
-    """Give the current environment a toolchain that was just found, if it has this key."""
+    """Set the current environment's toolchain, if the environment has this key."""
     here = current()
     if here.toolchain_key == key:
         here.note(fields)
 
 
 def packed(signatures: Mapping[str, Signature], loads: str) -> list[bytes]:
-    """Return paths, stat signatures and what a worker loads, to know a toolchain's files again."""
+    """Return a toolchain's paths, stat signatures and library as fields of a file."""
     paths = "".join([f"{path}\0" for path in signatures])
     stats = [_STAT.pack(*stat) for stat in signatures.values()]
     return [os.fsencode(paths), b"".join(stats), os.fsencode(loads)]
 
 
 def unpacked(fields: Sequence[bytes]) -> dict[str, Signature]:
-    """Return the paths and signatures of `packed`; raise ValueError where they are none."""
+    """Return the paths and signatures from `packed`; raise ValueError for other fields."""
     names = os.fsdecode(fields[0]).split("\0")[:-1]
     try:
         return dict(zip(names, _STAT.iter_unpack(fields[1]), strict=True))
@@ -276,7 +273,7 @@ def unpacked(fields: Sequence[bytes]) -> dict[str, Signature]:
 
 
 def signature(path: str | bytes) -> Signature:
-    """Return the size and mtime of a toolchain's file, without ctime, which hard links change."""
+    """Return the size and mtime of a toolchain's file; hard links change the ctime."""
     try:
         status = os.stat(path or ".")
     except OSError:
@@ -285,20 +282,20 @@ def signature(path: str | bytes) -> Signature:
 
 
 def digest(kind: str, parts: Iterable[str | bytes]) -> str:
-    """Return the digest of some texts of a kind, each with its length, for this version."""
+    """Return the digest of length-prefixed texts of a kind, for this version."""
     fields = [kind.encode(), __version__.encode()]
     fields += [p if isinstance(p, bytes) else p.encode("utf-8", "surrogateescape") for p in parts]
     return content_digest(b"".join([b"%d:%s" % (len(field), field) for field in fields]))
 
 
 def expanded(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with the home in place of a ``~`` in the variables that name a folder."""
+    """Return the environment with ``~`` replaced by the home in the variables that name a folder."""
     found = dict(environ)
     for name in _FOLDERS:
         if found.get(name, "")[:1] == "~":
             try:
                 found[name] = named_folder(name, found[name], environ)
-            except InvalidRequest:  # there is no home; nothing is found there
+            except InvalidRequest:  # without a home, nothing is found there
                 pass
     return found
 
@@ -338,16 +335,16 @@ def _values(everything: Mapping[Any, Any]) -> tuple[bytes | None, ...]:
 
 
 def _package_folders() -> list[str]:
-    """Return the entries of sys.path that the toolchain's search may look into."""
-    # The folder of the program's script is none of them, so what `rtcompile warm` built is found. Without a CuPy
-    # in one of them, a CuPy that only an import hook finds may count, so all entries do.
+    """Return the entries of sys.path that the toolchain search may use."""
+    # The script's folder is left out, so results of `rtcompile warm` are found. If none contains CuPy, an import
+    # hook may find it through any entry, so all entries count.
     found = site_folders()
     has_cupy = any(has_folder(folder, "cupy") for folder in found)
     return found if has_cupy else import_folders()
 
 
 def _working_directory() -> str:
-    """Return the working directory; "" where it was removed."""
+    """Return the working directory; "" if it was removed."""
     try:
         return os.getcwd()
     except OSError:

@@ -1,10 +1,10 @@
-"""The look-up: a request in its environment, for its device, is looked for in one level after another.
+"""The look-up: searches one level after another for the code of a request, in its environment, for its device.
 
-Every look-up is a `Query`, which `find` gives to the levels; what a level finds, those above it keep.
-`LEVELS` are those that need no plan: memory, bundles where any are used, and the cache's index, whose
-entries name an object of the cache and the files that it depends on. What needs a plan is looked for by
-`build.planned`: bundles, manifests, and, if nothing may be compiled, shared stores. Otherwise those are
-searched with the build's lock held (`miss.compile_once`), so that one process of a machine fetches.
+`find` passes a `Query` to each level; the levels above the one with the code keep it. `LEVELS` need no plan:
+memory, bundles (if any are in use), and the cache's index, whose entries name an object of the cache and the files
+that it depends on. `build.planned` searches the levels that need a plan: bundles, manifests, and, if compiling is
+forbidden, shared stores. Otherwise shared stores are searched under the build's lock (`miss.compile_once`), so only
+one process of a machine fetches.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from rtcompile.settings import Settings
 
     Listener = Callable[[CompileRequest, ObjectCode | RtcompileError], object]
-    # A level: what `BuildInfo.hit` says of its codes ("" where they say so themselves), how it finds
-    # code, and how it keeps what a lower level found, or a compiler made.
+    # A level: the value of `BuildInfo.hit` ("" if its codes have one already), a function that finds code, and one
+    # that keeps code from a lower level or a compiler.
     Find = Callable[["Query"], "Found | None"]
     Keep = Callable[["Query", "Found"], None]
     Level = tuple[str, Find, Keep | None]
 
     class Ahead(Protocol):
-        """Builds that were begun before they were requested."""
+        """Builds that started before their result was requested."""
 
         def take(self, query: Query, *, waits: bool) -> ObjectCode | None:
-            """Return the code of such a build; None if the caller has to look or build."""
+            """Return the code of such a build; None if the caller has to look it up or build it."""
 
         def counts(self) -> tuple[int, int]:
-            """Return how many are done, and how many are left."""
+            """Return how many are done and how many remain."""
 
 
 # --- The compute capability of the current device ------------------------------------------------
@@ -55,7 +55,7 @@ _known: dict[int, tuple[int, int]] = {}
 
 
 def loaded(name: str) -> Any:
-    """Return a module that is imported already; None while another thread is importing it still."""
+    """Return a module that is already imported; None while another thread is still importing it."""
     module = sys.modules.get(name)
     return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
 
@@ -84,7 +84,7 @@ def compute_capability() -> tuple[int, int]:
 
 
 def no_device(evidence: str, loading: bool = False) -> UnsupportedArch:
-    """Return the error for a machine without a device, where one is to be compiled for or loaded on."""
+    """Return the error for a missing device, when compiling for it or loading code on it."""
     if loading:
         return UnsupportedArch(
             f"no CUDA device to load and run the code on ({evidence}); with arch='sm_90a' (or "
@@ -99,10 +99,10 @@ def no_device(evidence: str, loading: bool = False) -> UnsupportedArch:
 
 # --- `Query` --------------------------------------------------------------------------------------
 
-_HEADERS = 6  # where an identity has the headers that were given as texts
+_HEADERS = 6  # index in an identity of the headers passed as strings
 INDEX = "index"  # the cache's folder of index entries
 
-# Options that name no path, so they mean the same in every working directory.
+# Options without a path, which mean the same in every working directory.
 WITHOUT_PATH = (
     "--define-macro=",
     "--device-debug",
@@ -126,13 +126,12 @@ _ANYWHERE = (*WITHOUT_PATH, "-I/")
 class Query:
     """One look-up: a request in an environment, for a device.
 
-    `identity` is everything that can change the result, besides files and the environment; None if
-    planning is needed to know it. The levels that need a plan make it on first need, as `plan`.
-    `capability` is None if the request names its architecture, or there is no device. With
-    `recent`, the toolkit's headers that were found unchanged within the last second count as
-    unchanged: CuPy's own kernels follow one another and share a hundred headers. `failed` says whether
-    the index states that the last build failed; the negative cache then has its error. Nobody is
-    notified of a `quiet` one, which the program has not requested yet.
+    `identity` is everything that can change the result, besides files and the environment; None if it needs
+    planning. Levels that need a plan make it at first use, as `plan`. `capability` is None if the request names its
+    architecture, or there is no device. With `recent`, the toolkit's headers that were found unchanged within the
+    last second count as unchanged: CuPy's own kernels follow one another and share a hundred headers. `failed` is
+    True if the last build failed according to the index; the negative cache then has its error. Listeners are not
+    called for a `quiet` query, which the program has not requested yet.
     """
 
     def __init__(
@@ -181,7 +180,7 @@ class Query:
         )
 
     def name(self) -> str:
-        """Return the name of the index entry; "" without an identity or a toolchain that is known."""
+        """Return the name of the index entry; "" without an identity or a known toolchain."""
         signature = self.environment.signature() if self.identity is not None else ""
         if not signature:
             return ""
@@ -189,14 +188,14 @@ class Query:
             assert self.identity is not None
             source, *rest = self.identity
             texts = [source, *[text for header in rest.pop(_HEADERS - 1) for text in header]]
-            # The repr of nested lists of short texts, numbers and None is another one for each of them.
+            # The repr of nested lists of texts, numbers and None is unique.
             name = digest(INDEX, [self.environment.key, signature, *texts, repr(rest)])
             self._named = signature, name
         return self._named[1]
 
 
 def depends_on_directory(request: CompileRequest) -> bool:
-    """Return whether an option may name a path that is relative to the working directory."""
+    """Return whether an option may contain a path relative to the working directory."""
     known = request._memo.get("directory")
     if known is None:
         # One string may hold several options: "-DN=1 -I include".
@@ -211,7 +210,7 @@ def depends_on_directory(request: CompileRequest) -> bool:
 def query_of(
     request: CompileRequest, settings: Settings, capability: tuple[int, int] | None = None
 ) -> Query:
-    """Return a request's look-up; without identity if `link` has files or the directory is gone."""
+    """Return the query for a request, without identity if `link` has files or the directory is gone."""
     links = _links(request) if request.link else ()
     environment = environments.current()
     if environment.settings.cache_dir != settings.cache_dir:
@@ -220,7 +219,7 @@ def query_of(
         try:
             capability = compute_capability()
         except UnsupportedArch:
-            capability = None  # planning raises this error, unless the options name an architecture
+            capability = None  # planning raises the error, unless the options name an architecture
     elif request.arch is not None:
         capability = None
     return Query(request, settings, environment, capability, links)
@@ -240,7 +239,7 @@ def _links(request: CompileRequest) -> tuple[object, ...] | None:
 
 
 class Found:
-    """The code of a request, the files that it depends on, and the key of the cache's object of it, if known."""
+    """The code of a request, the files that it depends on, and its object key, if known."""
 
     __slots__ = ("files", "obj", "object_key")
 
@@ -257,14 +256,14 @@ SEAL = "index entry"  # the kind of the files in it
 
 builds_ahead: Ahead | None = None  # set by `build.ahead`
 
-# Functions that are called with each request and its result, in the thread of the request.
+# Listeners: functions that are called with each request and its result, in the request's thread.
 listeners: list[Listener] = []
 
 
 def report(
     request: CompileRequest, outcome: ObjectCode | RtcompileError, level: str | None = None
 ) -> None:
-    """Call all listeners with a request's result and log it; `level` shows it on stderr."""
+    """Call all listeners with a request's result, and log it at `level`."""
     for listen in tuple(listeners):
         _tell(listen, request, outcome)
     # If `logging` is not imported, no handler can exist, and a hit should not import it.
@@ -312,13 +311,13 @@ def _in_memory(query: Query) -> Found | None:
     found = None if memory is None or identity is None else memory.find(identity)
     if found is None or not (found.files.is_empty or found.files.is_unchanged(query.recent)):
         return None
-    # What a bundle has is valid whatever toolchain there is.
+    # Code from a bundle is valid for every toolchain.
     return found if found.obj.build.hit == "bundle" or query.environment.signature() else None
 
 
 def _keep_in_memory(query: Query, found: Found) -> None:
     if query.recent:
-        return  # CuPy keeps the loaded module, and requests it once.
+        return  # CuPy keeps the loaded module and requests it only once.
     if query.environment.memory is None:
         query.environment.memory = Memory()
     if query.identity is not None:
@@ -360,7 +359,7 @@ def _keep_in_index(query: Query, found: Found) -> None:
 
 
 def note_failure(query: Query) -> None:
-    """Have the next process look for the failure of a build before it starts a compiler."""
+    """Write an index entry that makes the next process search the negative cache before it starts a compiler."""
     name = query.name()
     if name and query.environment is environments.current():
         _publish(query, name, [])

@@ -1,1 +1,1 @@
-"""Requests: values, checks and decisions without I/O, CUDA or clocks."""
+"""Requests, options, architectures and cache keys: pure functions and values, without I/O, CUDA or clocks."""

@@ -34,14 +34,14 @@ _KNOWN: tuple[tuple[str, Version, Version | None], ...] = (
 )
 NEWEST_MEASURED: Version = (13, 5)
 
-# What releases newer than those measured report: see `learn`.
+# Architectures reported by releases newer than the measured ones: see `learn`.
 learned: dict[Version, tuple[int, ...]] = {}
 
-# The same hardware under two names: drivers before CUDA 13 report the first, later ones the second.
+# CUDA 13 renamed these: older drivers report the first capability, newer ones the second.
 _RENAMED: dict[Capability, Capability] = {(10, 1): (11, 0)}
 
-# NVIDIA promises no binary compatibility to or from integrated GPUs (Jetson, Drive). 8.8 is on no
-# public list of products, so it is given no promise either.
+# NVIDIA promises no binary compatibility to or from integrated GPUs (Jetson, Drive). 8.8 is on no public list of
+# products, so it is treated in the same way.
 _INTEGRATED: frozenset[Capability] = frozenset(
     {(5, 3), (6, 2), (7, 2), (8, 7), (8, 8), (10, 1), (11, 0)}
 )
@@ -49,7 +49,7 @@ _INTEGRATED: frozenset[Capability] = frozenset(
 
 @lru_cache(maxsize=16)
 def supported(nvrtc: Version) -> tuple[Arch, ...]:
-    """Return what this NVRTC compiles for, in ascending order: measured, or what a newer one reports."""
+    """Return the architectures of this NVRTC in ascending order: measured, or reported by a newer one."""
     if nvrtc in learned:
         return tuple(sorted(arch for number in learned[nvrtc] for arch in variants(number)))
     known = [
@@ -62,7 +62,7 @@ def supported(nvrtc: Version) -> tuple[Arch, ...]:
 
 
 def learn(nvrtc: Version, numbers: tuple[int, ...]) -> None:
-    """Note what a release newer than those measured says that it compiles for, as ``(75, …, 121)``."""
+    """Record the architectures that a release newer than the measured ones reports, as ``(75, …, 121)``."""
     if learned.get(nvrtc) != numbers:
         learned[nvrtc] = numbers
         supported.cache_clear()
@@ -70,14 +70,14 @@ def learn(nvrtc: Version, numbers: tuple[int, ...]) -> None:
 
 
 def variants(number: int) -> list[Arch]:
-    """Return an architecture with the suffixes that every one of its generation has had."""
+    """Return an architecture with the suffixes that all architectures of its generation have had."""
     major, minor = divmod(number, 10)
     suffixes = ["", *["a"] * (major >= 9), *["f"] * (major >= 10)]
     return [Arch(major, minor, suffix) for suffix in suffixes]
 
 
 def generations() -> list[Capability]:
-    """Return the compute capabilities that a compiler knows now, from 7.5 on, under their newest name."""
+    """Return the compute capabilities that some compiler supports, from 7.5 on, under their newest name."""
     known = {(arch.major, arch.minor) for arch in supported(NEWEST_MEASURED)}
     return sorted(known - {*_RENAMED})
 
@@ -135,7 +135,7 @@ def check(arch: Arch, target: str, nvrtc: Version) -> None:
 
 def runs_on(arch: Arch, target: str, capability: Capability) -> bool:
     """Return whether code of `arch` can run on a device; PTX and LTO-IR are compiled further for it."""
-    # Of integrated and discrete GPUs of one generation NVIDIA promises nothing: True, and the driver decides.
+    # NVIDIA promises nothing between integrated and discrete GPUs of one generation: True, so the driver decides.
     own = (arch.major, arch.minor)
     if own == capability:
         return True
@@ -144,7 +144,7 @@ def runs_on(arch: Arch, target: str, capability: Capability) -> bool:
     if arch.suffix == "f" and _RENAMED.get(own) == capability:
         return True
     if target == "cubin" or arch.suffix == "f":
-        # 10.1 is the first name of 11.0 and not of 10.0's generation (nvJitLink refuses 100f for it).
+        # 10.1 is the old name of 11.0 and not of 10.0's generation (nvJitLink rejects 100f for it).
         one_generation = _RENAMED.get(own, own)[0] == _RENAMED.get(capability, capability)[0]
         return own < capability and one_generation
     return own < capability

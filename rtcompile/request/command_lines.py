@@ -1,7 +1,7 @@
 """Options in normal form become the flags of one compiler or linker.
 
-NVCC passes its arguments on through a shell and quotes only some of them. This module escapes those
-that NVCC quotes, and refuses the others where they hold a character that a shell would act on.
+NVCC passes its arguments on through a shell and quotes only some of them. This module escapes the arguments that
+NVCC quotes, and rejects others that contain a shell's special characters.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rtcompile.request.values import Arch
 def for_nvrtc(
     options: Options, arch: Arch, target: str, nvrtc: Version, include_dirs: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return NVRTC's command line, with the whole search path; the options' own `arch` was read before."""
+    """Return NVRTC's command line, with the whole search path; `arch` replaces the options' own."""
     line = [f"--gpu-architecture={arch if target == 'cubin' else arch.virtual}"]
     if nvrtc >= FIRST_WITH_TILE:
         line.append(f"--diag-error={TILE_IS_OFF}")
@@ -59,13 +59,13 @@ def for_nvcc(
     *,
     beside: str = "",
 ) -> tuple[str, ...]:
-    """Return nvcc's command line, but for files and target; ``#include "…"`` looks into `beside` first."""
+    """Return nvcc's command line, without files and target; ``#include "…"`` searches `beside` first."""
     code = {"ptx": arch.virtual, "ltoir": f"lto_{str(arch)[3:]}"}.get(target, str(arch))
     line = [f"--generate-code=arch={arch.virtual},code={code}"]
     if nvcc >= FIRST_WITH_TILE:
         line.append(f"--diag-error={TILE_IS_OFF}")
     for name, value in _flags_for(options, target):
-        if not BY_NAME[name].nvcc or name == "dlink-time-opt":  # said by code=lto_90
+        if not BY_NAME[name].nvcc or name == "dlink-time-opt":  # implied by code=lto_90
             continue
         spelled = _spelled(name, value)
         line.append(nvcc_path(spelled) if name in _PATHS else _plain(spelled))
@@ -95,13 +95,13 @@ def for_nvjitlink(options: Options, arch: Arch, nvjitlink: Version) -> tuple[str
         if name not in _JITLINK_FLAGS:
             continue
         spelling, since = _JITLINK_FLAGS[name]
-        if nvjitlink >= since:  # splitting and tables only tune: an older linker does without
+        if nvjitlink >= since:  # splitting and tables are only tuning, so older linkers skip them
             line.append(f"{spelling}={value}" if value else spelling)
     line += [f"-Xptxas={option}" for option in options.ptxas]
     return tuple(line)
 
 
-# nvJitLink's names for what it shares with the compilers.
+# nvJitLink's names for options of the compilers.
 _JITLINK_BOOLEANS = {"ftz": "ftz", "prec-div": "prec-div", "prec-sqrt": "prec-sqrt", "fmad": "fma"}
 _JITLINK_FLAGS: dict[str, tuple[str, Version]] = {
     "device-debug": ("-g", (12, 0)),
@@ -112,7 +112,7 @@ _JITLINK_FLAGS: dict[str, tuple[str, Version]] = {
 }
 
 
-# The options, as users write them, that mean something to the linker.
+# The options, as users write them, that concern the linker.
 FOR_THE_LINKER = (
     *sorted(f"--{name}" for name in (*_JITLINK_BOOLEANS, *_JITLINK_FLAGS)),
     "--use_fast_math",
@@ -122,7 +122,7 @@ FOR_THE_LINKER = (
 
 
 def _flags_for(options: Options, target: str) -> Iterator[tuple[str, str]]:
-    # The target decides whether -dlto is passed: with it NVRTC would make no cubin.
+    # The target decides about -dlto: with it NVRTC makes no cubin.
     for name, value in options.flags:
         if target == "ltoir" or name not in LTO_FLAGS:
             yield name, value
@@ -131,7 +131,7 @@ def _flags_for(options: Options, target: str) -> Iterator[tuple[str, str]]:
 
 
 def _spelled(name: str, value: str) -> str:
-    dashes = "-" if name == "Werror" else "--"  # NVRTC 13.3 refuses --Werror, nvcc the long name
+    dashes = "-" if name == "Werror" else "--"  # NVRTC 13.3 rejects --Werror, nvcc the long name
     return f"{dashes}{name}={value}" if value else dashes + name
 
 
@@ -145,17 +145,18 @@ _PLAIN = re.compile(r"[\w.,:=+/@%^-]*")
 
 
 def _plain(word: str) -> str:
-    """Return a word that nvcc may hand to a shell as it is, without ``;``, ``$(``, blanks and such."""
+    """Return a word that nvcc may pass to a shell unquoted: without ``;``, ``$(``, blanks and the like."""
     if not _PLAIN.fullmatch(word):
         raise InvalidRequest(
-            f"nvcc cannot take the option {word!r}: it hands it to a shell unquoted, and the shell "
-            "would act on some of it. Letters, digits and . , : = + / @ % ^ - _ are passed on."
+            f"nvcc cannot take the option {word!r}: it passes it to a shell unquoted, and the "
+            "shell would interpret some of it. Letters, digits and . , : = + / @ % ^ - _ are "
+            "passed on."
         )
     return word
 
 
 def _macro(text: str) -> str:
-    """Escape a definition for nvcc, which splits it at commas and hands it to a shell in quotes."""
+    """Escape a definition for nvcc, which splits it at commas and passes it to a shell in quotes."""
     return text.translate(_ESCAPES)
 
 
@@ -163,7 +164,7 @@ _ESCAPES = str.maketrans({",": r"\,", "$": r"\\$", "`": r"\\`", "\\": "\\" * 4})
 
 
 def _path(path: str) -> str:
-    """Return a path as nvcc takes it: it splits at commas, unless they are in quotes."""
+    """Return a path for nvcc, which splits at commas unless they are in quotes."""
     return _quoted(path) if "," in path else nvcc_path(path)
 
 

@@ -1,9 +1,9 @@
-"""Reads C++ text as a preprocessor's first phases do: comments, literals, directives. Pure, linear in its length.
+"""A scanner for C++ text: comments, literals, directives. Pure, and linear in the text's length.
 
-Nothing is expanded and no branch is left out. Where compilers and standards differ, `Text` reads as
-NVRTC does with C++17 (seen in 12.9 and 13.0): a `\\` with blanks behind it does not join lines, a
-lone carriage return is a blank, a line that begins within a comment may be a directive, and there
-are no trigraphs. `spellings` gives the other ways to join lines.
+It expands no macros and skips no branches. Where compilers and standards differ, `Text` follows NVRTC with C++17
+(seen in 12.9 and 13.0): a `\\` followed by blanks does not join lines, a lone carriage return is a blank, a line
+that begins within a comment may be a directive, and there are no trigraphs. `spellings` returns the text as other
+compilers join its lines.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 BLANKS = " \t\v\f\r"
-# Characters of a text that is read here. A longer one was written by a program, and reading it would take
-# longer than a caller's time limit: of such a text only words are looked for, at the speed of C.
+# Length limit in characters. A longer text was generated, and scanning it would exceed a caller's time limit: in
+# such a text only regular expressions search for words.
 MOST_READ = 256 << 10
 _Piece = tuple[str, int, int]
 _CODE, _COMMENT, _LITERAL, _HASH, _END = "code", "comment", "literal", "hash", "end"
 _INCLUDES = ("include", "include_next", "import")
 _LITERALS = "|".join(rf"{q}[^{q}\\\n]*(?:\\[\s\S]?[^{q}\\\n]*)*{q}?" for q in "\"'")
-# Regular expressions as texts: few sources need them. A number may have apostrophes between its digits. A word's or a number's end is no prefix of a string.
+# Patterns that are compiled when needed, since few sources need them. A number may contain apostrophes. A word's or a number's end is no prefix of a string.
 _TOKEN = (
     r"""(?P<comment>//[^\n]*|/\*[\s\S]*?(?:\*/|\Z))|(?P<raw>(?<![\w"'])(?:u8|[LuU])?R")"""
     rf"|(?P<literal>{_LITERALS})"
@@ -51,7 +51,7 @@ class Directive:
 
     @property
     def included(self) -> str:
-        """What is included, as it is written: ``<a.h>``, ``"a.h"`` or a macro; ``""`` if nothing is."""
+        """The operand of ``#include``: ``<a.h>``, ``"a.h"`` or a macro; ``""`` in other directives."""
         if self.name not in _INCLUDES:
             return ""
         closing = {"<": ">", '"': '"'}.get(self.body[:1], "")
@@ -60,16 +60,15 @@ class Directive:
 
 
 class Text:
-    """A text of C++: `source` as it was written, and `text` with continued lines joined.
+    """C++ text: the original `source`, and `text` with continued lines joined.
 
-    `differs` says whether `pieces` met what a compiler reads in another way in a branch that it
-    skips, or with an older standard: an apostrophe in a number, a quote or a comment's beginning in
-    a header's name.
+    `differs` is True if `pieces` met a construct that a compiler reads differently in a skipped branch or with an
+    older standard: an apostrophe in a number, or a quote or comment start in a header's name.
     """
 
     def __init__(self, source: str) -> None:
         self.source, self.differs, self._raw_may_end = source, False, True
-        # Offsets in `text` where something was cut out, and the offsets in `source` that follow.
+        # Offsets in `text` where a splice was removed, and the corresponding offsets in `source`.
         self._cuts: list[int] = []
         self._resumes: list[int] = []
         parts = []
@@ -83,7 +82,7 @@ class Text:
         self.text = "".join([*parts, source[at:]])
 
     def origin(self, at: int) -> int:
-        """Return where a character of `text` stands in `source`."""
+        """Return the offset in `source` of a character of `text`."""
         index = bisect_right(self._cuts, at) - 1
         return at if index < 0 else at - self._cuts[index] + self._resumes[index]
 
@@ -92,7 +91,7 @@ class Text:
         # A literal is without its prefix; a directive begins with "hash" and ends with "end", which is empty.
         text = self.text
         token, header_name = re.compile(_TOKEN, re.ASCII), re.compile(_HEADER_NAME, re.ASCII)
-        at = code = name = after_name = 0  # `code` is where code began that was not yielded yet
+        at = code = name = after_name = 0  # `code` is the start of code not yet yielded
         blank, inside = (
             True,
             False,
@@ -128,7 +127,7 @@ class Text:
                     self.differs |= any(sign in header[1] for sign in ("'", "//", "/*", "\\"))
             else:
                 yield _COMMENT if kind == _COMMENT else _LITERAL, start, end
-                # For NVRTC a line begins within a comment too, whatever stands before it.
+                # NVRTC also starts a new line within a comment, whatever precedes it.
                 blank = kind == _COMMENT and (blank or "\n" in match[0])
         if len(text) > code:
             yield _CODE, code, len(text)
@@ -155,14 +154,14 @@ class Text:
         return " ".join(self.text[start:end] for kind, start, end in self.pieces() if kind == _CODE)
 
     def _raw_end(self, start: int) -> int:
-        """Return where a raw string ends, in which nothing is spliced; 0 if the quote begins none."""
+        """Return the end of a raw string, which contains no splices; 0 if the quote does not begin one."""
         at = self.origin(start) + 1
         opening = re.compile(_DELIMITER).match(self.source, at)
         if opening is None or not self._raw_may_end:
             return 0
         close = f'){opening[0][:-1]}"'
         end = self.source.find(close, opening.end())
-        if end < 0:  # an error, after which NVRTC reads on; once is enough to look so far
+        if end < 0:  # an error, after which NVRTC continues; search so far only once
             self._raw_may_end = False
             return 0
         end += len(close)
@@ -171,12 +170,12 @@ class Text:
 
 
 def readable(source: str) -> str:
-    """Return a text in which the cause of an error is looked for; ``""`` if it is too long for that."""
+    """Return a text that is searched for the cause of an error; ``""`` if it is too long."""
     return source if len(source) <= MOST_READ else ""
 
 
 def joined(source: str) -> str:
-    """Return a text with all lines joined that any compiler joins, at the speed of C."""
+    """Return a text with all lines joined that any compiler joins, by regular expression only."""
     return _ANY_SPLICE.sub("", source)
 
 
@@ -187,7 +186,7 @@ def spellings(source: str) -> Iterable[str]:
 
 
 def blanked(source: str, *, literals: bool = False, directives: bool = False) -> str:
-    """Return a text with blanks for its comments, and if wanted for literals and directives; lines and columns stay."""
+    """Replace comments, and optionally literals and directives, by blanks; lines and columns do not change."""
     text = Text(source)
     parts = []
     at = 0
@@ -204,12 +203,12 @@ def blanked(source: str, *, literals: bool = False, directives: bool = False) ->
 
 
 def word_at(text: str, at: int) -> str:
-    """Return the word or number that begins at an offset; ``""`` if none does."""
+    """Return the word or number at an offset, or ``""``."""
     return text[at : _WORD.match(text, at).end()]  # type: ignore[union-attr]
 
 
 def renumbered(source: str) -> Iterator[tuple[int, int, str]]:
-    """Yield what ``#line 7 "a.cu"`` or ``# 7 "a.cu" 2`` says: its last line in the text, 7, "a.cu"."""
+    """Yield each ``#line 7 "a.cu"`` or ``# 7 "a.cu" 2`` as (its last line in the text, 7, "a.cu")."""
     text = Text(source)
     for directive in text.directives():
         said = directive.body if directive.name == "line" else f"{directive.name} {directive.body}"
@@ -221,12 +220,12 @@ def renumbered(source: str) -> Iterator[tuple[int, int, str]]:
 
 
 def has_word(text: str, words: Iterable[str]) -> bool:
-    """Return whether one of the words stands in a text as a whole word."""
+    """Return whether a text contains one of the words as a whole word."""
     found = (re.search(rf"(?<!\w){word}(?!\w)", text, re.ASCII) for word in words if word in text)
     return any(found)
 
 
-# --- What a source's text shows before it is compiled: it errs on the side of a slower build -----------
+# --- Conclusions from a source's text before it is compiled; in doubt the build is slower -----------
 
 
 def split_prefix(source: str) -> tuple[str, str]:
@@ -264,7 +263,7 @@ _OWN_PATH = ("__FILE", "__BASE_FILE__", "__builtin_FILE", "source_location")
 
 
 class Mentions(NamedTuple):
-    """What a text mentions that decides who may use a build, if anybody."""
+    """The words in a text that decide whether a build may be cached or shared."""
 
     clock: str  # the first of ``__DATE__``, ``__TIME__``, ``__TIMESTAMP__`` in the code, "" if none
     own_path: bool  # whether the text can put its own path into the code (``__FILE__``)
@@ -272,7 +271,7 @@ class Mentions(NamedTuple):
 
 @functools.lru_cache(maxsize=64)  # a build scans the same few texts three times
 def scan(text: str) -> Mentions:
-    """Read a source or a header; a mention in a comment counts only where readers may differ on what one is."""
+    """Scan a source or a header; comments count only where compilers may disagree about them."""
     said = joined(text)
     clock = next((macro for macro in _CLOCK if macro in said), "")
     if clock and len(text) <= MOST_READ and len([*spellings(text)]) == 1:
@@ -283,14 +282,15 @@ def scan(text: str) -> Mentions:
     return Mentions(clock, any(word in said for word in _OWN_PATH))
 
 
-# One of these words must be in a source that has a file read: in `#include`, `#embed`, a pragma, `import` of a
-# module, `__has_include`. What a `##` may make the last of begins with one of the pieces, as a whole word.
+# A source that reads a file contains one of these words: in `#include`, `#embed`, a pragma, `import` of a module,
+# `__has_include`. A `##` that assembles `__has_include` starts from one of the pieces, as a whole word.
 _READING = ("include", "import", "embed", "pch", "__has_")
 _PASTED_STARTS = ("_", "__", "__h", "__ha", "__has")
 
 
 def reads_no_file(source: str, options: Sequence[str]) -> bool:
-    """Return whether a build surely reads no file besides its source: comments and strings count, too."""
+    """Return whether a build certainly reads no file besides its source; words in comments and strings count
+    too."""
     given = "\n\n".join(o for o in options if not o.startswith(("-I", "--include-path")))
     if len(source) > MOST_READ or any(sign in given for sign in "#%?"):
         return False
@@ -299,7 +299,7 @@ def reads_no_file(source: str, options: Sequence[str]) -> bool:
 
 def _may_read(text: str) -> bool:
     is_pasted = ("##" in text or "%:%:" in text) and has_word(text, _PASTED_STARTS)
-    # Pieces of a string are one string for the assembler.
+    # The assembler sees adjacent string literals as one string.
     is_assembled = "asm" in text and ".include" in "".join(text.replace('"', "").split())
     return is_pasted or is_assembled or any(word in text for word in _READING)
 
@@ -322,7 +322,7 @@ def enclosed(text: str, opening: int) -> str:
 
 
 def split(text: str) -> Iterator[str]:
-    """Yield the parts of a list of parameters, or of a template's arguments."""
+    """Split a list of parameters or template arguments at its top-level commas."""
     depth = start = 0
     for position, character in enumerate(text):
         depth += (character in "<([") - (character in ">)]")

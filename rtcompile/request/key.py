@@ -1,7 +1,6 @@
 """Cache keys, and the decision whether a build may be cached and shared. Pure.
 
-Labels and lengths keep different fields apart: ``field("a", "bc")`` never equals
-``field("ab", "c")``. The docstring of each key says what that key leaves out.
+Fields are labelled and length-prefixed, so ``field("a", "bc")`` never equals ``field("ab", "c")``.
 """
 
 from __future__ import annotations
@@ -47,29 +46,29 @@ class KeyInputs:
 
     source: str
     source_digest: str
-    # Its last component is part of some binaries; its directory is searched for ``#include "…"``.
+    # The program's path. Some binaries contain its last component; ``#include "…"`` searches its directory.
     name: str
     # `Options.key_fields()`: effective options without paths and without meaningless order.
     options: tuple[tuple[str, str], ...]
     arch: Arch
     target: str = "cubin"
     name_expressions: tuple[str, ...] = ()  # their order does not matter
-    # The requested compiler; "auto" takes an object of either.
+    # The requested compiler; "auto" accepts an object of either.
     backend: str = "auto"
-    # Backend to the identity of its compiler's build; none for a backend without a compiler.
+    # Backend to the identity of its compiler's build, for the compilers that were found.
     compilers: Mapping[str, str] = dataclass_field(default_factory=lambda: MappingProxyType({}))
     search: tuple[SearchDir, ...] = ()
     links: tuple[str, ...] = ()  # digests of further link inputs, in order
     # Whether the options write paths into the binary (``-G``, ``-lineinfo``).
     paths_matter: bool = False
     pre_includes: tuple[str, ...] = ()  # headers read before the source, as the options spell them
-    # Headers given as texts. They count through the search path's folder and a build's dependencies.
+    # Headers passed as strings. The search path's folder and a build's dependencies cover them.
     texts: tuple[tuple[str, str], ...] = ()
-    linker: str = ""  # the identity of the linker's build, for what is linked
+    linker: str = ""  # the identity of the linker's build, if the build is linked
     allow_fixups: bool = True  # whether rtcompile may add an option because of an error
-    # The options that a build was made with for that reason; none in a look-up.
+    # The options that were added because of an error; empty in a look-up.
     fixups: tuple[str, ...] = ()
-    # Keys that were computed: a miss of 20 ms needs the same keys eight times, in a millisecond.
+    # Memoised keys: a miss of 20 ms needs the same keys eight times, which would take a millisecond.
     _made: dict[str, str] = dataclass_field(
         init=False, default_factory=dict, compare=False, repr=False
     )
@@ -98,7 +97,9 @@ class KeyInputs:
         fields += [*_read(dependencies.headers)]
         fields += [field("fixup", option) for option in self.fixups]
         fields += [field("__has_include", answer) for answer in dependencies.include_results]
-        if not dependencies.is_empty:  # else it would be found without a look at these files
+        if (
+            not dependencies.is_empty
+        ):  # so that the object is never used without checking these files
             fields.append(field("files", "checked"))
         if path_bound:
             fields.append(self._path_fields())
@@ -109,11 +110,11 @@ class KeyInputs:
 
     def bundle_key(self) -> str:
         """Return the key of builds in a package's bundle: only what the package itself decides."""
-        # So neither an architecture, a compiler, the toolkit's directories nor rtcompile's version, which a wheel's
-        # builds outlive; the number stands for the options' normal form.
+        # It leaves out architecture, compiler, toolkit directories and rtcompile's version, since bundles in wheels
+        # must outlive upgrades. The number is the version of the options' normal form.
         own = tuple(directory for directory in self.search if directory.is_own)
         texts = [field("texts", memory_headers.folder(self.texts))] if self.texts else []
-        source = field("source", self.source)  # bundles are older than the digest in its place
+        source = field("source", self.source)  # bundles predate the digest
         return digest(
             [field("key", "shipped 2"), *replace(self, search=own)._given(source), *texts]
         )
@@ -125,7 +126,7 @@ class KeyInputs:
         )
 
     def serves(self, backend: str, compiler: str) -> bool:
-        """Return whether an object of this compiler may be used; where there is no NVCC, any NVCC's."""
+        """Return whether an object of this compiler may be used; without NVCC here, any NVCC's may."""
         if self.backend not in ("auto", backend):
             return False
         own = self.compilers.get(backend)
@@ -134,11 +135,11 @@ class KeyInputs:
         return compiler in (own, linked_by(own, self.linker))
 
     def gets_same_texts(self, dependencies: FileSet) -> bool:
-        """Return whether the headers given as texts that a build depends on are the same here."""
+        """Return whether the headers passed as strings that a build depends on are the same here."""
         return memory_headers.gives_results(self.texts, dependencies.include_results)
 
     def linked(self, backend: str) -> KeyInputs:
-        """Return the key inputs of an object that `backend` made and the linker linked."""
+        """Return the key inputs of an object that `backend` compiled and the linker linked."""
         own = linked_by(self.compilers.get(backend, ""), self.linker)
         return replace(self, compilers=MappingProxyType({**self.compilers, backend: own}))
 
@@ -198,14 +199,13 @@ def linked_by(compiler: str, linker: str) -> str:
     return f"{compiler}; linked by {linker}"
 
 
-# Memoised, since all keys of one build, and all builds of a batch, have the same search
-# directories and headers.
+# Memoised, since all keys of one build, and all builds of a batch, share search directories and headers.
 @functools.lru_cache(maxsize=64)
 def _layout(
     search: tuple[SearchDir, ...], program: str, pre_includes: tuple[str, ...]
 ) -> tuple[bytes, ...]:
-    """Return how the search directories are nested, which decides the names of each header."""
-    # ``<inc/a.h>`` in ``/p`` and ``<a.h>`` in ``/p/inc`` are one file, and two if ``/p/inc`` lies elsewhere.
+    """Return how the search directories are nested, which determines the names of each header."""
+    # ``<inc/a.h>`` in ``/p`` and ``<a.h>`` in ``/p/inc`` are the same file, but not with ``/q/inc``.
     fields = []
     placed = relative_to(search)
     for position, directory in enumerate(search):
@@ -231,7 +231,7 @@ def _read(headers: tuple[Header, ...]) -> tuple[bytes, ...]:
 
 
 def reason_against(inputs: KeyInputs) -> str:
-    """Return why the result depends on more than files that can be checked; ``""`` if it does not."""
+    """Return why a build must not be cached, such as a clock macro; ``""`` if it may."""
     if clock := cxx.scan(inputs.source).clock:
         return f"{clock} is different in every build"
     clock = next((clock for _, value in inputs.options if (clock := cxx.scan(value).clock)), "")
@@ -239,7 +239,7 @@ def reason_against(inputs: KeyInputs) -> str:
 
 
 def may_travel(inputs: KeyInputs) -> bool:
-    """Return whether another machine's build may be used, as far as is known before any build."""
+    """Return whether another machine's build may be used, as far as the inputs tell."""
     return not reason_against(inputs) and not _names_its_path(inputs)
 
 
@@ -251,9 +251,9 @@ def _names_its_path(inputs: KeyInputs) -> bool:
 def path_bound(
     inputs: KeyInputs, obj: ObjectCode, dependencies: FileSet, *, same_system: bool = False
 ) -> bool:
-    """Return whether a path got into the code; the host compiler's are the same on the `same_system`."""
-    # Of the user's files a mention of ``__FILE__`` is enough, as the program may compute with it. In toolkit headers
-    # it is in assertions, where the path is visible in the code, though not in LTO-IR, which is compressed.
+    """Return whether the code contains a path; on the `same_system` the host compiler's paths do not matter."""
+    # In the user's files a mention of ``__FILE__`` is enough, since the program may compute with it. Toolkit
+    # headers use it in assertions, so the code shows the path, except LTO-IR, which is compressed.
     if _names_its_path(inputs):
         return True
     mentioning = [label for label in dependencies.own_path if label or not same_system]
@@ -273,7 +273,7 @@ def _path_fields(search: tuple[SearchDir, ...], beside: str) -> tuple[bytes, ...
 
 @functools.lru_cache(maxsize=16)  # a batch's variants have the same dependencies
 def portable(dependencies: FileSet, search: tuple[SearchDir, ...], beside: str = "") -> bool:
-    """Return whether every file that was looked at lies in the search path, or in the host compiler's folders."""
+    """Return whether all files that were looked for are in the search path or the host compiler's folders."""
     paths = [header.path for header in dependencies.headers]
     paths += [*dependencies.absent, *dependencies.present]
     split_path = relative_to(search)

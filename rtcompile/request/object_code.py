@@ -1,4 +1,4 @@
-"""The result of a build: code, and how it came to be; and the format of the file that contains both."""
+"""The result of a build, `ObjectCode` and `BuildInfo`, and the format of the cache's object files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO_STORES: Mapping[str, Mapping[str, float]] = {}  # it can be pickled
 
 
 class BuildInfo(Value):
-    """How an `ObjectCode` came to be.
+    """How an `ObjectCode` was built or found.
 
     Attributes
     ----------
@@ -44,12 +44,12 @@ class BuildInfo(Value):
     compiler : str
         The compiler and its build, ``"nvrtc 12.9.86"``.
     notes : tuple of str
-        Options that were changed, or that this compiler was not given, and why: a line each.
+        Options that were changed or not passed to this compiler, with the reason: one line each.
     compiled_in : float
-        Milliseconds that the compiler took when the code was made, on whatever machine.
+        Milliseconds that the compiler took, on the machine that compiled the code.
     stores : mapping of str to mapping of str to float
-        What each shared store that this call queried cost and spared, by its address: ``requests``, ``hits``, ``misses``,
-        ``bytes_read``, ``seconds_waited`` (for other nodes too), ``seconds_spared``.
+        The costs and savings of each shared store that this call queried, by its address: ``requests``, ``hits``,
+        ``misses``, ``bytes_read``, ``seconds_waited`` (for other nodes too), ``seconds_spared``.
     """
 
     _fields = (
@@ -104,12 +104,12 @@ class BuildInfo(Value):
 
     @property
     def headers(self) -> tuple[Header, ...]:
-        """Every header that was read; those of a hit are decoded when they are first read."""
+        """Every header that was read; a hit decodes them at the first access."""
         files = self._files
         return files if isinstance(files, tuple) else files.headers
 
     def _arguments(self) -> tuple[Any, ...]:
-        # The files, so a copy decodes no headers and can still be checked.
+        # The file set, so copying decodes no headers and keeps the dependencies.
         return tuple([self._files if n == "headers" else getattr(self, n) for n in self._fields])
 
     def __repr__(self) -> str:
@@ -147,7 +147,7 @@ class ObjectCode(Value):
     '_Z1fIfEvPT_'
     """
 
-    __module__ = "rtcompile"  # as its users name it
+    __module__ = "rtcompile"  # its public module
 
     __slots__ = ("code", "kind", "arch", "lowered_names", "build")  # noqa: RUF023 - in their order
 
@@ -186,14 +186,14 @@ class ObjectCode(Value):
         """Return the resources of the kernels, or of one name expression or symbol.
 
         `block` is the threads to compute the occupancy at, `dynamic_shared` the bytes of dynamic
-        shared memory at launch. Code that is no cubin is an `InvalidRequest`.
+        shared memory at launch. Code other than a cubin raises `InvalidRequest`.
         """
         import rtcompile
 
         return rtcompile.Report.of(self, kernel, block, dynamic_shared)
 
     def advise(self, kernel: str, shared_mem: int | Callable[[int], int] = 0) -> Advice:
-        """Return the blocks of highest occupancy of a kernel, as `RawKernel.advise` does."""
+        """Return the block sizes of highest occupancy of a kernel, as `RawKernel.advise` does."""
         import rtcompile
 
         return rtcompile.Advice.of(self, kernel, shared_mem)
@@ -227,7 +227,7 @@ def _object_code(
 
 
 def hit(obj: ObjectCode, files: FileSet, where: str, milliseconds: float = 0.0) -> ObjectCode:
-    """Return a code as its caller gets it: with its files, and where and how fast it was found."""
+    """Return found code for the caller, with its files, its level and the time of the look-up."""
     build = obj.build
     info = BuildInfo(
         build.backend,
@@ -235,7 +235,7 @@ def hit(obj: ObjectCode, files: FileSet, where: str, milliseconds: float = 0.0) 
         files,
         milliseconds,
         where,
-        # The reason for using NVCC still holds on a hit; the reason for the miss does not.
+        # The reason for using NVCC is still valid on a hit; the reason for the miss is not.
         build.why if build.backend == "nvcc" else "",
         build.compiler,
         build.notes,
@@ -250,14 +250,14 @@ def hit(obj: ObjectCode, files: FileSet, where: str, milliseconds: float = 0.0) 
 def encode(
     key: str, obj: ObjectCode, name: str, key_inputs: Mapping[str, str] = MappingProxyType({})
 ) -> bytes:
-    """Return the file of a program's build."""
+    """Return the content of an object file."""
     build = obj.build
     texts = [name, obj.kind, str(obj.arch), build.backend, build.compiler, build.log]
     texts += [
         build.why if build.backend == "nvcc" else "",
         "\0".join(f"{label}\0{value}" for label, value in key_inputs.items()),
     ]
-    texts += [f"{build.compiled_in:.1f}", ""]  # two, since `decode` expects pairs from here on
+    texts += [f"{build.compiled_in:.1f}", ""]  # two: `decode` reads pairs from here on
     for expression, symbol in obj.lowered_names.items():
         texts += [expression, symbol]
     fields = [obj.code, *(text.encode("utf-8", "surrogateescape") for text in texts)]
@@ -279,7 +279,7 @@ def decode(key: str, data: bytes) -> tuple[str, ObjectCode] | None:
             lowered_names=MappingProxyType(dict(zip(texts[10::2], texts[11::2], strict=True))),
             build=BuildInfo(backend, log, why=why, compiler=compiler, compiled_in=float(texts[8])),
         )
-    except (ValueError, RtcompileError):  # whole, but written by another version of rtcompile
+    except (ValueError, RtcompileError):  # intact, but written by another version of rtcompile
         return None
 
 

@@ -16,13 +16,12 @@ Version = tuple[int, int]
 class Spec(NamedTuple):
     """One option.
 
-    `name` is its long name, `also` its other spellings without dashes. `takes` is "nothing",
-    "boolean", "number", "value", "values" (comma-separated, gathered over all occurrences), "path" or
-    "macro", which may hold white space: it belongs to them until a next option begins;
-    `implied` is the value when none follows. `nvrtc` is the first release that takes it, None
-    where none does. `why` explains to the user why a compiler is not given the option; it is empty
-    where that compiler behaves so anyway. An option that `does` something is refused in what
-    another made, such as a record.
+    `name` is its long name, `also` its other spellings without dashes. `takes` is "nothing", "boolean", "number",
+    "value", "values" (comma-separated, gathered over all occurrences), "path" or "macro"; these two may contain
+    blanks, up to the next option. `implied` is the value when none follows. `nvrtc` is the first release that
+    accepts it, or None. `why` tells the user why a compiler does not get the option; it is empty if that compiler
+    behaves so anyway. An option that `does` something, such as running a program, is rejected in a stranger's
+    record.
     """
 
     name: str
@@ -32,7 +31,7 @@ class Spec(NamedTuple):
     nvcc: bool = True
     why: str = ""
     implied: str = ""
-    # What a compiler does with it besides making code; "" of an option that a stranger may give.
+    # The option's side effect; "" if an untrusted record may contain it.
     does: str = ""
 
 
@@ -88,8 +87,8 @@ SPECS = (
     Spec("device-stack-protector", takes="boolean", nvrtc=(12, 6)),
     Spec("Ofast-compile", ("Ofc",), takes="value", nvrtc=(12, 6)),
     Spec("frandom-seed", takes="value", nvrtc=(12, 9)),
-    # NVRTC's alone. nvcc compiles for the host too: it has 128-bit integers, and functions
-    # without annotations are the host's.
+    # NVRTC only. nvcc compiles for the host too: it has 128-bit integers, and unmarked functions are host
+    # functions.
     Spec("device-as-default-execution-space", ("default-device",), nvcc=False),
     Spec("device-int128", nvcc=False),
     Spec("device-float128", nvrtc=(12, 6), nvcc=False, why=_LIBRARY_ONLY),
@@ -119,7 +118,7 @@ SPECS = (
     Spec("fatbin", nvrtc=None, nvcc=False, why="target='fatbin' selects it"),
     Spec("ltoir", nvrtc=None, nvcc=False, why="target='ltoir' selects it"),
     Spec("compile", ("c",), nvrtc=None, nvcc=False, why="target='object' selects it"),
-    # nvcc's alone.
+    # nvcc only.
     Spec("expt-relaxed-constexpr", nvrtc=None, why="NVRTC has every function on the device"),
     Spec(
         "extended-lambda",
@@ -127,7 +126,7 @@ SPECS = (
         nvrtc=None,
         why="NVRTC has every lambda on the device",
     ),
-    # The parts that the preprocessor obeys are handled earlier, in `host_options`.
+    # `host_options` handles the parts that concern the preprocessor earlier.
     Spec(
         "compiler-options", ("Xcompiler",), takes="values", nvrtc=None, why=_HOST_ONLY, does=_RUNS
     ),
@@ -160,7 +159,7 @@ SHORTHANDS = {
     "device-w": {"relocatable-device-code": "false"},
     "dw": {"relocatable-device-code": "false"},
 }
-# Letters whose value may be joined to them: -DX=1, -O3.
+# Letters whose value may follow without a blank: -DX=1, -O3.
 JOINED = frozenset("DUIOL")
 
 # Options with which a compiler makes something other than a kernel, writes files elsewhere, removes
@@ -177,7 +176,7 @@ REFUSED = frozenset(
         "aug-hls", "qpp-config",
     )
 )  # fmt: skip
-# Options without a row that change code and messages only, and pass from what another made.
+# Options without a row that change only code and messages, so an untrusted record may contain them.
 HARMLESS = frozenset(
     (
         "ftemplate-backtrace-limit", "ftemplate-depth", "no-host-device-initializer-list",
@@ -190,8 +189,8 @@ HARMLESS = frozenset(
     )
 )  # fmt: skip
 
-# NVRTC and nvcc make Tile IR of a `__tile_global__` kernel, which only tileiras, a program of another
-# wheel, makes machine code of, and of that a module of its own: other code would be without it.
+# NVRTC and nvcc compile a `__tile_global__` kernel to Tile IR. Only tileiras, a program in another wheel, compiles
+# that to machine code, as a separate module; other code would lack the kernel.
 TILE = frozenset(
     (
         "enable-tile",
@@ -203,14 +202,14 @@ TILE = frozenset(
         "tilefatbin",
     )
 )
-# The warning that Tile annotations are ignored, which leaves such a kernel out of the code.
+# The warning that Tile annotations are ignored; the code then lacks the kernel.
 TILE_IS_OFF = "20360"
 FIRST_WITH_TILE = (13, 3)
 
-# What an option is known to cost, said in the log: by option and value, unless that is 0.
+# Known costs of options, which the log mentions: by option and value, unless that is 0.
 COSTLY = {
-    "Ofast-compile": "the machine code is slower with it, and CUTLASS's kernels take ten times as long "
-    "to compile, not less",
+    "Ofast-compile": "the machine code is slower with it, and CUTLASS's kernels take ten times as "
+    "long to compile",
 }
 
 LTO_FLAGS = frozenset({"dlink-time-opt", "gen-opt-lto"})
@@ -218,7 +217,7 @@ DROPPED_EVERYWHERE = frozenset(s.name for s in SPECS if s.nvrtc is None and not 
 
 
 def dropped(flags: Iterable[tuple[str, str]], backend: str) -> tuple[str, ...]:
-    """Return which flags `backend` ("nvrtc" or "nvcc") is not given, and why."""
+    """Return the flags that are not passed to `backend` ("nvrtc" or "nvcc"), and why."""
     notes = []
     for name, _ in flags:
         spec = BY_NAME[name]
@@ -230,14 +229,16 @@ def dropped(flags: Iterable[tuple[str, str]], backend: str) -> tuple[str, ...]:
 
 # --- Options as users write them ------------------------------------------------------------------
 
-MOST_WORDS = 20_000  # reading more would take longer than `timeout=` allows
+MOST_WORDS = 20_000  # parsing more would take longer than `timeout=` allows
 
 QUOTES = ("'", '"')
-_PIECE = r"""(?:[^\s"']|"[^"]*"?|'[^']*'?)+"""  # few options hold blanks: compiled for the first
+_PIECE = (
+    r"""(?:[^\s"']|"[^"]*"?|'[^']*'?)+"""  # compiled at first use, since few options contain blanks
+)
 
 
 def name_and_value(word: str) -> tuple[str, str | None]:
-    """Split ``--std=c++17``, ``-DX=1`` and ``-O3``; no value where the next word may hold it."""
+    """Split ``--std=c++17``, ``-DX=1`` and ``-O3`` into name and value; None if the value may be the next word."""
     if word[:1] != "-":
         return "", None
     letter = word[1:2]
@@ -249,7 +250,7 @@ def name_and_value(word: str) -> tuple[str, str | None]:
 
 
 def all_words(options: Iterable[str]) -> Iterator[str]:
-    """Yield the words of options; an element after an option that waits for its value is that value."""
+    """Yield the words of options; an element after an option that needs a value is that value."""
     waits, left = False, MOST_WORDS
     for element in options:
         if waits and element.strip():
@@ -262,7 +263,7 @@ def all_words(options: Iterable[str]) -> Iterator[str]:
         left -= len(found)
         if left < 0:
             raise InvalidRequest(
-                f"options holds more than {MOST_WORDS:,} words, which no program's command line does; "
+                f"options contains more than {MOST_WORDS:,} words, which no program's command line does; "
                 "write the macros as #define lines of a header that the source includes, or of headers="
             )
         for word in found:
@@ -277,7 +278,7 @@ def _waits_for_value(word: str) -> bool:
 
 
 def _split(element: str) -> list[str]:
-    """Split where a next option begins; elsewhere ``'-DFOO="a b"'`` and ``'-I /a b'`` keep their blanks."""
+    """Split only where a new option begins: ``'-DFOO="a b"'`` and ``'-I /a b'`` keep their blanks."""
     words: list[str] = []
     free_text = needs_value = False
     end = 0

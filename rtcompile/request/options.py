@@ -1,4 +1,4 @@
-"""Every spelling of every compiler option becomes one normal form: each option once, the last wins.
+"""Parses compiler options of any spelling into a normal form: each option once, the last wins.
 
 `option_table` says which values an option takes; `command_lines` makes one compiler's flags of the normal form.
 """
@@ -32,22 +32,22 @@ from rtcompile.request.values import Arch
 
 # --- Options behind ``-Xcompiler`` and ``-Xptxas``: which of them the cache must know -------------
 
-# Options of the host compiler, which is nvcc's preprocessor, that nvcc has options of its own for.
+# Options of the host compiler (nvcc's preprocessor) for which nvcc has its own options.
 _OWN = ("isystem", "idirafter", "include", "I", "D", "U")
 _WORD = re.compile(r"""(?:[^\s,"']|"[^"]*"?|'[^']*'?)+""")
-# Options files of the compilers, also as the value of another option.
+# Options of the compilers that name an options file, also as the value of another option.
 _OPTIONS_FILE = re.compile(r"(?:^|[=,])(?:@|--?(?:options-file|optf)(?:[=\s]|$))")
-# Options that make a host compiler use files or directories that the cache would not know of.
+# Options with which a host compiler uses files or directories that the cache cannot track.
 _FILES = re.compile(
     r"-(?:include-pch|iquote|iprefix|iwithprefix|isysroot|imacros|imultilib|fplugin|wrapper|B$|M)"
     r"|--?(?:specs|sysroot|config)(?:=|$)|-(?:Wp|o)(?:,|$)"
 )
-# Compilers work in an empty folder of their own, so only a path leads out of it.
+# Compilers work in an empty folder, so only a path leads out of it.
 _PATH = re.compile(r"(?!-f[\w-]+-prefix-map=).*/", re.DOTALL)
 
 
 def split(values: Iterable[str]) -> tuple[list[tuple[str, str]], list[str]]:
-    """Split the words after ``-Xcompiler`` into those that nvcc has options for, and others."""
+    """Split the words after ``-Xcompiler`` into those with an equivalent nvcc option, and others."""
     words = [word for value in values for word in _WORD.findall(value)][::-1]
     own: list[tuple[str, str]] = []
     others: list[str] = []
@@ -63,8 +63,8 @@ def split(values: Iterable[str]) -> tuple[list[tuple[str, str]], list[str]]:
             value = value[1:-1]
         if not value or any(mark in value for mark in "\"'\\"):
             raise InvalidRequest(
-                f"-Xcompiler {word}: give -{name} without -Xcompiler, so that its value is read as "
-                "it is written"
+                f"-Xcompiler {word}: give -{name} without -Xcompiler, because nvcc would split "
+                "its value"
             )
         own.append((name, value))
     return own, others
@@ -81,7 +81,7 @@ def refuse_files(word: str, shown: str, *, of_host: bool = False) -> None:
 
 
 def distrusted(options: Iterable[str]) -> list[str]:
-    """Return each option that is not for a stranger to give, and why: it runs or writes something."""
+    """Return each option that an untrusted record must not contain, and why: it runs or writes something."""
     found = parse(options)
     why = [f"--{name} {BY_NAME[name].does}" for name, _ in found.flags if BY_NAME[name].does]
     for word in found.unknown:
@@ -98,7 +98,7 @@ _T = TypeVar("_T")
 
 
 class ArchOption(NamedTuple):
-    """An architecture that the options name; `virtual` for its PTX (``compute_90``)."""
+    """An architecture in the options; `virtual` for its PTX (``compute_90``)."""
 
     arch: Arch
     virtual: bool = False
@@ -108,9 +108,9 @@ class ArchOption(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Compiler options in normal form. Tuples are in the order given unless they say otherwise."""
+    """Compiler options in normal form. Tuples keep the given order unless stated otherwise."""
 
-    arch: tuple[ArchOption, ...] = ()  # several where ``-gencode`` or a list was given
+    arch: tuple[ArchOption, ...] = ()  # several for ``-gencode`` or a list
     # ("D", "NAME=VALUE") or ("U", "NAME"), one for each name: the last given.
     macros: tuple[tuple[str, str], ...] = ()
     include_dirs: tuple[str, ...] = ()  # ``-I``, then ``-isystem``
@@ -118,10 +118,10 @@ class Options(NamedTuple):
     # Long name and value ("" where it takes none), sorted by name.
     flags: tuple[tuple[str, str], ...] = ()
     ptxas: tuple[str, ...] = ()
-    # Options without a row in the table; they are passed on, and the compiler decides.
+    # Options that are not in the table; the compiler gets them unchanged.
     unknown: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()  # what was changed while reading, and why
-    # ``-idirafter``: searched after all others, the toolkit's included.
+    notes: tuple[str, ...] = ()  # changes made while parsing, and why
+    # ``-idirafter``: searched after all others, even the toolkit's.
     last_dirs: tuple[str, ...] = ()
 
     def get(self, name: str) -> str | None:
@@ -149,7 +149,7 @@ class Options(NamedTuple):
         )
 
     def arch_for(self, capability: tuple[int, int] | None) -> ArchOption | None:
-        """Return the requested architecture that a device runs best (no device: the last), or None."""
+        """Return the requested architecture that runs best on a device (no device: the last), or None."""
         if not self.arch:
             return None
         if capability is None:
@@ -180,11 +180,11 @@ class Options(NamedTuple):
         return self._replace(flags=tuple(sorted(flags.items())))
 
     def adding(self, *options: str) -> Options:
-        """Return these options with `options` given after them, which therefore win."""
+        """Return these options followed by `options`, which take precedence."""
         return self.merged(parse(options))
 
     def merged(self, more: Options) -> Options:
-        """Return these options with `more` given after them, which therefore win."""
+        """Return these options followed by `more`, which take precedence."""
         macros = {_macro_name(text): (kind, text) for kind, text in self.macros + more.macros}
         flags = {**dict(self.flags), **dict(more.flags)}
         for name, value in self.flags:
@@ -203,7 +203,7 @@ class Options(NamedTuple):
         )
 
     def key_fields(self) -> tuple[tuple[str, str], ...]:
-        """Return what identifies these options: no directory, no order where it means nothing."""
+        """Return the key fields of these options: no directories, and sorted where order has no effect."""
         fields = [(name, value) for name, value in self.flags if name not in DROPPED_EVERYWHERE]
         fields += [(kind, text) for kind, text in sorted(self.macros)]
         fields += [("pre-include", posixpath.basename(path)) for path in self.pre_includes]
@@ -221,7 +221,7 @@ def parse(options: Iterable[str]) -> Options:
 
 
 def with_directories(options: Iterable[str], moved: Callable[[str], str]) -> tuple[str, ...]:
-    """Return options with each directory that headers are searched in replaced by another."""
+    """Return options with the header directories replaced as `moved` maps them."""
     found: list[str] = []
     words = all_words(options)
     for word in words:
@@ -235,7 +235,7 @@ def with_directories(options: Iterable[str], moved: Callable[[str], str]) -> tup
 
 
 class _Reader:
-    """The options read so far; `words` contains those still to be read, in reverse order."""
+    """The parser's state; `words` contains the words still to be read, in reverse order."""
 
     def __init__(self, words: list[str]) -> None:
         self.words = words[::-1]
@@ -257,14 +257,15 @@ class _Reader:
             self.ptxas_options("-v")
         elif name in REFUSED:
             raise InvalidRequest(
-                f"{word!r} asks the compiler for something other than a kernel; "
-                "what is written, and where, is rtcompile's to decide"
+                f"{word!r} makes the compiler produce something other than a kernel; rtcompile "
+                "decides what is written, and where"
             )
         elif name in TILE:
             raise InvalidRequest(
-                f"{word!r}: Tile kernels are not supported. Compilers make Tile IR of them, which only "
-                "tileiras turns into machine code, as a module of its own: what rtcompile returned "
-                "would be without them. `nvcc -std=c++20 -tile-only -cubin -arch=sm_100 FILE.cu` makes that "
+                f"{word!r}: Tile kernels are not supported. Compilers make Tile IR of them, which "
+                "only tileiras turns into machine code, as a separate module: rtcompile's result "
+                "would lack them. `nvcc -std=c++20 -tile-only -cubin -arch=sm_100 FILE.cu` makes "
+                "that "
                 "module (`pip install nvidia-cuda-nvcc nvidia-cuda-tileiras`); "
                 'RawModule(path="FILE.cubin") loads it. The other kernels belong into another source'
             )
@@ -315,7 +316,7 @@ class _Reader:
             self.lists["notes"].append(
                 f"-std={value} became {name}: no device compiler has GNU dialects"
             )
-        if not re.fullmatch(r"c\+\+\w\w", name):  # which there are, the compiler knows
+        if not re.fullmatch(r"c\+\+\w\w", name):  # the compiler checks whether it exists
             raise InvalidRequest(f"-std={value}: expected a standard such as c++17")
         return name
 
@@ -335,7 +336,7 @@ class _Reader:
             self.flags["compiler-options"] = ",".join(_unique(others))
 
     def ptxas_options(self, value: str) -> None:
-        # nvcc splits at commas; NVRTC does not, and ptxas would be given "-v,-O3" as one option.
+        # nvcc splits at commas; NVRTC does not, so ptxas would get "-v,-O3" as one option.
         for option in re.split(r"[,\s]+", value):
             refuse_files(option, f"-Xptxas {option}")
             if option and not (option.startswith("-") and option in self.lists["ptxas"]):
@@ -350,7 +351,7 @@ class _Reader:
             self.requested = self.arch_list(value)
 
     def generate_code(self, value: str) -> None:
-        # arch= only names the PTX version that the machine code is made through.
+        # arch= names only the intermediate PTX version.
         virtual, comma, code = value.partition(",code=")
         if not comma or not virtual.startswith("arch="):
             raise InvalidRequest(f"-gencode={value}: expected arch=compute_80,code=sm_80")
@@ -402,7 +403,7 @@ class _Reader:
 
 
 _MOST_PATHS = 1000
-# Links that lead elsewhere in each process, but for the root folder, which caller and workers share.
+# Links with another target in each process, except the root folder, which caller and workers share.
 _OF_A_PROCESS = re.compile(r"/+(?:proc/+(?:self|thread-self)/+(?!root(?:/|$))|dev/+fd(?:/|$))")
 
 # Options that are more than a flag with a value.

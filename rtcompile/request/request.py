@@ -1,7 +1,7 @@
-"""The request for a build, which validates what it is given, and options files.
+"""`CompileRequest`, the validated request for a build, and options files.
 
-Every cache hit loads this module, so it imports next to nothing. Options files are read here: if the
-compiler did so, an edit of one would change the build without changing the cache key.
+Every cache hit loads this module, so it imports very little. Options files are read here: if the compiler read
+them, an edit would change the build without changing the cache key.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _AUTO, _CUBIN = BACKENDS[0], TARGETS[0]
 DEFAULT_NAME = "kernel.cu"
 _NAME_MAX = 200  # bytes of a program's file name: file systems allow 255, and a digest is added
 _MOST_HEADERS = 10_000
-_PART_MAX, _PATH_MAX = 255, 1024  # bytes of a header's name, below a folder of ours
+_PART_MAX, _PATH_MAX = 255, 1024  # bytes of a header's name, inside rtcompile's folder
 
 
 class CompileRequest(Value):
@@ -42,15 +42,15 @@ class CompileRequest(Value):
     source : str
         CUDA C++ source of the translation unit.
     options : sequence of str, or str
-        Compiler options in NVRTC's or nvcc's spelling; ``'-I /x'`` is one option with its value.
-        What ``--options-file`` names is read at once, and the request contains what is in it.
+        Compiler options in NVRTC's or nvcc's spelling; ``'-I /x'`` is one option with its value. A file named by
+        ``--options-file`` is read at once and replaced by its contents.
     arch : str or Arch, optional
         Architecture to compile for, ``"sm_90a"``; ``"compute_90"`` makes PTX, as in the options,
         which may not name another one. None: that of the current device.
     name_expressions : iterable of str
         C++ name expressions whose lowered names are wanted, ``"f<float>"``.
     name : str
-        Program name, shown in diagnostics and part of the binary where line info is.
+        Program name, shown in diagnostics, and part of the binary with line information.
     backend : {"auto", "nvrtc", "nvcc"}
         ``"auto"`` is NVRTC, falling back to NVCC as the policy says.
     target : {"cubin", "ptx", "ltoir", "object", "fatbin"}
@@ -60,13 +60,12 @@ class CompileRequest(Value):
         Further inputs to link: source strings, paths, `ObjectCode`\\ s, also ``cuda.core``'s, whose
         code is read at once.
     headers : mapping of str to str
-        Headers given as texts: the name that ``#include`` spells to its text. They are found before
-        those of all directories but the source's own. The request contains sorted pairs.
+        Maps the name in ``#include`` to the header's text. These headers are searched before all directories except
+        the source's own. The request contains sorted pairs.
     allow_fixups : bool
-        Whether an option may be added because of an error, as ``--device-int128``.
+        Whether rtcompile may add an option because of an error, such as ``--device-int128``.
     may_pass_over_arch : bool
-        Whether an architecture in the options gives way to the device's where the device cannot run
-        it, as for `RawModule`.
+        Whether to ignore an architecture in the options that the device cannot run, as `RawModule` does.
 
     Raises
     ------
@@ -122,7 +121,7 @@ class CompileRequest(Value):
         allow_fixups: bool = True,
         may_pass_over_arch: bool = False,
     ) -> None:
-        # Only here are these arguments checked; every public function makes a request.
+        # Every public function makes a request, so these arguments are checked only here.
         set_ = object.__setattr__
         set_(self, "source", text("source", source))
         memo: dict[str, Any] = {}
@@ -132,7 +131,7 @@ class CompileRequest(Value):
         if arch is not None and not isinstance(arch, Arch):
             arch, wants_ptx = _architecture(arch)
         set_(self, "arch", arch)
-        # A default passes its check, and is compared by `is`: an array compares with each element.
+        # Defaults need no check. They are compared by `is`, since comparing with an array is ambiguous.
         names = () if name_expressions is _NONE else _names(name_expressions)
         set_(self, "name_expressions", names)
         set_(self, "name", name if name is DEFAULT_NAME else _program(name))
@@ -148,11 +147,11 @@ class CompileRequest(Value):
             gives_way = truth("may_pass_over_arch", gives_way)
         set_(self, "may_pass_over_arch", gives_way)
         if arch is not None and not gives_way and fixups and names_architecture(self):
-            refuse_two_architectures(self)  # where CuPy does not name the device's own besides
+            refuse_two_architectures(self)  # CuPy may also name the device's own
 
     @property
     def source_digest(self) -> str:
-        """The source's digest, which all keys have in its place: it may be long."""
+        """The source's digest, which keys contain instead of the long source."""
         found: str | None = self._memo.get("source")
         if found is None:
             found = self._memo["source"] = content_digest(self.source.encode())
@@ -165,7 +164,7 @@ class CompileRequest(Value):
 
 
 def _architecture(given: str) -> tuple[Arch, bool]:
-    """Return an architecture, and whether its name stands for PTX, as ``compute_90`` does."""
+    """Return an architecture, and whether its name means PTX, as ``compute_90`` does."""
     try:
         arch = Arch.parse(given)
     except InvalidRequest as error:
@@ -173,7 +172,7 @@ def _architecture(given: str) -> tuple[Arch, bool]:
     kind = given.strip().lower().partition("_")[0]
     if kind == "lto":
         raise InvalidRequest(
-            f"arch={shown(given)} is a kind of code too; write arch='{arch}', target='ltoir'"
+            f"arch={shown(given)} also names a kind of code; write arch='{arch}', target='ltoir'"
         )
     return arch, kind == "compute"
 
@@ -184,7 +183,7 @@ def names_architecture(request: CompileRequest) -> bool:
 
 
 def refuse_two_architectures(request: CompileRequest) -> None:
-    """Raise InvalidRequest where the options name another architecture, or another kind of code."""
+    """Raise InvalidRequest if the options name another architecture, or another kind of code."""
     from rtcompile.request import options as compiler_options
 
     requested = compiler_options.parse(request.options).arch
@@ -199,7 +198,7 @@ def refuse_two_architectures(request: CompileRequest) -> None:
 
 
 def header_texts(given: Any) -> tuple[tuple[str, str], ...]:
-    """Return headers given as texts, sorted, if all of them can be files of one folder at once."""
+    """Return the sorted headers, after checking that all of them can be files of one folder at once."""
     pairs = tuple(given.items()) if isinstance(given, Mapping) else given
     if not isinstance(pairs, tuple) or any(
         not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs
@@ -209,7 +208,7 @@ def header_texts(given: Any) -> tuple[tuple[str, str], ...]:
         )
     if len(pairs) > _MOST_HEADERS:
         raise InvalidRequest(
-            f"headers has {len(pairs):,} texts, of which NVCC would need files; at most {_MOST_HEADERS:,} "
+            f"headers has {len(pairs):,} texts, each of which NVCC needs as a file; at most {_MOST_HEADERS:,} "
             "are taken. Give a directory with -I instead"
         )
     found = {_header(name): text(f"headers[{shown(name)}]", value) for name, value in pairs}
@@ -225,7 +224,7 @@ def header_texts(given: Any) -> tuple[tuple[str, str], ...]:
 
 
 def _to_link(given: object) -> tuple[Any, ...]:
-    """Return what is linked, with other libraries' objects as bytes: a device may be needed to compare them."""
+    """Return the linker inputs, with other libraries' objects as bytes, since comparing those may need a device."""
     found = items("link", given, "source strings, paths, ObjectCodes")
     return tuple([_plain(item, f"link[{at}]") for at, item in enumerate(found)])
 
@@ -241,7 +240,7 @@ def _plain(item: Any, name: str) -> Any:
 
     if not isinstance(kind, str) or kind not in LINKED_KINDS:
         raise InvalidRequest(
-            f"{name} is a {type(item).__name__} of kind {shown(kind)}; of another library's code "
+            f"{name} is a {type(item).__name__} of kind {shown(kind)}; from other libraries, only code "
             f"{', '.join(LINKED_KINDS)} can be linked"
         )
     if isinstance(code, (str, os.PathLike)):
@@ -264,7 +263,7 @@ def _names(values: object) -> tuple[str, ...]:
         )
     names = strings("name_expressions", values)
     for at, name in enumerate(names):
-        if "\n" in name.strip() or "\r" in name.strip():  # NVRTC reads the first line alone
+        if "\n" in name.strip() or "\r" in name.strip():  # NVRTC reads only the first line
             raise InvalidRequest(
                 f"name_expressions[{at}] must be on one line, not {shown(name)}; write "
                 f"{shown(' '.join(name.split()))}"
@@ -289,7 +288,7 @@ def _header(given: object) -> str:
 
 
 def _with_files(options: tuple[str, ...], memo: dict[str, Any]) -> tuple[str, ...]:
-    """Return options with each options file replaced by its content, which is part of the build."""
+    """Return options with each options file replaced by its contents."""
     for option in options:
         if "optf" in option or "options-file" in option:
             break
@@ -318,15 +317,15 @@ def _program(value: object) -> str:
 
 _DEEPEST = 8
 _OPTIONS = {f"{dashes}{name}" for dashes in ("-", "--") for name in ("options-file", "optf")}
-_QUOTES = "\"'\\"  # without them a text's words are what stands between blanks
+_QUOTES = "\"'\\"  # a text without these characters can be split at blanks
 
 
 def read_in(options: Iterable[str], headers: list[Header], depth: int = 0) -> tuple[str, ...]:
-    """Return options with each ``--options-file`` replaced by its words, and note it in `headers`."""
+    """Return options with each ``--options-file`` replaced by its words, and record the file in `headers`."""
     read: list[str] = []
     rest = iter(options)
     for option in rest:
-        # An element that is nothing else: "--options-file=a,b", "-optf a", or "-optf" before "a".
+        # An element with only this option: "--options-file=a,b", "-optf a", or "-optf" before "a".
         name, _, value = option.strip().partition("=")
         if name not in _OPTIONS:
             name, value = (*option.split(None, 1), "", "")[:2]
@@ -356,7 +355,7 @@ def _words(path: str, headers: list[Header]) -> list[str]:
         for blank in "\t\r\n":
             text = text.replace(blank, " ")
         return [word for word in text.split(" ") if word]
-    import shlex  # which takes longer to import than all else of a hit
+    import shlex  # its import takes longer than the rest of a hit
 
     try:
         return shlex.split(text)
@@ -365,7 +364,7 @@ def _words(path: str, headers: list[Header]) -> list[str]:
 
 
 def with_headers(request: CompileRequest) -> CompileRequest:
-    """Return the request with the folder that its headers seem to be in, which is searched first."""
+    """Return the request with ``-I`` for the virtual folder of its headers, which is searched first."""
     from rtcompile.files import headers as header_files
 
     if not request.headers:

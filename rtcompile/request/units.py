@@ -1,8 +1,8 @@
 """One run of a compiler or linker: its input, its output, and the variables that it gets.
 
-A source can read its compiler's environment (``#include "/proc/self/environ"`` puts it in the log),
-where services keep their passwords, and a cached build depends on each variable that a compiler
-obeys. Only this module passes ``os.environ`` to a compiler.
+Only this module passes ``os.environ`` to a compiler, and only a few variables of it. A source can read its
+compiler's environment (``#include "/proc/self/environ"`` puts it in the log), which may contain passwords, and a
+cached build depends on each variable that a compiler uses.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 # --- Input and output of one run of a compiler or linker ------------------------------------------
 
-# Use NamedTuples in everything a first build imports: defining a dataclass takes four times as long, 0.3 to
-# 0.8 ms.
+# Modules that a first build imports use NamedTuples: defining a dataclass takes four times as long, 0.3 to 0.8 ms.
 
 
 class TimeLimit(float):
@@ -41,7 +40,7 @@ class TimeLimit(float):
 
 
 class Limits(NamedTuple):
-    """What a compiler may use before it is killed: `timeout` in seconds, `memory` in bytes.
+    """Limits at which a compiler is killed: `timeout` in seconds, `memory` in bytes.
 
     Runs with the same `TimeLimit` share one deadline; a plain number applies to each run separately.
     """
@@ -63,13 +62,13 @@ class Limits(NamedTuple):
         return self.timeout
 
 
-# What is linked of other libraries, by the names that they have for it, and ours.
+# Kinds of linker inputs: other libraries' names for them to rtcompile's.
 LINKED_KINDS = {kind: kind for kind in ("cubin", "ptx", "ltoir", "fatbin", "object")}
 LINKED_KINDS["library"] = "archive"  # cuda.core's
 
 
 class LinkInput(NamedTuple):
-    """Bytes for the linker and what they are: a value of `LINKED_KINDS`."""
+    """Bytes for the linker and their kind, a value of `LINKED_KINDS`."""
 
     kind: str
     name: str
@@ -91,9 +90,9 @@ class TranslationUnit(NamedTuple):
 class Compiled(NamedTuple):
     """The output of one run of a compiler; `milliseconds` maps phases ("queue", "compile", "link", …) to durations.
 
-    `trace` lists the headers it read, in order of first inclusion; None if the compiler does not report
-    them. `files` is all that it read and looked for, as it was at that moment; None if only `trace` is known.
-    `busy` is the part of its time that it had a processor: less on a machine with more work than processors.
+    `trace` lists the headers it read, in order of first inclusion; None if the compiler does not report them.
+    `files` has all files that it read or looked for, in their state at that moment; None if only `trace` is known.
+    `busy` is the fraction of time that it had a processor; an overloaded machine makes it smaller.
     """
 
     code: bytes
@@ -108,11 +107,11 @@ class Compiled(NamedTuple):
 
 
 class CompileFailure(NamedTuple):
-    """Why there is no code, as data that may cross processes; exceptions are raised only in the public API.
+    """A failed run, as data that can cross processes; only the public API raises exceptions.
 
-    `kind` is "error" (the compiler refused the source), "link", "crash" (`signal` says which),
-    "timeout", "memory", or "start" (the compiler could not be run). `trace`, `files` and `busy` are as in
-    `Compiled`, as far as known if it died. `before` is the failure of the compiler that was tried first.
+    `kind` is "error" (the compiler rejected the source), "link", "crash" (`signal` says which), "timeout",
+    "memory", or "start" (the compiler could not be run). `trace`, `files` and `busy` are as in `Compiled`, if
+    known. `before` is the failure of the compiler that was tried first.
     """
 
     kind: str
@@ -129,13 +128,12 @@ class CompileFailure(NamedTuple):
 
 # --- The environment variables that compilers get -------------------------------------------------
 
-# The encoding of paths must be the same in a worker and its caller.
+# A worker and its caller must encode paths in the same way.
 _ENCODING = ("LANG", "LC_ALL", "LC_CTYPE")
 # Interpreters and compilers from environment modules need it to find their shared libraries.
 _LIBRARIES = ("LD_LIBRARY_PATH",)
-# NVCC runs programs by name (cicc, ptxas, the host compiler), which may be wrappers with settings
-# of their own in the home directory. These variables are not passed on and so have no effect on a
-# build:
+# NVCC runs programs by name (cicc, ptxas, the host compiler), which may be wrappers with settings in the home
+# directory. The following variables are not passed on, so they have no effect on a build:
 #   NVCC_PREPEND_FLAGS, NVCC_APPEND_FLAGS, NVCC_CCBIN: read here (`nvcc_words`, the toolkit's search),
 #       since the cache must know the directories and the compiler they name;
 #   CPATH, CPLUS_INCLUDE_PATH, C_INCLUDE_PATH: NVRTC never obeyed them, and a directory that

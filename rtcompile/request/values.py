@@ -1,6 +1,6 @@
-"""Immutable values, the checks of what they are given, and the value `Arch`.
+"""The base class of immutable values, checks of callers' arguments, and `Arch`.
 
-A cache hit would spend most of its time on importing `dataclasses` and on defining classes with it.
+`dataclasses` is not used, since importing it would take most of a cache hit's time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Literal, TypeVar
 
-    # What users may write; type checkers find what is misspelt.
+    # Literal types, with which type checkers find misspellings.
     Backend = Literal["auto", "nvrtc", "nvcc"]
     Target = Literal["cubin", "ptx", "ltoir", "object", "fatbin"]
     Fallback = Literal["auto", "never", "always"]
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Value:
-    """A value whose fields, also of its constructor, are its class's `_fields`, or its `__slots__`."""
+    """A value whose fields, and constructor arguments, are its class's `_fields` or `__slots__`."""
 
     __slots__ = ()
     _fields: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Value:
         return tuple([getattr(self, name) for name in self._fields])
 
     def _arguments(self) -> tuple[Any, ...]:
-        """Return what the constructor is given for a copy, field by field."""
+        """Return the constructor's arguments for a copy, by field."""
         return self._values()
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -69,7 +69,7 @@ def _restored(cls: type[V], fields: dict[str, Any]) -> V:
 
 
 def replace(value: V, **changes: Any) -> V:
-    """Return a copy of a value with some fields changed; TypeError for a field that it has not."""
+    """Return a copy of a value with some fields changed; TypeError for an unknown field."""
     fields = dict(zip(value._fields, value._arguments(), strict=True))
     return type(value)(**{**fields, **changes})
 
@@ -80,11 +80,11 @@ _ITEMS_MAX = 1_000_000  # items read from an iterable without a length, which ma
 
 
 def text(name: str, value: object) -> str:
-    """Return an argument that must be text that a compiler can be given; a plain str."""
+    """Return an argument that must be text without NUL and lone surrogates, as a plain str."""
     if not isinstance(value, str):
         raise InvalidRequest(f"{name} must be a str, not {shown(value)}{_advice(value)}")
     plain = value if type(value) is str else str.__str__(value)  # numpy.str_, a member of an Enum
-    # C strings end at NUL: NVRTC would compile the first part and cache it as the whole.
+    # C strings end at NUL: NVRTC would compile only the first part.
     at = plain.find("\0")
     if at >= 0:
         line = plain.count("\n", 0, at) + 1
@@ -135,7 +135,7 @@ def items(name: str, values: object, what: str) -> tuple[Any, ...]:
 
 def one_of(name: str, value: object, allowed: tuple[str, ...]) -> str:
     """Return an argument that must be one of some words."""
-    # The type first: an array compares with each of them, and has no truth value.
+    # Check the type first: comparing an array gives an array, which has no truth value.
     word = str.__str__(value) if isinstance(value, str) else None
     if word is None or word not in allowed:
         words = ", ".join(map(repr, allowed))
@@ -181,13 +181,13 @@ def _advice(value: object) -> str:
     if isinstance(value, (bytes, bytearray)):
         return "; decode the bytes as UTF-8 first"
     if isinstance(value, os.PathLike):
-        return "; write str(path), or path.read_text() where the contents are meant"
+        return "; write str(path), or path.read_text() if you mean the contents"
     return "; leave it out" if value is None else ""
 
 
 # --- `Arch` ---------------------------------------------------------------------------------------
 
-# Of code for exactly one generation of devices the first of these is preferred.
+# Suffixes of code for exactly one generation of devices, the preferred one first.
 SUFFIXES = ("a", "f", "")
 
 _PREFIXES = ("", "sm_", "compute_", "lto_")
@@ -290,7 +290,7 @@ class Arch(Value):
 
 
 def exact(capability: tuple[int, int]) -> tuple[Arch, ...]:
-    """Return the architectures that are exactly a device's, the preferred one first."""
+    """Return the architectures that match a device exactly, the preferred one first."""
     return tuple(Arch(*capability, suffix) for suffix in SUFFIXES)
 
 

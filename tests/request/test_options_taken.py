@@ -206,7 +206,7 @@ def test_what_nvcc_does_not_quote_holds_nothing_that_means_something_to_a_shell(
         Options(flags=(("frandom-seed", f"x{character}y"),)),
         Options(flags=(("compiler-options", f"-x{character}y"),)),
     ):
-        with pytest.raises(InvalidRequest, match="hands it to a shell unquoted"):
+        with pytest.raises(InvalidRequest, match="passes it to a shell unquoted"):
             command_lines.for_nvcc(options, SM_80, "cubin", (13, 0), ())
 
 
