@@ -85,13 +85,13 @@ def judge_folder(path: str, status: os.stat_result, *, private: bool = True) -> 
         raise UntrustedError(f"{path} is not a directory")
     if status.st_uid and status.st_uid != os.geteuid():
         raise UntrustedError(
-            f"{path} belongs to user {status.st_uid}, not to {os.geteuid()}: what is in it would be "
-            "run as if it were your own"
+            f"{path} belongs to user {status.st_uid}, not to {os.geteuid()}: its contents would "
+            "be run as your own"
         )
     if private and status.st_mode & _OTHERS_MAY_WRITE:
         raise UntrustedError(
-            f"{path} can be written by others (mode {stat.S_IMODE(status.st_mode):04o}): what they "
-            "put there would be run as if it were your own"
+            f"{path} can be written by others (mode {stat.S_IMODE(status.st_mode):04o}): files "
+            "that they put there would be run as your own"
         )
 
 

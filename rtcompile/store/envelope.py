@@ -1,8 +1,8 @@
-"""Entries of shared stores: signed by one of the team's keys, with the size of what they hold.
+"""Entries of shared stores: signed with one of the team's keys, with the size of their data.
 
-A cubin is code that will run, so its origin has to be checked. The signature covers the entry's kind
-and key, so no entry can replace another. Nothing is decompressed, decoded or loaded before the
-signature is verified, and then to no more bytes than were signed for.
+A cubin is code that will run, so its origin has to be checked. The signature covers the entry's kind and key, so no
+entry can replace another. The signature is verified before anything is decompressed, decoded or loaded, and it
+limits the decompressed size.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _FINGERPRINT = 16  # hexadecimal digits
 
 
 class Key(NamedTuple):
-    """What signs entries, or only verifies them; its fingerprint is part of their keys in a store."""
+    """A key that signs entries, or only verifies them; store keys contain its fingerprint."""
 
     kind: str
     fingerprint: str
     bytes_of_signature: int
     verifies: Callable[
         [bytes, bytes], bool
-    ]  # whether the second is this key's signature of the first
+    ]  # whether the second argument is this key's signature of the first
     sign: Callable[[bytes], bytes] | None
 
 
@@ -44,14 +44,14 @@ def _digest(label: bytes, key: bytes) -> str:
     return hashlib.sha256(label + b"\0" + key).hexdigest()[:_FINGERPRINT]
 
 
-# Stands for a key where everybody who reaches the store is trusted.
+# A placeholder for a key, if everybody who can reach the store is trusted.
 _UNSIGNED = Key(
     "unsigned", "unsigned", 32, lambda _, found: found == bytes(32), lambda _: bytes(32)
 )
 
 
 def secret_key(secret: bytes) -> Key:
-    """Return the key of one secret of the whole team: who can read can write (HMAC-SHA256)."""
+    """Return the key for the team's shared secret (HMAC-SHA256): readers can also write."""
 
     def sign(data: bytes) -> bytes:
         return hmac.digest(secret, data, hashlib.sha256)
@@ -63,7 +63,7 @@ def secret_key(secret: bytes) -> Key:
 
 
 def _pair(pem: bytes, setting: str) -> Key:
-    """Return half of a pair of Ed25519: who has the public one alone reads, and can forge nothing."""
+    """Return one key of an Ed25519 pair: with the public key one can only read."""
     library = _cryptography()
     forms, sign = library.hazmat.primitives.serialization, None
     try:
@@ -105,18 +105,18 @@ def _cryptography() -> Any:
 
 
 class Envelope:
-    """Compresses and signs entries with the first key, and opens those of any of the keys."""
+    """Compresses and signs entries with the first key, and opens entries signed with any of the keys."""
 
     def __init__(self, keys: Sequence[Key] = ()) -> None:
         self.keys: tuple[Key, ...] = tuple(keys) or (_UNSIGNED,)
-        self.sign = self.keys[0].sign  # None where the first key only verifies
+        self.sign = self.keys[0].sign  # None if the first key only verifies
 
     def store_key(self, kind: str, key: str, of: Key | None = None) -> str:
-        """Return the key of an entry in a store: entries of other signing keys have others."""
+        """Return an entry's key in a store, which depends on the signing key."""
         return f"{(of or self.keys[0]).fingerprint}/{kind}/{key}"
 
     def seal(self, kind: str, key: str, data: bytes) -> bytes:
-        """Return the entry of `data`, a `kind` of `shared.MOST_BYTES`, under `key`."""
+        """Return the entry for `data` of a `kind` of `shared.MOST_BYTES`, under `key`."""
         import zstandard
 
         assert self.sign is not None
@@ -124,7 +124,7 @@ class Envelope:
         return _MAGIC + self.sign(_signed(kind, key, body)) + body
 
     def open(self, kind: str, key: str, entry: object, of: Key | None = None) -> bytes:
-        """Return what was sealed; raise `BadEntryError` for anything else."""
+        """Return the data of a sealed entry; raise `BadEntryError` if it is not valid."""
         signer = of or self.keys[0]
         head = len(_MAGIC) + signer.bytes_of_signature
         if not isinstance(entry, bytes):
@@ -139,7 +139,7 @@ class Envelope:
 
         try:
             packed = body[_SIZE.size :]
-            # A frame that states another size would get that much memory.
+            # Otherwise a frame with a false size could allocate that much memory.
             if size > most_data(kind) or zstandard.frame_content_size(packed) != size:
                 raise BadEntryError(f"it is larger than any {kind}, or than it says")
             data = bytes(zstandard.ZstdDecompressor().decompress(packed, max_output_size=size))
@@ -180,7 +180,7 @@ def read_keys(path: str) -> tuple[Key, ...]:
     pems = [match[0] for match in _PEM.finditer(data)]
     rest = _PEM.sub(b"", data).strip()
     is_public = not rest and bool(pems) and all(b"BEGIN PUBLIC KEY" in pem for pem in pems)
-    # Root's, and readable by our group: how Kubernetes gives a secret to a pod.
+    # Kubernetes gives a secret to a pod as root's file, readable by the group.
     roots = status.st_uid == 0 and us != 0
     if status.st_mode & (0o022 if is_public else 0o037 if roots else 0o077):
         mode = stat.S_IMODE(status.st_mode)
@@ -188,7 +188,7 @@ def read_keys(path: str) -> tuple[Key, ...]:
             f"{setting}: others may read or write it (mode {mode:04o}), and who has the key can "
             f"make code that is run here; `chmod 600 {path}`"
         )
-    # A file of other bytes than text is one key, whatever it holds.
+    # A file that is not text is one key.
     lines = rest.splitlines() if rest.isascii() else [rest]
     secrets_here = [line.strip() for line in lines if line.strip()]
     shortest = min(map(len, [*pems, *secrets_here]), default=0)
@@ -201,7 +201,7 @@ def read_keys(path: str) -> tuple[Key, ...]:
 
 
 def new_key(*, pair: bool = False) -> tuple[bytes, bytes]:
-    """Return the text of a new key, and of its public half, which only a pair has."""
+    """Return the text of a new key, and of the public key of a pair."""
     if not pair:
         return secrets.token_hex(32).encode() + b"\n", b""
     primitives = _cryptography().hazmat.primitives

@@ -1,8 +1,7 @@
-"""The cache's directory, which belongs to this user or root, with folders only they can write to.
+"""The cache directory: it belongs to this user or root, and only they can write to its folders.
 
-Every file is opened through the descriptor of its folder, by the rule of `files.sealed`. The mode of the
-directory itself is left to the user, since it holds nothing but these folders; no existing folder
-is chmodded.
+Every file is opened through its folder's descriptor, by the rules of `files.sealed`. Modes of existing folders are
+never changed; the directory itself may have any mode, since it contains only these folders.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ FOLDERS = (
     "reproducers",
 )
 
-# To wait for a process that has locked the journal, and may wait for a processor.
+# Time to wait for a process that has locked the journal, on a busy machine.
 _MOST_WAITED_SECONDS = 1.0
 MAX_BYTES = 128 << 20  # of a `Memory`
-OVERHEAD = 2048  # bytes of an entry besides its code and texts
+OVERHEAD = 2048  # bytes of an entry in addition to its code and texts
 
 
 class _Descriptor(int):
@@ -59,7 +58,8 @@ class _Descriptor(int):
 
 
 class Folder:
-    """A directory tree; no descriptor stays open between two calls. Files' last use is noted to `resolution` seconds."""
+    """A directory tree. No descriptor stays open between calls. The last use of files is recorded to `resolution`
+    seconds."""
 
     def __init__(
         self,
@@ -72,16 +72,16 @@ class Folder:
         self.path = path
         self.readable = readable
         self._resolution = resolution
-        # Nothing is written before this time (monotonic clock): a write may have failed.
+        # Nothing is written before this time (monotonic clock), because a write failed.
         self.write_at = 0.0 if writable else float("inf")
 
     @property
     def writable(self) -> bool:
-        """Whether something may be written now."""
+        """Whether writing is allowed now."""
         return time.monotonic() >= self.write_at
 
     def file(self, *parts: str) -> str:
-        """Return the path of a file, for messages and for programs that take no descriptor."""
+        """Return the path of a file, for messages and for programs that need a path."""
         return "/".join((self.path, *parts))
 
     # --- by descriptor -------------------------------------------------------------------
@@ -97,7 +97,7 @@ class Folder:
             os.close(top)
 
     def read(self, kind: str, name: str) -> bytes | None:
-        """Return a file's bytes and note its use; None if there is none. Remove an untrusted one."""
+        """Return a file's bytes and record its use; None if there is none. Remove an untrusted file."""
         if not self.readable:
             return None
         folder = -1
@@ -139,7 +139,7 @@ class Folder:
             os.close(descriptor)
 
     def publish(self, kind: str, name: str, data: bytes) -> None:
-        """Write a file by rename; only a source, which has no digest, waits for the disk."""
+        """Write a file by rename. Only sources are synced to disk, because they contain no digest."""
         with self.open(kind) as folder:
             sealed.publish(name, data, dir_fd=folder, durable=kind == "sources")
 
@@ -153,7 +153,7 @@ class Folder:
                 pass
 
     def log(self, counts: Mapping[str, float]) -> int:
-        """Append counts to the journal at once, in case of a kill; return the journal's bytes."""
+        """Append counts to the journal immediately, in case the process is killed; return the journal's size."""
 
         def append(descriptor: int) -> int:
             os.write(descriptor, as_lines(counts))
@@ -162,7 +162,7 @@ class Folder:
         return self._journal(append, exclusive=False) or 0
 
     def journal(self, *, take: bool = False) -> dict[str, float]:
-        """Return the sums of the journal, by name; leave it empty if they are taken."""
+        """Return the journal's sums by name; `take` empties it."""
 
         def read(descriptor: int) -> dict[str, float]:
             data = sealed.contents(descriptor, os.fstat(descriptor).st_size)
@@ -188,14 +188,14 @@ class Folder:
             return None
 
     def listing(self, kind: str) -> list[tuple[str, os.stat_result]]:
-        """Return each name in one of `FOLDERS` with its status; none if the folder is not trusted."""
+        """Return each name in one of `FOLDERS` with its status; nothing if the folder is not trusted."""
         found = []
         try:
             with self.open(kind) as folder:
                 for name in os.listdir(folder):
                     try:
                         found.append((name, os.stat(name, dir_fd=folder, follow_symlinks=False)))
-                    except OSError:  # it has just been evicted
+                    except OSError:  # evicted just now
                         pass
         except OSError:
             pass
@@ -223,7 +223,7 @@ class Folder:
         return True
 
     def prepare(self) -> None:
-        """Make the directory and its folders where they are missing; raise OSError if that fails."""
+        """Make the missing ones of the directory and its folders; raise OSError if that fails."""
         os.makedirs(self.path, mode=0o700, exist_ok=True)
         top = sealed.open_folder(self.path, private=False)
         try:
@@ -238,7 +238,7 @@ class Folder:
 
 
 class Memory:
-    """What a process keeps by key; where it has become too large, the oldest is dropped."""
+    """A process's cache in memory, by key; when it is too large, the oldest value is dropped."""
 
     __slots__ = ("_bytes", "_guard", "_kept")
 
@@ -248,11 +248,11 @@ class Memory:
         self._guard = allocate_lock()
 
     def find(self, key: object) -> Any:
-        """Return what was kept, or None; whether it still holds is the caller's to check."""
+        """Return the value under a key, or None; the caller checks whether it is still valid."""
         return self._kept.get(key, (None, 0))[0]
 
     def keep(self, key: object, value: object, size: int) -> None:
-        """Keep a value of so many bytes in place of what was kept before."""
+        """Keep a value of `size` bytes instead of the previous one."""
         with self._guard:
             self._bytes += size + OVERHEAD - self._kept.pop(key, (None, 0))[1]
             self._kept[key] = value, size + OVERHEAD
@@ -260,12 +260,12 @@ class Memory:
                 self._bytes -= self._kept.pop(next(iter(self._kept)))[1]
 
 
-# Objects that the look-ups of this process found and that are not in the journal yet, by the cache's path.
+# Hits of this process that are not in the journal yet, by the cache's path.
 _hits: dict[str, int] = {}
 
 
 def count_hit(folder: Folder) -> None:
-    """Count an object that was found, for the cache's statistics."""
+    """Count a hit for the cache's statistics."""
     if not _hits:
         at_end(_write_hits)
     if folder.writable:
@@ -277,7 +277,7 @@ def at_end(function: Callable[[], object]) -> None:
     import atexit
 
     atexit.register(function)
-    # A child forgets what its parent registered here, before it does its work.
+    # A child removes the functions that its parent registered here before it starts its work.
     multiprocessing = sys.modules.get("multiprocessing.util")
     if multiprocessing is not None:
         multiprocessing.Finalize(None, function, exitpriority=0)
@@ -291,7 +291,7 @@ def take_hits(path: str) -> int:
     return hits
 
 
-os.register_at_fork(after_in_child=_hits.clear)  # the parent writes its own
+os.register_at_fork(after_in_child=_hits.clear)  # the parent writes its own hits hits
 
 
 def _write_hits() -> None:
@@ -302,7 +302,7 @@ def _write_hits() -> None:
 
 
 def _lock(descriptor: int, *, exclusive: bool) -> bool:
-    """Return whether the journal could be locked; True if the file system has no locks."""
+    """Lock the journal and return whether that worked; True if the file system has no locks."""
     import fcntl
 
     try:
@@ -315,18 +315,18 @@ def _lock(descriptor: int, *, exclusive: bool) -> bool:
 
 
 def as_lines(counts: Mapping[str, float]) -> bytes:
-    """Return counts in the format of the journal and of the statistics: a line for each."""
+    """Return counts in the format of the journal and the statistics: one per line."""
     return "".join(f"{round(n, 3)} {name}\n" for name, n in counts.items() if n).encode()
 
 
 def sums(lines: bytes) -> dict[str, float]:
-    """Return the sum of each count in lines."""
+    """Return the sum of each count in the lines."""
     found: dict[str, float] = {}
     for line in lines.decode("utf-8", "replace").split("\n"):
         number, _, name = line.partition(" ")
         try:
             count = float(number)
-        except ValueError:  # the last line of a full disk
+        except ValueError:  # an incomplete last line, because the disk was full
             continue
         if count - count == 0:  # neither infinite nor not a number, as in a damaged file
             found[name] = found.get(name, 0) + count

@@ -1,8 +1,8 @@
-"""What is in a cache directory: kept within its limit, listed, checked, copied and emptied.
+"""Maintains a cache directory: evicts, lists, verifies, copies and empties it.
 
-What was not used for longest goes first. All folders count but the statistics, the locks and the
-reproducers, which the user may want to send. A precompiled header takes the room that the rest leaves, and
-gives it back to what is in use. Each miss loads this module, so heavy imports are where they are used.
+The least recently used files are evicted first. All folders count except statistics, locks and reproducers, which
+the user may want to send. Precompiled headers get the remaining space, and lose it to files in use. Each miss loads
+this module, so heavy imports are inside functions.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ _FILES = (
     "sources",
     "toolchains",
 )
-_KEEP = 0.9  # part of the limit that eviction leaves in use, to make room for the next builds
+# fraction of the limit to which eviction shrinks the cache, to make room for the next builds
+_KEEP = 0.9
 _IN_USE_SECONDS = 2 * USE_RESOLUTION  # longer than any build that reads a folder
-_RECENT_SECONDS = 86400.0  # what was used since gives no room to a precompiled header
+_RECENT_SECONDS = 86400.0  # files used within this time are not evicted for a precompiled header
 
 
 class Unit(NamedTuple):
-    """What is evicted as a whole: when it was last used, its bytes, its folder, and its names there."""
+    """Files that are evicted together: their last use, size, folder and names."""
 
     used: float
     size: int
@@ -45,17 +46,17 @@ class Unit(NamedTuple):
 
 
 def units(folder: Folder) -> Iterator[Unit]:
-    """Yield everything in a cache directory that counts."""
+    """Yield everything in a cache directory that counts towards the limit."""
     for kind in _FILES:
         for name, status in folder.listing(kind):
             if not name.startswith("."):
                 yield Unit(status.st_mtime, status.st_size, kind, (name,))
-    # A folder of headers has its size in its name, so that nobody reads two thousand files.
+    # The name of a folder of headers contains its size, so its two thousand files need no stat.
     for name, status in folder.listing(HEADERS):
         size = name.rpartition("-")[2]
         if not name.startswith(".") and size.isdecimal():
             yield Unit(status.st_mtime, int(size), HEADERS, (name,))
-    # The record of a precompiled header tells when it was last used. It goes first.
+    # The record of a precompiled header has the time of its last use, and is removed first.
     found: dict[str, list[tuple[str, os.stat_result]]] = {}
     for name, status in sorted(folder.listing("pch"), reverse=True):
         if name.endswith((".record", ".pch")):
@@ -66,7 +67,7 @@ def units(folder: Folder) -> Iterator[Unit]:
 
 
 def size(folder: Folder) -> int:
-    """Return the bytes of all that counts."""
+    """Return the size of everything that counts towards the limit."""
     return sum(unit.size for unit in units(folder))
 
 
@@ -78,7 +79,7 @@ def room_for_precompiled(folder: Folder, limit: int) -> int:
 
 
 def evict(folder: Folder, limit: int) -> int:
-    """Remove what was used longest ago until the rest fits in `limit`; return the bytes freed."""
+    """Remove the least recently used files until the rest fits in `limit`; return the bytes freed."""
     now = time.time()
 
     def order(unit: Unit) -> tuple[float, float]:
@@ -86,7 +87,7 @@ def evict(folder: Folder, limit: int) -> int:
         return min(unit.used, latest), unit.used
 
     found = sorted(units(folder), key=order)
-    # A build may be reading the headers in a folder. They stay, and leave half of the limit to others.
+    # A build may be reading the headers in a folder, so they stay, up to half of the limit.
     stay = {u for u in found if u.kind == HEADERS and now - u.used < _IN_USE_SECONDS}
     excess = sum(unit.size for unit in found if unit not in stay) - int(limit * _KEEP)
     excess += min(sum(unit.size for unit in stay), limit // 2)
@@ -100,13 +101,13 @@ def evict(folder: Folder, limit: int) -> int:
 
 
 def discard(folder: Folder, kind: str, name: str) -> None:
-    """Remove a file, or a folder of headers, which builds that begin afterwards write again."""
+    """Remove a file, or a folder of headers, which later builds write again."""
     if kind != HEADERS:
         folder.discard(kind, name)
         return
     import shutil
 
-    # Renamed first, so no process finds a folder that lacks some of its files.
+    # Rename the folder first, so no process finds it incomplete.
     path, dying = folder.file(kind, name), folder.file(kind, f".{name}-{os.getpid()}")
     with suppress(OSError):
         os.close(folder.open(kind))
@@ -116,14 +117,14 @@ def discard(folder: Folder, kind: str, name: str) -> None:
 
 # --- The headers inside NVRTC as folders of the cache ---------------------------------------------
 
-# They are used by path, hence only where no other user could exchange them.
+# Compilers use them by path, so only if no other user could replace them.
 
-# A build that begins within the clock's tick in which a header was written is not kept.
+# A build that starts in the same clock tick in which a header was written is not cached.
 _TICK_SECONDS = 0.01
 
 
 def find(cache_dir: str, name: str) -> str | None:
-    """Return the path of the headers of that name, with or without its size, and note their use."""
+    """Return the path of the headers with this name, with or without its size, and record their use."""
     if sealed.can_be_swapped(cache_dir):
         return None
     folder = Folder(cache_dir)
@@ -140,7 +141,7 @@ def find(cache_dir: str, name: str) -> str | None:
 
 
 def publish(cache_dir: str, name: str, write: Callable[[str], None]) -> str | None:
-    """Have `write` fill a new folder, rename it, and return its path; None if others could replace it."""
+    """Let `write` fill a new folder, rename it, and return its path; None if others could replace it."""
     import shutil
     import tempfile
 
@@ -166,7 +167,7 @@ def publish(cache_dir: str, name: str, write: Callable[[str], None]) -> str | No
 _PORTABLE = {"objects": "object", "manifests": "manifest", "portable": "manifest"}
 _KINDS = {**_PORTABLE, "index": "index entry", "negative": "negative entry"}
 _SEALED = {**_KINDS, "programs": "program", "toolchains": "toolchain"}
-_ABANDONED_SECONDS = 3600.0  # a temporary file of this age has no writer any more
+_ABANDONED_SECONDS = 3600.0  # age at which a temporary file counts as abandoned
 
 
 class Usage(NamedTuple):
@@ -186,7 +187,7 @@ class Entry(NamedTuple):
     key: str  # its file's name
     name: str
     size: int  # bytes of the file
-    used: float  # last use, in seconds since the epoch, to the hour
+    used: float  # last use in seconds since the epoch, to the hour
     obj: ObjectCode
     key_inputs: Mapping[str, str]
 
@@ -200,8 +201,8 @@ def stored(folder: Folder, kinds: Iterable[str] = _KINDS) -> Iterator[tuple[str,
 
 
 def entries(folder: Folder) -> Iterator[Entry]:
-    """Yield every object that verifies."""
-    looking = Folder(folder.path, writable=False)  # reading it does not count as use
+    """Yield every intact object."""
+    looking = Folder(folder.path, writable=False)  # reading here does not count as use
     for key, status in folder.listing("objects"):
         data = looking.read("objects", key) or b""
         decoded = object_code.decode(key, data)
@@ -217,14 +218,14 @@ def unusable(folder: Folder) -> Iterator[tuple[str, bool]]:
         kind, key = path.split("/")
         data = looking.read(kind, key)
         if data is None:
-            if os.path.lexists(folder.file(path)):  # else it was evicted just now
+            if os.path.lexists(folder.file(path)):  # otherwise it was evicted just now
                 yield path, False
         elif sealed.unseal(_SEALED[kind], key, data) is None:
             yield path, sealed.is_of_another_version(_SEALED[kind], data)
 
 
 def remove_damaged(folder: Folder) -> list[str]:
-    """Remove what is damaged or must not be used, and return the paths."""
+    """Remove damaged and untrusted files, and return their paths."""
     found = [path for path, of_another_version in unusable(folder) if not of_another_version]
     for path in found:
         folder.discard(*path.split("/"))
@@ -232,7 +233,7 @@ def remove_damaged(folder: Folder) -> list[str]:
 
 
 def usage(folder: Folder, counts: Mapping[str, float]) -> Usage:
-    """Return the statistics, given all counts; one of a store is named ``count store``."""
+    """Return the statistics from all counts; the counts of a store are named ``count store``."""
     stores: dict[str, dict[str, float]] = {}
     for name, number in counts.items():
         count, _, store = name.partition(" ")
@@ -244,7 +245,7 @@ def usage(folder: Folder, counts: Mapping[str, float]) -> Usage:
 
 
 def export(folder: Folder, target: Folder) -> int:
-    """Copy every file that verifies into another cache directory; return how many."""
+    """Copy every intact file into another cache directory; return their number."""
     target.prepare()
     looking = Folder(folder.path, writable=False)
     count = 0
@@ -258,7 +259,7 @@ def export(folder: Folder, target: Folder) -> int:
 
 
 def empty(folder: Folder) -> None:
-    """Remove everything but the reproducers, which the user may want to send; builds go on."""
+    """Remove everything except the reproducers, which the user may want to send; running builds continue."""
     for kind in FOLDERS:
         if kind not in ("locks", "reproducers"):
             for name, _ in folder.listing(kind):
@@ -266,14 +267,14 @@ def empty(folder: Folder) -> None:
 
 
 def sweep(folder: Folder) -> None:
-    """Remove what killed processes left: old temporary files, and locks that no process holds."""
+    """Remove leftovers of killed processes: old temporary files, and locks that no process holds."""
     from rtcompile.store import locks
 
     for kind in (*_SEALED, "sources", "statistics", "pch", HEADERS):
         for name, status in folder.listing(kind):
             if name.startswith(".") and time.time() - status.st_mtime > _ABANDONED_SECONDS:
                 discard(folder, kind, name)
-    # Locks with a file each: of precompiled headers, and where ranges of a file cannot be locked.
+    # One file per lock: for precompiled headers, and on systems without range locks.
     for kind in ("locks", "pch"):
         for name in [name for name, _ in folder.listing(kind) if name != locks.TABLE]:
             if kind == "locks" or name.endswith(".lock"):

@@ -1,4 +1,4 @@
-"""Locks that let one thread of one process build a key, and that end with their process."""
+"""Locks that let one thread of one process build a key, and that are released when the process ends."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rtcompile.files import sealed
 
 
 class Busy(Exception):
-    """Another thread, process or node builds the same, and the caller has other builds to do meanwhile."""
+    """Another thread, process or node is building the same code, and the caller can do other builds first."""
 
 
 MAX_WAIT_SECONDS = 900.0  # seconds to wait for another process's build, before building too
 
-TABLE = "table"  # the file of the locks of keys
+TABLE = "table"  # the lock file for all keys
 
 _FLOCK = struct.Struct("hhqqi4x")  # C's struct flock: kind, whence, start, length, process
 _ranges_work = True
@@ -31,8 +31,7 @@ _held: set[int] = set()
 
 
 def _forget_in_child() -> None:
-    # A forked child inherits the lock's open file. While the child keeps it open, the lock would
-    # outlive the parent.
+    # A forked child inherits the lock's open file, and would keep the lock after the parent has ended.
     for descriptor in _held:
         os.close(descriptor)
     _held.clear()
@@ -53,11 +52,11 @@ def machine_wide(path: str, timeout: float = MAX_WAIT_SECONDS) -> Iterator[bool]
 
 
 def release(path: str, descriptor: int) -> None:
-    """Give back a lock that was taken."""
-    # In a child that was forked meanwhile the descriptor is closed, and the parent has the lock.
+    """Release a lock."""
+    # In a forked child the descriptor is closed, and the parent has the lock.
     if descriptor in _held:
         _held.discard(descriptor)
-        # Removed while it is held, so those who wait for it notice that the file is gone.
+        # The file is removed while it is locked, so waiting processes notice that it is gone.
         sealed.discard(path)
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
@@ -67,17 +66,17 @@ def hand_over(descriptor: int) -> None:
     """Leave a lock to a process that was started with a copy of its descriptor."""
     if descriptor in _held:
         _held.discard(descriptor)
-        os.close(descriptor)  # and no LOCK_UN, which would be for all copies
+        os.close(descriptor)  # without LOCK_UN, which would unlock all copies
 
 
-# By device: whether locks work there. Some network file systems have none. On others a lock waits in
-# the kernel for a server that is gone, without a limit.
+# Whether locks work, by device. Some network file systems have none. On others a lock waits in the kernel without
+# limit for a server that is gone.
 _working: dict[int, bool] = {}
 _MOST_TRIED_SECONDS = 1.0
 
 
 def _locks_work(folder: str) -> bool:
-    """Return whether locks work in a folder, by trying one for a second; warn once if they do not."""
+    """Return whether locks work in a folder: try one for up to a second, and warn once if it fails."""
     try:
         device = os.stat(folder).st_dev
     except OSError:
@@ -90,17 +89,19 @@ def _locks_work(folder: str) -> bool:
     try:
         trying.start()
     except RuntimeError:
-        return False  # no more threads: this build does without, and the next one tries again
+        return (
+            False  # no more threads: this build works without locks, and the next one tries again
+        )
     trying.join(_MOST_TRIED_SECONDS)
-    trying.join(_MOST_TRIED_SECONDS / 4)  # another thread may have held the GIL all the time
-    problem = f"a lock gave no answer in {_MOST_TRIED_SECONDS:g} s" if trying.is_alive() else ""
+    trying.join(_MOST_TRIED_SECONDS / 4)  # another thread may have held the GIL all this time
+    problem = f"a lock did not respond in  {_MOST_TRIED_SECONDS:g} s" if trying.is_alive() else ""
     problem = problem or "".join(problems)
     _working[device] = not problem
     if problem:
         warn(
-            f"locks in {folder} do not work ({problem}): processes that want the same build at once may "
-            "each make it. Set RTCOMPILE_CACHE_DIR to a local disk; what nodes share goes into "
-            "RTCOMPILE_REMOTE"
+            f"locks in {folder} do not work ({problem}): processes that need the same build at "
+            "once may each compile it. Set RTCOMPILE_CACHE_DIR to a local disk, and "
+            "RTCOMPILE_REMOTE to a store that nodes share"
         )
     return not problem
 
@@ -110,7 +111,7 @@ def _try(folder: str, problems: list[str]) -> None:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError:
-        return  # the folder cannot be written, which another warning is about
+        return  # the folder cannot be written, for which there is another warning
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -124,9 +125,9 @@ def _try(folder: str, problems: list[str]) -> None:
 def of_key(
     folder: str, key: str, timeout: float, taken: dict[tuple[int, str], int]
 ) -> Iterator[bool]:
-    """Hold a key's lock against other processes, a byte of one file; `taken` has the caller's own."""
-    # One file per key takes a third of the time of a batch of a thousand (ext4 skips inodes that were
-    # just freed). If an interrupt kept a ``with`` block from ending, its thread may use the lock again.
+    """Hold a key's lock, a byte of one lock file, against other processes; `taken` lists the caller's own locks."""
+    # One file per key would take a third of the time of a batch of a thousand (ext4 skips inodes that were just
+    # freed). If an interrupt left a ``with`` block unfinished, its thread may take the lock again.
     here = threading.get_ident(), key
     start = int(key[:15], 16)
     unlocking = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, start, 1, 0)
@@ -136,7 +137,7 @@ def of_key(
         try:
             _set_range(descriptor, fcntl.F_WRLCK, start)
         except OSError as error:
-            # gVisor has no locks of open file descriptions.
+            # gVisor has no open file description locks.
             _ranges_work = error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
             raise
         taken[here] = descriptor
@@ -149,10 +150,10 @@ def of_key(
             yield taken.get(here) in _held
             return
     finally:
-        # else as in `release`
+        # otherwise as in `release`
         if here in taken and (descriptor := taken[here]) in _held:
             del taken[here]
-            # Python handles Ctrl-C after a call, or as a function begins: not before this one is done.
+            # Python handles Ctrl-C after a call or at a function's start, so not before this call is done.
             fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, unlocking)
             _held.discard(descriptor)
             os.close(descriptor)
@@ -194,7 +195,7 @@ def take(path: str, timeout: float, lock: Callable[[int, str], bool] = _lock_fil
                 os.close(descriptor)
                 return None
             time.sleep(pause)  # a blocking flock has no timeout
-            pause = min(2 * pause, 0.02)  # many processes of a node may wait in turn
+            pause = min(2 * pause, 0.02)  # many processes of a node may be waiting
         except BaseException:
             _held.discard(descriptor)
             os.close(descriptor)
@@ -204,7 +205,7 @@ def take(path: str, timeout: float, lock: Callable[[int, str], bool] = _lock_fil
 
 class _Flight:
     def __init__(self) -> None:
-        # Reentrant: if an interrupt left it locked, its thread can lock it again.
+        # Reentrant, so if an interrupt left it locked, its thread can lock it again.
         self.lock = threading.RLock()
         self.failures = 0
         self.error: BaseException | None = None
@@ -215,15 +216,15 @@ class SingleFlight:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        # A flight is there as long as a thread is in `flight`.
+        # An entry exists as long as a thread is in `flight`.
         self._flights: WeakValueDictionary[str, _Flight] = WeakValueDictionary()
 
     @contextmanager
     def flight(
         self, key: str, shared: Callable[[BaseException], bool], timeout: float | None = None
     ) -> Iterator[bool]:
-        """Run the body while no other thread runs one for `key`; yield whether none does in time."""
-        # A `shared` error is raised in the waiting threads too; after another the next thread runs.
+        """Run the body while no other thread runs it for `key`; yield whether the wait ended in time."""
+        # A `shared` error is raised in the waiting threads too; after other errors the next thread runs.
         with self._guard:
             flight = self._flights.setdefault(key, _Flight())
             seen = flight.failures
@@ -245,5 +246,6 @@ class SingleFlight:
 
 
 def would_fail_again(error: BaseException) -> bool:
-    """Return whether a build that failed so is refused in every thread: its source is not compiled again."""
+    """Return whether this error is shared by waiting threads, because compiling again would fail in the same
+    way."""
     return isinstance(error, CompileError) and not isinstance(error, CompilerCrashed)

@@ -1,13 +1,13 @@
-"""A manifest lists, under a lookup key, the builds of that key and what they depend on.
+"""Manifests: each lists, under a lookup key, builds and the files that they depend on.
 
-A path is stored as the index of its search directory and the rest. A manifest whose key has the
-directories and a portable manifest, whose reader uses its own directories, have the same format.
+A path is stored as the index of its search directory and the rest. Portable manifests, whose readers substitute
+their own directories, have the same format.
 
-NVCC says which files it read (``-MD``), and so does the include trace of an NVRTC whose calls cannot
-be observed (`compilers.observed`). Neither says which paths it did not find, or what a
-``__has_include`` found. So the entries of every folder that was searched are recorded: those of the
-user's search path, of the source and of the user's headers, with the folders below them that a
-source can name. The toolkit's folders are not, since the toolchain's signature stands for them.
+NVCC reports the files that it read (``-MD``), and so does the include trace of an NVRTC whose calls cannot be
+intercepted (`compilers.observed`). Neither reports the paths that were not found, or the results of
+``__has_include``. So the entries of every searched folder are recorded: the user's search path, the folders of the
+source and of the user's headers, and the folders below them that a source can name. The toolchain's signature
+covers the toolkit's folders.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from rtcompile.request.cxx import Mentions
 
 
-# --- A manifest lists -----------------------------------------------------------------------------
+# --- The manifest's format --------------------------------------------------------------------------
 
-MOST_BUILDS = 4  # of one look-up: enough for an edit and its revert, each with two compilers
-_MOST_LISTED = 16  # of all look-ups that share a manifest
+MOST_BUILDS = 4  # per lookup key: enough for an edit and its revert, each with two compilers
+_MOST_LISTED = 16  # of all lookup keys that share a manifest
 
 
 class ManifestEntry(NamedTuple):
-    """One build: the compiler that made it, its object's key, its dependencies, and whose stats these have."""
+    """One build: its compiler, object key and dependencies, and the lookup key whose stats these have."""
 
     backend: str
     compiler: str
@@ -79,19 +79,19 @@ def decode(key: str, data: bytes, search: Sequence[SearchDir]) -> list[ManifestE
 
 
 def _moved(files: FileSet, move: Callable[[str], str]) -> FileSet:
-    """Return a set of files with their paths changed."""
+    """Return a file set with changed paths."""
     headers = [Header(move(path), *rest) for path, *rest in files.headers]
     absent, present = tuple(map(move, files.absent)), tuple(map(move, files.present))
     return files.replaced(headers=tuple(headers), absent=absent, present=present)
 
 
-# Of a build: its names, then `FileSet.packed`; the positions of its stat signatures and of its contents.
+# Fields of a build: its names, then `FileSet.packed`; the positions of stat signatures and of contents.
 _FIELDS = 1 + PACKED_FIELDS
 _STATS, _DIGESTS = 2, 9
 
 
 def objects_of(key: str, data: bytes) -> list[str]:
-    """Return the keys of the objects that a manifest leads to, whatever the directories are."""
+    """Return the object keys in a manifest, whatever the directories are."""
     return [*_by_object(key, data)]
 
 
@@ -103,12 +103,12 @@ def merged(key: str, newer: bytes, older: bytes = b"") -> bytes:
 
 
 def one_by_one(key: str, data: bytes) -> dict[str, bytes]:
-    """Return a portable manifest of each single build, by its object's key."""
+    """Return one portable manifest per build, by object key."""
     return {name: _without_stats(key, [group]) for name, group in _by_object(key, data).items()}
 
 
 def has_files_of(key: str, data: bytes, other: bytes) -> bool:
-    """Return whether a manifest has a build of the same files as the other's, whatever their contents."""
+    """Return whether two manifests have a build with the same files, whatever their contents."""
     files = [_files(group) for group in _by_object(key, data).values()]
     return all(_files(group) in files for group in _by_object(key, other).values())
 
@@ -138,20 +138,21 @@ def _groups(key: str, data: bytes) -> list[list[bytes]] | None:
 
 
 class Page(NamedTuple):
-    """What lies under a key: a manifest of some builds, and the objects of the small ones by key."""
+    """The value under a key of a shared store: a manifest of some builds, and the objects of the small ones by
+    key."""
 
-    portable_key: str  # which the manifest is sealed under
+    portable_key: str  # under which the manifest is sealed
     manifest: bytes
     objects: dict[str, bytes]
 
     def packed(self, key: str) -> bytes:
-        """Return the page as it is kept under `key`."""
+        """Return the page as stored under `key`."""
         pairs = [each for name, data in self.objects.items() for each in (name.encode(), data)]
         return sealed.seal("page", key, [self.portable_key.encode(), self.manifest, *pairs])
 
     @classmethod
     def unpacked(cls, key: str, data: bytes | None) -> Page | None:
-        """Return what `packed` made; None if it does not verify."""
+        """Return the page from `packed` data; None if it does not verify."""
         fields = sealed.unseal("page", key, data) if data is not None else None
         if not fields or len(fields) % 2:
             return None
@@ -159,21 +160,21 @@ class Page(NamedTuple):
         return cls(portable_key, fields[1], dict(zip(names, fields[3::2], strict=True)))
 
 
-# --- Records what a build read --------------------------------------------------------------------
+# --- Recording the files of a build -----------------------------------------------------------------
 
-# Suffixes of files that programs write beside a source. They count only if a text mentions the suffix.
+# Suffixes of files that programs write next to a source. They count only if a text mentions the suffix.
 _NO_HEADERS = (
     ".a .bin .cc .cpp .csv .cu .cubin .json .log .md .npy .npz .o .out .pkl .png .pt .ptx .py .pyc"
     " .rst .sh .so .swp .tmp .toml .txt .yaml .yml __pycache__"
 )
 
-# What may be a header's name. Only an absolute one, or one with "..", leads out of the search folders.
+# Possible header names. Only an absolute one, or one with "..", leads out of the search folders.
 _NAME = re.compile(r'["<]([^"<>\n\0]*)(?=[">])')
 _COMPUTED_OUTWARD = re.compile(r"^[ \t]*(?:#|%:)(?![ \t]*error).*\.\./", re.MULTILINE)
 _SPLICE = re.compile(r"(?:\\|\?\?/)[ \t]*\r?\n")
 
 _MAX_FOLDERS = 2048
-_MAX_TEXT = 4 << 20  # a search takes seconds beyond, which no time limit would count
+_MAX_TEXT = 4 << 20  # searching a longer text would take seconds, which no time limit would count
 _PASTES = ("##", "%:%:", "??=")
 
 
@@ -185,8 +186,9 @@ def record(
     name: str = "",
     toolkit: tuple[str, ...] = (),
 ) -> FileSet:
-    """Read, hash and stat the headers of a build that were read, and list the folders that were searched."""
-    # `source` is all that the user wrote: source, headers given as texts, and options, which may define macros.
+    """Read, hash and stat the headers that a build read, and list the folders that it searched."""
+    # `source` contains everything that the user wrote: source, headers passed as strings, and options, which may
+    # define macros.
     from rtcompile.request.cxx import scan  # a hit does not need it
 
     beside = os.path.dirname(name)
@@ -236,10 +238,10 @@ def record(
 
 
 class _Watched:
-    """The folders in which a build may have looked for files, as they are now."""
+    """The current state of the folders in which a build may have looked for files."""
 
     def __init__(self, trusted: tuple[str, ...]) -> None:
-        self.roots: list[str] = []  # folders that names of headers are relative to
+        self.roots: list[str] = []  # folders to which header names are relative
         self.texts: list[str] = []  # the user's own sources, headers and options
         self.seen: dict[str, None] = {}
         self.absent: dict[str, None] = {}
@@ -253,7 +255,7 @@ class _Watched:
         self.problem = self.problem or problem
 
     def look(self) -> None:
-        """Look at all of `roots`, at the folders below them, and at names that lead out of them."""
+        """Record all of `roots`, the folders below them, and names that lead out of them."""
         text = _SPLICE.sub("", "\n".join(self.texts))
         if len(text) > _MAX_TEXT:
             self.doubt("its sources are too long to be searched for the folders that they may name")
@@ -271,7 +273,7 @@ class _Watched:
             self.doubt("a macro may include a file outside of the folders that are searched")
 
     def _walk(self, root: str, text: str) -> None:  # noqa: C901  # one walk, a branch for each kind of entry
-        """Note the entries of a folder, and of those below whose names a text mentions or may paste."""
+        """Record the entries of a folder, and of folders below it whose names a text mentions or may paste."""
         pastes = not root.startswith("/usr/") and any(word in text for word in _PASTES)
         ahead = [root]
         while ahead:
@@ -304,7 +306,7 @@ class _Watched:
                     self.doubt(f"{entry.path} comes first in the search and may not be read")
 
     def _note(self, path: str) -> None:
-        """Note whether there is a file or a folder."""
+        """Record whether a path is a file, a folder or missing."""
         if os.path.exists(path):
             self.present[f"{path}/." if os.path.isdir(path) else path] = None
         else:
@@ -318,9 +320,9 @@ class _Watched:
 
 
 def _led_ns(paths: Iterable[str]) -> int:
-    """Return when a link or a folder on the way to these paths was last redirected or replaced."""
-    # A header keeps its times then. A link is new, and a folder that was renamed has changed since something in it
-    # did: what comes and goes in it changes both of its times to the same.
+    """Return when a link or folder on these paths was last redirected or replaced."""
+    # A header keeps its times then. A new link has a new time. A renamed folder has a ctime later than its mtime,
+    # while changes of its entries set both to the same time.
     newest = 0
     looked: set[str] = set()
     ahead = [*paths]
@@ -336,13 +338,13 @@ def _led_ns(paths: Iterable[str]) -> int:
                 elif stat.S_ISDIR(status.st_mode) and status.st_ctime_ns != status.st_mtime_ns:
                     newest = max(newest, clocks.changed_ns(status))
             except OSError:
-                pass  # a folder that does not exist: what must not appear there is looked for
+                pass  # a missing folder: the absent paths in it are checked
             path = os.path.dirname(path)
     return newest
 
 
 def _read(path: str, label: str, relative: str) -> tuple[Header, Mentions, str, int]:
-    """Return a header, what it mentions, its text if the user wrote it, and when it last changed."""
+    """Return a header, its `Mentions`, its text if the user wrote it, and the time of its last change."""
     from rtcompile.request.cxx import scan
 
     header, data, status = fileset.read(path, label, relative)

@@ -1,9 +1,9 @@
 """The negative cache: the builds that failed and would fail again, by the digest of their `KeyInputs`.
 
-An entry has the compiler's log and everything that the failed build read or looked for. It is valid
-while none of these files has changed, for the same builds of the compilers and the linker. Where NVRTC
-failed and NVCC made the code, the entry says why NVCC is used at once. Only what the request, its
-files and the toolchain decided is kept: no crash, no limit, no missing tool.
+An entry has the compiler's log and the files that the failed build read or looked for. It is valid while none of
+these files has changed, for the same compilers and linker. If NVRTC failed and NVCC succeeded, the entry has the
+reason for using NVCC at once. Only failures that depend on the request, its files and the toolchain alone are kept:
+no crashes, limits or missing tools.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rtcompile.store.folder import Folder, Memory
 KIND = "negative"  # the cache's folder
 _SEAL = "negative entry"
 _OWN_FIELDS = 7
-# Regular expressions as texts: compiling these takes 0.3 ms, which only a failure needs.
+# Patterns are compiled only after a failure, since that takes 0.3 ms.
 # Patterns of errors that the source or its options caused.
 _DIAGNOSED = (
     r"\(\d+\): (?:catastrophic )?error"
@@ -37,7 +37,7 @@ _UNDECIDED = (
 
 
 class Remembered(NamedTuple):
-    """How a build failed, why NVCC can make it ("" where nothing can), and what both depend on."""
+    """A failure, the reason why NVCC can build it ("" if no compiler can), and the files that both depend on."""
 
     failure: CompileFailure
     why_nvcc: str
@@ -45,7 +45,7 @@ class Remembered(NamedTuple):
 
 
 class Negative:
-    """The negative cache of one cache directory; what cannot be written there stays in memory."""
+    """The negative cache of one cache directory; entries that cannot be written stay in memory."""
 
     def __init__(self, folder: Folder, publish: Callable[[str, str, bytes], bool]) -> None:
         self._folder = folder
@@ -53,7 +53,7 @@ class Negative:
         self._memory = Memory()
 
     def find(self, inputs: KeyInputs) -> Remembered | None:
-        """Return how the build of `inputs` failed; None if that is unknown, or a file has changed."""
+        """Return the remembered failure of `inputs`; None if there is none, or a file has changed."""
         key = _key(inputs)
         known = self._memory.find(key) or self._stored(key)
         if known is None:
@@ -66,17 +66,17 @@ class Negative:
         return known
 
     def failure(self, inputs: KeyInputs) -> CompileFailure | None:
-        """Return how the build of `inputs` failed, if neither compiler can make it."""
+        """Return the failure of `inputs` if no compiler can build it."""
         known = self.find(inputs)
         return None if known is None or known.why_nvcc else known.failure
 
     def remember(self, inputs: KeyInputs, remembered: Remembered) -> None:
-        """Keep a failure in place of what was kept before, unless the time of the build decided it."""
+        """Replace the entry of `inputs`, unless the failure depends on the time of the build."""
         if not reason_against(inputs):
             self._keep(_key(inputs), remembered)
 
     def forget(self, inputs: KeyInputs) -> None:
-        """Remove the entry of `inputs`, since it is built again."""
+        """Remove the entry of `inputs`, because it was built successfully or is built again."""
         self._memory.keep(_key(inputs), None, 0)
         self._folder.discard(KIND, _key(inputs))
 
@@ -96,7 +96,7 @@ class Negative:
 
 
 def dependencies_of(failure: CompileFailure, recorded: Callable[[], FileSet]) -> FileSet:
-    """Return the files that a failure depends on, `recorded` if nothing observed them; or why it is not kept."""
+    """Return the files that a failure depends on (`recorded`, if they were not observed), or why it is not kept."""
     log = failure.log
     is_diagnosed = failure.kind == "link" or re.search(_DIAGNOSED, log, re.MULTILINE)
     is_read_known = failure.files is not None or failure.trace is not None
@@ -115,7 +115,7 @@ def _key(inputs: KeyInputs) -> str:
 
 def _encoded(key: str, remembered: Remembered) -> bytes:
     failure, why = remembered.failure, remembered.why_nvcc
-    first = failure.before or CompileFailure("", "", (), "")  # NVRTC's, where NVCC failed after it
+    first = failure.before or CompileFailure("", "", (), "")  # NVRTC's, if NVCC failed after it
     logs = (failure.log, "\0".join(failure.command), why, first.log, "\0".join(first.command))
     texts = (failure.kind, failure.backend, *logs)
     fields = [text.encode("utf-8", "surrogateescape") for text in texts]

@@ -43,7 +43,7 @@ Entry = tuple[str, str, bytes]  # kind, key, data
 
 
 class Remote:
-    """All shared stores of a process."""
+    """All shared stores that a process uses."""
 
     def __init__(self, settings: RemoteSettings) -> None:
         if importlib.util.find_spec("zstandard") is None:
@@ -62,7 +62,7 @@ class Remote:
         self._writer: threading.Thread | None = None
 
     def get(self, kind: str, key: str, only: Tier | None = None) -> bytes | None:
-        """Return the verified bytes that the first store, or only the given one, has; or None."""
+        """Return the verified bytes from the first store that has them, or from the given one; or None."""
         for tier in self.tiers if only is None else [only]:
             for signer in self.envelope.keys:
                 entry = tier.query("get", self.envelope.store_key(kind, key, signer))
@@ -72,7 +72,7 @@ class Remote:
         return None
 
     def get_many(self, kind: str, keys: Sequence[str], tier: Tier) -> dict[str, bytes]:
-        """Return the verified bytes that a store has, by key, in requests of many keys at a time."""
+        """Return the verified bytes that a store has, by key, requesting many keys at a time."""
         found: dict[str, bytes] = {}
         for signer in self.envelope.keys:
             wanted = [key for key in keys if key not in found]
@@ -85,7 +85,7 @@ class Remote:
 
     def _entries(self, store_keys: Sequence[str], tier: Tier) -> list[bytes | None]:
         if not hasattr(tier.store, "get_many"):
-            # Not above: once the main thread ended it cannot be imported any more.
+            # Not at the top: it cannot be imported after the main thread has ended.
             from concurrent.futures import ThreadPoolExecutor
 
             with ThreadPoolExecutor(_CONNECTIONS) as threads:
@@ -106,7 +106,7 @@ class Remote:
 
     @contextmanager
     def counting(self) -> Iterator[dict[str, dict[str, float]]]:
-        """Yield what each store cost and spared this thread in the body of ``with``, once it ended."""
+        """Yield a mapping that, after the ``with`` block, has each store's costs and savings for this thread."""
         before = [{**tier.here.counts} for tier in self.tiers]
         found: dict[str, dict[str, float]] = {}
         yield found
@@ -116,7 +116,7 @@ class Remote:
     def lease(
         self, key: str, look: Callable[[], _T | None], seconds: float | None = None, **more: Any
     ) -> _T | Lease | None:
-        """Return a lease to build under, or what `look` finds that another node built: `Waiting.take`."""
+        """Return a lease for building, or the result of `look` if another node built it: `Waiting.take`."""
         tiers = self.tiers if self.writes else []
         return self.waiting.take(tiers, key, look, seconds=seconds, **more)
 
@@ -141,7 +141,7 @@ class Remote:
         self.later(write)
 
     def later(self, task: Callable[[], None]) -> None:
-        """Do something in the background, in the order of the calls."""
+        """Run a task in the background, in the order of the calls."""
         with self._progress:
             self._unfinished += 1
             if self._writer is None:
@@ -152,10 +152,10 @@ class Remote:
         self._pending.put(task)
 
     def put(self, tier: Tier, entries: Sequence[Entry]) -> bool:
-        """Write entries to a store now; say whether it took them."""
+        """Write entries to a store now; return whether it accepted them."""
         for kind, key, data in entries:
             if len(data) > most_data(kind):
-                return False  # every reader would refuse it
+                return False  # every reader would reject it
             sealed = self.envelope.seal(kind, key, data)
             store_key = self.envelope.store_key(kind, key)
             took_it = tier.query("put", store_key, sealed, waiting=False)
@@ -172,7 +172,9 @@ class Remote:
             try:
                 self._pending.get()()
             except Exception as error:  # noqa: BLE001  # the next build is pushed whatever became of this one
-                with suppress(RtcompileWarning):  # an error where the caller's filter says so
+                with suppress(
+                    RtcompileWarning
+                ):  # the caller's warning filter may raise it as an error
                     warn(f"RTCOMPILE_REMOTE: a build could not be pushed: {error!r}.")
             finally:
                 with self._progress:
@@ -188,14 +190,14 @@ class Remote:
             while self._unfinished:
                 most = deadline - time.monotonic()
                 if seconds is None:
-                    # One that stopped answering was not found out yet.
+                    # A store that stopped responding may not have been detected yet.
                     most = min(most, max(tier.ledger.time_limit() for tier in self.tiers))
                 if most <= 0 or not self._progress.wait(most):
                     return not self._unfinished
         return True
 
     def report(self) -> None:
-        """Add what was counted since the last report to the machine's counts, and to the fleet's."""
+        """Add the counts since the last report to the machine's counts and the fleet's."""
         self._reported_at = time.monotonic()
         for tier in self.tiers:
             more = tier.unreported()
@@ -206,7 +208,7 @@ class Remote:
                 Folder(cache_dir(os.environ)).log(named)
 
     def end(self) -> None:
-        """Write what is left at the process's end, within limits, and end its helper."""
+        """Write the remaining entries at the process's end, within limits, and end the helper."""
         if os.getpid() == self._owner:
             self.flush()
             for tier in self.tiers:
@@ -225,7 +227,7 @@ _VARIABLES = ("RTCOMPILE_REMOTE", "RTCOMPILE_CACHE_SHARED")
 
 
 def remote() -> Remote | None:
-    """Return the stores that the environment names, or None; a bad setting costs only a warning."""
+    """Return the stores in the environment's settings, or None; a bad setting only causes a warning."""
     key = tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith(_VARIABLES)))
     with _guard:
         if key not in _remotes:
@@ -244,13 +246,13 @@ def remote() -> Remote | None:
 
 
 def _prefetch() -> None:
-    """Fetch what records name, in a process beside this one: once an hour on each node."""
+    """Fetch the builds of records in another process, once an hour on each node."""
     records = [*filter(None, os.environ.get("RTCOMPILE_REMOTE_PREFETCH", "").split(os.pathsep))]
     if not records:
         return
     what = content_digest("\0".join([*records, os.environ.get("RTCOMPILE_REMOTE", "")]).encode())
     folder = Folder(cache_dir(os.environ))
-    with suppress(OSError):  # who was first this hour has made the file
+    with suppress(OSError):  # the first process in this hour created the file
         folder.prepare()
         with folder.open(STATISTICS) as descriptor:
             name = f".fetched-{what[:16]}-{time.time() // 3600:.0f}"  # `cache prune` removes it

@@ -1,4 +1,4 @@
-"""What a shared store does, and the settings that name the stores.
+"""The interface `SharedStore`, and the settings for shared stores.
 
 A method raises `BadEntryError` if one entry cannot be used, and anything else if the store failed.
 `tier.Tier` limits the time of each.
@@ -16,43 +16,43 @@ from rtcompile.errors import InvalidRequest
 from rtcompile.request.values import one_of
 from rtcompile.settings import flag, seconds, size
 
-# --- What a shared store does: it keeps bytes under text keys, and may give leases ----------------
+# --- The interface: a store keeps bytes under text keys, and may support leases --------------------
 
 CONNECT_SECONDS = 0.5
 ANSWER_SECONDS = 0.75
-# The bytes that an entry may have, before and after compression. Both are known before they are read:
-# otherwise a few kilobytes in a store, or one large value, could fill a node's memory.
+# The largest size of an entry, before and after compression. Both are checked before reading, since otherwise a few
+# kilobytes in a store, or one large value, could fill a node's memory.
 MOST_BYTES = {"object": 64 << 20, "manifest": 4 << 20, "lease": 4096}
 SMALL = 32 << 10  # bytes; an object of up to this size is inlined in its page
-_MOST_OVERHEAD = 4096  # of a signature, and of what cannot be compressed
+_MOST_OVERHEAD = 4096  # for the signature, and for data that cannot be compressed
 
 
 def most_data(kind: str, environ: Mapping[str, str] = os.environ) -> int:
-    """Return how many bytes the data of an entry can have."""
+    """Return the largest size of an entry's data."""
     given = kind == "object" and environ.get("RTCOMPILE_REMOTE_MAX_SIZE")
     return size("RTCOMPILE_REMOTE_MAX_SIZE", given) if given else MOST_BYTES[kind]
 
 
 def most_bytes(store_key: str) -> int:
-    """Return how many bytes an entry can have, by its store key ``signing key's fingerprint/kind/name``."""
+    """Return the largest size of an entry, by its store key ``signing key's fingerprint/kind/name``."""
     kind = store_key.split("/")[-2:][0]
     return (most_data(kind) if kind in MOST_BYTES else _MOST_OVERHEAD) + _MOST_OVERHEAD
 
 
 class StoreError(Exception):
-    """The store failed, or did not answer in time."""
+    """The store failed, or did not respond in time."""
 
 
 class BadEntryError(Exception):
-    """An entry is damaged, too large, of another key, or cannot be read; others may be well."""
+    """An entry is damaged, too large, of another key, or cannot be read; others may be intact."""
 
 
 class LeasesUnsupportedError(StoreError):
-    """The store ignores the condition "only if absent", so it cannot give leases."""
+    """The store ignores the condition "only if absent", so it supports no leases."""
 
 
 class SharedStore(Protocol):
-    """What a client of a shared store has; any error that a method raises is a failure of the store.
+    """The interface of a shared store's client; any exception of a method counts as a failure of the store.
 
     A package adds a store by an entry point in the group ``rtcompile.stores``, named for the scheme of
     the address: a function of the address and the settings (``.ttl`` in seconds, ``.mode``).
@@ -60,7 +60,7 @@ class SharedStore(Protocol):
     Attributes
     ----------
     name : str
-        What messages call it: its address without a password.
+        Its name in messages: the address without a password.
 
     Examples
     --------
@@ -78,7 +78,7 @@ class SharedStore(Protocol):
     name: str
 
     def get(self, key: str) -> bytes | None:
-        """Return what is under `key`, None if there is nothing."""
+        """Return the value of `key`, or None."""
 
     def put(self, key: str, data: bytes) -> None:
         """Keep `data` under `key`."""
@@ -86,17 +86,18 @@ class SharedStore(Protocol):
 
 @runtime_checkable
 class LeasingStore(SharedStore, Protocol):
-    """What a store may do besides, so that one node builds while the others wait for its result.
+    """A store with leases, with which one node builds while the others wait for its result.
 
-    Optional too: ``listing(kind)`` yields name and size of what is under ``kind/name``, ``get_many(keys)`` returns
-    a list, ``clock(key)`` gives the store's time once `key` was written, ``flush()`` ends what was put off.
+    Further optional methods: ``listing(kind)`` yields name and size of each ``kind/name``, ``get_many(keys)``
+    returns a list, ``clock(key)`` returns the store's time after `key` was written, ``flush()`` completes deferred
+    work.
     """
 
     def create(self, key: str, data: bytes, seconds: float) -> bool:
-        """Keep `data` if there is nothing under `key`, and say so; it may go after some seconds."""
+        """Store `data` if `key` is absent, and return whether it was; it may expire after `seconds`."""
 
     def replace(self, key: str, before: bytes, data: bytes | None, seconds: float) -> bool:
-        """Keep `data`, or nothing if it is None, if `before` is under `key`; say whether it was."""
+        """Replace `before` under `key` by `data` (None removes it); return whether it was there."""
 
 
 def first_line(error: BaseException) -> str:
@@ -107,7 +108,7 @@ def first_line(error: BaseException) -> str:
 
 
 def without_password(address: str) -> str:
-    """Return an address for messages, without its password and without options, which may hold one."""
+    """Return an address for messages, without its password and without options, which may contain one."""
     scheme, mark, rest = address.partition("?")[0].partition("://")
     host, slash, path = rest.partition("/")
     return scheme + mark + host.rpartition("@")[2] + slash + path
@@ -120,30 +121,30 @@ _TTL_SECONDS = 30 * 86400.0
 
 
 class RemoteSettings(NamedTuple):
-    """The shared stores, in the order in which they are queried, and how they are used."""
+    """The shared stores in the order of queries, and their settings."""
 
     addresses: tuple[str, ...]
     mode: str = "rw"  # "rw", "ro", or "anonymous": read-only without credentials
     key_file: str = ""  # the file with the team's key; empty if entries are not signed
     unsigned: bool = False  # whether entries without a signature are accepted
     ttl: float = _TTL_SECONDS  # seconds after which Redis may drop an entry
-    # Whether files in a ``file://`` store are the group's to read and to replace.
+    # Whether the group may read and replace files in a ``file://`` store.
     group: bool = False
 
     @property
     def shares_nothing(self) -> str:
-        """Why ``RTCOMPILE_CACHE_SHARED=1`` does nothing here; ``""`` if it does, or is not set."""
+        """Why ``RTCOMPILE_CACHE_SHARED=1`` has no effect; ``""`` if it has, or is not set."""
         if not self.group or any(address.startswith("file:") for address in self.addresses):
             return ""
         return (
-            "RTCOMPILE_CACHE_SHARED=1 is for a file:// store, and RTCOMPILE_REMOTE names none. The "
-            "folder of RTCOMPILE_CACHE_DIR is always one user's alone; what users share lies in "
+            "RTCOMPILE_CACHE_SHARED=1 is for a file:// store, and RTCOMPILE_REMOTE names none. "
+            "The folder of RTCOMPILE_CACHE_DIR always belongs to one user; to share builds, set "
             "RTCOMPILE_REMOTE=file:///shared/folder"
         )
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> RemoteSettings:
-        """Read them; raise `InvalidRequest` naming a variable that cannot be used."""
+        """Read the settings; raise `InvalidRequest` naming a variable that cannot be used."""
         env = os.environ if environ is None else environ
         addresses = [text.strip() for text in env.get("RTCOMPILE_REMOTE", "").split(",")]
         key_file = env.get("RTCOMPILE_REMOTE_KEY_FILE", "")
@@ -163,7 +164,7 @@ class RemoteSettings(NamedTuple):
                 "RTCOMPILE_REMOTE is set and RTCOMPILE_REMOTE_KEY_FILE is not: without a key anybody "
                 "who can write to the store can make code that runs here. Make one with `openssl "
                 "rand -hex 32 > key && chmod 600 key`, the same for all of the team, or set "
-                "RTCOMPILE_REMOTE_UNSIGNED=1 where everybody who reaches the store is trusted"
+                "RTCOMPILE_REMOTE_UNSIGNED=1 if everybody who can reach the store is trusted"
             )
         return found
 

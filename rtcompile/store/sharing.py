@@ -1,4 +1,4 @@
-"""The shared stores behind the local cache: another node's builds are fetched, this node's shared.
+"""Shares builds through the shared stores: fetches other nodes' builds, and pushes this node's.
 
 Each lookup key maps to a *page*: the dependency lists of up to four builds, with their code inlined if
 small. A build is used only if the same files with the same contents are found here. If a header's contents
@@ -6,7 +6,7 @@ differ locally, compute the object key for those contents and fetch that. When a
 page's key hashes the contents of the headers all its builds share. A build that depends on its path is
 never shared.
 
-A local hit runs nothing of this module.
+A local hit does not use this module.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST_PAGES = 6
 
 
 def find(inputs: KeyInputs, store: Store) -> ObjectCode | None:
-    """Return what a shared store has for `inputs`, and write it to the local cache."""
+    """Return a shared store's build of `inputs`, after writing it to the local cache."""
     stores = remote()
     if stores is None or not may_travel(inputs):
         return None
@@ -76,7 +76,7 @@ def _with_counts(code: ObjectCode, counts: dict[str, dict[str, float]]) -> Objec
 
 
 def nothing(shared: bool) -> None:
-    """Do nothing, because there is no lease to give back."""
+    """Do nothing, because there is no lease to release."""
 
 
 def fetch_many(stores: Remote, wanted: Sequence[KeyInputs], store: Store) -> int:
@@ -105,13 +105,13 @@ class RemoteLookup:
     def __init__(self, stores: Remote, inputs: KeyInputs, store: Store) -> None:
         self._stores, self._inputs, self._store = stores, inputs, store
         self._key = inputs.portable_key()
-        self.lease_key = self._key  # or the object key for the local contents, once it is known
+        self.lease_key = self._key  # or the object key for the local contents, if known
         self._missed = False  # a miss counts once, however often a wait repeats the lookup
         # The last page that each store has for this build, and its key. A new build is added to it.
         self._last: dict[Tier, tuple[str, Page | None]] = {}
 
     def look(self) -> ObjectCode | None:
-        """Return what a store has, and write it to the local cache."""
+        """Return the first store's build, after writing it to the local cache."""
         for at, tier in enumerate(self._stores.tiers):
             before = tier.here.counts["seconds_waited"]
             got = self._in(tier)
@@ -121,7 +121,7 @@ class RemoteLookup:
             build, obj = got
             waited = tier.here.counts["seconds_waited"] - before
             tier.hit(obj.build.compiled_in, waited)
-            if at and self._stores.writes:  # copy it to the stores that come before this one
+            if at and self._stores.writes:  # copy it to the stores before this one
                 above = self._stores.tiers[:at]
                 self._stores.push(partial(self.entries, build, obj), nothing, above)
             return obj
@@ -129,7 +129,7 @@ class RemoteLookup:
         return None
 
     def built(self, build: Callable[[], ObjectCode], end: Callable[[bool], None]) -> ObjectCode:
-        """Return the result of `build`, and push it if others can use it; `end` gives the lease back."""
+        """Return the result of `build`, and push it if others can use it; `end` releases the lease."""
         stores, inputs = self._stores, self._inputs
         try:
             code = build()
@@ -147,7 +147,7 @@ class RemoteLookup:
         return code
 
     def _in(self, tier: Tier) -> tuple[ManifestEntry, ObjectCode] | None:
-        """Return what one store has."""
+        """Return one store's build."""
         key, tried = self._key, set[str]()
         for _ in range(_MOST_PAGES):
             page = Page.unpacked(key, self._stores.get("manifest", key, tier))
@@ -191,7 +191,7 @@ class RemoteLookup:
         return digest([field("after", key), *compilers, *sorted(read)])
 
     def entries(self, build: ManifestEntry, obj: ObjectCode, tier: Tier) -> list[Entry]:
-        """Return what to write to a store for a build: the object, then the page that names it."""
+        """Return the entries to write to a store for a build: the object, then the page that names it."""
         # A page with builds is not read again, since the writer holds this lookup's lease.
         if tier not in self._last:
             self._in(tier)
@@ -209,7 +209,7 @@ class RemoteLookup:
         return [separate, ("manifest", key, page._replace(manifest=both).packed(key))]
 
 
-# --- a build on its way to another machine -----------------------------------------------------------------------
+# --- sending a build to another machine --------------------------------------------------------------------------
 
 
 def pack(inputs: KeyInputs, store: Store, obj: ObjectCode) -> Page | None:
@@ -232,7 +232,7 @@ def pack_with(inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode) -> Page:
 def unpack(
     inputs: KeyInputs, store: Store, page: Page | None
 ) -> tuple[ManifestEntry, ObjectCode] | None:
-    """Write a build that a page has inlined to the cache; return None if none has the files that are here."""
+    """Write a page's inlined build for the local files to the cache; None if there is none."""
     for build in usable(inputs, page.manifest) if page is not None and page.objects else ():
         data = page.objects.get(build.object_key) if page is not None else None
         obj = store.adopt(inputs, build, data) if data is not None else None
@@ -242,7 +242,7 @@ def unpack(
 
 
 def usable(inputs: KeyInputs, manifest: bytes) -> Iterator[ManifestEntry]:
-    """Yield the builds of a manifest whose headers are found here with the same contents."""
+    """Yield the builds of a manifest whose headers have the same contents here."""
     for build in _of_same_texts(inputs, manifest):
         if inputs.serves(build.backend, build.compiler):
             fresh = build.dependencies.refreshed()
@@ -251,12 +251,12 @@ def usable(inputs: KeyInputs, manifest: bytes) -> Iterator[ManifestEntry]:
 
 
 def _of_same_texts(inputs: KeyInputs, manifest: bytes) -> list[ManifestEntry]:
-    """Return the builds of a manifest for the headers given as texts here."""
+    """Return the builds of a manifest for the given headers passed as strings."""
     found = []
     for build in manifests.decode(inputs.portable_key(), manifest, inputs.search) or ():
         if inputs.gets_same_texts(build.dependencies):
             read = build.dependencies
-            # The stats are another machine's: by them alone no header is known here.
+            # The stats are from another machine, so they identify no header here.
             foreign = [header._replace(mtime_ns=0, ctime_ns=0) for header in read.headers]
             found.append(build._replace(dependencies=read.replaced(headers=tuple(foreign))))
     return found

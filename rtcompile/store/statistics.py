@@ -1,7 +1,7 @@
-"""Adds up counts of all processes, by diskcache in SQLite: hits and builds of a cache, requests to shared stores.
+"""Sums the counts of all processes (hits, builds, requests to shared stores) with diskcache, in SQLite.
 
-No build needs them: without diskcache, or with a damaged database, only counts are lost. They are one
-value of bytes, and nothing is ever unpickled (CVE-2025-69872).
+No build needs them: without diskcache, or with a damaged database, only counts are lost. They are one value of
+bytes, and nothing is ever unpickled (CVE-2025-69872).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import diskcache
 
 from rtcompile.store.folder import STATISTICS, Folder, as_lines, sums
 
-_LOCK_SECONDS = 1.0  # to wait for another process's transaction, which takes milliseconds
+_LOCK_SECONDS = 1.0  # wait for another process's transaction, which takes milliseconds
 _KEY = "counts"
 
 
 class _BytesDisk(diskcache.Disk):  # type: ignore[misc]
-    """Reads text keys and bytes, and refuses rows that rtcompile did not write: diskcache opens pickles and files."""
+    """Reads text keys and bytes, and rejects other rows: diskcache would open pickles and files."""
 
     def get(self, key: Any, raw: bool) -> str:
         if not raw or type(key) is not str:
@@ -38,7 +38,7 @@ class _BytesDisk(diskcache.Disk):  # type: ignore[misc]
 
 
 def add(folder: Folder, more: Mapping[str, float]) -> dict[str, float]:
-    """Add counts to those of a cache directory, and return the sums; raises whatever diskcache does."""
+    """Add counts to a cache directory's, and return the sums; may raise any exception of diskcache."""
     os.close(folder.open(STATISTICS))
     try:
         return _add(folder.file(STATISTICS), more)
@@ -52,13 +52,13 @@ def add(folder: Folder, more: Mapping[str, float]) -> dict[str, float]:
 
 
 def _add(path: str, more: Mapping[str, float]) -> dict[str, float]:
-    # diskcache itself would wait for a locked database for a minute.
+    # By default diskcache waits a minute for a locked database.
     database = os.path.join(path, diskcache.core.DBNAME)
     with closing(sqlite3.connect(database, timeout=_LOCK_SECONDS, isolation_level=None)) as locked:
         locked.execute("BEGIN IMMEDIATE")
         locked.execute("ROLLBACK")
     cache = diskcache.Cache.__new__(diskcache.Cache)
-    with closing(cache):  # also where opening fails
+    with closing(cache):  # also if opening fails
         cache.__init__(
             path,
             timeout=_LOCK_SECONDS,

@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     from rtcompile.store.locks import SingleFlight
     from rtcompile.store.negative import Negative
 
-_RETRY_SECONDS = 10.0  # after which a folder that could not be written is tried again
+_RETRY_SECONDS = 10.0  # time before writing to a folder is tried again after a failure
 
-# When the journal of all processes has so many bytes, or as much was written as this part of the limit, which is what
-# eviction leaves free, the journal is added to the statistics. A process reads it before it has written _UNCHECKED.
+# The journal of all processes is added to the statistics when it reaches this size, or when this fraction of the
+# limit was written, which is what eviction leaves free. A process checks it after writing at most _UNCHECKED.
 _MOST_JOURNAL = 8192
 _PART_WRITTEN = 1 / 16
 _PART_UNCHECKED = 1 / 1024
 
-_MERGE_SECONDS = 1.0  # to wait for who writes the same manifest
+_MERGE_SECONDS = 1.0  # wait for another writer of the same manifest
 _MANIFESTS = ("manifests", "portable")  # by the lookup key, and by the key without paths
 
 _stores: dict[tuple[str, bool, int, bool], Store] = {}
 
 
 class Store:
-    """The objects of a cache directory by their key inputs; `open` returns one store per directory."""
+    """The cache of one directory, by key inputs; `open` returns one store per directory."""
 
     def __init__(self, path: str, *, on_disk: bool, size: int, writable: bool = True) -> None:
         self.size = size
@@ -85,16 +85,16 @@ class Store:
     # --- finding -------------------------------------------------------------------------
 
     def find(self, inputs: KeyInputs) -> ObjectCode | None:
-        """Return the kept object that a build of `inputs` would make now; None if there is none."""
+        """Return the cached object for `inputs` and the current files; None if there is none."""
         return found if isinstance(found := self.search(inputs), ObjectCode) else None
 
     def why(self, inputs: KeyInputs) -> str:
-        """Return in one line why `find` gives nothing: ``"header /x/foo.h changed"``."""
+        """Return in one line why `find` returns None: ``"header /x/foo.h changed"``."""
         found = self._search(inputs)
         return "" if isinstance(found, ObjectCode) else found()
 
     def search(self, inputs: KeyInputs) -> ObjectCode | Callable[[], str]:
-        """Return what `find` returns, or a function that returns what `why` would."""
+        """Return the object as `find` does, or a function that returns the reason as `why` does."""
         found = self._search(inputs)
         if isinstance(found, ObjectCode):
             count_hit(self._folder)
@@ -108,12 +108,12 @@ class Store:
         builds = [build for kind in _MANIFESTS for build in self._builds(inputs, kind)[1]]
         own = inputs.lookup_key()
         for build in [b for b in builds if inputs.serves(b.backend, b.compiler)]:
-            # Stats are of the paths where a build's own look-up found them.
+            # Stats are valid only for the paths of the look-up that recorded them.
             is_unchanged = build.found_by == own and build.dependencies.is_unchanged()
             if is_unchanged and (read := self._folder.object(build.object_key)):
                 self._remember(inputs, build, read)
                 return hit(read, build.dependencies, "disk")
-        # No build's files are unchanged by their stat: compare contents.
+        # No build's files are unchanged according to their stats, so compare contents.
         objects_in_memory = {build.object_key: obj for build, obj in known}
         builds += [build for build, _ in known]
         usable = [
@@ -160,7 +160,7 @@ class Store:
     # --- keeping -------------------------------------------------------------------------
 
     def add(self, inputs: KeyInputs, obj: ObjectCode, dependencies: FileSet) -> bool:
-        """Keep a build unless its result differs each time or a file changed; return whether it was kept."""
+        """Keep a build unless it is not reproducible or a file changed; return whether it was kept."""
         if self.changed_meanwhile(inputs, dependencies):
             return False
         if dependencies.uncacheable or reason_against(inputs):
@@ -175,12 +175,12 @@ class Store:
         return True
 
     def changed_meanwhile(self, inputs: KeyInputs, dependencies: FileSet) -> bool:
-        """Return whether a file changed since the build that is under way began to read."""
+        """Return whether a file changed since the running build started to read."""
         started = self.started.get(inputs.lookup_key())
         return started is not None and dependencies.newest_ns >= started
 
     def adopt(self, inputs: KeyInputs, build: ManifestEntry, data: bytes) -> ObjectCode | None:
-        """Keep a build of another machine and return it; None if `data` is not that build's object."""
+        """Keep another machine's build and return it; None if `data` is not its object."""
         decoded = object_code.decode(build.object_key, data)
         if decoded is None:
             return None
@@ -188,7 +188,7 @@ class Store:
         return hit(decoded[1], build.dependencies, "remote")
 
     def entry_of(self, inputs: KeyInputs, obj: ObjectCode) -> ManifestEntry | None:
-        """Return the entry of a build that was just made or found; None if it is not in memory."""
+        """Return the manifest entry of a build that was just made or found; None if it is not in memory."""
         return next((build for build, kept in self._known(inputs) if kept.code is obj.code), None)
 
     def _known(self, inputs: KeyInputs) -> list[tuple[ManifestEntry, ObjectCode]]:
@@ -214,18 +214,19 @@ class Store:
             self._wrote(written, **counted)
 
     def keep_source(self, name: str, source: str) -> None:
-        """Write a source to the path that line information names, under `name`, made from its digest."""
+        """Write a source to the path in the line information, under `name`, which contains its digest."""
         if self._folder.writable and not os.path.lexists(self._folder.file("sources", name)):
             self.publish("sources", name, source.encode("utf-8", "replace"))
 
     def _publish_manifest(self, inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode) -> int:
-        """Name a build under the key without paths if no path matters, else under its lookup key."""
-        from rtcompile.store import locks  # whoever writes has imported it
+        """Add a build to the portable manifest if no path matters, otherwise to the manifest of its lookup key."""
+        from rtcompile.store import locks  # every writer has imported it already
 
         kind = _MANIFESTS[is_portable(inputs, obj, build.dependencies)]
         lock: AbstractContextManager[object] = nullcontext()
         if kind == "portable" and self._folder.writable:
-            # Builds with other paths have other build locks, and would each drop the other's entry.
+            # Builds with other paths have other build locks, so without this lock they would drop each other's
+            # entries.
             folder, key = self._folder.file("locks"), inputs.portable_key()
             lock = locks.of_key(folder, key, _MERGE_SECONDS, self._locked)
         with lock:
@@ -245,19 +246,19 @@ class Store:
         return written > 0
 
     def _write(self, kind: str, name: str, data: bytes) -> int:
-        """Write a file that is not noted yet; return its size, 0 if that did not work."""
+        """Write a file without recording it; return its size, 0 after a failure."""
         if not self._folder.writable:
             return 0
         try:
             try:
                 self._folder.publish(kind, name, data)
-            except FileNotFoundError:  # the cache is new, or was removed meanwhile
+            except FileNotFoundError:  # the cache is new, or was removed
                 self._folder.prepare()
                 self._folder.publish(kind, name, data)
         except OSError as error:
             if error.errno in (errno.EISDIR, errno.ENOTEMPTY):
                 path = self._folder.file(kind, name)
-                self._warn(f"{path} is a folder, where a file is to be kept; remove it")
+                self._warn(f"{path} is a folder, but must be a file; remove it")
             else:
                 self._degrade(error)
             return 0
@@ -287,8 +288,8 @@ class Store:
         waits: bool = True,
     ) -> Iterator[float | None]:
         """Hold the build lock of `inputs` and yield the rest of `timeout`; 0 if the lock was not obtained."""
-        # `find` again inside: the last holder may have built the same. A thread that waited while the compiler refused
-        # the source gets that error. Without locks, or if a holder does not end, two processes build.
+        # Call `find` again inside: the last holder may have built the same. A thread that waited while the compiler
+        # rejected the source gets that error. Without locks, or if a holder does not finish, two processes build.
         from rtcompile.store import locks  # it imports fcntl, which a hit does not need
 
         key = inputs.lookup_key()
@@ -319,8 +320,8 @@ class Store:
                 if reads and inputs.backend == "nvcc":
                     self.reading(inputs)
                 elif reads:
-                    # NVRTC is observed while it reads. Where that is impossible, a file that was written
-                    # within this clock tick counts as changed, and the build is not kept.
+                    # NVRTC's file accesses are intercepted. If that is impossible, a file written within this clock
+                    # tick counts as changed, and the build is not cached.
                     self.started[key] = clocks.file_clock_ns()
                 try:
                     yield None if timeout is None else timeout - (time.monotonic() - begin)
@@ -328,12 +329,12 @@ class Store:
                     self.started.pop(key, None)
 
     def reading(self, inputs: KeyInputs) -> None:
-        """Note that files are read from now on: if one changes while the build runs, it is not kept."""
+        """Record the time from which files are read: if one changes during the build, the result is not cached."""
         self.started[inputs.lookup_key()] = clocks.next_tick()
 
     @cached_property
     def negative(self) -> Negative:
-        """The builds that failed and would fail again."""
+        """The negative cache."""
         from rtcompile.store.negative import Negative  # a hit does not need it
 
         return Negative(self._folder, self.publish)
@@ -341,7 +342,7 @@ class Store:
     # --- statistics and upkeep ----------------------------------------------------------------
 
     def _wrote(self, size: int, **counts: int) -> None:
-        """Count bytes that were written, and what they are; evict if it is time."""
+        """Count written bytes, and evict if necessary."""
         hits = take_hits(self._folder.path)
         is_long = self._folder.log({"written": size, "hits": hits, **counts}) > _MOST_JOURNAL
         self._unchecked += size
@@ -351,31 +352,31 @@ class Store:
                 self.settle()
 
     def settle(self) -> dict[str, float] | None:
-        """Bring the directory within its limit, and return all counts, with the journal's; None if there are none."""
+        """Evict down to the limit, merge the journal into the statistics, and return all counts, or None."""
         if not self._folder.writable:
             return None
-        # First: whoever writes meanwhile begins a new journal, and sees nothing to do.
+        # This comes first, so concurrent writers start a new journal and find nothing to do.
         counts = self._folder.journal(take=True)
         counts["hits"] = counts.get("hits", 0) + take_hits(self._folder.path)
         counts.pop("written", None)
         if inventory.size(self._folder) > self.size * (1 - _PART_WRITTEN):
             inventory.evict(self._folder, self.size)
         try:
-            from rtcompile.store import statistics  # 16 ms that a hit does not pay
+            from rtcompile.store import statistics  # 16 ms, which a hit avoids
 
             self._folder.prepare()
             return statistics.add(self._folder, counts)
         except OSError as error:
             self._degrade(error)
         except Exception as error:  # noqa: BLE001  # diskcache may be missing or broken; no build needs it
-            self._folder.log(counts)  # others may have had the database for too long
+            self._folder.log(counts)  # other processes may have locked the database too long
             self._warn(
                 f"its statistics cannot be written ({error}): hits and builds are not counted"
             )
         return None
 
     def usage(self) -> Usage | None:
-        """Return sizes and counts, None if no statistics can be kept."""
+        """Return sizes and counts; None if there can be no statistics."""
         counts = self.settle()
         return None if counts is None else inventory.usage(self._folder, counts)
 
@@ -388,13 +389,13 @@ class Store:
         return inventory.remove_damaged(self._folder)
 
     def prune(self, size: int | None = None) -> int:
-        """Evict down to `size` bytes (default: the limit), sweep, and return the bytes freed."""
+        """Evict down to `size` bytes (default: the limit), remove leftovers, and return the bytes freed."""
         self.settle()
         inventory.sweep(self._folder)
         return inventory.evict(self._folder, self.size if size is None else size)
 
     def clear(self) -> None:
-        """Forget everything, in memory and on disk, but the reproducers of compilers that died."""
+        """Remove everything, in memory and on disk, except the reproducers of compiler crashes."""
         with self._guard:
             self._memory = Memory()
             self.__dict__.pop("negative", None)
@@ -405,5 +406,5 @@ class Store:
         return inventory.export(self._folder, Folder(path))
 
 
-# A thread that the child does not have may hold one of their locks.
+# A thread that the child does not have may hold a lock.
 os.register_at_fork(after_in_child=_stores.clear)

@@ -1,8 +1,8 @@
 """One shared store: the time it cost and saved this process, and when requests are sent to it.
 
-Requests go to a store as long as it saved more time than it cost; each store begins with a credit of one
-second. A store that gives no answer, or costs more than it saves, is paused for 1, 2, 4 … 60 seconds. The
-probe that tries it again runs in the background, so no build waits for it.
+A store is used as long as it saved more time than it cost; each store begins with a credit of one second. A store
+that does not respond, or costs more than it saves, is paused for 1, 2, 4 … 60 seconds. A background thread tries it
+again, so no build waits for it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from rtcompile.store.shared import (
     first_line,
 )
 
-# That a store may cost before it saved any time; also the limit for its first answer.
+# Credit of a store that has not saved any time yet; also the limit for its first reply.
 _FIRST_SECONDS = 1.0
 _LEAST_SECONDS = 0.25
-_TRIAL_SECONDS = 0.5  # that a store may cost after a pause for costing too much
-# The part of the compilers' time that a process may spend on stores that have nothing yet.
+_TRIAL_SECONDS = 0.5  # credit after a pause for costing too much
+# The fraction of the compilers' time that a process may spend on misses of stores.
 _PART_COMPILED = 0.5
 _LEAST_PAUSE, _MOST_PAUSE = 1.0, 60.0
-_NOT_WRITTEN_SECONDS = 60.0  # for which a store that refuses writes is only read
-_BACKGROUND_SECONDS = 5.0  # for an answer that no build waits for
+_NOT_WRITTEN_SECONDS = 60.0  # for which a store that rejects writes is only read
+_BACKGROUND_SECONDS = 5.0  # for a reply that no build waits for
 _TICK_SECONDS = 0.02
 
 _WRITES = ("put", "create", "replace")
@@ -66,28 +66,28 @@ class Ledger:
 
     @property
     def is_paused(self) -> bool:
-        """Whether builds go on without the store now."""
+        """Whether builds currently do not use the store."""
         return self._clock() < self._resumes_at
 
     def time_limit(self) -> float:
-        """Return how long a build waits for the next answer."""
+        """Return how long a build waits for the next reply."""
         most = ANSWER_SECONDS if self.has_answered else _FIRST_SECONDS
         return max(_LEAST_SECONDS, min(most, self.balance))
 
     def wait(self, seconds: float) -> None:
-        """Count a thread's wait until now; no time counts twice, whatever threads wait then."""
+        """Count a thread's wait until now; overlapping waits of threads count once."""
         now = self._clock()
         self.waited += min(seconds, now - self._counted_until)
         self._counted_until = now
 
     def hit(self, compiled: float, waited: float) -> None:
-        """Count a hit that saved `compiled` seconds; waiting for a hit is no cost."""
+        """Count a hit that saved `compiled` seconds; waiting for a hit costs nothing."""
         self.spared += compiled
         self._forgiven += waited + max(0.0, -self.balance)
         self._next_pause = _LEAST_PAUSE
 
     def pause(self, silent: bool) -> float:
-        """Begin a pause, twice as long as the last one; return its seconds."""
+        """Begin a pause, twice as long as the last one; return its length in seconds."""
         seconds, self._next_pause = self._next_pause, min(2 * self._next_pause, _MOST_PAUSE)
         self._resumes_at = self._clock() + seconds
         self.is_silent = silent
@@ -95,20 +95,20 @@ class Ledger:
         return seconds
 
     def try_again(self) -> None:
-        """Let builds wait briefly again for a store that had cost too much."""
+        """Let builds use a store again, briefly, that had cost too much."""
         self._forgiven += max(0.0, _TRIAL_SECONDS - self.balance)
 
 
 class _Here(threading.local):
-    """What one thread requested of a store."""
+    """Counts of one thread's requests to a store."""
 
     def __init__(self) -> None:
         self.counts: dict[str, float] = dict.fromkeys(_OF_BUILDS, 0)
-        self.waits_anyway = False  # for another node's build, so slow answers do not count
+        self.waits_anyway = False  # for another node's build, so slow replies do not count
 
 
 class Tier:
-    """One store, the counts of this process, and what it cost."""
+    """One store, with this process's counts and its ledger."""
 
     def __init__(self, store: SharedStore, clock: Callable[[], float] = time.monotonic) -> None:
         self.store = store
@@ -125,20 +125,19 @@ class Tier:
 
     @property
     def open(self) -> bool:
-        """Whether it answers, as far as known; a store that costs too much is still written to."""
+        """Whether it responds, as far as known; a store that costs too much is still written to."""
         return not self.ledger.is_silent
 
     @property
     def writable(self) -> bool:
-        """Whether to write to it now; a store that is full or forbids writing can still be read."""
+        """Whether to write to it now; a full or read-only store can still be read."""
         return self.open and self._clock() >= self._not_written_until
 
     def query(self, method: str, *given: Any, waiting: bool = True) -> Any:
-        """Return what a method of the store returns, True if that is None; None if it does not answer.
+        """Return the result of a method of the store, with None as True; None if it does not respond.
 
-        The answer of "get" for a key that is missing is None. A caller that is `waiting` waits as long
-        as the store is worth it, and no longer once another thread finds that it does not respond.
-        A store that refuses to write is still read, and one that refuses to delete loses nothing.
+        "get" returns None for a missing key. A caller that is `waiting` waits as long as the ledger allows, but not
+        after another thread found that the store does not respond. A store that rejects writes is still read.
         """
         act = "write" if method in _WRITES else "read" if method.startswith("get") else "remove"
         if not self._may_query(waiting) or (act == "write" and not self.writable):
@@ -174,22 +173,22 @@ class Tier:
             if ledger.is_paused or (self._probe is not None and self._probe.is_alive()):
                 return False
             self._probe = threading.Thread(target=self._try, name="rtcompile-probe", daemon=True)
-            with suppress(RuntimeError):  # at the process's end there are no more threads
+            with suppress(RuntimeError):  # no new threads at the process's end
                 self._probe.start()
             return False
 
     def _try(self) -> None:
-        """Query a silent store for anything, while builds go on without it."""
+        """Send a test request to a silent store, while builds continue without it."""
         _, _, problem = within(ANSWER_SECONDS, lambda: self.store.get("probe/none"))
         with self._guard:
             if problem:
                 self._pause(problem, silent=True)
             else:
                 self.ledger.is_silent = False
-                logs.note(f"shared store {self.store.name} answers again")
+                logs.note(f"shared store {self.store.name} responds again")
 
     def _judge(self, problem: str, took: float, act: str, waiting: bool) -> None:
-        """Pause the store after a missing or too costly answer; warn at the first."""
+        """Pause the store after a missing or too slow reply, with a warning the first time."""
         ledger = self.ledger
         if not self.open:  # another thread has paused it
             return
@@ -213,7 +212,7 @@ class Tier:
         self.here.counts[name] += number
 
     def hit(self, milliseconds: float, waited: float) -> None:
-        """Count a hit, and the milliseconds that its compiler took."""
+        """Count a hit, and the milliseconds that its compile took."""
         with self._guard:
             self.count("hits")
             self.here.counts["seconds_spared"] += milliseconds / 1e3
@@ -239,7 +238,7 @@ class Tier:
             warn(f"RTCOMPILE_REMOTE: {self.store.name} {what}. {hint}")
 
     def unreported(self) -> dict[str, float]:
-        """Return what was counted since the last call, with the seconds waited and spared."""
+        """Return the counts since the last call, with the seconds waited and saved."""
         ledger, before = self.ledger, self._reported
         now: dict[str, float] = {**self.counts, "pauses": ledger.pauses}
         self._reported = now | {"seconds_waited": ledger.waited, "seconds_spared": ledger.spared}
@@ -250,11 +249,10 @@ class Tier:
 def within(
     seconds: float, call: Callable[[], _T], wanted: Callable[[], bool] = lambda: True
 ) -> tuple[_T | None, float, str]:
-    """Return what `call` returns in another thread, the seconds it took, and the text of its error.
+    """Run `call` in another thread; return its result, its seconds, and the text of its error.
 
-    A thread that gives no answer within `seconds`, or while the answer is `wanted`, is left behind.
-    Time is counted in ticks of this thread: a process that waits for a processor counts few of them,
-    and so does not find a store slow that answers at once.
+    A thread that does not finish within `seconds`, or while the result is `wanted`, is abandoned. Time is counted
+    in this thread's ticks: on an overloaded machine there are few, so a quick store does not seem slow.
     """
     answer: Future[_T] = Future()
 
@@ -268,9 +266,9 @@ def within(
     try:
         threading.Thread(target=run, name="rtcompile-store", daemon=True).start()
     except RuntimeError:
-        # From Python 3.12 on none is started at the process's end, which waits for a limited time.
+        # From Python 3.12 on, no thread starts at the process's end, which waits for a limited time.
         if threading.main_thread().is_alive():
-            return None, 0.0, "there is no thread to query it with"
+            return None, 0.0, "no thread can be started to query it"
         run()
     while not futures.wait([answer], _TICK_SECONDS).done:
         if (ticks + 1) * _TICK_SECONDS > seconds or not wanted():
