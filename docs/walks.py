@@ -1,9 +1,9 @@
 """Writes the two walks of docs/architecture.md from a profile: ``python -m docs.walks``.
 
-A walk lists the functions of rtcompile that the calling process passes through for one hit and for one
-miss: of each module the function below which most others lie, and of these the dozen largest, in the order
-of their calls, each set in as deep as it was called. ``python -m docs.walks hit`` or ``miss`` prints every function instead. A test fails
-where the page names a function that is not passed, or not in this order.
+A walk lists the functions of rtcompile that the calling process runs for one hit or one miss: of each module the
+function with the most calls below it, and of these the dozen largest, in the order of calls, each indented below
+its caller. ``python -m docs.walks hit`` or ``miss`` prints every function instead. A test fails where the page
+names a function that is not passed, or not in this order.
 """
 
 from __future__ import annotations

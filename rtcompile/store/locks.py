@@ -94,7 +94,7 @@ def _locks_work(folder: str) -> bool:
         )
     trying.join(_MOST_TRIED_SECONDS)
     trying.join(_MOST_TRIED_SECONDS / 4)  # another thread may have held the GIL all this time
-    problem = f"a lock did not respond in  {_MOST_TRIED_SECONDS:g} s" if trying.is_alive() else ""
+    problem = f"a lock did not respond in {_MOST_TRIED_SECONDS:g} s" if trying.is_alive() else ""
     problem = problem or "".join(problems)
     _working[device] = not problem
     if problem:

@@ -318,6 +318,6 @@ def test_where_no_thread_can_be_started_any_more_a_process_that_ends_queries_in_
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     monkeypatch.setattr(threading.Thread, "start", none)
-    assert tier.within(1.0, lambda: "answer") == (None, 0.0, "there is no thread to query it with")
+    assert tier.within(1.0, lambda: "answer") == (None, 0.0, "no thread can be started to query it")
     monkeypatch.setattr(threading.main_thread(), "is_alive", lambda: False)
     assert tier.within(1.0, lambda: "answer")[0] == "answer"

@@ -141,7 +141,7 @@ def test_an_unknown_variable_is_named_with_the_nearest_at_the_callers_line(tmp_p
         check=True,
     )
     assert done.stderr.startswith(
-        f"{program}:3: RtcompileWarning: RTCOMPILE_CACHE_DRI is no variable"
+        f"{program}:3: RtcompileWarning: RTCOMPILE_CACHE_DRI is not a variable"
     )
     assert "is RTCOMPILE_CACHE_DIR meant?" in done.stderr
 

@@ -205,9 +205,9 @@ def test_the_architecture_that_the_device_runs_is_picked() -> None:
         pytest.param(["-arch=all"], "for one architecture", id="all"),
         pytest.param(["-gencode", "sm_80"], "expected arch=compute_80,code=sm_80", id="gencode"),
         pytest.param(["-D", "=1"], "names no macro", id="nameless-define"),
-        pytest.param(["-o", "x"], "rtcompile's to decide", id="output"),
-        pytest.param(["-E"], "rtcompile's to decide", id="preprocess"),
-        pytest.param(["-enable-tile"], "would be without them", id="tile"),
+        pytest.param(["-o", "x"], "rtcompile decides what is written", id="output"),
+        pytest.param(["-E"], "rtcompile decides what is written", id="preprocess"),
+        pytest.param(["-enable-tile"], "would lack them", id="tile"),
         pytest.param(["--tile-preview=simt"], "nvcc -std=c..20 -tile-only -cubin", id="tile-simt"),
     ],
 )

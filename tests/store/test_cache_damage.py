@@ -272,7 +272,7 @@ def test_a_folder_with_files_under_an_object_s_path_is_said_and_left(cache: Path
     path.unlink()
     (path / "somebody's").mkdir(parents=True)
     kept = open_store(cache)
-    with pytest.warns(RtcompileWarning, match="is a folder, where a file is to be kept"):
+    with pytest.warns(RtcompileWarning, match="is a folder, but must be a file"):
         add(kept, make_key_inputs())
     add(kept, make_key_inputs(source="another"))
     assert open_store(cache).find(make_key_inputs(source="another"))

@@ -155,7 +155,7 @@ def refuse() -> None:
 
 @pytest.mark.takes_seconds
 @pytest.mark.parametrize(
-    ("harm", "what"), [(hang, "no answer in 1 s"), (refuse, "No locks available")]
+    ("harm", "what"), [(hang, "did not respond in 1 s"), (refuse, "No locks available")]
 )
 def test_locks_that_do_not_work_cost_a_second_once_and_are_said_once(
     tmp_path, monkeypatch, harm, what
