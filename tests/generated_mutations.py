@@ -34,7 +34,8 @@ ROOMS = {
     ),
     "lookup": (
         "rtcompile/lookup",
-        "test_lookup test_environment test_fileset test_cache_edits test_settings",
+        "test_driver test_environment test_lookup test_hits_of_processes test_cache_edits "
+        "test_settings test_public",
     ),
     "files": ("rtcompile/files/fileset.py", "test_fileset test_cache_edits test_lookup"),
 }

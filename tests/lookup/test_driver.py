@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compile
 # Both devices have FIRST and SECOND as compute capability, the second is current where there is a context.
 LIBCUDA = """
 static int initialised;
-int cuInit(unsigned flags) { initialised = 1; return BROKEN; }
+int cuInit(unsigned flags) { initialised = !flags; return flags ? 1 : BROKEN; }
 int cuDriverGetVersion(int* version) { *version = 13000; return 0; }
 int cuCtxGetCurrent(void** context) { *context = (void*)CONTEXT; return 0; }
 int cuCtxGetDevice(int* device) { *device = 1; return 0; }
@@ -52,7 +52,7 @@ class CUresult(enum.IntEnum):
     CUDA_SUCCESS, CUDA_ERROR_OF_PYTHON = 0, 7
 class CUdevice_attribute(enum.IntEnum):
     MAJOR, MINOR = 75, 76
-def cuInit(flags): return CUresult.CUDA_SUCCESS,
+def cuInit(flags): return CUresult(7 if flags else 0),
 def cuCtxGetCurrent(): return CUresult.CUDA_SUCCESS, CONTEXT
 def cuCtxGetDevice(): return CUresult.CUDA_SUCCESS, 1
 def cuDeviceGet(ordinal): return CUresult.CUDA_SUCCESS, ordinal

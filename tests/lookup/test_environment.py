@@ -82,6 +82,68 @@ def test_nothing_is_kept_where_the_toolchain_was_replaced_during_the_build(monke
     assert found(build(CODE % 1)) is None
 
 
+@pytest.mark.parametrize(("seconds", "looks"), [(0.0, 0), (0.9, 0), (1.1, 1)])
+def test_the_files_of_a_toolchain_are_looked_at_once_a_second(
+    tmp_path, monkeypatch, seconds, looks
+):
+    part, looked, now = str(tmp_path / "part"), [], [1000.0]
+    monkeypatch.setattr(environment, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    here = environment.current()
+    here.note(environment.packed({part: (-1, -1)}, "libnvrtc.so"))
+    assert here.signature()
+    stat = environment.signature
+    monkeypatch.setattr(environment, "signature", lambda path: looked.append(path) or stat(path))
+
+    now[0] += seconds
+
+    assert here.signature()
+    assert looked.count(part.encode()) == looks
+
+
+def test_what_is_packed_of_a_toolchain_is_unpacked_and_nothing_else():
+    files = {"/a/b": (1, 2), "/c": (-1, -1)}
+    fields = environment.packed(files, "libnvrtc.so")
+    assert environment.unpacked(fields) == files
+    for damaged in ([fields[0], fields[1][:-1]], [b"/a/b\0", fields[1]]):
+        with pytest.raises(ValueError, match=r"."):
+            environment.unpacked(damaged)
+
+
+def test_a_toolchain_that_was_found_for_another_environment_is_not_taken():
+    here = environment.current()
+    fields = environment.packed({}, "libnvrtc.so")
+    environment.note_toolchain("another key", fields)
+    assert not here.knows_toolchain
+    environment.note_toolchain(here.toolchain_key, fields)
+    assert (here.knows_toolchain, here.loads) == (True, "libnvrtc.so")
+
+
+def test_where_a_variable_cannot_be_understood_no_file_of_a_cache_is_read(monkeypatch):
+    monkeypatch.setenv("RTCOMPILE_TIMEOUT", "soon")
+    here = environment.current()
+    monkeypatch.setattr(type(here.folder), "read", None)
+    assert here.signature() == ""
+
+
+def test_cupys_runtime_says_once_what_each_device_is(monkeypatch):
+    current, asked = [0], []
+    said = {(0, 75): 8, (0, 76): 6, (1, 75): 9, (1, 76): 0}
+
+    def attribute(which: int, ordinal: int) -> int:
+        asked.append(ordinal)
+        return said[ordinal, which]
+
+    runtime = types.SimpleNamespace(
+        getDevice=lambda: current[0], deviceGetAttribute=attribute, CUDARuntimeError=OSError
+    )
+    cupy = types.SimpleNamespace(cuda=types.SimpleNamespace(runtime=runtime))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(device, "_known", {})
+    for current[0], capability in ((0, (8, 6)), (1, (9, 0)), (0, (8, 6))):
+        assert compute_capability() == capability
+    assert asked == [0, 0, 1, 1]
+
+
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("searched", ["sys.path", "PATH", "LD_LIBRARY_PATH"])
 def test_a_search_in_the_working_directory_is_another_one_elsewhere(
