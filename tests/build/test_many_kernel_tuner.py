@@ -22,10 +22,10 @@ def test_the_space_is_what_the_restrictions_allow() -> None:
 
 
 def test_variants_compile_and_are_found_again() -> None:
-    variants = [ONE, {**ONE, "LOADS": 4}, {**ONE, "ALGORITHM": "NO_SUCH"}]
+    variants = [ONE, {**ONE, "ALGORITHM": "NO_SUCH"}]
     first = recipe.compile_space(variants, arch="sm_90")
-    assert [hasattr(code, "code") for code in first] == [True, True, False]
-    again = recipe.compile_space(variants[:2], arch="sm_90")
+    assert [hasattr(code, "code") for code in first] == [True, False]
+    again = recipe.compile_space([ONE], arch="sm_90")
     assert all(code.build.hit for code in again)
 
 

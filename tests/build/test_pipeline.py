@@ -93,9 +93,9 @@ SOURCES = {
     "cub block": "#include <cub/block/block_reduce.cuh>\n"
     'extern "C" __global__ void k(int* x) { using R = cub::BlockReduce<int, 128>;\n'
     "  __shared__ R::TempStorage t; *x = R(t).Sum(threadIdx.x); }",
-    "cute": "#include <cute/tensor.hpp>\n"
+    "cute": "#include <cute/container/array.hpp>\n"
     'extern "C" __global__ void k(float* x) {\n'
-    "  auto t = cute::make_tensor(x, cute::Int<4>{}); t(threadIdx.x) = 1; }",
+    "  cute::array<float, 4> t{{1, 2, 3, 4}}; *x = t[threadIdx.x]; }",
     "curand": "#include <curand_kernel.h>\n"
     'extern "C" __global__ void k(float* x) {\n'
     "  curandState s; curand_init(1, 0, 0, &s); *x = curand_uniform(&s); }",
@@ -234,7 +234,7 @@ def test_a_build_whose_headers_are_not_known_is_not_cached(monkeypatch):
 
 def test_code_that_would_trap_is_warned_of_in_words_and_in_the_log():
     source = """
-    #include <cute/tensor.hpp>
+    #include <cute/arch/mma_sm90_gmma.hpp>
     extern "C" __global__ void k() { cute::warpgroup_arrive(); }
     """
     with pytest.warns(rtcompile.RtcompileWarning, match="sm_90a"):

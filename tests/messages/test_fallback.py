@@ -59,7 +59,18 @@ def said(source: str, what: str) -> str:
 
 
 @pytest.mark.needs_compiler
-@pytest.mark.parametrize("path", CLASSES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+@pytest.mark.parametrize(
+    "path",
+    [
+        # Another class is Thrust as the host calls it, and takes as long to read.
+        pytest.param(
+            path,
+            marks=[pytest.mark.slow] * (path.stem == "thrust_in_kernel"),
+            id=f"{path.parent.name}-{path.stem}",
+        )
+        for path in CLASSES
+    ],
+)
 @pytest.mark.in_turn("toolchain")
 @needs_host_compiler
 def test_a_rejected_source_is_decided_as_its_class_says(path: Path, toolchain: Toolchain) -> None:

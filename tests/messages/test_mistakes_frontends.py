@@ -24,7 +24,13 @@ _FRONTENDS = [frontend for frontend in FRONTENDS if frontend != "Python"]
 @pytest.mark.in_turn("frontend")
 @pytest.mark.parametrize("frontend", _FRONTENDS)
 @pytest.mark.parametrize(
-    "mistake", [one for one in MISTAKES if not one.compiles], ids=lambda mistake: mistake.name
+    "mistake",
+    [
+        # Of the headers that take seconds to read, test_mistakes.py has the message in Python.
+        pytest.param(one, marks=[pytest.mark.slow] * (one.name == "all of CUB"), id=one.name)
+        for one in MISTAKES
+        if not one.compiles
+    ],
 )
 def test_the_first_line_says_what_is_wrong(mistake: Mistake, frontend: str) -> None:
     lines = FRONTENDS[frontend](mistake).split("\n")

@@ -130,7 +130,7 @@ BY_KERNELS = [
         "cp.async sizeof(TS) is not supported",
         "cp.async of one short",
         "UniversalCopy",
-        source="#include <cute/tensor.hpp>\nusing namespace cute;\n"
+        source="#include <cute/arch/copy_sm80.hpp>\nusing namespace cute;\n"
         "__global__ void k(short* x) { SM80_CP_ASYNC_CACHEALWAYS<short>::copy(x[0], x[1]); }",
         headers="12:cudart 12:crt 12:cccl 12:cutlass",
     ),
@@ -144,6 +144,7 @@ BY_KERNELS = [
         "  auto t = make_tensor(make_gmem_ptr(x), make_shape(Int<3>{}));\n"
         "  atom.call(t, t);\n}",
         headers="12:cudart 12:crt 12:cccl 12:cutlass",
+        slow=True,
     ),
     case(
         "copy-partitioning",

@@ -84,6 +84,7 @@ BY_MISTAKES = [
         source=_CUTE
         + _kernel(_GEMM.replace("_8", "_8, _2") + "make_tensor<half_t>(Shape<_4>{}), c);"),
         headers=_CUTE_HEADERS,
+        slow=True,
     ),
     case(
         "cute-shapes",
@@ -91,6 +92,7 @@ BY_MISTAKES = [
         "A, B, C, in this order",
         source=_CUTE + _kernel(_GEMM + "c);"),
         headers=_CUTE_HEADERS,
+        slow=True,
     ),
     case(
         "cute-shapes",
@@ -105,5 +107,6 @@ BY_MISTAKES = [
         "partition_fragment_A",
         source=_CUTE + _kernel(_GEMM + "make_tensor<half_t>(Shape<_8>{}), c);"),
         headers=_CUTE_HEADERS,
+        slow=True,
     ),
 ]

@@ -260,15 +260,13 @@ BY_OPTIONS_AND_HEADERS = [
         "array.hpp(451): error: declaration is incompatible",
         "CUTLASS 4.2.0",
         "do not go together",
-        source=CUTE,
+        source="#include <cute/container/array.hpp>\n" + EMPTY,
         headers="12:cudart 12:crt new:cccl 12:cutlass",
     ),
     case(
         "one-letter-macro",
         "__nv_nvrtc_builtin_header.h",
         "-DT=float",
-        source=CUTE,
-        headers="12:cudart 12:crt 12:cccl 12:cutlass",
         options="-DT=float",
     ),
     case(

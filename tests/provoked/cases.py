@@ -57,6 +57,12 @@ class Provoked:
     builtins: bool = True  # whether its second library lies beside it
 
 
-def case(row: str, says: str, *hint: str, **how: object) -> object:
+def case(row: str, says: str, *hint: str, slow: bool = False, **how: object) -> object:
+    """Return a case; it is `slow` where tests/forty_mistakes.py provokes the row in the same way."""
     suffix = "-".join(str(how[k]) for k in ("toolkit", "arch") if k in how)
-    return pytest.param(row, Provoked(says, hint, **how), id=f"{row}-{suffix}".rstrip("-"))  # type: ignore[arg-type]
+    return pytest.param(
+        row,
+        Provoked(says, hint, **how),  # type: ignore[arg-type]
+        id=f"{row}-{suffix}".rstrip("-"),
+        marks=[pytest.mark.slow] * slow,
+    )

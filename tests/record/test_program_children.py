@@ -51,7 +51,9 @@ def started_by(text: str, folder: Path) -> str:
     "text",
     [
         pytest.param(BY_MULTIPROCESSING.format(way="spawn"), id="spawn"),
-        pytest.param(BY_MULTIPROCESSING.format(way="forkserver"), id="forkserver"),
+        pytest.param(
+            BY_MULTIPROCESSING.format(way="forkserver"), id="forkserver", marks=pytest.mark.slow
+        ),
         pytest.param(BY_SUBPROCESS.format(flags="'-B'"), id="subprocess"),
     ],
 )

@@ -75,14 +75,14 @@ def cutlass_folder() -> Path:
     return Path(library.__file__).parent / "source/include"
 
 
-def test_tuple_size_is_declared_by_cccl_alone(errors):
+def test_tuple_size_is_declared_by_cccl_alone_and_cutes_get_is_taken(errors):
+    assert errors(GET + USE, "newer", "shims") == ""
+
+
+@pytest.mark.slow  # these show that the shims are still needed
+def test_without_the_shims_each_change_of_cccl_is_an_error(errors):
     assert "declaration is incompatible" in errors(USE, "newer")
-    assert errors(USE, "newer", "shims") == ""
-
-
-def test_cutes_get_is_taken_and_not_cccls(errors):
     assert "more than one instance" in errors(GET + USE)
-    assert errors(GET + USE, "shims") == ""
 
 
 @pytest.mark.slow  # tests/toolkit/test_shims.py has CuTe with the shims beside CUDA's own CCCL too
