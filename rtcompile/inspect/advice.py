@@ -11,18 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rtcompile.errors import InvalidRequest, public, shown
-from rtcompile.inspect.report import (
-    REPORT_SPILLS,
-    SHARED_MAX,
-    THREADS_MAX,
-    KernelReport,
-    Occupancy,
-    Spills,
-    best_blocks,
-    limits_of,
-    occupancy,
-    report,
-)
+from rtcompile.inspect import report as reports
 from rtcompile.request import cxx
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
@@ -65,11 +54,11 @@ class Advice:
     arch: Arch
     registers: int
     local_bytes: int
-    spills: Spills | None
+    spills: reports.Spills | None
     shared_bytes: int
     dynamic_shared: int
-    best: Occupancy | None
-    smallest: Occupancy | None
+    best: reports.Occupancy | None
+    smallest: reports.Occupancy | None
     notes: tuple[str, ...] = ()
     launch_bounds: tuple[int, int] | None = None
     bounded: Advice | None = None
@@ -128,8 +117,8 @@ def advise(
     source: str = "",
 ) -> list[Advice]:
     """Advise how to launch kernels; `shared_mem` is bytes, or a function of the threads in a block."""
-    found = report(code, kernel=kernel)
-    if limits_of(found.arch) is None:
+    found = reports.report(code, kernel=kernel)
+    if reports.limits_of(found.arch) is None:
         raise InvalidRequest(
             f"the limits of {found.arch} are not known to this version of rtcompile, so nothing "
             "is known about its occupancy"
@@ -145,7 +134,7 @@ def bounds_of(launch_bounds: object) -> tuple[int, int]:
             "launch_bounds must be the threads of a block, or (threads, blocks on a "
             f"multiprocessor), not {shown(launch_bounds)}"
         )
-    threads = whole("launch_bounds' threads", given[0], 1, THREADS_MAX)
+    threads = whole("launch_bounds' threads", given[0], 1, reports.THREADS_MAX)
     blocks = whole("launch_bounds' blocks", given[1], 0, _BLOCKS_MAX) if len(given) == 2 else 0
     return threads, blocks
 
@@ -158,12 +147,12 @@ def of_source(
     bounds: tuple[int, int] | None,
 ) -> list[Advice]:
     """Advise on the kernels of a source, built with ptxas's report of spills, and with `bounds`."""
-    verbose = request.replace(options=(*request.options, REPORT_SPILLS))
+    verbose = request.replace(options=(*request.options, reports.REPORT_SPILLS))
     found = advise(build(verbose), kernel=kernel, shared_mem=shared_mem, source=request.source)
     if bounds is None:
         return found
     rebuilt = build(_with_bounds(verbose, bounds))
-    read = {one.name: one.max_threads for one in report(rebuilt, kernel=kernel).kernels}
+    read = {one.name: one.max_threads for one in reports.report(rebuilt, kernel=kernel).kernels}
     for one in found:
         if read[one.kernel] != bounds[0]:
             raise InvalidRequest(
@@ -192,17 +181,17 @@ def _with_bounds(request: CompileRequest, bounds: tuple[int, int]) -> CompileReq
 
 
 def _of(
-    kernel: KernelReport,
+    kernel: reports.KernelReport,
     arch: Arch,
     shared_mem: int | Callable[[int], int],
     source: str,
 ) -> Advice:
-    limits = limits_of(arch)
+    limits = reports.limits_of(arch)
     assert limits is not None
 
     def dynamic(block: int) -> int:
         given = shared_mem(block) if callable(shared_mem) else shared_mem
-        return whole("shared_mem", given, 0, SHARED_MAX)
+        return whole("shared_mem", given, 0, reports.SHARED_MAX)
 
     def shared(block: int) -> int:
         return kernel.shared_bytes + dynamic(block)
@@ -212,24 +201,28 @@ def _of(
     fixed = required is not None and required[0] * required[1] * required[2]
     if fixed:
         notes.append(f"the source fixes the block at {required}")
-        only = occupancy(limits, block=fixed, registers=kernel.registers, shared=shared(fixed))
+        only = reports.occupancy(
+            limits, block=fixed, registers=kernel.registers, shared=shared(fixed)
+        )
         found = (only, only) if only.blocks else None
     else:
-        threads = kernel.max_threads or THREADS_MAX
-        found = best_blocks(limits, registers=kernel.registers, shared=shared, max_threads=threads)
+        threads = kernel.max_threads or reports.THREADS_MAX
+        found = reports.best_blocks(
+            limits, registers=kernel.registers, shared=shared, max_threads=threads
+        )
     best, smallest = found or (None, None)
     if not fixed and kernel.max_threads is None:
         largest = next(
             threads
-            for threads in range(THREADS_MAX, 0, -32)
-            if occupancy(limits, block=threads, registers=kernel.registers, shared=0).blocks
+            for threads in range(reports.THREADS_MAX, 0, -32)
+            if reports.occupancy(limits, block=threads, registers=kernel.registers, shared=0).blocks
         )
         notes.append(
             "the kernel has no __launch_bounds__"
             + f", and its registers allow blocks of up to {largest} threads"
-            * (largest < THREADS_MAX)
+            * (largest < reports.THREADS_MAX)
         )
-    at_best = dynamic(THREADS_MAX if best is None else best.block)
+    at_best = dynamic(reports.THREADS_MAX if best is None else best.block)
     if best is None:
         notes.append(
             f"{kernel.shared_bytes} B of static and {at_best} B of dynamic shared memory are more "

@@ -14,14 +14,6 @@ from packaging.version import InvalidVersion, Version
 
 from rtcompile.lookup.environment import on_path
 from rtcompile.toolkit import catalogue
-from rtcompile.toolkit.catalogue import (
-    CUDA_ENVIRONMENT,
-    CUTLASS_ENVIRONMENT,
-    HEADER_PARTS,
-    PART,
-    PARTS,
-    Part,
-)
 from rtcompile.toolkit.model import version_pair
 
 
@@ -46,7 +38,7 @@ class Root:
     targets: tuple[str, ...]
     installed: Mapping[str, str] = field(repr=False)
 
-    def look(self, part: Part) -> Hit | None:
+    def look(self, part: catalogue.Part) -> Hit | None:
         """Return where this root has `part`, or None."""
         for relative in part.directories(self.layout, self.targets):
             directory = os.path.join(self.path, relative)
@@ -60,11 +52,11 @@ class Root:
                     return Hit(part, directory, path, version or self._own_version(part), self)
         return None
 
-    def _own_version(self, part: Part) -> str:
+    def _own_version(self, part: catalogue.Part) -> str:
         """Return the runtime headers' version, for a part that states none; wheels can differ."""
         if self.layout not in ("toolkit", "conda") or part.name in ("cudart", "nvcc"):
             return ""
-        cudart = self.look(PART["cudart"])
+        cudart = self.look(catalogue.PART["cudart"])
         return cudart.version if cudart else ""
 
 
@@ -72,7 +64,7 @@ class Root:
 class Hit:
     """A part found in a root. `version` is empty if no file states it."""
 
-    part: Part
+    part: catalogue.Part
     directory: str
     path: str
     version: str
@@ -108,7 +100,7 @@ def usual(where: SearchContext) -> Iterator[Root]:
                 yield Root(site_dir, layout, "site-packages", where.targets, installed)
     for prefix in conda_prefixes(where):
         yield Root(prefix, "conda", "conda", where.targets, catalogue.of_conda(prefix))
-    for variable in given(CUDA_ENVIRONMENT, where):
+    for variable in given(catalogue.CUDA_ENVIRONMENT, where):
         yield _toolkit(where.environ[variable], variable, where)
     if nvcc := on_path("nvcc", where.environ.get("PATH", "")):
         yield _toolkit(os.path.dirname(os.path.dirname(os.path.realpath(nvcc))), "PATH", where)
@@ -156,7 +148,7 @@ def cupy_cccl(where: SearchContext) -> str | None:
     """Return the folder of the CCCL that CuPy bundles, to be used where the set has none."""
     for site_dir in where.site_dirs:
         root = os.path.join(site_dir, "cupy/_core/include/cupy/_cccl")
-        if os.path.isfile(os.path.join(root, "libcudacxx", PART["cccl"].markers[0])):
+        if os.path.isfile(os.path.join(root, "libcudacxx", catalogue.PART["cccl"].markers[0])):
             return root
     return None
 
@@ -167,8 +159,10 @@ def cupy_cccl(where: SearchContext) -> str | None:
 def unfit(hit: Hit, compiler: Hit) -> Hit | None:
     """Return the part of another version that keeps `hit` from use: itself or one in its folder."""
     together = [hit]
-    if hit.part.name in HEADER_PARTS:
-        found = (hit.root.look(part) for part in PARTS if part.name in HEADER_PARTS)
+    if hit.part.name in catalogue.HEADER_PARTS:
+        found = (
+            hit.root.look(part) for part in catalogue.PARTS if part.name in catalogue.HEADER_PARTS
+        )
         together += [other for other in found if other and other.directory == hit.directory]
     return next((part for part in together if not _goes_with(part, compiler)), None)
 
@@ -199,7 +193,7 @@ class Toolset:
         """Return the required parts that are neither in the set nor in `spare`."""
         return [
             part.name
-            for part in PARTS
+            for part in catalogue.PARTS
             if part.required and part.name not in self.hits and part.name not in spare
         ]
 
@@ -210,12 +204,12 @@ class Toolset:
 
 def _toolsets(roots: Sequence[Root]) -> Iterator[Toolset]:
     for root in roots:
-        nvrtc = root.look(PARTS[0])
+        nvrtc = root.look(catalogue.PARTS[0])
         if nvrtc is None or not nvrtc.version:
             continue
         hits = {"nvrtc": nvrtc}
         rejected: dict[str, tuple[Hit, Hit]] = {}
-        for part in PARTS[1:]:
+        for part in catalogue.PARTS[1:]:
             for other in (root, *(p for p in roots if p != root)):
                 hit = other.look(part)
                 if hit is None:
@@ -287,7 +281,7 @@ def find_cutlass(
     where: SearchContext, cuda: str, cccl: str, problems: list[str]
 ) -> tuple[Cutlass | None, str]:
     """Return the CUTLASS that a variable names, else the newest that fits this CUDA and CCCL, and why."""
-    for name in given(CUTLASS_ENVIRONMENT, where):
+    for name in given(catalogue.CUTLASS_ENVIRONMENT, where):
         root = os.path.abspath(where.environ[name])
         folders = os.path.join(root, "include"), root
         named = next((folder for folder in folders if _has_cutlass(folder)), None)
@@ -296,7 +290,7 @@ def find_cutlass(
             return found, name
         markers = " and ".join(os.path.join(folder, CUTLASS_MARKER) for folder in folders)
         fact = f"{name}={where.environ[name]} names no CUTLASS: {markers} do not exist."
-        if name == CUTLASS_ENVIRONMENT[0]:
+        if name == catalogue.CUTLASS_ENVIRONMENT[0]:
             why = f"{fact} Correct it, or unset it."
             problems.append(why)
             return None, why
@@ -329,7 +323,7 @@ def pair_cutlass(cutlass: str, cccl: str) -> CutlassPair | None:
 
 def misfit_of_cutlass(found: Cutlass, cuda: str, cccl: str) -> str:
     """Return what is wrong with a CUTLASS and a CCCL that do not go together, and the next step."""
-    unset = f"unset {found.via} and " if found.via in CUTLASS_ENVIRONMENT else ""
+    unset = f"unset {found.via} and " if found.via in catalogue.CUTLASS_ENVIRONMENT else ""
     return (
         f"CUTLASS {found.version} ({found.directory}) does not go with CUDA {cuda} (CCCL {cccl}): "
         f"NVRTC does not compile CuTe. To have one that does, {unset}`{_INSTALL_CUTLASS}`."

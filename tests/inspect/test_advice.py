@@ -126,7 +126,7 @@ def test_the_smallest_block_is_no_smaller_than_needed():
 
 def test_an_architecture_of_the_future_is_rejected(monkeypatch: pytest.MonkeyPatch):
     built = rtcompile.compile(PLAIN, arch="sm_90a")
-    monkeypatch.setattr("rtcompile.inspect.advice.limits_of", lambda arch: None)
+    monkeypatch.setattr("rtcompile.inspect.report.limits_of", lambda arch: None)
     with pytest.raises(rtcompile.InvalidRequest, match="limits of sm_90a are not known"):
         advise(built)
 

@@ -14,15 +14,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from rtcompile.store.shared import (
-    ANSWER_SECONDS,
-    CONNECT_SECONDS,
-    BadEntryError,
-    RemoteSettings,
-    StoreError,
-    most_bytes,
-    without_password,
-)
+from rtcompile.store import shared
 
 # Keep a value, or nothing, where another value lies.
 _REPLACE = (
@@ -36,8 +28,8 @@ _GREETINGS = ["driver_info"] if find_spec("redis.driver_info") else ["lib_name",
 
 _IDLE_SECONDS = 5.0  # after which connections are closed: a server takes 10,000 by default
 _OPTIONS: dict[str, Any] = {
-    "socket_connect_timeout": CONNECT_SECONDS,
-    "socket_timeout": ANSWER_SECONDS,
+    "socket_connect_timeout": shared.CONNECT_SECONDS,
+    "socket_timeout": shared.ANSWER_SECONDS,
     # Without a greeting, which old servers do not know, a connection costs no round trips.
     "protocol": 2,
     **dict.fromkeys(_GREETINGS),
@@ -78,7 +70,7 @@ def _client(address: str) -> Any:
         try:
             return discover(name)
         except MasterNotFoundError:  # its text shows each client in full
-            raise StoreError(f"no sentinel of {hosts} knows the master {name!r}") from None
+            raise shared.StoreError(f"no sentinel of {hosts} knows the master {name!r}") from None
 
     sentinels.discover_master = discover_master
     return sentinels.master_for(master, **options)
@@ -87,8 +79,8 @@ def _client(address: str) -> Any:
 class RedisStore:
     """The client; each method is one command, or one script where a condition is checked first."""
 
-    def __init__(self, address: str, settings: RemoteSettings) -> None:
-        self.name = without_password(address)
+    def __init__(self, address: str, settings: shared.RemoteSettings) -> None:
+        self.name = shared.without_password(address)
         self._ttl, self._renews = round(settings.ttl), settings.mode == "rw"
         self._guard = threading.Lock()
         self._used_at = 0.0
@@ -136,7 +128,7 @@ class RedisStore:
         for key, answer in zip(keys, self._read(keys), strict=True):
             try:
                 found.append(_entry(key, answer))
-            except BadEntryError:
+            except shared.BadEntryError:
                 found.append(None)
         return found
 
@@ -144,7 +136,7 @@ class RedisStore:
         """Read as many bytes as entries may have; one that is used expires as late as a new one."""
         with self._redis.pipeline(transaction=False) as pipe:
             for key in keys:
-                pipe.getrange(_redis_key(key), 0, most_bytes(key))
+                pipe.getrange(_redis_key(key), 0, shared.most_bytes(key))
             for key in keys if self._renews else ():
                 if "/lease/" not in key:
                     pipe.expire(_redis_key(key), self._ttl)
@@ -190,11 +182,11 @@ def _redis_key(key: str) -> str:
 
 def _entry(key: str, answer: object) -> bytes | None:
     if isinstance(answer, redis.ResponseError) and "WRONGTYPE" in str(answer):
-        raise BadEntryError(f"{key}: {answer}")
+        raise shared.BadEntryError(f"{key}: {answer}")
     if isinstance(answer, Exception):
         raise answer
     if not isinstance(answer, bytes):
-        raise BadEntryError(f"{key}: the server answered with {type(answer).__name__}")
-    if len(answer) > most_bytes(key):
-        raise BadEntryError(f"{key}: it has more than {most_bytes(key)} bytes")
+        raise shared.BadEntryError(f"{key}: the server answered with {type(answer).__name__}")
+    if len(answer) > shared.most_bytes(key):
+        raise shared.BadEntryError(f"{key}: it has more than {shared.most_bytes(key)} bytes")
     return answer or None
