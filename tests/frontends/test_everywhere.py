@@ -427,7 +427,7 @@ def test_the_longest_builds_of_a_record_begin_first_and_its_order_is_kept(
         begun.extend(request.options[0] for request in requests)
         return compile_many(requests, **more)
 
-    monkeypatch.setattr(warming, "compile_many", noted)
+    monkeypatch.setattr(rtcompile, "compile_many", noted)
     codes = warming.warm(record, progress=False)
 
     assert begun == ["-DN=1", "-DN=2", "-DN=0"]
