@@ -6,6 +6,7 @@ imports. Arrows that follow from others are left out. A test compares the page w
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -41,6 +42,7 @@ def closure(edges: Mapping[_Node, set[_Node]]) -> dict[_Node, set[_Node]]:
     return reached
 
 
+@functools.cache  # parsing every module takes a second
 def module_imports() -> dict[str, set[str]]:
     """Return each module, without the package's name, with the modules that it imports."""
     short = {module_of(file).partition(".")[2]: imported_by(file) for file in MODULES}

@@ -239,6 +239,9 @@ def test_ctrl_c_leaves_the_wait_and_the_build(monkeypatch: pytest.MonkeyPatch):
     assert len(ahead.queue.kept) == 1
 
 
+MANY = 20  # which are expected to be used all, and are more than compile at a time
+
+
 def test_after_the_edit_of_a_header_all_its_kernels_are_compiled_on_all_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -246,7 +249,7 @@ def test_after_the_edit_of_a_header_all_its_kernels_are_compiled_on_all_cores(
 
     def program() -> list[RawKernel]:
         text = '#include "common.h"\nextern "C" __global__ void k(int* p) { *p = VALUE + %d; }'
-        return [RawKernel(text % n, "k", (f"-I{tmp_path}",), arch="sm_80") for n in range(50)]
+        return [RawKernel(text % n, "k", (f"-I{tmp_path}",), arch="sm_80") for n in range(MANY)]
 
     header.write_text("#define VALUE 1\n")
     before = [kernel.object_code for kernel in program()]
@@ -263,11 +266,11 @@ def test_after_the_edit_of_a_header_all_its_kernels_are_compiled_on_all_cores(
     header.write_text("#define VALUE 1000\n")
 
     edited = program()
-    until(lambda: len(built()) == 50)
+    until(lambda: len(built()) == MANY)
 
-    assert next(turns) == 50  # a compiler each, and not one before the other's end
+    assert next(turns) == MANY  # a compiler each, and not one before the other's end
     assert not at_once.broken
-    assert [kernel.build.hit for kernel in edited] == [None] * 50
+    assert [kernel.build.hit for kernel in edited] == [None] * MANY
     codes = [kernel.object_code for kernel in edited]
     assert all(new.code != old.code for new, old in zip(codes, before, strict=True))
 

@@ -19,12 +19,17 @@ from rtcompile.workers.nvrtc import ENDS
 
 pytestmark = pytest.mark.needs_compiler
 
-SLOW = "#pragma once\n" + "".join(
-    f"template <int N> struct S{i} {{ static const int v = S{i}<N - 1>::v + 1; }};\n"
-    f"template <> struct S{i}<0> {{ static const int v = 0; }};\n"
-    f'static_assert(S{i}<190>::v == 190, "");\n'
-    for i in range(12)
-)
+
+def slow_header(classes: int) -> str:
+    return "#pragma once\n" + "".join(
+        f"template <int N> struct S{i} {{ static const int v = S{i}<N - 1>::v + 1; }};\n"
+        f"template <> struct S{i}<0> {{ static const int v = 0; }};\n"
+        f'static_assert(S{i}<190>::v == 190, "");\n'
+        for i in range(classes)
+    )
+
+
+SLOW = slow_header(12)
 SOURCE = """
 #include "outer.cuh"
 #include "quick.cuh"
@@ -42,6 +47,12 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "quick.cuh").write_text("inline __device__ int quick() { return 1; }\n")
     (tmp_path / "k.cu").write_text(SOURCE + "// a long source\n" * 500)
     return tmp_path
+
+
+@pytest.fixture
+def quickly(folder: Path) -> None:
+    """For tests that compare no times: the slow header is one twelfth as slow."""
+    (folder / "slow.cuh").write_text(slow_header(1))
 
 
 def _profile(folder: Path, source: str = SOURCE, **more: object) -> Profile:
@@ -109,6 +120,7 @@ def test_what_is_done_after_the_last_line_is_not_the_sources_own(folder: Path):
     assert f"after the last line: {found.finish:.1f} ms" in str(found)
 
 
+@pytest.mark.usefixtures("quickly")
 def test_the_templates_are_counted_by_name(folder: Path):
     templates = {template.name: template for template in _profile(folder).templates}
     assert templates["S0"].instances >= 190
@@ -136,7 +148,7 @@ def test_what_the_trace_itself_takes_is_not_in_the_times(folder: Path, monkeypat
 def test_in_a_narrow_terminal_names_keep_their_ends(folder: Path):
     deep = folder / "a_folder_with_a_long_name" / "and_another_one_in_it"
     deep.mkdir(parents=True)
-    (deep / "slow.cuh").write_text(SLOW)
+    (deep / "slow.cuh").write_text(slow_header(1))
     (folder / "outer.cuh").write_text(f'#include "{deep.relative_to(folder)}/slow.cuh"\n')
     text = _profile(folder, SOURCE.replace("+ sum", "")).text(width=60)
     lines = text[: text.index("own ms", text.index("own ms") + 1)].splitlines()
@@ -167,12 +179,14 @@ def test_what_nvcc_builds_has_no_profile_and_the_error_says_how_to_get_one(folde
         _profile(folder, backend="nvcc")
 
 
+@pytest.mark.usefixtures("quickly")
 def test_headers_that_cannot_be_marked_are_said_not_to_be_timed(folder: Path):
     (folder / "quick.cuh").write_text("inline __device__ int quick() { return 1; }\n/* \\\n*/ //\\")
     found = _profile(folder)
     assert found.headers or found.note
 
 
+@pytest.mark.usefixtures("quickly")
 def test_the_source_beside_its_headers_is_found(folder: Path, capsys):
     assert main(["profile", str(folder / "k.cu"), "--arch", "sm_80", "-n", "k<int>"]) == 0
     said = capsys.readouterr().out
@@ -180,6 +194,7 @@ def test_the_source_beside_its_headers_is_found(folder: Path, capsys):
     assert "slow.cuh" in said
 
 
+@pytest.mark.usefixtures("quickly")
 def test_the_trace_holds_what_was_measured(folder: Path, tmp_path: Path, capsys):
     trace = tmp_path / "p.json"
     arguments = ["profile", str(folder / "k.cu"), "--arch", "sm_80", "-n", "k<int>", "--json"]
@@ -201,6 +216,7 @@ def test_files_that_cannot_be_written_are_rejected_before_anything_is_compiled(f
     assert main(["profile", str(folder / "k.cu"), "--arch", "sm_80", *arguments]) == 2
 
 
+@pytest.mark.usefixtures("quickly")
 def test_a_profile_is_saved_as_json_alone(folder: Path):
     found = _profile(folder)
     with pytest.raises(InvalidRequest, match=r"\.json, not"):
@@ -209,6 +225,7 @@ def test_a_profile_is_saved_as_json_alone(folder: Path):
         found.save(folder / "no" / "p.json")
 
 
+@pytest.mark.usefixtures("quickly")
 def test_the_tree_shows_what_each_header_includes_and_what_was_read_for_it(folder: Path, capsys):
     arguments = ["profile", str(folder / "k.cu"), "--arch", "sm_80", "-n", "k<int>"]
     assert main([*arguments, "--tree", "9"]) == 0
@@ -224,6 +241,7 @@ def test_the_tree_shows_what_each_header_includes_and_what_was_read_for_it(folde
     ]
 
 
+@pytest.mark.usefixtures("quickly")
 def test_headers_that_are_texts_are_timed_as_files_are(folder: Path):
     texts = {path.name: path.read_text() for path in folder.glob("*.cuh")}
     found = _profile(folder, options=(), headers=texts)
@@ -233,6 +251,7 @@ def test_headers_that_are_texts_are_timed_as_files_are(folder: Path):
     assert found.headers[0].own > 0
 
 
+@pytest.mark.usefixtures("quickly")
 def test_a_module_has_a_profile(folder: Path):
     rtcompile = pytest.importorskip("rtcompile.frontends.raw_module", exc_type=ImportError)
     options = (f"-I{folder}",)

@@ -83,6 +83,7 @@ def test_a_wheel_made_from_the_sdist_works_without_a_compiler(
     check_that_it_works_without_a_compiler(tmp_path, rtcompile_wheel, wheel)
 
 
+@pytest.mark.in_turn("backend")
 def test_pip_installs_it_from_its_folder(
     project: Path, backend: str, installed: Path, rtcompile_wheel: Path, tmp_path: Path
 ) -> None:
@@ -137,6 +138,7 @@ def test_an_editable_install_gets_no_bundle(project: Path, backend: str, install
     assert not list(project.rglob("*.rtcb"))
 
 
+@pytest.mark.in_turn("backend")
 def test_a_header_that_the_wheel_would_lack_stops_the_build(
     project: Path, backend: str, installed: Path
 ) -> None:
@@ -153,6 +155,7 @@ def test_a_header_that_the_wheel_would_lack_stops_the_build(
     assert not list(project.glob("*.whl"))
 
 
+@pytest.mark.in_turn("backend")
 def test_a_library_that_looks_elsewhere_for_its_bundle_stops_the_build(
     project: Path, backend: str, installed: Path
 ) -> None:
@@ -165,6 +168,7 @@ def test_a_library_that_looks_elsewhere_for_its_bundle_stops_the_build(
         build(project, backend, "wheel", installed)
 
 
+@pytest.mark.in_turn("backend")
 def test_an_error_of_a_kernel_is_shown_without_a_traceback(
     project: Path, backend: str, installed: Path
 ) -> None:

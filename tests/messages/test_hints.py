@@ -334,7 +334,7 @@ def test_every_row_of_the_catalogue_is_provoked_or_reported() -> None:
     assert rows == set(coverage())
 
 
-MMA_SM90 = """#include <cute/tensor.hpp>
+MMA_SM90 = """#include <cute/arch/mma_sm90_gmma.hpp>
 using namespace cute;
 __global__ void k(uint64_t* d, float* x) {
   SM90::GMMA::MMA_64x8x16_F32F16F16_SS<SM90::GMMA::Major::K, SM90::GMMA::Major::K>::fma(

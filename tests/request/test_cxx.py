@@ -227,6 +227,7 @@ def odd_text(random: Random) -> str:
 
 
 @pytest.mark.needs_compiler
+@pytest.mark.in_turn("nvrtc")
 @pytest.mark.parametrize("seed", range(3))
 def test_no_file_is_read_that_is_not_expected(nvrtc: PlainNvrtc, tmp_path: Path, seed: int) -> None:
     (tmp_path / "v.h").write_text("#error SEEN\n")

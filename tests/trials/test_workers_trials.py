@@ -425,7 +425,7 @@ def test_a_build_waits_for_a_thread_that_is_ending(scratch: Path) -> None:
     assert as_nobody(script, scratch, processes=3) == "True"
 
 
-@pytest.mark.parametrize("processes", [3, 5, 8])
+@pytest.mark.parametrize("processes", [3, pytest.param(5, marks=pytest.mark.slow), 8])
 def test_few_processes_make_batches_slower_and_no_worse(scratch: Path, processes: int) -> None:
     script = """
         import rtcompile
