@@ -56,8 +56,7 @@ class _Constructed(Build):
         """Keep warnings, the working directory and the variables while this thread works on it."""
         before = getattr(thread, "warnings", None)
         thread.warnings, thread.directory = self.warnings, self.directory
-        everything = self.query.environment._everything
-        thread.environ = {os.fsdecode(n): os.fsdecode(v) for n, v in everything.items()}
+        thread.environ = self.query.environment.variables
         self.began = time.monotonic()
         try:
             yield
@@ -182,11 +181,8 @@ class Ahead(Batch):
     def _start_threads(self) -> None:
         """Have threads at the builds that are left: as many as jobs that may give way."""
         with self._guard:
-            if self._has_ended or self._spent() > self._allowed():
-                return
-            left = len(self._left)
-            missing = min(left, max(1, pool.slots() - 1) - self.threads)
-            if missing <= 0:
+            missing = min(len(self._left), max(1, pool.slots() - 1) - self.threads)
+            if missing <= 0 or self._has_ended or self._spent() > self._allowed():
                 return
             self.threads += missing
         started = batch.start_threads(missing, self._work)
@@ -206,8 +202,13 @@ class Ahead(Batch):
         with self._guard:
             goes_on = self._spent() <= self._allowed()
         # One that somebody waits for, and whose slot another job took, is the first.
-        is_wanted = any(isinstance(b, _Constructed) and b.is_wanted for b in list(self._left))
-        return super()._next() if goes_on or is_wanted else None
+        if goes_on or any(isinstance(b, _Constructed) and b.is_wanted for b in list(self._left)):
+            return super()._next()
+        return None
+
+    def _look(self, build: Build) -> ObjectCode | None:
+        build.query.begun = time.perf_counter()
+        return planned.search(build.query)  # `add` has looked in the levels that need no plan
 
     def _do(self, build: Build) -> None:
         super()._do(build)

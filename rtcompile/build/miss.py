@@ -405,7 +405,8 @@ class Miss:
         for problem in check_code(code, plan.choice.arch):
             errors.warn(f"{plan.request.name}: {problem}")
             log += f"{plan.request.name}: warning: {problem}\n"
-        key_inputs = replace(key_inputs, fixups=tuple(self.added))
+        if self.added:
+            key_inputs = replace(key_inputs, fixups=tuple(self.added))
         if self.store.changed_meanwhile(key_inputs, dependencies):
             # It is unknown which contents the compiler read, so no bundle may record them.
             unknown = tuple(header._replace(digest="") for header in dependencies.headers)

@@ -67,10 +67,14 @@ def plan(
     settings: Settings,
     capability: tuple[int, int] | None = None,
     inputs: Callable[[Arch], tuple[LinkInput, ...]] | None = None,
+    since: float | None = None,
 ) -> Plan:
-    """Decide everything; `capability` is the current device's if known, `inputs` makes the linker's inputs."""
+    """Decide everything; `capability` is the current device's if known, `inputs` makes the linker's inputs.
+
+    What was found out of the toolchain after `since` (monotonic clock) holds.
+    """
     options = compiler_options.parse(request.options).with_defaults(debug=settings.debug)
-    toolchain = toolkit.current(settings)
+    toolchain = toolkit.current(settings, since)
     backend = _backend(request, settings, toolchain)
     version = _version(backend, toolchain, settings)
     capability_of = lookup.compute_capability if capability is None else lambda: capability

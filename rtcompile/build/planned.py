@@ -27,8 +27,7 @@ from rtcompile.styling import is_watched
 
 def build(query: Query) -> ObjectCode:
     """Return the code of a request that `pipeline.find` does not have; raises as `pipeline.build`."""
-    found = search(query)
-    return compile(query) if found is None else found
+    return compile(query, is_searched=False)
 
 
 def search(query: Query) -> ObjectCode | None:
@@ -40,7 +39,7 @@ def search(query: Query) -> ObjectCode | None:
     return None if query.settings.recompile else _reported(query, _found)
 
 
-def compile(query: Query, *, waits: bool = True) -> ObjectCode:
+def compile(query: Query, *, waits: bool = True, is_searched: bool = True) -> ObjectCode:
     """Return the code, which `search` did not find, from a compiler or a shared store.
 
     Raises `locks.Busy` where another process or node builds it, unless the caller `waits`.
@@ -53,6 +52,7 @@ def compile(query: Query, *, waits: bool = True) -> ObjectCode:
     with shown:
         ahead = lookup.builds_ahead
         code = None if ahead is None else ahead.take(query, waits=True)
+        code = search(query) if code is None and not is_searched else code
         code = _reported(query, partial(_compiled, waits=waits)) if code is None else code
     assert code is not None
     return code
@@ -173,7 +173,7 @@ def _compiled(query: Query, *, waits: bool = True) -> ObjectCode:
     store = Store.open(settings)
     decided = plan_of(query)
     try:
-        if settings.jit and not settings.recompile:
+        if query.failed and settings.jit and not settings.recompile:
             known = store.negative.find(decided.key_inputs)
             if known is not None and not known.why_nvcc:
                 from rtcompile.build.failures import as_error
@@ -210,7 +210,7 @@ def plan_of(query: Query, link_settings: Settings | None = None) -> Plan:
     if query.plan is None:
         with tracing.span("plan", program=query.request.name):
             given = query.request, query.settings, query.capability
-            query.plan = plan(*given, link_settings=link_settings)
+            query.plan = plan(*given, link_settings=link_settings, since=query.since)
     decided: Plan = query.plan
     return decided
 
@@ -228,6 +228,7 @@ def plan(
     capability: tuple[int, int] | None = None,
     *,
     link_settings: Settings | None = None,
+    since: float | None = None,
 ) -> Plan:
     """Plan a build; only sources in ``link=`` are compiled, if `link_settings` allow it."""
     if request.headers:
@@ -237,4 +238,4 @@ def plan(
         from rtcompile.build import links
 
         inputs = partial(links.inputs, request, link_settings or settings, _linked)
-    return plans.plan(request, settings, capability, inputs)
+    return plans.plan(request, settings, capability, inputs, since)

@@ -157,13 +157,9 @@ def _prefix(
     text, _ = cxx.split_prefix(unit.source)
     if not text:
         return None
-    from rtcompile.compilers import pch_maker  # 1 ms that a source without headers spares
-    from rtcompile.compilers.pch import Prefix
+    from rtcompile.compilers.pch import Prefix  # 1 ms that a source without headers spares
 
-    folder = pch_maker.private_folder(cache_dir)
-    if folder is None:
-        return None
-    return Prefix(text, unit, library, search, folder, job_of(library, "precompile", {}))
+    return Prefix(text, unit, library, search, cache_dir, job_of(library, "precompile", {}))
 
 
 def _run(

@@ -116,7 +116,7 @@ class Prefix:
         unit: TranslationUnit,
         library: Library,
         search: Sequence[SearchDir],
-        folder: str,
+        cache_dir: str,
         job: pool.Job,
     ) -> None:
         self.text = text
@@ -124,7 +124,7 @@ class Prefix:
         self.options = tuple(flag for flag in unit.flags if not flag.startswith(_FREE))
         self.search = search
         self.texts = unit.texts
-        self.folder = folder
+        self.cache_dir = os.path.abspath(cache_dir)
         self.key = digest(
             [
                 # Another version of rtcompile may add other options.
@@ -140,9 +140,9 @@ class Prefix:
         # Whoever edits a kernel leaves its name as it is.
         names = _KERNEL.findall(unit.source) or unit.name_expressions
         self.program = bytes.fromhex(sealed.content_digest("\0".join(names).encode())[:32])
-        self._path = os.path.join(folder, self.key + ".pch")
-        self._record = os.path.join(folder, self.key + ".record")
-        self._lock = os.path.join(folder, self.key + ".lock")
+        self._path = f"{self.cache_dir}/pch/{self.key}.pch"
+        self._record = f"{self.cache_dir}/pch/{self.key}.record"
+        self._lock = f"{self.cache_dir}/pch/{self.key}.lock"
         self._job = job
         self._began = time.monotonic()
 
@@ -174,7 +174,7 @@ class Prefix:
 
     def _look(self) -> Precompiled | None:
         record = Record.read(self._record)
-        if record is None or not record.image:
+        if record is None or not record.image or not maker.has_private_folder(self.cache_dir):
             return None
         now = record.dependencies.current()
         if now is None or record.image != maker.image(self._path):
@@ -196,7 +196,7 @@ class Prefix:
     def _count(self, trace: tuple[str, ...], seconds: float | None) -> None:
         """Count a build in the record, or have the header made; without seconds in any case."""
         with _guard:
-            if self.key in _making:
+            if self.key in _making or not maker.has_private_folder(self.cache_dir):
                 return
             # Without the lock the record is not touched: a header is in the making, or this file system
             # has no locks, and two makers would write to one file.
@@ -290,8 +290,7 @@ class Prefix:
 
     def _start_maker(self, lock: int, *, awaited: bool) -> bool:
         limit = Settings.from_environ().cache_size
-        cache = Folder(os.path.dirname(os.path.abspath(self.folder)))
-        if inventory.room_for_precompiled(cache, limit) < _LEAST_BYTES:
+        if inventory.room_for_precompiled(Folder(self.cache_dir), limit) < _LEAST_BYTES:
             return False
         order = {
             "text": self.text,
@@ -299,9 +298,9 @@ class Prefix:
             "options": self.options,
             "texts": self.texts,
             "search": [(directory.label, directory.path) for directory in self.search],
-            "path": os.path.abspath(self._path),
-            "record": os.path.abspath(self._record),
-            "lock": os.path.abspath(self._lock),
+            "path": self._path,
+            "record": self._record,
+            "lock": self._lock,
             "job": (self._job.function, self._job.prepare, self._job.argument),
             "limit": limit,
             "nice": maker.NICE_WHEN_AWAITED if awaited else maker.NICE,

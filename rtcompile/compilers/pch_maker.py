@@ -105,17 +105,16 @@ def changed_since(paths: Sequence[str], record: str) -> bool:
         return True
 
 
-def private_folder(cache_dir: str) -> str | None:
-    """Return the folder for precompiled headers, which the compiler trusts; None if not private."""
-    folder = os.path.join(cache_dir, "pch")
+def has_private_folder(cache_dir: str) -> bool:
+    """Return whether the folder for precompiled headers, which the compiler trusts, is private; make it if needed."""
     try:
         os.makedirs(cache_dir, 0o700, exist_ok=True)
         with suppress(FileExistsError):
-            os.mkdir(folder, 0o700)
+            os.mkdir(os.path.join(cache_dir, "pch"), 0o700)
         os.close(Folder(cache_dir).open("pch"))
     except OSError:
-        return None
-    return None if sealed.can_be_swapped(cache_dir) else folder
+        return False
+    return not sealed.can_be_swapped(cache_dir)
 
 
 # --- The maker: started by the build that wants the header -----------------------------------------

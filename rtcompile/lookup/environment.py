@@ -103,6 +103,7 @@ class Environment:
     def __init__(self, values: tuple[bytes | None, ...], everything: Mapping[Any, Any]) -> None:
         self._values = values
         self._everything = dict(everything)
+        self._variables: dict[str, str] = {}
         for name in everything:
             if name[:10] == b"RTCOMPILE_" and name not in _known and not name.startswith(_OTHERS):
                 _warn_of(name)
@@ -142,6 +143,14 @@ class Environment:
         self._path_folders: dict[str, Signature] | None = None
         self._signature = self._noted = ""
         self._checked = float("-inf")
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """All variables of the process, as text."""
+        if not self._variables:
+            given = self._everything.items()
+            self._variables = {os.fsdecode(name): os.fsdecode(value) for name, value in given}
+        return self._variables
 
     @property
     def settings(self) -> Settings:
@@ -188,10 +197,10 @@ class Environment:
     def note(self, fields: Sequence[bytes]) -> None:
         """Set this environment's toolchain from the fields of `packed`."""
         self._record = fields
-        noted = digest("toolchain", [self.toolchain_key, *fields[:2]])
-        if noted != self._noted:
+        now = noted(self.toolchain_key, fields)
+        if now != self._noted:
             self.memory = None  # results of another toolchain must not be found any more
-        self._signature = self._noted = noted
+        self._signature = self._noted = now
         self.loads = os.fsdecode(fields[2])
         self.capability = tuple(fields[4]) if len(fields) > 4 else ()
         self._path_folders = None
@@ -254,6 +263,11 @@ def note_toolchain(key: str, fields: Sequence[bytes]) -> None:
     here = current()
     if here.toolchain_key == key:
         here.note(fields)
+
+
+def noted(toolchain_key: str, fields: Sequence[bytes]) -> str:
+    """Return the digest of a toolchain's files, from `packed`."""
+    return digest("toolchain", [toolchain_key, *fields[:2]])
 
 
 def packed(signatures: Mapping[str, Signature], loads: str) -> list[bytes]:

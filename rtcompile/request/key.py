@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rtcompile._version import __version__
 from rtcompile.files import headers as memory_headers
@@ -69,30 +69,32 @@ class KeyInputs:
     # The options that were added because of an error; empty in a look-up.
     fixups: tuple[str, ...] = ()
     # Memoised keys: a miss of 20 ms needs the same keys eight times, which would take a millisecond.
-    _made: dict[str, str] = dataclass_field(
+    _made: dict[str, Any] = dataclass_field(
         init=False, default_factory=dict, compare=False, repr=False
     )
 
     def lookup_key(self) -> str:
         """Return the manifest's key: everything known before a header is read, paths included."""
-        if "lookup" not in self._made:
-            fields = [*self._policy("lookup"), *self._content(), self._path_fields()]
-            self._made["lookup"] = digest(fields)
-        return self._made["lookup"]
+        made: str | None = self._made.get("lookup")
+        if made is None:
+            fields = [*self._policy("lookup"), self._content(), self._path_fields()]
+            made = self._made["lookup"] = digest(fields)
+        return made
 
     def portable_key(self) -> str:
         """Return the key of the manifest for other folders and machines with the same contents."""
-        if "portable" not in self._made:
-            self._made["portable"] = digest([*self._policy("portable"), *self._content()])
-        return self._made["portable"]
+        made: str | None = self._made.get("portable")
+        if made is None:
+            made = self._made["portable"] = digest([*self._policy("portable"), self._content()])
+        return made
 
     def object_key(self, dependencies: FileSet, *, backend: str, path_bound: bool = False) -> str:
         """Return the object's key: compiler build and contents, and paths only if `path_bound`."""
         alone = not path_bound and dependencies.is_empty
-        made = self._made.get(f"alone {backend}") if alone else None
+        made: str | None = self._made.get(f"alone {backend}") if alone else None
         if made is not None:
             return made
-        fields = [field("key", "object"), *self._content()]
+        fields = [field("key", "object"), self._content()]
         fields += [field("built by", backend), field("compiler", self.compilers.get(backend, ""))]
         fields += [*_read(dependencies.headers)]
         fields += [field("fixup", option) for option in self.fixups]
@@ -165,21 +167,24 @@ class KeyInputs:
         policy = field("allow fixups", str(self.allow_fixups))
         return [field("key", kind), field("requested compiler", self.backend), policy]
 
-    def _content(self) -> list[bytes]:
-        return [
-            # Another version of rtcompile may turn the same normal form into other flags.
-            field("rtcompile", __version__),
-            field("arch", str(self.arch)),
-            field("target", self.target),
-            *self._given(field("source digest", self.source_digest)),
-        ]
+    def _content(self) -> bytes:
+        made: bytes | None = self._made.get("content")
+        if made is None:
+            fields = [
+                # Another version of rtcompile may turn the same normal form into other flags.
+                field("rtcompile", __version__),
+                field("arch", str(self.arch)),
+                field("target", self.target),
+                *self._given(field("source digest", self.source_digest)),
+            ]
+            made = self._made["content"] = b"".join(fields)
+        return made
 
     def _given(self, source: bytes) -> list[bytes]:
         folder, _, program = self.name.rpartition("/")
         made = [
             *(field(f"option {label}", value) for label, value in self.options),
             *(field("link", link) for link in self.links),
-            *(field("label", directory.label) for directory in self.search),
             *_layout(self.search, folder, self.pre_includes),
             field("paths matter", str(self.paths_matter)),
         ]
@@ -188,10 +193,7 @@ class KeyInputs:
 
     def _path_fields(self) -> bytes:
         folder = self.name[: self.name.rfind("/") + 1]
-        fields = [field("program directory", folder)]
-        fields += [field("directory", directory.path) for directory in self.search]
-        fields += [field("-include", path) for path in self.pre_includes]
-        return b"".join(fields)
+        return _paths(self.search, folder, self.pre_includes)
 
 
 def linked_by(compiler: str, linker: str) -> str:
@@ -204,9 +206,9 @@ def linked_by(compiler: str, linker: str) -> str:
 def _layout(
     search: tuple[SearchDir, ...], program: str, pre_includes: tuple[str, ...]
 ) -> tuple[bytes, ...]:
-    """Return how the search directories are nested, which determines the names of each header."""
+    """Return how the search directories are labelled and nested, which determines the names of each header."""
     # ``<inc/a.h>`` in ``/p`` and ``<a.h>`` in ``/p/inc`` are the same file, but not with ``/q/inc``.
-    fields = []
+    fields = [field("label", directory.label) for directory in search]
     placed = relative_to(search)
     for position, directory in enumerate(search):
         parent, rest = placed(directory.path)
@@ -217,6 +219,15 @@ def _layout(
         placed_at = f"{parent} {rest}" if parent >= 0 else path.rpartition("/")[2]
         fields.append(field(label, placed_at))
     return tuple(fields)
+
+
+@functools.lru_cache(maxsize=64)
+def _paths(search: tuple[SearchDir, ...], folder: str, pre_includes: tuple[str, ...]) -> bytes:
+    """Return the paths in a lookup key, and in the object key of code that has a path."""
+    fields = [field("program directory", folder)]
+    fields += [field("directory", directory.path) for directory in search]
+    fields += [field("-include", path) for path in pre_includes]
+    return b"".join(fields)
 
 
 @functools.lru_cache(maxsize=16)

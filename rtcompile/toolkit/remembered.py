@@ -32,6 +32,7 @@ class Known(NamedTuple):
     toolchain: Toolchain
     signatures: Mapping[str, Signature]
     until: float = float("inf")  # of the monotonic clock
+    noted: str = ""  # what `Environment.signature` is while these files are unchanged
 
     def is_valid(self) -> bool:
         """Return whether everything that the result depends on is unchanged."""
@@ -52,22 +53,26 @@ def _forget_after_fork() -> None:
 os.register_at_fork(after_in_child=_forget_after_fork)
 
 
-def current(settings: Settings | None = None) -> Toolchain:
-    """Return the toolchain of this environment; a missing part raises only when it is required."""
+def current(settings: Settings | None = None, since: float | None = None) -> Toolchain:
+    """Return the toolchain of this environment; a missing part raises only when it is required.
+
+    Its files are looked at again, unless that was done after `since` (monotonic clock).
+    """
     if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
         return _unsupported()
     # A second concurrent search would replace the toolchain, and a build made with the first could not be
     # indexed.
     with _searching:
-        environments.current().signature(0.0)  # A changed folder of PATH makes a new snapshot.
-        environment = environments.current()
-        return _current(environment, settings or environment.settings)
+        trusted = 0.0 if since is None else time.monotonic() - since
+        noted = environments.current().signature(trusted)
+        environment = environments.current()  # A changed folder of PATH makes a new snapshot.
+        return _current(environment, settings or environment.settings, noted)
 
 
-def _current(environment: Environment, settings: Settings) -> Toolchain:
+def _current(environment: Environment, settings: Settings, noted: str) -> Toolchain:
     key = environment.toolchain_key
     known = _in_this_process.get(key)
-    if known is not None and known.is_valid():
+    if known is not None and ((noted and noted == known.noted) or known.is_valid()):
         if not environment.knows_toolchain:  # for example in another cache
             write(settings, key, known)
         return known.toolchain  # not set again: another thread may have added a compiler's build
@@ -81,6 +86,9 @@ def _current(environment: Environment, settings: Settings) -> Toolchain:
         known = _search(environment.site_dirs, settings)
         write(settings, key, known)
         environment.signature()  # From now on, a program that is installed on PATH is noticed.
+    if not known.toolchain.doubts:
+        packed = environments.packed(known.signatures, "")
+        known = known._replace(noted=environments.noted(key, packed))
     _in_this_process[key] = known
     nvrtc = known.toolchain.nvrtc
     if nvrtc is not None and nvrtc.architectures:

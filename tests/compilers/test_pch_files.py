@@ -118,15 +118,15 @@ def test_the_next_of_one_that_fails_must_be_worth_more(
 
 
 def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
-    assert pch_maker.private_folder(str(tmp_path)) == str(tmp_path / "pch")
+    assert pch_maker.has_private_folder(str(tmp_path))
     (tmp_path / "pch").chmod(0o777)
-    assert pch_maker.private_folder(str(tmp_path)) is None
+    assert not pch_maker.has_private_folder(str(tmp_path))
 
 
 def test_a_folder_behind_a_link_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / "pch").symlink_to(tmp_path / "elsewhere")
-    assert pch_maker.private_folder(str(tmp_path)) is None
+    assert not pch_maker.has_private_folder(str(tmp_path))
 
 
 @pytest.mark.parametrize(("mode", "used"), [(0o755, True), (0o1777, True), (0o775, False)])
@@ -134,13 +134,13 @@ def test_where_others_could_exchange_the_folder_it_is_not_given_to_a_compiler(
     tmp_path: Path, mode: int, used: bool
 ) -> None:
     tmp_path.chmod(mode)
-    assert (pch_maker.private_folder(str(tmp_path)) is not None) is used
+    assert pch_maker.has_private_folder(str(tmp_path)) is used
     assert tmp_path.stat().st_mode & 0o7777 == mode
 
 
 def test_no_folder_no_precompiled_headers(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the cache should be")
-    assert pch_maker.private_folder(str(tmp_path / "cache")) is None
+    assert not pch_maker.has_private_folder(str(tmp_path / "cache"))
 
 
 def test_the_ones_used_longest_ago_are_evicted(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_a_compiler_gets_no_path_that_another_user_can_lead_elsewhere(
         below.chmod(0o700)
         cache = below
 
-    used = as_user(VICTIM, lambda: pch_maker.private_folder(str(cache)) is not None)
+    used = as_user(VICTIM, lambda: pch_maker.has_private_folder(str(cache)))
     assert used is (mode == 0o1777)
 
 
