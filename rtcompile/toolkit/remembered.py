@@ -113,7 +113,8 @@ def remember_compiler_id(part: str, identity: str, settings: Settings) -> None:
     """Remember the version that "nvrtc" or "nvcc" of `current` reported, also for later processes."""
     key = environments.current().toolchain_key
     known = _in_this_process.get(key)
-    if known is None:  # the environment was changed while the compiler ran
+    # None: the environment was changed while the compiler ran. Else another thread may have been first.
+    if known is None or getattr(known.toolchain, part).build == identity:
         return
     compiler = getattr(known.toolchain, part)._replace(build=identity)
     toolchain = known.toolchain._replace(**{part: compiler})
