@@ -178,7 +178,7 @@ def test_without_nvcc_the_error_is_nvrtcs_and_then_what_to_install(part, monkeyp
     crippled = toolkit.current()._replace(
         **{part: None}, missing={part: f"no {part}; pip install something"}
     )
-    monkeypatch.setattr(toolkit, "current", lambda settings=None: crippled)
+    monkeypatch.setattr(toolkit, "current", lambda *_: crippled)
 
     with pytest.raises(rtcompile.CompileError) as error:
         compile()

@@ -215,12 +215,12 @@ def test_another_build_of_the_linker_links_anew(runs, monkeypatch):
         pytest.skip("nvJitLink is needed")
     assert linker.build in compile(link=[LIBRARY]).build.compiler
     edited = found._replace(nvjitlink=linker._replace(build="nvJitLink 12.9.86 edited"))
-    monkeypatch.setattr(toolkit, "current", lambda settings=None: edited)
+    monkeypatch.setattr(toolkit, "current", lambda *_: edited)
     runs.clear()
 
     code = compile(link=[LIBRARY])
 
     assert (code.build.hit, runs) == (None, ["nvrtc", "nvjitlink"])
     assert compile("__global__ void alone() {}").build.hit is None
-    monkeypatch.setattr(toolkit, "current", lambda settings=None: found)
+    monkeypatch.setattr(toolkit, "current", lambda *_: found)
     assert compile("__global__ void alone() {}").build.hit == "memory"  # nothing was linked there

@@ -410,7 +410,7 @@ def cuda13(cuda13_prefix, monkeypatch):
     def remember(part, build, settings):
         found[0] = found[0]._replace(**{part: getattr(found[0], part)._replace(build=build)})
 
-    monkeypatch.setattr(toolkit, "current", lambda settings=None: found[0])
+    monkeypatch.setattr(toolkit, "current", lambda *_: found[0])
     monkeypatch.setattr(toolkit, "remember_compiler_id", remember)
 
 

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.needs_compiler
 def elsewhere(bundled: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with neither a toolkit nor a place to write to."""
     missing = dict.fromkeys(("nvrtc", "nvcc"), "NVRTC is not here")
-    monkeypatch.setattr(toolkit, "current", lambda settings=None: Toolchain(missing=missing))
+    monkeypatch.setattr(toolkit, "current", lambda *_: Toolchain(missing=missing))
     (tmp_path / "no folder").write_text("")
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "no folder/cache"))
 

@@ -184,7 +184,7 @@ def test_what_nvcc_built_is_found_where_there_is_no_nvcc(
     source = "#include <vector>\n" + SOURCE.replace("#include", "//")
     assert build(source, backend="auto") == (1, None)
     without = toolkit.current()._replace(**{lacks: None})
-    monkeypatch.setattr(toolkit, "current", lambda settings=None: without)
+    monkeypatch.setattr(toolkit, "current", lambda *_: without)
     monkeypatch.setenv("RTCOMPILE_JIT", jit)
     forget_caches()
     assert build(source, backend="auto") == (1, "disk")
@@ -198,7 +198,7 @@ def test_where_nothing_may_be_compiled_another_nvccs_code_serves_and_else_it_doe
     found = toolkit.current()
     assert found.nvcc is not None
     other = found._replace(nvcc=found.nvcc._replace(build="12.0 elsewhere"))
-    monkeypatch.setattr(toolkit, "current", lambda settings=None: other)
+    monkeypatch.setattr(toolkit, "current", lambda *_: other)
     request = CompileRequest(source, arch="sm_80", target="ptx", backend="nvcc")
     for jit in (False, True):
         settings = Settings.from_environ().replace(jit=jit)
