@@ -123,7 +123,11 @@ def test_ptx_can_be_made_of_lto_ir_only(make: Make, toolchain: Toolchain) -> Non
     assert "-dlto" in objects.log
 
 
-@pytest.mark.parametrize("kind", ["fatbin", "object", "archive"])
+@pytest.mark.parametrize(
+    "kind",
+    # tests/build/test_link.py links an object and an archive of NVCC's through a build.
+    ["fatbin", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("object", "archive"))],
+)
 @pytest.mark.needs_nvcc
 def test_containers_of_nvcc_link(
     kind: str, toolchain: Toolchain, tmp_path: Path, make: Make

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -59,6 +60,7 @@ def floor(module: str) -> int:
     return FLOORS[room] if room else 0
 
 
+@functools.cache
 def imports_of(file: Path, *, running: bool = False) -> set[tuple[str, str]]:
     """Return our modules that a file names, each with the name that is taken from it, or "".
 

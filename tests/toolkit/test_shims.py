@@ -187,7 +187,12 @@ def test_headers_that_forward_compile_in_either_order(compiler12):
 
 @pytest.mark.in_turn("compiler")
 @pytest.mark.parametrize(
-    ("arch", "std"), [("sm_80", "c++17"), ("sm_90a", "c++20"), ("sm_120a", "c++17")]
+    ("arch", "std"),
+    [
+        ("sm_80", "c++17"),
+        ("sm_90a", "c++20"),
+        pytest.param("sm_120a", "c++17", marks=pytest.mark.slow),
+    ],
 )
 def test_a_program_that_includes_them_all_and_uses_std_compiles(compiler, arch, std):
     source = including(TOGETHER) + KERNEL.format(body=USED)
@@ -226,6 +231,7 @@ def test_the_toolkits_own_cuda_h_compiles(compiler):
     assert compiler.errors("#include <cuda.h>\n" + KERNEL.format(body=use)) == ""
 
 
+@pytest.mark.in_turn("compiler")
 def test_math_functions_take_what_the_standard_lets_them_take(compiler):
     checks = """
 #include <cmath>
@@ -244,6 +250,7 @@ static_assert(same<decltype(sqrt(std::complex<float>())), std::complex<float>>);
     assert compiler.errors(checks) == ""
 
 
+@pytest.mark.in_turn("compiler")
 def test_using_namespace_std_leaves_math_unambiguous(compiler):
     source = including(["cmath", "algorithm", "cstdint"]) + "using namespace std;\n"
     use = (
