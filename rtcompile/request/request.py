@@ -79,21 +79,6 @@ class CompileRequest(Value):
     ('-DN=4',)
     """
 
-    _fields = (
-        "source",
-        "options",
-        "arch",
-        "name_expressions",
-        "name",
-        "backend",
-        "target",
-        "link",
-        "headers",
-        "allow_fixups",
-        "may_pass_over_arch",
-    )
-    __slots__ = ("_memo", *_fields)
-
     source: str
     options: tuple[str, ...]
     arch: Arch | None
@@ -105,6 +90,8 @@ class CompileRequest(Value):
     headers: tuple[tuple[str, str], ...]
     allow_fixups: bool
     may_pass_over_arch: bool
+    _fields = tuple(__annotations__)
+    __slots__ = ("_memo", *_fields)
     _memo: dict[str, Any]
 
     def __init__(

@@ -20,17 +20,10 @@ from rtcompile.request.object_code import ObjectCode
 from rtcompile.store.folder import FOLDERS, Folder
 
 HEADERS = "headers"
-_FILES = (
-    "objects",
-    "programs",
-    "manifests",
-    "portable",
-    "index",
-    "negative",
-    "sources",
-    "toolchains",
-)
-# fraction of the limit to which eviction shrinks the cache, to make room for the next builds
+# The folders of files, and what each is sealed as; a source is not.
+_PORTABLE = {"objects": "object", "manifests": "manifest", "portable": "manifest"}
+_KINDS = {**_PORTABLE, "index": "index entry", "negative": "negative entry"}
+_SEALED = {**_KINDS, "programs": "program", "toolchains": "toolchain"}
 _KEEP = 0.9
 _IN_USE_SECONDS = 2 * USE_RESOLUTION  # longer than any build that reads a folder
 _RECENT_SECONDS = 86400.0  # files used within this time are not evicted for a precompiled header
@@ -47,7 +40,7 @@ class Unit(NamedTuple):
 
 def units(folder: Folder) -> Iterator[Unit]:
     """Yield everything in a cache directory that counts towards the limit."""
-    for kind in _FILES:
+    for kind in (*_SEALED, "sources"):
         for name, status in folder.listing(kind):
             if not name.startswith("."):
                 yield Unit(status.st_mtime, status.st_size, kind, (name,))
@@ -164,9 +157,6 @@ def publish(cache_dir: str, name: str, write: Callable[[str], None]) -> str | No
 
 # --- Lists, checks, copies and empties a cache directory ---------------------------------
 
-_PORTABLE = {"objects": "object", "manifests": "manifest", "portable": "manifest"}
-_KINDS = {**_PORTABLE, "index": "index entry", "negative": "negative entry"}
-_SEALED = {**_KINDS, "programs": "program", "toolchains": "toolchain"}
 _ABANDONED_SECONDS = 3600.0  # age at which a temporary file counts as abandoned
 
 

@@ -127,7 +127,7 @@ def test_a_kernel_in_a_branch_that_is_not_taken_is_not_bound(shell: Any):
 def test_a_module_gets_a_name_on_request(shell: Any):
     cuda(shell, TWO, "--module both")
     both = shell.user_ns["both"]
-    assert both.double_it is both["double_it"] is shell.user_ns["double_it"]
+    assert both["double_it"] is shell.user_ns["double_it"]
 
 
 # --- headers, options ----------------------------------------------------------------------------

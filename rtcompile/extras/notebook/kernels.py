@@ -197,16 +197,8 @@ class CellModule(_OfCode):
                 f"no kernel {name!r} in this cell; it has: {known}"
             ) from None
 
-    def __getattr__(self, name: str) -> CellKernel | CellTemplate:
-        if name in self.__dict__.get("kernels", ()):
-            return self.kernels[name]
-        raise AttributeError(f"no kernel {name!r} in this cell")
-
     def __iter__(self) -> Iterator[str]:
         return iter(self.kernels)
-
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self.kernels]
 
     def _ipython_key_completions_(self) -> list[str]:
         return list(self.kernels)
