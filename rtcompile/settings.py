@@ -7,7 +7,6 @@ import os
 import sys
 
 from rtcompile.errors import InvalidRequest, own, shown
-from rtcompile.request import values
 from rtcompile.request.values import Value, one_of, truth
 
 TYPE_CHECKING = False
@@ -137,10 +136,6 @@ class Settings(Value):
             set_(self, name, given.pop(name, default))
         if given:
             raise TypeError(f"Settings has no {', '.join(given)}")
-
-    def replace(self, **changes: Any) -> Settings:
-        """Return a copy with some fields changed, which are not checked."""
-        return values.replace(self, **changes)
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:

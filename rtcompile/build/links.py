@@ -13,7 +13,7 @@ from rtcompile.request import options as compiler_options
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import LinkInput
-from rtcompile.request.values import Arch, replace
+from rtcompile.request.values import Arch
 from rtcompile.request.values import path as checked_path
 from rtcompile.settings import Settings
 
@@ -112,8 +112,7 @@ def _compiled(
     if item.link:
         raise InvalidRequest(f"{item.name} has link= of its own; give all inputs to one link")
     # The program's options (-std, -G, …) apply to each part, unless the part has its own.
-    unit = replace(
-        item,
+    unit = item.replace(
         options=(*request.options, *item.options),
         arch=arch,
         target=target,

@@ -19,7 +19,6 @@ from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.option_table import dropped
 from rtcompile.request.request import CompileRequest, with_headers
 from rtcompile.request.units import TimeLimit
-from rtcompile.request.values import replace
 from rtcompile.settings import Settings
 from rtcompile.store.store import Store
 from rtcompile.styling import is_watched
@@ -85,7 +84,7 @@ def _reported(query: Query, find: Callable[[Query], ObjectCode | None]) -> Objec
         raise
     if code is not None:
         milliseconds = (time.perf_counter() - query.begun) * 1e3
-        code = replace(code, build=replace(code.build, milliseconds=milliseconds))
+        code = code.replace(build=code.build.replace(milliseconds=milliseconds))
         if not query.quiet:
             lookup.report(query.request, code, query.settings.log)
     return code
@@ -132,7 +131,7 @@ def _as_found(query: Query, code: ObjectCode) -> Found:
     decided = plan_of(query)
     notes = (*decided.options.notes, *dropped(decided.options.flags, code.build.backend))
     if notes:
-        code = replace(code, build=replace(code.build, notes=notes))
+        code = code.replace(build=code.build.replace(notes=notes))
     entry = Store.open(query.settings).entry_of(decided.key_inputs, code)
     if (
         entry is None

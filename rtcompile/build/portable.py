@@ -14,7 +14,7 @@ from rtcompile.request import options as compiler_options
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import LinkInput
-from rtcompile.request.values import Arch, replace
+from rtcompile.request.values import Arch
 from rtcompile.settings import Settings, absolute
 from rtcompile.store.store import Store
 
@@ -160,7 +160,7 @@ class RecordedBuild:
         if name.startswith("compute_"):
             raise InvalidRequest(f"--arch {name}: give a device's architecture, {arch}")
         # CuPy's own kernels are compiled for sm_90 and not sm_90a, as CuPy does.
-        return replace(arch, suffix="") if self.fields["requested"]["by cupy"] else arch
+        return arch.replace(suffix="") if self.fields["requested"]["by cupy"] else arch
 
     @public
     def add_to_index(self, request: CompileRequest) -> None:

@@ -28,7 +28,7 @@ from rtcompile.files.headers import Header, SearchDir, relative_to
 from rtcompile.files.sealed import content_digest
 from rtcompile.request import object_code
 from rtcompile.request.object_code import ObjectCode
-from rtcompile.request.values import Arch, replace
+from rtcompile.request.values import Arch
 
 
 class Row(NamedTuple):
@@ -197,7 +197,7 @@ def contents_of(
         else:
             others += [header.label, header.relative, *facts]
     listed = (checked, encoded(read.absent), encoded(read.present), others)
-    timeless = replace(obj, build=replace(obj.build, compiled_in=0.0))
+    timeless = obj.replace(build=obj.build.replace(compiled_in=0.0))
     return Contents(
         row,
         object_code.encode(row.sealed_key(), timeless, row.program),

@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 from _collections_abc import Mapping  # `collections.abc` is the same, and loads `collections`
 
-from rtcompile.errors import InvalidRequest, public, shown
+from rtcompile.errors import InvalidRequest, shown
 from rtcompile.files import fileset
 from rtcompile.files.sealed import content_digest, read_given
-from rtcompile.request import values
 from rtcompile.request.object_code import TARGETS, ObjectCode
 from rtcompile.request.values import Arch, Value, items, one_of, strings, text, truth
 
@@ -143,11 +142,6 @@ class CompileRequest(Value):
         if found is None:
             found = self._memo["source"] = content_digest(self.source.encode())
         return found
-
-    @public
-    def replace(self, **changes: Any) -> CompileRequest:
-        """Return a copy with some fields changed."""
-        return values.replace(self, **changes)
 
 
 def _architecture(given: str) -> tuple[Arch, bool]:

@@ -9,7 +9,7 @@ import os
 from _operator import index
 from itertools import islice
 
-from rtcompile.errors import InvalidRequest, shown
+from rtcompile.errors import InvalidRequest, public, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,18 +60,18 @@ class Value:
         fields = zip(self._fields, self._values(), strict=True)
         return f"{type(self).__name__}({', '.join([f'{k}={v!r}' for k, v in fields])})"
 
+    @public
+    def replace(self: V, **changes: Any) -> V:
+        """Return a copy with some fields changed; TypeError for a field that it does not have."""
+        fields = dict(zip(self._fields, self._arguments(), strict=True))
+        return type(self)(**{**fields, **changes})
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (type(self), dict(zip(self._fields, self._values(), strict=True)))
 
 
 def _restored(cls: type[V], fields: dict[str, Any]) -> V:
     return cls(**fields)
-
-
-def replace(value: V, **changes: Any) -> V:
-    """Return a copy of a value with some fields changed; TypeError for an unknown field."""
-    fields = dict(zip(value._fields, value._arguments(), strict=True))
-    return type(value)(**{**fields, **changes})
 
 
 # --- Checks of a caller's arguments ---------------------------------------------------------------

@@ -21,7 +21,6 @@ from rtcompile.files.fileset import FileSet
 from rtcompile.request import object_code
 from rtcompile.request.key import KeyInputs, digest, field, is_portable, may_travel
 from rtcompile.request.object_code import ObjectCode
-from rtcompile.request.values import replace
 from rtcompile.store import manifests
 from rtcompile.store.manifests import ManifestEntry, Page
 from rtcompile.store.remote import Entry, Remote, remote
@@ -72,7 +71,7 @@ def find_or_build(
 
 
 def _with_counts(code: ObjectCode, counts: dict[str, dict[str, float]]) -> ObjectCode:
-    return replace(code, build=replace(code.build, stores=counts))
+    return code.replace(build=code.build.replace(stores=counts))
 
 
 def nothing(shared: bool) -> None:
