@@ -1,11 +1,11 @@
-"""Compiles what a program has constructed and the cache lacks, from its construction on.
+"""Compiles constructed kernels that the cache lacks in the background, before their first use.
 
-The builds are a `Batch` that grows, in the order of construction. Its jobs give way to those that
-somebody waits for. A program that uses what was built ahead takes the result, or waits for it. Errors and
-warnings are kept until then, and nobody else sees them. What the program no longer holds is given up.
+The builds are a growing `Batch`, in the order of construction. Its jobs yield to jobs that a caller waits for. At
+its first use, a kernel takes the result or waits for it, and only then do errors and warnings appear. Builds of
+kernels that the program no longer references are cancelled.
 
-A program may construct far more than it uses. Each build costs processor time until it is used, and
-the sum of that is limited: see `Ahead._allowed`.
+A program may construct far more kernels than it uses, so the time spent on unused builds is limited: see
+`Ahead._allowed`.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from rtcompile.store.folder import at_end
 from rtcompile.store.store import Store
 from rtcompile.workers import pool
 
-# Seconds of compiling for code that is not used yet.
+# Seconds of compiling allowed for code that is not used yet.
 _MOST_SECONDS = 60.0
 _IDLE_SECONDS = 0.1  # that a thread waits for more: starting one takes as long as planning a build
 _FEW = 128  # builds; a program that constructs more is not believed to use all of them
 _SECONDS_OF_MANY = 1.5
-_USED_OF_MANY = 8  # from here on that is what each used one allows
+_USED_OF_MANY = 8  # each used build allows that many more
 
 
 @dataclass(eq=False, kw_only=True)
 class _Constructed(Build):
-    """A build of something that the program has constructed, and holds while `owner` returns it."""
+    """A build of a constructed kernel, which the program references as long as `owner` returns it."""
 
     owner: Callable[[], object | None]
     directory: str | None  # the working directory, when it was queued
@@ -55,7 +55,7 @@ class _Constructed(Build):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Keep warnings, the working directory and the variables while this thread works on it."""
+        """Collect warnings, and use the recorded working directory and variables, while this thread works on it."""
         before = getattr(thread, "warnings", None)
         thread.warnings, thread.directory = self.warnings, self.directory
         thread.environ = self.query.environment.variables
@@ -67,13 +67,13 @@ class _Constructed(Build):
             thread.warnings, thread.directory, thread.environ = before, None, None
 
     def spent(self) -> float:
-        """Return the seconds that it has taken so far."""
+        """Return its seconds so far."""
         began = self.began
         return self.seconds + (time.monotonic() - began if began else 0.0)
 
 
 class Ahead(Batch):
-    """The builds ahead of a process."""
+    """A process's builds ahead of use."""
 
     def __init__(self) -> None:
         super().__init__([])
@@ -90,7 +90,7 @@ class Ahead(Batch):
         query: Query,
         expected: Callable[[], object | None],
     ) -> None:
-        """Queue a build that no level has, if it is `expected` still."""
+        """Queue a build that no level has, if it is still `expected`."""
         query.quiet = True
         future = BuildFuture(gives_way=True)
         build = _Constructed(query, {}, future, owner=owner, directory=thread.directory)
@@ -104,7 +104,7 @@ class Ahead(Batch):
         self._start_threads()
 
     def tend(self) -> bool:
-        """Give up what is not held any more, keep to the limit; return whether anything is built."""
+        """Cancel unreferenced builds, enforce the limit; return whether any build is left."""
         with self._guard:
             for identity, build in [*self.kept.items()]:
                 if build.owner() is None:
@@ -112,14 +112,14 @@ class Ahead(Batch):
             if self._spent() > self._allowed():
                 for build in self.kept.values():
                     if build.began:
-                        build.future._cancellation.cancel()  # it waits, in `_do`
+                        build.future._cancellation.cancel()  # it is waiting in `_do`
         self._start_threads()
         return self.threads > 0
 
     def take(self, query: Query, *, waits: bool) -> ObjectCode | None:
-        """Return the code of a request that was built ahead; None if the caller has to look or build.
+        """Return the code of a request that was built ahead; None if the caller has to look it up or build it.
 
-        With `waits` a build that runs is waited for, and one that has not begun is the caller's.
+        With `waits`, wait for a running build; the caller does a build that has not started.
         """
         build = None if query.quiet else self.kept.get(query.identity)
         if build is None or not (waits or build.future.done()):
@@ -145,14 +145,14 @@ class Ahead(Batch):
         return _outcome(build, query)
 
     def leave(self, query: Query) -> None:
-        """Give up a build that is made elsewhere, unless it is done."""
+        """Drop a build that is made elsewhere, unless it is done."""
         with self._guard:
             build = self.kept.get(query.identity)
             if build is not None and not build.future.done():
                 self._give_up(query.identity)
 
     def counts(self) -> tuple[int, int]:
-        """Return how many builds are done, besides those that were waited for, and how many are left."""
+        """Return how many builds are done, except those that were waited for, and how many are left."""
         with self._guard:
             done = sum(build.future.done() for build in self.kept.values())
             return done + self._taken, len(self.kept) - done
@@ -182,7 +182,7 @@ class Ahead(Batch):
     # --- the batch -------------------------------------------------------------------------------
 
     def _start_threads(self) -> None:
-        """Have threads at the builds that are left: as many as jobs that may give way."""
+        """Start threads for the remaining builds: as many as there are slots for yielding jobs."""
         with self._guard:
             missing = min(len(self._left), max(1, pool.slots() - 1) - self.threads)
             if missing <= 0 or self._has_ended or self._spent() > self._allowed():
@@ -234,25 +234,25 @@ class Ahead(Batch):
     def _do(self, build: Build) -> None:
         super()._do(build)
         assert isinstance(build, _Constructed)
-        if not build.future.done():  # another job has its slot, or too much is unused
+        if not build.future.done():  # another job has its slot, or too many builds are unused
             build.future._cancellation = pool.Cancellation(gives_way=not build.is_wanted)
             with self._looking:
                 self._left.appendleft(build)
 
 
 def _outcome(build: _Constructed, query: Query) -> ObjectCode | None:
-    """Return the code or raise the error of a build; None if it does not hold any more."""
+    """Return the code or raise the error of a build; None if it is outdated."""
     future = build.future
     if future.cancelled():
         return None
     error = future.exception()
     if isinstance(error, CompileError) and type(error) in (CompileError, LinkError):
-        # A failure that depends on files is in the negative cache for as long as these are unchanged.
+        # A failure that depends on files is in the negative cache while these are unchanged.
         key_inputs = planned.plan_of(query).key_inputs
         if Store.open(query.settings).negative.find(key_inputs) is None:
             return None
     elif error is not None or pipeline.in_levels(query, counts=False) is None:
-        return None  # The next attempt may go well; something has changed.
+        return None  # The next attempt may succeed, since something has changed.
     for text in build.warnings:
         errors.warn(text)
     lookup.report(query.request, error or future.result(), query.settings.log)
@@ -268,13 +268,13 @@ def add(
     settings: Settings,
     expected: Callable[[], object | None],
 ) -> None:
-    """Queue the build of what a program has constructed, unless a level has it for these devices.
+    """Queue the build of a constructed kernel, unless a level has it for these devices.
 
-    `expected` returns None once the build was begun by other means.
+    `expected` returns None once another caller has started the build.
     """
     global queue
     if request.link:
-        return  # planning may have to compile what is linked
+        return  # planning may have to compile linker inputs
     capability = None
     if request.arch is None:
         capability = driver.capability_of_all()
@@ -297,13 +297,13 @@ def add(
 
 
 def _end() -> None:
-    # A fork's child has no queue. That of its parent goes on with sockets that both have.
+    # A forked child has no queue. The parent's queue continues to use the shared sockets.
     if queue is not None:
         queue.end()
 
 
 def _forget_after_fork() -> None:
-    # The threads are the parent's, which compiles what it has constructed.
+    # The threads belong to the parent, which compiles its own kernels.
     global queue
     queue = lookup.builds_ahead = None
 

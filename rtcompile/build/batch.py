@@ -21,25 +21,24 @@ from rtcompile.request import cxx
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.workers import pool
 
-# Beside each running build one more is prepared and waits for its slot, so no slot is empty
-# while finished results are being stored.
+# For each running build one more is prepared and waits for a slot, so no slot is idle while results are stored.
 _THREADS_PER_SLOT = 2
 _THREADS_BESIDE = 2
-# Counted against a limit on processes (`ulimit -u`): the thread, its zygote, its compiler, and one
-# process that the compiler may start.
+# Processes per thread, for the limit of `ulimit -u`: the thread, its zygote, its compiler, and a child of the
+# compiler.
 _PROCESSES_PER_THREAD = 4
 
 
 class BuildFuture(Future[ObjectCode]):
-    """A build under way. ``asyncio.wrap_future`` makes it awaitable."""
+    """A running build. ``asyncio.wrap_future`` makes it awaitable."""
 
     def __init__(self, *, gives_way: bool = False) -> None:
         super().__init__()
         self._cancellation = pool.Cancellation(gives_way=gives_way)
 
     def cancel(self) -> bool:
-        """Cancel the build, also while a compiler runs, which is killed. False if it is done."""
-        # No build is ever marked as running, so Future cancels it at any time.
+        """Cancel the build, killing its compiler. False if it is already done."""
+        # Builds are never marked as running, so Future can cancel them at any time.
         if self.cancelled():
             return True
         if not super().cancel():
@@ -51,7 +50,7 @@ class BuildFuture(Future[ObjectCode]):
 
 @dataclass(eq=False)
 class Build:
-    """One build of a batch; `overrides` are the arguments that come before the settings."""
+    """One build of a batch; `overrides` are arguments that take precedence over the settings."""
 
     query: Query
     overrides: Mapping[str, Any]
@@ -61,22 +60,22 @@ class Build:
 
     @cached_property
     def group(self) -> tuple[object, ...]:
-        """What builds that can share a precompiled header have in common."""
+        """The common key of builds that can share a precompiled header."""
         request = self.query.request
         prefix = cxx.split_prefix(request.source)[0]
         return prefix, request.options, request.arch, request.target, self.query.settings.pch
 
     def running(self) -> AbstractContextManager[None]:
-        """Enter what this thread needs while it works on the build."""
+        """Set up the context that this thread needs for the build."""
         return nullcontext()
 
     def run(self, step: Callable[[Build], ObjectCode | None]) -> bool:
-        """Do a step in this thread; return whether another has to follow."""
+        """Run a step in this thread; return whether another one has to follow."""
         future = self.future
         if future.cancelled():
             return False
-        # Whatever may fail sets the future; otherwise its reader would wait forever. InvalidStateError: it was
-        # cancelled meanwhile.
+        # Every failure sets the future; otherwise its reader would wait forever. InvalidStateError: it was
+        # cancelled.
         with self.running(), suppress(InvalidStateError, pool.Cancelled):
             token = pool.Cancellation.current.set(future._cancellation)
             try:
@@ -94,15 +93,15 @@ class Build:
 
 
 class Batch:
-    """Builds under way. A thread takes the next build that needs a compiler, and compiles it.
+    """Running builds. Each thread takes the next build that needs a compiler, and compiles it.
 
-    Only one thread at a time looks builds up: sixteen would spend most of the time on handing over
-    the GIL. There are no more threads than builds that need a compiler.
+    Only one thread at a time looks builds up: sixteen would spend most of the time waiting for the GIL. There are
+    at most as many threads as builds that need a compiler.
     """
 
     def __init__(self, builds: Sequence[Build]) -> None:
         self._is_shared = any(build.query.settings.remote for build in builds)
-        # Nodes and ranks that request the same builds begin at different ones.
+        # Nodes and ranks with the same batch begin at different builds.
         first = secrets.randbelow(len(builds)) if self._is_shared else 0
         self._left = deque([*builds[first:], *builds[:first]])
         self._put_off: deque[Build] = deque()
@@ -110,16 +109,16 @@ class Batch:
         self._looking = threading.Lock()
 
     def start(self) -> None:
-        """Start the builds; if no thread can be started, do them here."""
+        """Start the builds; if no thread can be started, run them in this thread."""
         if self._left and not start_threads(1, self._begin):
             contextvars.copy_context().run(self._begin)
 
     def _begin(self) -> None:
-        """Do all builds; from the first one that needs a compiler on, other threads help."""
+        """Run all builds; from the first one that needs a compiler on, other threads help."""
         build = self._next()
         if build is not None:
             most = _THREADS_PER_SLOT * pool.slots() + _THREADS_BESIDE
-            # One that waits for its slot holds a lease that keeps other nodes from the same kernel.
+            # A build that waits for its slot holds a lease, which prevents other nodes from building the kernel.
             threads = pool.slots() + 1 if self._is_shared else most
             start_threads(min(len(self._left), threads - 1), self._help)
             self._do(build)
@@ -149,13 +148,13 @@ class Batch:
 
     def _look(self, build: Build) -> ObjectCode | None:
         """Return the code; None if it has to be compiled."""
-        build.query.begun = time.perf_counter()  # it may have waited for other builds of the batch
+        build.query.begun = time.perf_counter()  # not when it was queued
         found = pipeline.find(build.query)
         return planned.search(build.query) if found is None else found
 
     def _compiled(self, build: Build) -> ObjectCode | None:
-        """Return the code; None, the first time, if another process or node builds the same."""
-        from rtcompile.compilers import pch  # takes 5 ms, which a batch of hits does not need
+        """Return the code; None, the first time, if another process or node is building the same code."""
+        from rtcompile.compilers import pch  # its import takes 5 ms, which a batch of hits avoids
         from rtcompile.store.locks import Busy
 
         query = build.query
@@ -169,11 +168,10 @@ class Batch:
 
 
 def start_threads(count: int, work: Callable[[], None]) -> int:
-    """Start threads that do the work; return how many the system allowed.
+    """Start threads that run `work`; return how many the system allowed.
 
-    Threads count as processes (``ulimit -u``). Where no more can be started, most of the started
-    ones end again, to leave processes for the compilers: threads without a compiler beside them
-    would do nothing. Some more are started to see whether there is room for one, and end at once.
+    Threads count as processes (``ulimit -u``). If the limit is reached, most of the started threads end again, to
+    leave processes for the compilers. A few extra threads test whether there is room, and end at once.
     """
     decided, alone = threading.Event(), threading.Event()
     at_work = 0
@@ -187,8 +185,8 @@ def start_threads(count: int, work: Callable[[], None]) -> int:
     threads: list[threading.Thread] = []
     try:
         for index in range(count + _PROCESSES_PER_THREAD - 1):
-            # Each thread runs in a copy of the caller's context, which contains the trace in use. The
-            # threads are daemons, so an interrupted program does not wait for a compiler.
+            # Each thread runs in a copy of the caller's context, which contains the current trace. The threads are
+            # daemons, so an interrupted program does not wait for a compiler.
             run = contextvars.copy_context().run
             arguments = (start, index)
             name = f"build {index}" if index < count else "spare"
@@ -202,7 +200,7 @@ def start_threads(count: int, work: Callable[[], None]) -> int:
         decided.set()
     try:
         for thread in threads[at_work:]:
-            thread.join()  # it has nothing to do, and its process slot may be needed by a compiler
+            thread.join()  # it is idle, and a compiler may need its place
     finally:
         alone.set()
     return at_work

@@ -1,8 +1,8 @@
-"""A batch on an engine that exists: each build is a task of its own, by its request, never by a cubin.
+"""Runs a batch on an executor: each build is one task, which gets the request.
 
-An engine is anything with `concurrent.futures`' ``submit``: its own executors, mpi4py's, a Dask
-client, `rtcompile.cluster.ray.RayExecutor`. A task compiles where it runs, with that machine's
-settings and cache; its result is kept in the cache of the machine that submitted it, too.
+An executor is any object with the ``submit`` of `concurrent.futures`: its own executors, mpi4py's, a Dask client's,
+`rtcompile.cluster.ray.RayExecutor`. A task compiles with the settings and cache of the machine where it runs; the
+machine that submitted it also caches the result.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from rtcompile.store.store import Store
 
 
 class Job(NamedTuple):
-    """One build of a batch, as it travels."""
+    """One build of a batch, as it is sent."""
 
     request: CompileRequest
-    # Arguments that come before the settings of the machine that builds.
+    # Arguments that take precedence over the settings of the building machine.
     overrides: Mapping[str, Any]
     siblings: int  # builds of the batch that can share a precompiled header with this one
 
 
-# What comes back: the result, and it packed for the cache of the machine that submitted it.
+# The reply: the result, and the same packed for the cache of the machine that submitted it.
 _Answer = tuple[ObjectCode | RtcompileError, Page | None]
 
 
 class RemoteFuture(Future[ObjectCode]):
-    """A build that another process makes."""
+    """A build in another process."""
 
     def __init__(self, job: Job, theirs: Future[_Answer]) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class RemoteFuture(Future[ObjectCode]):
         theirs.add_done_callback(self._take)
 
     def cancel(self) -> bool:
-        """Cancel the build; one that runs elsewhere already may run to its end there."""
+        """Cancel the build; if it is already running elsewhere, it may continue there."""
         self._theirs.cancel()
         if not super().cancel():
             return self.cancelled()
@@ -65,14 +65,16 @@ class RemoteFuture(Future[ObjectCode]):
                 self.set_exception(alone(outcome))
                 return
             if packed is not None:
-                with suppress(RtcompileError):  # here may be no toolkit at all
+                with suppress(RtcompileError):  # there may be no toolkit here
                     _keep(self._job, packed)
             self.set_result(outcome)
 
 
 def executor_of(given: Any) -> Any:
-    """Return what has ``submit(function, *arguments)`` and gives `concurrent.futures` futures."""
-    adapter = getattr(given, "get_executor", None)  # a Dask client, whose own futures are others
+    """Return an object whose ``submit(function, *arguments)`` returns `concurrent.futures` futures."""
+    adapter = getattr(
+        given, "get_executor", None
+    )  # a Dask client, whose own futures are of another type
     if callable(adapter):
         return adapter(pure=False)
     if callable(getattr(given, "submit", None)):
@@ -84,7 +86,7 @@ def executor_of(given: Any) -> Any:
 
 
 def submit(executor: Any, job: Job) -> RemoteFuture:
-    """Start a build on an engine."""
+    """Start a build on an executor."""
     try:
         theirs = executor.submit(_work, job)
     except Exception as error:  # noqa: BLE001  # an engine that was shut down may raise anything
@@ -94,7 +96,7 @@ def submit(executor: Any, job: Job) -> RemoteFuture:
 
 
 def _work(job: Job) -> _Answer:
-    """Build here; this is what an engine's worker runs."""
+    """Build here; an executor's worker runs this function."""
     try:
         settings = Settings.from_environ().override(**job.overrides)
         token = pch.siblings.set(job.siblings)
@@ -109,7 +111,7 @@ def _work(job: Job) -> _Answer:
 
 
 def _keep(job: Job, packed: Page) -> None:
-    """Write a result to the cache of this machine, where its own would be."""
+    """Write a result to this machine's cache."""
     settings = Settings.from_environ().override(**job.overrides)
     store = Store.open(settings)
     plan = planned.plan(job.request, settings)

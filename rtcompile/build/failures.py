@@ -1,4 +1,4 @@
-"""Turns a `CompileFailure` into the error that the caller sees, and a crash into a reproducer."""
+"""Turns a `CompileFailure` into the caller's exception, and writes a reproducer of a crash."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _OUR_NAMES = ("report.json", "README.txt", "run.sh", "reproduce.py", "include")
 _ADVICE = {
     "crash": (
         "A crash is the compiler's own fault. Try the other compiler (backend='nvcc' or 'nvrtc') or "
-        "another version of it; the folder is what NVIDIA needs to fix it."
+        "another version of it; NVIDIA needs the folder to fix it."
     ),
     "memory": (
         "If the code is meant to need that much, raise memory_limit= or RTCOMPILE_MEMORY_LIMIT; "
@@ -67,7 +67,7 @@ def write(failure: CompileFailure, plan: Plan, folder: Folder) -> str | None:
     compiler = toolchain.nvrtc if is_nvrtc else toolchain.nvcc
     program = _program(plan.key_inputs.name) if is_nvrtc else "kernel.cu"
     read = {*(failure.trace or ()), *memory}
-    # Original folders and files, and their copies below the reproducer, the longest first.
+    # Original folders and files to their copies in the reproducer, the longest first.
     before = dict.fromkeys([*(each.path.rstrip("/") for each in plan.search), *read])
     copies = [
         (path, "include" + os.path.normpath("/" + path.lstrip("/")))
@@ -203,7 +203,7 @@ _KINDS: dict[str, type[CompileError]] = {
 def as_error(
     failure: CompileFailure, plan: Plan, *, then: str = "", cached: bool = False
 ) -> CompileError:
-    """Return the error for a failed build; `then` says what else was tried."""
+    """Return the exception for a failed build; `then` describes what else was tried."""
     source, name = plan.request.source, plan.key_inputs.name
     parsed = _annotated(failure, plan)
     first: Styled = ()
@@ -256,7 +256,7 @@ def _annotated(failure: CompileFailure, plan: Plan) -> tuple[Diagnostic, ...]:
 
 
 def _parsed(failure: CompileFailure) -> tuple[Diagnostic, ...]:
-    """Parse the log; if it has no error, put one first that says what happened."""
+    """Parse the log; if it has no error, put a description of the failure first."""
     found = diagnostics.parse(failure.log)
     if any(each.is_error or each.severity == "note" for each in found):
         return found

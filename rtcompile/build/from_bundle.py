@@ -1,4 +1,4 @@
-"""Finds builds in packages' bundles by their keys; needs no toolkit and no writable cache."""
+"""Finds builds in packages' bundles by their keys; it needs neither a toolkit nor a writable cache."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def key_inputs(request: CompileRequest, settings: Settings) -> KeyInputs | None:
         source_digest=request.source_digest,
         name=os.path.basename(request.name),
         options=options.key_fields(),
-        arch=Arch(0, 0),  # left out, since each build states its own
+        arch=Arch(0, 0),  # not in the key, since each build states its own
         name_expressions=request.name_expressions,
         backend=plans.wanted_backend(request, settings),
         search=plans.own_directories(options),
@@ -64,7 +64,8 @@ def _links(request: CompileRequest) -> list[LinkInput] | None:
 
 
 def usable(rows: Sequence[Row], capability: tuple[int, int]) -> list[Row]:
-    """Return what a device can run, the best first: made for it, then machine code, then the nearest architecture."""
+    """Return the rows that a device can run, the best first: exact architecture, machine code before PTX, the
+    nearest."""
     wanted = exact(capability)
     found = [
         row
@@ -91,7 +92,7 @@ class Search:
         self._key = self._inputs.bundle_key() if self._inputs is not None else ""
 
     def exact(self) -> ObjectCode | None:
-        """Return the bundled build of exactly this request, None if there is none."""
+        """Return the bundled build of exactly this request, or None."""
         rows = list(self._rows())
         for arch, kind in self._wanted() if rows else ():
             for bundle, row in rows:
@@ -100,7 +101,7 @@ class Search:
         return None
 
     def compatible(self, lacking: RtcompileError) -> ObjectCode:
-        """Return a build for another architecture that the device can run; raise what is `lacking` if there is none."""
+        """Return a build for another architecture that the device can run; raise `lacking` if there is none."""
         rows = list(self._rows())
         if rows and self._requested() is None and self._request.target == "cubin":
             for row in usable([row for _, row in rows], self._capability()):
@@ -118,7 +119,7 @@ class Search:
         raise type(lacking)(f"{wanted}{lacking}{details}") from None
 
     def _rows(self) -> Iterator[tuple[Bundle, Row]]:
-        """Yield the builds under the request's key that the request's compiler may have made."""
+        """Yield the builds under the request's key that are valid for its compiler."""
         if self._inputs is None:
             return
         for bundle in in_use():
@@ -136,7 +137,7 @@ class Search:
         return bundle.load(row, self._inputs.search)
 
     def _wanted(self) -> list[tuple[Arch, str]]:
-        """Return the architectures and kinds that a compiler of any version would compile for."""
+        """Return the architectures and kinds for which a compiler of any version would compile."""
         requested = self._requested()
         if requested is not None:
             return [requested]
@@ -164,11 +165,11 @@ class Search:
         try:
             requested = self._requested()
             return requested[0] if requested is not None else Arch(*self._capability())
-        except RtcompileError:  # there is no device, which another message is about
+        except RtcompileError:  # no device, for which there is another message
             return None
 
     def _sentence(self, bundle: Bundle) -> str:
-        """Return a sentence about why a bundle has not given the build."""
+        """Return a sentence that explains why the build was not found in a bundle."""
         rows = bundle.rows(self._key)
         if bundle.problem:
             return f"Bundle {bundle.path}: {bundle.problem}."

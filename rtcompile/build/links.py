@@ -34,7 +34,7 @@ def inputs(
 
 
 def of_ptx(path: str, options: Sequence[str], arch: str | Arch | None) -> CompileRequest | None:
-    """Return the request that links a PTX file; None if it is no PTX, or no option is a linker's."""
+    """Return the request that links a PTX file; None for other files, or without linker options."""
     from rtcompile.request import command_lines
 
     parsed = compiler_options.parse(options)
@@ -58,7 +58,7 @@ def of_ptx(path: str, options: Sequence[str], arch: str | Arch | None) -> Compil
 
 
 def given(item: Any, index: int) -> LinkInput | CompileRequest:
-    """Return the bytes that an element of ``link=`` stands for, or the source to compile first."""
+    """Return the bytes of an element of ``link=``, or the source to compile first."""
     if isinstance(item, (LinkInput, CompileRequest)):
         return item
     if isinstance(item, ObjectCode):
@@ -110,7 +110,7 @@ def _compiled(
     if isinstance(item, LinkInput):
         return item
     if item.link:
-        raise InvalidRequest(f"{item.name} has link= of its own; give all inputs to one link")
+        raise InvalidRequest(f"{item.name} has its own link=; pass all inputs to one link=")
     # The program's options (-std, -G, …) apply to each part, unless the part has its own.
     unit = item.replace(
         options=(*request.options, *item.options),

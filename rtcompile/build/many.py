@@ -66,7 +66,7 @@ def _submit_to(
     engine = executors.executor_of(executor)
     made = _builds(builds, overrides, elsewhere=True)
     groups = Counter(build.group for build in made)
-    # What the program has constructed is not compiled here, too.
+    # Do not also compile constructed kernels here.
     for item, build in zip(builds, made, strict=True):
         if not isinstance(item, CompileRequest):
             item._build.used = True
@@ -84,12 +84,12 @@ def _submit_to(
 def _submit(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[BuildFuture]:
     from rtcompile.build.batch import Batch
 
-    # Here and not in the threads: "the current device" is that of the caller's thread.
+    # Here and not in the threads: the current device is the caller's.
     made = _builds(builds, overrides)
     futures = [build.future for build in made]
     try:
         Batch(made).start()
-    except BaseException:  # interrupted: the caller will not have the futures
+    except BaseException:  # interrupted: the caller will not get the futures
         for future in futures:
             future.cancel()
         raise
@@ -111,25 +111,22 @@ def compile_many(
 ) -> list[ObjectCode]:
     """Compile many modules in parallel, as many at once as the machine has cores and memory for.
 
-    What is compiled is in the cache: a `RawModule` that was among them, or that is made of the same
-    source later, finds it there.
+    The results are cached: a `RawModule` of the batch, or a later one with the same source, finds them.
 
     Parameters
     ----------
     builds : iterable of CompileRequest, RawModule or RawKernel
         What to compile. ``request.replace(options=…)`` makes variants of one template.
     progress : bool or callable, optional
-        None shows a bar where stderr is a terminal or a notebook, True also plain lines elsewhere,
-        False nothing. A callable is called with the number done, the total, and an `ObjectCode`
-        or an error.
+        None shows a bar if stderr is a terminal or a notebook, True also prints lines elsewhere, False shows
+        nothing. A callable is called with the number done, the total, and an `ObjectCode` or an error.
     executor : concurrent.futures.Executor or dask.distributed.Client, optional
         Builds elsewhere: on the workers of mpi4py's ``MPIPoolExecutor``, of Dask, of Ray
         (`rtcompile.cluster.ray.RayExecutor`), or of any other executor. Each compiles with its own
         settings, for the device of the caller, or for its own where the caller has none. What the
         requests name (``-I`` directories, files to link) has to be there as well.
     errors : {"raise", "return"}
-        Whether errors are gathered in one `BatchError` once all builds are done, or stand in the
-        list instead of results.
+        Whether to raise one `BatchError` after all builds, or to return errors in the list.
     trace : path-like, optional
         File for a Chrome trace of the whole; ``RTCOMPILE_TRACE`` sets the default.
     fallback, pch, timeout, memory_limit
@@ -143,9 +140,9 @@ def compile_many(
     Raises
     ------
     BatchError
-        Some failed: ``.errors`` maps their position to their error, ``.results`` has the others.
+        Some builds failed: ``.errors`` maps positions to errors, ``.results`` has the other results.
     InvalidRequest
-        An item that is none of the above.
+        An item of another type.
 
     Examples
     --------
@@ -197,7 +194,7 @@ def compile_many(
 
 def completed(futures: Iterable[Future[ObjectCode]]) -> Iterator[Future[ObjectCode]]:
     """Yield futures as they are done, like `concurrent.futures.as_completed`, but react to Ctrl-C."""
-    # Python handles a Ctrl-C that arrives just before a wait when that wait ends: each one here is short.
+    # Each wait is short, because Python handles a Ctrl-C that arrives just before a wait only after it.
     import queue
 
     from rtcompile.workers import pool
@@ -216,7 +213,7 @@ def completed(futures: Iterable[Future[ObjectCode]]) -> Iterator[Future[ObjectCo
 
 
 def request_of(item: Any) -> CompileRequest | None:
-    """Return the build that an item of a batch stands for; None if it stands for none."""
+    """Return the request of a batch's item; None for other types."""
     request = item
     if not isinstance(item, CompileRequest):
         request = getattr(getattr(item, "_build", None), "request", None)
@@ -224,7 +221,7 @@ def request_of(item: Any) -> CompileRequest | None:
 
 
 def _label(item: Any) -> str:
-    """Return what a message about a batch calls one of its builds."""
+    """Return a build's name in messages about a batch."""
     request = request_of(item)
     assert request is not None
     names = request.name_expressions
@@ -243,7 +240,7 @@ def _outcome(future: Future[ObjectCode]) -> Outcome:
 
 
 def found(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[ObjectCode] | None:
-    """Return the codes of a batch if the look-up has all of them, which imports nothing else."""
+    """Return the codes of a batch if all are cached, without further imports."""
     every = []
     for request, settings, _ in requests_in(builds, overrides):
         code = (
@@ -264,7 +261,7 @@ def found(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[ObjectCod
 def requests_in(
     builds: Sequence[Any], overrides: Mapping[str, Any]
 ) -> Iterator[tuple[CompileRequest, Settings, Mapping[str, Any]]]:
-    """Yield each item's request, settings and given settings; an item's own precede the batch's."""
+    """Yield each item's request, settings and overrides; an item's own take precedence over the batch's."""
     environment = environments.current().settings
     common = environment.override(**overrides)
     for index, item in enumerate(builds):
@@ -282,7 +279,7 @@ def requests_in(
 def _builds(
     builds: Sequence[Any], overrides: Mapping[str, Any], *, elsewhere: bool = False
 ) -> list[Build]:
-    """Read the items of a batch; on other machines (`elsewhere`) their own device may decide."""
+    """Return the builds of a batch; on other machines (`elsewhere`) their device may determine the architecture."""
     from rtcompile.build import planned
     from rtcompile.build.batch import Build
     from rtcompile.errors import ToolkitNotFound, UnsupportedArch

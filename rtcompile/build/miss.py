@@ -1,4 +1,4 @@
-"""Compiles what is not cached: by NVRTC, else by NVCC; then links it and caches the result."""
+"""A cache miss: compiles with NVRTC or NVCC, links if needed, and caches the result."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from rtcompile.files.fileset import FileSet
     from rtcompile.messages.fallback import Decision
 
-# Modules that only some builds need (NVCC, the linker, reading errors) are imported there.
-# Importing them here would double the 40 ms that a first build spends on imports.
+# Modules that only some builds need (NVCC, the linker, error messages) are imported in functions. Importing them
+# here would double the 40 ms that a first build spends on imports.
 
 
 def compile_once(plan: Plan, settings: Settings, store: Store, *, waits: bool = True) -> ObjectCode:
     """Build a plan in one process of this machine.
 
-    Raises `locks.Busy` where another process or node builds it, unless the caller `waits`.
+    Raises `locks.Busy` if another process or node is building it, unless the caller `waits`.
     """
     if not settings.jit:
         raise JitDisabled(store.why(plan.key_inputs) or "recompile=True needs a compiler")
@@ -82,8 +82,10 @@ def compile_once(plan: Plan, settings: Settings, store: Store, *, waits: bool = 
 
 
 _STRICT = "-Werror=cross-execution-space-call"
-_BY_OTHERS = "another thread or process was building the same all the while"
-_TOO_MUCH = "reading its source, options and headers, and building what it links, took all of it"
+_BY_OTHERS = "another thread or process was building the same code all that time"
+_TOO_MUCH = (
+    "reading its source, options and headers, and building its linker inputs, took all of it"
+)
 
 
 def _too_late(plan: Plan, settings: Settings, reason: str) -> CompileTimeout:
@@ -97,19 +99,18 @@ def _too_late(plan: Plan, settings: Settings, reason: str) -> CompileTimeout:
 
 
 def identified(plan: Plan, settings: Settings) -> Plan:
-    """Return the plan with NVRTC's build, which takes too long to find out on a hit."""
+    """Return the plan with the identity of NVRTC's build, which takes too long to determine on a hit."""
     library = plan.toolchain.nvrtc
     if plan.backend != "nvcc" and library is not None and not library.build:
         library = library._replace(build=nvrtc.identify(library))
         toolkit.remember_compiler_id("nvrtc", library.build, settings)
-        # The plan's own toolchain is used, since another thread may have replaced the remembered
-        # one.
+        # Use the plan's own toolchain, since another thread may have replaced the remembered one.
         plan = plans.with_toolchain(plan, plan.toolchain._replace(nvrtc=library), settings)
     return plan
 
 
 class Miss:
-    """One build that is not in the cache, while it is made."""
+    """The state of one build that is not cached."""
 
     def __init__(
         self,
@@ -138,7 +139,7 @@ class Miss:
         if self.settings.recompile:
             negative.forget(plan.key_inputs)
         known = negative.find(plan.key_inputs)
-        if known is not None and not known.why_nvcc:  # another process has just failed to build it
+        if known is not None and not known.why_nvcc:  # another process just failed to build it
             raise error_of(known.failure, plan, cached=True)
         if plan.key_inputs.paths_matter or self.settings.save_source:
             path = plans.source_path(plan.request, self.settings)
@@ -160,7 +161,7 @@ class Miss:
     def _until_nothing_helps(
         self, compile: Callable[[], Compiled | CompileFailure]
     ) -> Compiled | CompileFailure:
-        """Compile, and repeat with flags that the errors call for, as long as there are new ones."""
+        """Compile, and repeat with flags that the errors require, as long as there are new ones."""
         while True:
             outcome = compile()
             if isinstance(outcome, Compiled):
@@ -175,12 +176,12 @@ class Miss:
                 return outcome
 
     def _refused(self, failure: CompileFailure) -> CompileError:
-        """Return the error, and remember it."""
+        """Remember a failure and return its exception."""
         self._remember(failure)
         return error_of(failure, self.plan)
 
     def _remember(self, failure: CompileFailure, why_nvcc: str = "") -> None:
-        """Keep a failure in the negative cache, unless more than files decided it, or one changed."""
+        """Keep a failure in the negative cache, unless it depends on more than files, or a file changed."""
         from rtcompile.store.negative import Remembered, dependencies_of
 
         key_inputs = self.plan.key_inputs
@@ -192,7 +193,7 @@ class Miss:
             self.store.negative.remember(key_inputs, Remembered(failure, why_nvcc, tuple(depends)))
 
     def _add(self, decision: Decision) -> bool:
-        """Add a decision's flags, which are not in the cache key; return whether there is a new one."""
+        """Add a decision's flags, which are not in the cache key; return whether one is new."""
         new = [flag for flag in decision.flags if flag not in self.added]
         if decision.names:
             from rtcompile.messages import fallback
@@ -201,7 +202,7 @@ class Miss:
             if source != self.source:
                 self.source = source
                 self.notes.append(f"{', '.join(decision.names)} marked: {decision.reason}")
-                # A marked function must call no other of the host: by default that is a warning.
+                # A marked function must not call host functions; by default that is only a warning.
                 self.plan = self.plan._replace(options=self.plan.options.adding(_STRICT))
             elif not new:
                 return False
@@ -216,7 +217,7 @@ class Miss:
         return self.plan.request.arch is None and not self.plan.options.arch
 
     def _meanwhile(self) -> None:
-        """Use the time while the compiler runs, which saves 20 ms of a process's first build."""
+        """Import modules while the compiler runs, which saves 20 ms of a process's first build."""
         from rtcompile.inspect import cubin  # noqa: F401 - needed after it
         from rtcompile.lookup import driver, find
         from rtcompile.request import cxx, key  # noqa: F401 - needed after it
@@ -284,7 +285,7 @@ class Miss:
                 raise ToolkitNotFound(problem)
         self.why = why
         if self.plan.backend != "nvcc":
-            self.store.reading(self.plan.key_inputs)  # NVCC reads headers of its own
+            self.store.reading(self.plan.key_inputs)  # NVCC reads other headers
         self.plan = self.plan._replace(options=plans.for_nvcc(self.plan.options))
         self.folders = self._folders()
         outcome = self._until_nothing_helps(self._nvcc)
@@ -336,7 +337,7 @@ class Miss:
     def _recorded(
         self, outcome: Compiled | CompileFailure, searched: tuple[SearchDir, ...]
     ) -> FileSet:
-        """Return what an outcome depends on where the compiler's calls were not observed."""
+        """Return the dependencies of an outcome if the compiler's file accesses were not intercepted."""
         from rtcompile.store import manifests
 
         request, nvcc = self.plan.request, self.plan.toolchain.nvcc
@@ -358,7 +359,7 @@ class Miss:
         return found
 
     def _folders(self) -> dict[str, tuple[int, int]]:
-        """Return which of the user's folders are searched, as they are now."""
+        """Return the current identities of the user's search folders."""
         options = self.plan.options
         own = [*plans.own_directories(options), *plans.last_directories(options)]
         beside = os.path.dirname(self.plan.key_inputs.name)
@@ -408,7 +409,7 @@ class Miss:
         if self.added:
             key_inputs = replace(key_inputs, fixups=tuple(self.added))
         if self.store.changed_meanwhile(key_inputs, dependencies):
-            # It is unknown which contents the compiler read, so no bundle may record them.
+            # It is unknown which contents the compiler read, so bundles must not record them.
             unknown = tuple(header._replace(digest="") for header in dependencies.headers)
             dependencies = dependencies.replaced(headers=unknown)
         built = ObjectCode(
@@ -433,14 +434,14 @@ class Miss:
 
 
 def precompile(plan: Plan, settings: Settings) -> None:
-    """Begin to make the header that builds with this source's leading includes would use."""
+    """Start to precompile this source's leading includes."""
     if plan.backend != "nvcc" and settings.pch and settings.cache_on_disk:
         unit = unit_for_nvrtc(plan, ())
         nvrtc.precompile(unit, plan.toolchain.require_nvrtc(), settings.cache_dir, plan.search)
 
 
 def unit_for_nvrtc(plan: Plan, expressions: tuple[str, ...]) -> TranslationUnit:
-    """Return the plan's unit as NVRTC takes it."""
+    """Return the plan's translation unit for NVRTC."""
     target = plan.compiler_target
     options = plan.options.adding("-rdc=true") if target == "object" else plan.options
     # NVRTC has no kind "object": it makes relocatable machine code as a cubin.
@@ -461,28 +462,28 @@ def _unit(
 
 
 def _reads(plan: Plan) -> bool:
-    """Return whether the build reads files from its beginning on."""
+    """Return whether the build reads files from its start."""
     return plan.backend == "nvcc" or not plan.key_inputs.reads_no_file()
 
 
 def _working(milliseconds: Mapping[str, float]) -> float:
-    """Return the sum of the phases, without the wait for a worker."""
+    """Return the sum of the phases, except the wait for a worker."""
     return sum(milliseconds.values()) - milliseconds.get("queue", 0.0)
 
 
 def error_of(
     failure: CompileFailure, plan: Plan, *, then: str = "", cached: bool = False
 ) -> CompileError:
-    """Return the error of a failure: see `failures.as_error`."""
+    """Return the exception for a failure: see `failures.as_error`."""
     from rtcompile.build.failures import as_error
 
     return as_error(failure, plan, then=then, cached=cached)
 
 
-# Matches the folders that includes are relative to: .../include/cccl, /usr/include/c++/12.
+# Matches the folders to which includes are relative: .../include/cccl, /usr/include/c++/12.
 _ROOT = r".*/include(?:/c\+\+/[\w.]+)?(?:/cccl)?(?=/)"
 
-_HOST_ROOTS = ("/usr/local/include",)  # searched before the others, also where it contains nothing
+_HOST_ROOTS = ("/usr/local/include",)  # searched before the others, even if it is empty
 
 
 def _roots(trace: Sequence[str]) -> tuple[SearchDir, ...]:

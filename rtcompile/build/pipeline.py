@@ -1,6 +1,6 @@
-"""Turns a request into code: looks it up, and plans and makes its build only where it is not found.
+"""The entry point of a build: looks a request up, and plans and builds it only if it is not found.
 
-A hit imports no more than this module does.
+A hit needs only the modules that are imported at the top.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def build(request: CompileRequest, settings: Settings) -> ObjectCode:
 
 
 def find(query: Query) -> ObjectCode | None:
-    """Return the code of a request if it is found without a plan, and notify the listeners."""
+    """Return the code of a request if it is found without a plan, and call the listeners."""
     request, settings = query.request, query.settings
     ahead = lookup.builds_ahead
     found = None if ahead is None else ahead.take(query, waits=False)
@@ -48,7 +48,7 @@ def find(query: Query) -> ObjectCode | None:
 
 
 def in_levels(query: Query, *, counts: bool = True) -> ObjectCode | None:
-    """Return what the levels have for a request; the bundles of ``RTCOMPILE_BUNDLES`` become one."""
+    """Return the levels' code for a request; ``RTCOMPILE_BUNDLES`` adds the level for bundles."""
     _use_bundles(query)
     return lookup.find(query, counts=counts)
 
@@ -81,7 +81,7 @@ def _trace(request: CompileRequest, found: ObjectCode) -> None:
 
 
 def start_compiler(settings: Settings) -> None:
-    """Start the process that compiles before a miss is imported, if only NVRTC can give the code."""
+    """Start the worker process before importing the modules of a miss, if only NVRTC can build the code."""
     here = environments.current()
     by_others = settings.remote or settings.bundles or settings.fallback != "auto"
     if here.loads and settings.jit and not by_others:
@@ -91,6 +91,6 @@ def start_compiler(settings: Settings) -> None:
 
 
 def is_found(query: Query) -> bool:
-    """Return whether a level has the code, or knows that it does not compile; no level keeps it."""
+    """Return whether a level has the code or its failure; the result is not kept."""
     _use_bundles(query)
     return any(find_in(query) is not None for _, find_in, _ in lookup.LEVELS) or query.failed

@@ -32,7 +32,7 @@ _warned_ignored_arch: set[tuple[str, Arch]] = set()
 
 
 class Plan(NamedTuple):
-    """All decisions about one build; automatic fixes after an error replace single fields."""
+    """All decisions about one build; fixes after an error replace single fields."""
 
     request: CompileRequest
     options: Options
@@ -49,7 +49,7 @@ class Plan(NamedTuple):
 
     @property
     def compiler_target(self) -> str:
-        """What the compiler emits before linking."""
+        """The kind of the compiler's output before linking."""
         if not self.must_link:
             return self.choice.target
         return "ltoir" if self.options.lto else "object"
@@ -57,7 +57,7 @@ class Plan(NamedTuple):
     @property
     def must_link(self) -> bool:
         """Whether the compiler's output goes through the linker."""
-        # Relocatable PTX is left for the user to link. A linker makes PTX only of LTO-IR.
+        # The user links relocatable PTX. The linker makes PTX only from LTO-IR.
         programs = {"cubin": self.options.rdc or self.options.lto, "ptx": self.options.lto}
         return bool(self.links) or programs.get(self.choice.target, False)
 
@@ -81,7 +81,7 @@ def plan(
     try:
         choice = choose_architecture(request, options, version, settings.ptx, capability_of)
     except UnsupportedArch as unsupported:
-        # A `RawModule`'s ``-arch`` option that the device cannot run gives way to the device.
+        # A `RawModule` ignores an ``-arch`` option that the device cannot run.
         gives_way = request.may_pass_over_arch and request.arch is None and options.arch
         known = _capability_if_any(capability_of) if gives_way else None
         if known is None:
@@ -97,10 +97,10 @@ def plan(
     # Headers depend on ``__CUDA_ARCH__``, so none is read before the architecture is known.
     search = own_directories(options) + toolchain.search + last_directories(options)
     paths_matter = options.writes_paths
-    # If the source is a file, line information can refer to it, and quoted includes lie beside it.
+    # If the source is a file, line information refers to it, and quoted includes are next to it.
     is_file = paths_matter and os.path.isabs(request.name) and os.path.isfile(request.name)
     name = request.name
-    # Quoted includes are looked for in that folder first: no other user may be able to write to it.
+    # Quoted includes are searched for in that folder first, so no other user may be able to write to it.
     if paths_matter and not is_file and not sealed.can_be_swapped(settings.cache_dir):
         name = source_path(request, settings)
     key_inputs = KeyInputs(
@@ -131,7 +131,7 @@ def choose_architecture(
     virtual: bool,
     capability: Callable[[], tuple[int, int]],
 ) -> Choice:
-    """Decide the architecture: ``arch=``, else the options, else the current device (needs a GPU)."""
+    """Choose the architecture: ``arch=``, else the options', else the current device's (needs a GPU)."""
     requested = requested_architecture(request, options, capability)
     if requested is not None:
         archs.check(requested.arch, requested.target, compiler)
@@ -146,15 +146,15 @@ def _warn_of_ignored(problem: str, request: CompileRequest, arch: Arch) -> None:
     if (problem, arch) not in _warned_ignored_arch:
         _warned_ignored_arch.add((problem, arch))
         warn(
-            f"{problem}; {request.name} is compiled for {arch} instead. Remove the architecture from the "
-            "options, or pass arch= if you want a different architecture from the device's"
+            f"{problem}; {request.name} is compiled for {arch} instead. Remove the architecture "
+            "from the options, or pass arch= for another architecture than the device's"
         )
 
 
 def requested_architecture(
     request: CompileRequest, options: Options, capability: Callable[[], tuple[int, int]]
 ) -> Choice | None:
-    """Return the architecture that the caller chose; None if the device decides."""
+    """Return the architecture that the caller chose; None for the device's."""
     if request.arch is not None:
         return Choice(request.arch, request.target, "requested by arch=")
     requested = options.arch_for(_capability_if_any(capability)) if options.arch else None
@@ -165,7 +165,7 @@ def requested_architecture(
 
 
 def own_directories(options: Options) -> tuple[SearchDir, ...]:
-    """Return the user's directories to search before all others, labelled by position."""
+    """Return the user's directories that are searched first, labelled by position."""
     return tuple(
         SearchDir(headers.label(directory) or f"user{index}", absolute(directory))
         for index, directory in enumerate(options.include_dirs)
@@ -173,7 +173,7 @@ def own_directories(options: Options) -> tuple[SearchDir, ...]:
 
 
 def last_directories(options: Options) -> tuple[SearchDir, ...]:
-    """Return the user's directories to search after all others, the toolkit's included."""
+    """Return the user's directories that are searched last, after the toolkit's."""
     return tuple(
         SearchDir(f"user-last{index}", absolute(directory))
         for index, directory in enumerate(options.last_dirs)
@@ -187,7 +187,7 @@ def _backend(request: CompileRequest, settings: Settings, toolchain: Toolchain) 
 
 
 def _version(backend: str, toolchain: Toolchain, settings: Settings) -> tuple[int, int]:
-    if not settings.jit:  # code from the cache needs no compiler
+    if not settings.jit:  # cached code needs no compiler
         either = (toolchain.nvcc, toolchain.nvrtc)
         for found in either if backend == "nvcc" else either[::-1]:
             if found is not None:
@@ -213,7 +213,7 @@ def _capability_if_any(capability: Callable[[], tuple[int, int]]) -> tuple[int, 
 
 
 def with_toolchain(plan: Plan, toolchain: Toolchain, settings: Settings) -> Plan:
-    """Return the plan for a toolchain in which a compiler's version has become known."""
+    """Return the plan for a toolchain whose compiler version has become known."""
     key_inputs = replace(plan.key_inputs, compilers=_builds(toolchain, plan.options, settings))
     return plan._replace(toolchain=toolchain, key_inputs=key_inputs)
 
@@ -234,7 +234,7 @@ def for_nvcc(options: Options) -> Options:
 def _builds(toolchain: Toolchain, options: Options, settings: Settings) -> Mapping[str, str]:
     """Return the identity of each backend's compiler, with the environment's options for it."""
     builds = {"nvrtc": toolchain.nvrtc.build} if toolchain.nvrtc is not None else {}
-    # An NVCC that must not run counts as missing, so cached code of any other NVCC is used.
+    # If NVCC must not run, it counts as missing, so cached code of any NVCC is used.
     if toolchain.nvcc is not None and toolchain.host_compiler is not None and settings.jit:
         builds["nvcc"] = toolchain.nvcc.build + nvcc_setting(options)
     return MappingProxyType(builds)
@@ -244,7 +244,7 @@ _NVCC_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 
 
 def nvcc_setting(options: Options) -> str:
-    """Return what else affects NVCC's output, besides options and compilers."""
+    """Return the further settings that affect NVCC's output, besides options and compilers."""
     facts, environ = "", getattr(own, "environ", None) or os.environ
     texts = [f"; {name}={environ[name]}" for name in _NVCC_FLAGS if environ.get(name)]
     if texts:
@@ -264,7 +264,7 @@ def nvcc_setting(options: Options) -> str:
 
 
 def _linker(toolchain: Toolchain) -> str:
-    """Return the linkers' identity: nvJitLink's, and NVCC's if it is the only or the newer one."""
+    """Return the linker's identity: nvJitLink's, and NVCC's if it is the only or the newer one."""
     first, other = toolchain.nvjitlink, toolchain.nvcc
     if first is None:
         return "" if other is None else f"nvcc {other.build}"
@@ -273,6 +273,6 @@ def _linker(toolchain: Toolchain) -> str:
 
 
 def source_path(request: CompileRequest, settings: Settings) -> str:
-    """Return the path in line information, at which debuggers and profilers find the source."""
+    """Return the source's path for line information, where debuggers and profilers find it."""
     digest = request.source_digest[:16]
     return os.path.join(settings.cache_dir, "sources", f"{digest}-{os.path.basename(request.name)}")

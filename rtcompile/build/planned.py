@@ -1,4 +1,4 @@
-"""Finds code by the plan of its build, in the levels below the index, or has a compiler make it."""
+"""Plans a build, searches the levels that need a plan (bundles, manifests, shared stores), or compiles it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def build(query: Query) -> ObjectCode:
 
 
 def search(query: Query) -> ObjectCode | None:
-    """Return the code from the levels that need a plan; None if a compiler has to make it."""
+    """Return the code from the levels that need a plan; None if it has to be compiled."""
     query.plan = None
     timeout = query.settings.timeout
     if timeout is not None and not isinstance(timeout, TimeLimit):
@@ -41,7 +41,7 @@ def search(query: Query) -> ObjectCode | None:
 def compile(query: Query, *, waits: bool = True, is_searched: bool = True) -> ObjectCode:
     """Return the code, which `search` did not find, from a compiler or a shared store.
 
-    Raises `locks.Busy` where another process or node builds it, unless the caller `waits`.
+    Raises `locks.Busy` if another process or node is building it, unless the caller `waits`.
     """
     shown: AbstractContextManager[None] = nullcontext()
     if query.settings.progress and not query.quiet and is_watched():
@@ -58,7 +58,7 @@ def compile(query: Query, *, waits: bool = True, is_searched: bool = True) -> Ob
 
 
 def is_cached(query: Query) -> bool:
-    """Return whether a build that `lookup.find` does not have would need no compiler."""
+    """Return whether a build that `lookup.find` does not find would need no compiler."""
     settings = query.settings
     try:
         if _in_bundles(query):
@@ -66,11 +66,11 @@ def is_cached(query: Query) -> bool:
         made = plan_of(query, settings.replace(jit=False))
         return not Store.open(settings).why(made.key_inputs)
     except (JitDisabled, ToolkitNotFound):
-        return False  # an input of the linker is not built, or there is no compiler at all
+        return False  # a linker input is not built, or there is no compiler
 
 
 def _reported(query: Query, find: Callable[[Query], ObjectCode | None]) -> ObjectCode | None:
-    """Return what `find` finds; where a compiler is lacking, what a bundle has instead."""
+    """Return the result of `find`; without a compiler, compatible code from a bundle."""
     try:
         try:
             code = find(query)
@@ -90,7 +90,7 @@ def _reported(query: Query, find: Callable[[Query], ObjectCode | None]) -> Objec
     return code
 
 
-# --- where a plan finds code -----------------------------------------------------------------------
+# --- levels that need a plan -----------------------------------------------------------------------
 
 
 def _in_bundles(query: Query) -> Found | None:
@@ -99,7 +99,7 @@ def _in_bundles(query: Query) -> Found | None:
     from rtcompile.build import from_bundle
 
     code = from_bundle.Search(query).exact()
-    # The bundle checks its files each time, so no level above keeps the code.
+    # Bundles check their files each time, so no level above keeps the code.
     return None if code is None else Found(code, FileSet(uncacheable="bundled"))
 
 
@@ -111,7 +111,7 @@ def _in_manifests(query: Query) -> Found | None:
 
 
 def _in_shared_stores(query: Query) -> Found | None:
-    """Return what shared stores have, if nothing may be compiled: then no lease is needed."""
+    """Return code from shared stores if compiling is forbidden, since then no lease is needed."""
     settings = query.settings
     if settings.jit:
         return None
@@ -127,7 +127,7 @@ def _in_shared_stores(query: Query) -> Found | None:
 
 
 def _as_found(query: Query, code: ObjectCode) -> Found:
-    """Return code with notes about its options, and how the upper levels may keep it."""
+    """Return code with notes about its options, as the upper levels may keep it."""
     decided = plan_of(query)
     notes = (*decided.options.notes, *dropped(decided.options.flags, code.build.backend))
     if notes:
@@ -135,11 +135,11 @@ def _as_found(query: Query, code: ObjectCode) -> Found:
     entry = Store.open(query.settings).entry_of(decided.key_inputs, code)
     if (
         entry is None
-        # Such settings may name another compiler on PATH, or relative directories, which are not recorded.
+        # Such settings may name another compiler on PATH, or relative directories, which the index does not record.
         or (code.build.backend == "nvcc" and plans.nvcc_setting(decided.options))
-        # The toolchain was replaced meanwhile, and may make other code now.
+        # The toolchain was replaced, and may now produce other code.
         or toolkit.current(query.settings).depends is not decided.toolchain.depends
-        # A variable was changed meanwhile.
+        # A variable was changed.
         or query.environment is not environment.current()
     ):
         return Found(code, FileSet(uncacheable="not known to hold for the request"))
@@ -157,7 +157,7 @@ def _found(query: Query) -> ObjectCode | None:
 
 
 def keep_known(query: Query) -> None:
-    """Have an index entry lead from a look-up to what the cache has for it."""
+    """Write the index entry for a query whose object is in the cache."""
     found = _in_manifests(query)
     if found is not None:
         lookup.keep(query, found)
@@ -178,13 +178,13 @@ def _compiled(query: Query, *, waits: bool = True) -> ObjectCode:
                 from rtcompile.build.failures import as_error
 
                 raise as_error(known.failure, decided, cached=True)
-        # If a shared store may have the code, no compiler is started before it has answered.
+        # If a shared store may have the code, it is queried before a compiler is started.
         if decided.backend != "nvcc" and settings.jit and not settings.remote:
             from rtcompile.workers import process
 
-            # It starts while modules are imported.
+            # The compiler starts while modules are imported.
             process.start(decided.toolchain.require_nvrtc().to_load())
-        from rtcompile.build import miss  # with compilers and workers, which hits do not need
+        from rtcompile.build import miss  # imports compilers and workers, which hits do not need
 
         query.plan = miss.identified(decided, settings)
         code = miss.compile_once(query.plan, settings, store, waits=waits)
@@ -205,7 +205,7 @@ def _kept(query: Query, code: ObjectCode) -> ObjectCode:
 
 
 def plan_of(query: Query, link_settings: Settings | None = None) -> Plan:
-    """Return the plan of a look-up's request, made on first need."""
+    """Return the plan of a query, made at first use."""
     if query.plan is None:
         with tracing.span("plan", program=query.request.name):
             given = query.request, query.settings, query.capability
@@ -215,7 +215,7 @@ def plan_of(query: Query, link_settings: Settings | None = None) -> Plan:
 
 
 def _linked(request: CompileRequest, settings: Settings) -> ObjectCode:
-    """Return the code of a source to be linked, which is a request of its own."""
+    """Return the code of a source in ``link=``, which is a separate request."""
     query = query_of(request, settings)
     found = None if settings.recompile else lookup.find(query)
     return build(query) if found is None else found

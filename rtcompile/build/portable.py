@@ -1,4 +1,4 @@
-"""Builds as plain values, from which another process or machine makes the same builds."""
+"""`RecordedBuild`: a build as plain values, which another process or machine can repeat."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 
 class RecordedBuild:
-    """A build as plain values, which a file or a message can carry: elsewhere they make the same build.
+    """A build as plain values, which can be written to a file or sent, to repeat the build elsewhere.
 
     Parameters
     ----------
     fields : mapping
-        `fields` of another one, for example read from JSON. They are checked, but `untrusted_options`
-        says whether it is safe to build what a stranger gave.
+        `fields` of another one, for example from JSON. They are checked; for a stranger's fields, also check
+        `untrusted_options`.
 
     Attributes
     ----------
     fields : dict
-        Texts, numbers, lists and dicts: the request as it was made, and what its result depended on.
+        Texts, numbers, lists and dicts: the request, and the dependencies of its result.
 
     Raises
     ------
     InvalidRequest
-        The fields are damaged; later, those of a single request.
+        The fields are damaged.
 
     Examples
     --------
@@ -67,7 +67,7 @@ class RecordedBuild:
     @classmethod
     @public
     def of(cls, request: CompileRequest, code: ObjectCode) -> RecordedBuild:
-        """Record a request and its result, as a function in `rtcompile.lookup.find.listeners` gets them."""
+        """Record a request and its result, which the functions in `rtcompile.lookup.find.listeners` get."""
         named = compiler_options.parse(request.options).arch and not request.may_pass_over_arch
         own = compiler_options.with_directories(request.options, absolute)
         fields = {
@@ -76,7 +76,7 @@ class RecordedBuild:
                 "arch": None if request.arch is None else str(request.arch),
                 "by cupy": not request.allow_fixups,
                 "by a module": request.may_pass_over_arch,
-                # False if an option has a relative path, which names another file in another directory.
+                # False if an option has a relative path, which means another file in another directory.
                 "in any folder": not depends_on_directory(request),
             },
             "name": request.name,
@@ -87,7 +87,7 @@ class RecordedBuild:
             "follows device": request.arch is None or not request.allow_fixups,
             "name expressions": list(request.name_expressions),
             "backend": request.backend,
-            # ``-arch=compute_90`` made PTX, and the fields have the architecture besides.
+            # ``-arch=compute_90`` made PTX, and the fields also have the architecture.
             "target": code.kind if request.arch is None and named else request.target,
             "link": [_link(item, index) for index, item in enumerate(request.link)],
             "given headers": dict(request.headers),
@@ -98,7 +98,7 @@ class RecordedBuild:
 
     @public
     def untrusted_options(self) -> list[str]:
-        """Return why options are not for a stranger to give: they run or write something."""
+        """Return why options are unsafe in a stranger's record: they run or write something."""
         fields = self.fields
         try:
             sources = [item["options"] for item in fields["link"] if "source" in item]
@@ -111,14 +111,14 @@ class RecordedBuild:
     def requests(
         self, archs: Sequence[str] = (), moved: Callable[[str], str] | None = None
     ) -> list[CompileRequest]:
-        """Return the requests that make the build again.
+        """Return the requests that repeat the build.
 
         Parameters
         ----------
         archs : sequence of str
-            Architectures to build for where the program chose none, instead of the recorded one.
+            Architectures to build for, instead of the recorded one, if the program chose none.
         moved : callable, optional
-            Returns the directory to search for headers in place of each recorded one.
+            Maps each recorded header directory to the one to search.
         """
         request = self._request()
         if moved is not None:
@@ -164,7 +164,7 @@ class RecordedBuild:
 
     @public
     def add_to_index(self, request: CompileRequest) -> None:
-        """Let the program's own request find the build of one of `requests` without planning its build."""
+        """Write the index entry with which the program's own request finds the build of one of `requests`."""
         requested, capability = self.program_request(request)
         if requested is not None:
             with suppress(RtcompileError):
@@ -173,9 +173,9 @@ class RecordedBuild:
     def program_request(
         self, request: CompileRequest
     ) -> tuple[CompileRequest | None, tuple[int, int] | None]:
-        """Return the request that the program makes for one of `requests`, and for which device; or None twice."""
+        """Return the program's request for one of `requests`, and its device's capability; or None twice."""
         recorded = self.fields["requested"]
-        request = request.replace(options=tuple(recorded["options"]))  # with its own folders
+        request = request.replace(options=tuple(recorded["options"]))  # with its original folders
         fixed = not recorded["by cupy"] and any("arch" in o or "code" in o for o in request.options)
         if not recorded["in any folder"] or fixed:  # it depends on more than the device
             return None, None
@@ -186,7 +186,7 @@ class RecordedBuild:
 
 
 def _are_texts(values: Any, count: int = 0) -> bool:
-    """Return whether a value is a list of str, of so many if `count` is not 0."""
+    """Return whether a value is a list of str, with `count` elements unless that is 0."""
     texts = isinstance(values, list) and all(isinstance(value, str) for value in values)
     return texts and (not count or len(values) == count)
 
@@ -211,7 +211,7 @@ def _linked(item: Mapping[str, Any]) -> LinkInput | CompileRequest:
 
 
 def fetch(stores: Remote, requests: Iterable[CompileRequest]) -> tuple[int, int, int]:
-    """Write to the cache what shared stores have; return how many came, were there, and no store has."""
+    """Fetch builds from shared stores; return how many were fetched, were cached already, and are missing."""
     from rtcompile.build import miss
     from rtcompile.store import sharing
 
@@ -221,7 +221,7 @@ def fetch(stores: Remote, requests: Iterable[CompileRequest]) -> tuple[int, int,
     count = there = 0
     for request in requests:
         count += 1
-        # What cannot be planned is built, and fails, when it is used.
+        # Requests that cannot be planned fail when they are used.
         with suppress(RtcompileError):
             wanted = miss.identified(planned.plan(request, settings), settings).key_inputs
             if store.find(wanted) is None:

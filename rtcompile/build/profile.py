@@ -1,4 +1,4 @@
-"""Where the time of a build goes: phases, headers and templates, as tables and as a Chrome trace."""
+"""Profiles a build: the time of phases, headers and templates, as tables and as a Chrome trace."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FINISH = "Wrapping up translation unit"
 _BUILTIN = "__nv_nvrtc_builtin_header.h"
 _HEADER = "Processing Header File"
 _FRONT_END = "CUDA C++ Front-End"
-# NVRTC reads the names to be lowered after the source, which ends the source's headers.
+# NVRTC reads the name expressions after the source, where the source's headers end.
 _AFTER_THE_SOURCE = b"__nv_name_map\n"
 
 
@@ -42,7 +42,7 @@ Header = dict[str, Any]
 
 @dataclass(slots=True)
 class Frame:
-    """One inclusion of a header: when it was open, in seconds, and the headers that it included."""
+    """One inclusion of a header: when it was open (seconds), and the headers that it included."""
 
     path: str
     begin: float
@@ -56,7 +56,7 @@ class Frame:
 
     @property
     def own_seconds(self) -> float:
-        """How long it was open, without the headers that it includes."""
+        """How long it was open, minus the headers that it includes."""
         return max(0.0, self.seconds - sum(frame.seconds for frame in self.included))
 
     def walk(self) -> Iterable[Frame]:
@@ -67,7 +67,7 @@ class Frame:
 
 
 class HeaderCost(NamedTuple):
-    """What a header cost the front end, in milliseconds.
+    """The front end's time for a header, in milliseconds.
 
     Attributes
     ----------
@@ -75,9 +75,9 @@ class HeaderCost(NamedTuple):
         Its path below the directory where it was found, and that directory's label.
     path : str
     own : float
-        While it was read, without what it includes; templates that it instantiates are in it.
+        Time without the headers that it includes, but with the templates that it instantiates.
     total : float
-        With what it includes for the first time.
+        Time with the headers that it includes for the first time.
     times : int
         How often it was included.
     """
@@ -90,7 +90,7 @@ class HeaderCost(NamedTuple):
 
 
 class TemplateCost(NamedTuple):
-    """What the instances of a template cost the front end, in milliseconds.
+    """The front end's time for the instances of a template, in milliseconds.
 
     Attributes
     ----------
@@ -111,30 +111,30 @@ class TemplateCost(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Profile:
-    """Where the time of a build went. ``print`` shows tables, `save` writes a Chrome trace.
+    """The times of a build. ``print`` shows tables, `save` writes a Chrome trace.
 
     Attributes
     ----------
     program, arch, compiler : str
         The program, its architecture and its compiler.
     milliseconds : float
-        From the request to a worker until the code is there.
+        From the request to a worker until the code is available.
     phases : tuple of (str, float)
         Name and milliseconds; they add up to `milliseconds`.
     headers : tuple of HeaderCost
-        The most expensive by itself first; with `source` and `finish` they add up to the front end.
+        Sorted by `own`, the largest first; with `source` and `finish` they add up to the front end.
     source : float
-        Milliseconds of the front end for the source's own text, and what it instantiates.
+        Milliseconds of the front end for the source's own text and its template instances.
     finish : float
         Milliseconds of the front end after the last line, when it finishes what headers and source
         declared and instantiated; no compiler reports which of them.
     templates : tuple of TemplateCost
         The most expensive first.
     spared : float
-        Milliseconds of the front end for the source's leading includes, which a precompiled header
-        would spare, less the time to load it; 0 if this NVRTC has none.
+        Milliseconds that a precompiled header of the leading includes would save, minus its loading time; 0 if this
+        NVRTC supports none.
     note : str
-        Why there are no times of headers; ``""`` if there are.
+        Why there are no header times; ``""`` if there are.
     """
 
     program: str
@@ -158,7 +158,7 @@ class Profile:
         return f"<Profile: {self.program} for {self.arch}, {self.milliseconds:.0f} ms>"
 
     def text(self, most: int = _SHOWN, width: int = 0) -> str:
-        """Return the tables, with at most `most` rows; names are cut to fit `width` columns."""
+        """Return the tables, with at most `most` rows each and names cut to `width` columns."""
         lines = [f"{self.program} for {self.arch}: {self.milliseconds:.0f} ms, {self.compiler}", ""]
         rows = [(name, _ms(cost), self._share(cost)) for name, cost in self.phases]
         lines += [table(("phase", "ms", "share"), rows)]
@@ -202,7 +202,7 @@ class Profile:
         }
 
     def tree(self) -> list[Header]:
-        """Return the headers that the source includes, and below each those that it includes."""
+        """Return the tree of included headers."""
         names = {header.path: header.name for header in self.headers}
         return _tree(self.frames.included if self.frames is not None else (), names, set())
 
@@ -226,7 +226,7 @@ class Profile:
 
 
 def _end(name: str, room: int) -> str:
-    """Cut a long name to its end, where a path's and a template's own name are."""
+    """Cut a long name, keeping its end, which is the informative part of paths and templates."""
     return name if not 0 < room < len(name) else f"…{name[1 - room :]}"
 
 
@@ -235,7 +235,7 @@ def _ms(cost: float) -> str:
 
 
 def profile(request: CompileRequest, settings: Settings) -> Profile:
-    """Compile a request as its build would be, beside the cache, and return where the time went."""
+    """Compile a request without the cache, and return its profile."""
     if not settings.jit:
         raise JitDisabled(
             f"{request.name}: a profile compiles it anew; RTCOMPILE_JIT=0 forbids compiling it"
@@ -243,7 +243,7 @@ def profile(request: CompileRequest, settings: Settings) -> Profile:
     plan = planned.plan(request, settings)
     found = None if plan.backend == "nvcc" else _measured(plan, settings)
     if not isinstance(found, Profile):
-        # What a build does about an error, another flag or NVCC, is known after a build.
+        # After an error, the real build shows whether it needs another flag or NVCC.
         aside = Store(settings.cache_dir, on_disk=False, size=settings.cache_size)
         build = miss.Miss(plan, settings.override(pch=False), aside, lambda: "a profile")
         with aside.building(plan.key_inputs):
@@ -305,7 +305,7 @@ def _measured(plan: Plan, settings: Settings) -> Profile | CompileFailure:
     events = [
         (name, begin * factor, lasted * factor, detail)
         for name, begin, lasted, detail in events
-        # NVRTC 13.0 ends each header only where the next one ends that includes nothing.
+        # NVRTC 13.0 ends each header only where the next header without includes ends.
         if name != _HEADER
     ]
     headers = _headers(frames, plan.search)
@@ -342,10 +342,10 @@ def frames_of_events(reply: dict[str, Any], front_end: float) -> Frame:
             if not path.startswith((b"/", b"__nv_")):
                 continue
             is_mark = path.startswith(ENDS)
-            depth = len(line) - len(path) - is_mark  # a mark closes the header that it is in
+            depth = len(line) - len(path) - is_mark  # a mark ends its header
             while len(stack) - 1 > depth:
                 frame = stack.pop()
-                # A header that closes without its mark was not read again (#pragma once).
+                # A header that ends without its mark was not read again (#pragma once).
                 by_its_mark = is_mark and len(stack) - 1 == depth
                 was_read = by_its_mark or frame.included or not frame.path.startswith("/")
                 frame.end = seconds if was_read else frame.begin
@@ -358,7 +358,7 @@ def frames_of_events(reply: dict[str, Any], front_end: float) -> Frame:
     return root
 
 
-# --- What they cost --------------------------------------------------------------------------------
+# --- Costs of headers and templates ----------------------------------------------------------------
 
 
 def _tree(frames: Iterable[Frame], names: Mapping[str, str], seen: set[str]) -> list[Header]:
@@ -403,7 +403,7 @@ def _headers(root: Frame | None, search: Sequence[SearchDir]) -> tuple[HeaderCos
 
 
 def _prefix_cost(source: str, root: Frame | None) -> float:
-    """Return the milliseconds of the inclusions that a precompiled header would stand for."""
+    """Return the milliseconds of the inclusions that a precompiled header would replace."""
     directives = cxx.Text(cxx.split_prefix(source)[0]).directives()
     names = [
         directive.included[1:-1] for directive in directives if directive.included[:1] in ("<", '"')
@@ -417,11 +417,11 @@ def _prefix_cost(source: str, root: Frame | None) -> float:
 
 
 def _templates(events: Iterable[_Event]) -> tuple[TemplateCost, ...]:
-    """Return what each template's instances cost by themselves, from nested events."""
+    """Return each template's own cost, from nested events."""
     found = [each for each in events if each[0].startswith("Instantiating Template")]
     found.sort(key=lambda each: (each[1], -each[2]))
     own: list[float] = []
-    stack: list[tuple[float, int]] = []  # the ends of the events that are open, and their positions
+    stack: list[tuple[float, int]] = []  # ends and positions of the open events
     for index, (_, begin, lasted, _) in enumerate(found):
         while stack and stack[-1][0] <= begin:
             stack.pop()
@@ -446,7 +446,7 @@ def _templates(events: Iterable[_Event]) -> tuple[TemplateCost, ...]:
 def _chrome_events(
     spans: Sequence[tuple[str, float, float]], events: Iterable[_Event], root: Frame | None
 ) -> Iterable[dict[str, Any]]:
-    """Yield what Chrome's and Perfetto's viewers show, with a row each for rtcompile, the compiler and headers."""
+    """Yield the events of the Chrome trace, with rows for rtcompile, the compiler and headers."""
     yield from map(tracing.named_row, ("rtcompile", "compiler", "headers"))
     for name, begin, end in spans:
         yield tracing.event(name, begin, end, "rtcompile", {})

@@ -1,6 +1,6 @@
-"""Shows the progress of builds: rich's bar in a terminal if rich is installed, else a line.
+"""Shows the progress of builds: rich's bar in a terminal if rich is installed, otherwise a line.
 
-In a notebook the line stands below the cell, since rich would need ipywidgets; in a log each has its own.
+A notebook shows the line below the cell, since rich would need ipywidgets; a log gets one line per build.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SECONDS_BETWEEN_CHANGES = 0.1
 def shown(
     progress: bool | Callable[[int, int, Outcome], Any] | None, total: int
 ) -> Iterator[Callable[[Outcome], None]]:
-    """Show builds' progress; True: also as lines, None: only a bar. Yield what takes each outcome."""
+    """Show builds' progress; True: also as lines, None: only a bar. Yield a function for each outcome."""
     begin = last = time.monotonic()
     counts = {"done": 0, "cached": 0, "failed": 0}
     watched, seconds = is_watched(), _SECONDS_BETWEEN_CHANGES
@@ -71,7 +71,7 @@ def shown(
 
 @contextmanager
 def _bar(counts: dict[str, int], total: int, special: Callable[[], str]) -> Iterator[_Show]:
-    """Yield a function that draws rich's bar anew, without a thread, of which there may be none left."""
+    """Yield a function that redraws rich's bar, without rich's thread, since threads may be unavailable."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -90,15 +90,15 @@ def _print(line: str) -> None:
 
 
 class FirstRun:
-    """Says how many kernels are left to compile while a program waits, once it has waited long.
+    """Shows how many kernels are left to compile, once a program has waited for some time.
 
-    The line is gone when the program goes on, so that it does not run into the program's own.
+    The line is removed before the program continues, to keep it out of the program's output.
     """
 
     def __init__(self) -> None:
         self._is_shown = threading.Lock()
         self._waiting = self._done = 0
-        self._seconds = 0.0  # that the program has waited before
+        self._seconds = 0.0  # that the program has already waited
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

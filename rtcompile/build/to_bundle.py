@@ -1,4 +1,4 @@
-"""Builds requests for several architectures into one bundle, and proves what is in a bundle."""
+"""Builds requests for several architectures into one bundle, and verifies bundles."""
 
 from __future__ import annotations
 
@@ -47,13 +47,15 @@ class Built(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A build, the further arguments of its `RawModule`, and the kernels that it declares."""
+    """A build to bundle, the further arguments of its `RawModule`, and the kernels that it declares."""
 
     request: CompileRequest
     arguments: Mapping[str, Any] = field(default_factory=lambda: dict.fromkeys(OVERRIDES))
-    kernels: tuple[Any, ...] = ()  # a library's `Kernel`s, which check the code by their signatures
-    # The request that programs make, if it is not `request`, and the compute capability of their
-    # devices; None for that of the build's architecture.
+    kernels: tuple[
+        Any, ...
+    ] = ()  # a library's `Kernel`s, whose signatures are checked against the code
+    # The programs' own request, if it is not `request`, and their devices' compute capability; None for the build's
+    # architecture.
     requested: CompileRequest | None = None
     requested_by: tuple[int, int] | None = None
     origin: str = ""  # the line of a recorded program that requested it, "train.py:12"
@@ -72,7 +74,7 @@ class Work:
         return Settings.from_environ().override(**self.arguments)
 
     def build(self, **overrides: Any) -> ObjectCode:
-        """Return the code as a program gets it."""
+        """Return the code that a program would get."""
         return pipeline.build(self.request, self.settings().override(**overrides))
 
 
@@ -84,7 +86,7 @@ def bundle(
     progress: bool | Callable[[int, int, Any], Any] | None = None,
     skip_unbundleable: bool = False,
 ) -> list[Built]:
-    """Build `work` and write it into a bundle, with `update` beside its other builds."""
+    """Build `work` and write it into a bundle; `update` keeps the bundle's other builds."""
     target = checked_path("path", path)
     if os.path.isdir(target):
         raise InvalidRequest(f"{target} is a folder; a bundle is one file, as kernels.rtcb")
@@ -129,7 +131,7 @@ def _unbundleable_message(reasons: Sequence[str], count: int) -> str:
 
 
 def _contents(work: Work, code: ObjectCode) -> Contents:
-    """Return what a bundle stores of a build; raise `UnbundleableError` if it cannot be bundled."""
+    """Return a build's data for a bundle; raise `UnbundleableError` if it cannot be bundled."""
     request, name = work.request, work.request.name
     settings = work.settings()
     inputs = from_bundle.key_inputs(request, settings)
@@ -163,7 +165,7 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
 
 
 def _request_digests(work: Work, row: Row, folders: int) -> list[str]:
-    """Return the digests of the requests that a build serves, on a device and for its architecture."""
+    """Return the digests of the requests for which a build is valid, on a device and for its architecture."""
     settings = work.settings()
     requested = work.request if work.requested is None else work.requested
     digests: dict[str, None] = {}
@@ -172,14 +174,14 @@ def _request_digests(work: Work, row: Row, folders: int) -> list[str]:
         found = bundles.digest_of(query)
         inputs = from_bundle.key_inputs(request, settings)
         is_exact = request.arch in (None, row.arch) and request.target == row.kind
-        # Another form of the request may need another build than this one.
+        # Another form of the request may need another build.
         if found and inputs and inputs.bundle_key() == row.key and is_exact:
             digests |= {found[0]: None} if len(found[1]) == folders else {}
     return list(digests)
 
 
 def for_archs(work: Iterable[Work], archs: Sequence[str]) -> Iterator[Work]:
-    """Yield builds for architectures; one whose options or ``arch=`` fix its own, once."""
+    """Yield builds for each architecture; a build with a fixed architecture, once."""
     archs = strings("archs", archs)
     for each in work:
         request = with_headers(each.request)
@@ -193,23 +195,23 @@ def for_archs(work: Iterable[Work], archs: Sequence[str]) -> Iterator[Work]:
             yield replace(own, request=request.replace(arch=name))
 
 
-# --- What is in a bundle: the GPUs that it serves, its provenance, and whether a rebuild gives equal bytes ---
+# --- Verifying a bundle: supported GPUs, provenance, and comparison with a rebuild -----------------------
 
 Version = tuple[int, int]
 
 
 class Served(NamedTuple):
-    """The code that one generation of GPUs gets from a bundle if nothing can be compiled."""
+    """The code that one generation of GPUs gets from a bundle if compiling is impossible."""
 
     gpu: str  # its compute capability, "9.0"
     program: str  # the source, with its name expressions where it has some
-    cuda: int  # the major version that the code was made with, and CuPy must have; 0 for nothing
+    cuda: int  # the code's major version, which CuPy must have too; 0 for nothing
     code: str  # "cubin sm_90a", "ptx compute_80" or "nothing"
-    driver: str  # the least driver, as the CUDA release that it came with; "" for nothing
+    driver: str  # the oldest driver, as the CUDA release that it came with; "" for nothing
 
 
 def matrix(bundle: Bundle) -> list[Served]:
-    """Return what each generation from 7.5 on gets, for each program and major version of CUDA."""
+    """Return the code for each generation from 7.5 on, each program and each major version of CUDA."""
     groups: dict[tuple[str, int], list[Row]] = {}
     for row in bundle.rows():
         groups.setdefault((row.key, row.cuda), []).append(row)
@@ -277,7 +279,7 @@ def provenance(bundle: Bundle) -> list[dict[str, Any]]:
 
 
 class Rebuilt(NamedTuple):
-    """A build of a bundle that was compiled again: `outcome` is ``"same"``, or what differs."""
+    """A build of a bundle that was compiled again: `outcome` is ``"same"``, or the difference."""
 
     program: str
     arch: str
@@ -293,7 +295,7 @@ def architectures(bundle: Bundle) -> list[str]:
 
 
 def rebuild(bundle: Bundle, works: Iterable[Work]) -> list[Rebuilt]:
-    """Compile every build of a bundle again, past all caches, and compare the code byte by byte."""
+    """Compile every build of a bundle again, without caches, and compare the code byte by byte."""
     work: dict[tuple[str, Arch | None, str], Work] = {}
     for each in works:
         inputs = from_bundle.key_inputs(each.request, each.settings())

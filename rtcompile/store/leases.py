@@ -1,8 +1,8 @@
 """One build in the whole cluster: the node that holds a signed lease builds, and the others wait.
 
-Who waits believes a lease for as long as it sees it renewed, by its own clock: a lease that is forged,
-stuck, or whose holder is gone costs ten seconds at most, and a process that met two of them waits for
-none any more. A small shell gives back the leases of a process that a signal, `os._exit` or a crash ended.
+A waiting process trusts a lease as long as it sees renewals, by its own clock. A lease that is forged, stuck, or
+without a living holder costs ten seconds at most, and after two such leases a process stops waiting for any. A
+small shell releases the leases of a process that ended by a signal, `os._exit` or a crash.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     from rtcompile.store.envelope import Envelope
     from rtcompile.store.remote import Tier
 
-LEASE_SECONDS = 10.0  # after which a store may forget a lease that was not renewed
+LEASE_SECONDS = 10.0  # after which a store may drop a lease that was not renewed
 _RENEW_SECONDS = 2.5
-_MOST_HELD_SECONDS = 300.0  # then a lease ends, whatever its holder does
-# Seconds for which an unrenewed lease is trusted: at first, after one lease that expired so, after two.
+_MOST_HELD_SECONDS = 300.0  # after which a lease ends in any case
+# Seconds for which an unrenewed lease is trusted: at first, after one expired lease, after two.
 _BELIEVED_SECONDS = (10.0, 4.0, 0.0)
-_DEAD_SECONDS = 60.0  # since the last renewal by the nodes' clocks, which may differ
+_DEAD_SECONDS = 60.0  # since the last renewal, by the nodes' clocks, which may differ
 _SURE_SECONDS = 0.8  # between a look-up and a lease
 _REPORTED_SECONDS = 2.0
 _MOST_TAKEOVERS = 4
 _LEAST_PAUSE, _MOST_PAUSE = 0.02, 0.5
-# A waiting node pauses for this part of its wait so far, which bounds the delay.
+# A waiting node sleeps for this fraction of its wait so far, which limits the delay.
 _PART_PAUSED = 0.05
 
 _T = TypeVar("_T")
 
 
 class Lease:
-    """The right to make a build for the whole cluster, held and renewed until it is given back."""
+    """The right to build for the whole cluster, renewed until it is released."""
 
     def __init__(
         self, tier: Tier, envelope: Envelope, key: str, program: str, helper: Helper | None = None
@@ -68,8 +68,8 @@ class Lease:
 
     @property
     def is_first(self) -> bool:
-        """Whether nobody can have built since the last look-up, so that none is needed."""
-        # In such a store a lease is there for a second after its build.
+        """Whether no other node can have built since the last look-up, so another look-up is unnecessary."""
+        # In such a store a lease remains for a second after its build.
         asks_seldom = getattr(self.tier.store, "asks_seldom", False)
         return asks_seldom and time.monotonic() - self._made_at < _SURE_SECONDS
 
@@ -79,7 +79,7 @@ class Lease:
         return self._envelope.seal("lease", self.key, json.dumps(fields).encode())
 
     def start(self) -> Lease:
-        """Renew it from now on, and have it given back if this process ends unexpectedly."""
+        """Renew it from now on, and let the helper release it if this process ends unexpectedly."""
         self._note(is_held=True)
         threading.Thread(target=self._renew, name="rtcompile-lease", daemon=True).start()
         return self
@@ -96,18 +96,18 @@ class Lease:
                     self._replace(self.written(is_abandoned=False))
 
     def end(self, shared: bool) -> None:
-        """Give it back; unless the build is `shared`, all waiting processes build at once, not one by one."""
+        """Release it; unless the build is `shared`, all waiting processes then build at once, not one by one."""
         with self._guard:
             if self._ended.is_set():
                 return
             self._ended.set()
-            # In a store that does not answer, the lease expires by itself; a full store can delete but not write.
+            # In a store that does not respond, the lease expires; a full store can delete but not write.
             if shared or not self._replace(self.written(is_abandoned=True)):
                 self._replace(None)
             self._note(is_held=False)
 
     def _replace(self, data: bytes | None) -> bool:
-        """Put other data under the lease's key, while no build waits; return whether it was written."""
+        """Replace the lease's data, while no build waits; return whether it was written."""
         # If warnings are errors, this thread has no caller that could catch one.
         with suppress(RtcompileWarning):
             given = (self.store_key, self.data, data, LEASE_SECONDS)
@@ -118,7 +118,7 @@ class Lease:
 
 
 class Waiting:
-    """How the builds of one process wait for those of other nodes; tests have clocks of their own."""
+    """Lets the builds of one process wait for other nodes' builds; tests pass their own clocks."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Waiting:
     ) -> None:
         self._envelope, self._now, self._sleep = envelope, now, sleep
         self.helper = Helper()
-        self.stalls = 0  # leases that were not renewed, in the life of this process
+        self.stalls = 0  # unrenewed leases that this process has met
 
     def take(
         self,
@@ -155,7 +155,7 @@ class Waiting:
                 tier.here.waits_anyway = False
             if taken is not lease or lease.is_first:
                 return taken
-            # If it was free because it was released just now, the build is in the store.
+            # If the lease was released just now, the build is in the store.
             found = look()
             if found is not None:
                 lease.end(True)
@@ -184,7 +184,7 @@ class Waiting:
             if held is None or now - changed >= self._believed(fields):
                 tries += 1
                 if created is None or tries >= _MOST_TAKEOVERS or not tier.writable:
-                    return None  # the store does not answer, or takes no lease
+                    return None  # the store does not respond, or supports no leases
                 if held is not None:
                     self._stalled(fields, now - changed)
                     if tier.query("replace", lease.store_key, held, lease.data, LEASE_SECONDS):
@@ -208,7 +208,7 @@ class Waiting:
         return lease.start()
 
     def _opened(self, key: str, held: bytes) -> dict[str, Any]:
-        """Return a lease's fields; none unless its signature is valid."""
+        """Return a lease's fields, or nothing if its signature is not valid."""
         for signer in self._envelope.keys:
             with suppress(BadEntryError, ValueError):
                 fields = json.loads(self._envelope.open("lease", key, held, signer))
@@ -254,7 +254,7 @@ class Helper:
         self._owner = os.getpid()
 
     def note(self, lease: str, *, is_held: bool) -> None:
-        """Note that this process holds a lease, a store key and a token, or holds it no more."""
+        """Tell the helper that this process holds a lease (a store key and a token), or no longer holds it."""
         with self._guard, suppress(OSError):
             (self._held.add if is_held else self._held.discard)(lease)
             self._process = self._process or self._start()
@@ -274,7 +274,7 @@ class Helper:
         )
 
     def close(self) -> None:
-        """End the shell, or leave it to give back what is held; a child of fork leaves it to the parent."""
+        """End the shell, which releases the held leases; a forked child leaves it to the parent."""
         process, self._process = self._process, None
         if process is None:
             return
