@@ -1,7 +1,7 @@
 """Compiles a `TranslationUnit` with NVCC, in a worker.
 
-Only device code is made, so of the host compiler only the preprocessor runs. NVCC has no name
-expressions; `Markers` adds them.
+NVCC makes only device code, so only the host compiler's preprocessor runs. NVCC has no name expressions; `Markers`
+adds them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FIRST_EXPRESSION = 2
 
 @dataclass(frozen=True, slots=True)
 class Markers:
-    """Variables with the addresses of name expressions, whose initialisers name the symbols in PTX."""
+    """Variables initialised with the addresses of name expressions; their PTX shows the symbols."""
 
     prefix: str
     expressions: tuple[str, ...]
@@ -41,17 +41,17 @@ class Markers:
     @classmethod
     def of(cls, source: str, expressions: Iterable[str]) -> Markers:
         """Return the markers for a source's name expressions."""
-        # Sorted and numbered as NVRTC does, since messages contain the number.
+        # Sorted and numbered like NVRTC's, since messages contain the number.
         ordered = tuple(sorted(set(expressions)))
-        # The digest makes the markers of units that are linked together different.
+        # The digest gives units that are linked together different markers.
         digest = hashlib.sha256("\0".join((source, *ordered)).encode())
         return cls(f"rtcompile_{digest.hexdigest()[:16]}_", ordered)
 
     def text(self) -> str:
-        """Return the declarations, a line of its own for each expression."""
+        """Return the declarations, one line per expression."""
         lines = [""]
         for i, expression in enumerate(self.expressions):
-            # NVRTC takes `&x` and casts as well as plain names.
+            # NVRTC accepts `&x` and casts as well as plain names.
             plain = not expression.lstrip().startswith(("&", "("))
             here = f'#line {i + _FIRST_EXPRESSION} "__nv_name_map"'
             start = f'extern "C" __device__ void* const volatile {self.prefix}{i} = (void*)'
@@ -61,12 +61,12 @@ class Markers:
         return "\n".join(lines)
 
     def named_in(self, log: str) -> str:
-        """Return NVCC's log with errors in expressions as NVRTC writes them: naming the expression."""
+        """Return NVCC's log with errors in expressions rewritten to NVRTC's form, which names the expression."""
 
         def rewritten(match: re.Match[str]) -> str:
             file, number, message = match.groups()
             index = int(number) - _FIRST_EXPRESSION
-            # The source may have a "#line", or end in a `\`.
+            # The source may contain a "#line", or end in a `\`.
             if not 0 <= index < len(self.expressions):
                 return match[0]
             expression = self.expressions[index]
@@ -138,7 +138,7 @@ def compile(
 
 
 def _compile_with_names(unit: TranslationUnit, nvcc: _Nvcc) -> Compiled | CompileFailure:
-    """Compile to PTX, read the names in it, and assemble it, which costs 30 ms more than one run."""
+    """Compile to PTX, read the names in it, and assemble it; this takes 30 ms longer than one run."""
     markers = Markers.of(unit.source, unit.name_expressions)
     marked = unit._replace(source=unit.source + markers.text())
     flags = [flag.replace("code=lto_", "code=sm_") for flag in unit.flags]
@@ -156,7 +156,7 @@ def _compile_with_names(unit: TranslationUnit, nvcc: _Nvcc) -> Compiled | Compil
     notes = (f"variables {markers.prefix}* for its name expressions are in the code",) * stays
     if unit.target == "ptx":
         return ptx._replace(code=code, lowered_names=names, notes=notes)
-    # The markers cannot be removed from LTO-IR, and without them it would lack the templates.
+    # The markers cannot be removed from LTO-IR, and without them the templates would be missing.
     if unit.target == "ltoir":
         outcome = nvcc.compile(marked)
     else:
@@ -180,11 +180,11 @@ def link(
     files: dict[str, bytes] = {}
     for i, given in enumerate(inputs):
         stem = re.sub(r"\W+", "_", os.path.splitext(os.path.basename(given.name))[0])
-        # NVRTC ends its PTX with a NUL, at which ptxas would stop reading and report a missing end.
+        # NVRTC ends its PTX with a NUL, at which ptxas would stop and report a missing end.
         data = given.data.rstrip(b"\0") if given.kind == "ptx" else given.data
         files[f"{i}-{stem}{_SUFFIXES[given.kind]}"] = data
     lto = ["-dlto"] if any(given.kind == "ltoir" for given in inputs) else []
-    # Wheels have libcudadevrt in lib; their nvcc looks in lib64.
+    # Wheels have libcudadevrt in lib, but their nvcc searches lib64.
     root = os.path.dirname(os.path.dirname(toolchain.require_nvcc().binary))
     library = nvcc_path(os.path.join(root, "lib"))
     flags = ("--device-link", "--cubin", f"-arch={arch}", f"-L{library}", *lto)
@@ -216,8 +216,8 @@ class _Nvcc:
         self.command: tuple[str, ...] = ()
 
     def compile(self, unit: TranslationUnit) -> Compiled | CompileFailure:
-        """Compile a unit's source, without regard to its name expressions."""
-        # Headers that were given as texts become files of the worker's folder.
+        """Compile a unit's source, ignoring its name expressions."""
+        # Headers passed as strings become files in the worker's folder.
         texts = {path.lstrip("/"): text.encode() for path, text in unit.texts}
         moved = [flag.replace(FOLDER, _TEXTS) for flag in unit.flags]
         # The name is for diagnostics, __FILE__ and line information.
@@ -227,7 +227,7 @@ class _Nvcc:
         outcome = self.run(flags, files, unit.target, texts)
         if outcome.trace is None:
             return outcome
-        # NVCC lists the names in #line directives as files that it read.
+        # NVCC also lists the names in #line directives as files that it read.
         named = {
             unit.name,
             *(file for _, _, file in cxx.renumbered(cxx.readable(unit.source)) if file),
@@ -246,12 +246,12 @@ class _Nvcc:
         kind: str,
         texts: Mapping[str, bytes] = MappingProxyType({}),
     ) -> Compiled | CompileFailure:
-        """Run NVCC on the files, beside the headers that were given as texts."""
+        """Run NVCC on the files, with the headers passed as strings."""
         has_host = any(flag.startswith(_HOST_COMPILER_FLAGS) for flag in flags)
         host = () if has_host else ("-ccbin", nvcc_path(self._host))
         self.command = (self._path, *flags, *host, *files, "-o", _RESULT)
         environ = units.nvcc_environ(getattr(own, "environ", None) or os.environ)
-        # NVCC searches PATH for the other tools beside it, even if it was not found there itself.
+        # NVCC searches PATH for its other tools, even if NVCC itself was not found there.
         environ["PATH"] = os.path.dirname(self._path) + os.pathsep + environ.get("PATH", os.defpath)
         files = {**files, **texts}
         job: dict[str, Any] = {
@@ -279,7 +279,7 @@ class _Nvcc:
 
 
 def _trace(reply: dict[str, Any], files: dict[str, bytes]) -> tuple[str, ...]:
-    """Return the files that the Makefile rule of ``nvcc -MD`` says the target needs, but for our own."""
+    """Return the dependencies in the Makefile rule of ``nvcc -MD``, except rtcompile's own files."""
     rule = reply["files"].get(_TRACE, b"").decode("utf-8", "surrogateescape")
     words = re.findall(r"(?:\\.|[^\s\\])+", rule.replace("\\\n", " ").partition(" :")[2])
     paths = (re.sub(r"\\(.)", r"\1", word).replace("$$", "$") for word in words)
@@ -287,18 +287,18 @@ def _trace(reply: dict[str, Any], files: dict[str, bytes]) -> tuple[str, ...]:
 
 
 def _failure(reply: dict[str, Any], log: str, command: tuple[str, ...]) -> CompileFailure:
-    """Return why NVCC failed: it could not start, one of its programs crashed, or it refused."""
+    """Return why NVCC failed: it could not start, one of its programs crashed, or it reported an error."""
     milliseconds = reply["seconds"] * 1e3
     if reply["error"]:
         return CompileFailure("start", reply["error"], command, "nvcc")
-    # A signal ended NVCC, or a program of it (128 + signal, or a message).
+    # A signal ended NVCC, or one of its programs (128 + signal, or a message).
     status, died = reply["status"], _CHILD_DIED.search(log)
     signal = -status if status < 0 else status - 128 if 128 < status < 192 else 0
     signal = int(died[1]) if died else signal
     if not signal:
         return CompileFailure("error", log, command, "nvcc", milliseconds=milliseconds)
-    # SIGKILL to a compiler but not to its worker comes from the kernel when memory runs out.
+    # If memory runs out, the kernel sends SIGKILL to a compiler but not to its worker.
     kind = "memory" if signal == _SIGKILL else "crash"
-    if not died:  # a shell between them said at most "Killed"
+    if not died:  # a shell between them printed at most "Killed"
         log = f"The compiler died due to signal {signal}.\n{log}"
     return CompileFailure(kind, log, command, "nvcc", signal=signal, milliseconds=milliseconds)

@@ -1,8 +1,8 @@
 """Links device code with nvJitLink, in a worker, without a GPU or a driver.
 
-nvJitLink crashes on broken inputs, silently leaves whole programs out, prints some errors on stderr
-while it reports success, and calls others "internal". So its inputs are checked first
-(`inspect.cubin`), and a success with an error on stderr counts as a failure.
+nvJitLink crashes on broken inputs, silently omits whole programs, reports success after printing errors on stderr,
+and calls other errors "internal". So its inputs are checked first (`inspect.cubin`), and a success with an error on
+stderr counts as a failure.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from rtcompile.toolkit.model import Library, Toolchain
 
 _WORKER = "rtcompile.workers.nvjitlink"
-# The first nvJitLink that makes these of its inputs.
+# The first nvJitLink with these kinds of output.
 _FIRST_WITH = {"object": (13, 2), "ltoir": (13, 3)}
 _MADE = {"object": "relocatable machine code (-r)", "ltoir": "linked LTO-IR"}
-# Formats whose first bytes do not show whether they contain LTO-IR.
+# Formats whose magic bytes do not show whether they contain LTO-IR.
 _CONTAINERS = ("fatbin", "object", "archive")
 _WANTS_DEVICE_RUNTIME = re.compile(
     r"(?:Undefined reference to|Unresolved extern function) '(?:__)?cuda[A-Z]"
@@ -43,7 +43,8 @@ def link(  # noqa: C901, PLR0912  # one linker after another, each with its reas
     limits: Limits,
     target: str = "cubin",
 ) -> Compiled | CompileFailure:
-    """Link inputs to one program, with the device runtime if it is called; by NVCC if they are too new."""
+    """Link inputs to one program, with the device runtime if needed; with NVCC if they are too new for
+    nvJitLink."""
     problems = [problem for given in inputs if (problem := unfit(given, arch))]
     if target == "ptx" and not any(kind_of(given.data) == "ltoir" for given in inputs):
         problems.append("PTX can be linked of LTO-IR only, and no input is; compile with -dlto")
@@ -60,7 +61,7 @@ def link(  # noqa: C901, PLR0912  # one linker after another, each with its reas
             toolchain.require_nvjitlink()
         outcome = nvcc.link(inputs, arch, toolchain, limits=limits)
         if isinstance(outcome, CompileFailure) and "newer than toolkit" in outcome.log:
-            toolchain.require_nvjitlink()  # of NVRTC's version, which that NVCC is older than
+            toolchain.require_nvjitlink()  # of NVRTC's version, since that NVCC is older
         return outcome
     if linker.version_pair < _FIRST_WITH.get(target, (0, 0)):
         return _refusal([_too_old(target, linker.version)], flags)
@@ -75,7 +76,7 @@ def link(  # noqa: C901, PLR0912  # one linker after another, each with its reas
         options = _options(arch, flags, inputs, target)
         outcome = _link(linker, inputs, arch, options, limits, target)
         if isinstance(outcome, CompileFailure) and _WANTS_DEVICE_RUNTIME.search(outcome.log):
-            # It is added only if it is needed, since it puts 200 KB into a program.
+            # It is added only if needed, since it adds 200 KB to a program.
             path = toolchain.cudadevrt or toolchain.not_found("cudadevrt")
             with open(path, "rb") as file:
                 inputs.append(LinkInput("archive", os.path.basename(path), file.read()))
@@ -123,7 +124,7 @@ def _link(
 def _options(
     arch: Arch, flags: Sequence[str], inputs: Sequence[LinkInput], target: str
 ) -> tuple[str, ...]:
-    # nvJitLink fails on LTO-IR without -lto, and with it where there is none.
+    # nvJitLink fails on LTO-IR without -lto, and on other inputs with it.
     kinds = {given.kind for given in inputs}
     lto = "ltoir" in kinds or ("-lto" in flags and not kinds.isdisjoint(_CONTAINERS))
     own = [flag for flag in flags if flag not in ("-lto", "-ptx") and not flag.startswith("-arch=")]

@@ -23,17 +23,15 @@ if TYPE_CHECKING:
     from rtcompile.compilers.pch import Precompiled, Prefix
     from rtcompile.toolkit.model import Library
 
-# The first NVRTC with an option for the names of internal symbols; before, it is the process
-# id.
+# The first NVRTC with an option for the names of internal symbols; older ones use the process id.
 _FIRST_WITH_SEED = (12, 9)
 _FIRST_WITH_PCH = (12, 8)
-# Options that name a path. They are left out of the seed, so that it is equal on all machines.
+# Options with a path. The seed leaves them out, so it is equal on all machines.
 _PATH_OPTIONS = ("-I", "--include-path", "-include", "--pre-include")
 
-# Options that NVRTC was seen to forget with the compile: in one process the code and the log of the next
-# are those of a new one. Not so `--restrict` and `--optimization-info`, which hold from then on, and
-# `--device-debug`, after which a `__grid_constant__` parameter is read in another way; for others, as what
-# is handed on to ptxas, that is not known.
+# Options without an effect on the next compile in the same process, as measured: its code and log are those of a
+# new process. In contrast, `--restrict` and `--optimization-info` stay in effect, and after `--device-debug` a
+# `__grid_constant__` parameter is read in another way. For others, such as options for ptxas, it is unknown.
 _FORGOTTEN = frozenset(
     (
         *("gpu-architecture", "arch", "std", "device-as-default-execution-space", "default-device"),
@@ -43,18 +41,18 @@ _FORGOTTEN = frozenset(
         "relocatable-device-code",
     )
 )
-# What `--minimal` leaves out is named for what it is: textures and surfaces, the runtime's and the driver's
-# types, functions and macros, launches from kernels. A name may be put together by `##`.
+# Prefixes of the names that `--minimal` leaves undeclared: textures and surfaces, the runtime's and the driver's
+# types, functions and macros, launches from kernels. A `##` may assemble a name.
 _DECLARED = re.compile(
     r"<<<|##|%:%:|\?\?|(?<![A-Za-z0-9])(?:cuda|cu[A-Z_]|tex|surf|TEX|SURF|nv|NV(?!IDIA\b)"
     r"|CU(?!DA_ARCH__|DACC__|DACC_RTC__)|MAJOR_VERSION|MINOR_VERSION|PATCH_LEVEL)"
 )
-# Options that put more of the source into the code than its instructions, or make no machine code.
+# Options that put more than instructions into the code, or make no machine code.
 _TELLING_OPTIONS = (
     *("G", "device-debug", "lineinfo", "generate-line-info", "dc", "device-c", "rdc"),
     *("relocatable", "dlto", "minimal", "builtin", "no-source", "split", "ofast"),
 )
-# The first NVRTC whose code with `--minimal` was compared with that without, byte by byte.
+# The first NVRTC whose code with and without `--minimal` was compared, byte by byte.
 _FIRST_COMPARED = (12, 9)
 
 
@@ -68,10 +66,10 @@ def compile(
     search: Sequence[SearchDir],
     meanwhile: Callable[[], object] | None = None,
 ) -> Compiled | CompileFailure:
-    """Compile a unit, whose flags are NVRTC's own, with the given NVRTC.
+    """Compile a unit with NVRTC flags by the given NVRTC.
 
-    With `pch` a precompiled header may be used or made, and kept in `cache_dir`; `search` is for
-    its dependencies. `meanwhile` is called while the compiler runs, each time that it runs.
+    With `pch` a precompiled header in `cache_dir` may be used or made; `search` is for its dependencies.
+    `meanwhile` is called during each run of the compiler.
     """
     prefix = _prefix(unit, library, cache_dir, search) if pch and cache_dir else None
     if prefix is None:
@@ -81,7 +79,7 @@ def compile(
         if header is not None and not _trust_result(outcome, unit):
             outcome, _ = _run(unit, library, limits, search, meanwhile)
             if isinstance(outcome, Compiled):
-                prefix.blame()  # a build went well without it that did not with it
+                prefix.blame()  # a build that failed with it succeeded without it
         elif header is None and outcome.trace:
             prefix.built(outcome.trace, _front_end(outcome, unit) / 1000)
         return outcome
@@ -90,7 +88,7 @@ def compile(
 def precompile(
     unit: TranslationUnit, library: Library, cache_dir: str, search: Sequence[SearchDir]
 ) -> None:
-    """Have the header of a unit's prefix made by another process, unless one is known."""
+    """Let another process precompile a unit's prefix, unless that is done already."""
     prefix = _prefix(unit, library, cache_dir, search)
     if prefix is not None:
         prefix.make_ahead()
@@ -115,22 +113,22 @@ def observe(
 
 
 def identify(library: Library) -> str:
-    """Return the compiler's real build, ``"12.9.86 CL-36037853"``, and the machine if not x86-64."""
+    """Return the compiler's exact build, ``"12.9.86 CL-36037853"``, and the machine if it is not x86-64."""
     which = library.to_load()
-    with _identifying:  # one thread queries it, the others of a batch wait
+    with _identifying:  # one thread of a batch queries it, the others wait
         build = _builds.get(which)
         if build is None:
             outcome = pool.run(job_of(library, "build_string", {}), _TO_IDENTIFY)
             if isinstance(outcome, pool.Crash):
                 problem = _death(outcome, (), _TO_IDENTIFY).log
-                if outcome.kind != "load":  # the library is not to blame
+                if outcome.kind != "load":  # not the library's fault
                     kind = CompileError if outcome.kind == "start" else CompilerCrashed
                     raise kind(f"{library.path} was queried for its version. {problem}")
             else:
                 build, problem = outcome.value
             if not build:
                 raise ToolkitNotFound(f"{library.path} does not work as NVRTC: {problem}")
-            # NVRTC's PTX names the same build on each machine, but on aarch64 `char` is unsigned.
+            # NVRTC's PTX has the same build number on all machines, but on aarch64 `char` is unsigned.
             machine = os.uname().machine
             build = _builds[which] = build if machine == "x86_64" else f"{build} {machine}"
         return build
@@ -138,7 +136,7 @@ def identify(library: Library) -> str:
 
 _TO_IDENTIFY = Limits(timeout=60.0)
 _identifying = threading.Lock()
-_builds: dict[str, str] = {}  # that compilers reported, by what a worker loads
+_builds: dict[str, str] = {}  # reported builds, by the library that a worker loads
 
 
 def _after_fork() -> None:
@@ -170,7 +168,7 @@ def _run(
     meanwhile: Callable[[], object] | None,
     prefix: Prefix | None = None,
 ) -> tuple[Compiled | CompileFailure, Precompiled | None]:
-    """Compile once; return the outcome and the precompiled header that the compiler was given."""
+    """Compile once; return the outcome and the precompiled header that was used."""
     options = unit.flags + _own_options(unit, library)
     reusable = is_forgotten(unit.flags)
     minimal = library.version_pair >= _FIRST_COMPARED and needs_no_declarations(
@@ -179,7 +177,7 @@ def _run(
     header: Precompiled | None = None
 
     def job() -> pool.Job:
-        # The header may have been made while the job was queued, so it is looked for now.
+        # Look for the header now, since it may have been made while the job was queued.
         nonlocal header
         header = prefix.find() if prefix is not None else None
         arguments = {
@@ -202,7 +200,9 @@ def _run(
 
 def needs_no_declarations(source: str, options: Sequence[str], target: str) -> bool:
     """Return whether ``--minimal`` changes no code, and saves a fifth of a small kernel's time."""
-    if target != "cubin" or not cxx.reads_no_file(source, options):  # as a long text is taken to
+    if target != "cubin" or not cxx.reads_no_file(
+        source, options
+    ):  # long texts count as reading one
         return False
     texts = [cxx.Text(source).text, *(option[2:] for option in options if option[1:2] in "D-")]
     return not any(_DECLARED.search(text) for text in texts) and not any(
@@ -212,7 +212,7 @@ def needs_no_declarations(source: str, options: Sequence[str], target: str) -> b
 
 @functools.lru_cache(maxsize=16)
 def is_forgotten(options: tuple[str, ...]) -> bool:
-    """Return whether none of the options has an effect on what NVRTC compiles next in the same process."""
+    """Return whether no option affects NVRTC's next compile in the same process."""
     return all(
         option.startswith(("-D", "-U", "-I")) or option.lstrip("-").partition("=")[0] in _FORGOTTEN
         for option in options
@@ -220,7 +220,7 @@ def is_forgotten(options: tuple[str, ...]) -> bool:
 
 
 def _text_fields(unit: TranslationUnit, options: Iterable[str]) -> dict[str, Any]:
-    """Return the fields of a job that are texts of a unit, encoded."""
+    """Return a unit's texts, encoded, as fields of a job."""
     return {
         "source": unit.source.encode(),
         "name": unit.name.encode(),
@@ -236,14 +236,14 @@ def job_of(
     *,
     reusable: bool = False,
 ) -> pool.Job:
-    """Return the job of calling a function of `workers.nvrtc` where this library is loaded."""
+    """Return the job that calls a function of `workers.nvrtc` in a worker with this library."""
     module = "rtcompile.workers.nvrtc"
     loads = (process.NVRTC, library.to_load())
     return pool.Job(f"{module}:{function}", arguments, *loads, reusable)
 
 
 def _own_options(unit: TranslationUnit, library: Library) -> tuple[str, ...]:
-    """Return the seed of internal names, which would otherwise differ in each process."""
+    """Return the option with the seed of internal names, which would otherwise differ in each process."""
     if library.version_pair < _FIRST_WITH_SEED:
         return ()
     fields = [
@@ -273,7 +273,7 @@ def _outcome(
         tracing.add(phase, begin, end, row=f"worker {answer.slot}", program=unit.name)
     (_, begin, end), *phases = reply["spans"]
     milliseconds = {phase: (until - since) * 1000 for phase, since, until in phases}
-    # "compile" is what is not in NVRTC's phases, so that they add up to the whole.
+    # "compile" is the rest outside NVRTC's phases, so the sum is the total.
     milliseconds["compile"] = (end - begin) * 1000 - sum(milliseconds.values())
     milliseconds["queue"] = answer.queued * 1000
     trace = observed.headers_read(reply)
@@ -292,7 +292,7 @@ def _outcome(
         )
     notes: tuple[str, ...] = ()
     if header is not None and reply["pch"] and trace is not None:
-        # The compiler names only what it read itself: what follows the prefix.
+        # The compiler reports only the headers that it read itself, after the prefix.
         trace = tuple(dict.fromkeys((*header.trace, *trace)))
         notes = (f"{len(header.trace)} headers came precompiled",)
     return Compiled(
@@ -309,7 +309,7 @@ def _outcome(
 
 
 def _front_end(outcome: Compiled | CompileFailure, unit: TranslationUnit) -> float:
-    """Return the front end's milliseconds on a processor; 0 if it did not reach the user's own text."""
+    """Return the front end's processor milliseconds; 0 if it did not reach the user's own text."""
     if isinstance(outcome, Compiled):
         return outcome.busy * outcome.milliseconds.get("front end", 0.0)
     return outcome.busy * outcome.milliseconds if _is_own_mistake(outcome, unit) else 0.0
@@ -332,7 +332,7 @@ def _is_own_mistake(outcome: CompileFailure, unit: TranslationUnit) -> bool:
 def _death(
     death: pool.Crash, options: tuple[str, ...], limits: Limits, header: Precompiled | None = None
 ) -> CompileFailure:
-    """Return the failure, with what NVRTC wrote on stderr: the headers it read, and its last message."""
+    """Return the failure, with NVRTC's stderr: the headers it read, and its last message."""
     failure = pool.failure(death, options, "nvrtc", limits)
     lines = death.stderr.splitlines(keepends=True)
     read = [line for line in lines if line.lstrip(b" ").startswith((b"/", b"__nv_"))]

@@ -1,7 +1,7 @@
-"""Makes a `FileSet` of the paths that NVRTC looked for, as `workers.probes` observed them.
+"""Makes a `FileSet` of the file accesses of NVRTC that `workers.probes` recorded.
 
-After the build all files are checked once more. If one is not as the compiler saw it, `newest_ns` is
-the present, and the build is not cached. A change that was undone meanwhile does not matter.
+After the build all files are checked again. If one has changed, `newest_ns` is the current time, and the build is
+not cached. A change that was undone does not matter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rtcompile.workers import probes
 _NOTHING = FileSet()
 _OWN_PATH, _CLOCK = 1, 2  # of `probes.mentions`
 
-# The digest of a toolkit's header and what it mentions, by its path, signature and device.
+# Digest and mentions of toolkit headers, by path, stat signature and device.
 _digests: dict[tuple[Any, ...], tuple[str, int]] = {}
 _MAX_DIGESTS = 8192
 
@@ -31,7 +31,7 @@ def for_probes(
     search: Sequence[SearchDir],
     texts: Iterable[tuple[str, str]],
 ) -> dict[str, Any]:
-    """Return the fields of a job that `workers.probes` reads."""
+    """Return the fields of a job for `workers.probes`."""
     toolkit = [d.path for d in search if not (d.is_own or d.is_provided)]
     given = {
         "provided": [os.fsencode(path.rstrip("/") + "/") for path in toolkit],
@@ -56,7 +56,7 @@ def file_set(  # noqa: C901, PLR0912, PLR0915  # one branch for each kind of obs
     texts: Iterable[tuple[str, str]] = (),
     before: FileSet = _NOTHING,
 ) -> FileSet:
-    """Return what a compile depends on: what `probes.end` returned, and a precompiled header's files."""
+    """Return a compile's file set, from the result of `probes.end` and a precompiled header's files."""
     split_path = relative_to(search)
     toolkit = tuple(f"{d.path.rstrip('/')}/" for d in search if not d.is_own)
     headers = {header.path: header for header in before.headers}
@@ -145,7 +145,7 @@ def _digest(path: str, stats: tuple[int, ...]) -> tuple[str, int]:
 
 @functools.lru_cache(maxsize=64)
 def _clock(path: str, digest: str) -> tuple[str, bool]:
-    """Return the macro of the time that a header uses, and whether it is no longer that header."""
+    """Return the clock macro in a header, and whether the header has changed."""
     try:
         header, data, _ = fileset.read(path, "", "")
     except OSError:
@@ -154,12 +154,12 @@ def _clock(path: str, digest: str) -> tuple[str, bool]:
 
 
 def _gaps(paths: Iterable[bytes], directories: Iterable[str]) -> Iterable[str]:
-    """Yield, for each path that did not exist, the first folder on its way that does not, or itself."""
-    # A missing search directory stands for itself alone, since its path differs elsewhere.
+    """Yield, for each missing path, its first missing parent folder, or itself."""
+    # A missing search directory is listed itself, since its path differs on other machines.
     known = dict.fromkeys(map(os.fsencode, directories), b"")
 
     def missing(folder: bytes) -> bytes:
-        """Return the first folder on the way to this one that does not exist; b"" if it does."""
+        """Return the first missing folder on a path; b"" if all exist."""
         found = known.get(folder)
         if found is None:
             exists = not folder or os.access(folder, os.F_OK)

@@ -1,12 +1,11 @@
 """Precompiled headers: the includes that open a source are parsed once, and later builds skip them.
 
-NVRTC uses any file that it is given, even an outdated one, so rtcompile has to check it. The key of a
-precompiled header has the compiler, the address of its heap, the options and the prefix. Its record
-has the dependencies, by content. `worth_making` says when one is made. A process of its own makes it
-(`pch_maker`), which starts after the build that wanted it and outlives the program. A build that
-finds one in the making waits no longer than the header would save. In a batch with more builds than
-slots, some builds go ahead and the others wait. A header is tried before it is published. A build
-that fails with one is repeated without it.
+NVRTC does not notice an outdated precompiled header, so rtcompile has to check it. Its key covers the compiler, the
+address of its heap, the options and the prefix. Its record has the dependencies, by content. `worth_making` decides
+when one is made. A separate process (`pch_maker`) makes it, which starts after the build that needs it and outlives
+the program. A build that finds one being made waits at most as long as the header would save. In a batch with more
+builds than slots, some builds start without it and the others wait. A header is tested before it is published. A
+build that fails with one is repeated without it.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ if TYPE_CHECKING:
     from rtcompile.files.fileset import FileSet
     from rtcompile.toolkit.model import Library
 
-# Options that the front end does not see and NVRTC does not compare. They are not in the key.
+# Options that do not affect the front end and that NVRTC does not compare. They are not in the key.
 _FREE = ("--maxrregcount", "--ptxas-options", "--split-compile", "--frandom-seed")
-MAKER = "rtcompile-pch"  # the name of the threads that wait while a header is made
+MAKER = "rtcompile-pch"  # name of the threads that wait for a maker
 _FRESH_SECONDS = 0.5
-_POLL_SECONDS = 0.005  # seconds between two checks of a build that waits
+_POLL_SECONDS = 0.005  # seconds between two checks of a waiting build
 _AT_ONCE = 0.1
-_LONGEST_WAIT = 60.0  # for a header, before a build goes ahead without
+_LONGEST_WAIT = 60.0  # for a header, before a build starts without it
 
-# What a header costs and spares, in seconds (CuTe, CUB and CuPy's headers, on a machine of 2026).
+# Costs and savings of a header, in seconds (CuTe, CUB and CuPy's headers, on a machine of 2026).
 _SPARED_PART = 0.8  # of the front end's time: the rest is the user's own text
 _USE = 0.015  # to check that it is current, and to map it
 _START = 0.3  # of the maker's process
@@ -55,27 +54,27 @@ _LEAST_BYTES = 4 << 20  # of a header: the smallest seen has 8 MB
 _KERNEL = re.compile(r"__global__\s+(?:void\s+|__launch_bounds__\s*\([^)]*\)\s*)*(\w+)")
 _MOST_PROGRAMS = 16
 
-# How many builds of a batch, this one included, open with the same prefix.
+# How many builds of a batch, including this one, have the same prefix.
 siblings: contextvars.ContextVar[int] = contextvars.ContextVar("rtcompile_siblings", default=1)
 
 
 def worth_making(builds: int, front_end: float, makings: int = 0, repeats: int = 0) -> bool:
-    """Return whether what a precompiled header saves exceeds the cost of making it, which reads the prefix twice."""
-    # Of a program that was built again (`repeats`) as many builds are assumed to follow as there were, and the cost
-    # counts half because nobody waits for it. Most projects build each kernel once: what is spent on headers
-    # that are never used stays within an eighth of what the builds themselves took.
+    """Return whether a precompiled header saves more than it costs to make, which reads the prefix twice."""
+    # If a program is built repeatedly (`repeats`), as many builds are expected as there were before, and the cost
+    # counts half because nobody waits for it. Most projects build each kernel once: the time for unused headers is
+    # limited to an eighth of the builds' time.
     spared = _spared(front_end)
     cost = (2 * front_end + _START) * (1 << min(makings, 64))
     return spared >= _LEAST_SPARED and (2 * repeats * spared >= cost or builds * spared >= 8 * cost)
 
 
 def worth_waiting(builds: float, front_end: float) -> bool:
-    """Return whether so many builds, one after another, are done sooner if they wait for the header."""
+    """Return whether this many consecutive builds finish sooner if they wait for the header."""
     return builds * _spared(front_end) > _START + front_end
 
 
 def max_wait(front_end: float) -> float:
-    """Return how many seconds a build waits for a header in the making: as long as that would save."""
+    """Return how many seconds a build waits for a header that is being made: at most its saving."""
     return max(0.0, _spared(front_end))
 
 
@@ -84,7 +83,7 @@ def _spared(front_end: float) -> float:
 
 
 class Precompiled(NamedTuple):
-    """A current precompiled header, the headers in it, and their state when it was looked for."""
+    """An up-to-date precompiled header, its headers, and their state at the check."""
 
     path: str
     trace: tuple[str, ...]
@@ -92,19 +91,19 @@ class Precompiled(NamedTuple):
 
 
 _guard = threading.Lock()
-_wanted: Counter[str] = Counter()  # builds under way, by the key of their prefix
-_ahead: Counter[str] = Counter()  # those of a batch that did not wait for the header
-_read_in: dict[str, float] = {}  # the least seconds that one of them spent on reading its source
-# When the makers were started that this process began and that still run, by key.
+_wanted: Counter[str] = Counter()  # running builds, by the key of their prefix
+_ahead: Counter[str] = Counter()  # builds of a batch that did not wait for the header
+_read_in: dict[str, float] = {}  # the shortest time in which one of them read its source
+# Start times of this process's running makers, by key.
 _making: dict[str, float] = {}
 _UNKNOWN = float("inf")
-_OVERDUE = 3  # a maker reads a prefix twice; after three times as long nobody waits for it
-_MOST_ASSUMED = 3.0  # seconds that an unknown source takes to read: CuTe takes 1.4
+_OVERDUE = 3  # a maker reads a prefix twice; after three times that, nobody waits for it
+_MOST_ASSUMED = 3.0  # assumed seconds for reading an unknown source: CuTe takes 1.4
 
-# One thread at a time checks that a header is current, and the others of its batch use the result.
-# Sixteen threads that check 392 files each take 150 ms, of which 145 are spent on handing over the GIL.
+# One thread at a time checks a header, and the other threads of its batch use the result. Sixteen threads that
+# check 392 files each take 150 ms, 145 of them waiting for the GIL.
 _looking = threading.Lock()
-_found: dict[str, tuple[float, Precompiled]] = {}  # by key, with the time it was looked for
+_found: dict[str, tuple[float, Precompiled]] = {}  # by key, with the time of the check
 
 
 class Prefix:
@@ -132,12 +131,12 @@ class Prefix:
                 field("nvrtc", library.identity()),
                 field("heap", f"{heap.BASE:x}+{heap.SIZE:x}"),
                 *(field("option", option) for option in self.options),
-                # `#include "…"` looks beside the program first.
+                # `#include "…"` searches the program's folder first.
                 field("directory", os.path.dirname(unit.name)),
                 field("prefix", text),
             ]
         )
-        # Whoever edits a kernel leaves its name as it is.
+        # The name identifies a program: edits rarely change a kernel's name.
         names = _KERNEL.findall(unit.source) or unit.name_expressions
         self.program = bytes.fromhex(sealed.content_digest("\0".join(names).encode())[:32])
         self._path = f"{self.cache_dir}/pch/{self.key}.pch"
@@ -148,7 +147,7 @@ class Prefix:
 
     @contextmanager
     def wanted(self) -> Iterator[None]:
-        """Hold while a build that could use the header is under way."""
+        """Count a build that could use the header for as long as it runs."""
         with _guard:
             _wanted[self.key] += 1
         try:
@@ -162,7 +161,7 @@ class Prefix:
                     _read_in.pop(self.key, None)
 
     def find(self) -> Precompiled | None:
-        """Return the header if there is one and nothing in it has changed since this build began."""
+        """Return the header if there is one and nothing in it has changed since this build started."""
         with _looking:
             looked, header = _found.get(self.key, (0.0, None))
             now = time.monotonic()
@@ -186,20 +185,20 @@ class Prefix:
         return Precompiled(self._path, record.trace, now)
 
     def built(self, trace: Sequence[str], seconds: float) -> None:
-        """Note a build that had to do without, and have the header made if it is worth it now."""
+        """Count a build without the header, and start making it if that is worth it now."""
         with _guard:
             _read_in[self.key] = min(seconds, _read_in.get(self.key, seconds))
-        # Else no number of builds makes it worth it.
+        # Otherwise it is never worth it.
         if trace and _spared(seconds) >= _LEAST_SPARED:
             self._count(tuple(trace), seconds)
 
     def _count(self, trace: tuple[str, ...], seconds: float | None) -> None:
-        """Count a build in the record, or have the header made; without seconds in any case."""
+        """Count a build in the record, or start making the header; without `seconds`, always start."""
         with _guard:
             if self.key in _making or not maker.has_private_folder(self.cache_dir):
                 return
-            # Without the lock the record is not touched: a header is in the making, or this file system
-            # has no locks, and two makers would write to one file.
+            # Without the lock the record is not changed: a header is being made, or the file system has no locks,
+            # and two makers would write to one file.
             lock = locks.take(self._lock, 0.0)
             if lock is None:
                 return
@@ -231,14 +230,14 @@ class Prefix:
                     locks.release(self._lock, lock)
 
     def make_ahead(self) -> None:
-        """Have the header made before a build needs it, unless there is a record of it."""
+        """Start making the header before a build needs it, unless there is a record of it."""
         if Record.read(self._record) is None:
             self._count((), None)
 
     def blame(self) -> None:
-        """Remove a header with which a compiler failed; the next must be worth twice as much."""
+        """Remove a header with which a compiler failed; the next must save twice as much."""
         record = Record.read(self._record)
-        if record is not None and record.image:  # else another build has just done so
+        if record is not None and record.image:  # otherwise another build just did so
             self._drop()
             Record(makings=record.makings).write(self._record)
 
@@ -248,10 +247,10 @@ class Prefix:
         sealed.discard(self._record)
 
     def _wait(self) -> None:
-        """Wait for a header in the making; in a batch with more builds than slots, have it made and wait."""
+        """Wait for a header that is being made; in a batch with more builds than slots, start making it."""
         slots = pool.slots()
         with _guard:
-            # Some builds of such a batch go ahead.
+            # Some builds of such a batch start without it.
             stays = siblings.get() > slots and _ahead[self.key] >= max(1, slots - 1)
             _ahead[self.key] += 1
         if not stays and self.key not in _making:
@@ -270,7 +269,7 @@ class Prefix:
                 is_known and not worth_waiting(siblings.get() / slots, seconds)
             ):
                 return
-            elif is_known or waited > _AT_ONCE:  # a source that is still being read takes long
+            elif is_known or waited > _AT_ONCE:  # reading this source takes long
                 if not record.makings:
                     self._count((), None)
                 with _guard:  # another thread may be about to start one
@@ -278,7 +277,7 @@ class Prefix:
                         return  # an attempt failed, or another program makes it
 
     def _looks(self) -> Iterator[tuple[Record, float, float]]:
-        """Yield the record, the least seconds of a build, and how long it was waited for, till it is made."""
+        """Yield the record, the shortest time of a build, and the time waited so far, until the header is made."""
         cancellation = pool.Cancellation.current.get()
         began = time.monotonic()
         while not (record := Record.read(self._record) or Record()).image:
@@ -313,12 +312,12 @@ class Prefix:
         try:
             # The thread reaps the maker.
             threading.Thread(target=self._await, args=(pid,), name=MAKER, daemon=True).start()
-        except RuntimeError:  # no more threads, or the interpreter is on its way out
+        except RuntimeError:  # no more threads, or the interpreter is exiting
             _making.pop(self.key, None)
         return True
 
     def _await(self, pid: int) -> None:
-        # The application's os.wait() may have reaped it, or ignores SIGCHLD.
+        # The application's os.wait() may have reaped it, or it ignores SIGCHLD.
         with suppress(ChildProcessError):
             os.waitpid(pid, 0)
         with _guard:
@@ -326,7 +325,7 @@ class Prefix:
 
 
 def _forget_after_fork() -> None:
-    # The makers are the parent's children, whose end a forked child cannot wait for.
+    # The makers are the parent's children, so a forked child cannot wait for them.
     global _guard, _looking
     _guard, _looking = threading.Lock(), threading.Lock()
     _found.clear()

@@ -1,8 +1,8 @@
 """Precompiled headers on disk: their records, the check of their files, and the process that makes one.
 
-The maker outlives the program whose build wanted the header. It has two descriptors, its order and a lock
-that it holds until it ends, its own session, a low priority, no terminal and no output. The compiler runs
-in a worker of it, which limits its time and memory, removes its files, and ends with it.
+The maker outlives the program whose build needs the header. It has two descriptors (its order, and a lock that it
+holds until it ends), its own session, a low priority, no terminal and no output. The compiler runs in the maker's
+worker, which limits its time and memory, removes its files, and ends with it.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _NO_DEPENDENCIES = FileSet()
 
 
 class Record(NamedTuple):
-    """What is known of a prefix; it has an image if there is a precompiled header."""
+    """The record of a prefix; it has an image if there is a precompiled header."""
 
     trace: tuple[str, ...] = ()
     image: bytes = b""
     dependencies: FileSet = _NO_DEPENDENCIES
     builds: int = 0  # without a precompiled header, since one of the files changed
     makings: int = 0  # attempts to make one
-    seconds: float = _UNKNOWN  # the shortest time that one of the builds spent on reading
-    repeats: int = 0  # builds of a program that had been built before, as who edits a kernel does
+    seconds: float = _UNKNOWN  # the shortest time in which a build read its source
+    repeats: int = 0  # builds of a program that had been built before, as during editing
     programs: tuple[bytes, ...] = ()  # digests of the last programs
 
     @classmethod
     def read(cls, path: str) -> Record | None:
-        """Return the record of this path; None if there is none, or a damaged one."""
+        """Return the record at a path; None if it is missing or damaged."""
         try:
             fields = sealed.unseal("pch", os.path.basename(path), sealed.read_path(path))
         except OSError:
@@ -72,7 +72,7 @@ class Record(NamedTuple):
         )
 
     def write(self, path: str) -> bool:
-        """Write the record; False if the folder takes no files."""
+        """Write the record; False if the folder is not writable."""
         fields = [
             joined(self.trace),
             self.image,
@@ -88,7 +88,7 @@ class Record(NamedTuple):
 
 
 def image(path: str) -> bytes:
-    """Return what identifies a file of this folder: its stat, since hashing 290 MB takes half a second."""
+    """Return a file's identity: its stat, since hashing 290 MB takes half a second."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -97,7 +97,7 @@ def image(path: str) -> bytes:
 
 
 def changed_since(paths: Sequence[str], record: str) -> bool:
-    """Return whether a file is newer than the record: a header that is being edited is not precompiled."""
+    """Return whether a file is newer than the record, since headers that are being edited are not precompiled."""
     try:
         then = os.stat(record).st_mtime_ns
         return any(os.stat(path).st_mtime_ns >= then for path in paths)
@@ -117,11 +117,11 @@ def has_private_folder(cache_dir: str) -> bool:
     return not sealed.can_be_swapped(cache_dir)
 
 
-# --- The maker: started by the build that wants the header -----------------------------------------
+# --- The maker: started by the build that needs the header -----------------------------------------
 
-# At 15 a maker gets a thirtieth of a busy core, and a build on that core takes a fiftieth longer; at 12
-# it takes up to a tenth longer. With SCHED_IDLE no header would ever be finished on a busy core. Linux
-# derives the priority on disks from it.
+# At nice 15 a maker gets a thirtieth of a busy core, and a build on that core takes a fiftieth longer; at 12, up to
+# a tenth longer. With SCHED_IDLE no header would ever be finished on a busy core. Linux derives the disk priority
+# from it.
 NICE = 15
 NICE_WHEN_AWAITED = 5
 
@@ -134,7 +134,7 @@ _LEAST_SAVED = 0.02
 
 
 def start(order: dict[str, Any], lock: int) -> int:
-    """Start a maker and return its process id; the descriptor of the lock stays the caller's."""
+    """Start a maker and return its process id; the caller keeps its descriptor of the lock."""
     command = process.bare("rtcompile.compilers.pch_maker:main")
     environ = units.worker_environ(os.environ)
     if os.environ.get("TMPDIR"):
@@ -159,7 +159,7 @@ def main() -> None:
     zygote.keep_priority()
     order = protocol.unpack(os.dup(_ORDER))
     try:
-        if order["version"] == __version__:  # else rtcompile was upgraded meanwhile
+        if order["version"] == __version__:  # otherwise rtcompile was upgraded
             _detach(order["seconds"])
             _make(order)
     except Exception:  # noqa: BLE001  # nobody reads it: the next build finds no header and does without
@@ -169,7 +169,7 @@ def main() -> None:
 
 
 def _detach(seconds: int) -> None:
-    """Leave what belongs to the caller, and set an end to this process."""
+    """Detach from the caller, and set limits for this process."""
     import resource
     import signal
 
@@ -182,7 +182,7 @@ def _detach(seconds: int) -> None:
     os.closerange(_LOCK + 1, last + 1)
     os.chdir("/")
     os.umask(0o077)
-    # The worker watches the compiler; these limits are a second line of defence.
+    # The worker limits the compiler; these limits are a second line of defence.
     signal.alarm(seconds + 60)
     for limit, value in ((resource.RLIMIT_CPU, _CPU_SECONDS), (resource.RLIMIT_CORE, 0)):
         hard = resource.getrlimit(limit)[1]
@@ -191,7 +191,7 @@ def _detach(seconds: int) -> None:
 
 
 def _make(order: dict[str, Any]) -> None:
-    """Make the header unless it exists; the lock keeps other makers away."""
+    """Make the header unless it exists; the lock excludes other makers."""
     path: str = order["path"]
     folder, name = os.path.split(path)
     cache = Folder(os.path.dirname(folder))
@@ -217,10 +217,10 @@ def _make(order: dict[str, Any]) -> None:
         outcome = workers.run_beside(job, Limits(order["seconds"], order["bytes"]))
     finally:
         workers.close()
-        sealed.discard(temporary)  # There is none if all went well.
+        sealed.discard(temporary)  # There is none after a success.
     made = outcome.value if isinstance(outcome, pool.Answer) else None
     if made is None or not made["heap"] or made["problem"]:
-        return  # the next attempt must be worth twice as much
+        return  # the next attempt must save twice as much
     trace = observed.headers_read(made) or ()
     if made["observed"] is not None:
         dependencies = observed.file_set(made["observed"], search, texts=order["texts"])
@@ -232,7 +232,7 @@ def _make(order: dict[str, Any]) -> None:
         made["make"] - made["use"] >= _LEAST_SAVED
         and not dependencies.uncacheable
         and os.stat(path).st_size <= inventory.room_for_precompiled(cache, order["limit"])
-        and dependencies.newest_ns < started_ns  # else it was edited while it was read
+        and dependencies.newest_ns < started_ns  # otherwise it was edited while it was read
         and record.write(order["record"])
     ):
         inventory.evict(cache, order["limit"])

@@ -1,1 +1,1 @@
-"""Runs compilers in processes of their own: see `protocol`, `pool`, `zygote`."""
+"""Runs compilers in separate processes: see `protocol`, `pool`, `zygote`."""

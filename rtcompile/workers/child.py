@@ -1,11 +1,10 @@
-"""A child of the zygote: takes a job, answers its caller, and may take another.
+"""A child of the zygote: runs a job, replies to its caller, and may run another.
 
-A job has a child to itself, so nothing that it does to its process outlives it. *Reusable* jobs are
-the exception: builds by NVRTC whose options have no effect on its next compile, and that have no limit. Memory
-that the compiler has touched is then paid for once, which saves 10 of 28 ms of a small kernel and a
-seventh of CuTe's 1.5 s. After a death, or an error that may not be the source's fault, in a later job of a child
-the zygote runs that job again in a new one. Between two jobs the folders and stderr are emptied; a child that
-finds other files there, or has grown, ends.
+Usually each job has its own child, so it cannot affect other jobs. *Reusable* jobs are the exception: NVRTC builds
+without limits whose options do not affect the next compile. They reuse the compiler's memory pages, which saves 10
+of 28 ms of a small kernel and a seventh of CuTe's 1.5 s. If a later job of a child crashes, or fails with an error
+that may not be the source's fault, the zygote repeats it in a new child. Between two jobs the folders and stderr
+are emptied; a child that finds other files there, or has grown, ends.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-# --- Runs a program in a worker with given files; returns its status and files. Worker side -------
+# --- Runs a program with given files. Worker side -------------------------------------------------
 
 
 _SIGPIPE, _SIGXFSZ = 13, 25
@@ -33,11 +32,10 @@ _SIGPIPE, _SIGXFSZ = 13, 25
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Run one program in the job's empty folder.
 
-    Takes ``command`` (its first word is the program's path), ``environ``, ``files`` to write before
-    (name to bytes) and ``results``, the names of files to read after. Returns ``error`` ("" unless
-    the program could not be started), ``status`` (minus the signal that ended it), ``log`` (its
-    stdout and stderr as they were interleaved), ``files`` (those of the results that exist) and
-    ``seconds``.
+    The job has ``command`` (its first word is the program's path), ``environ``, ``files`` to write first (name to
+    bytes) and ``results``, the names of files to read afterwards. Returns ``error`` ("" unless the program could
+    not be started), ``status`` (negative: the signal that ended it), ``log`` (stdout and stderr, interleaved),
+    ``files`` (the existing results) and ``seconds``.
     """
     begin = time.monotonic()
     for name, data in job["files"].items():
@@ -70,20 +68,20 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-# --- A child of the zygote: takes a job, answers its caller, and may take another -----------------
+# --- The child ------------------------------------------------------------------------------------
 
-RETRY = 3  # exit status: the job has to run again, in a new child
+RETRY = 3  # exit status: repeat the job in a new child
 
 _SIGKILL = 9
 _MOST_BYTES = 768 << 20
 # A child that uses more memory than this waits only `_LARGE_SECONDS` for its next job.
 _SMALL_BYTES = 128 << 20
 _LARGE_SECONDS = 1.0
-_SECONDS = 30.0  # that any other waits
+_SECONDS = 30.0  # for all other children
 
 
 class Order:
-    """A job that a caller wants done: our end of its socket, and the descriptor of its arguments."""
+    """A caller's job: this end of its socket, and the descriptor of its arguments."""
 
     def __init__(self, fields: tuple[Any, ...], socket: _socket.socket, arguments: int) -> None:
         self.function, self.timeout, self.memory, self.reusable = fields
@@ -97,7 +95,7 @@ class Order:
 
 
 class Child:
-    """A child as the zygote sees it."""
+    """A child, in the zygote's process."""
 
     def __init__(
         self, pid: int, channel: _socket.socket, stderr: int, folder: str, lifeline: int
@@ -115,7 +113,7 @@ class Child:
         self.failure = "crash"  # its kind if the child dies by itself
 
     def may_take(self, order: Order) -> bool:
-        """Return whether it is idle and may do this job."""
+        """Return whether it is idle and may run this job."""
         return self.order is None and not self.killed and order.reusable
 
     def take(self, order: Order) -> None:
@@ -127,10 +125,10 @@ class Child:
             descriptors = (order.socket.fileno(), order.arguments)
             protocol.send(self.channel, (order.function, order.reusable), descriptors)
         except OSError:
-            pass  # It was killed while it was idle.
+            pass  # It was killed while idle.
 
     def finish(self) -> Order | None:
-        """Return its job, which is done or whose child has ended, and leave it without one."""
+        """Remove and return its job, which is done or has ended."""
         order, self.order = self.order, None
         self.deadline = self.memory = None
         self.served += 1
@@ -147,8 +145,8 @@ class Child:
             pass  # Only the leader is left, as a zombie.
 
     def reap(self) -> int:
-        """Return the wait status of a child that ends. Kills what it left running."""
-        self.kill()  # before the process id is given back: the group's number is still ours
+        """Wait for a child and return its status. Kills its remaining processes."""
+        self.kill()  # before reaping, while the group's number is still reserved
         return os.waitpid(self.pid, 0)[1]
 
     def close(self) -> None:
@@ -167,11 +165,11 @@ def become(
     held: int,
     copies: Iterable[Child | Order],
 ) -> None:
-    """Be the child: do jobs and exit. Never returns."""
+    """Run jobs as the child, and exit. Never returns."""
     status = 1
     try:
         os.setpgid(0, 0)
-        # Copies of other jobs' sockets and lifelines would keep these open as long as this child lives.
+        # Copies of other jobs' sockets and lifelines would keep these open while this child lives.
         for copy in copies:
             copy.close()
         _die_with_zygote(zygote, held)
@@ -186,14 +184,14 @@ def become(
 
 
 def _serve(channel: _socket.socket) -> int:
-    """Do jobs until one is not reusable; return the exit status."""
+    """Run jobs until one is not reusable; return the exit status."""
     served, size = False, 0
     while True:
         channel.settimeout(_SECONDS if size < _SMALL_BYTES else _LARGE_SECONDS)
         try:
             message = protocol.receive(channel)
         except TimeoutError:
-            return RETRY  # The zygote may have sent a job just now.
+            return RETRY  # The zygote may just have sent a job.
         if message is None:
             return 0  # The zygote ends.
         (function, reusable), (number, arguments) = message
@@ -217,7 +215,7 @@ def _serve(channel: _socket.socket) -> int:
         size = _private_bytes("self", _MOST_BYTES)
         stays = well and size < _MOST_BYTES
         if stays:
-            # Sent before the reply: when the caller hangs up, the zygote knows that the job is done.
+            # Sent before the reply, so the zygote knows that the job is done when the caller hangs up.
             protocol.send(channel, (protocol.ANSWER,))
         protocol.send(socket, (protocol.ANSWER, value))
         if not stays:
@@ -227,7 +225,7 @@ def _serve(channel: _socket.socket) -> int:
 
 
 def _as_new() -> bool:
-    """Remove the files and the stderr of the previous job; False if anything else is there."""
+    """Remove the previous job's files and stderr; False if there are other files."""
     protocol.forget_stderr()
     for name in os.listdir(os.environ["TMPDIR"]):
         path = os.path.join(os.environ["TMPDIR"], name)
@@ -248,7 +246,7 @@ def _private_bytes(pid: int | str, unknown: int) -> int:
 
 
 def resolve(name: str) -> Any:
-    """Return what ``"module:attribute"`` names; only in this package."""
+    """Return the function ``"module:attribute"``, which must be in this package."""
     module, _, attribute = name.partition(":")
     if not module.startswith("rtcompile."):
         raise ValueError(f"{name!r} is not in rtcompile")
@@ -262,13 +260,13 @@ def report(
     try:
         protocol.send(socket, message, descriptors)
     except OSError:
-        pass  # The caller has gone.
+        pass  # The caller is gone.
 
 
 def _die_with_zygote(zygote: int, held: int) -> None:
-    """Let the kernel kill this job's process group when its zygote ends, also if that is killed by -9."""
-    # `held` is the reading end of a pipe whose other end only the zygote has: when it closes, SIGKILL goes to the
-    # group, as long as a process of it, which a compiler may have started, has the reading end open.
+    """Let the kernel kill this job's process group when its zygote ends, even by ``kill -9``."""
+    # `held` is the reading end of a pipe whose other end only the zygote has. When that closes, the kernel sends
+    # SIGKILL to the group, as long as one of its processes has the reading end open.
     try:
         fcntl.fcntl(held, fcntl.F_SETOWN, -os.getpid())
         fcntl.fcntl(held, fcntl.F_SETSIG, _SIGKILL)
@@ -295,12 +293,12 @@ def _prefer_for_oom() -> None:
 
 def anonymous_bytes(pid: int) -> int:
     """Return the private memory of a child and its descendants."""
-    # RLIMIT_AS would count what NVRTC only reserves, not add up over nvcc's processes, and crash compilers.
+    # RLIMIT_AS would count NVRTC's reserved memory, not the sum over nvcc's processes, and crash compilers.
     total = _private_bytes(pid, 0)
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 total += sum(anonymous_bytes(int(child)) for child in file.read().split())
     except (OSError, ValueError):
-        pass  # It ended meanwhile, or the kernel lists no children.
+        pass  # It ended, or the kernel lists no children.
     return total

@@ -1,7 +1,7 @@
 """NVRTC's heap for precompiled headers, at the same address in every worker of every process. Worker side.
 
-A precompiled header is an image of that heap, so it is of use only at the address where it was made. How the heap
-gets there is undocumented behaviour of NVRTC 12.8 and later, and of Linux; `pin` checks that it did.
+A precompiled header is an image of that heap, so it works only at the address where it was made. Placing the heap
+relies on undocumented behaviour of NVRTC 12.8 and later, and of Linux; `pin` checks the result.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ BASE = 0x300000000000
 # CuTe's header takes 291 MB, CUTLASS's 311. The unused rest costs address space but no memory.
 SIZE = 1 << 30
 
-# Linux may ignore an address that is only a hint. Before 4.17 it takes this flag for a hint, too.
+# Linux may ignore an address that is only a hint; before 4.17 it also treats this flag as a hint.
 _MAP_FIXED_NOREPLACE = 0x100000
 
 
 def pin(library: ctypes.CDLL, allocate: Callable[[], None]) -> bool:
-    """Make NVRTC `allocate` the heap at `BASE` by a compile; say whether it lies there now."""
-    # NVRTC leaves the address to Linux, so its call of `mmap` is answered here meanwhile.
+    """Make NVRTC `allocate` the heap at `BASE` by a compile; return whether it is there now."""
+    # NVRTC leaves the address to Linux, so its call of `mmap` is intercepted.
     slot = probes.slots(library).get("mmap")
     if slot is None or not hasattr(library, "nvrtcSetPCHHeapSize"):  # before 12.8
         return False

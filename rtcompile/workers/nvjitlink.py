@@ -1,6 +1,6 @@
 """Calls nvJitLink in a worker, from a given library file. Worker side.
 
-It is called by ctypes, for the reasons given in `nvrtc`.
+It uses ctypes, for the reasons given in `nvrtc`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RESULTS = {
     "ptx": "LinkedPtx",
     "ltoir": "LinkedLTOIR",
 }
-# nvJitLinkResult; the ones from NULL_INPUT on since 13.0.
+# nvJitLinkResult; those from NULL_INPUT on exist since 13.0.
 _ERRORS = [
     "SUCCESS",
     "UNRECOGNIZED_OPTION",

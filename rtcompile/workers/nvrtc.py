@@ -1,6 +1,6 @@
 """Calls NVRTC in a worker, by ctypes, from a given library file. Worker side.
 
-`cuda.bindings.nvrtc` takes six times as long to load, and chooses the library by itself.
+`cuda.bindings.nvrtc` is not used: it takes six times as long to load, and chooses the library itself.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ _OUT_OF_MEMORY = 1
 _RESULTS = {"cubin": "CUBIN", "ptx": "PTX", "ltoir": "LTOIR"}
 _NOOP = b'extern "C" __global__ void noop() {}'
 
-# From 12.9 on NVRTC looks into the driver's cache. For that it loads and initialises libcuda, which
-# takes 180 ms where there is a GPU, and starts threads in the zygote. CUDA_CACHE_DISABLE does not
-# prevent it.
+# From 12.9 on NVRTC uses the driver's cache. For that it loads and initialises libcuda, which takes 180 ms with a
+# GPU and starts threads in the zygote. CUDA_CACHE_DISABLE does not prevent it.
 _FIRST_WITH_CACHE = (12, 9)
 _NO_CACHE = b"--no-cache"
 
@@ -30,14 +29,14 @@ _ROOM_TO_START = 16 << 20
 
 _library: ctypes.CDLL | None = None
 _always: list[bytes] = []  # options of every compile
-_heap_is_pinned: bool | None = None  # None: not tried, for lack of room
-_is_observed = False  # whether `probes` sees all of this library's calls of the file system
+_heap_is_pinned: bool | None = None  # None: not tried, for lack of disk space
+_is_observed = False  # whether `probes` intercepts all file accesses of this library
 
 
 def load(argument: str) -> None:
     """Open the libraries, NVRTC last, before any fork, and place the heap for precompiled headers."""
-    # NVRTC finds its builtins by bare name only if they are loaded already. After a newline follows the identity
-    # of the files, so that a replaced one is loaded anew.
+    # NVRTC finds its builtins by bare name only if they are loaded already. The identity of the files follows a
+    # newline, so a replaced library is loaded in a new zygote.
     global _library, _is_observed
     paths, _, _ = argument.partition("\n")
     for path in paths.split(os.pathsep):
@@ -51,8 +50,8 @@ def load(argument: str) -> None:
     _pin_heap()
 
 
-# What `probes_see_all` compiles. It looks, in every way that a source can, for a header in memory, for
-# paths that do not exist, and for this file, which exists.
+# The source for `probes_see_all`. In every possible way it looks for a header in memory, for missing paths, and for
+# this file, which exists.
 _TEXT = probes.MEMORY + b"check/text.h"
 _ABSENT = (b"/nonexistent/plain.h", b"/nonexistent/pasted.h")
 _SEEN_ALL = b"rtcompile has seen all"
@@ -69,7 +68,7 @@ _CHECK = b"""
 
 
 def probes_see_all() -> bool:
-    """Compile a source that ends in an error, and say whether all that it looks for was observed."""
+    """Compile a source that ends in an error, and return whether all its file accesses were intercepted."""
     here = os.fsencode(os.path.abspath(__file__))
     source = _CHECK % (_TEXT, *_ABSENT, here, _SEEN_ALL)
     probes.begin({"texts": {_TEXT: b"#define IN_MEMORY 42\n"}, "provided": [here]}, reports=False)
@@ -90,8 +89,7 @@ def probes_see_all() -> bool:
 def _pin_heap() -> None:
     global _heap_is_pinned
     assert _library is not None
-    # NVRTC maps files that it has in TMPDIR. Where there is no room for them the kernel kills it,
-    # here the zygote.
+    # NVRTC maps files in TMPDIR. If the disk is full, the kernel kills the process, here the zygote.
     disk = os.statvfs(os.environ.get("TMPDIR", "."))
     if disk.f_bavail * disk.f_frsize >= _ROOM_TO_START:
         _heap_is_pinned = heap.pin(_library, _allocate_heap)
@@ -102,7 +100,7 @@ def _allocate_heap() -> None:
         Program(_NOOP, b"warm.cu").compile([b"--use-pch=/nonexistent"])
         raise AssertionError("NVRTC ignores --use-pch")
     except NvrtcError:
-        return  # this error is intended: NVRTC allocates the heap, then finds no file
+        return  # intended: NVRTC allocates the heap before it notices the missing file
 
 
 class NvrtcError(Exception):
@@ -154,13 +152,14 @@ class Program:
 def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     """Compile one translation unit.
 
-    Takes ``source``, ``name``, ``options`` (bytes), ``expressions``, ``target``, ``pch`` (the path of a precompiled
-    header or ``b""``), ``minimal`` (whether CUDA's declarations may be left out), ``reusable``, ``nested`` (whether
-    the trace has to show what includes what, which `probes` cannot), and what `probes` takes. Returns ``error`` (""
-    or a kind of `CompileFailure`), ``log``, ``code``, ``lowered_names``, ``observed`` (None if `probes` do not work),
-    ``trace`` (None if this NVRTC gives none), ``pch`` (whether the header was used; None if it could not be tried),
-    ``pid``, ``spans``: (phase, begin, end) in monotonic seconds, the whole first, ``busy`` (the part of that time on
-    a processor), and for `child` ``well`` (the process may be reused) and ``doubtful`` (another process may give another result).
+    The job has ``source``, ``name``, ``options`` (bytes), ``expressions``, ``target``, ``pch`` (the path of a
+    precompiled header or ``b""``), ``minimal`` (whether CUDA's declarations may be left out), ``reusable``,
+    ``nested`` (whether the trace has to show the nesting of headers, which `probes` cannot), and the fields for
+    `probes`. Returns ``error`` ("" or a kind of `CompileFailure`), ``log``, ``code``, ``lowered_names``,
+    ``observed`` (None if `probes` do not work), ``trace`` (None if this NVRTC gives none), ``pch`` (whether the
+    header was used; None if it could not be tried), ``pid``, ``spans``: (phase, begin, end) in monotonic seconds,
+    the whole first, ``busy`` (the part of that time on a processor), and for `child` ``well`` (the process may be
+    reused) and ``doubtful`` (another process may give another result).
     """
     begin, processor = time.monotonic(), time.process_time()
     if job.get("reusable"):
@@ -168,7 +167,7 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     options: list[bytes] = job["options"]
     tried = bool(job["pch"] and _heap_is_pinned)
     use = [b"--use-pch=" + job["pch"]] if tried else []
-    times = os.memfd_create("times")  # a file would be made and removed for each compile
+    times = os.memfd_create("times")  # instead of a file per compile
     option = b"--time=/proc/self/fd/%d" % times
     timed = [option] if os.path.exists("/proc/self/fd") else []
     # It leaves out CUDA's declarations, which take 5 ms.
@@ -185,13 +184,13 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     reply["busy"] = min(1.0, (time.process_time() - processor) / max(end - begin, 1e-6))
     reply["pid"] = os.getpid()
     reply["well"] = not reply["error"]
-    # Such errors may come from what this process did before.
+    # Earlier jobs of this process may have caused such errors.
     reply["doubtful"] = reply["error"] == "memory" or "nternal Compiler Error" in reply["log"]
     return reply
 
 
 def time_unit(job: dict[str, Any]) -> dict[str, Any]:
-    """Compile as `compile_unit` does, and return ``events``, NVRTC's own time trace, in microseconds."""
+    """Compile like `compile_unit`, and return ``events``, NVRTC's own time trace, in microseconds."""
     import json
 
     path = os.path.join(os.environ["TMPDIR"], "events")  # it adds .json
@@ -205,20 +204,20 @@ def time_unit(job: dict[str, Any]) -> dict[str, Any]:
                 detail = str((event.get("args") or {}).get("detail", ""))[:_DETAIL_MAX]
                 events.append((event["name"], event["ts"], event["dur"], detail))
     except (OSError, ValueError, LookupError, TypeError):
-        events = []  # it wrote none, or writes another format
+        events = []  # none was written, or in another format
     return {"error": reply["error"], "log": reply["log"], "events": events}
 
 
-_DETAIL_MAX = 1000  # characters: names of instances have been seen with 100,000
+_DETAIL_MAX = 1000  # characters; some names of instances have 100,000
 
 
 ENDS = probes.MEMORY + b"ends/"
 
 
 def time_headers(job: dict[str, Any]) -> dict[str, Any]:
-    """Run the front end, and return when, in seconds of this process on a processor, it opens which headers.
+    """Run the front end, and return when (in this process's processor seconds) it opens which headers.
 
-    Each header of ``read`` includes an empty text of the folder `ENDS` at its end, whose opening shows that end.
+    At its end, each header of ``read`` includes an empty text of the folder `ENDS`, whose opening marks the end.
     """
     import threading
 
@@ -251,9 +250,9 @@ def time_headers(job: dict[str, Any]) -> dict[str, Any]:
         reply = _with_texts(job, options)
     finally:
         end = time.process_time()
-        os.dup2(before, 2)  # the last writer: the reader comes to its end
+        os.dup2(before, 2)  # closes the last writer, so the reader ends
         thread.join()
-    # There is no code to be had after the syntax alone.
+    # Checking only the syntax makes no code.
     error = reply["error"] if ": error" in reply["log"] else ""
     return {"error": error, "log": reply["log"], "begin": begin, "end": end, "opened": opened}
 
@@ -263,7 +262,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def _keep_freed_memory() -> None:
-    """Have `malloc` keep freed pages: new ones cost 1500 faults, 3 of a small kernel's 20 ms."""
+    """Let `malloc` keep freed pages: new ones cost 1500 page faults, 3 of a small kernel's 20 ms."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
     if mallopt is not None:
         mallopt(_M_TRIM_THRESHOLD, 128 << 20)
@@ -278,7 +277,7 @@ _PHASES = {
 
 
 def _phases(times: str, begin: float) -> list[tuple[str, float, float]]:
-    """Return NVRTC's phases, which follow one another, from what ``--time`` wrote."""
+    """Return NVRTC's consecutive phases from the output of ``--time``."""
     spans = []
     try:
         for line in times.splitlines():
@@ -292,7 +291,7 @@ def _phases(times: str, begin: float) -> list[tuple[str, float, float]]:
 
 
 def precompile(job: dict[str, Any]) -> dict[str, Any]:
-    """Make a precompiled header of ``source`` in ``temporary``, try it, and put it at ``path`` if it works."""
+    """Make a precompiled header of ``source`` in ``temporary``, test it, and move it to ``path`` if it works."""
     if not _heap_is_pinned:
         return {"heap": _heap_is_pinned is None, "problem": "no room for temporary files"}
     temporary: bytes = job["temporary"]
@@ -300,7 +299,7 @@ def precompile(job: dict[str, Any]) -> dict[str, Any]:
     begin = time.monotonic()
     made = _observed(unit, [*job["options"], b"--create-pch=" + temporary])
     middle = time.monotonic()
-    # NVRTC reports success even if the disk is full, so the header is tried before it is kept.
+    # NVRTC reports success even if the disk is full, so the header is tested before it is kept.
     used = _observed(unit, [*job["options"], b"--use-pch=" + temporary])
     end = time.monotonic()
     problem = made["error"] or used["error"]
@@ -314,14 +313,14 @@ def precompile(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pch_message(log: str) -> tuple[str, bool]:
-    """Return the log without the message that a precompiled header was used, and whether it had one."""
+    """Return the log without the message that a precompiled header was used, and whether there was one."""
     lines = log.splitlines(keepends=True)
     rest = [line for line in lines if ": using precompiled header file " not in line]
     return "".join(rest), len(rest) < len(lines)
 
 
 def _observed(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
-    """Compile; the reply also has the paths that the compiler looked for, or at least those it read."""
+    """Compile; the reply also has the paths that the compiler looked for, or at least the files that it read."""
     if _is_observed and not job.get("nested"):
         probes.begin(job)
         reply = {}
@@ -339,7 +338,7 @@ def _observed(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
 
 
 def _with_texts(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
-    """Compile with the headers that are given as texts, without a record of what was read."""
+    """Compile with the headers passed as strings, without recording file accesses."""
     if not (job.get("texts") and _is_observed):
         return _compile(job, with_text_files(job, options))
     probes.begin(job, reports=False)
@@ -350,7 +349,7 @@ def _with_texts(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
 
 
 def with_text_files(job: dict[str, Any], options: list[bytes]) -> list[bytes]:
-    """Write headers that are given as texts to files of this job; return the options that find them."""
+    """Write headers passed as strings to files of this job; return the options to find them."""
     top = os.environb[b"TMPDIR"]
     for path, text in job.get("texts", {}).items():
         os.makedirs(os.path.dirname(top + path), exist_ok=True)
@@ -363,13 +362,14 @@ def with_text_files(job: dict[str, Any], options: list[bytes]) -> list[bytes]:
 
 def _include_trace_options() -> list[bytes]:
     """Return the options that make NVRTC's front end list each header it opens on stderr."""
-    # Undocumented; seen from 12.4 to 13.5. `_include_trace_refused` checks it; without, what was read is unknown.
+    # Undocumented; seen from 12.4 to 13.5. `include_trace_refused` checks it; without it, the files read are
+    # unknown.
     return [b"-Xcudafe", b"--trace_includes"]
 
 
 def include_trace_refused(reply: dict[str, Any], trace: bytes) -> bool:
-    # A trace always names NVRTC's own built-in header. If there is no trace, and no error before the
-    # first line, this NVRTC has no such option.
+    # A trace always contains NVRTC's built-in header. Without a trace and an error before the first line, this
+    # NVRTC lacks the option.
     return "trace_includes" in reply["log"] or not (trace or reply["error"])
 
 
@@ -387,18 +387,18 @@ def _compile(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
         kind = "memory" if error.code == _OUT_OF_MEMORY else "error"
         return {"error": kind, "log": program.log() or str(error)}
     if not code:
-        # NVRTC 13 does so for WMMA code compiled without a real architecture.
+        # NVRTC 13 does this for WMMA code compiled without a real architecture.
         log = f"{program.log()}NVRTC reported success but made no {target}.\n"
         return {"error": "error", "log": log}
     log = program.log()
     if job.get("reusable"):
-        _call("DestroyProgram", ctypes.byref(program.handle))  # else the process ends
+        _call("DestroyProgram", ctypes.byref(program.handle))  # otherwise the process ends
     return {"error": "", "log": log, "code": code, "lowered_names": lowered}
 
 
 def build_string(_: dict[str, Any]) -> tuple[str, str]:
-    """Return the compiler's real build as its PTX has it, ``12.9.86 CL-36037853``, or why it has none."""
-    import re  # takes 6 ms, which a compile does not need
+    """Return the compiler's exact build from its PTX, ``12.9.86 CL-36037853``, or why there is none."""
+    import re  # its import takes 6 ms, which compiles avoid
 
     try:
         program = Program(_NOOP, b"identify.cu")
@@ -413,11 +413,11 @@ def build_string(_: dict[str, Any]) -> tuple[str, str]:
     return f"{release[1]} {build[1]}", ""
 
 
-# --- What an NVRTC says of itself, in a process of its own whose output is the answer ---------------
+# --- Queries to an NVRTC, in separate processes that print the result -------------------------------
 
 
 def architectures(*libraries: str) -> None:
-    """Print the numbers of the architectures that the last library compiles for, 90 for sm_90."""
+    """Print the architectures that the last library supports, 90 for sm_90."""
     *preload, path = libraries
     for library in preload:
         ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
@@ -430,7 +430,7 @@ def architectures(*libraries: str) -> None:
 
 
 def headers(library: str, folder: str) -> None:
-    """Write what an NVRTC since 13.3 has of CUDA and CCCL to a folder's ``include``; print "written"."""
+    """Write the CUDA and CCCL headers in an NVRTC (13.3 and newer) to a folder's ``include``; print "written"."""
     nvrtc = ctypes.CDLL(library)
     folder = os.path.join(folder, "include")
     os.mkdir(folder)

@@ -1,13 +1,13 @@
 """Runs jobs in worker processes; see `protocol` for what a job is.
 
-There is one zygote per compiler, started by the first job that needs it or in advance by
-`process.start`. The caller's own thread waits on the job's socket, so Ctrl-C takes effect at once.
-Leaving the call in any way kills the job, and nothing of it remains.
+There is one zygote per compiler, started by the first job that needs it or in advance by `process.start`. The
+caller's own thread waits on the job's socket, so Ctrl-C takes effect at once. Leaving the call in any way kills the
+job, without leftovers.
 """
 
 from __future__ import annotations
 
-import _socket  # importing `socket` would take 8 ms of a process's first build
+import _socket  # importing `socket` takes 8 ms
 import contextvars
 import os
 import threading
@@ -29,7 +29,7 @@ from rtcompile.workers.process import IDLE_SECONDS, ZygoteProcess
 
 # --- Runs jobs in worker processes ----------------------------------------------------------------
 
-# A signal that arrives just before Python begins to wait is handled only when that wait ends.
+# A signal that arrives just before a wait is handled only after that wait.
 MAX_WAIT_SECONDS = 0.25
 _BYTES_PER_JOB = 1 << 30  # a CuTe build peaks at 390 MB, one with heavy instantiation at a gigabyte
 
@@ -39,25 +39,24 @@ _Meanwhile = Callable[[], object] | None
 
 # NamedTuples, because defining three dataclasses takes 1.5 ms of the first build.
 class Job(NamedTuple):
-    """A function of this package to run in a process of its own, given as ``"module:function"``.
+    """A function of this package to run in a separate process, as ``"module:function"``.
 
-    `function` takes a dict of plain values and returns a plain value: what `marshal` takes.
-    `prepare` is called once with `argument` by the zygote, to load what its children share (a
-    library); jobs with the same two share a zygote.
+    `function` gets a dict of plain values and returns a plain value (those that `marshal` supports). The zygote
+    calls `prepare` once with `argument`, to load a library for its children; jobs with the same two share a zygote.
     """
 
     function: str
     arguments: Mapping[str, Any]
     prepare: str = ""
     argument: str = ""
-    # It may run in a process that has done such jobs before (see `child`). Its value then has "well",
-    # whether that process may be reused, and "doubtful", whether a new process may give another
-    # value. A job with limits gets a new process all the same.
+    # It may run in a process that has run such jobs before (see `child`). Its value then has "well" (the process
+    # may be reused) and "doubtful" (a new process may give another value). A job with limits always gets a new
+    # process.
     reusable: bool = False
 
 
 class Answer(NamedTuple):
-    """The function's result, the seconds that the job waited for a slot, and the slot's number."""
+    """A job's reply: the function's result, the seconds that the job waited for a slot, and the slot's number."""
 
     value: Any
     queued: float = 0.0
@@ -65,7 +64,7 @@ class Answer(NamedTuple):
 
 
 class Crash(NamedTuple):
-    """A job that returned no result: a kind of `CompileFailure` or "load", the signal or 0, why, and its stderr."""
+    """A job without a result: a kind of `CompileFailure` or "load", the signal or 0, the reason, and its stderr."""
 
     kind: str
     signal: int
@@ -74,11 +73,11 @@ class Crash(NamedTuple):
 
 
 class Cancelled(BaseException):
-    """The job was cancelled. It is not an `Exception`, so no handler takes it for a failure."""
+    """The job was cancelled. It is not an `Exception`, so handlers do not treat it as a failure."""
 
 
 class Cancellation:
-    """Cancels, from any thread, the jobs that run where it is `current`, and those that would."""
+    """Cancels, from any thread, the running and future jobs of contexts in which it is `current`."""
 
     current: contextvars.ContextVar[Cancellation | None] = contextvars.ContextVar(
         "rtcompile_cancellation", default=None
@@ -91,7 +90,7 @@ class Cancellation:
         self._cancelled = False
 
     def cancel(self) -> None:
-        """Kill the jobs; their callers get `Cancelled`."""
+        """Kill the jobs; `Cancelled` is raised in their callers."""
         with self._lock:
             self._cancelled = True
             for socket in self._sockets:
@@ -105,7 +104,7 @@ class Cancellation:
 
     @contextmanager
     def over(self, socket: _socket.socket) -> Iterator[None]:
-        """Shut the socket down if cancelled meanwhile."""
+        """Shut the socket down if cancelled in the meantime."""
         self.check()
         with self._lock:
             self._sockets.add(socket)
@@ -139,17 +138,17 @@ class Pool:
     def __init__(self, jobs: int | None = None, idle: float = IDLE_SECONDS) -> None:
         self.jobs = jobs or default_jobs()
         self._idle = idle
-        self._slots: dict[_Taker, int] = {}  # the slots that are taken
+        self._slots: dict[_Taker, int] = {}  # taken slots
         self._slots_lock = threading.Lock()
-        self._freed: SimpleQueue[None] = SimpleQueue()  # wakes those who wait for a slot
+        self._freed: SimpleQueue[None] = SimpleQueue()  # wakes threads that wait for a slot
         self._lock = threading.Lock()
         self.zygotes: dict[tuple[str, str], ZygoteProcess] = {}
 
     def run(
         self, job: Job | Callable[[], Job], limits: Limits, meanwhile: _Meanwhile = None
     ) -> Answer | Crash:
-        """Run the job (if a callable, its result) when a slot is free; an exception kills it."""
-        # `meanwhile` is called when the job has started, and when it has to start again.
+        """Run the job (or the job that a callable returns) when a slot is free; an exception kills it."""
+        # `meanwhile` is called when the job starts or restarts.
         begin = time.monotonic()
         cancellation = Cancellation.current.get()
         taker = _Taker(cancellation)
@@ -160,7 +159,7 @@ class Pool:
             limits.after_waiting(started - begin)
             outcome = self.run_beside(job() if callable(job) else job, limits, meanwhile)
         finally:
-            # Ctrl-C may come between any two steps of Python's. A call in C is one step.
+            # Ctrl-C may arrive between any two bytecodes. A call in C is one bytecode.
             self._slots.pop(taker, None)
             self._wake()
         if isinstance(outcome, Answer):
@@ -168,8 +167,8 @@ class Pool:
         return outcome
 
     def _take_slot(self, taker: _Taker) -> int:
-        """Wait for a slot and return its number; it is taken until the caller removes `taker`."""
-        # Jobs that give way leave one slot free, if there are two; another job takes theirs from them.
+        """Wait for a slot and return its number; the caller releases it by removing `taker`."""
+        # Yielding jobs leave one slot free, if there are two; other jobs may take their slots.
         while True:
             with self._slots_lock:
                 most = max(1, self.jobs - 1) if taker.gives_way else self.jobs
@@ -187,13 +186,13 @@ class Pool:
                 taker.cancellation.check()
 
     def _wake(self) -> None:
-        """Wake a thread that waits for a slot, before its `MAX_WAIT_SECONDS` are over."""
+        """Wake a thread that waits for a slot before its `MAX_WAIT_SECONDS` are over."""
         if self._freed.qsize() < self.jobs:
             self._freed.put(None)
 
     def run_beside(self, job: Job, limits: Limits, meanwhile: _Meanwhile = None) -> Answer | Crash:
         """Run the job now, without a slot."""
-        # An exit handler that is called after ours may build, too.
+        # An exit handler that runs after rtcompile's may also build.
         exiting = ZygoteProcess.all_ended
         for _ in range(2):
             try:
@@ -204,7 +203,7 @@ class Pool:
             outcome = _run(worker, job, limits, meanwhile)
             if outcome is not None:
                 return outcome
-            # It ended after its idle time, or was killed. Another is started, once.
+            # It ended after its idle time, or was killed. Start another one, once.
             self._forget(job, worker)
             if ZygoteProcess.all_ended and not exiting:
                 raise SystemExit  # ends a daemon thread silently while the interpreter exits
@@ -228,7 +227,7 @@ class Pool:
         worker.close()
 
     def close(self) -> None:
-        """End every zygote, and with it its jobs."""
+        """End every zygote and its jobs."""
         with self._lock:
             zygotes, self.zygotes = self.zygotes, {}
         for worker in zygotes.values():
@@ -294,7 +293,7 @@ def _send_job(zygote: ZygoteProcess, job: Job, limits: Limits, theirs: _socket.s
 
 
 def default_jobs() -> int:
-    """Return how many jobs may run at once: a core each, and a gigabyte each."""
+    """Return how many jobs may run at once: one per core and per gigabyte."""
     cores, memory = len(os.sched_getaffinity(0)), _BYTES_PER_JOB
     with suppress(OSError, ValueError), open("/sys/fs/cgroup/cpu.max") as file:
         quota, period = file.read().split()
@@ -331,7 +330,7 @@ def slots() -> int:
 
 
 def _forget_after_fork() -> None:
-    # The zygotes belong to the parent and end with it, so the child starts its own.
+    # The zygotes belong to the parent and end with it; the child starts its own.
     global _pool, _pool_lock
     _pool, _pool_lock = None, threading.Lock()
 
@@ -357,6 +356,6 @@ def failure(death: Crash, command: tuple[str, ...], backend: str, limits: Limits
 
 
 def _seconds(limits: Limits) -> str:
-    # A build that had to wait for another one, if only for a moment, was given what was left.
+    # A build that had to wait for another one got only the remaining time.
     seconds = limits.timeout or 0.0
     return f"{round(seconds, 2) or seconds:g}"

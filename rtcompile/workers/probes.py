@@ -1,8 +1,8 @@
-"""Observes NVRTC's calls of the file system: which paths it opens or looks for. Worker side.
+"""Intercepts NVRTC's file accesses: records which paths it opens or looks for. Worker side.
 
-NVRTC calls libc's path functions through the slots of its procedure linkage table (PLT). `install` makes these slots
-lead to callbacks, which record every path, however the source spells it. This is undocumented; it was seen
-to work with NVRTC 12.4 to 13.5, and `workers.nvrtc` checks it once per library. Optional fields of a job:
+NVRTC calls libc's path functions through its procedure linkage table (PLT). `install` redirects the table's slots
+to callbacks, which record every path, however the source spells it. This is undocumented; it works with NVRTC 12.4
+to 13.5, and `workers.nvrtc` checks it once per library. Optional fields of a job:
 
 - ``texts``: {path: bytes}, headers that exist in memory only, below `MEMORY`, where no other path exists.
 - ``contents``: {path: bytes}, what the compiler reads in place of these files.
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-# The folder, which must not exist, of the headers that are given as texts.
+# The virtual folder of headers passed as strings, which must not exist.
 MEMORY = b"/rtcompile-headers/"
 
-# Words in a header that may put its path, or the time, into the code. Each group is listed by a rare
-# part of its words, which is searched for first: that takes a fifth of the time.
+# Words in a header that may put its path, or the time, into the code. Each group is preceded by a rare substring of
+# its words, which is searched for first: that takes a fifth of the time.
 _OWN_PATH_WORDS = (
     (b"FILE", (b"__FILE", b"__BASE_FILE__", b"__builtin_FILE")),
     (b"source_location", (b"source_location",)),
 )
 _CLOCK_WORDS = ((b"DATE", (b"__DATE__",)), (b"TIME", (b"__TIME",)))
 
-_RECENT_NS = 3 * 10**9  # a file that is younger than this may change without a change of its times
+_RECENT_NS = 3 * 10**9  # a younger file may change without a change of its times
 _READ_WRITE = 3  # PROT_READ | PROT_WRITE
 
 _P, _S, _I = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
 
-# Function: its result, its arguments, and which of these is the path.
+# Function: its result type, its argument types, and the index of the path.
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...], int]] = {
     "fopen": (_P, (_S, _S), 0),
     "fopen64": (_P, (_S, _S), 0),
@@ -69,21 +69,21 @@ _MODE_OFFSETS = {"x86_64": 24, "aarch64": 16}
 _libc: Any = None
 _mode_offset = 0
 _callbacks: list[Any] = []  # they must outlive the library's use of them
-_job: Any = None  # the `_Observation` of the compile that is under way
+_job: Any = None  # the `_Observation` of the running compile
 
 
 class _Observation:
-    """The calls of one compile."""
+    """The file accesses of one compile."""
 
     def __init__(self, job: dict[str, Any], *, reports: bool) -> None:
         self.reports = reports
         self.texts: dict[bytes, bytes] = job.get("texts", {})
         self.provided: tuple[bytes, ...] = tuple(job.get("provided", ()))
-        # The compiler writes its times to a descriptor of ours.
+        # The compiler writes its times to the worker's descriptor.
         self.temporary = (b"/proc/self/fd/", os.environb.get(b"TMPDIR", b"/proc/self/fd") + b"/")
-        # NVRTC looks for a file of the program's name, and goes on whether there is one or not.
+        # NVRTC looks for a file with the program's name, but ignores the result.
         self.own = (job.get("name", b""), job.get("pch", b""), os.getcwdb())
-        self.begun_ns = time.clock_gettime_ns(5)  # CLOCK_REALTIME_COARSE, by which files get times
+        self.begun_ns = time.clock_gettime_ns(5)  # CLOCK_REALTIME_COARSE, the clock of file times
         self.opened: dict[bytes, list[Any]] = {}
         self.contents: dict[bytes, bytes] = dict(job.get("contents", {}))
         self.absent: dict[bytes, None] = {}
@@ -112,7 +112,7 @@ class _Observation:
         (self.folders if stat.S_ISDIR(mode) else self.files)[path] = None
 
     def open(self, path: bytes) -> int | None:
-        """Return a descriptor for the compiler; None for what is no regular file."""
+        """Return a descriptor for the compiler; None for anything except a regular file."""
         text = self.contents.get(path)
         if text is not None:
             return self._kept(path, in_memfd(text))
@@ -131,7 +131,7 @@ class _Observation:
             known = self.opened.setdefault(path, seen)
             if known[:5] != seen[:5]:
                 self.doubt(f"header {os.fsdecode(path)} changed while it was read")
-            if self.reports:  # like the include trace; after a crash nothing else is known
+            if self.reports:  # like the include trace; after a crash this is the only information
                 os.write(2, path + b"\n")
             newest = max(status.st_ctime_ns, status.st_mtime_ns)
             if path.startswith(self.provided) and newest < self.begun_ns - _RECENT_NS:
@@ -148,12 +148,13 @@ class _Observation:
         return self._kept(path, in_memfd(data))
 
     def _kept(self, path: bytes, descriptor: int) -> int:
-        """Return the descriptor; its copy shares the offset, which shows whether the compiler read."""
+        """Keep a copy of the descriptor and return it; the shared offset shows whether the compiler read the
+        file."""
         self.positions.setdefault(path, []).append(os.dup(descriptor))
         return descriptor
 
     def _was_read(self, path: bytes) -> bool:
-        """Return whether a file was read, and not only opened to see whether it is there."""
+        """Return whether a file was read, and not only opened to test its existence."""
         copies = self.positions.pop(path, [])
         at = [os.lseek(copy, 0, os.SEEK_CUR) for copy in copies]
         for copy in copies:
@@ -161,7 +162,7 @@ class _Observation:
         return any(at) or not copies or not self.contents[path]
 
     def in_memory(self, path: bytes) -> int | None:
-        """Return the descriptor, which stays ours, of a text; None if there is none."""
+        """Return the descriptor of a header in memory, which the worker keeps; None if there is none."""
         descriptor = self.memory.get(path)
         if descriptor is None:
             text = self.texts.get(os.path.normpath(path))
@@ -203,13 +204,13 @@ def _has(data: bytes, words: tuple[tuple[bytes, tuple[bytes, ...]], ...]) -> boo
 
 
 def begin(job: dict[str, Any], *, reports: bool = True) -> None:
-    """Begin to observe a compile; with `reports` the path of each opened header goes to stderr."""
+    """Start recording a compile; with `reports` the path of each opened header goes to stderr."""
     global _job
     _job = _Observation(job, reports=reports)
 
 
 def end() -> dict[str, Any]:
-    """Return what was observed since `begin`, and stop observing."""
+    """Stop recording, and return the file accesses since `begin`."""
     global _job
     job, _job = _job, None
     return job.reply()  # type: ignore[no-any-return]
@@ -233,7 +234,7 @@ def _observing(name: str, real: Callable[..., Any], path_at: int) -> Callable[..
         if job is not None and not job.is_ours(path):
             if answer in (None, -1):
                 job.absent[path] = None
-            else:  # no version was seen to do so, and what it found is unknown
+            else:  # no known version does this, and the result is unknown
                 job.doubt(f"the compiler called {name} of {os.fsdecode(path)}")
         return answer
 
@@ -260,7 +261,7 @@ def _open(real: Callable[..., Any], given: tuple[Any, ...], writes: bool, fdopen
 
 
 def _descriptor(job: Any, path: bytes) -> int | None:
-    """Return a descriptor, `_ABSENT` with the error set, or None if libc is to open the file."""
+    """Return a descriptor, `_ABSENT` with errno set, or None if libc should open the file."""
     try:
         if path.startswith(MEMORY):
             text = job.in_memory(path)
@@ -304,7 +305,7 @@ _PT_DYNAMIC = 2
 
 
 def install(library: ctypes.CDLL) -> bool:
-    """Redirect the slots of a loaded library to the callbacks; False if anything is not as expected."""
+    """Redirect the PLT slots of a loaded library to the callbacks; False if anything is unexpected."""
     global _libc, _mode_offset
     _libc = libc = ctypes.CDLL(None, use_errno=True)
     libc.fdopen.restype = _P
@@ -326,8 +327,8 @@ def install(library: ctypes.CDLL) -> bool:
 
 def redirect(slot: int, function: Any) -> bool:
     """Write a function's address into a slot; False if the slot cannot be written."""
-    page = os.sysconf("SC_PAGESIZE")  # 64 KiB on many an Arm server
-    # NVRTC 13.5 has its slots read-only after loading.
+    page = os.sysconf("SC_PAGESIZE")  # 64 KiB on many Arm servers
+    # In NVRTC 13.5 the slots are read-only after loading.
     if ctypes.CDLL(None).mprotect(_P(slot & -page), ctypes.c_size_t(page), _READ_WRITE):
         return False
     _P.from_address(slot).value = ctypes.cast(function, _P).value
@@ -335,7 +336,7 @@ def redirect(slot: int, function: Any) -> bool:
 
 
 def slots(library: ctypes.CDLL) -> dict[str, int]:
-    """Return the address of the PLT slot of each function; none if the library is not as expected."""
+    """Return the address of each function's PLT slot; empty if the library's format is unexpected."""
     try:
         return _slots(library)
     except (LookupError, ValueError, AttributeError, struct.error):
@@ -352,7 +353,7 @@ def _slots(library: ctypes.CDLL) -> dict[str, int]:
     segments = [*struct.iter_unpack("<II8xQ16xQ8x", ctypes.string_at(base + start, 56 * count))]
     at, size = next((at, size) for kind, _, at, size in segments if kind == _PT_DYNAMIC)
     dynamic = dict(struct.iter_unpack("<QQ", ctypes.string_at(base + at, size // 16 * 16)))
-    # The loader has made addresses of these offsets.
+    # The loader has converted these offsets to addresses.
     strings, symbols, table = (dynamic[tag] for tag in (_DT_STRTAB, _DT_SYMTAB, _DT_JMPREL))
     end = base + max(at + size for kind, _, at, size in segments if kind == 1)
     if not all(base < address < end for address in (strings, symbols, table)):

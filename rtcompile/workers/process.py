@@ -1,7 +1,7 @@
-"""Starts and ends the process that jobs are forked from: the caller's end of a `zygote`.
+"""Starts and ends a `zygote`, the process from which jobs are forked. Caller's side.
 
-A build that needs a compiler calls `start` before it imports and plans anything, since the process takes as long to
-start as all of that; for the same reason this module imports little.
+A build that needs a compiler calls `start` before it imports and plans anything, since starting the process takes
+as long as all of that; so this module imports little.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 IDLE_SECONDS = 300.0
 NVRTC = "rtcompile.workers.nvrtc:load"  # prepares a zygote for NVRTC
 SIGNALS = tuple(number for number in range(1, 32) if number not in (9, 19))  # not KILL, STOP
-# An empty module replaces the package, so that its `__init__` and what that imports are not loaded.
+# An empty module replaces the package, so its `__init__` and imports are not loaded.
 _BARE = (
     "import sys; package = sys.modules['rtcompile'] = type(sys)('rtcompile'); "
     "package.__path__ = [sys.argv[1]]; module, _, name = sys.argv[2].partition(':'); "
@@ -64,26 +64,26 @@ class ZygoteProcess:
             ZygoteProcess.alive.add(self)
 
     def _has(self, descriptor: int) -> bool:
-        """Return whether a descriptor is still ours: applications may close and reuse them."""
+        """Return whether a descriptor is still valid: applications may close and reuse them."""
         return _identity(descriptor) == self._identities[descriptor]
 
     def is_reachable(self) -> bool:
-        """Return whether its descriptors are still ours."""
+        """Return whether its descriptors are still valid."""
         return all(map(self._has, self._identities))
 
     def load(self, prepare: str, argument: str) -> None:
         """Tell it what to load; its jobs wait until that is done."""
         self.loads = (prepare, argument)
-        with suppress(OSError):  # it has ended, which its first job will notice
+        with suppress(OSError):  # it has ended; its first job will notice
             protocol.send(self.control, self.loads)
 
     def close(self) -> None:
-        """Have the zygote kill its children, clean up and end; wait for that."""
+        """Let the zygote kill its children, clean up and end; wait for that."""
         if self.hang_up():
             self.reap()
 
     def hang_up(self) -> bool:
-        """Close the control socket, at which the zygote ends; False if that was done before."""
+        """Close the control socket, which ends the zygote; False if it was closed before."""
         with ZygoteProcess.lock:
             if self not in ZygoteProcess.alive:
                 return False
@@ -119,7 +119,7 @@ class ZygoteProcess:
 
 
 _MEANINGS = {
-    # NVRTC maps files in its temporary folder, and gets this signal if they cannot be written.
+    # NVRTC maps files in TMPDIR, and gets this signal if they cannot be written.
     7: "it may be that the folder for temporary files (TMPDIR) is full, or a library cut short",
     9: "another program killed it, or the kernel for lack of memory",
     15: "another program ended it",
@@ -127,13 +127,13 @@ _MEANINGS = {
 
 
 def meaning_of(number: int) -> str:
-    """Return a signal's number, and what it means where a compiler did not send it to itself."""
+    """Return a signal's number, and its likely cause if the compiler did not raise it itself."""
     return f"{number} ({_MEANINGS[number]})" if number in _MEANINGS else str(number)
 
 
 # --- the one that is started ahead ---------------------------------------------------------------
 
-_ahead: ZygoteProcess | None = None  # that has no job yet
+_ahead: ZygoteProcess | None = None  # without a job yet
 _ahead_lock = threading.Lock()
 
 
@@ -149,7 +149,7 @@ def start(loads: str = "") -> None:
 
 
 def take(prepare: str, argument: str) -> ZygoteProcess | None:
-    """Return the zygote that was started for jobs with these two, or for any; once."""
+    """Return, once, the zygote that was started for jobs with these two, or for any."""
     global _ahead
     with _ahead_lock:
         found = _ahead
@@ -165,26 +165,26 @@ def take(prepare: str, argument: str) -> ZygoteProcess | None:
 
 # --- sockets and descriptors ---------------------------------------------------------------------
 
-# Ends of sockets that are being sent to zygotes. A process that is forked meanwhile must close
-# them, since the end of file would never arrive otherwise.
+# Socket ends that are being sent to zygotes. A process forked in the meantime must close them, since otherwise the
+# end of file would never arrive.
 _theirs: set[_socket.socket] = set()
 
 
 def socket_pair() -> tuple[_socket.socket, _socket.socket]:
-    """Return our end of a new pair of sockets, and the one that a zygote gets."""
+    """Return the caller's and the zygote's end of a new pair of sockets."""
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     _theirs.add(theirs)
     return ours, theirs
 
 
 def close_theirs(socket: _socket.socket) -> None:
-    """Close our copy of the end that a zygote has got."""
+    """Close the caller's copy of the zygote's end."""
     socket.close()
     _theirs.discard(socket)
 
 
 def hang_up(socket: _socket.socket) -> None:
-    """Close this end, even if a process that was forked meanwhile has a copy of it."""
+    """Close this end, even if a forked process has a copy of it."""
     with suppress(OSError):
         socket.shutdown(_socket.SHUT_RDWR)
     socket.close()
@@ -200,18 +200,18 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
 
 
 def above_standard(descriptor: int) -> int:
-    """Return a copy of a descriptor with a number above those that a child is given."""
+    """Return a copy of a descriptor with a number above those that a child gets."""
     import fcntl
 
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, protocol.CONTROL + 1)
 
 
 def spawn(command: list[str], environ: dict[str, str], descriptors: dict[int, int]) -> int:
-    """Start a program with these descriptors by its numbers, else /dev/null; return its process id."""
+    """Start a program with these descriptors, by number, and otherwise /dev/null; return its process id."""
     opened = [os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)]
     try:
         given = {**dict.fromkeys(range(3), opened[0]), **descriptors}
-        for descriptor in given.values():  # so that no dup2 overwrites the source of a later one
+        for descriptor in given.values():  # so no dup2 overwrites the source of a later one
             opened.append(above_standard(descriptor))
         copies = zip(opened[1:], given, strict=True)
         return os.posix_spawn(
@@ -228,13 +228,13 @@ def spawn(command: list[str], environ: dict[str, str], descriptors: dict[int, in
 
 
 def bare(function: str, *words: str) -> list[str]:
-    """Return the command that calls a function of ours without site-packages and PYTHON* variables."""
+    """Return the command that calls a function of rtcompile without site-packages and PYTHON* variables."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     return [interpreter(), "-I", "-S", "-c", _BARE, package, function, *words]
 
 
 def interpreter() -> str:
-    """Return the Python for workers: this one, or the prefix's if an application embeds Python."""
+    """Return the Python for workers: this one, or the one in the prefix if an application embeds Python."""
     name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     candidates = [
         sys.executable,
@@ -261,7 +261,7 @@ def _forget_after_fork() -> None:
 
 
 def _end() -> None:
-    """Have the zygotes end, all at once, and wait for them: no init process may be there to do so."""
+    """End all zygotes at once, and wait for them, since there may be no init process that does."""
     ZygoteProcess.all_ended = True
     for zygote in [zygote for zygote in list(ZygoteProcess.alive) if zygote.hang_up()]:
         zygote.reap()

@@ -1,19 +1,19 @@
 """The messages between the caller, the zygote and the forked child: plain values, no pickle.
 
 A *job* is a function of this package, named ``"module:function"``, and a dict of plain values
-(None, bool, int, float, str, bytes, list, tuple, dict). It runs in a process of its own::
+(None, bool, int, float, str, bytes, list, tuple, dict). It runs in a separate process::
 
     caller ──spawns, once──▶ zygote (one compiler loaded, single-threaded)
        │                        │ forks, per job
        └──── job socket ──── child: function(arguments) -> plain value
 
-On the zygote's control socket the caller sends what to load, and for each job the function's name, the limits,
-one end of a fresh *job socket* and a memfd with the arguments. The job socket brings ``ANSWER`` and the value, or
-``CRASH`` with its kind, a signal's or an error's number, and the child's stderr; its end without a message means
-that the zygote is gone. The caller cancels by closing its end.
+On the zygote's control socket the caller sends what to load, and for each job the function's name, the limits, one
+end of a new *job socket* and a memfd with the arguments. The job socket returns ``ANSWER`` and the value, or
+``CRASH`` with its kind, the number of a signal or an error, and the child's stderr; if it closes without a message,
+the zygote is gone. The caller cancels by closing its end.
 
-The function runs in an empty working directory, with a TMPDIR of its own, stdout on ``/dev/null`` and stderr in a
-memfd, as the leader of a process group, of which nothing remains when the job has ended.
+The function runs in an empty working directory, with its own TMPDIR, stdout on ``/dev/null`` and stderr in a memfd,
+as the leader of a process group, which is killed when the job ends.
 
 Worker-side modules are imported by a bare ``python -I -S`` that starts in 10 ms: they must not import
 ``dataclasses``, ``typing``, ``subprocess`` (unless they need it) or anything that does.
@@ -35,7 +35,7 @@ CONTROL = 3  # the zygote's descriptor of the control socket
 ANSWER = "answer"
 CRASH = "death"
 
-_ENDING_SECONDS = 0.5  # for how long a thread or process that is ending may still be counted
+_ENDING_SECONDS = 0.5  # for how long an ending thread or process may still be counted
 
 # Limits of the messages: names, numbers, short values and a few descriptors.
 _MESSAGE_BYTES = 1 << 14
@@ -44,7 +44,7 @@ _LOG_BYTES_AT_EACH_END = 1 << 20
 _IN_MEMFD = ("in memfd",)
 _INT_BYTES = 4
 
-# Version 4 is read by every Python since 3.4: caller and worker may be two versions.
+# Every Python since 3.4 reads version 4; caller and worker may run different versions.
 _MARSHAL_VERSION = 4
 
 
@@ -72,7 +72,7 @@ def unpack(descriptor: int) -> Any:
 
 
 def contents(descriptor: int) -> bytes:
-    """Return everything that was written to a memfd so far."""
+    """Return the contents of a memfd so far."""
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
 
@@ -85,7 +85,7 @@ def drain(descriptor: int) -> bytes:
 
 
 def log_text(log: bytes) -> str:
-    """Return a compiler's log, without its middle if it is longer than what anybody reads of it."""
+    """Return a compiler's log, without its middle if it is too long to read."""
     left_out = len(log) - 2 * _LOG_BYTES_AT_EACH_END
     if left_out > 0:
         cut = b"\n... %d bytes are left out here ...\n" % left_out
@@ -94,18 +94,18 @@ def log_text(log: bytes) -> str:
 
 
 def stderr_text() -> bytes:
-    """Return what this job and its programs have written on standard error so far."""
+    """Return the standard error of this job and its programs so far."""
     return contents(2)
 
 
 def forget_stderr() -> None:
-    """Empty what `stderr_text` returns."""
+    """Clear the text that `stderr_text` returns."""
     os.ftruncate(2, 0)
     os.lseek(2, 0, os.SEEK_SET)
 
 
 def send(socket: _socket.socket, value: Any, descriptors: tuple[int, ...] = ()) -> None:
-    """Send one message with duplicates of the descriptors; a long value goes in a memfd, the last one."""
+    """Send one message with duplicates of the descriptors; a long value is sent in a memfd, the last one."""
     frame = marshal.dumps(value, _MARSHAL_VERSION)
     if len(frame) > _MESSAGE_BYTES:
         long = in_memfd(frame)
@@ -136,7 +136,7 @@ def receive(socket: _socket.socket) -> tuple[Any, list[int]] | None:
 
 
 def started(start: Callable[[], Any], has_time: Callable[[], bool] = lambda: True) -> Any:
-    """Start a process; where `ulimit -u` forbids it, wait a moment for threads that are ending."""
+    """Start a process; if `ulimit -u` forbids it, wait a moment for ending threads."""
     deadline = time.monotonic() + _ENDING_SECONDS
     while True:
         try:

@@ -1,9 +1,9 @@
 """Scratch directories: one per user (mode 0700), with one per zygote inside.
 
-The user's folder is `/tmp/rtcompile-workers-UID` or lies in TMPDIR. It is used only if its open descriptor shows
-that this user owns it and no other has access, and nothing outside it is ever removed. A zygote holds a lock on
-its own folder for as long as it or a child lives; a later process removes folders without one, and where there are
-no locks, or another machine made the folder, those that are a day old.
+The user's folder is `/tmp/rtcompile-workers-UID`, or in TMPDIR. It is used only if its open descriptor shows that
+this user owns it and no other has access, and nothing outside it is ever removed. A zygote locks its own folder as
+long as it or a child lives. A later process removes unlocked folders; without locks, or if another machine made the
+folder, it removes folders that are a day old.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Folders for the user's folder, tried in this order where TMPDIR is not set or cannot be used.
+# Parents for the user's folder, tried in this order if TMPDIR is not set or unusable.
 PARENTS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # the folder in it is of mode 0700, and its owner is checked
 
 _NAME = "rtcompile-workers-"
-_NAMES = 8  # names that are tried where other users have taken the first ones
+_NAMES = 8  # names to try if other users have taken the first ones
 _ZYGOTE = "zygote-"
 _TRIES = 200
 _PAUSE = 0.005
-# Without locks, a folder that was not written to for this time counts as abandoned.
+# Without locks, a folder counts as abandoned after this time without a write.
 _UNUSED_SECONDS = 86400.0
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -42,7 +42,7 @@ class Scratch:
         self.descriptor = descriptor  # holds the lock
 
     def is_there(self) -> bool:
-        """Return whether it still exists; users and programs clean up TMPDIR."""
+        """Return whether it still exists, since users and programs clean up TMPDIR."""
         try:
             found = os.stat(self.name, dir_fd=self.home, follow_symlinks=False)
         except OSError:
@@ -67,16 +67,16 @@ class Scratch:
         os.environ["TMPDIR"] = os.path.join("..", "tmp")
 
     def remove_job_folder(self, name: str) -> None:
-        """Remove a job's folder with all that is in it."""
+        """Remove a job's folder with its contents."""
         _remove(self.descriptor, name)
 
     def close(self) -> None:
-        """Close the descriptors of a folder that somebody has removed."""
+        """Close the descriptors of a removed folder."""
         os.close(self.descriptor)
         os.close(self.home)
 
     def remove(self) -> None:
-        """Remove this folder, and the folders that killed zygotes have left beside it."""
+        """Remove this folder, and the leftover folders of killed zygotes."""
         _remove(self.home, self.name)
         os.close(self.descriptor)
         _sweep(self.home, "")
@@ -99,7 +99,7 @@ def _machine() -> str:
 
 
 def claim(temporary: str, name: str) -> Scratch:
-    """Make a zygote's folder below TMPDIR, locked for as long as this process or a child lives."""
+    """Make a zygote's folder in TMPDIR, locked as long as this process or a child lives."""
     problems = []
     for parent in _parents(temporary):
         try:
@@ -114,7 +114,7 @@ def claim(temporary: str, name: str) -> Scratch:
 
 
 def sweep(temporary: str, own: str) -> None:
-    """Remove the folders of killed zygotes; `own` is that of a zygote known to have ended."""
+    """Remove the folders of killed zygotes; `own` belongs to a zygote that is known to have ended."""
     for parent in _parents(temporary):
         for path in _home_paths(parent):
             home = _open_home(path)
@@ -184,7 +184,7 @@ def _open_home(path: str) -> int | None:
     try:
         descriptor = os.open(path, _FOLDER)
     except OSError:
-        return None  # it does not exist, is a link or no folder, or belongs to another user
+        return None  # missing, a link, not a folder, or another user's
     status = os.fstat(descriptor)
     if status.st_uid == os.geteuid() and not status.st_mode & 0o077:
         return descriptor
@@ -204,7 +204,7 @@ def _lock(descriptor: int) -> bool | None:
 
 
 def _sweep(home: int, own: str) -> None:
-    """Remove the zygotes' folders that no process has locked."""
+    """Remove the zygotes' folders that no process locks."""
     here = f"{_ZYGOTE}{_machine()}-"
     for name in os.listdir(home):
         if not name.startswith(_ZYGOTE):
@@ -212,7 +212,7 @@ def _sweep(home: int, own: str) -> None:
         try:
             descriptor = os.open(name, _FOLDER, dir_fd=home)
         except OSError:
-            continue  # it was removed meanwhile, or is no folder
+            continue  # removed just now, or not a folder
         try:
             locked = _lock(descriptor)
             unused = time.time() - os.fstat(descriptor).st_mtime

@@ -1,7 +1,7 @@
-"""The zygote: loads one compiler, forks children that do the jobs, and cleans up after them.
+"""The zygote: loads one compiler, forks children that run the jobs, and cleans up after them.
 
-It has one thread, so forking is safe. It compiles no user's code itself, so it outlives every crash.
-It ends with its parent, or after some idle time.
+It has one thread, so forking is safe. It compiles no user code itself, so crashes do not affect it. It ends with
+its parent, or after some idle time.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import time
 from rtcompile.workers import protocol, scratch
 from rtcompile.workers.child import Child, Order, anonymous_bytes, become, report, resolve
 
-_TICK = 0.05  # seconds between two looks at a child's memory
-_ROOMY = 2048  # under a lower limit on processes (`ulimit -u`), no child is kept idle
+_TICK = 0.05  # seconds between two checks of a child's memory
+_ROOMY = 2048  # with a lower limit on processes (`ulimit -u`), no child is kept idle
 _STACK_BYTES = 64 << 20
 _DESCRIPTORS = 4096
 _MOST_INHERITED = 65536
@@ -31,8 +31,8 @@ def main(parent: str, idle: str, temporary: str, name: str) -> None:
         zygote.serve()
     finally:
         zygote.end()
-    # The caller waits for this end. The interpreter would take several milliseconds to exit, and
-    # there is nothing to flush.
+    # The caller waits for the exit. A normal exit of the interpreter takes several milliseconds, and there is
+    # nothing to flush.
     os._exit(0)
 
 
@@ -52,14 +52,14 @@ class Zygote:
         self.idle = idle
         self.temporary = temporary
         self.name = name
-        self.function = ""  # to call with `argument` before the first fork; "" afterwards
+        self.function = ""  # called with `argument` before the first fork; "" afterwards
         self.argument = ""
         self.scratch: scratch.Scratch | None = None
         self.children: dict[int, Child] = {}  # by pid
         self.poller = select.poll()
         self.poller.register(control.fileno(), select.POLLIN)
-        # The control socket alone does not show that the parent ended: a child of the parent may
-        # hold it.
+        # The control socket alone does not show that the parent ended, since a child of the parent may hold it
+        # open.
         self.parent_fd: int | None = None
         try:
             self.parent_fd = os.pidfd_open(parent)
@@ -71,14 +71,14 @@ class Zygote:
         self.roomy = not 0 <= resource.getrlimit(resource.RLIMIT_NPROC)[0] < _ROOMY
 
     def prepare(self) -> scratch.Scratch:
-        """Make the folder, load what every child needs, and return the folder."""
+        """Make the folder, load the compiler, and return the folder."""
         if self.scratch is not None and not self.scratch.is_there():
-            self._dismiss()  # Their folders were in it.
+            self._dismiss()  # Their folders were in the removed one.
             self.scratch.close()
             self.scratch = None
         if self.scratch is None:
             self.scratch = scratch.claim(self.temporary, self.name)
-            self.scratch.enter()  # NVRTC puts files into the working directory
+            self.scratch.enter()  # NVRTC writes files to the working directory
         if self.function:
             resolve(self.function)(self.argument)
             self.function = ""
@@ -91,7 +91,7 @@ class Zygote:
             ready = dict(self.poller.poll(timeout * 1000))
             if os.getppid() != self.parent or self.parent_fd in ready:
                 return
-            # Before the next job is accepted, so that a child that is free now can take it.
+            # Do this before accepting the next job, so a child that is now free can take it.
             for child in list(self.children.values()):
                 if child.order is not None:
                     idle_since = time.monotonic()
@@ -100,7 +100,7 @@ class Zygote:
                 return
 
     def _timeout(self, idle_since: float) -> float:
-        """Return the seconds after which there is something to do even if nothing happens."""
+        """Return the seconds until the next timed action."""
         if any(child.order is not None for child in self.children.values()):
             return self._next_look()
         return idle_since + self.idle - time.monotonic()
@@ -112,7 +112,7 @@ class Zygote:
                 child.kill()
 
     def _next_look(self) -> float:
-        """Return the seconds until a child has to be checked even if nothing happens."""
+        """Return the seconds until the next check of a child."""
         now = time.monotonic()
         looks = [1.0]
         for child in self.children.values():
@@ -129,7 +129,7 @@ class Zygote:
             return
         if child.order is None:
             return
-        # It is only registered for a hang-up: the caller has cancelled.
+        # Only hang-ups are registered, so the caller has cancelled.
         if child.order.socket.fileno() in ready:
             self.poller.unregister(child.order.socket.fileno())
             child.kill("cancelled")
@@ -152,7 +152,7 @@ class Zygote:
         return True
 
     def _accept(self) -> bool:
-        """Take one message from the control socket: what to load, or a job; False at its end."""
+        """Receive one message from the control socket: what to load, or a job; False at its end."""
         try:
             message = protocol.receive(self.control)
         except OSError:
@@ -172,10 +172,10 @@ class Zygote:
         return True
 
     def _start(self, order: Order, *, anew: bool = False) -> None:
-        """Give a job to a child that waits for such, or to a new one."""
+        """Give a job to an idle child that may run it, or to a new one."""
         try:
             folder = self.prepare()
-            resolve(order.function)  # imported here, once, and not in each child
+            resolve(order.function)  # import it here once and not in each child
             order.reusable = order.reusable and self.roomy
             fit = (c for c in self.children.values() if not anew and c.may_take(order))
             child = next(fit, None) or self._fork(folder)
@@ -185,9 +185,9 @@ class Zygote:
                 self._dismiss()
                 self.postponed.append(order)
                 return
-            # The text of other errors than the system's does not say enough without their type.
+            # Messages of errors other than OSError need their type to be clear.
             text = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-            # Once the compiler is loaded there is no function left to load it by.
+            # Once the compiler is loaded, `function` is "".
             kind = "load" if self.function and self.scratch is not None else "start"
             report(order.socket, (protocol.CRASH, kind, getattr(error, "errno", 0), text))
             order.close()
@@ -227,7 +227,7 @@ class Zygote:
         os.close(held)
         theirs.close()
         try:
-            # The child does the same; done in both, it is a group before any kill.
+            # Both processes do this, so the group exists before any kill.
             os.setpgid(pid, pid)
         except OSError:
             pass  # It has ended already.
@@ -237,7 +237,7 @@ class Zygote:
         return child
 
     def _reap_and_report(self, child: Child, status: int) -> None:
-        """Clean up after a child. If it crashed, run its job again or notify the caller."""
+        """Clean up after a child. If it crashed, repeat its job or notify the caller."""
         del self.children[child.pid]
         self.poller.unregister(child.channel.fileno())
         if self.scratch is not None:
@@ -268,16 +268,16 @@ class Zygote:
         self.postponed.clear()
         children = list(self.children.values())
         for child in children:
-            child.kill()  # first all, since each takes a moment to free its memory
+            child.kill()  # all at once first, since each takes a moment to free its memory
         for child in children:
             child.reap()
-            self._reap_and_report(child, 0)  # callers that still wait see the end of file
+            self._reap_and_report(child, 0)  # waiting callers see the end of file
         if self.scratch is not None:
             self.scratch.remove()
 
 
 def keep_priority() -> None:
-    """Give this process's new session its nice value: with Linux's "autogroups" each has its own."""
+    """Give this process's new session its nice value, since Linux's "autogroups" have their own."""
     nice = os.nice(0)
     if nice > 0:
         try:
@@ -288,7 +288,7 @@ def keep_priority() -> None:
 
 
 def _isolate() -> None:
-    """Give up what was inherited: terminal, open descriptors, directory, a small stack."""
+    """Drop inherited state: terminal, open descriptors, directory, a small stack."""
     os.setsid()  # Ctrl-C goes to every process of the terminal's foreground group.
     keep_priority()
     os.closerange(protocol.CONTROL + 1, _MOST_INHERITED)
@@ -300,7 +300,7 @@ def _isolate() -> None:
     wanted = _STACK_BYTES if hard == unlimited else min(hard, _STACK_BYTES)
     if soft == unlimited or soft < wanted:
         resource.setrlimit(resource.RLIMIT_STACK, (wanted, hard))
-    # Some four descriptors a job.
+    # About four descriptors per job.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _DESCRIPTORS)), hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
