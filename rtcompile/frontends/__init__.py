@@ -1,1 +1,1 @@
-"""What programs call instead of CuPy's classes: `RawModule`, `RawKernel`, launches, the hook."""
+"""The replacements for CuPy's classes: `RawModule`, `RawKernel`, launches, and the hook into CuPy."""

@@ -1,4 +1,4 @@
-"""Converts the arguments of a call to a kernel's parameters, or names the one that does not fit."""
+"""Converts a call's arguments to a kernel's parameters, or names the argument that does not fit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rtcompile.request.values import items
 
 
 def convert(parameters: Sequence[Parameter], args: Sequence[Any], kernel: str) -> tuple[Any, ...]:
-    """Return `args` as `RawKernel` takes them: device pointers, and numbers of the right type."""
+    """Return `args` for `RawKernel`: device pointers, and numbers of the right type."""
     args = items("args", args, "a kernel's arguments")
     if len(args) != len(parameters):
         takes = ", ".join(map(str, parameters))

@@ -19,7 +19,7 @@ _warned_of_missing_toolkit = False
 
 
 def build(query: Query, *, ahead: bool) -> ObjectCode | None:
-    """Return the code of a CuPy request that was not found; None where CuPy has to compile it itself."""
+    """Build a CuPy request that was not found; None if CuPy has to compile it itself."""
     global _warned_of_missing_toolkit
     settings = query.settings
     try:
@@ -34,7 +34,7 @@ def build(query: Query, *, ahead: bool) -> ObjectCode | None:
             error.dump(sys.stderr)
         raise
     except ToolkitNotFound as missing:
-        if not settings.jit:  # CuPy would compile it
+        if not settings.jit:  # otherwise CuPy would compile it
             raise
         if not _warned_of_missing_toolkit:
             _warned_of_missing_toolkit = True
@@ -45,7 +45,7 @@ def build(query: Query, *, ahead: bool) -> ObjectCode | None:
 # --- The headers of CuPy's own kernels --------------------------------------------------------------
 
 MAKER = "rtcompile-ahead"  # the name of the thread that precompiles headers
-# The program and its compiler need one core. CUB's headers keep another busy for two seconds.
+# The program and its compiler need one core. CUB's headers occupy another for two seconds.
 _LEAST_CORES, _CORES_FOR_CUB = 2, 4
 
 # From `cupy/_core/_cub_reduction.pyx`.
@@ -63,7 +63,7 @@ def precompile_ahead(request: CompileRequest, settings: Settings) -> None:
     cores = len(os.sched_getaffinity(0))
     if cores < _LEAST_CORES:
         return
-    # In a thread, since the compiler of the build itself has to be started first.
+    # This runs in a thread, since the build's own compiler has to start first.
     with suppress(RuntimeError):  # there are too many threads, or the interpreter is shutting down
         threading.Thread(
             target=_make, args=(request, settings, cores), name=MAKER, daemon=True
@@ -80,7 +80,7 @@ def _make(request: CompileRequest, settings: Settings, cores: int) -> None:
 
 
 def openings(cores: int) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the leading includes of CuPy's kernels, and the options that it gives them."""
+    """Return the leading includes and the options of CuPy's kernels."""
     from cupy import _environment
     from cupy._core import _accelerator
 

@@ -24,19 +24,19 @@ from rtcompile.settings import working_directory
 
 _NAME = "_compile_module_with_cache"
 _TESTED = "14.0 to 14.2"
-# Every name of CuPy used here that its documentation does not promise. Without one of these in
-# ``cupy.cuda.compiler``, CuPy compiles its kernels itself.
+# CuPy's undocumented names that are used here. If ``cupy.cuda.compiler`` lacks one, CuPy compiles its kernels
+# itself.
 NEEDED = (
     *(_NAME, "_get_arch", "_get_arch_for_options_for_nvrtc", "runtime.is_hip"),
     *("function.Module.load", "function.Module._set_mapping"),
 )
-# Without one of these in ``cupy``, no headers of CuPy's kernels are precompiled ahead of a build.
+# If ``cupy`` lacks one of these, headers of CuPy's kernels are not precompiled ahead.
 NEEDED_AHEAD = (
     *("_core.core._cupy_header_list", "_core.core.assemble_cupy_compiler_options"),
     *("_core._accelerator.ACCELERATOR_CUB", "_core._accelerator.get_reduction_accelerators"),
     "_environment.get_cub_path",
 )
-# Without this one, a bundle compares CuPy's headers one by one.
+# Without this name, a bundle compares CuPy's headers one by one.
 NEEDED_BY_BUNDLES = "_core.core._get_header_dir_path"
 _guard = threading.Lock()
 _original: Callable[..., Any] | None = None
@@ -44,7 +44,7 @@ _signature = inspect.Signature()  # of CuPy's function
 
 
 class Installation:
-    """What `install` returns: used as a context manager, it uninstalls at the end.
+    """The result of `install`; as a context manager, it uninstalls at the end.
 
     Attributes
     ----------
@@ -160,7 +160,7 @@ def lacking(module: Any, names: Sequence[str]) -> str:
 
 
 def _compile_as_called(*given: Any, **more: Any) -> Any:
-    """Compile for a CuPy whose function has other parameters; CuPy does what rtcompile does not know."""
+    """Compile for a CuPy whose function has other parameters; CuPy handles unknown arguments."""
     assert _original is not None
     bound = _signature.bind(*given, **more).arguments
     known, theirs = inspect.signature(_compile).parameters, _signature.parameters
@@ -209,7 +209,7 @@ def _compile(
         name=program_name(source),
         backend=backend,
         target="ptx" if settings.ptx or kind == "ptx" else "cubin",
-        allow_fixups=False,  # programs test which sources CuPy's compiler rejects
+        allow_fixups=False,  # programs test which sources CuPy rejects
     )
     query = query_of(request, settings)
     query.recent = True

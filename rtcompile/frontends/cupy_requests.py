@@ -1,4 +1,4 @@
-"""What is special to the sources of CuPy's own kernels."""
+"""Special handling of the sources of CuPy's own kernels."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ _CUB_PASSES = ("-DFIRST_PASS=1", "-DSECOND_PASS=1")
 
 
 def program_name(source: str) -> str:
-    """Return a name for the program in logs and reports: that of its first kernel."""
+    """Return the name of the program's first kernel, for logs and reports."""
     kernel = _KERNEL.search(source)
     return f"{kernel[1]}.cu" if kernel else "cupy.cu"
 
 
 def with_pass_in_text(source: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return a CUB reduction of CuPy's with the macro for its pass in the text, so that all passes share a header."""
-    # No header of CuPy or CUB uses the macro, and a definition in the blank line after the headers moves no line.
+    """Move the macro for a CUB reduction's pass from the options to the source, so all passes share a precompiled
+    header."""
+    # No header of CuPy or CUB uses the macro, and defining it in the blank line after the headers keeps line
+    # numbers.
     found = [option for option in options if option in _CUB_PASSES]
     if len(found) != 1:
         return source, options

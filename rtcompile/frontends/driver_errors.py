@@ -1,4 +1,4 @@
-"""Errors for code that the driver does not load or launch, with what is known about that code."""
+"""Errors for code that the driver does not load or launch, with facts about that code."""
 
 from __future__ import annotations
 

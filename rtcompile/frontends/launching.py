@@ -1,7 +1,7 @@
 """`kernel.launch`: clusters, programmatic dependent launch and priority, by ``cuLaunchKernelEx``.
 
-Each argument becomes the bytes of one parameter, as CuPy makes them. Where the driver reports the
-parameters' sizes (CUDA 12.4 on), an argument that does not fit is an error that names it.
+Each argument becomes the bytes of one parameter, as in CuPy. If the driver reports the parameters' sizes (CUDA 12.4
+on), an argument that does not fit raises an error that names it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from rtcompile.frontends.raw_kernel import RawKernel
 
 runtime = cupy.cuda.runtime
-_PORTABLE_CLUSTER = 8  # blocks; every device that has clusters has these
-_CLUSTER_MAX = 16  # with the attribute for a size that is not portable
+_PORTABLE_CLUSTER = 8  # blocks; every device with clusters supports this size
+_CLUSTER_MAX = 16  # with the attribute for non-portable sizes
 _GRID_MAX = (1 << 31) - 1
 _CAPTURE_UNSUPPORTED = 900
 _POINTER_BYTES = 8
@@ -51,7 +51,7 @@ _NEVER: dict[int, _Loaded] = {}  # for a kernel that was never launched
 
 
 def launch(kernel: RawKernel, args: Any, stream: Any, how: tuple[Any, ...]) -> None:
-    """Launch a kernel; see `RawKernel.launch`, whose other arguments are `how`, in their order."""
+    """Launch a kernel; `how` has the other arguments of `RawKernel.launch`, in order."""
     device = ordinal(loading=True)
     before = kernel.__dict__.get("_launched", _NEVER).get(device)
     if before is not None and before.function is kernel._functions.get(device):
@@ -213,7 +213,7 @@ class _Address(int):
 
 
 def _values(args: tuple[Any, ...], device: int) -> tuple[list[Any], int | None]:
-    """Return each argument as a NumPy value, a Python number or an address; and torch's device."""
+    """Return each argument as a NumPy value, a Python number or an address; and PyTorch's device."""
     values: list[Any] = []
     of_torch = None
     for position, value in enumerate(args):
@@ -255,7 +255,7 @@ def _packed(kernel: str, values: list[Any], sizes: tuple[int, ...] | None) -> li
 
 
 def _bytes_of(value: Any, size: int | None) -> tuple[bytes, str]:  # a line for each kind
-    """Return an argument's bytes for a parameter of `size` bytes, and what is wrong with it, if anything."""
+    """Return an argument's bytes for a parameter of `size` bytes, and its problem, if any."""
     hint = "pass cupy.asarray of it" if size == _POINTER_BYTES else "convert it"
     if isinstance(value, _Address):
         data, what = value.to_bytes(8, "little"), "is an address of 8 bytes"
@@ -295,7 +295,7 @@ def _attributes(
     programmatic: bool,
     priority: int | None,
 ) -> list[Any]:
-    """Return the launch's attributes; the same ones for every launch of the same kind."""
+    """Return the launch's attributes, cached for launches of the same kind."""
     ids = driver.CUlaunchAttributeID
     attributes = []
 
@@ -357,7 +357,7 @@ class _Call:
     def check_cluster(
         self, grid: tuple[int, int, int], cluster: tuple[int, int, int], config: Any, device: int
     ) -> None:
-        """Raise for a cluster that this device or this grid cannot have, before the driver does."""
+        """Raise for a cluster that is impossible on this device or with this grid, before the driver does."""
         blocks = cluster[0] * cluster[1] * cluster[2]
         if any(extent % size for extent, size in zip(grid, cluster, strict=True)):
             raise InvalidRequest(f"the grid {grid} is no whole number of clusters {cluster}")

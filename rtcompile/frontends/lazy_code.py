@@ -1,4 +1,4 @@
-"""The code of a `RawModule` or `RawKernel`, built when it is first wanted, loaded on each device."""
+"""The code of a `RawModule` or `RawKernel`: built at its first use, and loaded on each device."""
 
 from __future__ import annotations
 
@@ -69,22 +69,22 @@ ARGUMENTS: dict[str, Any] = {
     "recompile": False,
     "name": DEFAULT_NAME,
 }
-# What CuPy's `RawModule` is given. Its jitify= is left out: giving it, even False, warns of its removal.
+# Arguments for CuPy's `RawModule`, without jitify=, which would cause a deprecation warning even if False.
 OF_CUPY = [*ARGUMENTS][:7]
 _LISTS = [[*ARGUMENTS].index(name) for name in ("options", "name_expressions", "link")]
 _HEADERS = [*ARGUMENTS].index("headers")  # after it all are scalars
 
 
 class LazyCode:
-    """What `RawModule` and `RawKernel` share: the arguments of one build, and its results.
+    """The common part of `RawModule` and `RawKernel`: the arguments of one build, and its results.
 
     An instance builds once per device and keeps the result, as CuPy's classes do. A *new*
     `RawModule` of the same source looks in the cache again, and so sees an edited header; see
     `code_of`.
 
-    `arguments` are what the class was given, in normal form, and `for_cupy` those for CuPy's class.
-    `functions` are by kernel name and device; `modules` and `objects` are by device, where None
-    stands for ``arch=``. `used` says whether a build was begun, or there is none.
+    `arguments` are the class's arguments in normal form, and `for_cupy` those for CuPy's class. `functions` are by
+    kernel name and device; `modules` and `objects` are by device, with None for ``arch=``. `used` is True if a
+    build was started, or none is needed.
     """
 
     def __init__(self, **given: Any) -> None:
@@ -97,10 +97,10 @@ class LazyCode:
         self.modules: dict[int, Any] = {}
         self.functions: dict[str, dict[int, Any]] = {}
         self.objects: dict[int | None, ObjectCode] = {}
-        self.used = request is None  # then nothing can be built ahead
+        self.used = request is None  # nothing can be built ahead
         self._overrides = {name: arguments[name] for name in _OVERRIDES}
-        self._environment: Environment | None = None  # of the settings that were used last
-        # Where `objects` were made: the environment, its toolchain's signature, the working directory.
+        self._environment: Environment | None = None  # of the last used settings
+        # The conditions of `objects`: the environment, its toolchain's signature, the working directory.
         self._made: set[tuple[Environment | None, str, str]] = set()
         self._is_local = request is not None and bool(
             depends_on_directory(request) or request._memo.get("files")
@@ -108,7 +108,7 @@ class LazyCode:
         self._folder = self._working_directory()
 
     def _working_directory(self) -> str:
-        """Return the working directory if the request depends on it; "" if not, or if it was removed."""
+        """Return the working directory if the request depends on it, else ""."""
         try:
             return os.getcwd() if self._is_local else ""
         except OSError:
@@ -206,7 +206,7 @@ class LazyCode:
         return self.path or str(self.arguments["name"])
 
     def origin(self) -> str:
-        """Return where the code comes from, for `repr`: never builds it."""
+        """Return the origin of the code for `repr`, without building it."""
         code = next(iter(self.objects.values()), None)
         given = self.arguments["arch"]
         if self.path is not None and code is None:
@@ -216,7 +216,7 @@ class LazyCode:
         return f"{self.program}, {f'for {given}, ' if given else ''}not built yet"
 
     def expected(self) -> tuple[CompileRequest, Settings] | None:
-        """Return what the first use will build; None once that has begun, and for a file."""
+        """Return the query that the first use will build; None once that has started, and for a file."""
         if self._request is None or self.used or self.arguments["recompile"]:
             return None
         return self._request, self.settings
@@ -231,7 +231,7 @@ class LazyCode:
         return pipeline.is_cached(request, self.settings)
 
     def compiled(self, request: CompileRequest) -> ObjectCode:
-        """Return the code of this request, or of one derived from it."""
+        """Return the code of this request, or of a derived one."""
         settings = self.settings
         self.used = True
         try:
@@ -242,7 +242,7 @@ class LazyCode:
         except CompileError as error:
             if settings.dump_source_on_error:
                 error.dump(sys.stderr)
-            # Code written for Jitify catches JitifyException, which is no CompileException.
+            # Code written for Jitify catches JitifyException, which is not a CompileException.
             if self.arguments["jitify"] and type(error) is CompileError:
                 values, state = error.__reduce__()[1:]
                 jitify_error = JitifyError(*values)
@@ -261,7 +261,7 @@ class LazyCode:
         return self.objects[device]
 
     def _keep(self, code: ObjectCode) -> None:
-        """Keep the code for the current device, and where it was made."""
+        """Keep the code for the current device, and its conditions."""
         here = self._environment
         signature = "" if here is None else here.signature()
         self._made.add((here, signature, self._working_directory()))
@@ -306,7 +306,7 @@ def code_of(*given: Any) -> LazyCode:
         values[_HEADERS] = tuple(headers.items())
     cell: list[Any] = [None]
     try:
-        # True equals 1, and is no time limit.
+        # True equals 1, but is not a time limit.
         cell = _cells(*values, *[type(value) is bool for value in values[_HEADERS:]])
     except Exception:  # noqa: BLE001, S110  # a value without a hash, or one whose comparison raises
         pass
@@ -349,7 +349,7 @@ def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], CompileRequest | No
     if jitify and backend != "nvrtc":
         raise InvalidRequest("jitify=True is for backend='nvrtc'")
     translate = truth("translate_cucomplex", code is not None and given["translate_cucomplex"])
-    # These are checked now, although the environment may change before the build.
+    # Check these now, although the environment may change before the build.
     overrides = {name: given[name] for name in _OVERRIDES}
     if any(value is not None and value is not False for value in overrides.values()):
         Settings("").override(**overrides)
@@ -400,8 +400,8 @@ def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], CompileRequest | No
     return arguments, request
 
 
-# Two modules of the same code share one loaded module per device, and so their __constant__ and
-# __device__ variables, as they do in CuPy; cupy.clear_memo() forgets these too.
+# As in CuPy, two modules of the same code share one loaded module per device, and so their __constant__ and
+# __device__ variables; cupy.clear_memo() clears these too.
 @cupy.memoize(for_each_device=True)  # type: ignore[untyped-decorator]
 def _load(code: bytes, lowered_names: tuple[tuple[str, str], ...]) -> Any:
     module = Module()
@@ -417,7 +417,7 @@ def _load_file(path: str) -> Any:
     return module
 
 
-# CuPy's memo has no lock: two threads would load one module twice, each with variables of its own.
+# CuPy's memo has no lock: two threads would load one module twice, with separate variables.
 loading = threading.Lock()
 
 

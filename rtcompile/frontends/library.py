@@ -1,4 +1,4 @@
-"""Kernels of a Python package: the sources are resources, and calls are checked by signatures.
+"""`KernelLibrary`: kernels of a Python package, with sources as resources and calls checked by signatures.
 
 Declaring a library is cheap: CuPy and the source files are used only when a kernel is called.
 """
@@ -31,16 +31,15 @@ class KernelLibrary:
     Parameters
     ----------
     package : str
-        The package whose resources hold the sources, usually ``__name__``.
+        The package that contains the sources as resources, usually ``__name__``.
     folder : str
-        The folder of the package that contains them; it is searched for headers too.
+        The package's folder with the sources; it is also searched for headers.
     options : sequence of str
         Compiler options for all of them. Directories of the package go into `include_dirs`.
     include_dirs : sequence of str
         Further folders of the package to search for headers.
     headers : mapping of str to str, optional
-        Headers as texts (``{"tile.cuh": text}``), for what the package makes when it runs; found
-        before all others.
+        Headers as strings (``{"tile.cuh": text}``), for generated headers; searched before all others.
     bundle : str, optional
         Path of the bundle in the package; see ``rtcompile bundle``. Without the file, kernels are
         compiled when they are first called.
@@ -105,7 +104,7 @@ class KernelLibrary:
 
     @public
     def path(self, resource: str) -> str:
-        """Return where a file or folder of the package lies on disk."""
+        """Return the path of a file or folder of the package on disk."""
         return _on_disk(self.package, resource)
 
     def __repr__(self) -> str:
@@ -117,7 +116,7 @@ class KernelLibrary:
 
 
 class _Built(ABC):
-    """What a module and its kernels share: the code for an architecture, and a file of it."""
+    """The common methods of a module and its kernels for the code of an architecture."""
 
     @public
     def save(self, path: str | os.PathLike[str], arch: str | Arch | None = None) -> str:
@@ -127,7 +126,7 @@ class _Built(ABC):
     @property
     @public
     def build(self) -> BuildInfo:
-        """How the code for the current device came to be."""
+        """How the code for the current device was built or found."""
         return self.compile().build
 
     @abstractmethod
@@ -420,7 +419,7 @@ def _on_disk(package: str, name: str) -> str:
         module = importlib.import_module(package)
     except (ImportError, TypeError, ValueError) as error:  # the last two for "" and ".x"
         if isinstance(error, ImportError) and not f"{package}.".startswith(f"{error.name}."):
-            raise  # the package exists, and a module that it imports does not
+            raise  # the package exists, but a module that it imports does not
         raise InvalidRequest(
             f"there is no package {package!r} to hold kernels ({error}); give a KernelLibrary the "
             "__name__ of a package that can be imported"

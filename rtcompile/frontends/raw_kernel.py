@@ -1,7 +1,6 @@
-"""`RawKernel`: CuPy's class, with rtcompile behind it; `rtcompile.frontends.raw_module` has `RawModule`.
+"""`RawKernel`, a subclass of CuPy's; `rtcompile.frontends.raw_module` has `RawModule`.
 
-Both subclass CuPy's, so ``isinstance`` holds and a launch is CuPy's own: `kernel` gives a ready
-``cupy.cuda.function.Function``, one per device.
+A launch is CuPy's own: the property `kernel` returns a loaded ``cupy.cuda.function.Function``, one per device.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class Built:
-    """The properties that a kernel and a module share: the code, and how it was built."""
+    """The common properties of a kernel and a module: the code, and how it was built."""
 
     _build: LazyCode
 
@@ -55,12 +54,12 @@ class Built:
     @property
     @public
     def request(self) -> CompileRequest | None:
-        """The request of its build; None for a file that the driver loads as it is."""
+        """The request of its build; None for a file that the driver loads directly."""
         return self._build.request
 
     @property
     def codes(self) -> tuple[ObjectCode, ...]:
-        """What it was built to, for each device that used it; empty before its first use."""
+        """The results by device; empty before the first use."""
         return tuple(self._build.objects.values())
 
     @property
@@ -72,9 +71,9 @@ class Built:
     @property
     @public
     def build(self) -> BuildInfo:
-        """How `object_code` came to be: backend, cache hit, milliseconds, headers, log.
+        """How `object_code` was built or found: backend, cache hit, milliseconds, headers, log.
 
-        Of a file that the driver loads as it is, `hit` is ``"file"`` and `backend` empty.
+        For a file that the driver loads directly, `hit` is ``"file"`` and `backend` is empty.
         """
         code = self.object_code
         if code is not None:
@@ -95,7 +94,7 @@ class Built:
     def is_cached(self) -> bool:
         """Return whether using it would compile nothing: its code is loaded, cached, or in a bundle.
 
-        It is about the current device, or `arch`. It compiles nothing and writes nothing.
+        The result is for the current device, or `arch`. The call compiles and writes nothing.
 
         Examples
         --------
@@ -108,7 +107,7 @@ class Built:
 
     @public
     def profile(self) -> Profile:
-        """Compile anew, beside the cache, and return where the time goes.
+        """Compile again, without the cache, and return a profile of the compile time.
 
         Returns
         -------
@@ -150,8 +149,8 @@ def _launching() -> Any:
 class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
     """A kernel from CUDA C++ source: `cupy.RawKernel`, built by rtcompile.
 
-    What is not cached is compiled from the construction on, beside the program; the first call waits
-    for it, and has its errors. Each device gets its own build.
+    If it is not cached, compiling starts in the background at construction; the first call waits for it and raises
+    its errors. Each device gets its own build.
 
     Parameters
     ----------
@@ -162,17 +161,17 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
     options : sequence of str, or str
         Compiler options, in NVRTC's or nvcc's spelling.
     backend : {"nvrtc", "nvcc"}
-        ``"nvrtc"`` falls back to NVCC for what NVRTC cannot handle, unless `fallback` says no.
+        ``"nvrtc"`` falls back to NVCC for what NVRTC cannot handle, unless `fallback` forbids it.
     translate_cucomplex : bool
         Replace ``cuComplex.h`` by CuPy's complex types.
     enable_cooperative_groups : bool
         Launch with ``cuLaunchCooperativeKernel``.
     jitify : bool, optional
-        Accepted as CuPy's: headers are searched for anyway. A failed compile raises an error that
-        is CuPy's ``JitifyException`` too.
+        Accepted for compatibility: headers are found in any case. With it, a failed compile raises an error that is
+        also CuPy's ``JitifyException``.
     arch : str or Arch, optional
-        Compile for this architecture and not for the current device's. One that the options name,
-        and the device cannot run, is passed over with a `RtcompileWarning`.
+        Compile for this architecture instead of the current device's. An architecture in the options that the
+        device cannot run is ignored with a `RtcompileWarning`.
     link, headers, fallback, pch, timeout, memory_limit, recompile
         As in `rtcompile.compile`.
 
@@ -193,7 +192,7 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
     'cubin'
     """
 
-    __module__ = "rtcompile"  # as its users name it
+    __module__ = "rtcompile"  # its public module
 
     _cooperative = False
 
@@ -240,7 +239,7 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
 
     def _bind(self, build: LazyCode, name: str) -> None:
         code, options, backend, more = build.for_cupy
-        # CuPy's jitify argument is left out: giving it, even False, warns of its removal.
+        # jitify= is not passed on, since even False would cause a deprecation warning.
         if more:
             super().__init__(code, name, options, backend, **more)
             self._cooperative = "enable_cooperative_groups" in more
@@ -325,7 +324,7 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         grid, block, cluster : int or tuple of int
             Blocks, threads in a block, and blocks in a cluster; 16 of them where the device can.
         args : sequence
-            As CuPy takes them; PyTorch's tensors and what has ``__cuda_array_interface__`` or DLPack.
+            CuPy's types, PyTorch tensors, and objects with ``__cuda_array_interface__`` or DLPack.
         cooperative : bool
             The kernel may synchronise its whole grid.
         programmatic : bool
@@ -333,9 +332,9 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         shared_mem : int
             Bytes of dynamic shared memory, also more than 48 KiB.
         stream : stream, optional
-            Of any library. Without it PyTorch's current one where a tensor is passed, else CuPy's.
+            A stream of any library. Default: PyTorch's current one if a tensor is passed, else CuPy's.
         priority : int, optional
-            The launch's own; the lower the sooner.
+            The launch's priority; lower numbers start earlier.
 
         Raises
         ------
@@ -412,12 +411,12 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         return _restored, (type(self), self._build.arguments, self.name)
 
 
-# --- what a program has constructed ----------------------------------------------------------------
+# --- constructed kernels, which are built ahead ----------------------------------------------------
 
-_FIRST_SECONDS = 0.005  # a kernel that is launched at once is not looked up twice
+_FIRST_SECONDS = 0.005  # so a kernel that is launched at once is not looked up twice
 _TICK = 0.01
 _IDLE_SECONDS = 1.0  # after which the thread ends
-# While all is cached, looking ahead takes a fiftieth of the time.
+# While everything is cached, looking ahead may take a fiftieth of the time.
 _PAUSES = 50
 
 # The object that the program holds, as a weak reference, and its code.
@@ -445,7 +444,7 @@ def queue_ahead(owner: Callable[[], object | None], code: LazyCode) -> None:
 
 
 def _watch() -> None:
-    """Look up what was constructed, and tend the builds of what is missing, until nothing is left."""
+    """Look up constructed kernels, and manage the builds of missing ones, until nothing is left."""
     global watching
     pause, last = _FIRST_SECONDS, time.monotonic()
     errors.own.warnings = errors.unshown
@@ -480,7 +479,7 @@ def _look_ahead(owner: Callable[[], object | None], code: LazyCode) -> None:
             query = query_of(request, settings, capability or None)  # type: ignore[arg-type]
             if pipeline.is_found(query):
                 return
-            pipeline.start_compiler(settings)  # it comes up while modules are imported
+            pipeline.start_compiler(settings)  # it starts while modules are imported
         from rtcompile.build import ahead
 
         ahead.add(owner, request, settings, code.expected)
@@ -489,7 +488,7 @@ def _look_ahead(owner: Callable[[], object | None], code: LazyCode) -> None:
 
 
 def _forget_after_fork() -> None:
-    # The thread is the parent's, which compiles what it has constructed.
+    # The thread belongs to the parent, which compiles its own kernels.
     global watching, _guard
     watching, _guard = False, allocate_lock()
     expected.clear()

@@ -1,4 +1,4 @@
-"""`RawModule`: CuPy's class, with rtcompile behind it."""
+"""`RawModule`, a subclass of CuPy's."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
     """A module of CUDA kernels: `cupy.RawModule`, built by rtcompile.
 
-    What is not cached is compiled from the construction on, beside the program; the first use waits
-    for it, and has its errors. Each device gets its own build.
+    If it is not cached, compiling starts in the background at construction; the first use waits for it and raises
+    its errors. Each device gets its own build.
 
     Parameters
     ----------
@@ -35,9 +35,8 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
     path : path-like
         A cubin, PTX or fatbin file to load.
     options : sequence of str, or str
-        Compiler options, in NVRTC's or nvcc's spelling. A PTX file is linked with those that mean
-        something to a linker (``-maxrregcount``, ``-lineinfo``, ``-G``, ``-Xptxas``); of other
-        files they are ignored.
+        Compiler options, in NVRTC's or nvcc's spelling. A PTX file is linked with those that concern the linker
+        (``-maxrregcount``, ``-lineinfo``, ``-G``, ``-Xptxas``); of other files they are ignored.
     name_expressions : iterable of str
         C++ names, ``"f<float>"``, that `get_function` and `get_global` will look up.
     backend, translate_cucomplex, enable_cooperative_groups, jitify, arch

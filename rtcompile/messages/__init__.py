@@ -1,1 +1,1 @@
-"""A compiler's log becomes what happened, why, and what to do about it."""
+"""Parses compilers' logs, explains errors with cause and fix, and decides about the fallback to NVCC."""

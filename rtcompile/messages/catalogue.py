@@ -1,4 +1,4 @@
-"""The catalogue of messages that compilers, linkers and the driver write, with causes and fixes."""
+"""The catalogue of messages of compilers, linkers and the driver, with causes and fixes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rtcompile.messages.facts import BuildContext
 class KnownMessage:
     """A section of ``catalogue.ini``."""
 
-    id: str  # its name, for ``rtcompile explain`` and the documentation
+    id: str  # its name in ``rtcompile explain`` and the documentation
     pattern: re.Pattern[str]
     cause: str
     fix: str
     since: str
     values: facts.Fill | None
     general: bool = False  # not shown below another error that is explained
-    headline: bool = False  # the cause stands in place of the compiler's message
+    headline: bool = False  # the cause replaces the compiler's message
 
     def hint(self, match: re.Match[str], context: BuildContext) -> str:
         """Fill in the templates; return "" if the explanation does not apply to this build."""
@@ -59,13 +59,13 @@ def _read() -> tuple[KnownMessage, ...]:
 MESSAGES = _read()
 
 
-_MOST_ANNOTATED = 50  # a log of a thousand errors has one cause, which the first ones show
+_MOST_ANNOTATED = 50  # a log with a thousand errors has one cause, visible in the first ones
 _LONGEST_SUBJECT = 20_000
 _ARTICLE = re.compile(r"^(?:The|This|No|Neither)(?= )")
 
 
 def hint_for(message: Diagnostic | str, context: BuildContext | None = None) -> str:
-    """Return the cause of a message, a log or a driver error, and what to do; "" if unknown."""
+    """Return the cause and the fix of a message, a log or a driver error; "" if unknown."""
     found = explain(message, context)
     return found[1] if found else ""
 
@@ -73,7 +73,7 @@ def hint_for(message: Diagnostic | str, context: BuildContext | None = None) -> 
 def explain(
     message: Diagnostic | str, context: BuildContext | None = None
 ) -> tuple[KnownMessage, str] | None:
-    """Return the first row of the catalogue that matches a message, and its hint filled in."""
+    """Return the catalogue's first row that matches a message, and its rendered hint."""
     context = context or BuildContext()
     if isinstance(message, Diagnostic):
         context = replace(
@@ -94,7 +94,7 @@ def explain(
 
 
 def annotate(diagnostics: Iterable[Diagnostic], context: BuildContext) -> tuple[Diagnostic, ...]:
-    """Return the diagnostics with their hints filled in; no hint is given twice."""
+    """Return the diagnostics with hints; no hint appears twice."""
     annotated: list[Diagnostic] = []
     given: set[str] = set()
     for diagnostic in diagnostics:
@@ -113,7 +113,7 @@ def annotate(diagnostics: Iterable[Diagnostic], context: BuildContext) -> tuple[
 
 
 def _subject(message: Diagnostic | str) -> str:
-    """Return the text that patterns search: ``file: message``, the excerpt, the notes, a line each."""
+    """Return the text for the patterns: ``file: message``, the excerpt and the notes, one per line."""
     if isinstance(message, str):
         return message[:_LONGEST_SUBJECT]
     parts = [f"{message.file}: {message.message}", message.excerpt.partition("\n")[0]]

@@ -1,7 +1,6 @@
-"""A compiler's log becomes a list of `Diagnostic`s, whose types are named as the user wrote them.
+"""Parses a compiler's log into `Diagnostic`s, with type names as the user wrote them.
 
-`parse` reads what NVRTC, nvcc, the host compiler, ptxas, nvlink and nvJitLink write. Pure, and
-linear in the log.
+`parse` reads the logs of NVRTC, nvcc, the host compiler, ptxas, nvlink and nvJitLink. Pure, and linear in the log.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.request import cxx
 
-# Only both ends of a longer log are read, since 200 MB of template errors would take minutes. A worker
-# keeps no more of it; NVCC's and the linkers' reach this too. A line costs more than its characters.
+# Only both ends of a longer log are parsed, since 200 MB of template errors would take minutes. The number of lines
+# is limited too, since each line has a cost.
 _READ_AT_EACH_END = 1 << 20
 _LINES_AT_EACH_END = 25_000
 _MOST_ERRORS = 1000  # one cause may have a hundred thousand
@@ -25,7 +24,7 @@ _MOST_CONTINUATION_LINES = 100
 _MOST_LOOSE_LINES = 40
 _LONGEST_LOOSE_LINE = 1000
 
-# The first line of a message, in each tool's format. A new format is a new row.
+# The first line of a message, in each tool's format. Add a row for a new format.
 _EDG = (
     r"(?P<severity>[Cc]atastrophic error|[Ii]nternal error|[Ee]rror|[Ww]arning|[Rr]emark|[Nn]ote)"
 )
@@ -59,7 +58,7 @@ _FORMATS = tuple(
     )
 )
 
-# gcc prints the location before the error; these lines become notes of the message that follows.
+# gcc prints these locations before the error; they become notes of the next message.
 _GCC_CONTEXT = re.compile(
     r"\s*(?:In file included )?from (?P<file>[^:]+):(?P<line>\d{1,9})(?::\d+)?[,:]$"
     r"|(?P<in_file>[^\s:][^:]*): (?P<message>(?:In|At) [^:].*):$"
@@ -72,17 +71,17 @@ _COUNTS = re.compile(
     r"|Remark: The warnings can be suppressed|Error limit reached)"
 )
 
-# Errors that only count errors; they are left out where there is any other.
+# Errors that only count errors; they are omitted if there are others.
 _AFTERMATH = re.compile(r"Ptx assembly aborted due to errors|JIT the PTX|finish$|empty elfw")
 
-# Errors that another error caused; never shown first where there is any other.
+# Errors caused by another error; never shown first if there are others.
 CONSEQUENCES = re.compile(
     r"attribute \"__global__\" does not apply here"
     r"|incomplete type \"void\" is not allowed"
     r"|A namespace scope variable without memory space annotations"
 )
 
-# The temporary folders in which nvcc and the workers run mean nothing to the user.
+# Temporary folders of nvcc and the workers, which are meaningless to the user.
 _OUR_FOLDER = re.compile(
     r"(?:/[^\s/'\"]{1,255}){0,12}/(?:rtcompile-workers-[\w-]+/zygote-[\w-]+/\d+/\w+/"
     r"|tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_)"
@@ -95,7 +94,7 @@ _FRAME_END = re.compile(r" at line (?P<line>\d{1,9})(?: of (?P<file>.+))?$")
 
 @functools.lru_cache(maxsize=2)  # read to decide what helps, and again for the error
 def parse(log: str) -> tuple[Diagnostic, ...]:
-    """Read a log of compilers and linkers: errors first, then warnings, then remarks, then other text."""
+    """Parse a log of compilers and linkers: errors first, then warnings, remarks, and other text."""
     # Only the two ends of more than 2 MiB or 50,000 lines are read, and the first thousand errors and warnings.
     drafts: list[_Draft] = []
     context: list[Diagnostic] = []
@@ -164,7 +163,7 @@ class _Draft:
     def belongs_to(self, other: _Draft) -> bool:
         if self.severity == "note":
             return True
-        # NVRTC writes two errors about a name expression: what is wrong, and then which one it is.
+        # NVRTC writes two errors about a name expression: the problem, then the expression.
         return self.message.startswith("Error in parsing name expression") and (
             self.file == other.file and self.line == other.line
         )
@@ -185,7 +184,7 @@ class _Draft:
         frames = [_frame(line, self.file) for line in rest if not line.endswith("detected during:")]
         for note in self.notes:
             finished = note.finish() if isinstance(note, _Draft) else note
-            # NVRTC writes how an error came about below its last note.
+            # NVRTC writes the context of an error below its last note.
             frames += [inner for inner in finished.notes if is_frame(inner)]
             own = tuple(inner for inner in finished.notes if not is_frame(inner))
             notes.append(replace(finished, notes=own))
@@ -219,7 +218,7 @@ def _begin(line: str) -> _Draft | None:
 
 
 def _severity(word: str) -> str:
-    """Return the severity of a message by the compiler's word for it."""
+    """Return the severity for a compiler's term."""
     if re.search("fatal|catastrophic|internal", word):
         return "fatal"
     return {"info": "remark", ".": "remark"}.get(
@@ -255,7 +254,7 @@ def _frame(line: str, file: str) -> Diagnostic:
 
 
 def is_frame(note: Diagnostic) -> bool:
-    """Return whether a note tells how the compiler came to an error, and not what is wrong."""
+    """Return whether a note only describes how the compiler reached an error."""
     return note.message.startswith(("instantiation", "included from", "[ ", "In ", "At "))
 
 
@@ -292,8 +291,8 @@ def _unparsed(loose: Sequence[str]) -> tuple[Diagnostic, ...]:
 
 
 def line_in_source(diagnostic: Diagnostic, source: str, name: str) -> int:
-    """Return the line of a source that a message is about, from 1; 0 if there is none."""
-    # ``#line`` may give several lines one number: the text that the compiler printed chooses, else the last.
+    """Return the source line of a message, counted from 1, or 0."""
+    # ``#line`` may number several lines alike: prefer the one with the compiler's excerpt, else the last.
     if diagnostic.line <= 0:
         return 0
     changes = _renumbered(source)
@@ -326,7 +325,7 @@ def _same(one: str, other: str) -> bool:
 
 # --- Long C++ type names become short ones, and layouts of CuTe as CuTe prints them: ``(_8,_2):(_1,_8)`` ----
 
-# Inline namespaces, which a library changes with each release, and spellings of one type.
+# Inline namespaces, which change with each release of a library, and alternative spellings of a type.
 _ALWAYS = tuple(
     (re.compile(pattern), shorter)
     for pattern, shorter in (
@@ -344,7 +343,7 @@ _DEEPEST_TYPE = 200
 
 
 def simplified(text: str) -> str:
-    """Return a compiler's message with its types shortened; unchanged where its brackets do not match."""
+    """Return a compiler's message with shortened types; unchanged if its brackets do not match."""
     if len(text) > _LONGEST_TYPE:
         return text
     for pattern, shorter in _ALWAYS:

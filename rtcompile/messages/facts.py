@@ -1,4 +1,4 @@
-"""The facts about one build that a message's templates may mention, and the header of each standard name."""
+"""Facts about one build for the placeholders in the catalogue, and the header of each standard name."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TABLES = {
 }
 
 
-# --- What is known of a build, and the functions that fill in templates ---------------------------
+# --- Facts about a build, and the functions that fill in templates --------------------------------
 
 _PART_NAMES = {
     "nvrtc": "NVRTC",
@@ -63,11 +63,11 @@ _PART_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class BuildContext:
-    """What is known of a build that a message is about; every field is optional."""
+    """The build to which a message belongs; every field is optional."""
 
     arch: Arch | None = None
     target: str = "cubin"
-    capability: tuple[int, int] | None = None  # of the device that it is for
+    capability: tuple[int, int] | None = None  # of its device
     backend: str = "nvrtc"  # the compiler that wrote the message
     options: tuple[str, ...] = ()  # the compiler's command line
     # By part of the toolkit: "nvrtc", "cudart", "crt", "cccl", "cutlass", "nvcc".
@@ -77,7 +77,7 @@ class BuildContext:
     package_of: Callable[[str], HeaderAdvice | None] = lambda _: None
     # The functions that the compiler's headers declare, for names that are nearly right.
     device_names: Callable[[], Iterable[str]] = lambda: ()
-    # Of the message: its line in `source`, its column, what the compiler printed of the line, its notes.
+    # The message's line in `source`, its column, the compiler's excerpt, and its notes.
     line: int = 0
     column: int = 0
     excerpt: str = ""
@@ -106,7 +106,7 @@ class BuildContext:
 
     @property
     def users_line(self) -> str:
-        """Return the line of the source that led the compiler to an error in a header."""
+        """Return the source line through which the compiler reached an error in a header."""
         frame = self.notes[-1] if self.notes else None
         inside = frame is not None and "/include/" not in frame.file
         line = line_in_source(frame, self.source, frame.file) if frame and inside else 0
@@ -117,7 +117,7 @@ class BuildContext:
         return tuple(d.path for d in self.search if d.label.startswith("user"))
 
     def user_dir_of(self, path: str) -> str:
-        """Return the user's include directory that `path` lies in, or an empty string."""
+        """Return the user's include directory that contains `path`, or an empty string."""
         inside = (d for d in self.user_dirs() if os.path.join(d, "") in path)
         return max(inside, key=len, default="")
 
@@ -313,7 +313,7 @@ def mixed(match: Match, context: BuildContext) -> Values:
 
 
 def cutlass(match: Match, context: BuildContext) -> Values:
-    """Name both versions, and how to have a pair that goes together."""
+    """Return both versions, and how to install a pair that fits together."""
     own = next((folder for folder in context.user_dirs() if os.path.isdir(f"{folder}/cute")), "")
     step = (
         f"Remove -I{own} and set RTCOMPILE_CUTLASS_PATH={own}: then the shims for this CCCL "

@@ -1,6 +1,6 @@
-"""Decides what to do after NVRTC rejected a source: use NVCC, add a flag, or show the error. Pure.
+"""Decides after NVRTC rejected a source: use NVCC, add a flag, or show the error. Pure.
 
-The decision rests on the texts of messages, since NVRTC gives its errors no numbers.
+The decision depends on the messages' texts, since NVRTC's errors have no numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do about a source that NVRTC rejected."""
+    """The decision about a rejected source."""
 
     action: str  # "nvcc", "add-flags" (compile again with `flags`), or "error" (show the errors)
     reason: str  # one line, for the log and `BuildInfo.why`
@@ -34,7 +34,7 @@ _MOST_SEARCHED = 8 << 20  # characters: the source is searched for each error
 
 
 class _Case(NamedTuple):
-    """An error, and the build that it belongs to."""
+    """An error and its build."""
 
     error: Diagnostic
     source: str
@@ -45,7 +45,7 @@ class _Case(NamedTuple):
 
     @property
     def in_device_code(self) -> bool:
-        """Whether the error is in code that NVCC would compile for the device; not so in headers."""
+        """Whether the error is in code that NVCC would compile for the device; False in headers."""
         line = line_in_source(self.error, self.source, self.name)
         return line > 0 and is_device_code(self.source, line, self.error.column)
 
@@ -54,13 +54,13 @@ _Test = Callable[[re.Match[str], _Case], bool]
 
 
 class _Rule(NamedTuple):
-    """A pattern of messages, and what to do where `applies`; ``{0}`` is the name that was found."""
+    """A pattern of messages, and the decision if `applies`; ``{0}`` is the matched name."""
 
     pattern: str
     reason: str
     applies: _Test = lambda *_: True
     flags: tuple[str, ...] = ()
-    action: str = "nvcc"  # where there are no flags to add
+    action: str = "nvcc"  # if there are no flags to add
 
     def apply(self, case: _Case) -> Decision | None:
         """Return the rule's decision about an error; None if the rule does not apply."""
@@ -88,7 +88,7 @@ def _device_code_or_header(_: re.Match[str], case: _Case) -> bool:
 
 
 def _qualified_by_std(_: re.Match[str], case: _Case) -> bool:
-    """Whether the name at the caret is qualified by std and NVCC knows it; cuda::std is the same there."""
+    """Whether the name at the caret is qualified by std and known to NVCC; likewise for cuda::std."""
     line, __, caret = case.error.excerpt.partition("\n")
     at = caret.find("^")
     name = re.match(r"\w+", line[at:])
@@ -109,7 +109,7 @@ _NO_MEMBER = r'namespace "std" has no (?:actual )?member (?:\w+ )?"(\w+)"'
 _NO_FILE = r'(?:cannot|could not) open source file "([^"]+)"'
 _LAUNCH = r"device-side kernel launch could not be processed"
 
-# The first row whose pattern matches and whose test is true decides. Other errors are the user's.
+# The first row that matches and applies decides. Other errors are the user's mistakes.
 _RULES = (
     _Rule(
         r"explicitly marked as a __host__ function is not allowed in JIT mode"
@@ -216,7 +216,7 @@ _RULES = (
 )
 
 
-# This rule wins over all others: the other errors follow from this one, with NVCC too.
+# This rule precedes all others, because the other errors follow from it, with NVCC too.
 _FINAL_RULE = _Rule(
     r"^(?:#error|static assert)(?!.*nvrtc)(?!.*NVRTC).*\b(?:C\+\+ ?\d\d|ISO C\+\+ 20\d\d)\b",
     "a header needs a newer -std than the options give",
@@ -234,7 +234,7 @@ def decide(
     declared: Declared,
 ) -> Decision:
     """Decide what to do about a source that NVRTC rejected."""
-    # One limit of NVRTC sends the source to NVCC, which alone can report the other mistakes.
+    # A single limit of NVRTC is enough to use NVCC, which then reports the other mistakes.
     given, source = tuple(options), cxx.readable(source)
     errors = [each for each in parse(log) if each.severity in ("error", "fatal")]
     decisive = errors[: max(1, _MOST_SEARCHED // (len(source) + 1))]
@@ -267,7 +267,7 @@ def decide_nvcc(log: str, *, default_device: bool = False) -> Decision:
         flags = ("--expt-relaxed-constexpr",) if any(constexpr for constexpr, _ in called) else ()
         why = "-default-device makes it device code"
         return Decision("add-flags", why, flags, tuple(dict.fromkeys(names)))
-    # NVRTC does not get this far: it stops at the first header that it does not have.
+    # NVRTC does not get this far: it stops at the first missing header.
     if "kernel launch from __device__ or __global__ functions requires separate comp" in log:
         return Decision("add-flags", "device code launches a kernel", ("-rdc=true",))
     return _MISTAKE
@@ -276,8 +276,8 @@ def decide_nvcc(log: str, *, default_device: bool = False) -> Decision:
 _MISTAKE = Decision("error", "the source is at fault")
 
 
-# A function without a mark is device code for NVRTC and host code for NVCC: the same line can be an
-# error for NVRTC and correct for NVCC.
+# An unmarked function is device code for NVRTC and host code for NVCC, so a line can be wrong for NVRTC and correct
+# for NVCC.
 _MARKS = (
     "__device__",
     "__global__",
@@ -342,7 +342,7 @@ _BEFORE_SPECIFIERS = re.compile(
 
 
 def marked_for_device(source: str, names: Iterable[str]) -> str:
-    """Return a source in which the declarations of these names without a mark are for the device too."""
+    """Return a source in which unmarked declarations of these names are marked for the device too."""
     text = cxx.blanked(source, literals=True, directives=True)
     marks, declarations = _marked(source)
     inserted = []

@@ -1,7 +1,6 @@
-"""`Diagnostic`s become the message of an error: the cause, the user's line, what to do about it.
+"""Renders `Diagnostic`s as the message of an error: the cause, the user's line, the fix.
 
-Messages name rtcompile's options as Python does; `spelled` rewrites them for a command line or a
-notebook cell.
+Messages spell rtcompile's options as in Python; `spelled` rewrites them for a command line or a notebook cell.
 """
 
 from __future__ import annotations
@@ -32,15 +31,14 @@ def render(
 ) -> tuple[tuple[str, str], ...]:
     """Render an error, or a compiler's messages, as styled text: the cause, the user's line, the hint.
 
-    A program that generates its sources can so show the lines that its user wrote: it renders
-    ``error.diagnostics`` with other lines and another source.
+    With this, a program that generates sources can render ``error.diagnostics`` with its user's lines and source.
 
     Parameters
     ----------
     what : RtcompileError or sequence of Diagnostic
-        The messages are those of one build, the most important one first.
+        An error, or the messages of one build, the most important one first.
     source, name : str
-        The text that the messages are about, and its name in them; an error has its own.
+        The source of the messages, and its name in them; not needed for an error.
     width : int
         Columns to wrap hints at.
     frontend : {"python", "command", "cell"}
@@ -49,8 +47,8 @@ def render(
     Returns
     -------
     tuple of (str, str)
-        Pieces of text, each after its style: "error", "warning", "location", "caret", "hint", "dim", or
-        "" for plain text.
+        Pairs of style and text; styles are "error", "warning", "location", "caret", "hint", "dim", and "" for plain
+        text.
 
     Examples
     --------
@@ -109,7 +107,7 @@ def _rendered(diagnostics: Sequence[Diagnostic], source: str, name: str, width: 
 
 
 def _others(diagnostics: Sequence[Diagnostic], source: str, name: str, width: int) -> list[Piece]:
-    """Return the errors after the first, each with its hint; those that follow from it are counted."""
+    """Return the errors after the first, each with its hint; follow-up errors are only counted."""
     first, pieces = diagnostics[0], list[Piece]()
     others = [d for d in diagnostics[1:] if d.is_error]
     own = [
@@ -149,7 +147,7 @@ def _unfitness(note: Diagnostic) -> int:
     return 50 if note.message.startswith("candidate") else 0
 
 
-# What a parser says when it has lost its way; of the same line it adds nothing to the first error.
+# Follow-up errors of a confused parser, which add nothing to the first error on the same line.
 _LOST = re.compile(
     r"expected a|unrecognized token|type name is not allowed|calling a |missing closing quote|explicit type is missing"
 )
@@ -161,7 +159,7 @@ _PART_OF_CALL = re.compile(
 
 
 def _follows(other: Diagnostic, first: Diagnostic) -> bool:
-    """Return whether an error without a hint follows from the first one, and need not be shown."""
+    """Return whether an error without a hint follows from the first one and can be omitted."""
     if CONSEQUENCES.match(other.message) or (other.message == first.message and not other.hint):
         return True
     calls = [_CALLED.match(each.message) for each in (first, other)]
@@ -198,7 +196,7 @@ _NOT_POSITIVE = re.compile(r"\b(?!\w*ARCH)\w+=(?:0|-\d+)\b")
 
 
 def _in_source(first: Diagnostic, source: str, name: str) -> Diagnostic:
-    """Return the first error with its line and column in the program as the user sees it."""
+    """Return the first error with its line and column in the user's program."""
     at = _line(first, source, name)
     if at and line_in_source(first, source, name):
         return replace(first, column=_column_in(source.split("\n")[at - 1], first))
@@ -206,7 +204,7 @@ def _in_source(first: Diagnostic, source: str, name: str) -> Diagnostic:
 
 
 def _line(first: Diagnostic, source: str, name: str) -> int:
-    """Return the line of the user's program that an error is about, from 1; 0 if there is none."""
+    """Return the line of an error in the user's program, counted from 1, or 0."""
     lines = source.split("\n")
     if not name or (at := line_in_source(first, source, name)):
         return at if name else 0
@@ -221,7 +219,7 @@ def _line(first: Diagnostic, source: str, name: str) -> int:
 
 
 def _users_calls(first: Diagnostic, source: str, name: str) -> list[Diagnostic]:
-    """Return the frames in the user's program, if the error itself lies in a library's file."""
+    """Return the frames in the user's program, if the error itself is in a library's file."""
     if not name or line_in_source(first, source, name) or "/include/" not in first.file:
         return []
     return [note for note in first.notes if is_frame(note) and line_in_source(note, source, name)]
@@ -281,7 +279,7 @@ def _first_block(first: Diagnostic, source: str, name: str, width: int) -> list[
     if not (users or calls):
         users = frames[-1:] if first.file and not source else []
     for index, frame in enumerate(users):
-        if 0 < index < len(users) - 2:  # the inner and the outer end of the chain say most
+        if 0 < index < len(users) - 2:  # the inner and outer ends of the chain are the most useful
             continue
         what = _one_line(frame.message, 2 * width)
         pieces += [("dim", f"\n  from {location_of(frame)}{what}")]

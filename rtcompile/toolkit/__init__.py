@@ -1,4 +1,4 @@
-"""Finds the compilers and their headers, and checks that their versions go together.
+"""Finds compilers and headers, and checks that their versions fit together.
 
 >>> toolchain = current()
 >>> toolchain.nvrtc.version, [d.label for d in toolchain.search]

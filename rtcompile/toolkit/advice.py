@@ -1,8 +1,8 @@
-"""Advice on what is missing: parts of a toolkit, headers, and names that headers declare.
+"""Advice on missing parts of a toolkit, missing headers, and undeclared names.
 
-NVRTC reports an unknown name. If a header of CUDA or of the host compiler declares it, NVCC can
-compile the source; else the name is misspelled. Without a host compiler NVCC cannot be used. Then
-only members of namespace std count as declared, so the message names what NVCC needs.
+If a header of CUDA or of the host compiler declares a name that NVRTC does not know, NVCC can compile the source;
+otherwise the name is misspelled. Without a host compiler NVCC cannot be used. Then only members of namespace std
+count as declared, so the message names NVCC's requirements.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def useless_variables(where: SearchContext, roots: Sequence[Root]) -> Iterator[s
 
 
 def why_missing(part: Part, chosen: Toolset) -> str:
-    """Return why the set is without `part`, and the one command that completes the set."""
+    """Return why the set lacks `part`, and the command that completes the set."""
     nvrtc = chosen.nvrtc
     here = f"NVRTC {nvrtc.version} ({nvrtc.path})"
     if part.name in chosen.rejected:
@@ -79,7 +79,7 @@ def _complete(part: Part, chosen: Toolset) -> str:
     """Return the command that installs `part`, together with all other missing required parts."""
     lacking = chosen.lacking() if part.required else []
     wanted = [part, *(other for other in PARTS if other.name in lacking)]
-    # The part that makes a folder unfit is to be replaced, not the others in that folder.
+    # Replace the part that makes a folder unfit, not the others in that folder.
     culprits = {
         chosen.rejected[p.name][1].part.name if p.name in chosen.rejected else p.name
         for p in wanted
@@ -96,7 +96,7 @@ def install(parts: Sequence[Part], nvrtc: Hit) -> str:
 
 
 def _command(parts: Sequence[Part], layout: str, release: tuple[int, int]) -> str:
-    """Return the command that installs `parts` of a CUDA release; "" if a layout has no package of one."""
+    """Return the command that installs `parts` of a CUDA release; "" if the layout lacks a package."""
     major, minor = release
     packages = [part.package(layout) for part in parts]
     if not all(packages):
@@ -114,13 +114,16 @@ def wheel_version(part: str, major: int, minor: int) -> str:
     """Return the version of a part's wheel that came with CUDA `major`.`minor`."""
     if part == "curand":
         return f"10.{major - 9}.{minor + 1 if major == 12 else minor}"
-    if part == "cccl" and (major, minor) >= (13, 3):  # since then numbered 13.<CCCL's own version>
+    if part == "cccl" and (major, minor) >= (
+        13,
+        3,
+    ):  # from then on numbered 13.<CCCL's own version>
         return f"{major}.3.{minor}"
     return f"{major}.{minor}"
 
 
 def install_nvcc(compiler: Hit | None) -> str:
-    """Return how to install an nvcc of a compiler's version; of any version without a compiler."""
+    """Return how to install an nvcc of a compiler's version, or of any version without a compiler."""
     if compiler is None:
         return (
             '`pip install "rtcompile[cuda13]"` brings it; for CUDA 12 no wheel does: install a CUDA '
@@ -133,7 +136,7 @@ def install_nvcc(compiler: Hit | None) -> str:
 
 
 def install_toolkit(nvrtc: Hit) -> str:
-    """Return what to do for a part that no wheel of NVRTC's version has."""
+    """Return advice for a part that no wheel of NVRTC's version has."""
     major, minor = version_pair(nvrtc.version)
     return (
         f"Install the CUDA toolkit {major}.{minor}, NVIDIA's or by `conda install cuda-toolkit "
@@ -145,7 +148,7 @@ def install_toolkit(nvrtc: Hit) -> str:
 
 
 class HeaderAdvice(NamedTuple):
-    """What a missing header belongs to (`what`), `why` it was not found, and the next `step`.
+    """The package of a missing header (`what`), `why` it was not found, and the next `step`.
 
     >>> "crt/mma.h comes with {what}, {why}. {step}".format_map(advice._asdict())
     """
@@ -158,9 +161,9 @@ class HeaderAdvice(NamedTuple):
 def missing_header(
     name: str, toolchain: Toolchain | None = None, backend: str = "nvrtc"
 ) -> HeaderAdvice | None:
-    """Return which package has the header `name`, and why it was not found; None if unknown."""
+    """Return the package of the header `name`, and why it was not found; None if unknown."""
     for part in (*PARTS, *OTHERS):
-        # A pattern that ends in / or * stands for all names that begin with it.
+        # A pattern that ends in / or * matches all names that begin with it.
         if any(
             name.startswith(each.rstrip("*")) if each[-1] in "/*" else name == each
             for each in part.headers
@@ -173,7 +176,7 @@ def missing_header(
 
 
 def _of_build(found: Part, toolchain: Toolchain, backend: str) -> tuple[str, str]:
-    """Return why this toolchain does not have it, and what to do; both empty if unknown."""
+    """Return why this toolchain lacks it, and the next step; both empty if unknown."""
     part = found.name
     if part in toolchain.missing:
         fact, _, step = toolchain.missing[part].partition(". ")
@@ -189,7 +192,9 @@ def _of_build(found: Part, toolchain: Toolchain, backend: str) -> tuple[str, str
             "headers of its own toolkit, which is without it"
         )
         return why, _into_nvccs(found, toolchain.found_via.get("nvcc", ""), nvcc, folder)
-    if toolchain.found_via[part] == "NVRTC" and toolchain.nvrtc:  # inside its file: not all of them
+    if (
+        toolchain.found_via[part] == "NVRTC" and toolchain.nvrtc
+    ):  # the headers inside NVRTC's file are incomplete
         why = f"and NVRTC's own file, {where}, has only those that most kernels need"
         return why, _command([found], "wheels13", toolchain.nvrtc.version_pair)
     return f"which is installed, {where}, without this file", "Another version of it may have it."
@@ -214,13 +219,13 @@ def _install(part: Part) -> str:
     return f"{text}; then {part.then}." if part.then else f"{text}."
 
 
-# --- Finds out whether NVCC's headers declare a name ----------------------------------------------
+# --- Whether NVCC's headers declare a name --------------------------------------------------------
 
 _RUNTIME = ("cuda_runtime_api.h", "cuda_runtime.h", "cuda_device_runtime_api.h")
 _DRIVER = ("cuda.h",)
-# The C headers that cuda_runtime.h includes, which every source for NVCC therefore has.
+# The C headers that cuda_runtime.h includes, and so every source for NVCC.
 _ALWAYS = "stdlib string time math limits"
-# The C headers that C++ has names for, ``<cstdio>``.
+# The C headers with a C++ name, such as ``<cstdio>``.
 _WRAPPED = (
     "assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign "
     "stdarg stdbool stddef stdint stdio stdlib string tgmath time uchar wchar wctype"
@@ -228,11 +233,11 @@ _WRAPPED = (
 # Matches a type or a macro, which device code may use too: `typedef … NAME;`, `#define NAME`.
 _TYPE_OR_MACRO = r"typedef\b[^;{]*\b%s\s*;|#[ \t]*define[ \t]+%s\b"
 _FOUND = "rtcompile_has_found_it"
-_SECONDS = 10.0  # a hundred times what a host compiler takes to preprocess
+_SECONDS = 10.0  # a hundred times a host compiler's preprocessing time
 
 
 class Declared:
-    """The names that headers of CUDA and of the host compiler would declare in a compile with NVCC."""
+    """The names that headers of CUDA and of the host compiler declare for NVCC."""
 
     def __init__(self, toolchain: Toolchain) -> None:
         self._cuda = [directory.path for directory in toolchain.search]
@@ -263,7 +268,7 @@ class Declared:
         return not text.strip() or cxx.has_word(text, (name,))
 
     def c_library(self, name: str) -> bool:
-        """Return whether `name` occurs in those of the C library's headers that C++ wraps."""
+        """Return whether `name` occurs in the C library's headers that C++ wraps."""
         return cxx.has_word(_c_headers(self._host, _WRAPPED), (name,))
 
     def brought_along(self, name: str) -> bool:
@@ -274,7 +279,7 @@ class Declared:
     def _in_cuda(self, headers: Sequence[str], name: str) -> bool:
         paths = [os.path.join(folder, header) for header in headers for folder in self._cuda]
         texts = [_read(path) for path in paths if os.path.isfile(path)]
-        # The plain search comes first, so comments are removed from few files only.
+        # Plain text is searched first, so comments are removed from few files.
         return not texts or any(
             cxx.has_word(text, (name,)) and cxx.has_word(cxx.blanked(text), (name,))
             for text in texts
@@ -292,8 +297,8 @@ def _if_there(header: str, line: str) -> str:
 
 @functools.lru_cache(maxsize=8)
 def _preprocessed(compiler: str, language: str, source: str) -> str:
-    """Return what a host compiler makes of a source, with C's macros; empty without one."""
-    if os.path.isdir(compiler):  # as nvcc's -ccbin may be
+    """Return a host compiler's preprocessed source, with macros; empty without a compiler."""
+    if os.path.isdir(compiler):  # nvcc's -ccbin may name a folder
         compiler = os.path.join(compiler, "g++")
     how = ["-dD"] if language == "c" else ["-std=gnu++2a"]  # the newest that GCC 8 knows
     command = [compiler, "-E", "-P", *how, "-x", language, "-"]

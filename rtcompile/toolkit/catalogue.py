@@ -1,9 +1,9 @@
-"""A table of the parts of a toolkit, and where each layout keeps them: a new layout of wheels is one more key.
+"""The parts of a toolkit, and their folders in each layout. Add a new wheel layout as one more key of these tables.
 
 A *layout* is one way in which NVIDIA ships the same files: ``wheels13`` (everything under ``nvidia/cu13``),
 ``wheels12`` (one folder under ``nvidia`` per package), ``conda`` (never ``$CONDA_PREFIX/include``, which has the
-headers of every other package too), ``toolkit`` (the installer's folder), and ``bundled``: what NVRTC 13.3 and
-newer writes of the headers inside its own file, without the runtime API and cuRAND.
+headers of every other package too), ``toolkit`` (the installer's folder), and ``bundled``: the headers inside the
+library of NVRTC 13.3 and newer, without the runtime API and cuRAND.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 # --- A table of the parts of a toolkit and where each layout keeps them ---------------------------
 
-# The toolkit's own names for a machine's targets, newest first.
+# The toolkit's target folders for each machine, newest first.
 TARGETS: Mapping[str, tuple[str, ...]] = {
     "x86_64": ("x86_64-linux",),
     "aarch64": ("sbsa-linux", "aarch64-linux"),
@@ -25,14 +25,13 @@ CUDA_ENVIRONMENT = ("CUDA_PATH", "CUDA_HOME")
 CUTLASS_ENVIRONMENT = ("RTCOMPILE_CUTLASS_PATH", "CUTLASS_PATH")
 HOST_COMPILER_ENVIRONMENT = ("NVCC_CCBIN", "CUDAHOSTCXX")
 
-# Where installers put toolkits when no variable says where: `cuda` links to the administrator's
-# choice, so it goes before the numbered folders.
+# The installers' default folders. `cuda` links to the administrator's choice, so it precedes the numbered folders.
 USUAL_ROOTS = ("/usr/local/cuda", "/usr/local/cuda-*", "/opt/cuda")
 
-# The parts that are folders of headers, in the order in which they are searched.
+# The parts that are folders of headers, in search order.
 HEADER_PARTS = ("cudart", "crt", "cccl", "curand")
 
-# Where a layout has a part's kind of files, below its root. `wheel` is the folder of its CUDA 12 wheel.
+# Folders of each kind of files, below a layout's root. `wheel` is the folder of a part's CUDA 12 wheel.
 _FOLDERS: Mapping[str, tuple[str, ...]] = {
     "wheels13": ("nvidia/cu13/{kind}",),
     "wheels12": ("nvidia/{wheel}/{kind}",),
@@ -46,26 +45,26 @@ _FOLDERS: Mapping[str, tuple[str, ...]] = {
 class Part:
     """One part of a toolkit, or another package that has headers."""
 
-    name: str  # rtcompile's name for it, and its label in the search path
+    name: str  # its name here, and its label in the search path
     what: str  # its name in messages
-    kind: str  # the folder that its files are in: "include", "lib", "bin"
-    markers: tuple[str, ...]  # files that show that it is installed; the first that exists counts
-    # The package that has it, for each layout of `_FOLDERS`; of ``toolkit``, its entry in ``version.json``.
+    kind: str  # the folder of its files: "include", "lib", "bin"
+    markers: tuple[str, ...]  # files that identify it; the first that exists counts
+    # Its package in each layout of `_FOLDERS`; for ``toolkit``, its entry in ``version.json``.
     packages: tuple[str, ...]
-    # Its headers; a name that ends in ``/`` or ``*`` stands for all that begin with it.
+    # Its headers; a name that ends in ``/`` or ``*`` matches all that begin with it.
     headers: tuple[str, ...] = ()
-    # The header, relative to the marker's folder, and its macro that contains the version.
+    # The header with the version, relative to the marker's folder, and its macro.
     states: tuple[str, str] | None = None
     required: bool = False  # whether some kernels cannot be compiled without it
-    below: str = ""  # a folder that it may have for itself among those of its kind
+    below: str = ""  # its own subfolder, if it has one
     then: str = ""  # a further step after installing
 
     def package(self, layout: str) -> str:
-        """Return the package that has it in a layout, ``""`` if none has."""
+        """Return its package in a layout, or ``""``."""
         return dict(zip(_FOLDERS, self.packages, strict=False)).get(layout, "")
 
     def directories(self, layout: str, targets: Sequence[str]) -> Iterator[str]:
-        """Yield the folders that a layout may have it in, below the root."""
+        """Yield its possible folders in a layout, below the root."""
         wheel = self.package(layout).removeprefix("nvidia-").removesuffix("-cu12")
         folders = _FOLDERS[layout] if wheel else ()
         for below in (f"/{self.below}", "") if self.below else ("",):
@@ -149,7 +148,7 @@ PARTS: tuple[Part, ...] = (
         ("libcudadevrt.a",),
         ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "cuda-cudart-static", "cuda_cudart"),
     ),
-    Part(  # No wheel of CUDA 12 has this, nor the next.
+    Part(  # No wheel of CUDA 12 has this part or the next one.
         "nvcc",
         "nvcc",
         "bin",
@@ -167,7 +166,7 @@ PARTS: tuple[Part, ...] = (
 
 PART: Mapping[str, Part] = {part.name: part for part in PARTS}
 
-# Packages beside the toolkit whose headers are known by name.
+# Packages outside the toolkit whose headers are known by name.
 OTHERS = (
     Part(
         "nvtx",
@@ -196,10 +195,10 @@ WHEELS = {"wheels13": 13, "wheels12": 12}
 
 # --- Reads versions from metadata, headers and file names, without loading any library ------------
 
-# The version macros stand near the top, after the licence: cuda_runtime_api.h alone is 600 KB.
+# The version macros are near the top, after the licence; cuda_runtime_api.h has 600 KB.
 _HEAD = 64 << 10
 
-# Where CCCL states its version, since CUDA 12.5 and before.
+# The headers with CCCL's version, since CUDA 12.5 and before.
 _CCCL_HEADERS = (
     "cuda/std/__cccl/version.h",
     "cuda/std/detail/libcxx/include/__cccl/version.h",
@@ -242,9 +241,9 @@ def of_toolkit(root: str) -> Mapping[str, str]:
 
 def of_part(part: Part, directory: str, path: str, package: str) -> str:
     """Return the CUDA version of a part, from its files and from its package's metadata."""
-    # The package's version has more digits ("12.9.86" where the file says 12.9). But metadata can be left behind
-    # by an upgrade, and some packages are not numbered as CUDA is (`nvidia-cuda-cccl` 13.3.5.0 is CUDA 13.5's). So
-    # where the two differ in major.minor, the file's version is returned.
+    # The package's version has more digits ("12.9.86" instead of 12.9). But upgrades can leave old metadata behind,
+    # and some packages have other numbers than CUDA (`nvidia-cuda-cccl` 13.3.5.0 is CUDA 13.5's). So if the two
+    # differ in major.minor, the file's version is returned.
     if part.states is not None:
         header, macro = part.states
         stated = _of_macro(macro, _macro(os.path.join(directory, header), macro))
@@ -274,7 +273,7 @@ def _of_name(path: str) -> str:
 
 
 def nvrtc_builtins(nvrtc: str) -> str | None:
-    """Return the ``libnvrtc-builtins.so.12.9`` beside ``libnvrtc.so.12``, or None."""
+    """Return the ``libnvrtc-builtins.so.12.9`` next to ``libnvrtc.so.12``, or None."""
     directory, name = os.path.split(nvrtc)
     if not name.startswith("libnvrtc.so."):
         return None

@@ -1,7 +1,7 @@
-"""The result of the search: frozen values, the files that identify them, and the errors for what is missing.
+"""`Toolchain`: the result of the search, the identities of its compilers, and the errors for missing parts.
 
-No path and no time goes into the identity, so two machines with the same packages agree on it. It
-is computed with the toolchain and remembered until the stat of a file changes.
+Identities contain no paths and times, so two machines with the same packages agree. They are computed with the
+toolchain and remembered until a file's stat changes.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from rtcompile.settings import Settings, temporary_folder
 if TYPE_CHECKING:
     from rtcompile.toolkit.roots import Hit
 
-# --- The result of the search: frozen values, and the errors for what is missing ------------------
+# --- The values of the result, and the errors for missing parts ------------------------------------
 
 
 def version_pair(version: str) -> tuple[int, int]:
-    """Return ``(12, 9)`` for ``"12.9.86"``; what a version leaves out is 0."""
+    """Return ``(12, 9)`` for ``"12.9.86"``; missing numbers are 0."""
     major, minor = (*map(int, re.findall(r"\d+", version)[:2]), 0, 0)[:2]
     return major, minor
 
 
 class Library(NamedTuple):
-    """A shared library on disk. Finding it has not loaded it."""
+    """A shared library on disk, which need not be loaded."""
 
-    path: str  # as found: links are not followed, since the loader finds siblings by this path
-    version: str  # "12.9.86", or "12.9" where the folder gives no more
+    path: str  # links are not resolved, since the loader finds siblings by this path
+    version: str  # "12.9.86", or "12.9" if the folder does not tell more
     # Libraries to open first: NVRTC opened by path does not find its own builtins.
     preload: tuple[str, ...] = ()
     build: str = ""  # nvJitLink's is read from its file; NVRTC's is empty until a worker reports it
-    # What an NVRTC newer than rtcompile compiles for; else empty.
+    # The architectures of an NVRTC newer than rtcompile; else empty.
     architectures: tuple[int, ...] = ()
 
     @property
@@ -54,17 +54,17 @@ class Library(NamedTuple):
         return f"{self.path}:{stat.st_size}:{stat.st_mtime_ns}"
 
     def to_load(self) -> str:
-        """Return the libraries that a worker loads, with identities: an upgrade needs a new one."""
+        """Return the libraries for a worker, with their identities, since an upgrade needs a new worker."""
         return os.pathsep.join((*self.preload, self.path)) + "\n" + self.identity()
 
 
 class Program(NamedTuple):
-    """An executable, and the binary it ends up running."""
+    """An executable, and the binary that it runs."""
 
     path: str
     version: str  # "13.0.88"
     binary: str  # the program that a wrapper script runs; else `path`
-    build: str = ""  # from the files of every program that it runs, including the host compiler
+    build: str = ""  # from the files of all programs that it runs, including the host compiler
 
     @property
     def version_pair(self) -> tuple[int, int]:
@@ -72,8 +72,8 @@ class Program(NamedTuple):
         return version_pair(self.version)
 
 
-# nvcc finds the headers of CUDA and of the host itself. The shims would hide the host's, and CUDA headers
-# of NVRTC's version would mix with its own.
+# Not for nvcc, which finds the headers of CUDA and the host itself. The shims would hide the host's, and CUDA
+# headers of NVRTC's version would mix with nvcc's.
 _FOR_NVCC = frozenset({"cutlass", "cupy", "rtcompile"})
 
 
@@ -81,7 +81,7 @@ class Toolchain(NamedTuple):
     """One consistent set of compilers and headers; mappings are by part: "nvrtc", "cccl", …."""
 
     nvrtc: Library | None = None
-    # Of NVRTC's version or another one, since it has its own CUDA headers.
+    # nvcc may have another version than NVRTC, since it has its own CUDA headers.
     nvcc: Program | None = None
     nvjitlink: Library | None = None
     cudadevrt: str | None = None
@@ -92,15 +92,15 @@ class Toolchain(NamedTuple):
     found_via: Mapping[str, str] = MappingProxyType({})
     # Why a part was not found and what to install.
     missing: Mapping[str, str] = MappingProxyType({})
-    # What builds will meet: missing headers, versions that do not go together.
+    # Problems for builds: missing headers, versions that do not fit together.
     problems: tuple[str, ...] = ()
-    depends: tuple[str, ...] = ()  # files and folders whose change makes this result outdated
-    # Programs that did not answer; the result is then remembered only for a short time.
+    depends: tuple[str, ...] = ()  # files and folders whose change invalidates this result
+    # Programs that did not respond; the result is then remembered only briefly.
     doubts: tuple[str, ...] = ()
 
     @property
     def nvcc_search(self) -> tuple[SearchDir, ...]:
-        """The directories of `search` that nvcc does not search by itself."""
+        """The directories of `search` that nvcc does not search automatically."""
         return tuple(d for d in self.search if d.label in _FOR_NVCC or d.is_provided)
 
     def require_nvrtc(self) -> Library:
@@ -116,18 +116,18 @@ class Toolchain(NamedTuple):
         return self.nvcc or self.not_found("nvcc")
 
     def not_found(self, part: str) -> NoReturn:
-        """Raise `ToolkitNotFound` that says where a part was looked for, and what to install."""
+        """Raise `ToolkitNotFound`, which says where a part was searched for, and what to install."""
         raise ToolkitNotFound(self.missing.get(part, f"{part} not found"))
 
 
 # --- Identifies the build of a program or library from its files ----------------------------------
 
-# Wrappers, profiles and drivers are read whole. Of the compilers themselves (tens of megabytes) the
-# size and both ends are read, where the build's number and the table of sections are.
+# Wrappers, profiles and drivers are read completely. Of the compilers themselves (tens of megabytes), only the size
+# and both ends are read, which contain the build number and the section table.
 _READ_WHOLE = 4 << 20
 _END = 64 << 10
 
-# The files that NVCC runs and reads besides headers, below the folder that contains its `bin`.
+# The files that NVCC runs or reads besides headers, below the parent of its `bin`.
 _NVCC_FILES = (
     "bin/nvcc",
     "bin/nvcc.profile",
@@ -161,7 +161,7 @@ def of_file(path: str) -> str:
 
 
 def files_of_nvcc(program: Program) -> list[str]:
-    """Return the files that decide what this NVCC makes of preprocessed source."""
+    """Return the files that determine this NVCC's output for preprocessed source."""
     return list(dict.fromkeys([program.path, program.binary, *_files_below(program).values()]))
 
 
@@ -184,13 +184,13 @@ def of_host_compiler(path: str) -> str:
 
 
 def of_nvjitlink(library: Library, cudadevrt: str | None) -> str:
-    """Return nvJitLink's build and that of the device runtime which it links in."""
+    """Return the builds of nvJitLink and of the device runtime that it links."""
     runtime = f"; libcudadevrt {of_file(cudadevrt)}" if cudadevrt else ""
     return f"nvJitLink {library.version} {of_file(library.path)}{runtime}"
 
 
 def _files_below(program: Program) -> dict[str, str]:
-    """Return NVCC's files by their names below its folder, which no link or wrapper changes."""
+    """Return NVCC's files by their names below its folder, which do not depend on links and wrappers."""
     binary = os.path.realpath(program.binary)
     root = os.path.dirname(os.path.dirname(binary))
     found = {name: os.path.join(root, name) for name in _NVCC_FILES}
@@ -230,7 +230,7 @@ def architectures(nvrtc: Library, environ: Mapping[str, str]) -> tuple[int, ...]
 
 
 def unpack(nvrtc: Hit, settings: Settings) -> str | None:
-    """Return the folder of NVRTC's own headers, unpacked if need be; None if it has none."""
+    """Return the folder of NVRTC's own headers, unpacked if necessary; None if it has none."""
     if version_pair(nvrtc.version) < _FIRST_WITH_HEADERS:
         return None
     from rtcompile.store import inventory
@@ -258,7 +258,7 @@ def unpack(nvrtc: Hit, settings: Settings) -> str | None:
 
 
 def _behind_wrapper(path: str, environ: Mapping[str, str]) -> str:
-    """Return the binary that a wrapper script runs, which an upgrade changes and the script not."""
+    """Return the binary that a wrapper script runs, since an upgrade changes only the binary."""
     # nvcc prints its own folder in a dry run; the format is not documented.
     with open(path, "rb") as file:
         if file.read(2) != b"#!":
@@ -270,7 +270,7 @@ def _behind_wrapper(path: str, environ: Mapping[str, str]) -> str:
 
 
 def _output(command: list[str], environ: dict[str, str], seconds: float = _SECONDS) -> str:
-    """Return what a program writes; ``""`` if it cannot be run in time."""
+    """Return a program's output; ``""`` if it cannot be run in time."""
     import subprocess  # 5 ms, where the toolchain is remembered
 
     try:

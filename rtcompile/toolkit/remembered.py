@@ -1,7 +1,7 @@
-"""The toolchain of this environment, searched for once and remembered in a small file.
+"""The toolchain of this environment, found once and remembered in a small file.
 
-Some forty `stat`s show whether anything that the search looked at has changed. Of PATH only the programs that are
-found through it matter, so a shell, a service and a scheduler that find the same ones share one result.
+Some forty `stat`s detect changes. Only the programs found on PATH matter, not PATH itself, so a shell, a service
+and a scheduler that find the same programs share one result.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _current(environment: Environment, settings: Settings, noted: str) -> Toolch
         known = read(settings, key)
         environment.signature()  # reads the same file
     if known is None or not known.is_valid():
-        # What was found on PATH may be another program now.
+        # PATH may lead to another program now.
         environment = environments.looked_again()
         key = environment.toolchain_key
         known = _search(environment.site_dirs, settings)
@@ -110,7 +110,7 @@ def _unsupported() -> Toolchain:
 
 
 def remember_compiler_id(part: str, identity: str, settings: Settings) -> None:
-    """Remember the version that "nvrtc" or "nvcc" of `current` reported, also for later processes."""
+    """Remember, also for later processes, the version that "nvrtc" or "nvcc" of `current` reported."""
     key = environments.current().toolchain_key
     known = _in_this_process.get(key)
     # None: the environment was changed while the compiler ran. Else another thread may have been first.
@@ -146,7 +146,7 @@ def _search(site_dirs: Sequence[str], settings: Settings) -> Known:
         nvrtc = nvrtc._replace(architectures=architectures(nvrtc, os.environ))
         toolchain = toolchain._replace(nvrtc=nvrtc)
     known = Known(toolchain, {path: signature(path) for path in toolchain.depends})
-    # A program that did not answer may do so next time, when the disk is faster or memory is free.
+    # A program that did not respond may do so next time, when the machine is less busy.
     return known._replace(until=time.monotonic() + _DOUBT_SECONDS) if toolchain.doubts else known
 
 
@@ -164,7 +164,7 @@ def _editable_cupy(site_dirs: Sequence[str]) -> Sequence[str]:
 
 
 def read(settings: Settings, key: str) -> Known | None:
-    """Return the remembered result; None unless it can be trusted, since it names libraries to load."""
+    """Return the remembered result, which names libraries to load; None if it is not trusted."""
     folder = Folder(settings.cache_dir, writable=settings.jit)
     data = folder.read(TOOLCHAINS, key)
     fields = sealed.unseal(SEAL, key, data) if data is not None else None
@@ -180,7 +180,7 @@ def read(settings: Settings, key: str) -> Known | None:
 
 
 def _unpacked_is_there(toolchain: Toolchain, settings: Settings) -> bool:
-    """Record that NVRTC's own headers are in use, if they are; return whether they may be used."""
+    """Record the use of NVRTC's own headers, if they are used; return whether they may be."""
     if "NVRTC" not in toolchain.found_via.values():
         return True
     from rtcompile.store import inventory

@@ -1,4 +1,4 @@
-"""The roots that may hold a toolkit, and the choice of parts of one version among them."""
+"""The folders (roots) that may contain a toolkit, and the choice of parts of one version among them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rtcompile.toolkit.model import version_pair
 
 @dataclass(frozen=True)
 class SearchContext:
-    """Everything that the search depends on; `prefix` is ``sys.prefix``, this Python's folder."""
+    """All inputs of the search; `prefix` is ``sys.prefix``, this Python's folder."""
 
     environ: Mapping[str, str]
     site_dirs: tuple[str, ...]
@@ -30,7 +30,7 @@ class SearchContext:
 
 @dataclass(frozen=True)
 class Root:
-    """A folder that may hold a toolkit, laid out in one of the known ways."""
+    """A folder that may contain a toolkit, in one of the known layouts."""
 
     path: str
     layout: str
@@ -62,7 +62,7 @@ class Root:
 
 @dataclass(frozen=True)
 class Hit:
-    """A part found in a root. `version` is empty if no file states it."""
+    """A part found in a root. `version` is empty if unknown."""
 
     part: catalogue.Part
     directory: str
@@ -81,7 +81,7 @@ def _has_host_headers(directory: str) -> bool:
 
 
 def given(names: Sequence[str], where: SearchContext) -> Iterator[str]:
-    """Return those of the environment variables that are set to something."""
+    """Return the environment variables that are not empty."""
     return (name for name in names if where.environ.get(name))
 
 
@@ -92,7 +92,7 @@ def conda_prefixes(where: SearchContext) -> list[str]:
 
 
 def usual(where: SearchContext) -> Iterator[Root]:
-    """Yield the roots of wheels, conda and the user's variables, nvcc's on PATH, and what installers made."""
+    """Yield the roots of wheels, conda, the user's variables, nvcc on PATH, and the installers' default folders."""
     for site_dir in where.site_dirs:  # `pip install --target` folders on sys.path included
         if os.path.isdir(os.path.join(site_dir, "nvidia")):
             installed = catalogue.of_wheels(site_dir)
@@ -131,11 +131,11 @@ def _toolkit(root: str, found_via: str, where: SearchContext) -> Root:
     return Root(root, "toolkit", found_via, where.targets, catalogue.of_toolkit(root))
 
 
-# --- what CuPy adds ------------------------------------------------------------------------------
+# --- CuPy's CUDA version and CCCL ----------------------------------------------------------------
 
 
 def cupy_major(where: SearchContext) -> int | None:
-    """Return the major version of the CUDA that the installed CuPy is for, if its name says so."""
+    """Return the installed CuPy's major version of CUDA, if its package's name contains it."""
     for site_dir in where.site_dirs:
         for name in catalogue.of_wheels(site_dir):
             match = re.fullmatch(r"cupy-cuda(\d+)x", name)
@@ -145,7 +145,7 @@ def cupy_major(where: SearchContext) -> int | None:
 
 
 def cupy_cccl(where: SearchContext) -> str | None:
-    """Return the folder of the CCCL that CuPy bundles, to be used where the set has none."""
+    """Return the folder of CuPy's bundled CCCL, which is used if the set has none."""
     for site_dir in where.site_dirs:
         root = os.path.join(site_dir, "cupy/_core/include/cupy/_cccl")
         if os.path.isfile(os.path.join(root, "libcudacxx", catalogue.PART["cccl"].markers[0])):
@@ -157,7 +157,7 @@ def cupy_cccl(where: SearchContext) -> str | None:
 
 
 def unfit(hit: Hit, compiler: Hit) -> Hit | None:
-    """Return the part of another version that keeps `hit` from use: itself or one in its folder."""
+    """Return the part of another version that makes `hit` unusable: itself or one in its folder."""
     together = [hit]
     if hit.part.name in catalogue.HEADER_PARTS:
         found = (
@@ -169,7 +169,7 @@ def unfit(hit: Hit, compiler: Hit) -> Hit | None:
 
 def _goes_with(hit: Hit, compiler: Hit) -> bool:
     """Return whether a part has the compiler's major.minor; without a version it must be in its root."""
-    if hit.part.name == "curand":  # numbered apart from CUDA: 10.3 in 12.9 and in 12.6
+    if hit.part.name == "curand":  # has its own numbers: 10.3 in CUDA 12.9 and 12.6
         major = catalogue.WHEELS.get(hit.root.layout)
         return major in (None, version_pair(compiler.version)[0])
     if not hit.version:
@@ -182,11 +182,11 @@ def _goes_with(hit: Hit, compiler: Hit) -> bool:
 
 @dataclass(frozen=True)
 class Toolset:
-    """NVRTC of one folder and every part that goes with it."""
+    """NVRTC of one folder and all parts that fit it."""
 
-    nvrtc: Hit  # the compiler that the other parts are chosen for
+    nvrtc: Hit  # the compiler for which the other parts are chosen
     hits: Mapping[str, Hit]
-    # By part that exists only in unfit folders: where it is, and the part that makes it unfit.
+    # Parts that exist only in unfit folders, with their place and the part that makes it unfit.
     rejected: Mapping[str, tuple[Hit, Hit]]
 
     def lacking(self, spare: Collection[str] = ()) -> list[str]:
@@ -224,7 +224,7 @@ def _toolsets(roots: Sequence[Root]) -> Iterator[Toolset]:
 
 
 def choose(roots: Sequence[Root], major: int | None, spare: Collection[str]) -> Toolset | None:
-    """Return the set that lacks the fewest parts, `spare` ones aside; CUDA `major` goes first."""
+    """Return the set that lacks the fewest parts, not counting `spare` ones; CUDA `major` is preferred."""
 
     def rank(found: Toolset) -> tuple[bool, int]:
         other_major = major is not None and version_pair(found.nvrtc.version)[0] != major
@@ -233,16 +233,16 @@ def choose(roots: Sequence[Root], major: int | None, spare: Collection[str]) -> 
     return min(_toolsets(roots), key=rank, default=None)
 
 
-# --- CUTLASS, of a package, of conda or of a folder that a variable names --------------------------
+# --- CUTLASS: from a package, conda, or a variable's folder ----------------------------------------
 
 CUTLASS_MARKER = "cutlass/version.h"
 
-_USUAL_CUTLASS = "4.2"  # assumed of headers that state no version
+_USUAL_CUTLASS = "4.2"  # assumed for headers without a version
 
-# The last wheel of that name, 4.2, goes with every CUDA since 12.4.
+# The last wheel of that name, 4.2, fits every CUDA since 12.4.
 _INSTALL_CUTLASS = "pip install nvidia-cutlass"
 
-# Wheels that carry CUTLASS's headers, and where they keep them in site-packages.
+# Wheels that contain CUTLASS's headers, and their folders in site-packages.
 CUTLASS_PACKAGES = {
     "nvidia-cutlass": "cutlass_library/source/include",
     "flashinfer-python": "flashinfer/data/cutlass/include",
@@ -253,11 +253,11 @@ CUTLASS_PACKAGES = {
 
 
 class CutlassPair(NamedTuple):
-    """Version specifiers, as pip reads them, of a CUTLASS and a CCCL that compile CuTe together."""
+    """Version specifiers (pip's format) of a CUTLASS and a CCCL that compile CuTe together."""
 
     cutlass: str
     cccl: str
-    shims: bool  # whether ``include_shims/cutlass`` has to be searched before CUTLASS
+    shims: bool  # whether ``include_shims/cutlass`` must be searched before CUTLASS
 
 
 CUTLASS_PAIRS = (
@@ -269,12 +269,12 @@ CUTLASS_PAIRS = (
 
 
 class Cutlass(NamedTuple):
-    """A folder of CUTLASS's headers, which contains ``cute/`` and ``cutlass/``."""
+    """A folder of CUTLASS's headers, with ``cute/`` and ``cutlass/``."""
 
     directory: str
     version: str
-    via: str  # the package, or the environment variable, that it comes from
-    last: bool = False  # whether other headers lie there too, so it is searched after all others
+    via: str  # its package or environment variable
+    last: bool = False  # whether it has other headers too, so it is searched last
 
 
 def find_cutlass(
@@ -315,7 +315,7 @@ def find_cutlass(
 
 
 def pair_cutlass(cutlass: str, cccl: str) -> CutlassPair | None:
-    """Return the row of the table for these versions; None if they do not go together."""
+    """Return the table's row for these versions; None if they do not fit together."""
     own, other = _version(cutlass or _USUAL_CUTLASS), _version(cccl)
     rows = (row for row in CUTLASS_PAIRS if own in SpecifierSet(row.cutlass))
     return next((row for row in rows if other in SpecifierSet(row.cccl)), None)
@@ -338,7 +338,7 @@ def _installed_cutlass(where: SearchContext) -> Iterator[Cutlass]:
                 yield Cutlass(directory, catalogue.of_cutlass(directory), package)
     for prefix in conda_prefixes(where):
         directory = os.path.join(prefix, "include")
-        # The folder contains headers of every other package, too: all other folders go before it.
+        # The folder contains headers of all other packages too, so it is searched last.
         if _has_cutlass(directory) and not os.path.exists(os.path.join(directory, "stdlib.h")):
             yield Cutlass(directory, catalogue.of_cutlass(directory), "conda", last=True)
 

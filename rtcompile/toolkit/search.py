@@ -1,8 +1,8 @@
-"""Finds one consistent toolkit: each root is judged as a whole, and versions are never mixed.
+"""Finds one consistent toolkit: it evaluates each root as a whole, and never mixes versions.
 
-The first root with a complete set wins; a part that it lacks is taken from a later root of the same
-major.minor. If no root is complete, the one that lacks the fewest parts wins, and `Toolchain.problems`
-says what to install. cuda.pathfinder, which takes each part from the first root that has it, comes last.
+The first root with a complete set wins; optional parts that it lacks come from later roots of the same major.minor.
+If no root is complete, the one that lacks the fewest parts wins, and `Toolchain.problems` lists what to install.
+cuda.pathfinder, which takes each part from the first root that has it, comes last.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from rtcompile.toolkit.roots import (
     usual,
 )
 
-GROUP = "rtcompile.headers"  # of entry points by which packages declare folders of headers
+GROUP = "rtcompile.headers"  # of entry points with which packages declare folders of headers
 
 
 def find(
@@ -51,9 +51,9 @@ def find(
     prefix: str = "",
     unpack: Callable[[Hit], str | None] = lambda _: None,
 ) -> Toolchain:
-    """Search for a toolkit; the arguments are all that the result depends on, None as on this machine."""
-    # `last` roots are looked at, and `unpack` returns the folder of headers inside an NVRTC, only if the other steps
-    # gave no complete set. `prefix` is `sys.prefix`, which may be a conda environment.
+    """Search for a toolkit; the arguments are all inputs, None means this machine's."""
+    # `last` roots, and `unpack` (the folder of headers inside an NVRTC), are used only if the other steps found no
+    # complete set. `prefix` is `sys.prefix`, which may be a conda environment.
     where = SearchContext(
         environ,
         tuple(site_dirs),
@@ -87,7 +87,7 @@ def _unique(roots: Iterable[Root]) -> Iterator[Root]:
 
 
 def _shims() -> str:
-    """``include_shims``: inside the package when installed, beside it in a checkout."""
+    """``include_shims``: inside the installed package, or next to it in a checkout."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     installed = os.path.join(package, "include_shims")
     if os.path.isdir(installed):
@@ -100,7 +100,7 @@ def _shims() -> str:
 
 @dataclass
 class _Assembly:
-    """A `Toolchain` that is being put together of the chosen set; each part notes how it was found."""
+    """Builds the `Toolchain` of the chosen set, recording how each part was found."""
 
     where: SearchContext
     roots: Sequence[Root]
@@ -185,7 +185,7 @@ class _Assembly:
             self.searches("cccl-thrust", cupys, "thrust")
 
     def cutlass(self) -> list[SearchDir]:
-        """Add CUTLASS, behind the shims that it needs; return what is to be searched last of all."""
+        """Add CUTLASS, after the shims that it needs; return the folder to search last."""
         cuda, cccl = self.nvrtc.version if self.nvrtc else "", self.versions.get("cccl", "")
         found, why = find_cutlass(self.where, cuda, cccl, self.problems)
         if found is None:
@@ -230,10 +230,10 @@ class _Assembly:
             )
 
     def nvcc(self) -> Program | None:
-        """Return the nvcc of NVRTC's version, else the first that works, as it has its own headers."""
+        """Return the nvcc of NVRTC's version, else the first that works, since nvcc has its own headers."""
         best: tuple[Program, str] | None = None
         nvrtc = self.nvrtc
-        # Those of the roots go before the one on PATH, those of the system behind it.
+        # The roots' nvcc come before the one on PATH, the system's after it.
         found: list[tuple[str, str, Root | None]] = [
             (hit.path, hit.version, root)
             for root in self.roots
@@ -273,7 +273,7 @@ class _Assembly:
         return program
 
     def host_compiler(self) -> str | None:
-        """Return the C++ compiler for nvcc: a program, or as its -ccbin may name, a folder."""
+        """Return the C++ compiler for nvcc: a program, or a folder for -ccbin."""
         environ = self.where.environ
         named = [environ[name] for name in given(catalogue.HOST_COMPILER_ENVIRONMENT, self.where)]
         for name in (*named, "g++", "c++"):
@@ -287,7 +287,7 @@ class _Assembly:
         return None
 
     def all_depends(self) -> Iterator[str]:
-        """Yield the paths whose change can change this result: files found, and folders searched."""
+        """Yield the paths on which this result depends: found files and searched folders."""
         where = self.where
         yield from self.depends
         yield from where.site_dirs
@@ -308,8 +308,9 @@ def _assemble(
 ) -> Toolchain:
     """Return the toolchain of the chosen set, with CUTLASS, CuPy's headers and the shims."""
     # The search path has CUDA first, then CUTLASS, CuPy and other packages, and rtcompile's shims last, so a shim
-    # never hides a real header. Before all of them comes a folder that forwards `<cccl/X>`, as CUTLASS 4 spells it
-    # for CUDA 13, to `<X>`: the runtime headers' folder may hold another folder `cccl` than the chosen one.
+    # never hides a real header. Before all of them comes a folder that forwards `<cccl/X>` (CUTLASS 4's spelling
+    # for CUDA 13) to `<X>`, since the runtime headers' folder may contain another `cccl` folder than the chosen
+    # one.
     problems = [*advice.useless_variables(where, roots)]
     draft = _Assembly(where, roots, chosen.nvrtc if chosen else None, shims, problems)
     libraries = {}
@@ -351,11 +352,11 @@ def _the_only_cccl(chosen: Toolset) -> Hit | None:
 
 
 def _out_of_step(nvcc: Program, root: Root | None, nvrtc: Hit | None) -> str:
-    """Return what is wrong with the toolkit around an nvcc, whose parts pip can install in other versions."""
+    """Return the problem of the toolkit around an nvcc, whose parts pip can install in different versions."""
     if root is None:
         return ""
     own = Hit(catalogue.PART["nvcc"], os.path.dirname(nvcc.path), nvcc.path, nvcc.version, root)
-    # In a folder shared with NVRTC, the other parts are to get NVRTC's version, not NVRTC nvcc's.
+    # In a folder shared with NVRTC, the other parts must get NVRTC's version; NVRTC must not get nvcc's.
     fix = advice.install_nvcc(nvrtc if nvrtc and nvrtc.root == root else own)
     for name in ("nvvm", "crt", "cudart"):
         part = catalogue.PART[name]
@@ -374,7 +375,7 @@ def _out_of_step(nvcc: Program, root: Root | None, nvrtc: Hit | None) -> str:
 
 
 class Provided(NamedTuple):
-    """A folder of headers that a package provides: entry, distribution, version, folder as found and as declared."""
+    """A folder of headers that a package provides: entry, distribution, version, folder found and declared."""
 
     name: str
     package: str
@@ -384,10 +385,10 @@ class Provided(NamedTuple):
 
 
 def provided(site_dirs: Sequence[str]) -> Iterator[Provided]:
-    """Yield the declared folders of packages in these directories, the first of each name."""
+    """Yield the folders that packages in these directories declare, the first of each name."""
     found: dict[str, Provided] = {}
     for distribution in metadata.distributions(path=list(site_dirs)):
-        # Most packages declare none, which a plain search of the text shows without parsing it.
+        # Most packages declare none, which a text search shows without parsing.
         if GROUP not in (distribution.read_text("entry_points.txt") or ""):
             continue
         for entry in distribution.entry_points:
