@@ -37,7 +37,7 @@ from rtcompile.workers import pool
 # Seconds of compiling allowed for code that is not used yet.
 _MOST_SECONDS = 60.0
 _IDLE_SECONDS = 0.1  # that a thread waits for more: starting one takes as long as planning a build
-_FEW = 128  # builds; a program that constructs more is not believed to use all of them
+_FEW = 128  # builds; a program that constructs more probably does not use all of them
 _SECONDS_OF_MANY = 1.5
 _USED_OF_MANY = 8  # each used build allows that many more
 
@@ -214,7 +214,9 @@ class Ahead(Batch):
                 self._wakes.get(timeout=_IDLE_SECONDS)
             except Empty:
                 with self._guard:
-                    is_woken = not self._idle  # if it was counted, its item is there or comes at once
+                    is_woken = (
+                        not self._idle
+                    )  # if it was counted, its item is there or comes at once
                     self._idle -= not is_woken
                 if is_woken:
                     self._wakes.get()
@@ -222,7 +224,7 @@ class Ahead(Batch):
     def _next(self) -> Build | None:
         with self._guard:
             goes_on = self._spent() <= self._allowed()
-        # One that somebody waits for, and whose slot another job took, is the first.
+        # A build that a caller waits for, and that lost its slot to another job, comes first.
         if goes_on or any(isinstance(b, _Constructed) and b.is_wanted for b in list(self._left)):
             return super()._next()
         return None

@@ -69,7 +69,7 @@ def plan(
     inputs: Callable[[Arch], tuple[LinkInput, ...]] | None = None,
     since: float | None = None,
 ) -> Plan:
-    """Decide everything; `capability` is the current device's if known, `inputs` makes the linker's inputs.
+    """Make all decisions; `capability` is the current device's if known, `inputs` returns the linker inputs.
 
     What was found out of the toolchain after `since` (monotonic clock) holds.
     """

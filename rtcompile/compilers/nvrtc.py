@@ -155,7 +155,9 @@ def _prefix(
     text, _ = cxx.split_prefix(unit.source)
     if not text:
         return None
-    from rtcompile.compilers.pch import Prefix  # 1 ms that a source without headers spares
+    from rtcompile.compilers.pch import (
+        Prefix,
+    )  # its import takes 1 ms, which sources without headers avoid
 
     return Prefix(text, unit, library, search, cache_dir, job_of(library, "precompile", {}))
 

@@ -54,7 +54,7 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def current(settings: Settings | None = None, since: float | None = None) -> Toolchain:
-    """Return the toolchain of this environment; a missing part raises only when it is required.
+    """Return the toolchain of this environment; missing parts raise only when they are required.
 
     Its files are looked at again, unless that was done after `since` (monotonic clock).
     """
@@ -65,7 +65,7 @@ def current(settings: Settings | None = None, since: float | None = None) -> Too
     with _searching:
         trusted = 0.0 if since is None else time.monotonic() - since
         noted = environments.current().signature(trusted)
-        environment = environments.current()  # A changed folder of PATH makes a new snapshot.
+        environment = environments.current()  # A change in a folder of PATH makes a new snapshot.
         return _current(environment, settings or environment.settings, noted)
 
 
@@ -85,7 +85,7 @@ def _current(environment: Environment, settings: Settings, noted: str) -> Toolch
         key = environment.toolchain_key
         known = _search(environment.site_dirs, settings)
         write(settings, key, known)
-        environment.signature()  # From now on, a program that is installed on PATH is noticed.
+        environment.signature()  # From now on, a newly installed program on PATH is noticed.
     if not known.toolchain.doubts:
         packed = environments.packed(known.signatures, "")
         known = known._replace(noted=environments.noted(key, packed))

@@ -39,7 +39,7 @@ class Root:
     installed: Mapping[str, str] = field(repr=False)
 
     def look(self, part: catalogue.Part) -> Hit | None:
-        """Return where this root has `part`, or None."""
+        """Return this root's `part`, or None."""
         for relative in part.directories(self.layout, self.targets):
             directory = os.path.join(self.path, relative)
             if _has_host_headers(directory):
@@ -53,7 +53,7 @@ class Root:
         return None
 
     def _own_version(self, part: catalogue.Part) -> str:
-        """Return the runtime headers' version, for a part that states none; wheels can differ."""
+        """Return the runtime headers' version, for a part without one; wheels can differ."""
         if self.layout not in ("toolkit", "conda") or part.name in ("cudart", "nvcc"):
             return ""
         cudart = self.look(catalogue.PART["cudart"])
@@ -280,7 +280,7 @@ class Cutlass(NamedTuple):
 def find_cutlass(
     where: SearchContext, cuda: str, cccl: str, problems: list[str]
 ) -> tuple[Cutlass | None, str]:
-    """Return the CUTLASS that a variable names, else the newest that fits this CUDA and CCCL, and why."""
+    """Return the CUTLASS in a variable's folder, else the newest that fits this CUDA and CCCL, and why."""
     for name in given(catalogue.CUTLASS_ENVIRONMENT, where):
         root = os.path.abspath(where.environ[name])
         folders = os.path.join(root, "include"), root
@@ -322,7 +322,7 @@ def pair_cutlass(cutlass: str, cccl: str) -> CutlassPair | None:
 
 
 def misfit_of_cutlass(found: Cutlass, cuda: str, cccl: str) -> str:
-    """Return what is wrong with a CUTLASS and a CCCL that do not go together, and the next step."""
+    """Return the problem of a CUTLASS and a CCCL that do not fit together, and the next step."""
     unset = f"unset {found.via} and " if found.via in catalogue.CUTLASS_ENVIRONMENT else ""
     return (
         f"CUTLASS {found.version} ({found.directory}) does not go with CUDA {cuda} (CCCL {cccl}): "
