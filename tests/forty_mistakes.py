@@ -56,8 +56,8 @@ FORTY = (
     _one("a misspelt function of CUDA", body("x[0] = __shfl_down_synch(0xffffffff, x[0], 1);"), "is undefined", "Is `__shfl_down_sync` meant?"),
     _one("a misspelt option", body("x[0] = 1;"), "--use-fast-math", "--use_fast_math", options=("--use-fast-math",)),
     # Fourteen others.
-    _one("a function used above its definition", body("x[0] = helper(x[1]);") + "__device__ float helper(float a) { return a; }\n", '"helper" is undefined', "Put `__device__ float helper(float a);` above line 1"),
-    _one("a variable after its loop", body("for (int i = 0; i < 3; ++i) x[i] = 0;\n  x[i] = 1;"), '"i" is undefined', "Put `int i;` above line 2"),
+    _one("a function used above its definition", body("x[0] = helper(x[1]);") + "__device__ float helper(float a) { return a; }\n", '"helper" is undefined', "Move the declaration above its first use"),
+    _one("a variable after its loop", body("for (int i = 0; i < 3; ++i) x[i] = 0;\n  x[i] = 1;"), '"i" is undefined', "Declare it in the scope that encloses both lines"),
     _one("cooperative groups' usual short name", "#include <cooperative_groups.h>\n" + body("auto g = cg::this_thread_block();\n  g.sync();"), "must be a class or namespace name", "namespace cg = cooperative_groups;"),
     _one("a misspelt member", "struct Params { float alpha; float beta; };\n" + body("x[0] = p.alhpa;", "float* x, Params p"), "has no member", "Is `alpha` meant?"),
     _one("a pointer to another type", "__device__ void count(int* p) { *p += 1; }\n" + body("count(x);"), "is incompatible with parameter", "a pointer of type int *"),

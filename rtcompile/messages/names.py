@@ -78,15 +78,13 @@ def declared_further(match: Match, context: BuildContext) -> Values | None:
         return None
     if lines[0] > line:
         where = f"is declared below, in line {lines[0]}; C++ reads from the top"
-        step = quoted.prototype(word, lines[0], context)
-        step = step or "Move the declaration above its first use, or declare it there first"
+        step = "Move the declaration above its first use, or declare it there first"
     else:
         text = source.split("\n")[lines[-1] - 1]
         loop = re.search(rf"\b(for|while|if|switch)\s*\([^;]*\b{word}\b", text)
         scope = f"the `{loop[1]}`" if loop else "a block, a loop or a function"
         where = f"of line {lines[-1]} belongs to {scope} that has ended before this line"
-        step = quoted.outlived(word, lines[-1], text)
-        step = step or "Declare it in the scope that encloses both lines"
+        step = "Declare it in the scope that encloses both lines"
     return {"where": where, "step": step}
 
 

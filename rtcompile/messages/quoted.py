@@ -1,4 +1,4 @@
-"""What a hint says with the user's own words: the argument that is 0, the prototype, the line to put it above."""
+"""What a hint says with the user's own words: the argument that is 0, what a condition is false for."""
 
 from __future__ import annotations
 
@@ -97,30 +97,6 @@ def _condition(context: BuildContext) -> str:
         return ""
     text = cxx.enclosed(whole, found.end() - 1)
     return " ".join(re.sub(r',\s*(?:".*)?$', "", text, flags=re.DOTALL).split())
-
-
-def prototype(word: str, line: int, context: BuildContext) -> str:
-    """Return what to put where, so that a function of `line` may be used in the error's; "" if it is none."""
-    text = context.source.split("\n")[line - 1]
-    declared = re.match(rf"([^{{}};=]*\b{re.escape(word)}\s*\([^{{}};]*\))\s*(?:{{|$)", text)
-    if declared is None:
-        return ""
-    depth = begin = 0
-    for number, text in enumerate(context.code.split("\n")[: context.line - 1], 1):
-        if not depth and text.strip():
-            begin = number
-        depth += text.count("{") - text.count("}")
-    begin = begin if depth else context.line
-    return f"Put `{declared[1].strip()};` above line {begin}, or move the function there"
-
-
-def outlived(word: str, line: int, text: str) -> str:
-    """Return how to declare a variable of a loop or a block before it; "" if its type is not plain."""
-    declared = re.search(rf"((?:const |unsigned )?\b\w+[\s*&]+){re.escape(word)}\s*[=;:]", text)
-    if declared is None or declared[1].split()[-1] in ("auto", "return"):
-        return ""
-    type_ = declared[1].strip()
-    return f"Put `{type_} {word};` above line {line}, and take `{type_}` out of line {line}"
 
 
 def deduction(match: Match, context: BuildContext) -> Values:

@@ -344,7 +344,7 @@ def completions(shell: Any, text: str) -> set[str]:
 
 
 def test_kernels_are_completed_and_described(shell: Any):
-    module = cuda(shell, TEMPLATE + TWO, "-n 'scale<int, 3>' --module cell_module")
+    cuda(shell, TEMPLATE + TWO, "-n 'scale<int, 3>' --module cell_module")
     assert "double_it" in completions(shell, "doub")
     assert "'int, 3'" in completions(shell, "scale[")
     assert "'halve_it'" in completions(shell, "cell_module[")
