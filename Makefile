@@ -27,12 +27,14 @@ types: $(VENV)/.made
 
 # The rooms of the package have a folder of tests each. Left out is what needs a GPU or real servers.
 HERE := tests --ignore=tests/gpu --ignore=tests/real_cluster
+# Tests wait for a third of their time, for processes and limits: one process more than cores keeps these busy.
+ON_ALL_CORES := -n $(shell expr $$(nproc) + 1) --dist worksteal
 unit: $(VENV)/.made $(CUDA13)/.made
-	RTCOMPILE_TEST_CUDA13=$(CURDIR)/$(CUDA13) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(HERE)
+	RTCOMPILE_TEST_CUDA13=$(CURDIR)/$(CUDA13) $(BIN)/python -m pytest $(ON_ALL_CORES) -m "not slow" $(HERE)
 
 # Run this while you edit: it leaves out what needs a compiler, or takes seconds.
 test-fast: $(VENV)/.made
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(HERE) --ignore=tests/trials \
+	$(BIN)/python -m pytest -q $(ON_ALL_CORES) $(HERE) --ignore=tests/trials \
 		-m "not (slow or takes_seconds or needs_compiler or needs_nvcc or needs_redis)"
 
 # The tests that `make test` leaves out: some compile for minutes (CUTLASS's collective GEMM), and of a
