@@ -116,7 +116,14 @@ def test_name_expressions_are_lowered_as_nvrtc_lowers_them(toolchain: Toolchain)
     assert symbols.issuperset(LOWERED.values())
 
 
-@pytest.mark.parametrize("flags", [(), ("-lineinfo",), ("-rdc=true",)], ids=["", "lineinfo", "rdc"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param((), id="none"),
+        pytest.param(("-lineinfo",), id="lineinfo", marks=pytest.mark.slow),
+        pytest.param(("-rdc=true",), id="rdc"),
+    ],
+)
 def test_name_expressions_do_not_change_the_machine_code(
     flags: tuple[str, ...], toolchain: Toolchain
 ) -> None:

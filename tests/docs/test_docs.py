@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import html
 import json
 import os
@@ -61,16 +62,24 @@ QUESTIONS = {
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built as `make docs` does: a warning is an error, a link to nothing is a warning."""
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
-    done = subprocess.run(
-        [*command, "-d", str(folder / "doctrees"), str(ROOT / "docs"), str(folder / "html")],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr
-    return folder / "html"
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # the processes of a run build it once
+        folder = folder.parent
+    html_folder = folder / "site"
+    with (folder / "site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not html_folder.exists():
+            built = folder / "site being built"
+            command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+            done = subprocess.run(
+                [*command, "-d", str(folder / "doctrees"), str(ROOT / "docs"), str(built)],
+                capture_output=True,
+                text=True,
+                cwd=ROOT,
+            )
+            assert done.returncode == 0, done.stderr
+            built.rename(html_folder)
+    return html_folder
 
 
 RECIPES = [page for page in RUN if page.parent.name == "recipes"]

@@ -37,7 +37,14 @@ def assert_alone(error: BaseException) -> None:
 
 
 @pytest.mark.needs_compiler
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        # It takes seconds to read, and test_hints.py provokes what is said of it.
+        pytest.param(one, marks=[pytest.mark.slow] * (one.name == "all of CUB"), id=one.name)
+        for one in MISTAKES
+    ],
+)
 def test_a_mistake_is_the_first_line_of_one_error(mistake: Mistake, device) -> None:
     with pytest.raises(rtcompile.RtcompileError) as caught:
         mistake.module().get_function(mistake.kernel)

@@ -26,7 +26,7 @@ _FRONTENDS = [frontend for frontend in FRONTENDS if frontend != "Python"]
 @pytest.mark.parametrize(
     "mistake",
     [
-        # Of the headers that take seconds to read, test_mistakes.py has the message in Python.
+        # It takes seconds to read, and test_hints.py provokes what is said of it.
         pytest.param(one, marks=[pytest.mark.slow] * (one.name == "all of CUB"), id=one.name)
         for one in MISTAKES
         if not one.compiles
