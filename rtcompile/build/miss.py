@@ -294,7 +294,7 @@ class Miss:
         nvrtc = self.plan.toolchain.nvrtc
         if nvrtc is not None and nvrtc.version_pair[0] != program.version_pair[0]:
             self.notes.append(
-                f"nvcc {program.version} is of another CUDA version than NVRTC {nvrtc.version}"
+                f"nvcc {program.version} is of another CUDA than NVRTC {nvrtc.version}"
             )
         return self._finish("nvcc", outcome, self._nvcc_searched(outcome))
 
