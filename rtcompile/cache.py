@@ -37,10 +37,10 @@ class CacheInfo:
     size, limit : int
         Bytes of all that is kept, and how many there may be.
     hits, misses, failures, fetched : int
-        Since it was made or cleared: builds that were found, that were compiled, failures that are
-        remembered, and builds that came from shared stores.
+        Counts since the cache was created or cleared: builds found, builds compiled, failures in the negative
+        cache, and builds fetched from shared stores.
     precompiled_headers, precompiled_bytes : int
-        Headers that are kept precompiled, and their bytes.
+        The number of precompiled headers, and their bytes.
     """
 
     directory: str
@@ -62,7 +62,7 @@ class CacheInfo:
 
 @public
 def info() -> CacheInfo:
-    """Return what the cache holds.
+    """Return statistics of the cache.
 
     Returns
     -------
@@ -92,12 +92,12 @@ def info() -> CacheInfo:
 
 @public
 def clear() -> CacheInfo:
-    """Forget all builds, in memory and on disk; reproducers of compilers that died are kept.
+    """Remove all builds, in memory and on disk, except reproducers of compiler crashes.
 
     Returns
     -------
     CacheInfo
-        What was there and is gone.
+        The removed contents.
 
     Examples
     --------
@@ -111,7 +111,7 @@ def clear() -> CacheInfo:
 
 @public
 def prune(size: int | str | None = None) -> int:
-    """Remove what was used longest ago until the rest fits.
+    """Remove the least recently used builds until the rest fits.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def prune(size: int | str | None = None) -> int:
     Returns
     -------
     int
-        Bytes that were freed.
+        The freed bytes.
 
     Examples
     --------
@@ -135,7 +135,7 @@ def prune(size: int | str | None = None) -> int:
 
 @public
 def why(request: str | CompileRequest, **arguments: Any) -> str:
-    """Say in one line why a build is not in the cache.
+    """Return in one line why a build is not in the cache.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def why(request: str | CompileRequest, **arguments: Any) -> str:
 
 
 def why_of(request: CompileRequest) -> tuple[str, Plan | None]:
-    """Return what `why` does, and the plan; None if a source of ``link=`` is not built."""
+    """Return the result of `why`, and the plan; None if a source of ``link=`` is not built."""
     settings, store = opened()
     try:
         plan = planned.plan(request, settings, link_settings=settings.replace(jit=False))
@@ -173,7 +173,7 @@ def why_of(request: CompileRequest) -> tuple[str, Plan | None]:
 
 
 def opened() -> tuple[Settings, Store]:
-    """Return the settings and the cache; raise `InvalidRequest` where the folder is not trusted."""
+    """Return the settings and the cache; raise `InvalidRequest` if the folder is not trusted."""
     settings = Settings.from_environ()
     try:
         Folder(settings.cache_dir).check()
@@ -184,16 +184,16 @@ def opened() -> tuple[Settings, Store]:
     return settings, Store.open(settings)
 
 
-# --- Programs that other libraries compiled, beside our builds: a whole program is found, or none --------
+# --- Programs that other libraries compiled ---------------------------------------------------------
 
 _KIND, _SEAL = "programs", "program"
 
 
 class KeptPrograms:
-    """Programs of other libraries by their own keys, in the cache: counted, evicted and verified as builds are.
+    """A mapping of other libraries' keys to programs in the cache: counted, evicted and verified like builds.
 
-    ``programs[key]`` is the code under a key, both bytes; what is damaged or was evicted is a `KeyError`.
-    ``len(programs)`` counts them. Where the cache can't be written there is a warning, and nothing is kept.
+    Keys and code are bytes; a damaged or evicted program raises `KeyError`. ``len(programs)`` counts them. If the
+    cache can't be written, there is a warning, and nothing is kept.
 
     Examples
     --------
@@ -229,6 +229,6 @@ class KeptPrograms:
         return sum(not name.startswith(".") for name, _ in self._folder.listing(_KIND))
 
     def clear(self) -> None:
-        """Remove all programs; builds stay."""
+        """Remove all programs, but no builds."""
         for name, _ in self._folder.listing(_KIND):
             self._folder.discard(_KIND, name)

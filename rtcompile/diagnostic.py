@@ -1,4 +1,4 @@
-"""The value that stands for one message of a compiler."""
+"""`Diagnostic`: one message of a compiler."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ class Diagnostic:
     excerpt : str
         The source line and caret as the compiler printed them.
     hint : str
-        Why, and what to do about it in this build; empty if nothing is known.
+        The cause and the fix for this build; empty if unknown.
     notes : tuple of Diagnostic
         Notes, details and instantiation contexts that belong to this message, innermost first.
     cause : str
-        What is wrong, the beginning of `hint`, where it says more than `message` and is shown in its
-        place; otherwise empty.
+        The cause, which is the beginning of `hint`, if it is shown instead of `message`; otherwise empty.
 
     Examples
     --------

@@ -1,8 +1,8 @@
 """Every error a caller can meet is an `RtcompileError`; errors of a build are CuPy's types too.
 
-Nothing here imports CuPy. Where CuPy is loaded, `adopt_cupy()` puts CuPy's exception classes
-under ours: ``except cupy.cuda.compiler.CompileException`` written for `cupy.RawModule` catches our
-errors too. `frontends.lazy_code` calls it when it imports CuPy, and `public` before it raises an error.
+This module does not import CuPy. Once CuPy is loaded, `adopt_cupy()` adds CuPy's exception classes as bases, so
+``except cupy.cuda.compiler.CompileException`` catches rtcompile's errors too. `frontends.lazy_code` calls it when
+it imports CuPy, and `public` before it raises an error.
 """
 
 from __future__ import annotations
@@ -69,15 +69,14 @@ def _caller(error: BaseException) -> list[Piece]:
 
 
 class RtcompileWarning(UserWarning):
-    """A build works, but less well than it should, for example because the cache is read-only."""
+    """A warning about a build that works, but not as well as it could, for example because the cache is
+    read-only."""
 
 
-# What a thread that works for another goes by, where set: the list `warnings` that takes its warnings, and
-# the `directory` and `environ` of the other, which may change its own.
+# The context of a thread that builds ahead: the list `warnings` for its warnings, and the recorded `directory` and
+# `environ`, which the program may change meanwhile.
 own = local()
-unshown: list[
-    str
-] = []  # warnings of threads that work for nobody yet: the next use of a kernel gives them
+unshown: list[str] = []  # warnings of builds ahead; the next use of a kernel raises them
 
 
 def warn(text: str) -> None:
@@ -121,7 +120,7 @@ def _also(module: str, name: str) -> Callable[[type[E]], type[E]]:
 
 
 def _adopt(ours: type[RtcompileError], module: str, name: str) -> None:
-    # The class is missing while another thread is importing CuPy.
+    # The class is missing while another thread imports CuPy.
     cupys = getattr(sys.modules.get(module), name, None)
     if cupys is not None and not issubclass(ours, cupys):
         ours.__bases__ = (*ours.__bases__, cupys)
@@ -172,7 +171,7 @@ class _BuildError(RtcompileError):
 class ToolkitNotFound(_BuildError):
     """A compiler, a linker or a header set is not installed, or not of one version.
 
-    The message names what was looked for, where, and what to install.
+    The message has what was searched for, where, and what to install.
     """
 
 
@@ -277,7 +276,7 @@ class LinkError(CompileError):
 
 
 class CompilerCrashed(CompileError):
-    """The compiler died: a segmentation fault, an abort, a memory limit.
+    """The compiler crashed: a segmentation fault, an abort, a memory limit.
 
     Attributes
     ----------
@@ -299,7 +298,7 @@ class ExecutorError(RtcompileError):
 class BatchError(RtcompileError):
     """Some builds of a batch failed; raised when all are done.
 
-    The message gives for each, up to five, its position, its name and the first line of its error.
+    For up to five of them, the message has the position, the name and the first line of the error.
 
     Attributes
     ----------
@@ -370,7 +369,7 @@ class DriverError(RtcompileError):
     """
 
     def __init__(self, msg: str, status: int = 0) -> None:
-        # CuPy's __init__ is not called: it asks the driver for the text that `msg` already contains.
+        # CuPy's __init__ is not called: it would query the driver for the text that `msg` already contains.
         Exception.__init__(self, msg)
         self.status = status
 
@@ -379,7 +378,7 @@ class DriverError(RtcompileError):
 
 
 def adopt_cupy() -> None:
-    """Make the errors of a build and of the driver CuPy's too, once CuPy is loaded."""
+    """Add CuPy's classes as bases of the errors of builds and of the driver, once CuPy is loaded."""
     # Assigning ``__bases__`` keeps the class that a module imported before CuPy was loaded.
     for ours, module, name in _ALSO_CUPYS:
         _adopt(ours, module, name)
@@ -387,7 +386,7 @@ def adopt_cupy() -> None:
 
 for _name, _class in [*globals().items()]:
     if isinstance(_class, type) and issubclass(_class, Exception) and _name[0] != "_":
-        _class.__module__ = "rtcompile"  # as its users name it; it pickles by that name too
+        _class.__module__ = "rtcompile"  # its public module, also for pickling
 
 
 def alone(error: RtcompileError) -> RtcompileError:
@@ -398,7 +397,7 @@ def alone(error: RtcompileError) -> RtcompileError:
 
 
 def limit_reached(number: int | None) -> RtcompileError | None:
-    """Return the error for the `errno` of a ``ulimit``; None for others. No file can be opened here."""
+    """Return the error for the `errno` of a ``ulimit``; None for others. This must not open files."""
     import errno
 
     if number == errno.EMFILE:
@@ -421,7 +420,7 @@ def limit_reached(number: int | None) -> RtcompileError | None:
 
 
 def public(function: Callable[P, R]) -> Callable[P, R]:
-    """Let an `RtcompileError` or a system limit's error leave `function` with one frame of ours."""
+    """Let errors leave `function` with only one frame of rtcompile in the traceback."""
 
     def edge(*args: P.args, **kwargs: P.kwargs) -> R:
         __tracebackhide__ = True  # IPython and pytest hide this frame
@@ -435,10 +434,10 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
             if limit is None:
                 raise
             error = limit
-        # Raised outside the except clause, so that Python chains only what the caller was handling.
+        # Raised outside the except clause, so Python chains only the caller's own exception.
         raise alone(error)
 
-    # As `functools.wraps` does, whose import takes a third of a hit's time.
+    # Like `functools.wraps`, whose import takes a third of a hit's time.
     for name in ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__"):
         if hasattr(function, name):
             setattr(edge, name, getattr(function, name))

@@ -1,4 +1,4 @@
-"""One line per build: for `logging`, if the application wants it, and on stderr for ``RTCOMPILE_LOG``."""
+"""Logs one line per build: with `logging`, if the application uses it, and on stderr for ``RTCOMPILE_LOG``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ def check_stream(stream: IO[str] | None) -> None:
         return
     try:
         stream.write("")
-    except (AttributeError, TypeError, ValueError) as error:  # no file; a binary file; a closed one
+    except (
+        AttributeError,
+        TypeError,
+        ValueError,
+    ) as error:  # not a file; a binary file; a closed file
         raise InvalidRequest(
             f"log_stream must be a file that is open for text, not {shown(stream)}: {error}"
         ) from None
@@ -75,7 +79,7 @@ def announce(request: CompileRequest, code: ObjectCode, level: str | None) -> No
 
 
 def note(line: str) -> None:
-    """Log what is no build's: a line at INFO, and on stderr where ``RTCOMPILE_LOG`` shows builds."""
+    """Log another event: a line at INFO, and on stderr if ``RTCOMPILE_LOG`` shows builds."""
     import os
 
     if os.environ.get("RTCOMPILE_LOG") in ("debug", "info") and sys.stderr is not None:

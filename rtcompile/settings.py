@@ -1,4 +1,4 @@
-"""The settings of the environment's variables, as in docs/environment-variables.md, and the folders they name."""
+"""`Settings`: the settings in environment variables (docs/environment-variables.md), and the folders in them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 FALLBACKS = ("auto", "never", "always")
 LOG_LEVELS = ("debug", "info", "warning", "error")
-# A larger limit is the same as none, and overflows timers and the limits of processes.
+# A larger limit is like no limit, and overflows timers and process limits.
 _SECONDS_MAX = 1e8  # three years
 _BYTES_MAX = 1 << 60
 _JOBS_MAX = 4096
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-# --- The variables, and what their texts mean ------------------------------------------------------
+# --- The variables and their values ----------------------------------------------------------------
 
 
 def flag(name: str, given: str) -> bool:
     """Return whether a variable that is 0 or 1 is 1."""
     if given not in ("0", "1"):
-        # CuPy reads anything but an integer 1 as off, without a word.
+        # CuPy silently reads anything except the integer 1 as off.
         if name.startswith("CUPY_"):
             return False
         raise InvalidRequest(f"{name}={shown(given)}: expected 0 or 1")
@@ -50,7 +50,7 @@ def size(name: str, given: str) -> int:
 
 
 def seconds(name: str, given: str) -> float | None:
-    """Return a time limit; None for no limit, as "inf" is."""
+    """Return a time limit; None for no limit, such as "inf"."""
     try:
         value = float(given)
     except ValueError:
@@ -61,7 +61,7 @@ def seconds(name: str, given: str) -> float | None:
 
 
 def _count(name: str, given: str) -> int:
-    # isdecimal() alone is true of the digits of every script.
+    # isdecimal() alone accepts the digits of every script.
     value = int(given) if given.isascii() and given.isdecimal() and len(given) < 9 else 0
     if not 1 <= value <= _JOBS_MAX:
         raise InvalidRequest(
@@ -70,7 +70,7 @@ def _count(name: str, given: str) -> int:
     return value
 
 
-# Each field's variable, its value where the variable is empty, and what reads the variable's text.
+# Each field's variable, its default, and the function that parses the variable.
 _FIELDS: dict[str, tuple[str, Any, Callable[[str, str], Any]]] = {
     "cache_size": ("RTCOMPILE_CACHE_SIZE", 4 << 30, size),
     "cache_on_disk": ("CUPY_CACHE_IN_MEMORY", True, lambda name, given: not flag(name, given)),

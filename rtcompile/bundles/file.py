@@ -72,7 +72,7 @@ def _decode(at: int, data: bytes) -> Row:
 
 
 class Bundle:
-    """A bundle on disk, read when first needed. One that cannot be used is ignored with one warning."""
+    """A bundle on disk, read at first use. An unusable bundle is ignored with one warning."""
 
     def __init__(self, path: str, opened: Sections | None = None) -> None:
         self.path = path
@@ -164,7 +164,7 @@ def listed_headers(checks: bytes) -> tuple[Header, ...]:
 
 
 def own_folders(own: Iterable[SearchDir]) -> tuple[str, ...]:
-    """Return the folders that a request names; headers given as texts have a label, and no checks."""
+    """Return the folders in a request; headers passed as strings have a label, and need no checks."""
     return tuple(each.path for each in own if each.is_own and not headers.label(each.path))
 
 
@@ -178,7 +178,7 @@ def contents_of(
     search: Sequence[SearchDir],
     queries: Sequence[str] = (),
 ) -> Contents:
-    """Return what a bundle stores of a build; `queries` are the digests by which it is found."""
+    """Return a build's data for a bundle; `queries` are the digests under which it is found."""
     folders = own_folders(search)
     own = [each for each in search if each.path in folders and each.is_own]
 
@@ -207,7 +207,7 @@ def contents_of(
 
 
 def write(path: str, builds: Iterable[Contents]) -> None:
-    """Write a bundle in one step; of each key, architecture, kind and CUDA it has the last build."""
+    """Write a bundle in one step, with the last build for each key, architecture, kind and CUDA version."""
     last: dict[tuple[Any, ...], Contents] = {}
     served: dict[tuple[Any, ...], dict[str, None]] = {}
     for build in builds:
@@ -235,4 +235,4 @@ def write(path: str, builds: Iterable[Contents]) -> None:
     index = sealed.seal(INDEX, "", [lines.encode(), *rows])
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     sealed.publish(path, b"".join((HEAD.pack(MAGIC, len(index)), index, *blobs)))
-    os.chmod(path, 0o644)  # one user installs a package, and others use it
+    os.chmod(path, 0o644)  # other users may use an installed package

@@ -1,10 +1,9 @@
-"""The bundles in use, a level of the look-up from the first `use` on, and how their files are read.
+"""The bundles in use, which are a level of the look-up, and the format of their files.
 
-A head of fixed size is followed by the sealed index, then by the blobs that its rows point to: objects as
-the cache keeps them, and lists of the headers that they were compiled from, of which the package's own are
-checked before use. The index lists the digests of the requests that its builds serve, wherever their header
-folders lie. A bundle comes from another machine: its bytes are verified by their digests, the package's own
-headers by their contents. This module imports only what a hit needs.
+A file has a head of fixed size, the sealed index, and the blobs of its rows: objects in the cache's format, and
+lists of their headers, of which the package's own are checked before use. The index maps digests of requests,
+without the paths of header folders, to builds. Bundles come from other machines, so their bytes are verified by
+digests, and the package's headers by contents. This module imports only what a hit needs.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ class UnusableError(Exception):
 
 
 class Sections:
-    """The sections of a bundle's file, read when first needed; an unusable file is ignored with one warning."""
+    """The sections of a bundle's file, read at first use; an unusable file is ignored with one warning."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.problem = ""  # why it is ignored, "" while it is not
         self.rows: list[bytes] = []
-        # The digest of a request's fields to the rows that serve it.
+        # Digests of requests to the rows that are valid for them.
         self.queries: dict[str, list[int]] = {}
         self.end_of_index = 0  # the position of the first blob; 0 until it is open
 
@@ -115,7 +114,7 @@ class Sections:
         # The file may have any owner: the user who installed the package also installed its code.
         descriptor, status = sealed.open_regular(self.path)
         try:
-            # A damaged size must not allocate more memory than the file has bytes.
+            # A damaged size must not allocate more memory than the file's size.
             return os.pread(descriptor, min(size, status.st_size), start)
         finally:
             os.close(descriptor)
@@ -145,11 +144,11 @@ def read_checks(data: bytes, folders: Sequence[str] | Mapping[int, str]) -> File
 
 
 def read_others(data: bytes) -> tuple[Header, ...]:
-    """Decode the headers that are listed and not checked, such as the toolkit's."""
+    """Decode the headers that are only listed, such as the toolkit's."""
     texts = texts_in(_unsealed(data)[3])
     try:
         rows = zip(texts[::4], texts[1::4], texts[2::4], texts[3::4], strict=True)
-        # The toolkit's folders may be missing or different here: labels take their place.
+        # The toolkit's folders may be missing or different here, so labels replace them.
         return tuple(
             [
                 Header(f"<{label}>/{name}" if label else name, label, name, digest, int(size), 0, 0)
@@ -168,7 +167,7 @@ def _unsealed(data: bytes) -> list[bytes]:
 
 
 def _path(encoded: str, folders: Sequence[str] | Mapping[int, str]) -> str:
-    """Return the path that a folder's number and the rest stand for."""
+    """Return the path for a folder's number and the rest."""
     at, _, rest = encoded.partition("/")
     return f"{folders[int(at)]}/{rest}"
 
@@ -227,7 +226,7 @@ def sections_in_use() -> list[Sections]:
 
 
 class out_of_use:  # noqa: N801 - ``with`` statements use it like a function
-    """Search no bundle in the body of ``with``, where the builds of a new bundle are compiled."""
+    """Search no bundles in the body of ``with``, in which a new bundle's builds are compiled."""
 
     def __enter__(self) -> None:
         global _enabled
@@ -243,7 +242,8 @@ _installed: dict[tuple[str, ...], int | None] = {}
 
 def cuda_major() -> int | None:
     """Return the major version of the CUDA that CuPy launches code with; None if unknown."""
-    # Not the toolkit's, of which there may be none. Where CuPy is not loaded, its wheel's name has it.
+    # Not the toolkit's version, since there may be no toolkit. If CuPy is not loaded, its wheel's name has the
+    # version.
     cupy = loaded("cupy")
     if cupy is not None:
         return int(cupy.cuda.runtime.runtimeGetVersion()) // 1000
@@ -364,14 +364,14 @@ def _extent(texts: Sequence[bytes]) -> Extent:
     return int(start), int(size), digest
 
 
-# The packages' own headers as they were last compared, by the digest of their list and the folders.
+# The packages' own headers at the last comparison, by the digest of their list and the folders.
 _known: dict[tuple[str, tuple[str, ...]], FileSet] = {}
 
 
 def _checked_files(
     sections: Sections, checks: Extent, folders: tuple[str, ...], recent: bool
 ) -> FileSet | None:
-    """Return the package's own headers if they are those that the build was compiled from."""
+    """Return the package's own headers if they are the same as when the build was compiled."""
     known = _known.get((checks[2], folders))
     if known is None:
         known = read_checks(sections.blob(checks), folders)
@@ -387,7 +387,7 @@ def _checked_files(
 
 
 def folder_of_cupy() -> tuple[str, ...]:
-    """Return CuPy's header folder, which counts as a toolkit's: its kernels share a hundred headers."""
+    """Return CuPy's header folder, which counts as the toolkit's, since its kernels share a hundred headers."""
     folder = getattr(loaded("cupy._core.core"), "_get_header_dir_path", None)
     return (f"{folder()}/",) if folder is not None else ()
 
@@ -420,7 +420,7 @@ def digest_of(query: Query) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _words(option: str) -> list[str]:
-    """Return the options in one string, "-DN=1 -lineinfo", where all of them name no path."""
+    """Return the options in one string, "-DN=1 -lineinfo", if none contains a path."""
     words = option.split()
     is_plain = not _QUOTES_AND_LISTS & {*option}
     if is_plain and all(len(w) > 2 and w.startswith(WITHOUT_PATH) for w in words):

@@ -1,4 +1,4 @@
-"""`rtcompile doctor`: checks everything that builds need, and tells what to install or unset.
+"""`rtcompile doctor`: checks everything that builds need, and names what to install or unset.
 
 >>> for check in examine():
 ...     print(check.status, check.name, check.detail, check.hint)
@@ -19,7 +19,8 @@ _VERDICTS = {"error": 2, "warning": 1}
 
 
 def examine(*, probes: bool = True) -> Iterator[Check]:
-    """Yield each check of this environment when it is done; `probes` also compile, and launch a kernel."""
+    """Yield each check of this environment when it is done; with `probes`, also compile sources and launch a
+    kernel."""
     from rtcompile import toolkit
     from rtcompile.checkup import checks, probing
 

@@ -183,8 +183,8 @@ def toolkit_parts(toolchain: Toolchain) -> Iterator[Check]:
     for part in (*_REQUIRED, *_OPTIONAL):
         if part in toolchain.missing:
             problem = toolchain.missing[part]
-            # A required part counts less if there is another compiler, an optional one more if it is
-            # installed in an unusable version.
+            # A missing required part is less severe if there is another compiler; an optional part is more severe
+            # if its installed version is unusable.
             if part in _OPTIONAL:
                 status = "warning" if problem in toolchain.problems else "note"
             else:

@@ -1,4 +1,4 @@
-"""The `rtcompile` command. Everything that a verb does is also available from Python.
+"""The `rtcompile` command. Everything that a verb does is also available in Python.
 
 The exit codes are listed in `arguments`, as ``rtcompile --help`` prints them.
 """
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         if not output.reader_has_gone():
             raise
-        return 0  # the reader has gone, as in `rtcompile … | head`
+        return 0  # the reader is gone, as in `rtcompile … | head`
 
 
 def _run(argv: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""``rtcompile bundle``: builds the kernels that a package declares into one file, and proves what is in it.
+"""``rtcompile bundle``: builds the kernels that a package declares into one file, and verifies it.
 
 A target is a `KernelLibrary` or one of its modules, a `RawModule`, a `RawKernel`, a
 `CompileRequest`, or a list of these. ``"package.module"`` names all that a Python module declares,
@@ -139,7 +139,7 @@ def _verify(given: Namespace) -> int:
 
 
 def _found(path: str, works: Iterable[Work]) -> Iterator[Sequence[object]]:
-    """Yield a row for each build that programs find in a bundle where no compiler and no cache has it."""
+    """Yield a row for each build that programs find in a bundle without a compiler and a cache."""
     before = dict(os.environ)
     with tempfile.TemporaryDirectory(prefix="rtcompile-verify-") as empty:
         alone = {"RTCOMPILE_JIT": "0", "RTCOMPILE_BUNDLES": "", "RTCOMPILE_REMOTE": ""}
@@ -279,7 +279,7 @@ def _works(target: Any) -> Iterator[Work]:
         for module in getattr(target, "modules", [target]):
             kernels = tuple(module[name] for name in module)
             for kernel in kernels:
-                _ = kernel.parameters  # a wrong signature is reported before anything is built
+                _ = kernel.parameters  # reports a wrong signature before anything is built
             yield Work(module.request, kernels=kernels)
     elif _is_raw(target):
         build = target._build

@@ -178,7 +178,7 @@ def _pull_records(given: Namespace) -> tuple[dict[str, Any], str]:
 
 
 def _result(tier: Tier, copied: int, there: int, problem: str = "") -> dict[str, Any]:
-    """Return what became of a store's builds: newly copied, present before, and why it ended early."""
+    """Return the counts of a store's builds, newly copied and already present, and why copying ended early."""
     problem = problem or tier.problem
     return {"store": tier.store.name, "copied": copied, "there": there, "problem": problem}
 
@@ -194,7 +194,7 @@ def shared_stores() -> Remote:
 
 
 def push(stores: Remote, folder: Folder) -> list[dict[str, Any]]:
-    """Write to every store what the local cache contains for other machines too."""
+    """Write the local cache's portable builds to every store."""
     if not stores.writes:
         mode = os.environ.get("RTCOMPILE_REMOTE_MODE")
         raise InvalidRequest(f"RTCOMPILE_REMOTE_MODE={mode} forbids writing to the stores")
@@ -233,7 +233,7 @@ def _pages(stores: Remote, kind: str, keys: Sequence[str], tier: Tier) -> dict[s
 
 
 def pull(stores: Remote, folder: Folder) -> list[dict[str, Any]]:
-    """Write to the local cache what every store contains and the team's key signed."""
+    """Write every store's builds to the local cache, after verifying their signatures."""
     folder.prepare()
     return [_pull(stores, tier, folder) for tier in stores.tiers]
 
@@ -275,7 +275,7 @@ def _listing(stores: Remote, tier: Tier, kind: str) -> Iterator[tuple[str, int]]
 
 
 def kept(stores: Remote) -> list[dict[str, Any]]:
-    """Return how many builds and bytes every store contains; or why that is unknown."""
+    """Return the number of builds and bytes in every store, or why it is unknown."""
     found = []
     for tier in stores.tiers:
         sizes: list[list[int]] = [[]]
@@ -346,7 +346,7 @@ _COUNTS = {
 
 
 def _counts(store: Store) -> dict[str, dict[str, float]]:
-    """Return what shared stores cost and spared the processes of this machine."""
+    """Return the costs and savings of shared stores for this machine's processes."""
     stores = usage.stores if (usage := store.usage()) else {}
     return {name: {**dict.fromkeys(_COUNTS, 0.0), **counts} for name, counts in stores.items()}
 

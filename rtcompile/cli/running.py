@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def run(given: Namespace) -> int:
-    """Become the program; what it built is reported at its end."""
+    """Replace this process by the program, whose end reports its builds."""
     words = list(given.program)
     if given.module_and_arguments is not None:
         words = ["-m", *given.module_and_arguments, *words]
@@ -34,7 +34,7 @@ def run(given: Namespace) -> int:
 def warm(given: Namespace) -> int:
     """Build everything in the records into the cache."""
     from rtcompile.cli.output import set_jobs
-    from rtcompile.extras.record import warming  # with much that `run` does not need
+    from rtcompile.extras.record import warming  # its imports are not needed for `run`
 
     set_jobs(given)
     archs = given.arch or []
@@ -60,7 +60,7 @@ def warm(given: Namespace) -> int:
 
 
 def cupys_record(given: Namespace) -> Record:
-    """Return the record of CuPy's own kernels, and mention what differs here."""
+    """Return the record of CuPy's own kernels, and print differences from this environment."""
     from rtcompile.extras.record import of_cupy
     from rtcompile.lookup.find import compute_capability
 
@@ -71,7 +71,7 @@ def cupys_record(given: Namespace) -> Record:
 
 
 def read_record(path: str, given: Namespace) -> Record:
-    """Return the record in a file, and mention what differs here."""
+    """Return the record in a file, and print differences from this environment."""
     from rtcompile.extras.record import recording
 
     record = recording.read(path, trust_options=given.trust_options)

@@ -20,14 +20,14 @@ class WarmUp(WorkerPlugin):  # type: ignore[misc]
     Parameters
     ----------
     builds : path-like, or iterable of CompileRequest, RawModule or RawKernel
-        A record of ``rtcompile run --record``, which is read here, or what to build.
+        A record of ``rtcompile run --record``, which is read immediately, or the builds.
     **overrides
         Arguments of `rtcompile.compile_many`: `fallback`, `pch`, `timeout`, `memory_limit`.
 
     Raises
     ------
     InvalidRequest
-        There is no such record, or something is no build.
+        The record does not exist, or an item is not a build.
     """
 
     name = "rtcompile-warm-up"
@@ -37,5 +37,5 @@ class WarmUp(WorkerPlugin):  # type: ignore[misc]
         self._warming = warming_of(builds, overrides)
 
     async def setup(self, worker: Any) -> None:  # noqa: ARG002  # Dask's signature
-        """Build what is not in this worker's cache; the scheduler hears from it meanwhile."""
+        """Build what this worker's cache lacks, without blocking its heartbeat to the scheduler."""
         await asyncio.to_thread(self._warming)

@@ -1,4 +1,4 @@
-"""Ray: batches on its tasks, and workers that have their kernels before they start."""
+"""Ray: runs batches as tasks, and builds workers' kernels before they start."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def warm_up(builds: Any, **overrides: Any) -> Callable[[], None]:
     Parameters
     ----------
     builds : path-like, or iterable of CompileRequest
-        A record of ``rtcompile run --record``, which is read here, or what to build.
+        A record of ``rtcompile run --record``, which is read immediately, or the builds.
     **overrides
         Arguments of `rtcompile.compile_many`: `fallback`, `pch`, `timeout`, `memory_limit`.
 
     Raises
     ------
     InvalidRequest
-        There is no such record, or something is no build.
+        The record does not exist, or an item is not a build.
     """
     warm = warming_of(builds, overrides)
 

@@ -1,1 +1,1 @@
-"""What the core does without: notebooks, clusters, packaging, records of programs, tools of developers."""
+"""Optional features that the core does not import: notebooks, clusters, packaging, records, developers' tools."""

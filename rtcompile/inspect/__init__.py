@@ -1,1 +1,1 @@
-"""Reads machine code: its kernels, symbols and resources, and how to launch it."""
+"""Reads machine code: kernels, symbols, resources, and advice for launches."""

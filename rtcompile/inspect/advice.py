@@ -17,7 +17,7 @@ from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch, whole
 
-_OPT_IN = 48 << 10  # bytes of shared memory that a block has without asking for more
+_OPT_IN = 48 << 10  # bytes of shared memory that a block may use by default
 _BLOCKS_MAX = 64  # more than any multiprocessor can run
 
 
@@ -39,7 +39,7 @@ class Advice:
         Static shared memory of a block, and dynamic shared memory of the best block.
     best : Occupancy or None
         The largest block of highest occupancy, as ``cuOccupancyMaxPotentialBlockSize`` finds it, and
-        what keeps another block out. None if no block fits.
+        the resource that limits it. None if no block fits.
     smallest : Occupancy or None
         The smallest block that reaches it.
     notes : tuple of str
@@ -146,7 +146,7 @@ def of_source(
     shared_mem: int | Callable[[int], int],
     bounds: tuple[int, int] | None,
 ) -> list[Advice]:
-    """Advise on the kernels of a source, built with ptxas's report of spills, and with `bounds`."""
+    """Advise on the kernels of a source, which is built with ptxas's report of spills, and with `bounds`."""
     verbose = request.replace(options=(*request.options, reports.REPORT_SPILLS))
     found = advise(build(verbose), kernel=kernel, shared_mem=shared_mem, source=request.source)
     if bounds is None:

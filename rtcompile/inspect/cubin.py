@@ -273,7 +273,7 @@ def _oversized(code: bytes) -> list[str]:
     try:
         elf = _Elf(code)
         sections = [elf.size(name) for name in elf.names if name.startswith(".nv.shared.")]
-        # Few kernels have a section of that size, so most code is not read any further.
+        # Few kernels have a section of that size, so most code needs no further reading.
         kernels = [*_kernels(elf)] if max(sections, default=0) > _STATIC_SHARED_LIMIT else []
     except ValueError:
         return []
@@ -319,7 +319,7 @@ def kind_of(data: bytes) -> str | None:
 
 
 def unfit(given: LinkInput, arch: Arch) -> str:
-    """Return why an input must not reach the linker, which would crash on it or drop it; "" if it may."""
+    """Return why an input would make the linker crash or would be dropped silently; "" if it is safe."""
     kind = kind_of(given.data)
     if kind is None:
         begins = f"begins with {given.data[:8]!r}" if given.data else "is empty"
@@ -344,7 +344,7 @@ def unfit(given: LinkInput, arch: Arch) -> str:
 
 
 def misfit(given: LinkInput, arch: Arch, log: str) -> str:
-    """Return what is wrong with an input that the linker rejected with this log; "" if unknown."""
+    """Return the problem of an input that the linker rejected with this log; "" if unknown."""
     kind = kind_of(given.data)
     name = f"'{given.name}'"
     if kind == "cubin":
@@ -367,7 +367,7 @@ def misfit(given: LinkInput, arch: Arch, log: str) -> str:
 
 
 def from_newer_toolkit(given: LinkInput, linker: tuple[int, int]) -> bool:
-    """Whether this is machine code of a newer toolkit than the linker's, which may drop sections of it."""
+    """Whether this machine code is from a newer toolkit than the linker's, which may drop sections of it."""
     # Undocumented: the ABI version in a device ELF is 7 from CUDA 12 and 8 from CUDA 13.
     known = {12: 7, 13: 8}.get(linker[0])
     return known is not None and kind_of(given.data) == "cubin" and given.data[8] > known

@@ -28,9 +28,9 @@ def symbols(code: ObjectCode, kind: str = "kernel") -> dict[str, str]:
     Parameters
     ----------
     code : ObjectCode
-        What `rtcompile.compile` returns.
+        The result of `rtcompile.compile`.
     kind : {"kernel", "variable"}
-        Variables are those that all kernels of the module share, as ``get_global`` finds them.
+        Variables are the module's global variables, as for ``get_global``.
 
     Returns
     -------
@@ -183,7 +183,7 @@ def _why(  # a line for each mistake
     lowered: Mapping[str, str],
     in_source: Mapping[str, bool],
 ) -> tuple[str, str]:
-    """Return what the message says after the missing name, and the fix."""
+    """Return the end of the message after the missing name, and the fix."""
     plain = name.partition("<")[0].rpartition("::")[2].strip()
     mangled = [symbol for symbol in symbols if simple_name(symbol) == plain and symbol != plain]
     declared = demangled(mangled[0]) if mangled else ""

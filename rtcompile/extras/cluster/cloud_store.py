@@ -1,7 +1,7 @@
 """A store in S3, Google Cloud Storage, Azure or WebDAV, by obstore.
 
-A lease is an object that only one client can create. Every request takes time and money there, so leases
-that ended are removed together, a second later; until then nobody else can have built the same.
+A lease is an object that only one client can create. Each request costs time and money, so ended leases are removed
+together, a second later; until then no other node can have built the same code.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from obstore.store import from_url
 from rtcompile import InvalidRequest
 from rtcompile.store import shared
 
-# What S3, Azure and Google say if not the object, but all that it would lie in is missing.
+# Errors of S3, Azure and Google if not the object, but its bucket or container is missing.
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
 _REMOVED_SECONDS = 1.0
 
 
 class CloudStore:
-    """The client of an object store; an `anonymous` one looks for no credentials."""
+    """The client of an object store; an `anonymous` one uses no credentials."""
 
     asks_seldom = True  # a look-up right before a lease is not repeated after it
 
@@ -98,7 +98,7 @@ class CloudStore:
             found = obstore.get(self._store, key)
             if found.meta["size"] != len(before) or bytes(found.bytes()) != before:
                 return False
-            # Replaced only in this version, else another node was first.
+            # Replaced only if unchanged; otherwise another node was first.
             version = {name: found.meta[name] for name in ("e_tag", "version") if found.meta[name]}
             obstore.put(self._store, key, data, mode=version, use_multipart=False)
         except (PreconditionError, NotFoundError, FileNotFoundError):
@@ -120,7 +120,7 @@ class CloudStore:
         with self._guard:
             ended, self._ended = self._ended, []
         if ended:
-            # A failure is harmless, since leases are not believed for long.
+            # A failure is harmless, since leases are trusted only briefly.
             with suppress(BaseError, OSError, ValueError):
                 obstore.delete(self._store, ended)
 
@@ -132,7 +132,7 @@ class CloudStore:
         return True
 
     def _keeps_conditions(self) -> bool:
-        """Test whether the store refuses to create an existing object, which not all do."""
+        """Test whether the store rejects creating an existing object; some do not."""
         probe = f"probe/{secrets.token_hex(8)}"
         try:
             return self._create(probe, b"1") and not self._create(probe, b"2")
@@ -152,7 +152,8 @@ class CloudStore:
 
 
 def _of_profile() -> dict[str, Any]:
-    """Return what AWS's files say of a profile, unless the environment has credentials itself, which obstore knows."""
+    """Return a profile's credentials from AWS's files, unless the environment has some, which obstore reads
+    itself."""
     environ = os.environ
     if environ.get("AWS_ACCESS_KEY_ID") or environ.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
         return {}

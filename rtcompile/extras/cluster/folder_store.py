@@ -1,8 +1,8 @@
 """A store in a folder that several nodes mount and several users may share.
 
-What a network file system does is expected. A file that was replaced, or removed, or that another
-node holds (ESTALE, ENOENT, EBUSY) is a miss, whether it was to be read or to be written. A file
-that was not there a moment ago is looked for anew. One that cannot be read is one bad entry.
+It expects the behaviour of network file systems. A file that was replaced or removed, or that is busy on another
+node (ESTALE, ENOENT, EBUSY), is a miss, for reading and for writing. A missing file is searched for again after its
+folder was opened. An unreadable file is one bad entry.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from rtcompile.store.shared import (
     most_bytes,
 )
 
-# Another node replaced, removed or holds the file.
+# Another node replaced, removed or uses the file.
 _LOST = (errno.ENOENT, errno.ESTALE, errno.EBUSY)
-_MODE_SECONDS = 0.05  # until who made a folder has given it its mode
+_MODE_SECONDS = 0.05  # until the process that made a folder has set its mode
 
 
 class FolderStore:
@@ -50,7 +50,7 @@ class FolderStore:
             raise
 
     def put(self, key: str, data: bytes) -> None:
-        """Replace a file; do nothing where another node is about to do the same."""
+        """Replace a file; do nothing if another node is doing the same."""
         path = self._path_of(key)
         temporary = _beside(path)
         self._make_folder(os.path.dirname(path))
@@ -81,7 +81,7 @@ class FolderStore:
         return True
 
     def replace(self, key: str, before: bytes, data: bytes | None, seconds: float) -> bool:  # noqa: ARG002
-        """Move the file aside first: of two nodes one does it, and looks at what it moved."""
+        """Move the file aside first, which only one of two nodes can do, and check it."""
         path = self._path_of(key)
         aside = _beside(path)
         try:
@@ -133,7 +133,7 @@ class FolderStore:
         return None
 
     def _look_anew(self, folder: str) -> None:
-        """Open a folder, since NFS else remembers its files, and missing ones, for a minute."""
+        """Open a folder, since NFS otherwise caches its entries, and missing files, for a minute."""
         try:
             _open_folder(folder)
         except FileNotFoundError:  # which may be remembered, too
@@ -152,7 +152,7 @@ class FolderStore:
                 os.fsync(file.fileno())
 
     def _make_folder(self, folder: str) -> None:
-        """Make a folder and those above it, all of one mode and of the group of what they lie in."""
+        """Make a folder and its parents, with one mode and their parent's group."""
         if os.path.isdir(folder):
             return
         above = os.path.dirname(folder)

@@ -30,7 +30,7 @@ _IDLE_SECONDS = 5.0  # after which connections are closed: a server takes 10,000
 _OPTIONS: dict[str, Any] = {
     "socket_connect_timeout": shared.CONNECT_SECONDS,
     "socket_timeout": shared.ANSWER_SECONDS,
-    # Without a greeting, which old servers do not know, a connection costs no round trips.
+    # Without HELLO, which old servers do not know, connecting needs no round trips.
     "protocol": 2,
     **dict.fromkeys(_GREETINGS),
 }
@@ -86,12 +86,12 @@ class RedisStore:
         self._used_at = 0.0
         self._is_watched = False  # whether a timer is to close idle connections
         self._address = address
-        # The clients of clusters and sentinels connect when they are made.
+        # The clients of clusters and sentinels connect when they are constructed.
         self._client: Any = None if "+" in urlsplit(address).scheme else _client(address)
 
     @property
     def _redis(self) -> Any:
-        """The client, whose connections are closed once it was idle for some seconds."""
+        """The client, whose connections are closed after some idle seconds."""
         with self._guard:
             if self._client is None:
                 self._client = _client(self._address)

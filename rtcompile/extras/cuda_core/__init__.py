@@ -1,4 +1,4 @@
-"""The cache for programs of `cuda.core`: what its own refuses, headers and name expressions, is found here.
+"""A cache for programs of `cuda.core`, which also supports headers and name expressions.
 
 >>> from rtcompile.extras.cuda_core import ProgramCache  # doctest: +SKIP
 >>> code = Program(source, "c++", options).compile("cubin", cache=ProgramCache())  # doctest: +SKIP
@@ -81,7 +81,7 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
             return Program(code, code_type, options).compile(
                 target_type, name_expressions, logs, cache=self
             )
-        # What it refuses although the headers are known is refused here.
+        # Options that cuda.core rejects for other reasons than headers are rejected here too.
         make_program_cache_key(
             code=code,
             code_type=code_type,

@@ -1,1 +1,1 @@
-"""For the author of kernels: profiles, a database for clangd, reloading."""
+"""Tools for authors of kernels."""

@@ -58,7 +58,7 @@ class Built:
 
 
 class _OfCode:
-    """What every object with code has: its report, advice, how it was built, and a file of it."""
+    """The common methods of objects with code: report, advice, build information, and saving to a file."""
 
     @property
     def code(self) -> rtcompile.ObjectCode:
@@ -69,7 +69,7 @@ class _OfCode:
 
     @property
     def build(self) -> rtcompile.BuildInfo:
-        """How the code came to be: backend, cache hit, milliseconds, headers, log."""
+        """How the code was built or found: backend, cache hit, milliseconds, headers, log."""
         return self.code.build
 
     def save(self, path: str | os.PathLike[str]) -> str:

@@ -1,4 +1,4 @@
-"""Counts the kernels that a program's processes request, and the hits among them, in a file that all append to."""
+"""Counts the kernels that a program's processes request, and the hits, in a log to which all processes append."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ABANDONED_SECONDS = 24 * 3600.0
 
 
 class KernelUse(NamedTuple):
-    """One kernel that a program requested, with the times that it took and that a hit spared."""
+    """One requested kernel, with its time and the time that a hit saved."""
 
     name: str
     arch: str
@@ -31,7 +31,7 @@ class KernelUse(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """The requests of a run, and why some of its processes compile kernels that are not counted."""
+    """The requests of a run, and why some of its processes' kernels are not counted."""
 
     builds: list[KernelUse]
     missing: list[str]  # requests that were not in the cache where nothing could be compiled
@@ -42,7 +42,7 @@ class Tally(NamedTuple):
 
     @classmethod
     def read(cls, path: str) -> Tally:
-        """Return the counts among the lines of a log; a record's own lines are passed over."""
+        """Return the counts in the lines of a log, ignoring a record's lines."""
         tally = cls([], [], [], {})
         try:
             with open(path, encoding="utf-8") as file:
@@ -68,7 +68,7 @@ class Tally(NamedTuple):
         return tally
 
     def line(self) -> str:
-        """Return one line: kernels, hits, built, seconds spared."""
+        """Return one line: kernels, hits, builds, seconds saved."""
         built = [build for build in self.builds if not build.hit]
         spent = sum(build.milliseconds for build in built) / 1e3
         spared = sum(build.spared for build in self.builds) / 1e3
@@ -91,7 +91,7 @@ class Counter:
 
     def __init__(self, log: str) -> None:
         self.log = log
-        self.problem: OSError | None = None  # for example a full disk, which stops no program
+        self.problem: OSError | None = None  # such as a full disk, which must not stop the program
 
     def start(self) -> None:
         """Count all requests from now on."""

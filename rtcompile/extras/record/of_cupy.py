@@ -1,8 +1,8 @@
 """A record of the kernels that everyday CuPy programs use, for the CuPy that is installed here.
 
-There is a file for each minor version of CuPy, made by benchmarks/cupy_record.py. It holds the sources
-that CuPy generates and no header and no path, so it serves any prefix, architecture and CUDA: the
-folders are those that CuPy itself would give to its compiler here.
+There is a file for each minor version of CuPy, made by benchmarks/cupy_record.py. It contains the sources that CuPy
+generates, but no headers or paths, so it is valid for any prefix, architecture and CUDA version; CuPy's own folders
+are added here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rtcompile.extras.record.recording import Record
 FORMAT = "rtcompile kernels of CuPy 1"
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernels_of_cupy")
 _FILE = re.compile(r"(\d+)\.(\d+)\.json\.xz")
-# What tells the kinds of kernels apart, in this order. The rest are modules of cupyx.
+# Texts that identify the kinds of kernels, in this order. The rest are modules of cupyx.
 _SIGNS = (
     ("cub", "#include <cub/"),
     ("reduction", "#define _REDUCE("),
@@ -29,7 +29,7 @@ KINDS = ("elementwise", "reduction", "cub", "module")
 
 
 def kind_of(source: str) -> str:
-    """Return which of `KINDS` a kernel of CuPy is."""
+    """Return a CuPy kernel's kind, one of `KINDS`."""
     return next((kind for kind, sign in _SIGNS if sign in source), "module")
 
 

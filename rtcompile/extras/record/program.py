@@ -1,8 +1,8 @@
 """Runs an unmodified program with all its CuPy kernels compiled by rtcompile.
 
-`become` makes the process of the command Python with the program, so everything is as `python` has it. Each
-Python process of the run imports `started/sitecustomize.py` first: it calls `begin` when it starts, and
-`take_part` when it imports CuPy's compiler or rtcompile's look-up.
+`become` replaces the command's process by Python with the program, so everything is as under `python`. Each Python
+process of the run first imports `started/sitecustomize.py` first: it calls `begin` when it starts, and `take_part`
+when it imports CuPy's compiler or rtcompile's look-up.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Run(NamedTuple):
     known: int = -1  # builds in the record to check against; -1 for none
 
     def counter(self) -> Counter:
-        """Return what counts, and with a record also records, this process's requests."""
+        """Return the counter (or recorder) of this process's requests."""
         if not self.record:
             return Counter(self.log)
         from rtcompile.extras.record.recording import Recorder
@@ -84,7 +84,7 @@ def become(words: Sequence[str], *, record: str, json: bool, report: bool, check
 
 
 def _identity() -> str:
-    """Return what tells this process from all others, and stays when another program takes its place."""
+    """Return a unique identity of this process, which survives `exec`."""
     with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
         started = file.read().rpartition(") ")[2].split()[19]
     return f"{os.getpid()} {started}"
@@ -105,7 +105,7 @@ _begun: set[str] = set()
 
 
 def take_part(*, with_cupy: bool = False) -> None:
-    """Count and record this process's requests from now on; compile CuPy's, if its compiler is loaded now."""
+    """Count and record this process's requests from now on; compile CuPy's kernels if its compiler is loaded."""
     runs = _runs()
     for run in runs:
         if run.log not in _begun:
@@ -120,7 +120,7 @@ def take_part(*, with_cupy: bool = False) -> None:
             counter.append(["problem", problem])
 
 
-# --- In the process that the command became --------------------------------------------------------
+# --- In the main process ---------------------------------------------------------------------------
 
 
 def begin() -> None:
@@ -173,9 +173,7 @@ class _Main:
             import ctypes
 
             atexit._clear()
-            ctypes.pythonapi.Py_Exit(
-                status
-            )  # goes on as the end of Python does, but for the status
+            ctypes.pythonapi.Py_Exit(status)  # like Python's own exit, except the status
 
     def _by_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # the signature of a handler
         self._finish()
@@ -188,7 +186,7 @@ class _Main:
 
 
 def _finish(run: Run) -> int:
-    """Report what the program built; return the exit status of ``--check`` and ``--record``, or 0."""
+    """Report the program's builds; return the exit status of ``--check`` and ``--record``, or 0."""
     tally = Tally.read(run.log)
     lines, problems = [], tally.problems
     is_recorded = True
@@ -213,7 +211,7 @@ def _finish(run: Run) -> int:
         sys.stderr.write("".join(f"{line}\n" for line in lines))
     if not is_recorded:
         return _NOT_RECORDED
-    # What CuPy compiled was not checked.
+    # Kernels that CuPy compiled itself were not checked.
     return _INCOMPLETE if run.check and (tally.missing or problems) else 0
 
 
@@ -235,7 +233,7 @@ def _recorded(run: Run) -> list[str]:
 
 
 def _checked(run: Run, tally: Tally) -> list[str]:
-    """Return lines about what was missing while compiling was forbidden."""
+    """Return lines about kernels that were missing while compiling was forbidden."""
     if tally.missing:
         count = len(tally.missing)
         advice = f"missing builds of the program: {count}; `rtcompile warm` builds a record"

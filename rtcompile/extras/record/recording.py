@@ -116,7 +116,7 @@ class Record:
 
     def found_by_path(self) -> list[str]:
         """Return the headers outside all searched directories, which are found only by their paths."""
-        # The host compiler's own headers are found so in builds with NVCC.
+        # In builds with NVCC the host compiler's own headers are among them.
         by_nvrtc = [build for build in self.builds if build["built by"].startswith("nvrtc")]
         headers = [header for build in by_nvrtc for header in build["headers"]]
         return list(dict.fromkeys(path for label, _, path, _ in headers if not label))
@@ -141,8 +141,8 @@ class Record:
 def read(path: str, *, trust_options: bool = False) -> Record:
     """Return the record in a file, a finished one or the ``.part`` of a program that was killed.
 
-    Unless `trust_options`, a record is rejected if its options make a compiler run or write something:
-    who wrote the record would decide what.
+    Unless `trust_options`, a record is rejected if its options make a compiler run or write something, since its
+    author may be untrusted.
     """
     try:
         text = sealed.read_given(path).decode()
@@ -237,7 +237,8 @@ def loaded_versions() -> dict[str, str]:
 
 
 def differences(record: Record, compilers: Sequence[str] = ()) -> list[str]:
-    """Return a sentence for each version that differs here, where `compilers` are; without importing CuPy."""
+    """Return a sentence for each version that differs here, without importing CuPy; `compilers` are this
+    environment's."""
     from importlib import metadata
 
     cupys = [

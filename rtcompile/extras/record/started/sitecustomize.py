@@ -1,9 +1,8 @@
 """Lets a Python process that a program under ``rtcompile run`` starts take part in the run.
 
-Python imports the first ``sitecustomize`` on sys.path when it starts. This one costs a tenth of a
-millisecond: it waits until the process imports CuPy's compiler or rtcompile's look-up, and hands on
-to the ``sitecustomize`` that would have been imported. Any Python 3 may read it: it uses neither
-rtcompile, and no new syntax, before that.
+Python imports the first ``sitecustomize`` on sys.path when it starts. This one takes a tenth of a millisecond: it
+waits until the process imports CuPy's compiler or rtcompile's look-up, and imports the ``sitecustomize`` that it
+hides. Any Python 3 may run it, so until then it uses neither rtcompile nor new syntax.
 """
 
 import os
@@ -68,7 +67,7 @@ def _take_part(module: "ModuleType") -> None:
 
 
 def _begin() -> None:
-    """Begin the run whose main process this is: the program is to be found as the command was."""
+    """Begin the run of which this is the main process; the program is searched for like the command."""
     if '"process": "%d ' % os.getpid() not in os.environ.get("RTCOMPILE_RUN", ""):  # noqa: UP031
         return
     try:
@@ -83,7 +82,7 @@ def _begin() -> None:
 
 
 def _hand_on() -> None:
-    """Import the ``sitecustomize`` that would have been imported without this one, if any."""
+    """Import the ``sitecustomize`` that this one hides, if any."""
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if entry != folder]
     this = sys.modules.pop(__name__)
