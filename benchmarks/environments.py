@@ -97,9 +97,9 @@ def run(environment: Environment, folder: Path) -> dict[str, object]:
         tried.add(commands[0])
         problem = venv.type(commands[0])
         again = venv.build(list(failed))
-        mended = [name for name in failed if "error" not in again["builds"][name]]
-        report["advice"].append({"command": commands[0], "mends": mended, "problem": problem})
-        failed = {name: again["builds"][name] for name in failed if name not in mended}
+        fixed = [name for name in failed if "error" not in again["builds"][name]]
+        report["advice"].append({"command": commands[0], "mends": fixed, "problem": problem})
+        failed = {name: again["builds"][name] for name in failed if name not in fixed}
     report["left"] = {name: found["text"] for name, found in failed.items()}
     report["pip check"] = venv.type("pip check")
     report["seconds"] = round(time.monotonic() - begin)

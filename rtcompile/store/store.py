@@ -360,9 +360,9 @@ class Store:
         if is_long or self._unchecked > self.size * _PART_UNCHECKED:
             self._unchecked = 0
             if is_long or self._folder.journal().get("written", 0) > self.size * _PART_WRITTEN:
-                self.settle()
+                self.maintain()
 
-    def settle(self) -> dict[str, float] | None:
+    def maintain(self) -> dict[str, float] | None:
         """Evict down to the limit, merge the journal into the statistics, and return all counts, or None."""
         if not self._folder.writable:
             return None
@@ -388,7 +388,7 @@ class Store:
 
     def usage(self) -> Usage | None:
         """Return sizes and counts; None if there can be no statistics."""
-        counts = self.settle()
+        counts = self.maintain()
         return None if counts is None else inventory.usage(self._folder, counts)
 
     def entries(self) -> Iterator[Entry]:
@@ -401,7 +401,7 @@ class Store:
 
     def prune(self, size: int | None = None) -> int:
         """Evict down to `size` bytes (default: the limit), remove leftovers, and return the bytes freed."""
-        self.settle()
+        self.maintain()
         inventory.sweep(self._folder)
         return inventory.evict(self._folder, self.size if size is None else size)
 

@@ -98,7 +98,7 @@ def test_a_full_disk_costs_one_warning_and_no_build(
         with pytest.warns(RtcompileWarning, match="No space left"):
             add(kept, make_key_inputs())
         add(kept, make_key_inputs(source="another"))  # a second warning would be an error
-        kept.settle()
+        kept.maintain()
     for inputs in (make_key_inputs(), make_key_inputs(source="another")):
         found = kept.find(inputs)
         assert found is not None
@@ -169,7 +169,7 @@ def test_a_folder_that_is_a_link_is_rejected(cache: Path, tmp_path: Path) -> Non
 
 def test_the_cache_is_private(cache: Path) -> None:
     add(open_store(cache))
-    open_store(cache).settle()
+    open_store(cache).maintain()
     assert {path.stat().st_mode & 0o077 for path in [cache, *cache.iterdir()]} == {0}
 
 
@@ -312,14 +312,14 @@ def test_where_compiling_is_forbidden_nothing_is_written(cache: Path, tree: Head
     kept = Store.open(Settings(cache_dir=str(cache), jit=False))
     assert kept.find(inputs)
     folder._write_hits()
-    kept.settle()
+    kept.maintain()
     assert state() == before
 
 
 def test_a_cache_in_memory_touches_no_disk(cache: Path) -> None:
     kept = add(open_store(cache, on_disk=False))
     kept.keep_source("a.cu", "source")
-    kept.settle()
+    kept.maintain()
     assert kept.find(make_key_inputs())
     assert not cache.exists()
 

@@ -64,7 +64,7 @@ def test_what_was_not_used_longest_is_evicted_first(cache: Path) -> None:
     kept = open_store(cache, size=80_000)
     assert kept.find(make_key_inputs(source="a")), "used now, so no longer the oldest"
     build(kept, "d", b"x" * 30_000)
-    kept.settle()
+    kept.maintain()
     assert bytes_in(cache) <= 80_000
     fresh = open_store(cache)
     assert [fresh.find(make_key_inputs(source=s)) is not None for s in "abcd"] == [
@@ -135,7 +135,7 @@ def test_a_precompiled_header_never_drives_out_kernels_that_are_used(cache: Path
     for suffix in ("pch", "record"):
         (cache / "pch" / f"p.{suffix}").write_bytes(b"x" * 20_000)
         os.utime(cache / "pch" / f"p.{suffix}", (used, used))
-    kept.settle()
+    kept.maintain()
     assert os.listdir(cache / "pch") == []
     assert open_store(cache).find(make_key_inputs(source="a"))
 
@@ -203,7 +203,7 @@ def test_clear_empties_all_but_what_somebody_may_want_to_send(cache: Path) -> No
     kept.keep_source("a.cu", "source")
     for folder in ("toolchains", "pch", "reproducers"):
         (cache / folder / "file").write_text("")
-    kept.settle()
+    kept.maintain()
     kept.clear()
     left = {str(path.relative_to(cache)) for path in cache.rglob("*") if path.is_file()}
     assert left == {"reproducers/file", "locks/table"}  # a build may hold a lock
@@ -333,7 +333,7 @@ def test_a_planted_pickle_is_not_opened(cache: Path, tmp_path: Path, where: str)
 def test_a_row_that_names_a_file_does_not_remove_it(cache: Path, tmp_path: Path) -> None:
     kept = open_store(cache)
     build(kept, "a")
-    kept.settle()
+    kept.maintain()
     victim = tmp_path / "victim"
     victim.write_text("")
     connection = rows(cache)
@@ -358,7 +358,7 @@ def test_lost_or_damaged_statistics_are_made_again_from_the_files(
 ) -> None:
     kept = open_store(cache)
     build(kept, "a", b"x" * 1000)
-    kept.settle()
+    kept.maintain()
     database = cache / "statistics" / "cache.db"
     for rest in (cache / "statistics").glob("cache.db-*"):
         rest.unlink()
@@ -379,14 +379,14 @@ def test_locked_statistics_cost_one_warning_and_no_object(
     monkeypatch.setattr(statistics, "_LOCK_SECONDS", 0.01)
     first = open_store(cache)
     build(first, "a")
-    first.settle()
+    first.maintain()
     other = rows(cache)
     other.execute("BEGIN EXCLUSIVE")
     try:
         kept = open_store(cache)
         inputs = build(kept, "b")
         with pytest.warns(RtcompileWarning, match="database is locked"):
-            kept.settle()
+            kept.maintain()
         assert open_store(cache).find(inputs)
     finally:
         other.close()
@@ -435,7 +435,7 @@ def test_a_build_beside_a_damaged_database_is_kept(cache: Path) -> None:
     for path in (cache / "statistics").iterdir():
         path.write_bytes(os.urandom(4096))
     inputs = build(kept, "beside")
-    kept.settle()
+    kept.maintain()
 
     assert open_store(cache).find(inputs).code == b"code"
     assert kept.usage() is not None  # by a new database

@@ -308,7 +308,7 @@ def write(path: Path, text: str) -> Callable[[], object]:
 
 
 def edits(folder: Path) -> dict[str, tuple[str, list[str], Callable[[], object]]]:
-    """Return sources that fail for a file, their options, and what mends each."""
+    """Return sources that fail for a file, their options, and what fixes each."""
     first, second = folder / "first", folder / "second"
     header = second / "mine.h"
     both = [f"-I{first}", f"-I{second}"]
@@ -357,13 +357,13 @@ def test_after_each_kind_of_edit_the_compiler_runs_and_its_code_kept(
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
     (tmp_path / "second/mine.h").write_text("#error no\n")
-    source, options, mend = edits(tmp_path)[edit]
+    source, options, fix = edits(tmp_path)[edit]
     time.sleep(0.02)
     assert this_process(source, options=options)["cached"] is False
     found = another_process(source, options=options)
     assert (found["cached"], found["compiled"]) == (True, False)
 
-    mend()
+    fix()
 
     assert this_process(source, options=options) == {"hit": None}
     found = another_process(source, options=options)

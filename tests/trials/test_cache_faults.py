@@ -65,7 +65,7 @@ def write():
             store.add(inputs, make_object(code_of(inputs.source)), headers.record((), ()))
         os.write(1, b"finished\\n")  # all of it, or nothing
         if i % 10 == 9:
-            store.settle()
+            store.maintain()
 
 for _ in sys.stdin:
     child = os.fork()
@@ -144,7 +144,7 @@ for _ in range(60):
                 found = make_object(code_of(inputs.source))
                 store.add(inputs, found, headers.record((), ()))
                 built += 1
-        store.settle()
+        store.maintain()
     assert found.code == code_of(inputs.source)
 print(built)
 """
