@@ -120,8 +120,8 @@ def _keep(job: Job, packed: Page) -> None:
 
 
 def _lost(error: BaseException) -> ExecutorError:
-    said = str(error).strip().splitlines()
-    what = f"{type(error).__name__}: {said[-1]}" if said else type(error).__name__
+    lines = str(error).strip().splitlines()
+    what = f"{type(error).__name__}: {lines[-1]}" if lines else type(error).__name__
     return ExecutorError(
         f"the executor could not run this build: {what}. Its workers need rtcompile of the same "
         "version, and memory for a compiler (0.4 GB for CuTe)"

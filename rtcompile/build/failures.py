@@ -208,9 +208,9 @@ def as_error(
     parsed = _annotated(failure, plan)
     first: Styled = ()
     before = () if failure.before is None else _annotated(failure.before, plan)
-    said = {(each.file, each.line, each.message) for each in parsed}
+    known = {(each.file, each.line, each.message) for each in parsed}
     errors = [each for each in before if each.severity in ("error", "fatal")]
-    if any((each.file, each.line, each.message) not in said for each in errors):
+    if any((each.file, each.line, each.message) not in known for each in errors):
         first = rendering.render(before, source=source, name=name)
         first += (("", "\nNVCC was tried next, and failed too:\n"),)
     advice = [each for each in (then, _CACHED if cached else "") if each]
@@ -262,5 +262,5 @@ def _parsed(failure: CompileFailure) -> tuple[Diagnostic, ...]:
         return found
     command = shlex.join(failure.command)
     wrote = "only warnings" if found else "no message"
-    said = f"{failure.backend} failed and wrote {wrote} (the command: {command[:_LONGEST_COMMAND]})"
-    return (Diagnostic("error", said), *found)
+    text = f"{failure.backend} failed and wrote {wrote} (the command: {command[:_LONGEST_COMMAND]})"
+    return (Diagnostic("error", text), *found)

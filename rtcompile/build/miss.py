@@ -341,11 +341,11 @@ class Miss:
         from rtcompile.store import manifests
 
         request, nvcc = self.plan.request, self.plan.toolchain.nvcc
-        said = [request.source, *(text for _, text in request.headers), *request.options]
+        texts = [request.source, *(text for _, text in request.headers), *request.options]
         found = manifests.record(
             outcome.trace or (),
             searched,
-            source="\n".join(said),
+            source="\n".join(texts),
             name=self.plan.key_inputs.name,
             toolkit=(os.path.dirname(os.path.dirname(nvcc.binary)),) if nvcc is not None else (),
         )

@@ -335,7 +335,7 @@ _COUNTS = {
     "misses": "look-ups of builds that a shared store did not have",
     "written": "entries written",
     "refused": "entries that were not valid, and not used",
-    "failures": "answers that were missing or wrong",
+    "failures": "replies that were missing or wrong",
     "requests": "requests to the store",
     "pauses": "times that the store was left alone",
     "bytes_read": "bytes of entries read",

@@ -172,8 +172,8 @@ def _line(count: str, build: _Job, built: ObjectCode) -> str:
     if len(warnings) > _MOST_WARNINGS:
         lines.append(f"    … {len(warnings) - _MOST_WARNINGS} more warnings")
     if any("ptxas" in option for option in build.request.options):  # -Xptxas -v: its own lines
-        said = [text for text in built.build.log.split("\n") if text.startswith("ptxas ")]
-        lines += [f"    {text}" for text in said if ": warning" not in text]
+        ptxas_lines = [text for text in built.build.log.split("\n") if text.startswith("ptxas ")]
+        lines += [f"    {text}" for text in ptxas_lines if ": warning" not in text]
     return "\n".join(lines)
 
 

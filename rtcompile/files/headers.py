@@ -183,9 +183,9 @@ def result_of_all(path: str) -> str:
 def gives_results(headers: Texts, before: Iterable[str]) -> bool:
     """Return whether a build with these headers would get the same results for headers passed as strings."""
     texts = dict(headers)
-    for answer in before:
-        if answer.startswith(_RESULT):
-            name, _, digest = answer[len(_RESULT) :].rpartition("=")
+    for result in before:
+        if result.startswith(_RESULT):
+            name, _, digest = result[len(_RESULT) :].rpartition("=")
             now = _digest(texts.get(name)) if name else folder(headers)
             if digest != now:
                 return False

@@ -92,12 +92,12 @@ def confirm(of_cupy: Callable[[], tuple[int, int]]) -> None:
     if not _of_initialised():
         return
     try:
-        cupys, said = of_cupy(), capability_of_current()
+        cupys, reported = of_cupy(), capability_of_current()
     except LACKING:
         return  # no driver, so no contradiction
-    if cupys != said:
+    if cupys != reported:
         raise UnsupportedArch(
-            f"the device has compute capability {said} by the driver, and {cupys} by CuPy's CUDA "
+            f"the device has compute capability {reported} by the driver, and {cupys} by CuPy's CUDA "
             "runtime; pass arch='sm_90a' (or another), and run `rtcompile doctor`"
         )
 

@@ -146,8 +146,8 @@ def option(match: Match, _: BuildContext) -> Values | None:
 def expression(match: Match, context: BuildContext) -> Values:
     """Return what is wrong with a name expression, and how it would be right."""
     found = re.search(r"nv_mangled_name (?P<text>[^\n]+)", match.string)
-    said = re.search(r'Input name expression was: \\?"([^"\n]+)', match.string)
-    given = (found["text"] if found else said[1] if said else "").strip()
+    named = re.search(r'Input name expression was: \\?"([^"\n]+)', match.string)
+    given = (found["text"] if found else named[1] if named else "").strip()
     if not given:
         return {"fact": "A name expression names nothing in the source.", "step": _SPELL}
     base, _, arguments = given.partition("<")

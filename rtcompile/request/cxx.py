@@ -137,14 +137,14 @@ class Text:
     def directives(self, *, opening: bool = False) -> Iterator[Directive]:
         """Yield the directives; with `opening` only those before any code."""
         text, begin = self.text, -1
-        said: list[str] = []
+        parts: list[str] = []
         for kind, start, end in self.pieces():
             if kind == _HASH:
-                begin, said = start, []
+                begin, parts = start, []
             elif begin >= 0:
-                said.append(" " if kind == _COMMENT else text[start:end])
+                parts.append(" " if kind == _COMMENT else text[start:end])
                 if kind == _END:
-                    yield Directive("".join(said), begin, end)
+                    yield Directive("".join(parts), begin, end)
                     begin = -1
             elif opening and kind != _COMMENT and text[start:end].strip(BLANKS + "\n"):
                 return
@@ -211,10 +211,10 @@ def renumbered(source: str) -> Iterator[tuple[int, int, str]]:
     """Yield each ``#line 7 "a.cu"`` or ``# 7 "a.cu" 2`` as (its last line in the text, 7, "a.cu")."""
     text = Text(source)
     for directive in text.directives():
-        said = directive.body if directive.name == "line" else f"{directive.name} {directive.body}"
-        number = word_at(said, 0)
+        body = directive.body if directive.name == "line" else f"{directive.name} {directive.body}"
+        number = word_at(body, 0)
         if number.isdecimal() and len(number) < 10:
-            file = said[len(number) :].strip(BLANKS)
+            file = body[len(number) :].strip(BLANKS)
             line = source.count("\n", 0, text.origin(directive.end)) + 1
             yield line, int(number), file[1 : file.rfind('"')] if file[:1] == '"' else ""
 
@@ -240,14 +240,14 @@ def split_prefix(source: str) -> tuple[str, str]:
     included = False
     for directive in text.directives(opening=True):
         name = directive.name
-        said = text.text[directive.start : directive.end]
-        if not said.rstrip().endswith("\\"):  # which would then join the line with the next
-            said = said.rstrip()
-        if name == "line" or name.isdigit() or 'R"' in said:  # what was spliced in it is not to be
+        line = text.text[directive.start : directive.end]
+        if not line.rstrip().endswith("\\"):  # which would then join the line with the next
+            line = line.rstrip()
+        if name == "line" or name.isdigit() or 'R"' in line:  # what was spliced in it is not to be
             break
         if name == "pragma" and has_word(directive.body, ("nv_no_pch",)):
             break
-        directives.append(said)
+        directives.append(line)
         depth += name in ("if", "ifdef", "ifndef")
         depth -= name == "endif"
         included |= name == "include"
@@ -272,14 +272,14 @@ class Mentions(NamedTuple):
 @functools.lru_cache(maxsize=64)  # a build scans the same few texts three times
 def scan(text: str) -> Mentions:
     """Scan a source or a header; comments count only where compilers may disagree about them."""
-    said = joined(text)
-    clock = next((macro for macro in _CLOCK if macro in said), "")
+    whole = joined(text)
+    clock = next((macro for macro in _CLOCK if macro in whole), "")
     if clock and len(text) <= MOST_READ and len([*spellings(text)]) == 1:
         reading = Text(text)
         code = reading.code()
         if not reading.differs:
             clock = next((macro for macro in _CLOCK if macro in code), "")
-    return Mentions(clock, any(word in said for word in _OWN_PATH))
+    return Mentions(clock, any(word in whole for word in _OWN_PATH))
 
 
 # A source that reads a file contains one of these words: in `#include`, `#embed`, a pragma, `import` of a module,

@@ -98,7 +98,7 @@ class KeyInputs:
         fields += [field("built by", backend), field("compiler", self.compilers.get(backend, ""))]
         fields += [*_read(dependencies.headers)]
         fields += [field("fixup", option) for option in self.fixups]
-        fields += [field("__has_include", answer) for answer in dependencies.include_results]
+        fields += [field("__has_include", result) for result in dependencies.include_results]
         if (
             not dependencies.is_empty
         ):  # so that the object is never used without checking these files

@@ -128,7 +128,7 @@ class Envelope:
         signer = of or self.keys[0]
         head = len(_MAGIC) + signer.bytes_of_signature
         if not isinstance(entry, bytes):
-            raise BadEntryError(f"the store answered with {type(entry).__name__}, not with bytes")
+            raise BadEntryError(f"the store returned {type(entry).__name__}, not bytes")
         if entry[: len(_MAGIC)] != _MAGIC or len(entry) <= head + _SIZE.size:
             raise BadEntryError("it is no entry of this version of rtcompile")
         body = entry[head:]

@@ -51,7 +51,7 @@ class Ledger:
         self._clock = clock
         self.waited = self.spared = self.compiled = 0.0  # seconds
         self.has_answered = False
-        self.is_silent = False  # whether it is paused because it did not answer
+        self.is_silent = False  # whether it is paused because it did not respond
         self.pauses = 0
         self._forgiven = 0.0  # costs that no longer count
         self._counted_until = float("-inf")
@@ -146,20 +146,20 @@ class Tier:
         self.count("requests")
         request = partial(getattr(self.store, method), *given)
         try:
-            answer, took, problem = within(seconds, request, lambda: self.open)
+            reply, took, problem = within(seconds, request, lambda: self.open)
         except BadEntryError as error:
             self.refused(f"{given[0] if given else ''}: {error}")
             return None
         with self._guard:
             if act == "read":
-                chunks = answer if isinstance(answer, list) else [answer]
+                chunks = reply if isinstance(reply, list) else [reply]
                 self.count("bytes_read", sum(len(c) for c in chunks if isinstance(c, bytes)))
             if waiting:
                 self.here.counts["seconds_waited"] += took
                 if problem or not self.here.waits_anyway:
                     self.ledger.wait(took)
             self._judge(problem, took, act, waiting)
-        return True if answer is None and act != "read" and not problem else answer
+        return True if reply is None and act != "read" and not problem else reply
 
     def _may_query(self, waiting: bool) -> bool:
         ledger = self.ledger
@@ -199,7 +199,7 @@ class Tier:
             self._not_written_until = self._clock() + _NOT_WRITTEN_SECONDS
             self._fail(problem, f"is not written to for a minute: {problem}")
         elif waiting and ledger.balance <= 0 and not ledger.is_paused:
-            text = f"its answers cost {ledger.waited:.1f} s and spared {ledger.spared:.1f} s"
+            text = f"its replies cost {ledger.waited:.1f} s and saved {ledger.spared:.1f} s"
             self._pause(text, silent=False)
 
     def _pause(self, why: str, *, silent: bool) -> None:
@@ -254,13 +254,13 @@ def within(
     A thread that does not finish within `seconds`, or while the result is `wanted`, is abandoned. Time is counted
     in this thread's ticks: on an overloaded machine there are few, so a quick store does not seem slow.
     """
-    answer: Future[_T] = Future()
+    reply: Future[_T] = Future()
 
     def run() -> None:
         try:
-            answer.set_result(call())
+            reply.set_result(call())
         except Exception as error:  # noqa: BLE001  # a store's client may raise anything
-            answer.set_exception(error)
+            reply.set_exception(error)
 
     begin, ticks = time.monotonic(), 1
     try:
@@ -270,14 +270,14 @@ def within(
         if threading.main_thread().is_alive():
             return None, 0.0, "no thread can be started to query it"
         run()
-    while not futures.wait([answer], _TICK_SECONDS).done:
+    while not futures.wait([reply], _TICK_SECONDS).done:
         if (ticks + 1) * _TICK_SECONDS > seconds or not wanted():
             break
         ticks += 1
     took = min(time.monotonic() - begin, (ticks + 1) * _TICK_SECONDS)
-    if not answer.done():
+    if not reply.done():
         return None, took, f"no answer in {seconds:.2g} s"
-    error = answer.exception()
+    error = reply.exception()
     if isinstance(error, (LeasesUnsupportedError, BadEntryError)):
         raise error
-    return (None, took, first_line(error)) if error else (answer.result(), took, "")
+    return (None, took, first_line(error)) if error else (reply.result(), took, "")

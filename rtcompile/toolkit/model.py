@@ -212,8 +212,8 @@ _FIRST_WITH_HEADERS = 13, 3
 def describe_nvcc(path: str, version: str, environ: Mapping[str, str]) -> Program | None:
     """Return the nvcc at `path`; it is run if `version` is unknown. None if that fails."""
     if not version:
-        said = _output([path, "--version"], nvcc_environ(environ))
-        match = re.search(r"release \d+\.\d+, V(\d+\.\d+\.\d+)", said)
+        output = _output([path, "--version"], nvcc_environ(environ))
+        match = re.search(r"release \d+\.\d+, V(\d+\.\d+\.\d+)", output)
         if match is None:
             return None
         version = match[1]
@@ -263,8 +263,8 @@ def _behind_wrapper(path: str, environ: Mapping[str, str]) -> str:
     with open(path, "rb") as file:
         if file.read(2) != b"#!":
             return path
-    said = _output([path, "--dryrun", "-x", "cu", "-c", os.devnull], nvcc_environ(environ))
-    match = re.search(r"^#\$ _HERE_=(.+)$", said, re.MULTILINE)
+    output = _output([path, "--dryrun", "-x", "cu", "-c", os.devnull], nvcc_environ(environ))
+    match = re.search(r"^#\$ _HERE_=(.+)$", output, re.MULTILINE)
     binary = os.path.join(match[1], "nvcc") if match else path
     return binary if os.path.isfile(binary) else path
 

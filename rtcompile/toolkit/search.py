@@ -225,7 +225,7 @@ class _Assembly:
                 self.found(label, one.version, one.package, one.directory)
                 continue
             self.problems.append(
-                f"{one.package} {one.version} says that its headers are in {one.said}, which is "
+                f"{one.package} {one.version} says that its headers are in {one.declared}, which is "
                 f"not there: ignored. Reinstall {one.package}."
             )
 
@@ -381,7 +381,7 @@ class Provided(NamedTuple):
     package: str
     version: str
     directory: str  # "" if the declared one does not exist
-    said: str
+    declared: str
 
 
 def provided(site_dirs: Sequence[str]) -> Iterator[Provided]:

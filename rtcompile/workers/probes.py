@@ -229,14 +229,14 @@ def _observing(name: str, real: Callable[..., Any], path_at: int) -> Callable[..
         return lambda *given: _stat(real, given, path_at)
 
     def other(*given: Any) -> Any:
-        answer, path = real(*given), given[path_at]
+        result, path = real(*given), given[path_at]
         job = _job
         if job is not None and not job.is_ours(path):
-            if answer in (None, -1):
+            if result in (None, -1):
                 job.absent[path] = None
             else:  # no known version does this, and the result is unknown
                 job.doubt(f"the compiler called {name} of {os.fsdecode(path)}")
-        return answer
+        return result
 
     return other
 
@@ -289,13 +289,13 @@ def _stat(real: Callable[..., Any], given: tuple[Any, ...], path_at: int) -> Any
             return -1
         status = _P(given[path_at + 1])
         return _libc.__fxstat(given[0], text, status) if path_at else _libc.fstat(text, status)
-    answer = real(*given)
-    if answer:
+    result = real(*given)
+    if result:
         job.absent[path] = None
     else:
         mode = ctypes.c_uint32.from_address(given[path_at + 1] + _mode_offset).value
         job.found(path, mode)
-    return answer
+    return result
 
 
 # --- the slots ---------------------------------------------------------------------------------

@@ -125,9 +125,9 @@ class RedisStore:
     def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
         """Return what is under each key, in one request; None for an entry that cannot be used."""
         found: list[bytes | None] = []
-        for key, answer in zip(keys, self._read(keys), strict=True):
+        for key, reply in zip(keys, self._read(keys), strict=True):
             try:
-                found.append(_entry(key, answer))
+                found.append(_entry(key, reply))
             except shared.BadEntryError:
                 found.append(None)
         return found
@@ -140,8 +140,8 @@ class RedisStore:
             for key in keys if self._renews else ():
                 if "/lease/" not in key:
                     pipe.expire(_redis_key(key), self._ttl)
-            answers: list[object] = pipe.execute(raise_on_error=False)
-        return answers[: len(keys)]
+            replies: list[object] = pipe.execute(raise_on_error=False)
+        return replies[: len(keys)]
 
     def put(self, key: str, data: bytes) -> None:
         self._redis.set(_redis_key(key), data, ex=self._ttl)
@@ -170,9 +170,9 @@ class RedisStore:
             yield key.decode().rpartition("/")[2], self._redis.strlen(key)
 
     def clock(self, key: str) -> float:  # noqa: ARG002  # the port's signature
-        answer = self._redis.time()
-        # Each node of a cluster answers.
-        seconds, microseconds = next(iter(answer.values())) if isinstance(answer, dict) else answer
+        reply = self._redis.time()
+        # Each node of a cluster replies.
+        seconds, microseconds = next(iter(reply.values())) if isinstance(reply, dict) else reply
         return float(seconds + microseconds / 1e6)
 
 
@@ -180,13 +180,13 @@ def _redis_key(key: str) -> str:
     return f"rtcompile:{key}"
 
 
-def _entry(key: str, answer: object) -> bytes | None:
-    if isinstance(answer, redis.ResponseError) and "WRONGTYPE" in str(answer):
-        raise shared.BadEntryError(f"{key}: {answer}")
-    if isinstance(answer, Exception):
-        raise answer
-    if not isinstance(answer, bytes):
-        raise shared.BadEntryError(f"{key}: the server answered with {type(answer).__name__}")
-    if len(answer) > shared.most_bytes(key):
+def _entry(key: str, reply: object) -> bytes | None:
+    if isinstance(reply, redis.ResponseError) and "WRONGTYPE" in str(reply):
+        raise shared.BadEntryError(f"{key}: {reply}")
+    if isinstance(reply, Exception):
+        raise reply
+    if not isinstance(reply, bytes):
+        raise shared.BadEntryError(f"{key}: the server returned {type(reply).__name__}")
+    if len(reply) > shared.most_bytes(key):
         raise shared.BadEntryError(f"{key}: it has more than {shared.most_bytes(key)} bytes")
-    return answer or None
+    return reply or None
