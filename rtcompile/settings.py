@@ -6,8 +6,8 @@ import math
 import os
 import sys
 
-from rtcompile.errors import InvalidRequest, own, shown
-from rtcompile.request.values import Value, one_of, truth
+from rtcompile.errors import InvalidRequest, shown
+from rtcompile.request.values import Value, absolute, one_of, truth
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -236,23 +236,6 @@ _OF_PACKAGES = ("/site-packages", "/dist-packages")
 def has_folder(parent: str, name: str) -> bool:
     """Return whether there is such a folder, in a third of `os.path.isdir`'s time where there is none."""
     return os.access(f"{parent or '.'}/{name}/.", os.F_OK)
-
-
-def absolute(path: str) -> str:
-    """Return the absolute path, with every ``..`` kept: ``link/..`` is above the link's target."""
-    full = path if path[:1] == "/" else os.path.join(working_directory(path), path)
-    return full if "/.." in full else os.path.abspath(full)
-
-
-def working_directory(needed_by: str) -> str:
-    """Return the working directory; if it was removed, the error names what needs it."""
-    try:
-        return getattr(own, "directory", None) or os.getcwd()
-    except OSError:
-        raise InvalidRequest(
-            f"{shown(needed_by)} is looked up in the working directory, which was removed; change to "
-            "another directory or give absolute paths"
-        ) from None
 
 
 def named_folder(name: str, given: str, env: Mapping[str, str]) -> str:

@@ -13,7 +13,7 @@ from rtcompile.request import options as compiler_options
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import LinkInput
-from rtcompile.request.values import Arch
+from rtcompile.request.values import Arch, absolute
 from rtcompile.request.values import path as checked_path
 from rtcompile.settings import Settings
 
@@ -84,7 +84,7 @@ def _file(path: str, index: int) -> LinkInput | CompileRequest:
     except OSError as error:
         raise InvalidRequest(f"link[{index}]: cannot read {path!r}: {error}") from None
     if path.endswith(_SOURCE_SUFFIXES):
-        folder = os.path.dirname(os.path.abspath(path))
+        folder = os.path.dirname(absolute(path))
         try:
             source = data.decode()
         except UnicodeDecodeError as error:

@@ -21,8 +21,8 @@ from rtcompile.request.arch import Choice
 from rtcompile.request.key import KeyInputs
 from rtcompile.request.options import Options
 from rtcompile.request.request import CompileRequest
-from rtcompile.request.values import Arch
-from rtcompile.settings import Settings, absolute
+from rtcompile.request.values import Arch, absolute
+from rtcompile.settings import Settings
 from rtcompile.toolkit.model import Toolchain
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from rtcompile.request import options as compiler_options
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import LinkInput
-from rtcompile.request.values import Arch
-from rtcompile.settings import Settings, absolute
+from rtcompile.request.values import Arch, absolute
+from rtcompile.settings import Settings
 from rtcompile.store.store import Store
 
 if TYPE_CHECKING:

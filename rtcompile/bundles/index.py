@@ -21,7 +21,7 @@ from rtcompile.lookup.environment import digest
 from rtcompile.lookup.find import WITHOUT_PATH, Found, Query, depends_on_directory, loaded
 from rtcompile.request import object_code
 from rtcompile.request.object_code import hit
-from rtcompile.request.values import SUFFIXES
+from rtcompile.request.values import SUFFIXES, absolute
 from rtcompile.settings import import_folders
 
 TYPE_CHECKING = False
@@ -210,7 +210,7 @@ def use_bundle(path: str | os.PathLike[str]) -> None:
 
 def use(path: str) -> None:
     """Use a bundle as `use_bundle` does, without checking its path."""
-    _bundles.setdefault(os.path.abspath(path), None)
+    _bundles.setdefault(absolute(path), None)
     if _LEVEL not in lookup.LEVELS:
         lookup.LEVELS = (lookup.LEVELS[0], _LEVEL, *lookup.LEVELS[1:])
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from rtcompile._version import __version__
 from rtcompile.errors import InvalidRequest
+from rtcompile.request.values import absolute
 
 _EXIT_CODES = """\
 exit codes:
@@ -75,7 +76,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         sub.error(_unknown(unknown[0], sub) if unknown else "no verb is given")
     given.compiler_options = compiler_options
     if given.cache_dir:
-        os.environ["RTCOMPILE_CACHE_DIR"] = os.path.abspath(given.cache_dir)
+        os.environ["RTCOMPILE_CACHE_DIR"] = absolute(given.cache_dir)
     return given
 
 

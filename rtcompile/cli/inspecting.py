@@ -32,7 +32,7 @@ from rtcompile.request import options as compiler_options
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.options import Options
 from rtcompile.request.request import CompileRequest
-from rtcompile.request.values import Arch
+from rtcompile.request.values import Arch, absolute
 from rtcompile.settings import Settings
 
 
@@ -193,7 +193,7 @@ def watch(given: Namespace) -> int:
         raise InvalidRequest("watch needs a file: what stdin gave does not change")
     if given.edits is not None and given.edits < 0:
         raise InvalidRequest(f"--edits {given.edits}: expected a number that is not negative")
-    source = os.path.abspath(given.file)
+    source = absolute(given.file)
     files = Files(source)
     last: Report | None = None
     edits, code = 0, 0
@@ -328,7 +328,7 @@ def _flags(
         "-include",
         next(filter(os.path.isfile, preludes), ""),
         *(f"-{kind}{macro}" for kind, macro in options.macros),
-        *(f"-I{os.path.abspath(directory)}" for directory in options.include_dirs),
+        *(f"-I{absolute(directory)}" for directory in options.include_dirs),
         *([f"-I{os.path.dirname(beside)}"] if beside else []),
         # The host's C++ library is used instead of the shims for NVRTC.
         *(arg for label, path in search if label != "shims" for arg in ("-isystem", path)),

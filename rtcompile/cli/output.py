@@ -16,6 +16,7 @@ from typing import IO, Any
 from rtcompile import errors, styling
 from rtcompile.files.watched import decoded
 from rtcompile.request.request import CompileRequest
+from rtcompile.request.values import absolute
 
 # --- Results as text or as one JSON object, and errors ---------------------------------------------
 
@@ -215,5 +216,5 @@ def read_source(file: str) -> tuple[str, str]:
     else:
         with open(file, "rb") as opened:
             data = opened.read()
-        name = os.path.abspath(file)
+        name = absolute(file)
     return decoded(data, file), name

@@ -240,7 +240,7 @@ def _is_unchanged(files: Any, absent: Sequence[Any], present: Sequence[Any]) -> 
 
 def _is_present(path: str | bytes) -> bool:
     """Return whether a path exists, as a folder if it ends in ``/.`` and as anything else otherwise."""
-    if path[-2:] in (_FOLDER, b"/."):
+    if path[-2:] == (_FOLDER if isinstance(path, str) else b"/."):
         return os.access(path, os.F_OK)
     text = path if isinstance(path, str) else os.fsdecode(path)
     try:

@@ -19,8 +19,7 @@ from rtcompile.frontends.cupy_requests import program_name, with_pass_in_text
 from rtcompile.lookup import environment
 from rtcompile.lookup.find import query_of
 from rtcompile.request.request import CompileRequest
-from rtcompile.request.values import Arch, text, truth
-from rtcompile.settings import working_directory
+from rtcompile.request.values import Arch, text, truth, working_directory
 
 _NAME = "_compile_module_with_cache"
 _TESTED = "14.0 to 14.2"

@@ -25,9 +25,9 @@ from rtcompile.request.request import (
     names_architecture,
     refuse_two_architectures,
 )
-from rtcompile.request.values import one_of, text, truth
+from rtcompile.request.values import one_of, text, truth, working_directory
 from rtcompile.request.values import path as checked_path
-from rtcompile.settings import Settings, working_directory
+from rtcompile.settings import Settings
 
 if TYPE_CHECKING:
     from rtcompile.inspect.advice import Advice

@@ -20,6 +20,7 @@ import cupy
 from rtcompile.errors import CompileError, InvalidRequest, RtcompileError
 from rtcompile.files.watched import Files, read_text
 from rtcompile.frontends.lazy_code import ARGUMENTS, LazyCode
+from rtcompile.request.values import absolute
 from rtcompile.request.values import path as checked_path
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _GONE_SECONDS = 0.5  # an editor may take a file away for a moment to put anothe
 
 def source_of(path: object) -> tuple[str, str]:
     """Return the text of a source file, and its absolute path: quoted includes lie beside it."""
-    name = os.path.abspath(checked_path("path", path))
+    name = absolute(checked_path("path", path))
     return read_text(name), name
 
 

@@ -15,10 +15,10 @@ from rtcompile._version import __version__
 from rtcompile.errors import InvalidRequest, warn
 from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
+from rtcompile.request.values import absolute
 from rtcompile.settings import (
     SETTINGS_VARIABLES,
     Settings,
-    absolute,
     has_folder,
     import_folders,
     named_folder,

@@ -19,7 +19,7 @@ from rtcompile.lookup import environment as environments
 from rtcompile.lookup.environment import Environment, digest
 from rtcompile.request.object_code import ObjectCode, hit
 from rtcompile.request.request import names_architecture
-from rtcompile.settings import working_directory
+from rtcompile.request.values import working_directory
 from rtcompile.store.folder import Memory, count_hit
 
 TYPE_CHECKING = False
@@ -232,7 +232,7 @@ def _links(request: CompileRequest) -> tuple[object, ...] | None:
     for item in request.link:
         if isinstance(item, ObjectCode):
             found += [item.kind, digest("link", [item.code])]
-        elif isinstance(item, tuple):  # a `LinkInput`
+        elif isinstance(item, tuple) and hasattr(item, "data"):  # a `LinkInput`
             kind, name, data = item
             found += [kind, name, digest("link", [data])]
         else:

@@ -13,7 +13,7 @@ from rtcompile.errors import InvalidRequest, shown
 from rtcompile.files import fileset
 from rtcompile.files.sealed import content_digest, read_given
 from rtcompile.request.object_code import TARGETS, ObjectCode
-from rtcompile.request.values import Arch, Value, items, one_of, strings, text, truth
+from rtcompile.request.values import Arch, Value, absolute, items, one_of, strings, text, truth
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -325,7 +325,7 @@ def read_in(options: Iterable[str], headers: list[Header], depth: int = 0) -> tu
 
 def _words(path: str, headers: list[Header]) -> list[str]:
     try:
-        header, data, _ = fileset.read(os.path.abspath(path), "user", path)
+        header, data, _ = fileset.read(absolute(path), "user", path)
         headers.append(header)
         text = data.decode()
     except (OSError, ValueError) as error:  # a path with a NUL, a text that is not UTF-8

@@ -9,7 +9,7 @@ import os
 from _operator import index
 from itertools import islice
 
-from rtcompile.errors import InvalidRequest, public, shown
+from rtcompile.errors import InvalidRequest, own, public, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -167,6 +167,23 @@ def path(name: str, value: object) -> str:
     if not found or "\0" in found:
         raise InvalidRequest(f"{name} must be a path, not {shown(value)}")
     return found
+
+
+def absolute(path: str) -> str:
+    """Return the absolute path, with every ``..`` kept: ``link/..`` is above the link's target."""
+    full = path if path[:1] == "/" else os.path.join(working_directory(path), path)
+    return full if "/.." in full else os.path.abspath(full)
+
+
+def working_directory(needed_by: str) -> str:
+    """Return the working directory; if it was removed, the error names what needs it."""
+    try:
+        return getattr(own, "directory", None) or os.getcwd()
+    except OSError:
+        raise InvalidRequest(
+            f"{shown(needed_by)} is looked up in the working directory, which was removed; change to "
+            "another directory or give absolute paths"
+        ) from None
 
 
 def truth(name: str, value: object) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _socket  # importing `socket` takes 8 ms
 import contextvars
+import math
 import os
 import threading
 import time
@@ -31,6 +32,7 @@ from rtcompile.workers.process import IDLE_SECONDS, ZygoteProcess
 
 # A signal that arrives just before a wait is handled only after that wait.
 MAX_WAIT_SECONDS = 0.25
+_LATE_SECONDS = 1.5  # A zygote ends a job at its time limit. One that is so late is not waited for.
 _BYTES_PER_JOB = 1 << 30  # a CuTe build peaks at 390 MB, one with heavy instantiation at a gigabyte
 
 
@@ -241,6 +243,8 @@ def _run(
     ours, theirs = process.socket_pair()
     cancellation = Cancellation.current.get()
     reply: Any = False
+    left = limits.after_waiting(0.0)
+    until = math.inf if left is None else time.monotonic() + left + _LATE_SECONDS
     try:
         with cancellation.over(ours) if cancellation else nullcontext():
             try:
@@ -254,6 +258,9 @@ def _run(
             while reply is False:
                 with suppress(TimeoutError):
                     reply = protocol.receive(ours)
+                if reply is False and time.monotonic() > until:
+                    zygote.kill()  # It was stopped, or hangs, and would have ended the job before.
+                    return Crash("timeout", 0, "", b"")
     finally:
         process.hang_up(ours)
         process.close_theirs(theirs)

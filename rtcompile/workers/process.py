@@ -94,12 +94,20 @@ class ZygoteProcess:
             self.control.detach()
         return True
 
+    def kill(self) -> None:
+        """Kill it and its jobs, unless it has ended; `reap` removes their files."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, 9)
+
     def reap(self) -> None:
         """Wait for its end."""
         status = None
         # The application's os.wait() may have reaped it, or ignores SIGCHLD.
         with suppress(ChildProcessError):
-            _, status = os.waitpid(self.pid, 0)
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if not pid:
+                os.kill(self.pid, 18)  # SIGCONT: one that was stopped would never end
+                _, status = os.waitpid(self.pid, 0)
         if self._has(self._stderr):
             self.last_stderr = protocol.drain(self._stderr).decode("utf-8", "replace").strip()
         if status is not None and os.WIFSIGNALED(status):

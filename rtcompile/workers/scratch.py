@@ -129,7 +129,9 @@ def _parents(temporary: str) -> Iterable[str]:
 
 
 def _check_parent(parent: str) -> None:
-    """Raise OSError if another user could replace this user's folder."""
+    """Raise OSError if another user could replace this user's folder, or a shell would run its name."""
+    if any(character in parent for character in '"$`'):
+        raise OSError("nvcc gives its name to a shell, which would take it apart")
     status = os.stat(parent)
     if status.st_uid not in (0, os.geteuid()):
         raise OSError(f"belongs to user {status.st_uid}, who could replace its contents")

@@ -54,6 +54,11 @@ def test_a_source_in_link_is_compiled_and_linked(options):
     assert ("_Z6helperf" in functions(code)) is ("-dlto" not in options)
 
 
+def test_a_tuple_is_nothing_to_link():
+    with pytest.raises(rtcompile.InvalidRequest, match=r"link\[0\] is tuple"):
+        compile(link=[("cubin", b"code")])
+
+
 @pytest.mark.parametrize("target", ["object", "ltoir", "ptx"])
 def test_code_made_before_can_be_linked(target):
     options = ("-rdc=true",) if target == "ptx" else ()

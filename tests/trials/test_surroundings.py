@@ -1,0 +1,214 @@
+"""Builds in surroundings that nobody chose for them: limits, folders with odd names, stopped processes.
+
+A build gives the right code, or an error of ours within its time limit, and leaves nothing: no process, no file,
+no failure that a later build without the limit is given.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rtcompile
+from rtcompile.workers import pool as pools
+from rtcompile.workers.pool import Pool
+from rtcompile.workers.process import ZygoteProcess
+from tests.trials.record import tally, times
+
+pytestmark = pytest.mark.needs_compiler
+
+KERNEL = 'extern "C" __global__ void k(int* p) { *p = V; }'
+RIGHT, OTHER = 7_000_001, 7_000_002
+
+# What a build of a kernel gives, as one line: "right", "wrong", or the name of its error.
+BUILD = f"""if True:
+    import sys, rtcompile
+    backend, options = sys.argv[1], sys.argv[2:]
+    try:
+        code = rtcompile.compile({KERNEL!r}, arch="sm_80", backend=backend, options=["-DV={RIGHT}", *options]).code
+        print("right" if ({RIGHT}).to_bytes(4, "little") in code else "wrong")
+    except rtcompile.RtcompileError as error:
+        print(type(error).__name__, error)
+"""
+
+
+def outcome(backend: str, *options: str, flags: tuple[str, ...] = (), **more: Any) -> str:
+    """Return what a process of its own says of its build, with all that it printed where it ended otherwise."""
+    done = subprocess.run(
+        [sys.executable, *flags, "-c", BUILD, backend, *options],
+        **{"capture_output": True, "text": True, "timeout": 300, **more},
+    )
+    return done.stdout.strip() if done.returncode == 0 else done.stdout + done.stderr
+
+
+def is_right(code: bytes) -> bool:
+    return RIGHT.to_bytes(4, "little") in code
+
+
+def from_file(path: str) -> bytes:
+    return rtcompile.RawModule.from_file(path + "k.cu", arch="sm_80").object_code.code
+
+
+def from_options_file(path: str) -> bytes:
+    return rtcompile.compile(KERNEL, arch="sm_80", options=(f"--options-file={path}o.txt",)).code
+
+
+def from_include_path(path: str) -> bytes:
+    return rtcompile.compile(f'#include "h.h"\n{KERNEL}', arch="sm_80", options=(f"-I{path}",)).code
+
+
+def from_command(path: str) -> bytes:
+    from rtcompile.cli import main
+
+    assert main(["compile", f"{path}k.cu", "--arch", "sm_80", "-o", "k.cubin"]) == 0
+    return Path("k.cubin").read_bytes()
+
+
+DOORS = [from_file, from_options_file, from_include_path, from_command]
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
+@pytest.mark.parametrize("where", ["", "/"], ids=["relative", "absolute"])
+def test_a_path_behind_a_link_and_two_dots_is_the_systems(
+    door: Callable[[str], bytes],
+    where: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "real" / "sub").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real/sub")
+    for folder, value in ((tmp_path / "real", RIGHT), (tmp_path, OTHER)):
+        (folder / "k.cu").write_text(f'#include "h.h"\n{KERNEL}')
+        (folder / "h.h").write_text(f"#define V {value}\n")
+        (folder / "o.txt").write_text(f"-DV={value}")
+    monkeypatch.chdir(tmp_path)
+    with tally("path through a link and '..', beside another file of its name") as trial, trial():
+        assert is_right(door(f"{tmp_path}/link/../" if where else "link/../"))
+
+
+def test_a_file_named_where_the_working_directory_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with tally("build in a working directory that was removed") as trial:
+        for door in DOORS[:3]:
+            with trial(), pytest.raises(rtcompile.InvalidRequest, match="was removed"):
+                door("folder/")
+        with trial():
+            assert is_right(rtcompile.compile(KERNEL, arch="sm_80", options=(f"-DV={RIGHT}",)).code)
+
+
+@pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
+def test_a_stopped_worker_ends_no_later_than_its_limit(
+    backend: str, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance, seconds = random.Random(backend), 4.0
+    monkeypatch.setattr(pools, "_pool", Pool(jobs=2))
+    with tally("process that compiles is stopped (SIGSTOP) at any moment") as trial:
+        for number in range(times(2, 20)):
+            value, begin = RIGHT + number, time.monotonic()
+            stopper = threading.Timer(chance.uniform(0, 0.3), _stop_one, [chance])
+            stopper.start()
+            try:
+                code = _built(value, backend, seconds).code
+            except rtcompile.CompileTimeout:
+                code = None
+            took = time.monotonic() - begin
+            stopper.join()
+            with trial():
+                assert code is None or value.to_bytes(4, "little") in code
+                assert took < seconds + 3, f"{took:.1f} s"
+                # The one that is stopped now, too, is replaced after its limit.
+                for _ in range(2):
+                    try:
+                        _built(value + 1000, backend, seconds)
+                        break
+                    except rtcompile.CompileTimeout:
+                        continue
+                else:
+                    raise AssertionError("no build after a worker was stopped")
+    begin = time.monotonic()
+    _stop_one(chance)
+    assert pools._pool is not None
+    pools._pool.close()
+    assert time.monotonic() - begin < 5  # A stopped one ends, too.
+
+
+def _built(value: int, backend: Any, seconds: float) -> rtcompile.ObjectCode:
+    return rtcompile.compile(
+        KERNEL, arch="sm_80", options=(f"-DV={value}",), backend=backend, timeout=seconds
+    )
+
+
+def _stop_one(chance: random.Random) -> None:
+    started = [zygote.pid for zygote in list(ZygoteProcess.alive)]
+    for zygote in started[:]:
+        try:
+            children = Path(f"/proc/{zygote}/task/{zygote}/children").read_text()
+        except OSError:
+            continue
+        started += map(int, children.split())
+    if started:
+        os.kill(chance.choice(started), signal.SIGSTOP)
+
+
+@pytest.mark.needs_nvcc
+@pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
+def test_a_shell_reads_nothing_into_the_name_of_tmpdir(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    characters = ["$", "`", '"', "'", "\\", " ", "\n", ";", "&", "(", "*", "%", "é", "\x01"]
+    with tally("TMPDIR with a shell's characters in its name") as trial:
+        for character in characters[: times(3, None)]:
+            folder = tmp_path / f"a{character}(touch ran){character}b"
+            folder.mkdir()
+            monkeypatch.setenv("TMPDIR", str(folder))
+            with trial():
+                assert outcome(backend, f"-DC={ord(character)}", cwd=tmp_path) == "right", folder
+                assert not [*tmp_path.rglob("ran"), *folder.iterdir()]
+
+
+LIMITS = [
+    *((resource.RLIMIT_NOFILE, most) for most in (10, 13, 14, 15)),
+    *((resource.RLIMIT_FSIZE, most) for most in (500, 10_000, 100_000)),
+    *((resource.RLIMIT_AS, most << 20) for most in (60, 100, 130)),
+    *((resource.RLIMIT_DATA, most << 20) for most in (20, 30, 50)),
+]
+
+
+@pytest.mark.needs_nvcc
+@pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
+def test_what_a_limit_made_fail_is_not_remembered(backend: str) -> None:
+    with tally("build under a limit of the process (ulimit), then without it") as trial:
+        for number, (limit, most) in enumerate(LIMITS[: times(2, None)]):
+            option = f"-DN={number}"
+            limited = outcome(
+                backend, option, preexec_fn=lambda of=limit, n=most: resource.setrlimit(of, (n, n))
+            )
+            with trial():
+                assert limited == "right" or limited.split()[0] in dir(rtcompile), limited
+                assert outcome(backend, option) == "right", f"after {limit}, {most}: {limited}"
+
+
+def test_bytes_and_texts_are_not_compared() -> None:
+    with tally("build by `python -bb -W error`, and its hit") as trial:
+        for _ in range(2):
+            with trial():
+                assert (
+                    outcome("nvrtc", "-include=cuda/std/array", flags=("-bb", "-W", "error"))
+                    == "right"
+                )
