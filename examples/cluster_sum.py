@@ -1,8 +1,7 @@
 """Two blocks that read each other's shared memory, launched with a cluster size chosen at run time.
 
-`kernel.launch` has what CuPy's launch has no words for: here ``cluster=``, and ``programmatic=``, by
-which a kernel is set up while the one ahead of it still runs.
-Run it: ``python -m examples.cluster_sum``.
+`kernel.launch` has arguments that CuPy's launch lacks: here ``cluster=``, and ``programmatic=``, which sets a
+kernel up while the previous one still runs. Run it: ``python -m examples.cluster_sum``.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def check(cp: Any, size: int = 1001, steps: int = 10) -> dict[str, float]:
     Raises
     ------
     AssertionError
-        An error above what ten steps of rounding make.
+        The error is larger than ten rounding steps.
     """
     rng = np.random.default_rng()
     errors = {}

@@ -1,9 +1,9 @@
 """CuTe's TiledMMA and TiledCopy under NVRTC: a small fp16 matrix product, right at any size.
 
-The heart is the epilogue: fp32 sums become fp16 in a fresh register tensor, and a `TiledCopy` made
-from the MMA's own C layout (`make_tiled_copy_C`, `retile_S`, `partition_D`) takes them to shared
-memory with whichever copy operation the kernel is instantiated for. Needs the CUTLASS headers
-(``pip install nvidia-cutlass``). Run it: ``python -m examples.cute_tiled_copy``.
+The important part is the epilogue: fp32 sums become fp16 in a new register tensor, and a `TiledCopy` made from the
+MMA's own C layout (`make_tiled_copy_C`, `retile_S`, `partition_D`) copies them to shared memory with the kernel's
+copy operation. Needs the CUTLASS headers (``pip install nvidia-cutlass``). Run it:
+``python -m examples.cute_tiled_copy``.
 """
 
 from __future__ import annotations

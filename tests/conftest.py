@@ -1,4 +1,4 @@
-"""What tests share: a cache of their own, a clean environment, compilers, stores, workers, packages."""
+"""Shared fixtures: a separate cache, a clean environment, compilers, stores, workers, packages."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SEARCH = "from rtcompile import toolkit as t; c = t.current(); print(*map(bool, 
 
 @functools.cache
 def installed() -> tuple[bool, bool]:
-    """Return whether there are NVRTC, and NVCC with its host compiler, as another process finds them."""
+    """Return whether another process finds NVRTC, and NVCC with its host compiler."""
     environ = {
         **os.environ,
         "PYTHONPATH": str(Path(__file__).parents[1]),
@@ -72,7 +72,7 @@ def lacking(need: str) -> str | None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what cannot run here, with the reason; ``-m "not needs_compiler"`` does not even ask."""
+    """Skip tests that cannot run here, with the reason; ``-m "not needs_compiler"`` does not check."""
     for need in ("needs_compiler", "needs_nvcc", "needs_redis"):
         if item.get_closest_marker(need) and (reason := lacking(need)):
             pytest.skip(reason)
@@ -99,7 +99,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what collection made out of garbage collections: a test that asks for one took 0.1 s."""
+    """Exclude the collected tests from garbage collections, which would take 0.1 s each."""
     gc.collect()
     gc.freeze()
 
@@ -163,7 +163,7 @@ def nvrtc(request: pytest.FixtureRequest) -> PlainNvrtc:
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    """Where a cache may be made."""
+    """The folder for the test's cache."""
     return tmp_path / "cache"
 
 
@@ -204,7 +204,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
 
 @pytest.fixture(params=["folder", pytest.param("redis", marks=pytest.mark.needs_redis)])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Where a store is: a folder, and a Redis server."""
+    """The address of a store: a folder, and a Redis server."""
     if request.param == "folder":
         yield f"file://{tmp_path}/shared"
     else:
@@ -239,7 +239,7 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[...
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this test's workers keep their files: a folder of its own, to look for remains."""
+    """A separate folder for the files of this test's workers, in which leftovers can be found."""
     folder = tmp_path / "scratch"
     folder.mkdir(mode=0o700)  # whatever the umask
     monkeypatch.setenv("TMPDIR", str(folder))
@@ -256,7 +256,7 @@ def pool(scratch: Path) -> Iterator[Pool]:
 
 @pytest.fixture
 def two_slots(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Room for two compilers at once, whatever the machine has: for a build beside an endless one."""
+    """Two slots for compilers on any machine, for a build next to an endless one."""
     pool = Pool(jobs=2)
     monkeypatch.setattr(workers, "_pool", pool)
     yield
@@ -295,7 +295,7 @@ def bundled(package: Package, built: Path) -> Package:
 
 @pytest.fixture
 def absent_device(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device that is not there, an empty cache, and a process that has looked nothing up yet."""
+    """A fake device, an empty cache, and a process without earlier look-ups."""
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(cache))
     monkeypatch.setattr("rtcompile.lookup.find.compute_capability", lambda: CAPABILITY)
     monkeypatch.setattr("rtcompile.lookup.environment._environment", None)

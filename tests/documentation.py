@@ -1,11 +1,10 @@
 """The code blocks of a page of the documentation, and how they are run.
 
-A page's blocks are run in their order, in one process and one folder. A comment above a block says
-what is particular about it:
+A page's blocks are run in order, in one process and one folder. A comment above a block may declare:
 
-``<!-- file: kernel.cu -->``   the reader is told to save it: it is written to that file;
+``<!-- file: kernel.cu -->``   the block is written to that file, as the page asks the reader to do;
 ``<!-- needs: torch -->``      a module, or ``gpu``: without it the block is only parsed;
-``<!-- fails: CompileError -->``  what it raises, or the exit codes that its last command may have.
+``<!-- fails: CompileError -->``  the exception that it raises, or the allowed exit codes of its last command.
 
 Python is executed, as are the lines of a shell block that begin with ``rtcompile`` or ``python``; CUDA
 is compiled, unless it is a part of a source (``<!-- part -->``); TOML and JSON are parsed. On a machine
@@ -41,7 +40,7 @@ _RUN = re.compile(r"^(?:\w+=\S+ )*(?:rtcompile|python) ")
 
 @dataclass
 class Block:
-    """A fenced block: its language, its text, its line, and what the comments above it say."""
+    """A fenced block: its language, its text, its line, and the comments above it."""
 
     language: str
     text: str
@@ -69,7 +68,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def run(page: Path) -> None:
-    """Run a page's blocks in the working directory; raise where one does not do what it says."""
+    """Run a page's blocks in the working directory; raise if one does not behave as declared."""
     if not has("gpu"):
         pretend()
     namespace: dict[str, Any] = {"__name__": "__main__"}
@@ -149,7 +148,7 @@ def has(name: str) -> bool:
 
 
 class _Loaded:
-    """Stands for a module that a device has loaded: a kernel of it is found, and not launched."""
+    """A stand-in for a module that a device has loaded: its kernels are found, but not launched."""
 
     def __init__(self, code: bytes, names: dict[str, str]) -> None:
         from rtcompile.inspect import cubin

@@ -1,4 +1,4 @@
-"""Jobs of a shell for the tests of workers, and how to wait for what they do."""
+"""Shell jobs for the tests of workers, and functions that wait for their effects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOREVER = "sleep 1000"
 
 
 class Fifo:
-    """A named pipe by which a shell script says where it is."""
+    """A named pipe through which a shell script reports its progress."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / f"fifo{os.urandom(4).hex()}"
@@ -58,7 +58,7 @@ def ended(pid: int | str) -> bool:
 
 
 def eventually(condition: Callable[[], object], seconds: float = 60.0) -> bool:
-    """Wait for something that gives no sign, as long as a busy machine may need."""
+    """Poll for a condition, for as long as a busy machine may need."""
     deadline = time.monotonic() + seconds
     while not (found := condition()) and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -66,5 +66,5 @@ def eventually(condition: Callable[[], object], seconds: float = 60.0) -> bool:
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait for something that gives no sign, or fail."""
+    """Poll for a condition, or fail."""
     assert eventually(condition), "it did not come about within a minute"

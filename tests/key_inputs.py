@@ -1,4 +1,4 @@
-"""Key inputs, objects and header trees for the cache's tests: a test says only what differs."""
+"""Key inputs, objects and header trees for the cache's tests; a test states only the differences."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make_object(
 
 
 class HeaderTree:
-    """A folder with header directories in it, and a compiler that reads what it is told to."""
+    """A folder with header directories, and a fake compiler that reads the given headers."""
 
     def __init__(self, root: Path, *labels: str) -> None:
         self.root = root
@@ -80,7 +80,7 @@ class HeaderTree:
 
 
 def open_store(cache: Path, *, on_disk: bool = True, size: int = 1 << 30) -> Store:
-    """Return a store as a new process would have it: nothing in memory."""
+    """Return a store as in a new process, with nothing in memory."""
     return Store(str(cache), on_disk=on_disk, size=size)
 
 

@@ -1,4 +1,4 @@
-"""Builds, and the look-ups of a process that starts anew."""
+"""Helpers that build, and look up as in a new process."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def build(code: str, *options: str, **more: object) -> CompileRequest:
 def look(
     request: CompileRequest, settings: Settings | None = None, **more: object
 ) -> ObjectCode | None:
-    """Look without planning, with what this process remembers."""
+    """Look up without planning, in this process's state."""
     here = environment.current().settings if settings is None else settings
     return lookup.find(query_of(request, here, **more))  # type: ignore[arg-type]
 
 
 def found(request: CompileRequest, **more: object) -> ObjectCode | None:
-    """Look without planning, as a process does that starts anew."""
+    """Look up without planning, as in a new process."""
     environment.forget()
     return look(request, **more)  # type: ignore[arg-type]
 

@@ -1,10 +1,9 @@
 // Copies from global to shared memory for multi-stage pipelines, legal for every element type.
 //
-// The hardware's cp.async moves 4, 8 or 16 bytes between addresses that are multiples of as much.
-// Nothing else exists: a single half is no legal copy, nor are four floats that start anywhere.
-// These functions choose the widest legal copy at compile time from what is known of the alignment,
-// and plain loads where there is none, or no cp.async (before sm_80). The pipeline around them
-// stays the same:
+// The hardware's cp.async copies 4, 8 or 16 bytes between addresses that are multiples of that size. So a
+// single half, or four floats at an unaligned address, cannot be copied. These functions choose the widest
+// legal copy at compile time from the known alignment, and plain loads if there is none, or no cp.async
+// (before sm_80). The pipeline around them stays the same:
 //
 //     rtcompile::copy_async<8, 16>(&shared[i], &global[j]);  // 8 elements, both addresses % 16 == 0
 //     rtcompile::commit_copies();                            // closes a stage
