@@ -12,7 +12,7 @@ kernel. The two take turns, some kernels each. The times are those of the calls:
 - *NVRTC*: CuPy's class that compiles with NVRTC in process. CuPy's cache is left out.
 
 Per kernel the median over the rounds counts. What both took of a processor is less at the mercy of
-what else the machine does; it is of all kernels, and has no makers of precompiled headers in it.
+what else the machine does; it is of all kernels.
 Kernels are told apart by what they say of headers: nothing; "include", "import" and the like
 without one being read; or they read the toolkit's.
 
@@ -135,7 +135,7 @@ def one_round(
                     if who == "rtcompile":
                         read[name] = did_read
         spent = {who: contender.close() for who, contender in contenders.items()}
-        shutil.rmtree(place, ignore_errors=True)  # a maker of precompiled headers may be at it
+        shutil.rmtree(place, ignore_errors=True)
         os.makedirs(place, exist_ok=True)
     return taken, spent, read
 

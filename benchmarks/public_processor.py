@@ -6,7 +6,7 @@ MOST, that many chosen at random.
 
 A project is a program: one process compiles its sources one after the other, and nothing twice. A second
 process, and a third, do so after an edit of each source. All seconds of a processor count that a program has
-caused since it imported CuPy: those of its workers, and of makers of precompiled headers that outlive it.
+caused since it imported CuPy: those of its workers too.
 The contenders take turns, program by program; ROUNDS rounds, each on caches that know the toolchain and nothing else.
 """
 

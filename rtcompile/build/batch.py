@@ -158,7 +158,7 @@ class Batch:
         from rtcompile.store.locks import Busy
 
         query = build.query
-        pch.siblings.set(self._groups[build.group])
+        pch.expected.set(self._groups[build.group])
         if not build.was_looked_for:
             return pipeline.build(query.request, query.settings)
         try:

@@ -99,11 +99,11 @@ def _work(job: Job) -> _Answer:
     """Build here; an executor's worker runs this function."""
     try:
         settings = Settings.from_environ().override(**job.overrides)
-        token = pch.siblings.set(job.siblings)
+        token = pch.expected.set(job.siblings)
         try:
             code = pipeline.build(job.request, settings)
         finally:
-            pch.siblings.reset(token)
+            pch.expected.reset(token)
         inputs = planned.plan(job.request, settings).key_inputs
         return code, sharing.pack(inputs, Store.open(settings), code)
     except RtcompileError as error:

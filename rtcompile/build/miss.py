@@ -433,13 +433,6 @@ class Miss:
         return built
 
 
-def precompile(plan: Plan, settings: Settings) -> None:
-    """Start to precompile this source's leading includes."""
-    if plan.backend != "nvcc" and settings.pch and settings.cache_on_disk:
-        unit = unit_for_nvrtc(plan, ())
-        nvrtc.precompile(unit, plan.toolchain.require_nvrtc(), settings.cache_dir, plan.search)
-
-
 def unit_for_nvrtc(plan: Plan, expressions: tuple[str, ...]) -> TranslationUnit:
     """Return the plan's translation unit for NVRTC."""
     target = plan.compiler_target

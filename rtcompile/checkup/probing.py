@@ -17,7 +17,7 @@ from rtcompile.errors import CompileError, RtcompileError
 from rtcompile.lookup.driver import Driver
 from rtcompile.request import arch as archs
 from rtcompile.request.request import CompileRequest
-from rtcompile.request.units import Limits
+from rtcompile.request.units import CompileFailure, Limits, TranslationUnit
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
 from rtcompile.toolkit.model import Library, Toolchain
@@ -82,27 +82,26 @@ def workers(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
 
 def _precompiles(library: Library, toolchain: Toolchain) -> Check:
     name = "precompiled headers"
-    flags = ["-arch=compute_80", *(f"-I{directory.path}" for directory in toolchain.search)]
+    flags = ("-arch=compute_80", *(f"-I{directory.path}" for directory in toolchain.search))
+    source = "#include <cuda/std/array>\n"
+    unit = TranslationUnit(source, "doctor.cu", flags, (), "ptx", Arch(8, 0))
+    milliseconds = []
     with tempfile.TemporaryDirectory(prefix="doctor-") as folder:
-        arguments = {
-            "source": b"#include <cuda/std/array>\n",
-            "name": b"doctor.cu",
-            "options": [flag.encode() for flag in flags],
-            "temporary": os.fsencode(f"{folder}/making.pch"),
-            "path": os.fsencode(f"{folder}/made.pch"),
-        }
-        job = nvrtc.job_of(library, "precompile", arguments)
-        outcome = pool.run(job, Limits(timeout=_SECONDS))
-    if isinstance(outcome, pool.Crash):
-        return Check(name, "warning", f"making one ended in a {outcome.kind}", _WITHOUT_PCH)
-    made = outcome.value
-    if not made["heap"]:
-        detail = "this system does not place NVRTC's heap at the required address"
-        return Check(name, "warning", detail, _WITHOUT_PCH)
-    if made["problem"]:
-        return Check(name, "warning", made["problem"].splitlines()[0], _WITHOUT_PCH)
-    without, using = made["make"] * 1e3, made["use"] * 1e3
-    return Check(name, "ok", f"made in {without:.0f} ms, used in {using:.0f} ms")
+        path = os.fsencode(f"{folder}/made.pch")
+        for more in ({"create_pch": path}, {"pch": path}):
+            reply, _ = nvrtc.observe("compile_unit", unit, library, Limits(_SECONDS), **more)
+            if isinstance(reply, CompileFailure):
+                return Check(name, "warning", f"a compile ended in a {reply.kind}", _WITHOUT_PCH)
+            if reply["pch"] is None:
+                detail = "this system does not place NVRTC's heap at the required address"
+                return Check(name, "warning", detail, _WITHOUT_PCH)
+            if reply["error"] or not reply["pch"]:
+                problem = (reply["log"].splitlines() or ["not usable"])[0]
+                return Check(name, "warning", problem, _WITHOUT_PCH)
+            _, begin, end = reply["spans"][0]
+            milliseconds.append((end - begin) * 1e3)
+    made, used = milliseconds
+    return Check(name, "ok", f"made in {made:.0f} ms, used in {used:.0f} ms")
 
 
 def probes(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:

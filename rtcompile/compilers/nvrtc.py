@@ -74,24 +74,15 @@ def compile(
     prefix = _prefix(unit, library, cache_dir, search) if pch and cache_dir else None
     if prefix is None:
         return _run(unit, library, limits, search, meanwhile)[0]
-    with prefix.wanted():
+    with prefix.wanted(limits.timeout):
         outcome, header = _run(unit, library, limits, search, meanwhile, prefix)
-        if header is not None and not _trust_result(outcome, unit):
+        if not _trust_result(outcome, unit, header, prefix):
             outcome, _ = _run(unit, library, limits, search, meanwhile)
             if isinstance(outcome, Compiled):
                 prefix.blame()  # a build that failed with it succeeded without it
-        elif header is None and outcome.trace:
-            prefix.built(outcome.trace, _front_end(outcome, unit) / 1000)
+        elif header is None:
+            prefix.built(outcome, _front_end(outcome, unit) / 1000)
         return outcome
-
-
-def precompile(
-    unit: TranslationUnit, library: Library, cache_dir: str, search: Sequence[SearchDir]
-) -> None:
-    """Let another process precompile a unit's prefix, unless that is done already."""
-    prefix = _prefix(unit, library, cache_dir, search)
-    if prefix is not None:
-        prefix.make_ahead()
 
 
 def observe(
@@ -102,6 +93,7 @@ def observe(
         **_text_fields(unit, unit.flags),
         "target": unit.target,
         "pch": b"",
+        "create_pch": b"",
         "nested": True,
         **observed.for_probes((), unit.texts),
         **more,
@@ -152,14 +144,12 @@ def _prefix(
 ) -> Prefix | None:
     if library.version_pair < _FIRST_WITH_PCH:
         return None
-    text, _ = cxx.split_prefix(unit.source)
+    text, rest = cxx.split_prefix(unit.source)
     if not text:
         return None
-    from rtcompile.compilers.pch import (
-        Prefix,
-    )  # its import takes 1 ms, which sources without headers avoid
+    from rtcompile.compilers.pch import Prefix  # takes 1 ms, which sources without headers avoid
 
-    return Prefix(text, unit, library, search, cache_dir, job_of(library, "precompile", {}))
+    return Prefix(text, rest, unit, library, search, cache_dir)
 
 
 def _run(
@@ -182,15 +172,17 @@ def _run(
         # Look for the header now, since it may have been made while the job was queued.
         nonlocal header
         header = prefix.find() if prefix is not None else None
+        making = prefix is not None and prefix.is_made_here
         arguments = {
             **_text_fields(unit, options),
             "minimal": minimal,
-            "reusable": reusable,
+            "reusable": reusable and not making,
             "target": unit.target,
             "pch": os.fsencode(header.path) if header is not None else b"",
+            "create_pch": os.fsencode(prefix.temporary) if prefix is not None and making else b"",
             **observed.for_probes(search, unit.texts),
         }
-        return job_of(library, "compile_unit", arguments, reusable=reusable)
+        return job_of(library, "compile_unit", arguments, reusable=reusable and not making)
 
     answer = pool.run(job, limits, meanwhile)
     if isinstance(answer, pool.Crash):
@@ -317,11 +309,19 @@ def _front_end(outcome: Compiled | CompileFailure, unit: TranslationUnit) -> flo
     return outcome.busy * outcome.milliseconds if _is_own_mistake(outcome, unit) else 0.0
 
 
-def _trust_result(outcome: Compiled | CompileFailure, unit: TranslationUnit) -> bool:
-    """Return whether an outcome with a precompiled header is final: a result, or the user's own mistake."""
+def _trust_result(
+    outcome: Compiled | CompileFailure,
+    unit: TranslationUnit,
+    header: Precompiled | None,
+    prefix: Prefix,
+) -> bool:
+    """Return whether a precompiled header, used or created, has no part in a failure or a warning."""
+    if header is None and not prefix.is_made_here:
+        return True
     if isinstance(outcome, Compiled):
-        return bool(outcome.notes)
-    if outcome.kind in ("timeout", "memory", "start"):
+        return bool(outcome.notes) if header is not None else "precompiled header" not in outcome.log
+    # Creating one takes memory of its own.
+    if outcome.kind in ("timeout", "start") or (outcome.kind == "memory" and header is not None):
         return True
     return _is_own_mistake(outcome, unit)
 

@@ -1,11 +1,11 @@
 """Precompiled headers: the includes that open a source are parsed once, and later builds skip them.
 
-NVRTC does not notice an outdated precompiled header, so rtcompile has to check it. Its key covers the compiler, the
-address of its heap, the options and the prefix. Its record has the dependencies, by content. `worth_making` decides
-when one is made. A separate process (`pch_maker`) makes it, which starts after the build that needs it and outlives
-the program. A build that finds one being made waits at most as long as the header would save. In a batch with more
-builds than slots, some builds start without it and the others wait. A header is tested before it is published. A
-build that fails with one is repeated without it.
+A build makes the header beside its own code, as soon as `worth_making` says so. NVRTC uses any file
+that it is given, even an outdated one, so rtcompile has to check it. The key of a precompiled header
+has the compiler, the address of its heap, the options and the prefix. Its record has the dependencies,
+by content. A build that finds a header in the making waits no longer than the header would save. In a
+batch with more builds than slots, some builds go ahead and the others wait. A build that fails with a
+header, or while it makes one, is repeated without.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile._version import __version__
-from rtcompile.compilers import pch_maker as maker
-from rtcompile.compilers.pch_maker import Record
-from rtcompile.files import sealed
+from rtcompile.compilers import pch_record
+from rtcompile.compilers.pch_record import UNKNOWN, Record
+from rtcompile.files import clocks, sealed
 from rtcompile.files.headers import SearchDir
 from rtcompile.request.key import digest, field
-from rtcompile.request.units import TranslationUnit
+from rtcompile.request.units import Compiled, CompileFailure, TranslationUnit
 from rtcompile.settings import Settings
-from rtcompile.store import inventory, locks
+from rtcompile.store import inventory, locks, manifests
 from rtcompile.store.folder import Folder
 from rtcompile.workers import heap, pool
 
@@ -36,54 +36,54 @@ if TYPE_CHECKING:
     from rtcompile.files.fileset import FileSet
     from rtcompile.toolkit.model import Library
 
-# Options that do not affect the front end and that NVRTC does not compare. They are not in the key.
+# Options that the front end does not see and NVRTC does not compare. They are not in the key.
 _FREE = ("--maxrregcount", "--ptxas-options", "--split-compile", "--frandom-seed")
-MAKER = "rtcompile-pch"  # name of the threads that wait for a maker
 _FRESH_SECONDS = 0.5
-_POLL_SECONDS = 0.005  # seconds between two checks of a waiting build
-_AT_ONCE = 0.1
-_LONGEST_WAIT = 60.0  # for a header, before a build starts without it
+_POLL_SECONDS = 0.005  # seconds between two checks of a build that waits
+_LONGEST_WAIT = 60.0  # for a header, before a build goes ahead without
+# A build with less time than this makes no header: the making takes a part of it.
+_LEAST_TIMEOUT = 30.0
 
-# Costs and savings of a header, in seconds (CuTe, CUB and CuPy's headers, on a machine of 2026).
-_SPARED_PART = 0.8  # of the front end's time: the rest is the user's own text
+# What a header costs and saves, in parts of the front end's time and in seconds (CuTe, CUB and CuPy's headers).
+_SAVED_PART = 0.8  # the rest is the user's own text
 _USE = 0.015  # to check that it is current, and to map it
-_START = 0.3  # of the maker's process
-_LEAST_SPARED = 0.005
-_LEAST_BYTES = 4 << 20  # of a header: the smallest seen has 8 MB
+_MAKE_PART, _MAKE = 0.5, 0.01  # to write 6 to 290 MB
+_LEAST_SAVED = 0.005
+_LEAST_BYTES = 4 << 20  # of a header: the smallest seen has 6 MB
 
 _KERNEL = re.compile(r"__global__\s+(?:void\s+|__launch_bounds__\s*\([^)]*\)\s*)*(\w+)")
 _MOST_PROGRAMS = 16
 
-# How many builds of a batch, including this one, have the same prefix.
-siblings: contextvars.ContextVar[int] = contextvars.ContextVar("rtcompile_siblings", default=1)
+# How many builds with the same prefix are known to come, this one included.
+expected: contextvars.ContextVar[int] = contextvars.ContextVar("rtcompile_expected", default=1)
 
 
-def worth_making(builds: int, front_end: float, makings: int = 0, repeats: int = 0) -> bool:
-    """Return whether a precompiled header saves more than it costs to make, which reads the prefix twice."""
-    # If a program is built repeatedly (`repeats`), as many builds are expected as there were before, and the cost
-    # counts half because nobody waits for it. Most projects build each kernel once: the time for unused headers is
-    # limited to an eighth of the builds' time.
-    spared = _spared(front_end)
-    cost = (2 * front_end + _START) * (1 << min(makings, 64))
-    return spared >= _LEAST_SPARED and (2 * repeats * spared >= cost or builds * spared >= 8 * cost)
+def worth_making(builds: int, front_end: float, failures: int = 0, repeats: int = 0) -> bool:
+    """Return whether what a precompiled header saves exceeds the cost of making it beside a build."""
+    # Of a program that was built again (`repeats`) as many builds are assumed to follow as there were. Most
+    # projects build each kernel once: what is spent on headers that are never used stays within an eighth of
+    # what the builds themselves took.
+    saved = _saved(front_end)
+    cost = (_MAKE_PART * front_end + _MAKE) * (1 << min(failures, 64))
+    return saved >= _LEAST_SAVED and (repeats * saved >= cost or builds * saved >= 8 * cost)
 
 
 def worth_waiting(builds: float, front_end: float) -> bool:
-    """Return whether this many consecutive builds finish sooner if they wait for the header."""
-    return builds * _spared(front_end) > _START + front_end
+    """Return whether so many builds, one after another, are done sooner if they wait for the header."""
+    return builds * _saved(front_end) > (1 + _MAKE_PART) * front_end
 
 
 def max_wait(front_end: float) -> float:
-    """Return how many seconds a build waits for a header that is being made: at most its saving."""
-    return max(0.0, _spared(front_end))
+    """Return how many seconds a build waits for a header in the making: as long as that would save."""
+    return max(0.0, _saved(front_end))
 
 
-def _spared(front_end: float) -> float:
-    return _SPARED_PART * front_end - _USE
+def _saved(front_end: float) -> float:
+    return _SAVED_PART * front_end - _USE
 
 
 class Precompiled(NamedTuple):
-    """An up-to-date precompiled header, its headers, and their state at the check."""
+    """A current precompiled header, the headers in it, and their state when it was looked for."""
 
     path: str
     trace: tuple[str, ...]
@@ -91,19 +91,15 @@ class Precompiled(NamedTuple):
 
 
 _guard = threading.Lock()
-_wanted: Counter[str] = Counter()  # running builds, by the key of their prefix
-_ahead: Counter[str] = Counter()  # builds of a batch that did not wait for the header
-_read_in: dict[str, float] = {}  # the shortest time in which one of them read its source
-# Start times of this process's running makers, by key.
+_wanted: Counter[str] = Counter()  # builds under way, by the key of their prefix
+_ahead: Counter[str] = Counter()  # those of a batch that did not wait for the header
+# When the builds of this process began that make a header, by its key.
 _making: dict[str, float] = {}
-_UNKNOWN = float("inf")
-_OVERDUE = 3  # a maker reads a prefix twice; after three times that, nobody waits for it
-_MOST_ASSUMED = 3.0  # assumed seconds for reading an unknown source: CuTe takes 1.4
 
-# One thread at a time checks a header, and the other threads of its batch use the result. Sixteen threads that
-# check 392 files each take 150 ms, 145 of them waiting for the GIL.
+# One thread at a time checks that a header is current, and the others of its batch use the result.
+# Sixteen threads that check 392 files each take 150 ms, of which 145 are spent on handing over the GIL.
 _looking = threading.Lock()
-_found: dict[str, tuple[float, Precompiled]] = {}  # by key, with the time of the check
+_found: dict[str, tuple[float, Precompiled]] = {}  # by key, with the time it was looked for
 
 
 class Prefix:
@@ -112,56 +108,66 @@ class Prefix:
     def __init__(
         self,
         text: str,
+        rest: str,
         unit: TranslationUnit,
         library: Library,
         search: Sequence[SearchDir],
         cache_dir: str,
-        job: pool.Job,
     ) -> None:
-        self.text = text
-        self.name = unit.name
-        self.options = tuple(flag for flag in unit.flags if not flag.startswith(_FREE))
-        self.search = search
-        self.texts = unit.texts
-        self.cache_dir = os.path.abspath(cache_dir)
+        self._unit = unit
+        self._search = search
         self.key = digest(
             [
                 # Another version of rtcompile may add other options.
                 field("rtcompile", __version__),
                 field("nvrtc", library.identity()),
                 field("heap", f"{heap.BASE:x}+{heap.SIZE:x}"),
-                *(field("option", option) for option in self.options),
-                # `#include "…"` searches the program's folder first.
+                *(field("option", flag) for flag in unit.flags if not flag.startswith(_FREE)),
+                # `#include "…"` looks beside the program first.
                 field("directory", os.path.dirname(unit.name)),
                 field("prefix", text),
             ]
         )
-        # The name identifies a program: edits rarely change a kernel's name.
+        # What a build reads after the prefix is not in the header, and cannot be told from what is in it.
+        self._ends_the_reading = "include" not in rest and "embed" not in rest
+        # Whoever edits a kernel leaves its name as it is.
         names = _KERNEL.findall(unit.source) or unit.name_expressions
-        self.program = bytes.fromhex(sealed.content_digest("\0".join(names).encode())[:32])
-        self._path = f"{self.cache_dir}/pch/{self.key}.pch"
-        self._record = f"{self.cache_dir}/pch/{self.key}.record"
-        self._lock = f"{self.cache_dir}/pch/{self.key}.lock"
-        self._job = job
+        self._program = bytes.fromhex(sealed.content_digest("\0".join(names).encode())[:32])
+        self._cache_dir = os.path.abspath(cache_dir)
+        folder = f"{self._cache_dir}/pch"
+        self._path = f"{folder}/{self.key}.pch"
+        self._record = f"{folder}/{self.key}.record"
+        self._lock_path = f"{folder}/{self.key}.lock"
+        self._lock: int | None = None  # while this build makes the header
         self._began = time.monotonic()
+        self._began_ns = clocks.file_clock_ns()
+        self.temporary = f"{folder}/.{self.key}.pch-{os.getpid()}"
+
+    @property
+    def is_made_here(self) -> bool:
+        """Whether this build makes the header, in the file `temporary`."""
+        return self._lock is not None
 
     @contextmanager
-    def wanted(self) -> Iterator[None]:
-        """Count a build that could use the header for as long as it runs."""
+    def wanted(self, timeout: float | None) -> Iterator[None]:
+        """Hold while a build that could use or make the header is under way."""
         with _guard:
             _wanted[self.key] += 1
         try:
-            self._wait()
+            if self._ends_the_reading and (timeout is None or timeout >= _LEAST_TIMEOUT):
+                self._begin()
+            if not self.is_made_here:
+                self._wait()
             yield
         finally:
+            self.stop_making()
             with _guard:
                 _wanted[self.key] -= 1
                 if not _wanted[self.key]:
                     del _wanted[self.key], _ahead[self.key]
-                    _read_in.pop(self.key, None)
 
     def find(self) -> Precompiled | None:
-        """Return the header if there is one and nothing in it has changed since this build started."""
+        """Return the header if there is one and nothing in it has changed since this build began."""
         with _looking:
             looked, header = _found.get(self.key, (0.0, None))
             now = time.monotonic()
@@ -173,10 +179,10 @@ class Prefix:
 
     def _look(self) -> Precompiled | None:
         record = Record.read(self._record)
-        if record is None or not record.image or not maker.has_private_folder(self.cache_dir):
+        if record is None or not record.image or not self._is_private():
             return None
         now = record.dependencies.current()
-        if now is None or record.image != maker.image(self._path):
+        if now is None or record.image != pch_record.image(self._path):
             self._drop()
             return None
         if now is not record.dependencies:  # touched or moved
@@ -184,62 +190,113 @@ class Prefix:
         sealed.note_use(self._record)
         return Precompiled(self._path, record.trace, now)
 
-    def built(self, trace: Sequence[str], seconds: float) -> None:
-        """Count a build without the header, and start making it if that is worth it now."""
+    def _begin(self) -> None:
+        """Have this build make the header if that is worth it now and no other build does."""
+        if self.find() is not None:
+            return
         with _guard:
-            _read_in[self.key] = min(seconds, _read_in.get(self.key, seconds))
-        # Otherwise it is never worth it.
-        if trace and _spared(seconds) >= _LEAST_SPARED:
-            self._count(tuple(trace), seconds)
-
-    def _count(self, trace: tuple[str, ...], seconds: float | None) -> None:
-        """Count a build in the record, or start making the header; without `seconds`, always start."""
-        with _guard:
-            if self.key in _making or not maker.has_private_folder(self.cache_dir):
+            # Without the lock no header is written: another process makes it, or this file system has no
+            # locks, and two builds would write to one file.
+            if self.key in _making or not self._is_due() or not self._is_private():
                 return
-            # Without the lock the record is not changed: a header is being made, or the file system has no locks,
-            # and two makers would write to one file.
-            lock = locks.take(self._lock, 0.0)
-            if lock is None:
-                return
-            try:
-                known = Record.read(self._record) or Record()
-                if known.image:
-                    return
-                if maker.changed_since(known.trace, self._record):
-                    known = Record(makings=known.makings)
-                builds = known.builds + 1
-                least = known.seconds if seconds is None else min(seconds, known.seconds)
-                repeats = known.repeats + (self.program in known.programs)
-                wanted = seconds is None or worth_making(builds, least, known.makings, repeats)
-                record = Record(
-                    trace or known.trace,
-                    builds=builds,
-                    makings=known.makings + wanted,
-                    seconds=least,
-                    repeats=repeats,
-                    programs=(*known.programs, self.program)[-_MOST_PROGRAMS:],
-                )
-                if not record.write(self._record) or not wanted:
-                    return
-                if self._start_maker(lock, awaited=seconds is None):
-                    locks.hand_over(lock)
-                    lock = None
-            finally:
-                if lock is not None:
-                    locks.release(self._lock, lock)
+            self._lock = locks.take(self._lock_path, 0.0)
+            if self._lock is not None:
+                _making[self.key] = time.monotonic()
+        if (
+            not self._is_due() or self._room() < _LEAST_BYTES
+        ):  # another process may have made it just now
+            self.stop_making()
 
-    def make_ahead(self) -> None:
-        """Start making the header before a build needs it, unless there is a record of it."""
-        if Record.read(self._record) is None:
-            self._count((), None)
+    def _is_due(self) -> bool:
+        record = Record.read(self._record) or Record()
+        if record.image:
+            return False
+        if record.seconds == UNKNOWN:  # no build with this prefix has ended yet
+            return expected.get() > pool.slots()
+        if pch_record.changed_since(record.trace, self._record):
+            return False
+        builds = record.builds + expected.get()
+        repeats = record.repeats + (self._program in record.programs)
+        return worth_making(builds, record.seconds, record.failures, repeats)
+
+    def _room(self) -> int:
+        limit = Settings.from_environ().cache_size
+        return inventory.room_for_precompiled(Folder(self._cache_dir), limit)
+
+    def _is_private(self) -> bool:
+        return pch_record.has_private_folder(self._cache_dir)
+
+    def stop_making(self) -> None:
+        """Let other builds make the header."""
+        if self._lock is not None:
+            sealed.discard(self.temporary)  # There is none if all went well.
+            with _guard:
+                _making.pop(self.key, None)
+            locks.release(self._lock_path, self._lock)
+            self._lock = None
+
+    def built(self, outcome: Compiled | CompileFailure, seconds: float) -> None:
+        """Note a build that had to do without, and the header that it made."""
+        trace = tuple(outcome.trace or ())
+        # Else no number of builds makes it worth it.
+        if not trace or _saved(seconds) < _LEAST_SAVED or not self._is_private():
+            return
+        lock = self._lock if self.is_made_here else locks.take(self._lock_path, 0.0)
+        if lock is None:
+            return
+        try:
+            known = Record.read(self._record) or Record()
+            if known.image:
+                return
+            if pch_record.changed_since(known.trace, self._record):
+                known = Record(failures=known.failures)
+            record = known._replace(
+                trace=trace,
+                builds=known.builds + 1,
+                seconds=min(seconds, known.seconds),
+                repeats=known.repeats + (self._program in known.programs),
+                programs=(*known.programs, self._program)[-_MOST_PROGRAMS:],
+            )
+            if not (self.is_made_here and self._publish(record, outcome)):
+                record.write(self._record)
+        finally:
+            if lock is not self._lock:
+                locks.release(self._lock_path, lock)
+
+    def _publish(self, record: Record, outcome: Compiled | CompileFailure) -> bool:
+        """Let later builds use the header that this one made; False if it cannot be used."""
+        unit, dependencies = self._unit, outcome.files
+        if dependencies is None:
+            source = "\n".join([unit.source, *(text for _, text in unit.texts), *unit.flags])
+            dependencies = manifests.record(
+                record.trace, self._search, source=source, name=unit.name
+            )
+        try:
+            size = os.stat(self.temporary).st_size
+        except OSError:  # NVRTC made none
+            return False
+        if (
+            dependencies.uncacheable
+            or dependencies.newest_ns >= self._began_ns  # it was edited while it was read
+            or not _LEAST_BYTES <= size <= self._room()
+        ):
+            return False
+        cache = Folder(self._cache_dir)
+        inventory.sweep(cache)
+        os.rename(self.temporary, self._path)
+        image = pch_record.image(self._path)
+        if not record._replace(image=image, dependencies=dependencies).write(self._record):
+            sealed.discard(self._path)
+            return False
+        inventory.evict(cache, Settings.from_environ().cache_size)
+        return True
 
     def blame(self) -> None:
-        """Remove a header with which a compiler failed; the next must save twice as much."""
-        record = Record.read(self._record)
-        if record is not None and record.image:  # otherwise another build just did so
+        """Remove a header with which a compiler failed; the next must be worth twice as much."""
+        record = Record.read(self._record) or Record()
+        if record.image or self.is_made_here:  # else another build has just done so
             self._drop()
-            Record(makings=record.makings).write(self._record)
+            Record(failures=record.failures + 1).write(self._record)
 
     def _drop(self) -> None:
         _found.pop(self.key, None)
@@ -247,91 +304,37 @@ class Prefix:
         sealed.discard(self._record)
 
     def _wait(self) -> None:
-        """Wait for a header that is being made; in a batch with more builds than slots, start making it."""
+        """Wait for the header that another build of this process makes, while that saves time."""
         slots = pool.slots()
         with _guard:
-            # Some builds of such a batch start without it.
-            stays = siblings.get() > slots and _ahead[self.key] >= max(1, slots - 1)
+            # Some builds of a batch with more builds than slots go ahead.
+            stays = expected.get() > slots and _ahead[self.key] >= max(1, slots - 1)
             _ahead[self.key] += 1
-        if not stays and self.key not in _making:
-            return
-        for record, seconds, waited in self._looks():
-            is_known = seconds != _UNKNOWN
-            if not stays:
-                begun = _making.get(self.key)
-                if begun is None:
-                    return
-                so_far = time.monotonic() - begun - _START
-                expected = seconds if is_known else min(so_far, _MOST_ASSUMED)
-                if waited >= max_wait(expected) or so_far > _OVERDUE * expected:
-                    return
-            elif waited > _LONGEST_WAIT or (
-                is_known and not worth_waiting(siblings.get() / slots, seconds)
-            ):
-                return
-            elif is_known or waited > _AT_ONCE:  # reading this source takes long
-                if not record.makings:
-                    self._count((), None)
-                with _guard:  # another thread may be about to start one
-                    if self.key not in _making:
-                        return  # an attempt failed, or another program makes it
-
-    def _looks(self) -> Iterator[tuple[Record, float, float]]:
-        """Yield the record, the shortest time of a build, and the time waited so far, until the header is made."""
+        seconds = UNKNOWN
         cancellation = pool.Cancellation.current.get()
         began = time.monotonic()
-        while not (record := Record.read(self._record) or Record()).image:
-            seconds = min(record.seconds, _read_in.get(self.key, record.seconds))
-            yield record, seconds, time.monotonic() - began
+        while begun := _making.get(self.key):
+            now = time.monotonic()
+            if seconds == UNKNOWN:
+                seconds = (Record.read(self._record) or Record()).seconds
+            if stays:
+                over = seconds != UNKNOWN and not worth_waiting(expected.get() / slots, seconds)
+            else:
+                over = now - began >= max_wait(min(seconds, now - begun))
+            if over or now - began > _LONGEST_WAIT:
+                return
             if cancellation is not None:
                 cancellation.check()
             time.sleep(_POLL_SECONDS)
 
-    def _start_maker(self, lock: int, *, awaited: bool) -> bool:
-        limit = Settings.from_environ().cache_size
-        if inventory.room_for_precompiled(Folder(self.cache_dir), limit) < _LEAST_BYTES:
-            return False
-        order = {
-            "text": self.text,
-            "name": self.name,
-            "options": self.options,
-            "texts": self.texts,
-            "search": [(directory.label, directory.path) for directory in self.search],
-            "path": self._path,
-            "record": self._record,
-            "lock": self._lock,
-            "job": (self._job.function, self._job.prepare, self._job.argument),
-            "limit": limit,
-            "nice": maker.NICE_WHEN_AWAITED if awaited else maker.NICE,
-        }
-        try:
-            pid = maker.start(order, lock)
-        except OSError:  # no more processes
-            return False
-        _making[self.key] = time.monotonic()
-        try:
-            # The thread reaps the maker.
-            threading.Thread(target=self._await, args=(pid,), name=MAKER, daemon=True).start()
-        except RuntimeError:  # no more threads, or the interpreter is exiting
-            _making.pop(self.key, None)
-        return True
-
-    def _await(self, pid: int) -> None:
-        # The application's os.wait() may have reaped it, or it ignores SIGCHLD.
-        with suppress(ChildProcessError):
-            os.waitpid(pid, 0)
-        with _guard:
-            _making.pop(self.key, None)
-
 
 def _forget_after_fork() -> None:
-    # The makers are the parent's children, so a forked child cannot wait for them.
+    # What the parent makes, a forked child cannot wait for.
     global _guard, _looking
     _guard, _looking = threading.Lock(), threading.Lock()
     _found.clear()
     _wanted.clear()
     _ahead.clear()
-    _read_in.clear()
     _making.clear()
 
 

@@ -29,12 +29,6 @@ NEEDED = (
     *(_NAME, "_get_arch", "_get_arch_for_options_for_nvrtc", "runtime.is_hip"),
     *("function.Module.load", "function.Module._set_mapping"),
 )
-# If ``cupy`` lacks one of these, headers of CuPy's kernels are not precompiled ahead.
-NEEDED_AHEAD = (
-    *("_core.core._cupy_header_list", "_core.core.assemble_cupy_compiler_options"),
-    *("_core._accelerator.ACCELERATOR_CUB", "_core._accelerator.get_reduction_accelerators"),
-    "_environment.get_cub_path",
-)
 # Without this name, a bundle compares CuPy's headers one by one.
 NEEDED_BY_BUNDLES = "_core.core._get_header_dir_path"
 _guard = threading.Lock()
@@ -216,7 +210,7 @@ def _compile(
     if code is None:
         from rtcompile.frontends import cupy_builds  # a hit needs nothing of it
 
-        code = cupy_builds.build(query, ahead=not lacking(sys.modules["cupy"], NEEDED_AHEAD))
+        code = cupy_builds.build(query)
         if code is None:
             return by_cupy()
     if log_stream is not None:

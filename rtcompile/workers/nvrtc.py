@@ -152,12 +152,13 @@ class Program:
 def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     """Compile one translation unit.
 
-    The job has ``source``, ``name``, ``options`` (bytes), ``expressions``, ``target``, ``pch`` (the path of a
-    precompiled header or ``b""``), ``minimal`` (whether CUDA's declarations may be left out), ``reusable``,
+    The job has ``source``, ``name``, ``options`` (bytes), ``expressions``, ``target``, ``pch`` and ``create_pch`` (the
+    path of a precompiled header to use or to create, or ``b""``), ``minimal`` (whether CUDA's declarations may be left
+    out), ``reusable``,
     ``nested`` (whether the trace has to show the nesting of headers, which `probes` cannot), and the fields for
     `probes`. Returns ``error`` ("" or a kind of `CompileFailure`), ``log``, ``code``, ``lowered_names``,
     ``observed`` (None if `probes` do not work), ``trace`` (None if this NVRTC gives none), ``pch`` (whether the
-    header was used; None if it could not be tried), ``pid``, ``spans``: (phase, begin, end) in monotonic seconds,
+    header was used or created; None if it could not be tried), ``pid``, ``spans``: (phase, begin, end) in monotonic seconds,
     the whole first, ``busy`` (the part of that time on a processor), and for `child` ``well`` (the process may be
     reused) and ``doubtful`` (another process may give another result).
     """
@@ -165,14 +166,18 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     if job.get("reusable"):
         _keep_freed_memory()
     options: list[bytes] = job["options"]
-    tried = bool(job["pch"] and _heap_is_pinned)
-    use = [b"--use-pch=" + job["pch"]] if tried else []
+    path: bytes = job["pch"] or job.get("create_pch", b"")
+    if path and _heap_is_pinned is None:
+        _pin_heap()  # there may be room by now
+    tried = bool(path and _heap_is_pinned)
+    flag = b"--use-pch=" if job["pch"] else b"--create-pch="
+    header = [flag + path] if tried else []
     times = os.memfd_create("times")  # instead of a file per compile
     option = b"--time=/proc/self/fd/%d" % times
     timed = [option] if os.path.exists("/proc/self/fd") else []
     # It leaves out CUDA's declarations, which take 5 ms.
     minimal = [b"--minimal"] if job.get("minimal") else []
-    reply = _observed(job, [*options, *timed, *use, *minimal])
+    reply = _observed(job, [*options, *timed, *header, *minimal])
     if minimal and (reply["error"] or reply["log"]):  # these may come from the option
         protocol.forget_stderr()
         reply = _observed(job, options + timed)
@@ -290,32 +295,13 @@ def _phases(times: str, begin: float) -> list[tuple[str, float, float]]:
     return spans
 
 
-def precompile(job: dict[str, Any]) -> dict[str, Any]:
-    """Make a precompiled header of ``source`` in ``temporary``, test it, and move it to ``path`` if it works."""
-    if not _heap_is_pinned:
-        return {"heap": _heap_is_pinned is None, "problem": "no room for temporary files"}
-    temporary: bytes = job["temporary"]
-    unit = {**job, "expressions": [], "target": "ptx", "pch": temporary}
-    begin = time.monotonic()
-    made = _observed(unit, [*job["options"], b"--create-pch=" + temporary])
-    middle = time.monotonic()
-    # NVRTC reports success even if the disk is full, so the header is tested before it is kept.
-    used = _observed(unit, [*job["options"], b"--use-pch=" + temporary])
-    end = time.monotonic()
-    problem = made["error"] or used["error"]
-    if problem or not _pch_message(used["log"])[1] or not (made["observed"] or made["trace"]):
-        log = f"{made['log']}\n{used['log']}".strip()
-        return {"heap": True, "problem": log or "not usable"}
-    os.rename(temporary, job["path"])
-    times = {"make": middle - begin, "use": end - middle}
-    seen = {"trace": made["trace"], "observed": made["observed"]}
-    return {"heap": True, "problem": "", **seen, **times}
+_OF_PCH = (": using precompiled header file ", ": creating precompiled header file ")
 
 
 def _pch_message(log: str) -> tuple[str, bool]:
-    """Return the log without the message that a precompiled header was used, and whether there was one."""
+    """Return the log without the message that a precompiled header was used or created, and whether there was one."""
     lines = log.splitlines(keepends=True)
-    rest = [line for line in lines if ": using precompiled header file " not in line]
+    rest = [line for line in lines if not any(text in line for text in _OF_PCH)]
     return "".join(rest), len(rest) < len(lines)
 
 

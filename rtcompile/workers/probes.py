@@ -82,7 +82,8 @@ class _Observation:
         # The compiler writes its times to the worker's descriptor.
         self.temporary = (b"/proc/self/fd/", os.environb.get(b"TMPDIR", b"/proc/self/fd") + b"/")
         # NVRTC looks for a file with the program's name, but ignores the result.
-        self.own = (job.get("name", b""), job.get("pch", b""), os.getcwdb())
+        headers = (job.get("pch", b""), job.get("create_pch", b""))
+        self.own = (job.get("name", b""), *headers, os.getcwdb())
         self.begun_ns = time.clock_gettime_ns(5)  # CLOCK_REALTIME_COARSE, the clock of file times
         self.opened: dict[bytes, list[Any]] = {}
         self.contents: dict[bytes, bytes] = dict(job.get("contents", {}))

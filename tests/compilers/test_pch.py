@@ -1,16 +1,15 @@
-"""Precompiled headers: made after the third build, the same code as without, never a stale one."""
+"""Precompiled headers: made beside the second build, the same code as without, never a stale one."""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 
 from rtcompile import toolkit
-from rtcompile.compilers import nvrtc, pch_maker
+from rtcompile.compilers import nvrtc
 from rtcompile.compilers import pch as precompiled
 from rtcompile.files.headers import SearchDir
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
@@ -69,10 +68,6 @@ class Builder:
         assert isinstance(outcome, Compiled), outcome
         return outcome
 
-    def ahead(self, prefix: str = PREFIX) -> None:
-        """Have the header made before any build."""
-        nvrtc.precompile(*self.prefix_of(prefix))
-
     def prefix_of(self, source: str) -> Any:
         flags = (f"-arch={self.arch}", *self.flags, *(f"-I{d.path}" for d in self.search))
         unit = TranslationUnit(source, self.name, flags, (), "cubin", Arch.parse(self.arch))
@@ -83,22 +78,14 @@ class Builder:
 
     def ready(self, source: str = PREFIX + KERNEL) -> None:
         """Build until the header is there."""
-        for _ in range(8):
+        for _ in range(4):
             self.compiled(source)
-            join_makers()
             if self.files(".pch"):
                 return
         raise AssertionError("no header was made")
 
     def files(self, suffix: str) -> list[Path]:
         return sorted((self.cache / "pch").glob(f"*{suffix}"))
-
-
-def join_makers() -> None:
-    """Wait for the precompiled headers that are being made."""
-    for thread in threading.enumerate():
-        if thread.name == precompiled.MAKER:
-            thread.join()
 
 
 def used(outcome: Compiled | CompileFailure) -> bool:
@@ -109,16 +96,16 @@ def used(outcome: Compiled | CompileFailure) -> bool:
 built = precompiled.Prefix.built
 
 
-def built_in_half_a_second(self: precompiled.Prefix, trace: Any, _: float) -> None:
-    """Note a build as if its headers had taken half a second to read, on any machine."""
-    built(self, trace, 0.5)
+def taking(patch: Any, seconds: float) -> None:
+    """Note each build as if its headers had taken so long to read, on any machine."""
+    patch.setattr(
+        precompiled.Prefix, "built", lambda self, outcome, _: built(self, outcome, seconds)
+    )
 
 
 def hasten(patch: Any) -> None:
-    """Let makers give way to nobody, as the tests wait for them, and have one for a small header."""
-    patch.setattr(pch_maker, "NICE", 0)
-    patch.setattr(pch_maker, "NICE_WHEN_AWAITED", 0)
-    patch.setattr(precompiled.Prefix, "built", built_in_half_a_second)
+    """Have a precompiled header made of a small one."""
+    taking(patch, 0.5)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -129,27 +116,9 @@ def hastened() -> Iterator[None]:
 
 
 @pytest.fixture
-def builder(tmp_path: Path) -> Iterator[Builder]:
+def builder(tmp_path: Path) -> Builder:
     (tmp_path / "user").mkdir()
-    yield Builder(tmp_path / "cache", tmp_path / "user")
-    join_makers()  # or they would be among those of the next test
-
-
-@pytest.fixture
-def stopped_maker(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """The process ids of makers, which come to nothing until they are sent SIGCONT."""
-    start, stopped = pch_maker.start, []
-
-    def start_stopped(order: dict[str, Any], lock: int) -> int:
-        stopped.append(start(order, lock))
-        os.kill(stopped[-1], signal.SIGSTOP)
-        return stopped[-1]
-
-    monkeypatch.setattr(pch_maker, "start", start_stopped)
-    yield stopped
-    for pid in stopped:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
+    return Builder(tmp_path / "cache", tmp_path / "user")
 
 
 @pytest.fixture(scope="module")
@@ -162,52 +131,67 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Builder:
     return builder
 
 
-def test_the_first_build_makes_none(builder: Builder) -> None:
-    assert not used(builder.compiled(PREFIX + KERNEL))
-    join_makers()
-    assert builder.files(".pch") == []
+def test_the_second_build_of_a_program_makes_it_and_the_third_uses_it(builder: Builder) -> None:
+    outcomes, there = [], []
+    for _ in range(3):
+        outcomes.append(used(builder.compiled(PREFIX + KERNEL)))
+        there.append(len(builder.files(".pch")))
+    assert outcomes == [False, False, True]
+    assert there == [0, 1, 1]
+    assert sorted(path.suffix for path in (builder.cache / "pch").iterdir()) == [".pch", ".record"]
 
 
-def test_the_first_build_uses_one_that_was_made_ahead(builder: Builder) -> None:
-    builder.ahead()
-    join_makers()
-    assert used(builder.compiled(PREFIX + KERNEL))
+def test_a_build_that_makes_it_gives_what_one_without_gives(builder: Builder) -> None:
+    source = PREFIX + KERNEL + "__global__ void w() { int unused; }"
+    builder.compiled(source, "k<3>")
+    making = builder.compiled(source, "k<3>")
+    assert builder.files(".pch")
+    without = builder.without().compiled(source, "k<3>")
+    assert making.code == without.code
+    assert making.lowered_names == without.lowered_names
+    assert making.log == without.log
+    assert making.trace == without.trace
+    assert making.files == without.files
 
 
-def test_a_build_waits_for_one_that_is_being_made_as_long_as_it_would_spare(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
+@contextmanager
+def being_made(builder: Builder, seconds: float) -> Iterator[None]:
+    """Hold as if another thread had begun to make the header so long ago."""
+    prefix = nvrtc._prefix(*builder.prefix_of(PREFIX))
+    assert prefix is not None
+    precompiled._making[prefix.key] = time.monotonic() - seconds
+    try:
+        yield
+    finally:
+        del precompiled._making[prefix.key]
+
+
+@pytest.mark.parametrize(("seconds", "waits"), [(60.0, True), (0.0, False)])
+def test_a_build_waits_for_one_in_the_making_as_long_as_it_would_save(
+    builder: Builder, seconds: float, waits: bool
 ) -> None:
-    # As if it had been begun a minute ago, for a source that takes as long to read: the making
-    # takes the longer, the more others want the processor.
-    monkeypatch.setattr(precompiled, "_START", -60.0)
-    monkeypatch.setattr(precompiled, "_MOST_ASSUMED", 60.0)
-    builder.ahead()
-    assert used(builder.compiled(PREFIX + KERNEL))
-
-
-@pytest.mark.usefixtures("stopped_maker")
-def test_a_build_does_not_wait_for_one_that_was_only_just_begun(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(precompiled, "_START", 60.0)  # however long it takes to come to the build
-    builder.ahead()
-    assert not used(builder.compiled(PREFIX + KERNEL))
+    if waits:
+        builder.compiled(PREFIX + KERNEL)  # it is known that reading takes half a second
+    prefix = nvrtc._prefix(*builder.prefix_of(PREFIX))
+    assert prefix is not None
+    begun = time.monotonic()
+    with being_made(builder, seconds), prefix.wanted(None):
+        took = time.monotonic() - begun
+    assert (took >= precompiled.max_wait(0.5)) is waits
     assert precompiled.max_wait(0.01) == 0 < precompiled.max_wait(0.1) < 0.1
 
 
-def test_no_build_waits_for_one_that_is_overdue(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prefix = nvrtc._prefix(*builder.prefix_of(PREFIX))
-    assert prefix is not None
-    # As if its maker had been at work for so long, since others have the processor.
-    took = []
-    for seconds in (1, 60):
-        monkeypatch.setitem(precompiled._making, prefix.key, time.monotonic() - seconds)
-        begun = time.monotonic()
-        with prefix.wanted():
-            took.append(time.monotonic() - begun)
-    assert took[0] > precompiled.max_wait(0.5) > took[1]
+def test_a_build_in_another_thread_uses_what_it_waited_for(builder: Builder) -> None:
+    builder.compiled(EXPENSIVE + KERNEL)
+    making = threading.Thread(target=builder.compiled, args=(EXPENSIVE + KERNEL,))
+    making.start()
+    while not precompiled._making:
+        time.sleep(0.001)
+    begun = time.monotonic()
+    builder.compiled(EXPENSIVE + KERNEL)
+    waited = time.monotonic() - begun
+    making.join()
+    assert waited >= precompiled.max_wait(0.5) or used(builder.compiled(EXPENSIVE + KERNEL))
 
 
 def test_a_build_with_it_gives_what_one_without_gives(warm: Builder) -> None:
@@ -228,8 +212,7 @@ def milliseconds(outcome: Compiled | CompileFailure) -> float:
 
 
 def test_with_it_a_source_is_read_in_half_the_time(builder: Builder) -> None:
-    builder.ahead(EXPENSIVE)
-    join_makers()
+    builder.ready(EXPENSIVE + KERNEL)
     for text in (KERNEL, "mistake;\n"):
         # Of several each the one from which other processes took least.
         with_it, without = [], []
@@ -365,7 +348,8 @@ def test_a_source_that_crashes_the_compiler_either_way_leaves_it_there(builder: 
     assert used(builder.compiled(PREFIX + KERNEL))
 
 
-def test_builds_at_once_have_it_made_without_waiting_for_another(builder: Builder) -> None:
+def test_of_builds_at_once_one_makes_it(builder: Builder) -> None:
+    builder.compiled(PREFIX + KERNEL, "k<0>")
     threads = [
         threading.Thread(target=builder.compiled, args=(PREFIX + KERNEL, f"k<{i}>"))
         for i in range(3)
@@ -374,16 +358,15 @@ def test_builds_at_once_have_it_made_without_waiting_for_another(builder: Builde
         thread.start()
     for thread in threads:
         thread.join()
-    join_makers()
     assert used(builder.compiled(PREFIX + KERNEL))
 
 
-def at_once(builder: Builder, count: int, siblings: int) -> list[Any]:
-    """Build several in threads, as a batch of `siblings` would."""
+def at_once(builder: Builder, count: int, expected: int) -> list[Any]:
+    """Build several in threads, as a batch of `expected` would."""
     outcomes: list[Any] = []
 
     def build(number: int) -> None:
-        precompiled.siblings.set(siblings)
+        precompiled.expected.set(expected)
         pool.Cancellation.current.set(builder.cancellation)
         try:
             outcomes.append(builder.compiled(PREFIX + KERNEL, f"k<{number}>"))
@@ -394,8 +377,8 @@ def at_once(builder: Builder, count: int, siblings: int) -> list[Any]:
     for thread in threads:
         thread.start()
     if builder.cancellation is not None:
-        while not any(thread.name == precompiled.MAKER for thread in threading.enumerate()):
-            threading.Event().wait(0.001)
+        while not precompiled._making:
+            time.sleep(0.001)
         builder.cancellation.cancel()
     for thread in threads:
         thread.join()
@@ -407,52 +390,50 @@ def test_most_of_a_large_batch_waits_for_it(
     builder: Builder, monkeypatch: pytest.MonkeyPatch, slots: int
 ) -> None:
     monkeypatch.setattr(pool, "slots", lambda: slots)
-    outcomes = at_once(builder, 4, siblings=32)
+    outcomes = at_once(builder, 5, expected=32)
     assert [*map(used, outcomes)].count(True) >= 3
 
 
-def test_a_large_batch_does_not_wait_for_what_spares_little(
+def test_a_large_batch_does_not_wait_for_what_saves_little(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "slots", lambda: 1)
-    # Nor does it begin to wait: on a busy machine a tenth of a second is soon over.
-    monkeypatch.setattr(precompiled, "_AT_ONCE", 60.0)
-    monkeypatch.setattr(pch_maker, "start", None)
-    monkeypatch.setattr(
-        precompiled.Prefix, "built", lambda self, trace, _: built(self, trace, 0.001)
-    )
-    assert not any(map(used, at_once(builder, 4, siblings=4)))
+    taking(monkeypatch, 0.03)
+    builder.compiled(PREFIX + KERNEL)
+    prefix = nvrtc._prefix(*builder.prefix_of(PREFIX))
+    assert prefix is not None
+    token = precompiled.expected.set(2)
+    begun = time.monotonic()
+    with being_made(builder, 60), prefix.wanted(None):
+        took = time.monotonic() - begun
+    precompiled.expected.reset(token)
+    assert took < precompiled._LONGEST_WAIT / 6
 
 
-def test_a_small_batch_waits_for_nothing(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_batch_makes_none(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "slots", lambda: 8)
-    assert not any(map(used, at_once(builder, 2, siblings=2)))
-    join_makers()
+    assert not any(map(used, at_once(builder, 2, expected=2)))
+    assert builder.files(".pch") == []
 
 
-def test_a_batch_that_is_cancelled_waits_no_longer_and_its_header_is_made(
-    builder: Builder, stopped_maker: list[int], monkeypatch: pytest.MonkeyPatch
+def test_a_batch_that_is_cancelled_waits_no_longer(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "slots", lambda: 1)
     builder.cancellation = pool.Cancellation()
-    outcomes = at_once(builder, 3, siblings=3)
+    outcomes = at_once(builder, 3, expected=3)
     # One goes ahead of them, and may have been built before the others were cancelled.
     assert [type(outcome) for outcome in outcomes].count(pool.Cancelled) >= 2
-    assert builder.files(".pch") == []
-    os.kill(stopped_maker[0], signal.SIGCONT)
-    join_makers()
-    assert len(builder.files(".pch")) == 1
+    assert not precompiled._making
+    assert {path.suffix for path in (builder.cache / "pch").iterdir()} <= {".pch", ".record"}
 
 
 def test_a_cheap_prefix_is_not_worth_it(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(  # as on a machine that does nothing else
-        precompiled.Prefix, "built", lambda self, trace, _: built(self, trace, 0.015)
-    )
+    taking(monkeypatch, 0.015)  # as on a machine that does nothing else
     (builder.user / "cheap.h").write_text("#define CHEAP 1\n")
     source = '#include "cheap.h"\n__global__ void k() {}'
     for _ in range(3):
         builder.compiled(source)
-    join_makers()
     assert builder.files(".pch") == []
 
 
@@ -476,7 +457,6 @@ def test_a_header_under_edit_is_not_precompiled(builder: Builder) -> None:
     for value in range(4):
         header.write_text(f"#define VALUE {value}\n")
         builder.compiled(source)
-        join_makers()
         assert builder.files(".pch") == []
 
 

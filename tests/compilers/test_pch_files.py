@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from rtcompile.compilers import nvrtc, pch, pch_maker
-from rtcompile.compilers.pch_maker import Record
+from rtcompile.compilers import nvrtc, pch, pch_record
+from rtcompile.compilers.pch_record import Record
 from rtcompile.store import inventory
 from rtcompile.store.folder import Folder
 from tests.compilers.test_pch import (
@@ -22,7 +22,6 @@ from tests.compilers.test_pch import (
     Builder,
     builder,
     hastened,
-    join_makers,
     used,
 )
 
@@ -71,8 +70,7 @@ def test_a_full_disk_rejects_no_prefix_for_good(builder: Builder) -> None:
         builder = Builder(Path({str(builder.cache)!r}), Path({str(builder.user)!r}))
         for _ in range(3):
             builder.compiled(PREFIX + KERNEL)
-            join_makers()
-        assert builder.files(".pch") == []
+            assert builder.files(".pch") == []
     """
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=root, check=True)
@@ -95,10 +93,10 @@ def test_one_that_crashes_the_compiler_is_dropped_and_the_build_repeated(
 ) -> None:
     builder.ready()
     (file,) = builder.files(".pch")
-    whole = pch_maker.image(str(file))
+    whole = pch_record.image(str(file))
     os.truncate(file, file.stat().st_size // 2)
     with monkeypatch.context() as patch:
-        patch.setattr(pch_maker, "image", lambda path: whole)  # the damage is not seen beforehand
+        patch.setattr(pch_record, "image", lambda path: whole)  # the damage is not seen beforehand
         assert not used(builder.compiled(PREFIX + KERNEL))
     assert builder.files(".pch") == []
     builder.ready()
@@ -108,25 +106,25 @@ def test_the_next_of_one_that_fails_must_be_worth_more(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builder.ready()
-    monkeypatch.setattr(nvrtc, "_trust_result", lambda outcome, unit: False)
+    monkeypatch.setattr(nvrtc, "_trust_result", lambda *_: False)
     builder.compiled(PREFIX + KERNEL)
     assert builder.files(".pch") == []
     (file,) = builder.files(".record")
     record = Record.read(str(file))
     assert record is not None
-    assert (record.builds, record.makings) == (0, 1)
+    assert (record.builds, record.failures) == (0, 1)
 
 
 def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
-    assert pch_maker.has_private_folder(str(tmp_path))
+    assert pch_record.has_private_folder(str(tmp_path))
     (tmp_path / "pch").chmod(0o777)
-    assert not pch_maker.has_private_folder(str(tmp_path))
+    assert not pch_record.has_private_folder(str(tmp_path))
 
 
 def test_a_folder_behind_a_link_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / "pch").symlink_to(tmp_path / "elsewhere")
-    assert not pch_maker.has_private_folder(str(tmp_path))
+    assert not pch_record.has_private_folder(str(tmp_path))
 
 
 @pytest.mark.parametrize(("mode", "used"), [(0o755, True), (0o1777, True), (0o775, False)])
@@ -134,13 +132,13 @@ def test_where_others_could_exchange_the_folder_it_is_not_given_to_a_compiler(
     tmp_path: Path, mode: int, used: bool
 ) -> None:
     tmp_path.chmod(mode)
-    assert pch_maker.has_private_folder(str(tmp_path)) is used
+    assert pch_record.has_private_folder(str(tmp_path)) is used
     assert tmp_path.stat().st_mode & 0o7777 == mode
 
 
 def test_no_folder_no_precompiled_headers(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the cache should be")
-    assert not pch_maker.has_private_folder(str(tmp_path / "cache"))
+    assert not pch_record.has_private_folder(str(tmp_path / "cache"))
 
 
 def test_the_ones_used_longest_ago_are_evicted(tmp_path: Path) -> None:
@@ -166,15 +164,14 @@ def test_none_is_kept_or_begun_that_the_limit_leaves_no_room_for(
     monkeypatch.setenv("RTCOMPILE_CACHE_SIZE", "6M")
     for _ in range(3):
         builder.compiled(PREFIX + KERNEL)
-        join_makers()
     assert not list(builder.cache.rglob("*.pch"))
     monkeypatch.setenv("RTCOMPILE_CACHE_SIZE", "2M")
-    monkeypatch.setattr(pch.maker, "start", lambda *_: pytest.fail("one was begun"))
+    monkeypatch.setattr(pch.Prefix, "_publish", lambda *_: pytest.fail("one was made"))
     for _ in range(4):
         builder.compiled(PREFIX + KERNEL)
 
 
-def test_what_killed_makers_left_is_removed(tmp_path: Path) -> None:
+def test_what_killed_builds_left_is_removed(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path))
     folder.prepare()
     for name in (".a.pch-17", "c.lock", ".d.record-17-0.tmp", ".try-17-1"):
@@ -209,10 +206,10 @@ def test_what_others_take_of_the_processor_does_not_count_as_reading(tmp_path: P
         from rtcompile.compilers import pch
         from tests.compilers.test_pch import EXPENSIVE, KERNEL, Builder
         noted = []
-        pch.Prefix.built = lambda self, trace, seconds: noted.append(seconds)
+        pch.Prefix.built = lambda self, outcome, seconds: noted.append(seconds)
         loop = [sys.executable, "-c", "import time\nwhile time.process_time() < 30: pass"]
         # Linux may share a processor out between sessions first, and a worker has one of its own.
-        loops = [subprocess.Popen(loop, start_new_session=True) for _ in range(2)]
+        loops = [subprocess.Popen(loop, start_new_session=True) for _ in range(4)]
         try:
             outcome = Builder(Path(sys.argv[1], "cache"), Path(sys.argv[1])).compiled(EXPENSIVE + KERNEL)
         finally:

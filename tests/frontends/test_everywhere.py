@@ -22,7 +22,7 @@ from rtcompile.build import many, pipeline, planned  # noqa: E402
 from rtcompile.bundles import index as bundle_index  # noqa: E402
 from rtcompile.extras.record import recording, warming  # noqa: E402
 from rtcompile.extras.record.counting import Counter, Tally  # noqa: E402
-from rtcompile.frontends import cupy_builds, cupy_hook, cupy_requests  # noqa: E402
+from rtcompile.frontends import cupy_hook, cupy_requests  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.lookup.find import listeners  # noqa: E402
 from rtcompile.settings import Settings  # noqa: E402
@@ -250,17 +250,6 @@ def take_away(patch, module, name):
         patch.delattr(module, first)
 
 
-@pytest.mark.parametrize("name", cupy_hook.NEEDED_AHEAD)
-def test_a_cupy_without_a_name_that_only_saves_time_builds_all_the_same(
-    installed, monkeypatch, name
-):
-    monkeypatch.setattr(cupy_builds, "_begun", threading.Lock())
-    monkeypatch.setattr(cupy_builds, "_make", lambda *_: pytest.fail("headers were made ahead"))
-    opening = cupy_builds.own_includes()
-    take_away(monkeypatch, cupy, name)
-    assert installed(f"{opening}{CODE}").code
-
-
 def test_a_cupy_without_a_folder_of_headers_has_bundles_all_the_same(monkeypatch):
     assert bundle_index.folder_of_cupy()
     name = cupy_hook.NEEDED_BY_BUNDLES.rpartition(".")[2]
@@ -273,7 +262,7 @@ def test_every_private_name_of_cupy_that_is_used_is_in_the_table():
     from cupy._core import _accelerator
 
     cupys = (cupy, core, compiler, function.Module, _accelerator, _environment)
-    listed = (*cupy_hook.NEEDED, *cupy_hook.NEEDED_AHEAD, cupy_hook.NEEDED_BY_BUNDLES)
+    listed = (*cupy_hook.NEEDED, cupy_hook.NEEDED_BY_BUNDLES)
     known = {part for name in listed for part in name.split(".") if part.startswith("_")}
     used = set()
     for path in Path(rtcompile.__file__).parent.rglob("*.py"):
@@ -333,8 +322,12 @@ def without_planning(monkeypatch: pytest.MonkeyPatch, ask):
 
 
 # As CuPy gives it to the compiler, in two passes.
-CUB = cupy_builds.own_includes() + cupy_requests.CUB_INCLUDES + "\n" + CODE
-OF_CUB = (*core.assemble_cupy_compiler_options(cupy_builds._CUB_OPTIONS), "-DFIRST_PASS=1")
+OWN = "".join(f"#include <{header}>\n" for header in core._cupy_header_list)
+CUB = OWN + cupy_requests.CUB_INCLUDES + "\n" + CODE
+OF_CUB = (
+    *core.assemble_cupy_compiler_options(("--std=c++17", "-DCUB_DISABLE_BF16_SUPPORT")),
+    "-DFIRST_PASS=1",
+)
 
 
 @pytest.mark.parametrize(

@@ -1,27 +1,28 @@
-"""CuPy's own headers are precompiled beside a program's first kernel, and for no other kernels."""
+"""CuPy's own headers are precompiled beside a program's first kernel, and for no other kernels at once."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 cupy = pytest.importorskip("cupy")
 
-from cupy._core import _accelerator, core  # noqa: E402
+from cupy._core import core  # noqa: E402
 
 import rtcompile  # noqa: E402
-from rtcompile.compilers import pch as precompiled  # noqa: E402
-from rtcompile.compilers import pch_maker  # noqa: E402
+from rtcompile.compilers import pch  # noqa: E402
 from rtcompile.frontends import cupy_builds, cupy_requests  # noqa: E402
-from rtcompile.request import cxx  # noqa: E402
+from rtcompile.lookup.find import query_of  # noqa: E402
+from rtcompile.request.object_code import ObjectCode  # noqa: E402
 from rtcompile.request.request import CompileRequest  # noqa: E402
 from rtcompile.settings import Settings  # noqa: E402
+from rtcompile.workers import pool  # noqa: E402
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -39,48 +40,44 @@ REDUCTION = (
     "  if (threadIdx.x == 0) *to = sum + __LINE__;\n}\n"
 )
 ARCH = ("-arch=sm_80", "cubin")
-Begin = Callable[[str], list[Path]]
 
 
 @pytest.fixture
-def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
-    """Begin as a process that asks for its first kernel; return the headers that are there then."""
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ObjectCode]:
+    """Build a source as `install()` does."""
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(pch_maker, "NICE_WHEN_AWAITED", 0)
-    monkeypatch.setattr(cupy_builds, "_begun", threading.Lock())
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    before = _accelerator.get_reduction_accelerators()
-    _accelerator.set_reduction_accelerators([])
+    monkeypatch.setattr(pool, "slots", lambda: 2)
 
-    def begun(source: str) -> list[Path]:
+    def build(source: str, **changes: Any) -> ObjectCode:
         options = (*core.assemble_cupy_compiler_options(()), "-ftz=true")
-        cupy_builds.precompile_ahead(
-            CompileRequest(source, options, arch="sm_80"), Settings.from_environ()
-        )
-        for name in (cupy_builds.MAKER, precompiled.MAKER):
-            for thread in threading.enumerate():
-                if thread.name == name:
-                    thread.join()
-        return list((tmp_path / "pch").glob("*.pch"))
+        request = CompileRequest(source, options, arch="sm_80")
+        settings = Settings.from_environ().override(recompile=True, **changes)
+        code = cupy_builds.build(query_of(request, settings))
+        assert code is not None
+        return code
 
-    yield begun
-    _accelerator.set_reduction_accelerators(before)
+    return build
 
 
-def test_the_first_kernel_of_cupys_own_has_its_header_made_and_the_second_uses_it(begin: Begin):
-    assert len(begin(OWN + FILL % 1)) == 1
+def test_the_first_kernel_of_cupys_own_makes_its_header_and_the_second_uses_it(
+    built: Callable[..., ObjectCode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    built(OWN + FILL % 1)
+    assert len(list((tmp_path / "pch").glob("*.pch"))) == 1
 
-    options = (*core.assemble_cupy_compiler_options(()), "-ftz=true")
-    kernel = CompileRequest(OWN + FILL % 2, options, arch="sm_80")
-    [with_it, without] = [
-        rtcompile.compile(**_arguments(kernel), pch=pch, recompile=True) for pch in (True, False)
-    ]
+    found, find = [], pch.Prefix.find
+    monkeypatch.setattr(pch.Prefix, "find", lambda self: found.append(find(self)) or found[-1])
+    with_it, without = built(OWN + FILL % 2), built(OWN + FILL % 2, pch=False)
+    assert found
+    assert all(found)
     assert with_it.code == without.code
     assert len(with_it.build.headers) == len(without.build.headers) > 50
 
 
-def _arguments(request: CompileRequest) -> dict[str, object]:
-    return {"source": request.source, "options": request.options, "arch": str(request.arch)}
+def test_a_foreign_kernel_makes_none_at_first(built: Callable[..., ObjectCode], tmp_path: Path):
+    built("#include <cuda/std/type_traits>\n__global__ void k() {}")
+    assert not list((tmp_path / "pch").glob("*.pch"))
+    assert pch.expected.get() == 1
 
 
 # In a process of its own: CuPy's NVRTC is the one that a process loaded first.
@@ -114,34 +111,6 @@ def test_the_code_is_that_of_cupy_alone(tmp_path: Path):
     command = [sys.executable, "-c", CODE_OF_BOTH]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def test_the_header_for_reductions_is_what_they_open_with():
-    (own, _), (by_cub, options) = cupy_builds.openings(cores=4)
-
-    assert own == OWN
-    assert cupy_builds.openings(cores=2) == cupy_builds.openings(cores=4)[:1]
-    assert cxx.split_prefix(by_cub)[0] == cxx.split_prefix(REDUCTION)[0]
-    given = ("-DFIRST_PASS=1", "--std=c++17", "-DCUB_DISABLE_BF16_SUPPORT")
-    given_to_cupy = (*core.assemble_cupy_compiler_options(given), "-ftz=true")
-    assert cupy_requests.with_pass_in_text(REDUCTION, given_to_cupy)[1] == options
-
-
-def test_a_foreign_kernel_has_none_made(begin: Begin):
-    assert begin("#include <cuda/std/type_traits>\n__global__ void k() {}") == []
-
-
-@pytest.mark.parametrize(("name", "value"), [("RTCOMPILE_PCH", "0"), ("CUPY_CACHE_IN_MEMORY", "1")])
-def test_none_is_made_where_none_is_wanted_or_kept(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch, name: str, value: str
-):
-    monkeypatch.setenv(name, value)
-    assert begin(OWN + FILL % 1) == []
-
-
-def test_none_is_made_on_a_single_core(begin: Begin, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    assert begin(OWN + FILL % 1) == []
 
 
 def test_a_pass_in_the_text_gives_the_code_of_one_in_the_options():

@@ -29,13 +29,12 @@ ATTACKER = NOBODY + 1
 BUILDS = """
     import json, os, sys, threading, warnings
     import rtcompile
-    from rtcompile.compilers import pch, pch_maker
+    from rtcompile.compilers import pch
     from rtcompile.inspect import cubin
-    pch_maker.NICE = 0  # it is waited for, beside other tests
     warnings.simplefilter("ignore", rtcompile.RtcompileWarning)
     HEADER = "#include <cuda/std/__type_traits/is_same.h>\\n"  # which counts as one of half a second
     built = pch.Prefix.built
-    pch.Prefix.built = lambda self, trace, _: built(self, trace, 0.5)
+    pch.Prefix.built = lambda self, outcome, _: built(self, outcome, 0.5)
 
     def build(number, header=""):
         # One kernel, edited again and again: for kernels built once each no header is made so soon.
@@ -46,11 +45,6 @@ BUILDS = """
             return f"error: {str(error).splitlines()[0]}"
         right = f"v{number}" in [symbol.name for symbol in cubin.read(code.code).symbols]
         return "right" if right else "wrong"
-
-    def join_makers():
-        for thread in threading.enumerate():
-            if thread.name == pch.MAKER:
-                thread.join()
 """
 
 
@@ -218,13 +212,11 @@ def test_a_full_file_system(what: str, tmp_path: Path) -> None:
         os.mkdir("folder", 0o700)
         os.environ[{what!r}] = os.path.abspath("folder")
         said = [build(number) for number in range(3)]
-        for number in range(3, 6):  # the third has the header made, for which there is no room
+        for number in range(3, 6):  # the second makes the header, for which there is no room
             said.append(build(number, HEADER))
-            join_makers()
         os.system("mount -o remount,size=1g .")
         for number in range(6, 10):
             said.append(build(number, HEADER))
-            join_makers()
         files = os.listdir(os.path.join(os.environ["RTCOMPILE_CACHE_DIR"], "pch"))
         said.append(f"{{sum(name.endswith('.pch') for name in files)}} precompiled")
         print(json.dumps(said))
@@ -246,7 +238,7 @@ def test_a_full_file_system(what: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system read-only")
 @pytest.mark.parametrize("builds", [0, 1, 3])
 def test_a_cache_that_becomes_read_only(builds: int, tmp_path: Path) -> None:
-    """Also while a header is being made: after the third build."""
+    """Also where a header was made, by the second build."""
     script = f"""
         os.mkdir("folder", 0o700)
         os.environ["RTCOMPILE_CACHE_DIR"] = os.path.abspath("folder")
@@ -254,14 +246,13 @@ def test_a_cache_that_becomes_read_only(builds: int, tmp_path: Path) -> None:
         while os.system("mount -o remount,ro . 2>/dev/null"):  # a file is being written
             pass
         said += [build(number, HEADER) for number in range(3, 6)]
-        join_makers()
         names = os.listdir("folder/pch") if {builds} else []
         said.append([name for name in names if ".tmp" in name])
         print(json.dumps(said))
     """
     *said, unfinished = on_tmpfs(program(script), tmp_path / "mounted", 1 << 20)
     assert said == ["right"] * (builds + 3)
-    assert len(unfinished) <= 1  # what cannot be removed now is by the next maker
+    assert len(unfinished) <= 1  # what cannot be removed now is by the next build that makes one
 
 
 # --- a file system without locks -----------------------------------------------------------------

@@ -279,7 +279,6 @@ WITH_PCH = """
     outcomes = []
     for _ in range(4):
         outcomes.append(builder.compiled(PREFIX + KERNEL))
-        join_makers()
     print(used(outcomes[-1]), len({outcome.code for outcome in outcomes}))
 """
 

@@ -152,18 +152,9 @@ def test_jobs_with_different_precompiled_headers_or_none_share_a_process_and_not
 
     for name in ("a", "b"):
         (tmp_path / f"{name}.h").write_text(f"__device__ int of_{name} = {ord(name)};\n")
-        made = nvrtc.job_of(
-            library(),
-            "precompile",
-            {
-                "source": f'#include "{name}.h"\n'.encode(),
-                "name": b"k.cu",
-                "options": [b"-arch=sm_90", f"-I{tmp_path}".encode()],
-                "temporary": bytes(tmp_path / f"{name}.tmp"),
-                "path": bytes(tmp_path / f"{name}.pch"),
-            },
-        )
-        assert not pool.run(made, Limits()).value["problem"]
+        source = f'#include "{name}.h"\n' + KERNEL % 1
+        path = bytes(tmp_path / f"{name}.pch")
+        assert answer(pool, source, f"-I{tmp_path}", create_pch=path, reusable=False)["pch"]
 
     shared = [with_header("a"), with_header("b"), answer(pool, KERNEL % 1), with_header("a")]
     fresh = [with_header("a", reusable=False), with_header("b", reusable=False)]

@@ -1,0 +1,261 @@
+"""When a build makes a precompiled header beside its code, and what it leaves if that fails."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rtcompile.compilers import nvrtc, pch
+from rtcompile.compilers.pch import worth_making
+from rtcompile.compilers.pch_record import Record
+from rtcompile.request.units import CompileFailure, Limits
+from rtcompile.workers import pool
+from tests.compilers.test_pch import (
+    KERNEL,
+    PREFIX,
+    Builder,
+    at_once,
+    builder,
+    hastened,
+    taking,
+    used,
+)
+
+pytestmark = pytest.mark.needs_compiler
+
+__all__ = ["builder", "hastened"]
+
+ROOT = Path(__file__).parents[2]
+
+
+def record(builder: Builder) -> Record:
+    (file,) = builder.files(".record")
+    found = Record.read(str(file))
+    assert found is not None
+    return found
+
+
+def names(builder: Builder) -> list[str]:
+    return sorted(path.suffix for path in (builder.cache / "pch").iterdir())
+
+
+# --- the rule ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("front_end", "builds"),
+    [
+        pytest.param(1.4, 2, id="CuTe"),
+        pytest.param(0.5, 2, id="CUB"),
+        pytest.param(0.1, 2, id="a tenth of a second"),
+        pytest.param(0.06, 3, id="CuPy's own"),
+        pytest.param(0.03, 4, id="half of that"),
+    ],
+)
+def test_a_prefix_of_an_edited_program_is_worth_a_header_from_this_build_on(
+    front_end: float, builds: int
+) -> None:
+    assert not worth_making(builds - 1, front_end, repeats=builds - 2)
+    assert worth_making(builds, front_end, repeats=builds - 1)
+
+
+@pytest.mark.parametrize(
+    ("front_end", "builds"),
+    [
+        pytest.param(1.4, 6, id="CuTe"),
+        pytest.param(0.1, 8, id="a tenth of a second"),
+    ],
+)
+def test_a_prefix_of_programs_that_all_differ_needs_more_builds(
+    front_end: float, builds: int
+) -> None:
+    assert not worth_making(builds - 1, front_end, repeats=0)
+    assert worth_making(builds, front_end, repeats=0)
+
+
+def test_what_saves_next_to_nothing_is_never_worth_one() -> None:
+    assert not worth_making(1_000_000, 0.02)
+
+
+def test_after_each_failed_attempt_more_builds_are_needed() -> None:
+    needed = [
+        next(builds for builds in range(1 << 20) if worth_making(builds, 1.4, failures))
+        for failures in range(6)
+    ]
+    assert needed == sorted(needed)
+    assert needed[-1] > 8 * needed[0]
+    assert not worth_making(1 << 20, 1.4, 2000)
+
+
+@pytest.mark.parametrize(
+    ("builds", "front_end", "worth"),
+    [(4, 1.4, True), (1, 1.4, False), (24, 0.06, True), (2, 0.06, False), (1000, 0.01, False)],
+)
+def test_a_batch_waits_for_a_header_that_is_sooner_made_than_done_without(
+    builds: int, front_end: float, worth: bool
+) -> None:
+    assert pch.worth_waiting(builds, front_end) is worth
+
+
+# --- when it is made -----------------------------------------------------------------------------
+
+
+def test_another_program_makes_it_of_what_one_counted(builder: Builder) -> None:
+    builder.compiled(PREFIX + KERNEL)
+    script = f"""
+        from pathlib import Path
+        from tests.compilers.test_pch import *
+        hasten(pytest.MonkeyPatch())
+        Builder(Path({str(builder.cache)!r}), Path({str(builder.user)!r})).compiled(PREFIX + KERNEL)
+        os._exit(0)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, check=True)
+    assert record(builder).image
+    assert used(builder.compiled(PREFIX + KERNEL))
+
+
+def test_a_mistake_in_the_users_text_counts_as_a_build_and_makes_it(builder: Builder) -> None:
+    logs = []
+    for _ in range(3):
+        outcome = builder.run(PREFIX + "mistake;\n")
+        assert isinstance(outcome, CompileFailure)
+        logs.append(outcome.log)
+    assert len({*logs}) == 1
+    assert used(builder.compiled(PREFIX + KERNEL))
+
+
+def test_a_prefix_of_less_than_a_tenth_of_a_second_is_made_when_it_is_used_often(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taking(monkeypatch, 0.06)
+    outcomes = [used(builder.compiled(PREFIX + KERNEL)) for _ in range(4)]
+    assert outcomes == [False] * 3 + [True]
+
+
+@pytest.mark.parametrize("more", ['#include "more.h"', "#if __has_include(<more.h>)\n#endif"])
+def test_a_build_that_reads_on_after_the_prefix_makes_none(builder: Builder, more: str) -> None:
+    (builder.user / "more.h").write_text("")
+    for _ in range(3):
+        builder.compiled(f"{PREFIX}struct S {{}};\n{more}\n{KERNEL}")
+    assert names(builder) == [".record"]
+
+
+@pytest.mark.parametrize(("timeout", "there"), [(None, 1), (600.0, 1), (20.0, 0)])
+def test_a_build_with_little_time_makes_none(
+    builder: Builder, timeout: float | None, there: int
+) -> None:
+    builder.compiled(PREFIX + KERNEL)
+    unit, library, cache, search = builder.prefix_of(PREFIX + KERNEL)
+    limits = Limits(timeout)
+    nvrtc.compile(unit, library, limits=limits, pch=True, cache_dir=cache, search=search)
+    assert len(builder.files(".pch")) == there
+
+
+def test_without_locks_none_is_made(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    for _ in range(3):
+        builder.compiled(PREFIX + KERNEL)
+    assert builder.files(".pch") == []
+
+
+def test_where_another_process_makes_it_a_build_does_without(builder: Builder) -> None:
+    builder.compiled(PREFIX + KERNEL)
+    (file,) = builder.files(".record")
+    with file.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert not used(builder.compiled(PREFIX + KERNEL))
+        assert builder.files(".pch") == []
+    builder.ready()
+
+
+def test_switched_off_none_is_counted_or_made(builder: Builder) -> None:
+    for _ in range(3):
+        builder.without().compiled(PREFIX + KERNEL)
+    assert not (builder.cache / "pch").exists()
+
+
+def test_kernels_that_are_built_once_each_have_no_header_made(builder: Builder) -> None:
+    for number in range(4):
+        builder.compiled(f"{PREFIX}__global__ void k{number}(int* p) {{ *p = 1; }}")
+    assert builder.files(".pch") == []
+
+
+def test_an_edited_kernel_has_one_made(builder: Builder) -> None:
+    for number in range(2):
+        text = f"__global__ void __launch_bounds__({64 + number}) k(int* p) {{ *p = {number}; }}"
+        builder.compiled(PREFIX + text)
+    assert len(builder.files(".pch")) == 1
+
+
+# --- where it fails ------------------------------------------------------------------------------
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, kind: str) -> list[bytes]:
+    """Let every compile that makes a header fail; return the paths of those headers."""
+    tried: list[bytes] = []
+    run = pool.run
+
+    def run_or_fail(job: Any, *rest: Any) -> Any:
+        made = (job() if callable(job) else job).arguments.get("create_pch", b"")
+        if not made:
+            return run(job, *rest)
+        tried.append(made)
+        Path(os.fsdecode(made)).write_bytes(b"half a header")
+        return pool.Crash(kind, 9, "it was killed", b"")
+
+    monkeypatch.setattr(pool, "run", run_or_fail)
+    return tried
+
+
+@pytest.mark.parametrize("kind", ["crash", "memory"])
+def test_a_build_whose_making_fails_is_repeated_without_and_leaves_nothing(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    code = builder.compiled(PREFIX + KERNEL).code
+    with monkeypatch.context() as patch:
+        tried = failing(patch, kind)
+        outcomes = [builder.compiled(PREFIX + KERNEL) for _ in range(2)]
+    assert [outcome.code for outcome in outcomes] == [code] * 2
+    assert len(tried) == 1  # the next must be worth more
+    assert record(builder).failures == 1
+    assert names(builder) == [".record"]
+    assert not pch._making
+
+
+def test_a_batch_goes_on_where_a_making_failed(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "slots", lambda: 1)
+    with monkeypatch.context() as patch:
+        failing(patch, "crash")
+        outcomes = at_once(builder, 3, expected=8)
+    assert not any(map(used, outcomes))
+    assert threading.active_count() < 20
+
+
+def test_a_build_that_is_interrupted_leaves_nothing(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder.compiled(PREFIX + KERNEL)
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pool, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            builder.compiled(PREFIX + KERNEL)
+    assert names(builder) == [".record"]
+    builder.ready()
