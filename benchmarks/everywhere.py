@@ -88,7 +88,9 @@ def main() -> None:
 
         run([*rtcompile, "run", "--record", str(record), str(script)], fresh("recording"))
         run([*rtcompile, "bundle", str(record), "-o", str(bundle)], here / "recording")
-        for _ in range(2):  # a prefix that few kernels share has its header made beside the second build
+        for _ in range(
+            2
+        ):  # a prefix that few kernels share has its header made beside the second build
             run(ours, forget_builds(here / "headers"))
         for _ in range(ROUNDS):
             note("CuPy alone, cold", run(alone, fresh("alone")))

@@ -20,7 +20,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -242,7 +241,9 @@ def main() -> None:
         each: dict[str, list[list[float]]] = {}
         digests: dict[str, list[str]] = {}
         run(task, "rtcompile", in_place)
-        for _ in range(2):  # a prefix that few kernels share has its header made beside the second build
+        for _ in range(
+            2
+        ):  # a prefix that few kernels share has its header made beside the second build
             forget_builds(in_place)
             run(task, "rtcompile", in_place)
         if given.parts:
