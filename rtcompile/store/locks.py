@@ -62,13 +62,6 @@ def release(path: str, descriptor: int) -> None:
         os.close(descriptor)
 
 
-def hand_over(descriptor: int) -> None:
-    """Leave a lock to a process that was started with a copy of its descriptor."""
-    if descriptor in _held:
-        _held.discard(descriptor)
-        os.close(descriptor)  # without LOCK_UN, which would unlock all copies
-
-
 # Whether locks work, by device. Some network file systems have none. On others a lock waits in the kernel without
 # limit for a server that is gone.
 _working: dict[int, bool] = {}
