@@ -319,7 +319,9 @@ def _trust_result(
     if header is None and not prefix.is_made_here:
         return True
     if isinstance(outcome, Compiled):
-        return bool(outcome.notes) if header is not None else "precompiled header" not in outcome.log
+        return (
+            bool(outcome.notes) if header is not None else "precompiled header" not in outcome.log
+        )
     # Creating one takes memory of its own.
     if outcome.kind in ("timeout", "start") or (outcome.kind == "memory" and header is not None):
         return True
