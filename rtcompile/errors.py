@@ -69,8 +69,7 @@ def _caller(error: BaseException) -> list[Piece]:
 
 
 class RtcompileWarning(UserWarning):
-    """A warning about a build that works, but not as well as it could, for example because the cache is
-    read-only."""
+    """A build works, but not as well as it could, for example because the cache is read-only."""
 
 
 # The context of a thread that builds ahead: the list `warnings` for its warnings, and the recorded `directory` and

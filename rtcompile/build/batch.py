@@ -74,8 +74,7 @@ class Build:
         future = self.future
         if future.cancelled():
             return False
-        # Every failure sets the future; otherwise its reader would wait forever. InvalidStateError: it was
-        # cancelled.
+        # Every failure sets the future, since its reader would wait forever. InvalidStateError: cancelled.
         with self.running(), suppress(InvalidStateError, pool.Cancelled):
             token = pool.Cancellation.current.set(future._cancellation)
             try:

@@ -155,8 +155,7 @@ def _script(report: Mapping[str, Any], *, is_nvrtc: bool) -> str:
     command = 'python3 reproduce.py "$compiler"' if is_nvrtc else f'"$compiler" {words}'
     return (
         '#!/bin/sh\ncd "$(dirname "$0")" || exit\n'
-        f"compiler={shlex.quote(report['compiler'])}\n"
-        f"[ $# = 0 ] || compiler=$1\nexec {command}\n"
+        f"compiler={shlex.quote(report['compiler'])}\n[ $# = 0 ] || compiler=$1\nexec {command}\n"
     )
 
 

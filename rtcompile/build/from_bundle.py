@@ -64,8 +64,7 @@ def _links(request: CompileRequest) -> list[LinkInput] | None:
 
 
 def usable(rows: Sequence[Row], capability: tuple[int, int]) -> list[Row]:
-    """Return the rows that a device can run, the best first: exact architecture, machine code before PTX, the
-    nearest."""
+    """Return the rows that a device can run: exact architecture first, then machine code, then the nearest."""
     wanted = exact(capability)
     found = [
         row

@@ -19,8 +19,7 @@ _VERDICTS = {"error": 2, "warning": 1}
 
 
 def examine(*, probes: bool = True) -> Iterator[Check]:
-    """Yield each check of this environment when it is done; with `probes`, also compile sources and launch a
-    kernel."""
+    """Yield each check of this environment when done; `probes` also compile sources and launch a kernel."""
     from rtcompile import toolkit
     from rtcompile.checkup import checks, probing
 

@@ -43,8 +43,7 @@ def link(  # noqa: C901, PLR0912  # one linker after another, each with its reas
     limits: Limits,
     target: str = "cubin",
 ) -> Compiled | CompileFailure:
-    """Link inputs to one program, with the device runtime if needed; with NVCC if they are too new for
-    nvJitLink."""
+    """Link inputs to one program, with the device runtime if needed; NVCC links inputs that are too new."""
     problems = [problem for given in inputs if (problem := unfit(given, arch))]
     if target == "ptx" and not any(kind_of(given.data) == "ltoir" for given in inputs):
         problems.append("PTX can be linked of LTO-IR only, and no input is; compile with -dlto")

@@ -168,8 +168,7 @@ class FileSet:
         return self._compared(contents=False)[0]
 
     def _compared(self, *, contents: bool = True) -> tuple[FileSet | None, str]:
-        """Return the set with current stats and contents, or None and the difference; with `contents`, contents may
-        differ."""
+        """Return the set with current stats, or None and the difference; `contents` allows other contents."""
         headers = []
         for header in self.headers:
             fresh = _read_again(header)

@@ -122,8 +122,7 @@ _UNMAPPED = 65534
 
 
 def _is_open_to_others(status: os.stat_result, *, above: bool) -> bool:
-    """Return whether others may rename entries of a folder; a folder `above` may be writable by the user's
-    group."""
+    """Return whether others may rename a folder's entries; the user's group may write to one `above`."""
     mode = status.st_mode
     if stat.S_ISLNK(mode) or mode & stat.S_ISVTX or not mode & _OTHERS_MAY_WRITE:
         return False

@@ -18,10 +18,8 @@ def program_name(source: str) -> str:
 
 
 def with_pass_in_text(source: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Move the macro for a CUB reduction's pass from the options to the source, so all passes share a precompiled
-    header."""
-    # No header of CuPy or CUB uses the macro, and defining it in the blank line after the headers keeps line
-    # numbers.
+    """Move a CUB reduction's macro from the options to the source, so all passes share a precompiled header."""
+    # No header uses the macro, and defining it in the blank line after the headers keeps line numbers.
     found = [option for option in options if option in _CUB_PASSES]
     if len(found) != 1:
         return source, options

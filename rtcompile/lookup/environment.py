@@ -163,8 +163,7 @@ class Environment:
         """Return whether variables, ``sys.path`` and, where it counts, the working directory are the same."""
         everything = getattr(os.environ, "_data", None) or _all_variables()
         return (
-            # Comparing all variables takes a quarter of a microsecond; the relevant ones are compared only if some
-            # differ.
+            # Comparing all takes a quarter of a microsecond; the relevant ones are compared only if some differ.
             (self._everything == everything or _values(everything) == self._values)
             and self._sys_path == sys.path
             and (self._where is None or self._where == _working_directory())

@@ -289,8 +289,7 @@ _PASTED_STARTS = ("_", "__", "__h", "__ha", "__has")
 
 
 def reads_no_file(source: str, options: Sequence[str]) -> bool:
-    """Return whether a build certainly reads no file besides its source; words in comments and strings count
-    too."""
+    """Return whether a build certainly reads no file besides its source; comments and strings count too."""
     given = "\n\n".join(o for o in options if not o.startswith(("-I", "--include-path")))
     if len(source) > MOST_READ or any(sign in given for sign in "#%?"):
         return False

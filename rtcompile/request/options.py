@@ -265,8 +265,7 @@ class _Reader:
                 f"{word!r}: Tile kernels are not supported. Compilers make Tile IR of them, which "
                 "only tileiras turns into machine code, as a separate module: rtcompile's result "
                 "would lack them. `nvcc -std=c++20 -tile-only -cubin -arch=sm_100 FILE.cu` makes "
-                "that "
-                "module (`pip install nvidia-cuda-nvcc nvidia-cuda-tileiras`); "
+                "that module (`pip install nvidia-cuda-nvcc nvidia-cuda-tileiras`); "
                 'RawModule(path="FILE.cubin") loads it. The other kernels belong into another source'
             )
         else:

@@ -58,8 +58,7 @@ class _Descriptor(int):
 
 
 class Folder:
-    """A directory tree. No descriptor stays open between calls. The last use of files is recorded to `resolution`
-    seconds."""
+    """A directory tree without open descriptors; the last use of files is recorded to `resolution` seconds."""
 
     def __init__(
         self,

@@ -239,6 +239,5 @@ class SingleFlight:
 
 
 def would_fail_again(error: BaseException) -> bool:
-    """Return whether this error is shared by waiting threads, because compiling again would fail in the same
-    way."""
+    """Return whether waiting threads share this error, because compiling again would fail too."""
     return isinstance(error, CompileError) and not isinstance(error, CompilerCrashed)

@@ -236,8 +236,7 @@ class Store:
         kind = _MANIFESTS[is_portable(inputs, obj, build.dependencies)]
         lock: AbstractContextManager[object] = nullcontext()
         if kind == "portable" and self._folder.writable:
-            # Builds with other paths have other build locks, so without this lock they would drop each other's
-            # entries.
+            # Builds with other paths have other build locks, and would drop each other's entries.
             folder, key = self._folder.file("locks"), inputs.portable_key()
             lock = locks.of_key(folder, key, _MERGE_SECONDS, self._locked)
         with lock:

@@ -348,8 +348,7 @@ def with_text_files(job: dict[str, Any], options: list[bytes]) -> list[bytes]:
 
 def _include_trace_options() -> list[bytes]:
     """Return the options that make NVRTC's front end list each header it opens on stderr."""
-    # Undocumented; seen from 12.4 to 13.5. `include_trace_refused` checks it; without it, the files read are
-    # unknown.
+    # Undocumented; seen from 12.4 to 13.5, and checked by `include_trace_refused`.
     return [b"-Xcudafe", b"--trace_includes"]
 
 

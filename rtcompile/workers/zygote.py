@@ -58,8 +58,7 @@ class Zygote:
         self.children: dict[int, Child] = {}  # by pid
         self.poller = select.poll()
         self.poller.register(control.fileno(), select.POLLIN)
-        # The control socket alone does not show that the parent ended, since a child of the parent may hold it
-        # open.
+        # The control socket does not show that the parent ended, since its children may hold it open.
         self.parent_fd: int | None = None
         try:
             self.parent_fd = os.pidfd_open(parent)

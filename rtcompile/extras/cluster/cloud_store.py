@@ -152,8 +152,7 @@ class CloudStore:
 
 
 def _of_profile() -> dict[str, Any]:
-    """Return a profile's credentials from AWS's files, unless the environment has some, which obstore reads
-    itself."""
+    """Return a profile's credentials from AWS's files, unless the environment has some."""
     environ = os.environ
     if environ.get("AWS_ACCESS_KEY_ID") or environ.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
         return {}
