@@ -122,7 +122,7 @@ def test_the_flags_of_nvccs_own_variables_count_and_are_in_the_key(
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("-MF deps", "'-MF' asks"),
+        ("-MF deps", "'-MF' makes"),
         ("-optf x", "go unnoticed"),
         ("-Xcompiler @x", "go unnoticed"),
         ("-Xptxas ';id'", "shell"),

@@ -297,15 +297,16 @@ def test_a_compilers_own_word_on_its_build_is_kept_for_the_next_process(environm
 
 def test_a_build_that_was_reported_while_another_thread_looks_is_kept(environment, monkeypatch):
     current(environment.settings)
-    stamp = remembered.signature
+    stamp = environments.signature
 
     def while_it_looks(path):
-        monkeypatch.setattr(remembered, "signature", stamp)
+        monkeypatch.setattr(environments, "signature", stamp)
         remember_compiler_id("nvrtc", "its own word", environment.settings)
         return stamp(path)
 
-    monkeypatch.setattr(remembered, "signature", while_it_looks)
+    monkeypatch.setattr(environments, "signature", while_it_looks)
     current(environment.settings)
+    assert environments.signature is stamp  # it looked
     assert current(environment.settings).require_nvrtc().build == "its own word"
 
 
