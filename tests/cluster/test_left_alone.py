@@ -242,7 +242,7 @@ def test_every_pause_is_a_line_in_the_log(capsys, monkeypatch):
 @pytest.mark.parametrize("answer", [5, "text", [b"bytes"], True, {"a": 1}])
 def test_an_answer_of_another_type_is_a_miss(answer):
     stores, asked, _ = stores_with(get=lambda _: answer)
-    with pytest.warns(RtcompileWarning, match="not with bytes"):
+    with pytest.warns(RtcompileWarning, match="not bytes"):
         assert stores.get("object", "k") is None
     assert asked.open
 
