@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from rtcompile.request.units import LinkInput
 
 _warned_ignored_arch: set[tuple[str, Arch]] = set()
+
+
+_parsed = lru_cache(maxsize=16)(compiler_options.parse)  # a batch's kernels often have the same
 
 
 class Plan(NamedTuple):
@@ -73,7 +77,7 @@ def plan(
 
     What was found out of the toolchain after `since` (monotonic clock) holds.
     """
-    options = compiler_options.parse(request.options).with_defaults(debug=settings.debug)
+    options = _parsed(request.options).with_defaults(debug=settings.debug)
     toolchain = toolkit.current(settings, since)
     backend = _backend(request, settings, toolchain)
     version = _version(backend, toolchain, settings)

@@ -184,7 +184,7 @@ def contents_of(
 
     def encoded(paths: Iterable[str]) -> list[str]:
         """Return the folder's number and the rest of each path that lies in one of the request's."""
-        split = map(relative_to(own), paths)
+        split = map(relative_to(tuple(own)), paths)
         return [f"{number}/{rest}" for number, rest in split if number >= 0]
 
     # Stats of the building machine are left out; the reader checks contents.

@@ -57,7 +57,7 @@ def file_set(  # noqa: C901, PLR0912, PLR0915  # one branch for each kind of obs
     before: FileSet = _NOTHING,
 ) -> FileSet:
     """Return a compile's file set, from the result of `probes.end` and a precompiled header's files."""
-    split_path = relative_to(search)
+    split_path = relative_to(tuple(search))
     toolkit = tuple(f"{d.path.rstrip('/')}/" for d in search if not d.is_own)
     headers = {header.path: header for header in before.headers}
     present, include_results = dict.fromkeys(before.present), {*before.include_results}

@@ -119,11 +119,12 @@ def parse_trace(raw: bytes) -> tuple[str, ...]:
 
 def labelled(path: str, search: Sequence[SearchDir]) -> str:
     """Return a header's name in tables: ``"mma.h  (cudart)"``, or its path outside the search path."""
-    index, rest = relative_to(search)(path)
+    index, rest = relative_to(tuple(search))(path)
     return f"{rest}  ({search[index].label})" if index >= 0 else path
 
 
-def relative_to(search: Sequence[SearchDir]) -> Callable[[str], tuple[int, str]]:
+@functools.lru_cache(maxsize=16)
+def relative_to(search: tuple[SearchDir, ...]) -> Callable[[str], tuple[int, str]]:
     """Return a function of paths: the index of the innermost search directory, and the rest; else (-1, path)."""
     prefixes: dict[str, int] = {}
     for index, directory in enumerate(search):

@@ -51,7 +51,7 @@ class Value:
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return self._values() == other._values()
+        return self is other or self._values() == other._values()
 
     def __hash__(self) -> int:
         return hash(self._values())

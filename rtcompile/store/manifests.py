@@ -45,7 +45,7 @@ class ManifestEntry(NamedTuple):
 
 def encode(key: str, builds: Sequence[ManifestEntry], search: Sequence[SearchDir]) -> bytes:
     """Return the content of the file under `key` for `builds`, the latest first."""
-    split_path = relative_to(search)
+    split_path = relative_to(tuple(search))
 
     def stored(path: str) -> str:
         position, rest = split_path(path)
@@ -199,7 +199,7 @@ def record(
     watched.texts = [source]
     if clock := scan(source).clock:
         watched.doubt(f"{clock} is different in every build")
-    split_path = relative_to(search)
+    split_path = relative_to(tuple(search))
     headers: list[Header] = []
     own_path: dict[str, None] = {}
     for path in dict.fromkeys(trace):
