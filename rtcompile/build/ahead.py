@@ -214,9 +214,7 @@ class Ahead(Batch):
                 self._wakes.get(timeout=_IDLE_SECONDS)
             except Empty:
                 with self._guard:
-                    is_woken = (
-                        not self._idle
-                    )  # if it was counted, its item is there or comes at once
+                    is_woken = not self._idle  # its item is there, or comes at once
                     self._idle -= not is_woken
                 if is_woken:
                     self._wakes.get()

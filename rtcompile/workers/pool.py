@@ -121,26 +121,14 @@ class Cancellation:
             self.check()
 
 
-class _Taker:
-    """A job that has a slot or waits for one."""
-
-    __slots__ = ("cancellation",)
-
-    def __init__(self, cancellation: Cancellation | None) -> None:
-        self.cancellation = cancellation
-
-    @property
-    def gives_way(self) -> bool:
-        return self.cancellation is not None and self.cancellation.gives_way
-
-
 class Pool:
     """Limits how many jobs run at once, and owns the zygotes from which they are forked."""
 
     def __init__(self, jobs: int | None = None, idle: float = IDLE_SECONDS) -> None:
         self.jobs = jobs or default_jobs()
         self._idle = idle
-        self._slots: dict[_Taker, int] = {}  # taken slots
+        # The taken slots: their numbers, and what cancels their jobs.
+        self._slots: dict[object, tuple[int, Cancellation]] = {}
         self._slots_lock = threading.Lock()
         self._freed: SimpleQueue[None] = SimpleQueue()  # wakes threads that wait for a slot
         self._lock = threading.Lock()
@@ -152,10 +140,9 @@ class Pool:
         """Run the job (or the job that a callable returns) when a slot is free; an exception kills it."""
         # `meanwhile` is called when the job starts or restarts.
         begin = time.monotonic()
-        cancellation = Cancellation.current.get()
-        taker = _Taker(cancellation)
+        taker = object()
         try:
-            slot = self._take_slot(taker)
+            slot = self._take_slot(taker, Cancellation.current.get() or Cancellation())
             started = time.monotonic()
             tracing.add("queue", begin, started)
             limits.after_waiting(started - begin)
@@ -168,24 +155,22 @@ class Pool:
             return outcome._replace(queued=started - begin, slot=slot)
         return outcome
 
-    def _take_slot(self, taker: _Taker) -> int:
+    def _take_slot(self, taker: object, cancellation: Cancellation) -> int:
         """Wait for a slot and return its number; the caller releases it by removing `taker`."""
         # Yielding jobs leave one slot free, if there are two; other jobs may take their slots.
         while True:
             with self._slots_lock:
-                most = max(1, self.jobs - 1) if taker.gives_way else self.jobs
-                if len(self._slots) < most:
-                    free = {*range(1, self.jobs + 1)}.difference(self._slots.values())
-                    slot: int = min(free)
-                    self._slots[taker] = slot
+                gives_way, taken = cancellation.gives_way, [*self._slots.values()]
+                if len(taken) < (max(1, self.jobs - 1) if gives_way else self.jobs):
+                    slot: int = min({*range(1, self.jobs + 1)}.difference(n for n, _ in taken))
+                    self._slots[taker] = slot, cancellation
                     return slot
-                others = [] if taker.gives_way else [t for t in list(self._slots) if t.gives_way]
-                if others and (cancellation := others[-1].cancellation):
-                    cancellation.cancel()
+                others = [] if gives_way else [other for _, other in taken if other.gives_way]
+                for other in others[-1:]:
+                    other.cancel()
             with suppress(Empty):
                 self._freed.get(timeout=MAX_WAIT_SECONDS)
-            if taker.cancellation is not None:
-                taker.cancellation.check()
+            cancellation.check()
 
     def _wake(self) -> None:
         """Wake a thread that waits for a slot before its `MAX_WAIT_SECONDS` are over."""

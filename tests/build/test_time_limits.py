@@ -265,14 +265,14 @@ def test_a_wait_for_a_slot_does_not_count(monkeypatch: pytest.MonkeyPatch) -> No
     given = runs(monkeypatch)
     one = pool.Pool(jobs=1)
     monkeypatch.setattr(pool, "_pool", one)
-    taker = pool._Taker(None)
-    one._take_slot(taker)
+    taker = object()
+    one._take_slot(taker, pool.Cancellation())
     take, waited, asked = one._take_slot, [], []
 
-    def take_later(other: pool._Taker) -> int:
+    def take_later(*other: Any) -> int:
         began = time.monotonic()
         threading.Timer(1.0, lambda: (one._slots.pop(taker), one._wake())).start()
-        slot = take(other)
+        slot = take(*other)
         waited.append(time.monotonic() - began)
         return slot
 
