@@ -34,10 +34,11 @@ class Known(NamedTuple):
     until: float = float("inf")  # of the monotonic clock
     noted: str = ""  # what `Environment.signature` is while these files are unchanged
 
-    def is_valid(self) -> bool:
-        """Return whether everything that the result depends on is unchanged."""
-        return time.monotonic() < self.until and all(
-            signature(path) == before for path, before in self.signatures.items()
+    def is_valid(self, noted: str) -> bool:
+        """Return whether everything that the result depends on is unchanged; `noted` was found to be now."""
+        return (noted != "" and noted == self.noted) or (
+            time.monotonic() < self.until
+            and all(signature(path) == before for path, before in self.signatures.items())
         )
 
 
@@ -72,23 +73,22 @@ def current(settings: Settings | None = None, since: float | None = None) -> Too
 def _current(environment: Environment, settings: Settings, noted: str) -> Toolchain:
     key = environment.toolchain_key
     known = _in_this_process.get(key)
-    if known is not None and ((noted and noted == known.noted) or known.is_valid()):
+    if known is not None and known.is_valid(noted):
         if not environment.knows_toolchain:  # for example in another cache
             write(settings, key, known)
         return known.toolchain  # not set again: another thread may have added a compiler's build
     if known is None and settings.cache_on_disk:
         known = read(settings, key)
         environment.signature()  # reads the same file
-    if known is None or not known.is_valid():
+    if known is None or not known.is_valid(noted):
         # PATH may lead to another program now.
         environment = environments.looked_again()
         key = environment.toolchain_key
         known = _search(environment.site_dirs, settings)
         write(settings, key, known)
-        environment.signature()  # From now on, a newly installed program on PATH is noticed.
-    if not known.toolchain.doubts:
-        packed = environments.packed(known.signatures, "")
-        known = known._replace(noted=environments.noted(key, packed))
+        # From now on, a newly installed program on PATH is noticed.
+        noted = environment.signature()
+        known = known._replace(noted="" if known.toolchain.doubts else noted)
     _in_this_process[key] = known
     nvrtc = known.toolchain.nvrtc
     if nvrtc is not None and nvrtc.architectures:
@@ -173,7 +173,8 @@ def read(settings: Settings, key: str) -> Known | None:
             folder.discard(TOOLCHAINS, key)
         return None
     try:
-        known = Known(_from_json(fields[3]), environments.unpacked(fields))
+        files, noted = environments.unpacked(fields), environments.noted(key, fields)
+        known = Known(_from_json(fields[3]), files, noted=noted)
     except (ValueError, TypeError, LookupError, AttributeError):
         return None
     return known if _unpacked_is_there(known.toolchain, settings) else None
