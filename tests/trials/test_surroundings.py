@@ -186,7 +186,7 @@ LIMITS = [
     *((resource.RLIMIT_NOFILE, most) for most in (10, 13, 14, 15)),
     *((resource.RLIMIT_FSIZE, most) for most in (500, 10_000, 100_000)),
     *((resource.RLIMIT_AS, most << 20) for most in (60, 100, 130)),
-    *((resource.RLIMIT_DATA, most << 20) for most in (20, 30, 50)),
+    *((resource.RLIMIT_DATA, most << 20) for most in (30, 50)),
 ]
 
 
