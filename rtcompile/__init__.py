@@ -124,6 +124,7 @@ def _is_from_import() -> bool:
 # the child for ever, and the child would hang at its first build, which imports the same. A thread may
 # itself wait for the one that forks: then the fork goes ahead after this time.
 _MAX_WAIT_SECONDS = 10.0
+_MOST_LOOKS = 20  # with thousands of threads each takes longer than a switch interval
 
 
 def _is_importing(frame: FrameType | None) -> bool:
@@ -143,13 +144,21 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 def _wait_for_imports() -> None:
     """Wait until no other thread is inside an import of ours."""
-    own, until = get_ident(), time.monotonic() + _MAX_WAIT_SECONDS
-    # Whoever has slept has Python's lock for the next milliseconds, in which it looks and forks.
-    time.sleep(0)
-    while time.monotonic() < until and any(
-        thread != own and _is_importing(frame) for thread, frame in sys._current_frames().items()
-    ):
-        time.sleep(0.001)
+    own, until, looks = get_ident(), time.monotonic() + _MAX_WAIT_SECONDS, 0
+    while time.monotonic() < until and looks < _MOST_LOOKS:
+        # A thread that has slept keeps Python's lock for one switch interval, in which it looks and forks. On a busy
+        # machine it may be interrupted meanwhile, and another thread may have begun an import: it looks again.
+        time.sleep(0)
+        begun = time.monotonic()
+        if any(
+            thread != own and _is_importing(frame)
+            for thread, frame in sys._current_frames().items()
+        ):
+            time.sleep(0.001)
+        elif time.monotonic() - begun < sys.getswitchinterval() / 4:
+            return
+        else:
+            looks += 1
 
 
 os.register_at_fork(before=_wait_for_imports)
