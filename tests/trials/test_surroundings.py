@@ -23,7 +23,6 @@ import pytest
 import rtcompile
 from rtcompile.workers import pool as pools
 from rtcompile.workers.pool import Pool
-from rtcompile.workers.process import ZygoteProcess
 from tests.trials.record import tally, times
 
 pytestmark = pytest.mark.needs_compiler
@@ -155,7 +154,8 @@ def _built(value: int, backend: Any, seconds: float) -> rtcompile.ObjectCode:
 
 
 def _stop_one(chance: random.Random) -> None:
-    started = [zygote.pid for zygote in list(ZygoteProcess.alive)]
+    assert pools._pool is not None  # this test's own: a stopped zygote of another pool would stop another test
+    started = [zygote.pid for zygote in list(pools._pool.zygotes.values())]
     for zygote in started[:]:
         try:
             children = Path(f"/proc/{zygote}/task/{zygote}/children").read_text()
