@@ -154,7 +154,7 @@ def _built(value: int, backend: Any, seconds: float) -> rtcompile.ObjectCode:
 
 
 def _stop_one(chance: random.Random) -> None:
-    assert pools._pool is not None  # this test's own: a stopped zygote of another pool would stop another test
+    assert pools._pool is not None  # this test's own: another test may need another pool's
     started = [zygote.pid for zygote in list(pools._pool.zygotes.values())]
     for zygote in started[:]:
         try:
