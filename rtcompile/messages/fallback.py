@@ -1,4 +1,4 @@
-"""Decides after NVRTC rejected a source: use NVCC, add a flag, or show the error. Pure.
+"""Decides after NVRTC rejected a source: use NVCC, add a flag, or show the error; `build.miss` does so. Pure.
 
 The decision depends on the messages' texts, since NVRTC's errors have no numbers.
 """

@@ -1,4 +1,4 @@
-"""Chooses the architecture to compile for. Pure."""
+"""Chooses the architecture to compile for, given the capability from `lookup.find.compute_capability`. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store in Redis, Valkey, or another server with the same protocol."""
+"""A store in Redis, Valkey, or a server with the same protocol; `store.tier` pauses it if it does not respond."""
 
 from __future__ import annotations
 
