@@ -26,7 +26,7 @@ from rtcompile.workers import pool
 if TYPE_CHECKING:
     from rtcompile.request.values import Backend
 
-_SECONDS = 120.0  # for one probe, also on a slow machine
+_SECONDS = 120.0  # for one probe, also on a slow machine; RTCOMPILE_TIMEOUT sets another
 _FIRST_WITH_PCH = (12, 8)
 _WITHOUT_PCH = "Builds go on without, header-heavy ones three to ten times slower."
 
@@ -106,7 +106,8 @@ def _precompiles(library: Library, toolchain: Toolchain) -> Check:
 
 def probes(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
     """Compile each kind of source without the cache; launch one kernel if there is a device."""
-    settings = settings.replace(cache_on_disk=False, jit=True, pch=False, timeout=_SECONDS)
+    seconds = settings.timeout or _SECONDS
+    settings = settings.replace(cache_on_disk=False, jit=True, pch=False, timeout=seconds)
     driver = _driver()
     arch = _arch_for(driver, toolchain)
     # No more threads than workers: the reported time includes waiting for a worker.

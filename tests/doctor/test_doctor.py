@@ -335,6 +335,11 @@ def test_probes_compile_what_can_be_compiled_and_say_what_was_left_out(install: 
     assert sum(took) < seconds
 
 
+def test_a_probe_has_the_time_limit_of_the_environment(install: Install) -> None:
+    install.environ["RTCOMPILE_TIMEOUT"] = "0.1"
+    assert "time limit of 0.1 s" in install.doctor()["compile CUB"].detail
+
+
 def test_an_nvrtc_that_cannot_be_loaded_fails_its_probes(install: Install) -> None:
     nvrtc_cut_short(install)
     found = install.doctor()

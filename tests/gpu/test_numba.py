@@ -1,0 +1,72 @@
+"""Kernels of Numba and of rtcompile call each other's device functions on a device, by LTO-IR."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import cupy as cp
+import numpy as np
+import pytest
+
+import rtcompile
+
+PACKAGES = ["numba_cuda", "numba_cuda_mlir"]
+
+
+@pytest.fixture(params=PACKAGES)
+def cuda(request: pytest.FixtureRequest) -> Any:
+    pytest.importorskip(request.param, reason=f"{request.param} is not installed")
+    return importlib.import_module(
+        "numba.cuda" if request.param == "numba_cuda" else "numba_cuda_mlir.cuda"
+    )
+
+
+def device_architecture() -> rtcompile.Arch:
+    major, minor = divmod(int(cp.cuda.Device().compute_capability), 10)
+    return rtcompile.Arch(major, minor)
+
+
+def test_a_kernel_of_numba_calls_a_function_of_rtcompile(cuda: Any):
+    source = 'extern "C" __device__ int scaled(float* r, float x) { *r = 2 * x; return 0; }'
+    code = rtcompile.compile(
+        source, arch=device_architecture(), target="ltoir", options=["-dc"]
+    ).code
+    scaled = cuda.declare_device("scaled", "float32(float32)", link=[cuda.LTOIR(code)])
+
+    @cuda.jit
+    def kernel(x):
+        x[cuda.threadIdx.x] = scaled(x[cuda.threadIdx.x])
+
+    x = cp.arange(64, dtype=cp.float32)
+    kernel[1, 64](x)
+
+    cp.testing.assert_array_equal(x, 2 * cp.arange(64, dtype=cp.float32))
+
+
+def test_a_kernel_of_rtcompile_calls_a_function_of_numba(cuda: Any):
+    def double(x):
+        return 2 * x
+
+    arch = device_architecture()
+    numpy_type = np.dtype(np.float32)
+    float32 = importlib.import_module(
+        "numba" if cuda.__name__ == "numba.cuda" else "numba_cuda_mlir.types"
+    ).float32
+    ltoir, _ = cuda.compile(
+        double,
+        float32(float32),
+        device=True,
+        output="ltoir",
+        abi="c",
+        abi_info={"abi_name": "of_numba"},
+        cc=(arch.major, arch.minor),
+    )
+    part = rtcompile.ObjectCode(ltoir, "ltoir", arch)
+    source = """extern "C" __device__ float of_numba(float);
+    extern "C" __global__ void k(float* x) { x[threadIdx.x] = of_numba(x[threadIdx.x]); }"""
+    x = cp.arange(64, dtype=numpy_type)
+
+    rtcompile.RawKernel(source, "k", link=[part])((1,), (64,), (x,))
+
+    cp.testing.assert_array_equal(x, 2 * cp.arange(64, dtype=numpy_type))
