@@ -33,7 +33,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import _machine, fleet_paper
-from rtcompile.store.envelope import Envelope
+from rtcompile.store.shared import Envelope
 from tests import nodes, servers
 
 KERNELS = int(os.environ.get("KERNELS", "100"))

@@ -16,7 +16,7 @@ from rtcompile.build import plan as plans
 from rtcompile.build.plan import Plan
 from rtcompile.compilers import nvrtc
 from rtcompile.errors import CompileTimeout, JitDisabled, ToolkitNotFound
-from rtcompile.files import clocks, fileset
+from rtcompile.files import fileset
 from rtcompile.files import headers as memory_headers
 from rtcompile.files.headers import SearchDir
 from rtcompile.request import command_lines
@@ -130,7 +130,7 @@ class Miss:
         self.notes: list[str] = []  # the reasons for them
         self.failures: list[CompileFailure] = []
         self.depends: tuple[FileSet, ...] = ()  # further dependencies of a failure
-        self.begun_ns = clocks.file_clock_ns()
+        self.begun_ns = fileset.file_clock_ns()
         self.folders = self._folders()
 
     def run(self) -> ObjectCode:

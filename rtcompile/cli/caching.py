@@ -294,17 +294,17 @@ def kept(stores: Remote) -> list[dict[str, Any]]:
 
 
 def _key(given: Namespace) -> tuple[dict[str, Any], str]:
-    from rtcompile.store import envelope
+    from rtcompile.store import shared
 
     path = os.path.expanduser(given.path or os.environ.get("RTCOMPILE_REMOTE_KEY_FILE", ""))
     if not path:
         raise InvalidRequest("which file? Give one, or set RTCOMPILE_REMOTE_KEY_FILE")
     is_new = given.what == "new"
     if not is_new:
-        keys = envelope.read_keys(path)
+        keys = shared.read_keys(path)
         given.pair = given.pair or keys[0].kind == "ed25519"
     if given.what != "show":
-        private, public = envelope.new_key(pair=given.pair)
+        private, public = shared.new_key(pair=given.pair)
         for name, text, mode in ((path, private, 0o600), (f"{path}.pub", public, 0o644)):
             if text and is_new and os.path.lexists(name):
                 raise InvalidRequest(
@@ -313,7 +313,7 @@ def _key(given: Namespace) -> tuple[dict[str, Any], str]:
             if text:
                 before = Path(name).read_bytes() if os.path.exists(name) else b""
                 sealed.publish(name, text + before, mode=mode)
-        keys = envelope.read_keys(path)
+        keys = shared.read_keys(path)
     signs = [key is keys[0] and key.sign is not None for key in keys]
     shown = [
         {"kind": key.kind, "fingerprint": key.fingerprint, "signs": does}

@@ -23,8 +23,8 @@ from rtcompile.cli import arguments, exit_code, output
 from rtcompile.cli.caching import find_entry
 from rtcompile.cli.output import overrides, requests
 from rtcompile.errors import CompileError, InvalidRequest, RtcompileError, ToolkitNotFound
-from rtcompile.files.headers import SearchDir
-from rtcompile.files.watched import Files, read_text
+from rtcompile.files.headers import Files, SearchDir
+from rtcompile.files.sealed import read_text
 from rtcompile.inspect.advice import Advice, advise, bounds_of, of_source
 from rtcompile.inspect.cubin import kind_of
 from rtcompile.inspect.report import REPORT_SPILLS, Report, limits_of, report

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import IO, Any
 
 from rtcompile import errors, styling
-from rtcompile.files.watched import decoded
+from rtcompile.files.sealed import decoded
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import absolute
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rtcompile.files import clocks, fileset
+from rtcompile.files import fileset
 from rtcompile.files import headers as memory_headers
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import Header, SearchDir, parse_trace, relative_to
@@ -86,7 +86,7 @@ def file_set(  # noqa: C901, PLR0912, PLR0915  # one branch for each kind of obs
         known = headers.get(path)
         if known is not None and known.digest != digest:
             has_changed = True
-        headers[path] = clocks.trusted(header, stats[4], seen["begun_ns"], toolkit)
+        headers[path] = fileset.trusted(header, stats[4], seen["begun_ns"], toolkit)
         if mentioned & _OWN_PATH:
             own_path[label] = None
         if mentioned & _CLOCK and not uncacheable:

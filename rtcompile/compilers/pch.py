@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from rtcompile._version import __version__
 from rtcompile.compilers import pch_record
 from rtcompile.compilers.pch_record import UNKNOWN, Record
-from rtcompile.files import clocks, sealed
+from rtcompile.files import fileset, sealed
 from rtcompile.files.headers import SearchDir
 from rtcompile.request.key import digest, field
 from rtcompile.request.units import Compiled, CompileFailure, TranslationUnit
 from rtcompile.settings import Settings
 from rtcompile.store import inventory, locks, manifests
 from rtcompile.store.folder import Folder
-from rtcompile.workers import heap, pool
+from rtcompile.workers import pool, probes
 
 if TYPE_CHECKING:
     from rtcompile.files.fileset import FileSet
@@ -121,7 +121,7 @@ class Prefix:
                 # Another version of rtcompile may add other options.
                 field("rtcompile", __version__),
                 field("nvrtc", library.identity()),
-                field("heap", f"{heap.BASE:x}+{heap.SIZE:x}"),
+                field("heap", f"{probes.HEAP_BASE:x}+{probes.HEAP_SIZE:x}"),
                 *(field("option", flag) for flag in unit.flags if not flag.startswith(_FREE)),
                 # `#include "…"` looks beside the program first.
                 field("directory", os.path.dirname(unit.name)),
@@ -140,7 +140,7 @@ class Prefix:
         self._lock_path = f"{folder}/{self.key}.lock"
         self._lock: int | None = None  # while this build makes the header
         self._began = time.monotonic()
-        self._began_ns = clocks.file_clock_ns()
+        self._began_ns = fileset.file_clock_ns()
         self.temporary = f"{folder}/.{self.key}.pch-{os.getpid()}"
 
     @property

@@ -132,9 +132,10 @@ class FileSet:
 
     def is_unchanged(self, recent: bool = False) -> bool:
         """Return whether all is unchanged, by stat alone; `recent` trusts the toolkit's files for 1 s."""
-        if not self.is_own_part_unchanged():
+        fields = self.packed(self._provided)
+        if not _is_part_unchanged(*fields[_OWN]):
             return False
-        provided = tuple(self._fields[_PROVIDED])
+        provided = tuple(fields[_PROVIDED])
         if not any(provided):
             return True
         now = time.monotonic()
@@ -147,13 +148,6 @@ class FileSet:
             _recently_validated.clear()
         _recently_validated[provided] = now
         return True
-
-    def is_own_part_unchanged(self) -> bool:
-        """Return whether the user's own files are unchanged, by stat alone; for an unpacked set, all files."""
-        if self._fields:
-            return _is_part_unchanged(*self._fields[_OWN])
-        files = [(header.path, header[4:]) for header in self.headers]
-        return _is_unchanged(files, self.absent, self.present)
 
     def refreshed(self) -> FileSet | None:
         """Return the set with current stats if every file's contents are unchanged, else None."""
@@ -179,12 +173,10 @@ class FileSet:
             headers.append(fresh)
         for path in self.absent:
             if os.access(path, os.F_OK):
-                return (
-                    None,
-                    f"new file {path} comes first in the search, or changes a __has_include",
-                )
+                why = f"new file {path} comes first in the search, or changes a __has_include"
+                return None, why
         for path in self.present:
-            if not _is_present(path):
+            if not _is_present(os.fsencode(path)):
                 folder, listed, _ = path.partition(_LISTED)
                 if listed:
                     return None, f"the files in {folder} are others, and the compiler searched it"
@@ -203,7 +195,7 @@ class FileSet:
         if not self._fields or (self._values is not None and self._provided != provided):
             self._provided = provided
             self._fields = _pack(self._restored(), provided)
-        return list(self._fields)
+        return [*self._fields]
 
     def _restored(self) -> tuple[Any, ...]:
         if self._values is None:
@@ -212,16 +204,12 @@ class FileSet:
 
 
 def _is_part_unchanged(paths: bytes, stats: bytes, absent: bytes, present: bytes) -> bool:
-    """Return whether the files of one packed part are as recorded."""
-    files = zip(paths.split(b"\0"), _STAT.iter_unpack(stats), strict=False)
-    return _is_unchanged(files, absent.split(b"\0")[:-1], present.split(b"\0")[:-1])
-
-
-def _is_unchanged(files: Any, absent: Sequence[Any], present: Sequence[Any]) -> bool:
-    """Return whether files have their recorded stats, and the other paths exist or are absent as recorded."""
+    """Return whether the files of one packed part are as recorded, and its other paths absent or present."""
     os_stat = os.stat
     try:
-        for path, (size, mtime_ns, ctime_ns, inode) in files:
+        for path, (size, mtime_ns, ctime_ns, inode) in zip(
+            paths.split(b"\0"), _STAT.iter_unpack(stats), strict=False
+        ):
             status = os_stat(path)
             if (
                 status.st_mtime_ns != mtime_ns
@@ -234,14 +222,16 @@ def _is_unchanged(files: Any, absent: Sequence[Any], present: Sequence[Any]) -> 
         return False
     # access() raises no exception, so it takes half the time of a failing stat.
     access, exists = os.access, os.F_OK
-    return not any(access(path, exists) for path in absent) and all(map(_is_present, present))
+    if any(access(path, exists) for path in absent.split(b"\0")[:-1]):
+        return False
+    return all(map(_is_present, present.split(b"\0")[:-1]))
 
 
-def _is_present(path: str | bytes) -> bool:
+def _is_present(path: bytes) -> bool:
     """Return whether a path exists, as a folder if it ends in ``/.`` and as anything else otherwise."""
-    if path[-2:] == (_FOLDER if isinstance(path, str) else b"/."):
+    if path.endswith(b"/."):
         return os.access(path, os.F_OK)
-    text = path if isinstance(path, str) else os.fsdecode(path)
+    text = os.fsdecode(path)
     try:
         if _LISTED in text:
             folder, _, stated = text.partition(_LISTED)
@@ -284,15 +274,14 @@ def _read_again(header: Header) -> Header | None:
 
 def read(path: str, label: str, relative: str) -> tuple[Header, bytes, os.stat_result]:
     """Return the header at a path, its contents, and its status from before reading; OSError for a pipe."""
-    from rtcompile.files import clocks
     from rtcompile.files.headers import Header
 
-    now = clocks.file_clock_ns()
+    now = file_clock_ns()
     descriptor, status = sealed.open_regular(path)
     with open(descriptor, "rb", buffering=0) as file:
         data = file.read()
     header = Header(path, label, relative, content_digest(data), *stat_of(status))
-    return clocks.trusted(header, status.st_dev, now), data, status
+    return trusted(header, status.st_dev, now), data, status
 
 
 def identities(folders: Iterable[str]) -> dict[str, tuple[int, int]]:
@@ -389,3 +378,92 @@ def joined(texts: Iterable[str]) -> bytes:
 def texts_in(data: bytes) -> list[str]:
     """Return the texts of a field that `joined` made."""
     return data.decode("utf-8", "surrogateescape").split("\0")[:-1]
+
+
+# --- Whether a file's times reveal every change ----------------------------------------------------
+
+# The file clock ticks every 4 ms (CONFIG_HZ=250), so two writes within one tick leave the same time. Some file
+# systems keep coarser times: ext4 with inodes of 128 bytes whole seconds, FAT two seconds, some NFS and FUSE servers
+# milliseconds. Images that are mounted read-only (squashfs, erofs) may be built with one time for all files; another
+# image mounted at the same path can then have the same sizes, times, inode numbers and device.
+_MAX_WAIT_SECONDS = 0.1
+_COARSE_NS = 1_000_000  # times that are multiples of this may come from a coarse clock
+_COARSEST_NS = 2 * 10**9
+_SECOND_NS = 10**9
+
+# File systems of images that are built elsewhere and mounted read-only.
+_IMAGES = ("squashfs", "erofs", "iso9660", "cramfs", "romfs", "udf")
+_FUSE_IMAGES = ("squash", "erofs", "iso", "archivemount")  # such as "fuse.squashfuse_ll"
+
+
+def file_clock_ns() -> int:
+    """Return the time (ns since the epoch) that a file changed now would get, in steps of 4 ms."""
+    # 5 is CLOCK_REALTIME_COARSE, for which the time module has no constant.
+    return time.clock_gettime_ns(5)
+
+
+def next_tick() -> int:
+    """Wait for the next tick of the file clock and return its time: earlier files are older than it."""
+    # Since Linux 6.13 a file's time may be finer than the file clock, and so ahead of it.
+    now = time.time_ns()
+    deadline = time.monotonic() + _MAX_WAIT_SECONDS
+    while (tick := file_clock_ns()) < now:
+        if time.monotonic() > deadline:
+            return tick  # The clock was set back, and with it the times of files.
+        time.sleep(0.0005)
+    return now
+
+
+def changed_ns(status: os.stat_result) -> int:
+    """Return the latest time (ns since the epoch) at which a file with this status may have changed."""
+    return status.st_ctime_ns + _coarseness_ns(status.st_mtime_ns, status.st_ctime_ns)
+
+
+def trusted(header: Header, device: int, read_ns: int, toolkit: tuple[str, ...] = ()) -> Header:
+    """Return a header with its times if they reveal every change, or with 0, which means comparing contents."""
+    # In mounted images this concerns only the user's files, which are outside `toolkit`.
+    times = header.mtime_ns, header.ctime_ns
+    is_new = max(times) + _coarseness_ns(*times) >= read_ns
+    is_own = header.is_own and not header.path.startswith(toolkit)
+    if is_new or (is_own and _is_in_image(*times, device)):
+        return header._replace(mtime_ns=0, ctime_ns=0)
+    return header
+
+
+def _coarseness_ns(mtime_ns: int, ctime_ns: int) -> int:
+    """Return for how long a later change may leave the same times, beyond the ticks of the file clock."""
+    return 0 if mtime_ns % _COARSE_NS or ctime_ns % _COARSE_NS else _COARSEST_NS
+
+
+def _is_in_image(mtime_ns: int, ctime_ns: int, device: int) -> bool:
+    # squashfs and iso9660 store whole seconds, and one time for all three.
+    if mtime_ns == ctime_ns and not mtime_ns % _SECOND_NS:
+        return True
+    return device in image_devices()
+
+
+_seen_images: tuple[int, frozenset[int]] = (0, frozenset())
+
+
+def image_devices() -> frozenset[int]:
+    """Return the numbers of mounted images, read again each tick, since numbers are reused."""
+    global _seen_images
+    now = file_clock_ns()
+    if _seen_images[0] != now:
+        try:
+            with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+                _seen_images = now, frozenset(images(file))
+        except OSError:
+            _seen_images = now, frozenset()
+    return _seen_images[1]
+
+
+def images(mounts: Iterable[str]) -> Iterable[int]:
+    """Yield the device numbers of the images in lines of ``/proc/self/mountinfo``."""
+    for line in mounts:
+        before, _, after = line.partition(" - ")
+        kind = after.partition(" ")[0]
+        of_fuse = kind.startswith("fuse") and any(name in kind for name in _FUSE_IMAGES)
+        if kind in _IMAGES or of_fuse:
+            major, _, minor = before.split(" ")[2].partition(":")
+            yield os.makedev(int(major), int(minor))

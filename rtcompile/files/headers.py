@@ -1,6 +1,6 @@
-"""Search directories, the headers that a compiler read, and headers passed as strings.
+"""Search directories, headers that a compiler read, headers passed as strings, and files that are being edited.
 
-Both are tuples with named elements, because a hit in a bundle makes many, and importing `typing` would take longer.
+`SearchDir` and `Header` are no `typing.NamedTuple`, since importing `typing` would take longer than a hit in a bundle.
 The virtual path of headers passed as strings contains the digest of all of them, so it is unique; a build without
 paths in its code depends only on the digests of those that it looked for.
 """
@@ -8,16 +8,16 @@ paths in its code depends only on the digests of those that it looked for.
 from __future__ import annotations
 
 import functools
-from _operator import itemgetter
+import os
+import time
+from collections import namedtuple
 
-from rtcompile.files.sealed import content_digest
+from rtcompile.files.sealed import content_digest, stat_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Any, TypeVar
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    R = TypeVar("R", bound="_Row")
     Texts = tuple[tuple[str, str], ...]
 
 
@@ -27,37 +27,12 @@ if TYPE_CHECKING:
 PROVIDED = "headers:"
 
 
-class _Row(tuple):  # type: ignore[type-arg]
-    """A tuple whose elements have the names of `_fields`."""
-
-    __slots__ = ()
-    _fields: tuple[str, ...] = ()
-
-    def __getnewargs__(self) -> tuple[Any, ...]:
-        return tuple(self)
-
-    def __repr__(self) -> str:
-        fields = ", ".join(f"{k}={v!r}" for k, v in self._asdict().items())
-        return f"{type(self).__name__}({fields})"
-
-    def _asdict(self) -> dict[str, Any]:
-        return dict(zip(self._fields, self, strict=True))
-
-    def _replace(self: R, **changes: Any) -> R:
-        return type(self)(**{**self._asdict(), **changes})
-
-
-class SearchDir(_Row):
+class SearchDir(namedtuple("SearchDir", ("label", "path"))):
     """A directory that is searched for headers; cache keys have its `label` ("user0", "cudart", …)."""
 
     __slots__ = ()
-    _fields = ("label", "path")
-
-    label: str = property(itemgetter(0))  # type: ignore[assignment]
-    path: str = property(itemgetter(1))  # type: ignore[assignment]
-
-    def __new__(cls, label: str, path: str) -> SearchDir:
-        return tuple.__new__(cls, (label, path))
+    label: str
+    path: str
 
     @property
     def is_provided(self) -> bool:
@@ -70,7 +45,13 @@ class SearchDir(_Row):
         return self.label.startswith("user")
 
 
-class Header(_Row):
+class Header(
+    namedtuple(
+        "Header",
+        ("path", "label", "relative", "digest", "size", "mtime_ns", "ctime_ns", "inode"),
+        defaults=(0,),
+    )
+):
     """A header that a build read: its path and the digest of its contents.
 
     The digest is ``""`` if it is unknown because the file changed while the compiler ran. If the times are 0,
@@ -78,29 +59,14 @@ class Header(_Row):
     """
 
     __slots__ = ()
-    _fields = ("path", "label", "relative", "digest", "size", "mtime_ns", "ctime_ns", "inode")
-
-    path: str = property(itemgetter(0))  # type: ignore[assignment]
-    label: str = property(itemgetter(1))  # type: ignore[assignment]
-    relative: str = property(itemgetter(2))  # type: ignore[assignment]
-    digest: str = property(itemgetter(3))  # type: ignore[assignment]
-    size: int = property(itemgetter(4))  # type: ignore[assignment]
-    mtime_ns: int = property(itemgetter(5))  # type: ignore[assignment]
-    ctime_ns: int = property(itemgetter(6))  # type: ignore[assignment]
-    inode: int = property(itemgetter(7))  # type: ignore[assignment]
-
-    def __new__(
-        cls,
-        path: str,
-        label: str,
-        relative: str,
-        digest: str,
-        size: int,
-        mtime_ns: int,
-        ctime_ns: int,
-        inode: int = 0,
-    ) -> Header:
-        return tuple.__new__(cls, (path, label, relative, digest, size, mtime_ns, ctime_ns, inode))
+    path: str
+    label: str
+    relative: str
+    digest: str
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
 
     @property
     def is_own(self) -> bool:
@@ -195,3 +161,51 @@ def gives_results(headers: Texts, before: Iterable[str]) -> bool:
 
 def _digest(text: str | None) -> str:
     return "" if text is None else content_digest(text.encode())
+
+
+# --- The files of a program that is being edited ----------------------------------------------------
+
+_POLL_SECONDS = 0.1
+
+
+class Files:
+    """The files that a build read, in their state when `begin` was called, before the build."""
+
+    def __init__(self, *paths: str) -> None:
+        self._began = 0
+        self._signatures: dict[str, tuple[int, int, int, int] | None] = dict.fromkeys(paths)
+
+    def begin(self) -> None:
+        """Record the state of all known files."""
+        self._began = time.time_ns()
+        self._signatures = {path: _signature(path) for path in self._signatures}
+
+    def note(self, paths: Iterable[str]) -> None:
+        """Watch exactly the files that the last build read."""
+        before, self._signatures = self._signatures, {}
+        for path in paths:
+            if path in before:
+                self._signatures[path] = before[path]
+                continue
+            now = _signature(path)
+            edited_meanwhile = now is not None and max(now[1:3]) >= self._began
+            self._signatures[path] = None if edited_meanwhile else now
+
+    def changed(self) -> bool:
+        """Return whether a file was changed, removed or created."""
+        return any(_signature(path) != before for path, before in self._signatures.items())
+
+    def wait(self) -> None:
+        """Return when a file has changed."""
+        while not self.changed():
+            time.sleep(_POLL_SECONDS)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._signatures)
+
+
+def _signature(path: str) -> tuple[int, int, int, int] | None:
+    try:
+        return stat_of(os.stat(path))
+    except (OSError, ValueError):
+        return None

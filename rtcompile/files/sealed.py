@@ -27,6 +27,8 @@ import stat
 import struct
 import time
 
+from rtcompile.errors import InvalidRequest
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -162,6 +164,24 @@ def read_given(path: str) -> bytes:
         raise OSError(str(error)) from None
     with open(descriptor, "rb") as file:
         return file.read()
+
+
+def read_text(file: str) -> str:
+    """Return the text of a source, a regular file of UTF-8; errors begin with its path."""
+    try:
+        data = read_given(file)
+    except OSError as error:
+        raise InvalidRequest(f"{file}: {error.strerror or 'not a regular file'}") from None
+    return decoded(data, file)
+
+
+def decoded(data: bytes, file: str) -> str:
+    """Return a source's text; an error names the line that is not UTF-8."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InvalidRequest(f"{file}:{line}: error: not UTF-8 ({error.reason})") from None
 
 
 def open_file(name: str, *, dir_fd: int) -> tuple[int, os.stat_result]:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import cupy
 
 from rtcompile.errors import CompileError, InvalidRequest, RtcompileError
-from rtcompile.files.watched import Files, read_text
+from rtcompile.files.headers import Files
+from rtcompile.files.sealed import read_text
 from rtcompile.frontends.lazy_code import ARGUMENTS, LazyCode
 from rtcompile.request.values import absolute
 from rtcompile.request.values import path as checked_path

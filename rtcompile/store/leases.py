@@ -26,8 +26,8 @@ from rtcompile.store.locks import Busy as Busy
 from rtcompile.store.shared import BadEntryError, LeasesUnsupportedError
 
 if TYPE_CHECKING:
-    from rtcompile.store.envelope import Envelope
     from rtcompile.store.remote import Tier
+    from rtcompile.store.shared import Envelope
 
 LEASE_SECONDS = 10.0  # after which a store may drop a lease that was not renewed
 _RENEW_SECONDS = 2.5

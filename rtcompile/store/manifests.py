@@ -19,7 +19,7 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from rtcompile.files import clocks, fileset, sealed
+from rtcompile.files import fileset, sealed
 from rtcompile.files.fileset import PACKED_FIELDS, FileSet, joined, texts_in
 from rtcompile.files.headers import FOLDER, PROVIDED, Header, SearchDir, relative_to
 
@@ -316,7 +316,7 @@ class _Watched:
         self._changed(path)
 
     def _changed(self, path: str) -> None:
-        self.newest_ns = max(self.newest_ns, clocks.changed_ns(os.stat(path)))
+        self.newest_ns = max(self.newest_ns, fileset.changed_ns(os.stat(path)))
 
 
 def _led_ns(paths: Iterable[str]) -> int:
@@ -333,10 +333,10 @@ def _led_ns(paths: Iterable[str]) -> int:
             try:
                 status = os.lstat(path)
                 if stat.S_ISLNK(status.st_mode):
-                    newest = max(newest, clocks.changed_ns(status))
+                    newest = max(newest, fileset.changed_ns(status))
                     ahead.append(os.path.join(os.path.dirname(path), os.readlink(path)))
                 elif stat.S_ISDIR(status.st_mode) and status.st_ctime_ns != status.st_mtime_ns:
-                    newest = max(newest, clocks.changed_ns(status))
+                    newest = max(newest, fileset.changed_ns(status))
             except OSError:
                 pass  # a missing folder: the absent paths in it are checked
             path = os.path.dirname(path)
@@ -350,4 +350,4 @@ def _read(path: str, label: str, relative: str) -> tuple[Header, Mentions, str, 
     header, data, status = fileset.read(path, label, relative)
     text = data.decode("utf-8", "surrogateescape")
     is_own = header.is_own or label.startswith(PROVIDED)
-    return header, scan(text), text if is_own else "", clocks.changed_ns(status)
+    return header, scan(text), text if is_own else "", fileset.changed_ns(status)

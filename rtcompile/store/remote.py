@@ -21,14 +21,16 @@ from typing import Any, TypeVar
 from rtcompile.errors import InvalidRequest, RtcompileWarning, warn
 from rtcompile.files.sealed import content_digest
 from rtcompile.settings import cache_dir
-from rtcompile.store.envelope import Envelope, Key, read_keys
 from rtcompile.store.folder import STATISTICS, Folder, at_end
 from rtcompile.store.leases import Lease, Waiting
 from rtcompile.store.shared import (
     BadEntryError,
+    Envelope,
+    Key,
     RemoteSettings,
     most_data,
     open_store,
+    read_keys,
 )
 from rtcompile.store.tier import Tier as Tier
 

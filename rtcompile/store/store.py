@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from rtcompile.errors import warn
-from rtcompile.files import clocks
+from rtcompile.files import fileset
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.sealed import UntrustedError, stat_of
 from rtcompile.request import object_code
@@ -332,7 +332,7 @@ class Store:
                 elif reads:
                     # NVRTC's file accesses are intercepted. If that is impossible, a file written within this clock
                     # tick counts as changed, and the build is not cached.
-                    self.started[key] = clocks.file_clock_ns()
+                    self.started[key] = fileset.file_clock_ns()
                 try:
                     yield None if timeout is None else timeout - (time.monotonic() - begin)
                 finally:
@@ -340,7 +340,7 @@ class Store:
 
     def reading(self, inputs: KeyInputs) -> None:
         """Record the time from which files are read: if one changes during the build, the result is not cached."""
-        self.started[inputs.lookup_key()] = clocks.next_tick()
+        self.started[inputs.lookup_key()] = fileset.next_tick()
 
     @cached_property
     def negative(self) -> Negative:

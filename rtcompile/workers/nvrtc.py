@@ -9,7 +9,7 @@ import ctypes
 import os
 import time
 
-from rtcompile.workers import heap, probes, protocol
+from rtcompile.workers import probes, protocol
 
 TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _pin_heap() -> None:
     # NVRTC maps files in TMPDIR. If the disk is full, the kernel kills the process, here the zygote.
     disk = os.statvfs(os.environ.get("TMPDIR", "."))
     if disk.f_bavail * disk.f_frsize >= _ROOM_TO_START:
-        _heap_is_pinned = heap.pin(_library, _allocate_heap)
+        _heap_is_pinned = probes.pin_heap(_library, _allocate_heap)
 
 
 def _allocate_heap() -> None:

@@ -1,4 +1,4 @@
-"""Intercepts NVRTC's file accesses: records which paths it opens or looks for. Worker side.
+"""Intercepts NVRTC's calls of libc: records which paths it opens or looks for, and places its heap. Worker side.
 
 NVRTC calls libc's path functions through its procedure linkage table (PLT). `install` redirects the table's slots
 to callbacks, which record every path, however the source spells it. This is undocumented; it works with NVRTC 12.4
@@ -364,3 +364,50 @@ def _slots(library: ctypes.CDLL) -> dict[str, int]:
         offset = ctypes.c_uint32.from_address(symbols + 24 * (info >> 32)).value
         found[ctypes.string_at(strings + offset).decode()] = base + slot
     return found
+
+
+# --- NVRTC's heap for precompiled headers ---------------------------------------------------------
+
+# A precompiled header is an image of that heap, so it works only at the address where it was made: the same in every
+# worker of every process. Placing the heap relies on undocumented behaviour of NVRTC 12.8 and later, and of Linux.
+
+# Free on x86-64 and on aarch64 with 48-bit addresses: far above the heap, far below the libraries.
+HEAP_BASE = 0x300000000000
+# CuTe's header takes 291 MB, CUTLASS's 311. The unused rest costs address space but no memory.
+HEAP_SIZE = 1 << 30
+
+# Linux may ignore an address that is only a hint; before 4.17 it also treats this flag as a hint.
+_MAP_FIXED_NOREPLACE = 0x100000
+
+
+def pin_heap(library: ctypes.CDLL, allocate: Callable[[], None]) -> bool:
+    """Make NVRTC `allocate` the heap at `HEAP_BASE` by a compile; return whether it is there now."""
+    # NVRTC leaves the address to Linux, so its call of `mmap` is intercepted.
+    slot = slots(library).get("mmap")
+    if slot is None or not hasattr(library, "nvrtcSetPCHHeapSize"):  # before 12.8
+        return False
+    if library.nvrtcSetPCHHeapSize(ctypes.c_size_t(HEAP_SIZE)) != 0:
+        return False
+    word, number = ctypes.c_void_p, ctypes.c_int
+    function = ctypes.CFUNCTYPE(
+        word, word, ctypes.c_size_t, number, number, number, ctypes.c_long, use_errno=True
+    )
+    real = function(("mmap", ctypes.CDLL(None)))
+    got = []
+
+    def place(address: int | None, size: int, protection: int, flags: int, *file: int) -> Any:
+        if address or size != HEAP_SIZE:
+            return real(address, size, protection, flags, *file)
+        got.append(real(HEAP_BASE, size, protection, flags | _MAP_FIXED_NOREPLACE, *file))
+        if got[-1] == word(-1).value:
+            return real(address, size, protection, flags, *file)
+        return got[-1]
+
+    ours = function(place)
+    if not redirect(slot, ours):
+        return False
+    try:
+        allocate()
+    finally:
+        redirect(slot, real)
+    return got == [HEAP_BASE]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rtcompile.cli import inspecting, main
-from rtcompile.files.watched import Files
+from rtcompile.files.headers import Files
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -44,7 +44,7 @@ def watched(
         edits_meanwhile = SimpleNamespace(
             time_ns=time.time_ns, sleep=lambda seconds: next(waiting)(file)
         )
-        monkeypatch.setattr("rtcompile.files.watched.time", edits_meanwhile)
+        monkeypatch.setattr("rtcompile.files.headers.time", edits_meanwhile)
         command = ["watch", "k.cu", "--arch", "sm_80", "--edits", str(len(edits)), *more]
         code = main(command)
         said = capsys.readouterr()

@@ -17,8 +17,8 @@ pytest.importorskip("zstandard")
 import rtcompile
 from rtcompile.errors import JitDisabled, RtcompileWarning
 from rtcompile.extras.cluster.folder_store import FolderStore
-from rtcompile.store.envelope import Envelope, read_keys
 from rtcompile.store.remote import remote
+from rtcompile.store.shared import Envelope, read_keys
 from tests import nodes, servers
 from tests.toolkits import needs_host_compiler
 
@@ -340,7 +340,7 @@ def test_an_entry_of_another_schema_is_a_miss(on, tmp_path, monkeypatch):
     address = f"file://{tmp_path}/shared"
     on("a", address)
     with monkeypatch.context() as older, contextlib.suppress(AssertionError):
-        older.setattr("rtcompile.store.envelope._MAGIC", b"rtcompile entry 0\n")
+        older.setattr("rtcompile.store.shared._MAGIC", b"rtcompile entry 0\n")
         build(nodes.source(1))
     on("b", address)
     with pytest.warns(RtcompileWarning, match="version"):

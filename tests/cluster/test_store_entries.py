@@ -11,11 +11,10 @@ import pytest
 pytest.importorskip("zstandard")
 
 from rtcompile.errors import InvalidRequest, RtcompileWarning
-from rtcompile.store import envelope as envelopes
+from rtcompile.store import shared
 from rtcompile.store import shared as stores
-from rtcompile.store.envelope import Envelope, read_keys
 from rtcompile.store.remote import Remote
-from rtcompile.store.shared import BadEntryError, RemoteSettings
+from rtcompile.store.shared import BadEntryError, Envelope, RemoteSettings, read_keys
 from tests.nodes import KEY, pushed
 
 
@@ -45,7 +44,7 @@ def test_nothing_that_was_tampered_with_is_opened():
 
 
 def of(secret: bytes) -> Envelope:
-    return Envelope([envelopes.secret_key(secret)])
+    return Envelope([shared.secret_key(secret)])
 
 
 @pytest.mark.parametrize("states_its_size", [True, False])
@@ -59,9 +58,9 @@ def test_an_entry_is_not_decompressed_to_more_than_its_kind_can_have(
     compressor = zstandard.ZstdCompressor(write_content_size=states_its_size)
     envelope = of(KEY)
     size = 1001 if states_its_size else 1000
-    bomb = envelopes._SIZE.pack(size) + compressor.compress(bytes(size))
-    signature = envelope.keys[0].sign(envelopes._signed(kind, "k", bomb))
-    entry = envelopes._MAGIC + signature + bomb
+    bomb = shared._SIZE.pack(size) + compressor.compress(bytes(size))
+    signature = envelope.keys[0].sign(shared._signed(kind, "k", bomb))
+    entry = shared._MAGIC + signature + bomb
 
     with pytest.raises(BadEntryError, match="larger than any"):
         envelope.open(kind, "k", entry)
@@ -146,7 +145,7 @@ def test_a_key_is_replaced_without_a_miss(tmp_path, address):
 
 def test_who_only_reads_can_forge_nothing(tmp_path, address):
     pytest.importorskip("cryptography")
-    private, public = envelopes.new_key(pair=True)
+    private, public = shared.new_key(pair=True)
     made = {}
     for name, text, mode in (("private", private, 0o600), ("public", public, 0o644)):
         (tmp_path / name).write_bytes(text)

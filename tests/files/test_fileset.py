@@ -11,7 +11,7 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
-from rtcompile.files import clocks, fileset
+from rtcompile.files import fileset
 from rtcompile.files.fileset import PACKED_FIELDS, FileSet
 from rtcompile.files.headers import Header
 from rtcompile.settings import Settings
@@ -168,12 +168,6 @@ def test_the_toolkit_s_files_may_be_a_second_old_and_the_user_s_may_not(
     assert not another.is_unchanged()
     assert not another.is_unchanged(recent=True), "it was seen to have changed"
 
-    assert another.is_own_part_unchanged()
-    edit(tmp_path, OWN)
-    assert not another.is_own_part_unchanged()
-    monkeypatch.setattr(fileset, "_RECENT_SECONDS", 0.0)
-    assert not another.is_unchanged(recent=True)
-
 
 def test_an_edit_of_the_user_s_own_is_seen_right_after_a_look(
     files: FileSet, tmp_path: Path
@@ -210,11 +204,11 @@ def test_times_are_trusted_once_the_file_system_s_clock_has_moved_on(
     now = 1_700_000_000 * SECOND + 123_456_789
     changed = (now - age_ns) // ticks_ns * ticks_ns
     header = aged(changed - 60 * SECOND, changed)
-    kept = clocks.trusted(header, os.stat(tmp_path).st_dev, now)
+    kept = fileset.trusted(header, os.stat(tmp_path).st_dev, now)
     assert kept == (header if is_trusted else header._replace(mtime_ns=0, ctime_ns=0))
     times = {"st_mtime_ns": header.mtime_ns, "st_ctime_ns": changed}
     status = os.stat_result((0,) * 10, times)
-    assert (clocks.changed_ns(status) >= now) is not is_trusted
+    assert (fileset.changed_ns(status) >= now) is not is_trusted
 
 
 def test_an_image_with_one_time_for_all_is_compared_by_contents(
@@ -222,13 +216,13 @@ def test_an_image_with_one_time_for_all_is_compared_by_contents(
 ) -> None:
     now = time.time_ns()
     squashed = aged(SECOND, SECOND)
-    assert clocks.trusted(squashed, 0, now).ctime_ns == 0
-    assert clocks.trusted(aged(SECOND, SECOND, "cudart"), 0, now).ctime_ns == SECOND
+    assert fileset.trusted(squashed, 0, now).ctime_ns == 0
+    assert fileset.trusted(aged(SECOND, SECOND, "cudart"), 0, now).ctime_ns == SECOND
 
     other = aged(SECOND + 1, SECOND + 1)
-    assert clocks.trusted(other, 77, now) == other
-    monkeypatch.setattr(clocks, "image_devices", lambda: frozenset([77]))
-    assert clocks.trusted(other, 77, now).ctime_ns == 0
+    assert fileset.trusted(other, 77, now) == other
+    monkeypatch.setattr(fileset, "image_devices", lambda: frozenset([77]))
+    assert fileset.trusted(other, 77, now).ctime_ns == 0
 
 
 @pytest.mark.needs_compiler
@@ -236,7 +230,7 @@ def test_in_an_image_the_toolkit_is_trusted_where_an_option_names_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CuPy names CuPy's and the toolkit's folders with -I, in every request under `install()`."""
-    monkeypatch.setattr(clocks, "_is_in_image", lambda *given: True)
+    monkeypatch.setattr(fileset, "_is_in_image", lambda *given: True)
     own = tmp_path / "own.cuh"
     own.write_text("")
     toolchain = toolkit.current(Settings.from_environ())
@@ -273,8 +267,8 @@ def test_images_are_known_by_the_table_of_mounts() -> None:
         "39 35 0:51 / /container ro - fuse.squashfuse_ll squashfuse_ll ro",
         "40 35 0:52 / /remote rw - fuse.sshfs host: rw",
     ]
-    assert {*clocks.images(lines)} == {os.makedev(7, 1), os.makedev(7, 2), os.makedev(0, 51)}
-    assert isinstance(clocks.image_devices(), frozenset)
+    assert {*fileset.images(lines)} == {os.makedev(7, 1), os.makedev(7, 2), os.makedev(0, 51)}
+    assert isinstance(fileset.image_devices(), frozenset)
 
 
 def test_contents_are_compared_where_times_are_not_trusted(files: FileSet, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.files import clocks
+from rtcompile.files import fileset
 from rtcompile.files.fileset import FileSet
 from rtcompile.store import manifests
 from tests.key_inputs import HeaderTree
@@ -29,7 +29,7 @@ def tree(tmp_path: Path) -> HeaderTree:
 def later(folder: Path) -> None:
     """Wait until the file clock has left the tick in which `folder`'s files were written."""
     newest = max(path.stat().st_ctime_ns for path in [folder, *folder.rglob("*")])
-    while clocks.file_clock_ns() <= newest:
+    while fileset.file_clock_ns() <= newest:
         time.sleep(0.0005)
 
 
@@ -309,14 +309,14 @@ def test_a_header_that_may_still_change_within_its_tick_is_read_again(
 ) -> None:
     path = tree.path("user1/a.h")
     tick = os.stat(path).st_ctime_ns
-    monkeypatch.setattr(clocks, "file_clock_ns", lambda: tick)
+    monkeypatch.setattr(fileset, "file_clock_ns", lambda: tick)
     recorded = tree.record("user1/a.h")
     assert not recorded.is_unchanged(), "no stat may vouch for it yet"
     assert recorded.current() is not None
     fresh = recorded.refreshed()
     assert fresh is not None
     assert not fresh.is_unchanged(), "the clock has not moved on"
-    monkeypatch.setattr(clocks, "file_clock_ns", lambda: tick + 1)
+    monkeypatch.setattr(fileset, "file_clock_ns", lambda: tick + 1)
     fresh = recorded.refreshed()
     assert fresh is not None
     assert fresh.is_unchanged()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.files import clocks, fileset
+from rtcompile.files import fileset
 from rtcompile.files.headers import SearchDir
 from rtcompile.request.key import KeyInputs
 from rtcompile.request.values import Arch
@@ -103,7 +103,7 @@ def test_a_touched_header_is_a_hit_and_is_read_only_once(
     inputs = tree.key_inputs()
     tree.build(open_store(cache), inputs, "user0/a.h")
     os.utime(tree.path("user0/a.h"), ns=(1, 1))
-    clocks.next_tick()
+    fileset.next_tick()
     assert open_store(cache).find(inputs)
     monkeypatch.setattr(fileset, "read", lambda *which: pytest.fail(f"{which} was read again"))
     assert open_store(cache).find(inputs)
@@ -125,9 +125,9 @@ def test_a_build_waits_for_the_clock_where_its_compiler_cannot_be_observed(
 
     def next_tick() -> int:
         waited.append(1)
-        return clocks.file_clock_ns()
+        return fileset.file_clock_ns()
 
-    monkeypatch.setattr(clocks, "next_tick", next_tick)
+    monkeypatch.setattr(fileset, "next_tick", next_tick)
     inputs = HeaderTree(tmp_path, "user0").key_inputs(backend=backend)
     with open_store(tmp_path / "cache").building(inputs):
         assert bool(waited) == waits
@@ -445,7 +445,7 @@ def test_search_directories_may_have_equal_labels(cache: Path, tmp_path: Path) -
     here = HeaderTree(tmp_path / "here", "one", "two")
     search = tuple(SearchDir("cccl", directory.path) for directory in here.search)
     here.write("two/x.h", "")
-    clocks.next_tick()  # no toolkit is written right before a build
+    fileset.next_tick()  # no toolkit is written right before a build
     inputs = here.key_inputs(search=search)
     here.build(open_store(cache), inputs, "two/x.h")
     found = open_store(cache).find(inputs)

@@ -17,7 +17,7 @@ import rtcompile
 from rtcompile.build import planned
 from rtcompile.compilers import nvrtc
 from rtcompile.errors import CompileTimeout, RtcompileWarning
-from rtcompile.files import clocks
+from rtcompile.files import fileset
 from rtcompile.request.key import KeyInputs
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
@@ -135,8 +135,8 @@ def test_what_is_no_file_under_a_locks_path_delays_nobody(
 def test_a_clock_that_is_stepped_back_delays_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    an_hour_ago = clocks.file_clock_ns() - 3600 * 10**9
-    monkeypatch.setattr(clocks, "file_clock_ns", lambda: an_hour_ago)
+    an_hour_ago = fileset.file_clock_ns() - 3600 * 10**9
+    monkeypatch.setattr(fileset, "file_clock_ns", lambda: an_hour_ago)
     kept = Store(str(tmp_path), on_disk=True, size=1 << 30)
     begin = time.monotonic()
     with kept.building(make_key_inputs()):

@@ -17,10 +17,9 @@ import pytest
 pytest.importorskip("zstandard")
 
 import rtcompile
-from rtcompile.store import envelope as envelopes
-from rtcompile.store.envelope import Envelope
+from rtcompile.store import shared
 from rtcompile.store.remote import Remote, remote
-from rtcompile.store.shared import RemoteSettings
+from rtcompile.store.shared import Envelope, RemoteSettings
 from rtcompile.store.tier import Tier
 from tests import nodes, servers
 from tests.trials.record import record, tally, times
@@ -59,7 +58,7 @@ def forged(chance: random.Random, entries: dict[str, bytes]) -> tuple[str, bytes
 
 
 def of(secret: bytes | None) -> Envelope:
-    return Envelope([] if secret is None else [envelopes.secret_key(secret)])
+    return Envelope([] if secret is None else [shared.secret_key(secret)])
 
 
 HARMS: list[Harm] = [flipped, cut, longer, swapped, forged]

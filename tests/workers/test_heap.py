@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 SCRIPT = """
 import ctypes
-from rtcompile.workers import heap, nvrtc
+from rtcompile.workers import nvrtc, probes
 libc = ctypes.CDLL(None)
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -28,11 +28,11 @@ nvrtc.load({libraries!r})
 if {used}:
     nvrtc.Program(b"", b"k.cu").compile([])
 if {taken}:
-    assert libc.mmap(heap.BASE + 4096, 4096, 0, 0x22 | 0x100000, -1, 0) == heap.BASE + 4096
-pinned = heap.pin(nvrtc._library, nvrtc._allocate_heap)
-assert not any(heap.BASE < start < heap.BASE + heap.SIZE for start in starts()) or {taken}
+    assert libc.mmap(probes.HEAP_BASE + 4096, 4096, 0, 0x22 | 0x100000, -1, 0) == probes.HEAP_BASE + 4096
+pinned = probes.pin_heap(nvrtc._library, nvrtc._allocate_heap)
+assert not any(probes.HEAP_BASE < start < probes.HEAP_BASE + probes.HEAP_SIZE for start in starts()) or {taken}
 nvrtc.Program(b"", b"k.cu").compile([])
-assert pinned == (heap.BASE in starts()), "it stays there"
+assert pinned == (probes.HEAP_BASE in starts()), "it stays there"
 print(pinned)
 """
 
