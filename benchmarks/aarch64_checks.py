@@ -51,7 +51,8 @@ from rtcompile import toolkit
 from rtcompile.workers import nvrtc
 library = toolkit.current().require_nvrtc()
 nvrtc.load(os.pathsep.join((*library.preload, library.path)))
-print(nvrtc._is_observed, nvrtc._heap_is_pinned)
+nvrtc._pin_heap()
+print(nvrtc.probes_see_all(), nvrtc._heap_is_pinned)
 """
 
 

@@ -25,16 +25,19 @@ _NOOP = b'extern "C" __global__ void noop() {}'
 _FIRST_WITH_CACHE = (12, 9)
 _NO_CACHE = b"--no-cache"
 
+# Of these versions every file access is known to be intercepted; of another one `probes_see_all` finds out.
+_FIRST_OBSERVED, _LAST_OBSERVED = (12, 4), (13, 5)
+
 _ROOM_TO_START = 16 << 20
 
 _library: ctypes.CDLL | None = None
 _always: list[bytes] = []  # options of every compile
-_heap_is_pinned: bool | None = None  # None: not tried, for lack of disk space
+_heap_is_pinned: bool | None = None  # None: not tried yet, or there was no disk space
 _is_observed = False  # whether `probes` intercepts all file accesses of this library
 
 
 def load(argument: str) -> None:
-    """Open the libraries, NVRTC last, before any fork, and place the heap for precompiled headers."""
+    """Open the libraries, NVRTC last, before any fork."""
     # NVRTC finds its builtins by bare name only if they are loaded already. The identity of the files follows a
     # newline, so a replaced library is loaded in a new zygote.
     global _library, _is_observed
@@ -45,9 +48,11 @@ def load(argument: str) -> None:
     _library.nvrtcGetErrorString.restype = ctypes.c_char_p
     major, minor = ctypes.c_int(), ctypes.c_int()
     _call("Version", ctypes.byref(major), ctypes.byref(minor))
-    _always[:] = [_NO_CACHE] if (major.value, minor.value) >= _FIRST_WITH_CACHE else []
-    _is_observed = probes.install(_library) and probes_see_all()
-    _pin_heap()
+    version = major.value, minor.value
+    _always[:] = [_NO_CACHE] if version >= _FIRST_WITH_CACHE else []
+    # The check compiles a source, which takes a tenth of a process's first build.
+    is_known = _FIRST_OBSERVED <= version <= _LAST_OBSERVED
+    _is_observed = probes.install(_library) and (is_known or probes_see_all())
 
 
 # The source for `probes_see_all`. In every possible way it looks for a header in memory, for missing paths, and for
@@ -87,9 +92,10 @@ def probes_see_all() -> bool:
 
 
 def _pin_heap() -> None:
+    """Place the heap for precompiled headers, which most processes do not need."""
     global _heap_is_pinned
     assert _library is not None
-    # NVRTC maps files in TMPDIR. If the disk is full, the kernel kills the process, here the zygote.
+    # NVRTC maps files in TMPDIR. If the disk is full, the kernel kills the process.
     disk = os.statvfs(os.environ.get("TMPDIR", "."))
     if disk.f_bavail * disk.f_frsize >= _ROOM_TO_START:
         _heap_is_pinned = probes.pin_heap(_library, _allocate_heap)
@@ -168,7 +174,7 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     options: list[bytes] = job["options"]
     path: bytes = job["pch"] or job.get("create_pch", b"")
     if path and _heap_is_pinned is None:
-        _pin_heap()  # there may be room by now
+        _pin_heap()
     tried = bool(path and _heap_is_pinned)
     flag = b"--use-pch=" if job["pch"] else b"--create-pch="
     header = [flag + path] if tried else []

@@ -2,7 +2,7 @@
 
 NVRTC calls libc's path functions through its procedure linkage table (PLT). `install` redirects the table's slots
 to callbacks, which record every path, however the source spells it. This is undocumented; it works with NVRTC 12.4
-to 13.5, and `workers.nvrtc` checks it once per library. Optional fields of a job:
+to 13.5, and `workers.nvrtc` checks it in other versions. Optional fields of a job:
 
 - ``texts``: {path: bytes}, headers that exist in memory only, below `MEMORY`, where no other path exists.
 - ``contents``: {path: bytes}, what the compiler reads in place of these files.

@@ -6,6 +6,7 @@ import ctypes
 import os
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -498,3 +499,29 @@ def test_probes_that_miss_anything_are_not_used(
     monkeypatch.setattr(worker, "_compile", lambda *given: {"error": "error", "log": log})
     monkeypatch.setattr(probes, "end", lambda: seen)
     assert worker.probes_see_all() is (not lost)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        pytest.param("", "True", id="a known version, checked here"),
+        pytest.param("nvrtc._LAST_OBSERVED = (12, 3)", "True", id="another version"),
+        pytest.param(
+            "nvrtc._LAST_OBSERVED = (12, 3); nvrtc._TEXT = b'elsewhere'",
+            "False",
+            id="another version, of which a file access is not seen",
+        ),
+    ],
+)
+def test_what_a_version_is_known_for_is_true_and_others_are_checked(
+    library: Any, change: str, expected: str
+) -> None:
+    libraries = os.pathsep.join((*library.preload, library.path))
+    program = (
+        f"from rtcompile.workers import nvrtc; {change}\nnvrtc.load({libraries!r})\n"
+        "print(nvrtc._is_observed and nvrtc.probes_see_all())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == expected
