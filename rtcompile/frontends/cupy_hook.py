@@ -7,6 +7,7 @@ parameters that are used here. If one is missing, a warning names it and CuPy st
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -14,10 +15,10 @@ from operator import attrgetter
 from typing import IO, Any, Literal
 
 from rtcompile.build import pipeline
-from rtcompile.errors import public, warn
-from rtcompile.frontends.cupy_requests import program_name, with_pass_in_text
+from rtcompile.errors import CompileError, ToolkitNotFound, public, warn
 from rtcompile.lookup import environment
-from rtcompile.lookup.find import query_of
+from rtcompile.lookup.find import Query, query_of
+from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch, text, truth, working_directory
 
@@ -207,15 +208,89 @@ def _compile(
     query = query_of(request, settings)
     query.recent = True
     code = pipeline.find(query)
+    code = build(query) if code is None else code
     if code is None:
-        from rtcompile.frontends import cupy_builds  # a hit needs nothing of it
-
-        code = cupy_builds.build(query)
-        if code is None:
-            return by_cupy()
+        return by_cupy()
     if log_stream is not None:
         log_stream.write(code.build.log)
     module = function.Module()
     module.load(code.code)
     module._set_mapping(dict(code.lowered_names) if name_expressions else None)
     return module
+
+
+# --- Sources of CuPy's own kernels ------------------------------------------------------------------
+
+_KERNEL = re.compile(r"\b__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)")
+# From `cupy/_core/_cub_reduction.pyx`.
+CUB_INCLUDES = "#include <cub/block/block_reduce.cuh>\n#include <cub/block/block_load.cuh>\n"
+_CUB_PASSES = ("-DFIRST_PASS=1", "-DSECOND_PASS=1")
+
+
+def program_name(source: str) -> str:
+    """Return the name of the program's first kernel, for logs and reports."""
+    kernel = _KERNEL.search(source)
+    return f"{kernel[1]}.cu" if kernel else "cupy.cu"
+
+
+def with_pass_in_text(source: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Move a CUB reduction's macro from the options to the source, so all passes share a precompiled header."""
+    # No header uses the macro, and defining it in the blank line after the headers keeps line numbers.
+    found = [option for option in options if option in _CUB_PASSES]
+    if len(found) != 1:
+        return source, options
+    from rtcompile.request import cxx  # a hit without such an option does not pay for it
+
+    prefix, rest = cxx.split_prefix(source)
+    own = prefix.removesuffix(CUB_INCLUDES).splitlines()
+    if not prefix.endswith(CUB_INCLUDES) or not rest.startswith("\n\n"):
+        return source, options
+    if not all(line.startswith("#include <cupy/") for line in own):
+        return source, options
+    name, _, value = found[0].removeprefix("-D").partition("=")
+    head = source[: len(source) - len(rest)]
+    remaining = tuple(option for option in options if option not in _CUB_PASSES)
+    return f"{head}\n#define {name} {value}{rest[1:]}", remaining
+
+
+# --- Builds of kernels that the look-up did not find ------------------------------------------------
+
+_warned_of_missing_toolkit = False
+
+# Kernels of CuPy that a program builds, which open with the same headers: 31 everyday operations take 49.
+_OWN_KERNELS = 49
+_OWN_HEADERS = "#include <cupy/"
+
+
+def build(query: Query) -> ObjectCode | None:
+    """Build a CuPy request that was not found; None if CuPy has to compile it itself."""
+    global _warned_of_missing_toolkit
+    from rtcompile.build import planned  # a hit does not need it
+
+    settings = query.settings
+    try:
+        found = planned.search(query)
+        return _compiled(query) if found is None else found
+    except CompileError as error:
+        if settings.dump_source_on_error:
+            error.dump(sys.stderr)
+        raise
+    except ToolkitNotFound as missing:
+        if not settings.jit:  # otherwise CuPy would compile it
+            raise
+        if not _warned_of_missing_toolkit:
+            _warned_of_missing_toolkit = True
+            warn(f"rtcompile.install(): {missing} Until then CuPy compiles its kernels itself.")
+        return None
+
+
+def _compiled(query: Query) -> ObjectCode:
+    from rtcompile.build import planned
+    from rtcompile.compilers import pch
+
+    is_own = query.request.source.startswith(_OWN_HEADERS)
+    token = pch.expected.set(_OWN_KERNELS if is_own else pch.expected.get())
+    try:
+        return planned.compile(query)
+    finally:
+        pch.expected.reset(token)

@@ -49,7 +49,7 @@ _CUPY_HEADERS = tuple(
     for header in ("complex.cuh", "carray.cuh", "atomics.cuh", "math_constants.h")
 )
 
-# The arguments in the order of `code_of`, with their defaults.
+# The arguments with their defaults; those after headers= are scalars.
 ARGUMENTS: dict[str, Any] = {
     "code": None,
     "path": None,
@@ -71,8 +71,7 @@ ARGUMENTS: dict[str, Any] = {
 }
 # Arguments for CuPy's `RawModule`, without jitify=, which would cause a deprecation warning even if False.
 OF_CUPY = [*ARGUMENTS][:7]
-_LISTS = [[*ARGUMENTS].index(name) for name in ("options", "name_expressions", "link")]
-_HEADERS = [*ARGUMENTS].index("headers")  # after it all are scalars
+_SCALARS = [*ARGUMENTS].index("headers") + 1
 
 
 class LazyCode:
@@ -295,24 +294,21 @@ class LazyCode:
         return None if self.arguments["arch"] is not None else ordinal()
 
 
-def code_of(*given: Any) -> LazyCode:
-    """Return the code of these arguments, in the order of `ARGUMENTS`, shared while it is valid."""
-    values = [*given]
-    for index in _LISTS:
-        if type(values[index]) is list:
-            values[index] = tuple(values[index])
-    headers = values[_HEADERS]
-    if type(headers) is dict:
-        values[_HEADERS] = tuple(headers.items())
+def code_of(given: dict[str, Any]) -> LazyCode:
+    """Return the code of these arguments, shared while it is valid."""
+    given = {**ARGUMENTS, **given}
+    values = [tuple(value) if type(value) is list else value for value in given.values()]
+    headers = given["headers"]
+    values[_SCALARS - 1] = tuple(headers.items()) if type(headers) is dict else headers
     cell: list[Any] = [None]
     try:
         # True equals 1, but is not a time limit.
-        cell = _cells(*values, *[type(value) is bool for value in values[_HEADERS:]])
+        cell = _cells(*values, *[type(value) is bool for value in values[_SCALARS:]])
     except Exception:  # noqa: BLE001, S110  # a value without a hash, or one whose comparison raises
         pass
     lazy: LazyCode | None = cell[0]
     if lazy is None or not lazy.is_valid():
-        lazy = LazyCode(**{**dict(zip(ARGUMENTS, values, strict=True)), "headers": headers})
+        lazy = LazyCode(**given)
         # Linked inputs may be files, a file may be replaced, and `recompile` demands a build.
         if not (lazy.path or lazy.arguments["link"] or lazy.arguments["recompile"]):
             cell[0] = lazy

@@ -30,7 +30,6 @@ from rtcompile.frontends.lazy_code import (
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import query_of
-from rtcompile.request.request import DEFAULT_NAME
 from rtcompile.request.values import text
 
 if TYPE_CHECKING:
@@ -216,25 +215,9 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         memory_limit: int | str | None = None,
         recompile: bool = False,
     ) -> None:
-        build = code_of(
-            text("code", code) if code is None else code,
-            None,
-            options,
-            backend,
-            translate_cucomplex,
-            enable_cooperative_groups,
-            None,
-            jitify,
-            arch,
-            link,
-            headers,
-            fallback,
-            pch,
-            timeout,
-            memory_limit,
-            recompile,
-            DEFAULT_NAME,
-        )
+        given = locals()
+        del given["self"], given["name"]
+        build = code_of({**given, "code": text("code", code) if code is None else code})
         self._bind(build, name if type(name) is str else text("name", name))
 
     def _bind(self, build: LazyCode, name: str) -> None:

@@ -84,26 +84,9 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
         recompile: bool = False,
         name: str = DEFAULT_NAME,
     ) -> None:
-        build = code_of(
-            code,
-            path,
-            options,
-            backend,
-            translate_cucomplex,
-            enable_cooperative_groups,
-            name_expressions,
-            jitify,
-            arch,
-            link,
-            headers,
-            fallback,
-            pch,
-            timeout,
-            memory_limit,
-            recompile,
-            name,
-        )
-        self._bind(build)
+        given = locals()
+        del given["self"]
+        self._bind(code_of(given))
 
     @classmethod
     @public

@@ -22,7 +22,7 @@ from rtcompile.build import many, pipeline, planned  # noqa: E402
 from rtcompile.bundles import index as bundle_index  # noqa: E402
 from rtcompile.extras.record import recording, warming  # noqa: E402
 from rtcompile.extras.record.counting import Counter, Tally  # noqa: E402
-from rtcompile.frontends import cupy_hook, cupy_requests  # noqa: E402
+from rtcompile.frontends import cupy_hook  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.lookup.find import listeners  # noqa: E402
 from rtcompile.settings import Settings  # noqa: E402
@@ -127,7 +127,7 @@ def test_what_cupy_compiles_itself_has_the_options_that_it_was_given(monkeypatch
         cupy_hook, "_original", lambda source, options, **more: given.append(options)
     )
     monkeypatch.setattr(planned, "search", _no_toolkit)
-    monkeypatch.setattr("rtcompile.frontends.cupy_builds._warned_of_missing_toolkit", True)
+    monkeypatch.setattr("rtcompile.frontends.cupy_hook._warned_of_missing_toolkit", True)
 
     installed(CODE, ("-DN=1",), jitify=True)
 
@@ -323,7 +323,7 @@ def without_planning(monkeypatch: pytest.MonkeyPatch, ask):
 
 # As CuPy gives it to the compiler, in two passes.
 OWN = "".join(f"#include <{header}>\n" for header in core._cupy_header_list)
-CUB = OWN + cupy_requests.CUB_INCLUDES + "\n" + CODE
+CUB = OWN + cupy_hook.CUB_INCLUDES + "\n" + CODE
 OF_CUB = (
     *core.assemble_cupy_compiler_options(("--std=c++17", "-DCUB_DISABLE_BF16_SUPPORT")),
     "-DFIRST_PASS=1",

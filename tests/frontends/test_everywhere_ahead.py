@@ -17,7 +17,7 @@ from cupy._core import core  # noqa: E402
 
 import rtcompile  # noqa: E402
 from rtcompile.compilers import pch  # noqa: E402
-from rtcompile.frontends import cupy_builds, cupy_requests  # noqa: E402
+from rtcompile.frontends import cupy_hook  # noqa: E402
 from rtcompile.lookup.find import query_of  # noqa: E402
 from rtcompile.request.object_code import ObjectCode  # noqa: E402
 from rtcompile.request.request import CompileRequest  # noqa: E402
@@ -52,7 +52,7 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Obje
         options = (*core.assemble_cupy_compiler_options(()), "-ftz=true")
         request = CompileRequest(source, options, arch="sm_80")
         settings = Settings.from_environ().override(recompile=True, **changes)
-        code = cupy_builds.build(query_of(request, settings))
+        code = cupy_hook.build(query_of(request, settings))
         assert code is not None
         return code
 
@@ -115,7 +115,7 @@ def test_the_code_is_that_of_cupy_alone(tmp_path: Path):
 
 def test_a_pass_in_the_text_gives_the_code_of_one_in_the_options():
     options = core.assemble_cupy_compiler_options(("-DFIRST_PASS=1", "-DCUB_DISABLE_BF16_SUPPORT"))
-    source, remaining = cupy_requests.with_pass_in_text(REDUCTION, options)
+    source, remaining = cupy_hook.with_pass_in_text(REDUCTION, options)
 
     assert "-DFIRST_PASS=1" not in remaining
     assert "#define FIRST_PASS 1\ntypedef" in source
@@ -137,4 +137,4 @@ def test_a_pass_in_the_text_gives_the_code_of_one_in_the_options():
     ],
 )
 def test_a_source_that_is_not_cupys_keeps_its_options(source: str, options: tuple[str, ...]):
-    assert cupy_requests.with_pass_in_text(source, options) == (source, options)
+    assert cupy_hook.with_pass_in_text(source, options) == (source, options)

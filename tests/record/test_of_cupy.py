@@ -22,7 +22,7 @@ from cupy.cuda import compiler, function  # noqa: E402
 import rtcompile  # noqa: E402
 from rtcompile.cli import main  # noqa: E402
 from rtcompile.extras.record import of_cupy, recording, warming  # noqa: E402
-from rtcompile.frontends.cupy_requests import program_name  # noqa: E402
+from rtcompile.frontends.cupy_hook import program_name  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.request import options as compiler_options  # noqa: E402
 from tests.programs import CODE, TEMPLATE, Module  # noqa: E402
