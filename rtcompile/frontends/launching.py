@@ -12,7 +12,8 @@ import operator
 import struct
 import sys
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import cupy
@@ -20,8 +21,9 @@ import numpy as np
 
 from rtcompile.errors import DriverError, InvalidRequest, RtcompileError, alone, shown
 from rtcompile.frontends.lazy_code import CUDARuntimeError, ordinal
-from rtcompile.frontends.repeated import LaunchCache, parameter_buffer
+from rtcompile.frontends.repeated import Loaded, parameter_buffer
 from rtcompile.frontends.tensors import bindings, device_array
+from rtcompile.inspect.signature import Parameter
 from rtcompile.request.values import items, truth, whole
 
 if TYPE_CHECKING:
@@ -35,19 +37,7 @@ _CAPTURE_UNSUPPORTED = 900
 _POINTER_BYTES = 8
 
 
-@dataclass(slots=True)
-class _Loaded:
-    """A kernel on one device: its function, and what the driver reports about it."""
-
-    function: Any  # CuPy's, which keeps the module loaded
-    # The bytes of each parameter; None if the driver does not report them.
-    sizes: tuple[int, ...] | None
-    handle: Any  # the driver's function
-    cache: LaunchCache
-    clusters: dict[tuple[Any, ...], int] = field(default_factory=dict)  # largest, by configuration
-
-
-_NEVER: dict[int, _Loaded] = {}  # for a kernel that was never launched
+_NEVER: dict[int, Loaded] = {}  # for a kernel that was never launched
 
 
 def launch(kernel: RawKernel, args: Any, stream: Any, how: tuple[Any, ...]) -> None:
@@ -56,7 +46,7 @@ def launch(kernel: RawKernel, args: Any, stream: Any, how: tuple[Any, ...]) -> N
     before = kernel.__dict__.get("_launched", _NEVER).get(device)
     if before is not None and before.function is kernel._functions.get(device):
         queue = _stream(stream, None)  # a repeated launch has no arguments of PyTorch
-        if device in _bound.devices and before.cache.launch((queue, how), args):
+        if device in _bound.devices and before.launch((queue, how), args):
             return
     grid, block, cluster, cooperative, programmatic, shared_mem, priority = how
     driver = bindings()
@@ -95,7 +85,7 @@ def launch(kernel: RawKernel, args: Any, stream: Any, how: tuple[Any, ...]) -> N
     del values_at  # the driver has read it now
     if int(status):
         raise call.error(status)
-    loaded.cache.keep((queue, how), config)
+    loaded.keep((queue, how), config)
 
 
 def explain_failure(kernel: RawKernel, error: Any, block: Any, shared: Any) -> Any:
@@ -127,7 +117,7 @@ class _Bound(threading.local):
 _bound = _Bound()
 
 
-def _loaded(kernel: RawKernel, driver: Any, device: int, queue: int) -> _Loaded:
+def _loaded(kernel: RawKernel, driver: Any, device: int, queue: int) -> Loaded:
     """Return the kernel on this device, built and loaded on first use."""
     function = kernel._functions.get(device)
     if function is None:
@@ -143,28 +133,11 @@ def _loaded(kernel: RawKernel, driver: Any, device: int, queue: int) -> _Loaded:
         # The driver needs a context, which a thread lacks until it calls the CUDA runtime.
         runtime.setDevice(device)
     _bound.devices.add(device)
-    known: dict[int, _Loaded] = kernel.__dict__.setdefault("_launched", {})
+    known: dict[int, Loaded] = kernel.__dict__.setdefault("_launched", {})
     loaded = known.get(device)
     if loaded is None or loaded.function is not function:
-        handle = driver.CUfunction(int(function.ptr))
-        sizes = _parameter_sizes(driver, handle)
-        cache = LaunchCache(driver, handle, sizes)
-        loaded = known[device] = _Loaded(function, sizes, handle, cache)
+        loaded = known[device] = Loaded(driver, function)
     return loaded
-
-
-def _parameter_sizes(driver: Any, handle: Any) -> tuple[int, ...] | None:
-    sizes: list[int] = []
-    while True:
-        try:
-            status, *values = driver.cuFuncGetParamInfo(handle, len(sizes))
-        except (AttributeError, RuntimeError):  # a driver or a cuda-python before 12.4
-            return None
-        if int(status) == int(driver.CUresult.CUDA_ERROR_INVALID_VALUE):
-            return tuple(sizes)  # there is no further parameter
-        if int(status):
-            return None
-        sizes.append(int(values[1]))
 
 
 def _stream(stream: Any, of_torch: int | None) -> int:
@@ -323,7 +296,7 @@ class _Call:
 
     kernel: RawKernel
     driver: Any
-    loaded: _Loaded
+    loaded: Loaded
     threads: tuple[int, int, int]
     shared_mem: int
 
@@ -407,3 +380,84 @@ class _Call:
                 f"priority={given} is not one of this device's, {greatest} (first) to {least} (last)"
             )
         return given
+
+
+# --- Arguments of a `Kernel`, whose signature is known ------------------------------------------------
+
+
+def convert(parameters: Sequence[Parameter], args: Sequence[Any], kernel: str) -> tuple[Any, ...]:
+    """Return `args` for `RawKernel`: device pointers, and numbers of the right type."""
+    args = items("args", args, "a kernel's arguments")
+    if len(args) != len(parameters):
+        takes = ", ".join(map(str, parameters))
+        raise InvalidRequest(f"{kernel} takes {len(parameters)} ({takes}), not {len(args)}")
+    converted = []
+    for position, (parameter, value) in enumerate(zip(parameters, args, strict=True)):
+        try:
+            convert_one = _pointer if parameter.pointer else _number
+            converted.append(convert_one(parameter, value))
+        except _MisfitError as misfit:
+            raise InvalidRequest(f"{kernel}: argument {position} ({parameter}) {misfit}") from None
+    return tuple(converted)
+
+
+class _MisfitError(Exception):
+    """An argument does not fit; the message is the end of a sentence."""
+
+
+def _pointer(parameter: Parameter, value: Any) -> Any:
+    if isinstance(value, cupy.ndarray):
+        _check_elements(parameter, value.dtype)
+        return value
+    if value is None or isinstance(value, cupy.cuda.MemoryPointer):
+        return value
+    if isinstance(value, np.ndarray):
+        raise _MisfitError("is a NumPy array, in host memory; pass cupy.asarray of it")
+    interface = getattr(value, "__cuda_array_interface__", None)
+    if interface is not None:
+        _check_elements(parameter, np.dtype(interface["typestr"]))
+        address, read_only = interface["data"]
+        if read_only and not parameter.const:
+            raise _MisfitError("is a read-only array, and the parameter is not const")
+        return np.uintp(address)
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        return np.uintp(value)
+    raise _MisfitError(f"is {_kind(value)}, not an array on the device")
+
+
+def _check_elements(parameter: Parameter, dtype: Any) -> None:
+    if parameter.dtype and dtype != np.dtype(parameter.dtype):
+        raise _MisfitError(f"is an array of {dtype}, not of {np.dtype(parameter.dtype)}")
+    if not parameter.dtype and parameter.size not in (None, dtype.itemsize):
+        raise _MisfitError(f"is an array of {dtype}; {parameter.type} has {parameter.size} bytes")
+
+
+def _number(parameter: Parameter, value: Any) -> Any:
+    if not parameter.dtype:  # a struct by value, whose bytes CuPy takes from a NumPy scalar
+        return value
+    if isinstance(value, cupy.ndarray):
+        raise _MisfitError("is an array on the device, not a number; pass array.item()")
+    dtype = np.dtype(parameter.dtype)
+    if dtype.kind in "iu":
+        try:
+            number = operator.index(value)
+        except TypeError:
+            raise _MisfitError(f"is {_kind(value)}, not an integer") from None
+        if not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
+            raise _MisfitError(f"is {number}, which {dtype} cannot hold")
+        return dtype.type(number)
+    if dtype.kind == "b":
+        if not isinstance(value, (bool, np.bool_)):
+            raise _MisfitError(f"is {_kind(value)}, not a bool")
+        return dtype.type(value)
+    if not isinstance(value, _COMPLEX if dtype.kind == "c" else _REAL):
+        raise _MisfitError(f"is {_kind(value)}, not a number")
+    return dtype.type(value)
+
+
+_REAL = (int, float, np.integer, np.floating)
+_COMPLEX = (*_REAL, complex, np.complexfloating)
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else f"of type {type(value).__qualname__}"

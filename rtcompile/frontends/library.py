@@ -328,9 +328,9 @@ class Kernel(_Built):
         InvalidRequest
             They do not fit the signature; the message names the parameter.
         """
-        from rtcompile.frontends import arguments
+        from rtcompile.frontends import launching
 
-        return arguments.convert(self.parameters, args, self.name)
+        return launching.convert(self.parameters, args, self.name)
 
     @public
     def compile(self, arch: str | Arch | None = None) -> ObjectCode:

@@ -24,17 +24,41 @@ _INTEGERS = {1: "b", 2: "h", 4: "i", 8: "q"}
 Buffer = tuple[Any, "array[int]", int]
 
 
-class LaunchCache:
-    """The launches of one kernel on one device."""
+class Loaded:
+    """A kernel on one device: CuPy's `function`, what the driver reports about it, and its launches."""
 
-    __slots__ = ("_arguments", "_configurations", "_driver", "_function", "_sizes")
+    __slots__ = (
+        "_arguments",
+        "_configurations",
+        "_driver",
+        "clusters",
+        "function",
+        "handle",
+        "sizes",
+    )
 
-    def __init__(self, driver: Any, function: Any, sizes: tuple[int, ...] | None) -> None:
+    def __init__(self, driver: Any, function: Any) -> None:
         self._driver = driver
-        self._function = function
-        self._sizes = sizes
+        self.function = function  # it keeps the module loaded
+        self.handle = driver.CUfunction(int(function.ptr))
+        self.sizes = self._parameter_sizes()
+        self.clusters: dict[tuple[Any, ...], int] = {}  # the largest, by configuration
         self._configurations: dict[Hashable, Any] = {}
         self._arguments: dict[tuple[type, ...], _Arguments | None] = {}
+
+    def _parameter_sizes(self) -> tuple[int, ...] | None:
+        """Return the bytes of each parameter; None if the driver does not report them."""
+        sizes: list[int] = []
+        while True:
+            try:
+                status, *values = self._driver.cuFuncGetParamInfo(self.handle, len(sizes))
+            except (AttributeError, RuntimeError):  # a driver or a cuda-python before 12.4
+                return None
+            if int(status) == int(self._driver.CUresult.CUDA_ERROR_INVALID_VALUE):
+                return tuple(sizes)  # there is no further parameter
+            if int(status):
+                return None
+            sizes.append(int(values[1]))
 
     def launch(self, key: Hashable, args: Sequence[Any]) -> bool:
         """Launch from the cache; return whether that was possible and the driver accepted it."""
@@ -49,12 +73,12 @@ class LaunchCache:
         except KeyError:
             if len(self._arguments) >= _KEPT:
                 self._arguments.clear()
-            arguments = self._arguments[types] = _Arguments.of(types, self._sizes)
+            arguments = self._arguments[types] = _Arguments.of(types, self.sizes)
         buffer = arguments.put(args) if arguments is not None else None
         if buffer is None or arguments is None:
             return False
         try:
-            (status,) = self._driver.cuLaunchKernelEx(configuration, self._function, buffer[2], 0)
+            (status,) = self._driver.cuLaunchKernelEx(configuration, self.handle, buffer[2], 0)
         finally:
             arguments.free.append(buffer)
         return not int(status)

@@ -94,9 +94,9 @@ def test_what_is_no_parameter_is_reported(text):
 
 def convert(text, *args):
     pytest.importorskip("cupy")
-    from rtcompile.frontends import arguments
+    from rtcompile.frontends import launching
 
-    return arguments.convert(signature.parse(text, "k"), args, "k")
+    return launching.convert(signature.parse(text, "k"), args, "k")
 
 
 def device_array(typestr="<f4", *, read_only=False):
