@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rtcompile.extras.record import recording
-from rtcompile.extras.record.counting import Tally
+from rtcompile.extras.record.recording import Tally
 from rtcompile.extras.record.started import sitecustomize
 from tests.jobs import eventually
 from tests.programs import STAND_IN, TEMPLATE, other_cupy, run

@@ -19,8 +19,9 @@ from typing import Any
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
 import rtcompile
+from rtcompile import styling
 from rtcompile.errors import public
-from rtcompile.extras.notebook import cells, show
+from rtcompile.extras.notebook import cells, kernels
 from rtcompile.extras.notebook.cells import PROGRAM, KernelText
 from rtcompile.extras.notebook.kernels import Built, CellKernel, CellModule, CellTemplate
 
@@ -183,7 +184,7 @@ def build(request: rtcompile.CompileRequest) -> rtcompile.ObjectCode:
     (future,) = rtcompile.submit_many([request])
     try:
         if wait([future], timeout=_QUIET_SECONDS).not_done:
-            with rtcompile.styling.changing_line() as show:
+            with styling.changing_line() as show:
                 while wait([future], timeout=_SECONDS_BETWEEN_CHANGES).not_done:
                     show(f"compiling: {time.monotonic() - begin:.0f} s")
     except BaseException:
@@ -259,7 +260,7 @@ def _readable() -> Iterator[None]:
     except (KeyboardInterrupt, rtcompile.RtcompileError) as error:
         text = "Interrupted: nothing is being compiled any longer."
         if isinstance(error, rtcompile.RtcompileError):
-            text = rtcompile.styling.as_traceback(rtcompile.render(error, frontend="cell"))
+            text = styling.as_traceback(rtcompile.render(error, frontend="cell"))
         # IPython calls this method of an exception instead of formatting a traceback.
         error._render_traceback_ = lambda: text.split("\n")  # type: ignore[method-assign,union-attr]
         raise
@@ -273,7 +274,7 @@ def load(shell: Any) -> None:
     classes = [(own, name) for name in ("CellModule", "CellKernel", "CellTemplate")]
     classes += [("rtcompile", name) for name in ("ObjectCode", "RawModule", "RawKernel")]
     for module, name in classes:
-        formatters["text/html"].for_type_by_name(module, name, show.as_html)
+        formatters["text/html"].for_type_by_name(module, name, kernels.as_html)
         formatters["text/plain"].for_type_by_name(
-            module, name, lambda shown, printer, _cycle: printer.text(show.as_text(shown))
+            module, name, lambda shown, printer, _cycle: printer.text(kernels.as_text(shown))
         )

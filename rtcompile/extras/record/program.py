@@ -22,7 +22,8 @@ from typing import NamedTuple, NoReturn
 
 import rtcompile
 from rtcompile import InvalidRequest, RtcompileError
-from rtcompile.extras.record.counting import Counter, KernelUse, Tally, new_log
+from rtcompile.extras.record import recording
+from rtcompile.extras.record.recording import Counter, KernelUse, Recorder, Tally, new_log
 
 _VARIABLE = "RTCOMPILE_RUN"
 _FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "started")
@@ -44,11 +45,7 @@ class Run(NamedTuple):
 
     def counter(self) -> Counter:
         """Return the counter (or recorder) of this process's requests."""
-        if not self.record:
-            return Counter(self.log)
-        from rtcompile.extras.record.recording import Recorder
-
-        return Recorder(self.record)
+        return Recorder(self.record) if self.record else Counter(self.log)
 
 
 def become(words: Sequence[str], *, record: str, json: bool, report: bool, check: bool) -> NoReturn:
@@ -60,12 +57,10 @@ def become(words: Sequence[str], *, record: str, json: bool, report: bool, check
         )
     known = -1
     if record:
-        from rtcompile.extras.record import recording
-
         if check:  # nothing is built
             known, record = len(recording.read(record, trust_options=True).builds), ""
         else:
-            recorder = recording.Recorder(record)
+            recorder = Recorder(record)
             recorder.create()
     log, record = (recorder.log, recorder.path) if record else (new_log(), "")
     run = Run(_identity(), log, record, json, report, check, known)
@@ -217,8 +212,6 @@ def _finish(run: Run) -> int:
 
 def _recorded(run: Run) -> list[str]:
     """Write the run's record; return lines about it."""
-    from rtcompile.extras.record.recording import Recorder
-
     counter = _counters[run.log]
     assert isinstance(counter, Recorder)
     record = counter.finish()
@@ -243,9 +236,10 @@ def _checked(run: Run, tally: Tally) -> list[str]:
 
 def _table(builds: Sequence[KernelUse]) -> list[str]:
     """Return a line for each kernel, below a line of titles."""
-    rows = [list(KernelUse._fields)]
+    from rtcompile import styling
+
+    rows = []
     for build in builds:
         times = f"{build.milliseconds:.1f} ms", f"{build.spared:.0f} ms" if build.spared else ""
         rows.append([build.name, build.arch, build.backend, build.hit or "built", *times])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return styling.table(KernelUse._fields, rows).split("\n")
