@@ -34,13 +34,16 @@ if TYPE_CHECKING:
 # --- Writes a reproducer of a compiler's crash ----------------------------------------------------
 
 _MOST_FOLDERS = 20
+_MOST_BYTES = (
+    16 << 20
+)  # of the compiler's input: writing a longer one would exceed a caller's time limit
 _SCRIPT = os.path.join(os.path.dirname(__file__), "reproduce_nvrtc.txt")
 _OUR_NAMES = ("report.json", "README.txt", "run.sh", "reproduce.py", "include")
 
 _ADVICE = {
     "crash": (
         "A crash is the compiler's own fault. Try the other compiler (backend='nvcc' or 'nvrtc') or "
-        "another version of it; NVIDIA needs the folder to fix it."
+        "another version of it; NVIDIA needs the reproducer to fix it."
     ),
     "memory": (
         "If the code is meant to need that much, raise memory_limit= or RTCOMPILE_MEMORY_LIMIT; "
@@ -54,18 +57,23 @@ _ADVICE = {
 
 
 def write(failure: CompileFailure, plan: Plan, folder: Folder) -> str | None:
-    """Write a self-contained reproducer, remove the oldest, and return its path; None if it cannot be written."""
+    """Write a self-contained reproducer, remove the oldest, and return its path; None if it is not possible."""
     request, toolchain = plan.request, plan.toolchain
-    source, expressions = request.source, request.name_expressions
+    if max(len(request.source), *map(len, failure.inputs.values()), 0) > _MOST_BYTES:
+        return None
+    expressions = request.name_expressions
     memory = dict(headers.paths(request.headers))
-    words = (source, *failure.command, *expressions)
+    words = (request.source_digest, *failure.command, *expressions)
     key = content_digest("\0".join(words).encode("utf-8", "surrogateescape"))
     home = f"{failure.backend}-{failure.kind}-{key[:12]}"
     # NVCC's command includes the compiler and the input.
     is_nvrtc = failure.backend == "nvrtc"
     options = failure.command if is_nvrtc else failure.command[1:]
     compiler = toolchain.nvrtc if is_nvrtc else toolchain.nvcc
-    program = _program(plan.key_inputs.name) if is_nvrtc else "kernel.cu"
+    program = _program(plan.key_inputs.name)
+    # NVCC gets other text than the request's: with a name, and with markers of name expressions.
+    inputs = failure.inputs or {program: request.source.encode("utf-8", "surrogateescape")}
+    program = next(iter(inputs))
     read = {*(failure.trace or ()), *memory}
     # Original folders and files to their copies in the reproducer, the longest first.
     before = dict.fromkeys([*(each.path.rstrip("/") for each in plan.search), *read])
@@ -86,7 +94,6 @@ def write(failure: CompileFailure, plan: Plan, folder: Folder) -> str | None:
         "system": platform.platform(),
     }
     texts = {
-        program: source,
         "report.json": json.dumps(report, indent=2) + "\n",
         "README.txt": _readme(failure, report),
         "run.sh": _script(report, is_nvrtc=is_nvrtc),
@@ -107,6 +114,8 @@ def write(failure: CompileFailure, plan: Plan, folder: Folder) -> str | None:
                             _write(f"{top}/{target}", sealed.read_given(path))
                         else:
                             os.makedirs(f"{top}/{target}", exist_ok=True)
+                for file_name, data in inputs.items():
+                    _write(f"{top}/{file_name}", data)
                 for file_name, text in texts.items():
                     _write(f"{top}/{file_name}", text.encode("utf-8", "surrogateescape"))
                 os.chmod(f"{top}/run.sh", 0o700)
@@ -215,11 +224,12 @@ def as_error(
     advice = [each for each in (then, _CACHED if cached else "") if each]
     kind = _KINDS.get(failure.kind, CompileError)
     folder = None
-    if issubclass(kind, CompilerCrashed) and (settings := Settings.from_environ()).cache_on_disk:
-        folder = write(failure, plan, Folder(settings.cache_dir))
-    if folder is not None:
+    if issubclass(kind, CompilerCrashed):
         hinted = any(diagnostic.hint for diagnostic in parsed)
         advice += [] if hinted else [_ADVICE[failure.kind]]
+        if (settings := Settings.from_environ()).cache_on_disk:
+            folder = write(failure, plan, Folder(settings.cache_dir))
+    if folder is not None:
         advice += [f"Reproducer: {folder}"]
     error: CompileError = kind.rendered(
         (*first, *rendering.render(parsed, source=source, name=name)),

@@ -102,7 +102,7 @@ def identified(plan: Plan, settings: Settings) -> Plan:
     """Return the plan with the identity of NVRTC's build, which takes too long to determine on a hit."""
     library = plan.toolchain.nvrtc
     if plan.backend != "nvcc" and library is not None and not library.build:
-        library = library._replace(build=nvrtc.identify(library))
+        library = library._replace(build=nvrtc.identify(library, settings.timeout))
         toolkit.remember_compiler_id("nvrtc", library.build, settings)
         # Use the plan's own toolchain, since another thread may have replaced the remembered one.
         plan = plans.with_toolchain(plan, plan.toolchain._replace(nvrtc=library), settings)
@@ -220,9 +220,10 @@ class Miss:
         """Import modules while the compiler runs, which saves 20 ms of a process's first build."""
         from rtcompile.inspect import cubin  # noqa: F401 - needed after it
         from rtcompile.lookup import driver, find
-        from rtcompile.request import cxx, key  # noqa: F401 - needed after it
+        from rtcompile.request import cxx, key  # noqa: F401 - `key` is needed after it
 
-        self.why = self.why or self.why_missed()
+        if cxx.readable(self.source):  # a longer one is searched only once it is compiled
+            self.why = self.why or self.why_missed()
         if self._is_for_this_device and find.loaded("cupy") is not None:
             driver.confirm(find.compute_capability)
 
@@ -422,7 +423,7 @@ class Miss:
                 log,
                 dependencies,
                 milliseconds,
-                why="; ".join([self.why, *self.notes]),
+                why="; ".join([self.why or self.why_missed(), *self.notes]),
                 compiler=f"{backend} {key_inputs.compilers.get(backend, '')}",
                 compiled_in=milliseconds,
             ),

@@ -262,12 +262,13 @@ class _Nvcc:
         }
         outcome = pool.run(pool.Job("rtcompile.workers.child:run", job), self._limits)
         if isinstance(outcome, pool.Crash):
-            return pool.failure(outcome, self.command, "nvcc", self._limits)
+            death = pool.failure(outcome, self.command, "nvcc", self._limits)
+            return death._replace(inputs=files)
         reply = outcome.value
         log = _SCRATCH_NAME.sub("", reply["log"]).replace(_TEXTS, FOLDER)
         if reply["status"] != 0 or _RESULT not in reply["files"]:
             trace = _trace(reply, files) if _TRACE in reply["files"] else None
-            return _failure(reply, log, self.command)._replace(trace=trace)
+            return _failure(reply, log, self.command, files)._replace(trace=trace)
         return Compiled(
             code=reply["files"][_RESULT],
             kind=kind,
@@ -286,7 +287,9 @@ def _trace(reply: dict[str, Any], files: dict[str, bytes]) -> tuple[str, ...]:
     return tuple(path for path in paths if path not in files)
 
 
-def _failure(reply: dict[str, Any], log: str, command: tuple[str, ...]) -> CompileFailure:
+def _failure(
+    reply: dict[str, Any], log: str, command: tuple[str, ...], files: Mapping[str, bytes]
+) -> CompileFailure:
     """Return why NVCC failed: it could not start, one of its programs crashed, or it reported an error."""
     milliseconds = reply["seconds"] * 1e3
     if reply["error"]:
@@ -301,4 +304,6 @@ def _failure(reply: dict[str, Any], log: str, command: tuple[str, ...]) -> Compi
     kind = "memory" if signal == _SIGKILL else "crash"
     if not died:  # a shell between them printed at most "Killed"
         log = f"The compiler died due to signal {signal}.\n{log}"
-    return CompileFailure(kind, log, command, "nvcc", signal=signal, milliseconds=milliseconds)
+    return CompileFailure(
+        kind, log, command, "nvcc", signal=signal, milliseconds=milliseconds, inputs=files
+    )

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from rtcompile import tracing
 from rtcompile.compilers import observed
-from rtcompile.errors import CompileError, CompilerCrashed, ToolkitNotFound
+from rtcompile.errors import CompileError, CompilerCrashed, CompileTimeout, ToolkitNotFound
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir, parse_trace
+from rtcompile.files.sealed import content_digest
 from rtcompile.request import cxx
 from rtcompile.request.key import digest, field
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
@@ -104,17 +105,18 @@ def observe(
     return answer.value, answer.queued
 
 
-def identify(library: Library) -> str:
+def identify(library: Library, timeout: float | None = None) -> str:
     """Return the compiler's exact build, ``"12.9.86 CL-36037853"``, and the machine if it is not x86-64."""
-    which = library.to_load()
+    which, limits = library.to_load(), Limits(timeout or _SECONDS_TO_IDENTIFY)
     with _identifying:  # one thread of a batch queries it, the others wait
         build = _builds.get(which)
         if build is None:
-            outcome = pool.run(job_of(library, "build_string", {}), _TO_IDENTIFY)
+            outcome = pool.run(job_of(library, "build_string", {}), limits)
             if isinstance(outcome, pool.Crash):
-                problem = _death(outcome, (), _TO_IDENTIFY).log
+                problem = _death(outcome, (), limits).log
                 if outcome.kind != "load":  # not the library's fault
-                    kind = CompileError if outcome.kind == "start" else CompilerCrashed
+                    kinds = {"start": CompileError, "timeout": CompileTimeout}
+                    kind: type[CompileError] = kinds.get(outcome.kind, CompilerCrashed)
                     raise kind(f"{library.path} was queried for its version. {problem}")
             else:
                 build, problem = outcome.value
@@ -126,7 +128,7 @@ def identify(library: Library) -> str:
         return build
 
 
-_TO_IDENTIFY = Limits(timeout=60.0)
+_SECONDS_TO_IDENTIFY = 60.0  # for a build without a time limit
 _identifying = threading.Lock()
 _builds: dict[str, str] = {}  # reported builds, by the library that a worker loads
 
@@ -241,7 +243,7 @@ def _own_options(unit: TranslationUnit, library: Library) -> tuple[str, ...]:
     if library.version_pair < _FIRST_WITH_SEED:
         return ()
     fields = [
-        field("source", unit.source),
+        field("source", content_digest(unit.source.encode())),
         field("arch", str(unit.arch)),
         field("target", unit.target),
         *(field("name expression", expression) for expression in unit.name_expressions),

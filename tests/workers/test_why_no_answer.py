@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 
 import pytest
 
-from rtcompile import toolkit
+from rtcompile import CompileRequest, toolkit
+from rtcompile.build import miss, planned
 from rtcompile.compilers import nvrtc
-from rtcompile.errors import CompileError, CompilerCrashed, ToolkitNotFound
+from rtcompile.errors import CompileError, CompilerCrashed, CompileTimeout, ToolkitNotFound
+from rtcompile.settings import Settings
 from rtcompile.workers import pool
 from rtcompile.workers.pool import Pool
 from rtcompile.workers.process import ZygoteProcess
@@ -46,6 +49,20 @@ def test_a_zygote_that_was_killed_is_said_to_be(
     with pytest.raises(CompileError, match=rf"Signal {number} \(.*{meaning}.*ended it") as raised:
         nvrtc.identify(toolkit.current().require_nvrtc())
     assert not isinstance(raised.value, ToolkitNotFound)
+
+
+def test_the_query_for_the_compiler_s_build_counts(
+    own_pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings.from_environ().replace(timeout=1.0)
+    plan = planned.plan(CompileRequest("", arch="sm_80"), settings)
+    unknown = plan.toolchain.require_nvrtc()._replace(build="")
+    plan = plan._replace(toolchain=plan.toolchain._replace(nvrtc=unknown))
+    monkeypatch.setattr(ZygoteProcess, "load", lambda self, *_: os.kill(self.pid, signal.SIGSTOP))
+    begin = time.monotonic()
+    with pytest.raises(CompileTimeout, match="queried for its version"):
+        miss.identified(plan, settings)
+    assert time.monotonic() - begin < 30
 
 
 def test_a_job_that_was_killed_is_said_to_be(
