@@ -233,6 +233,6 @@ def write(path: str, builds: Iterable[Contents]) -> None:
         rows.append(joined([*texts, *row.names]))
     lines = "".join(f"{query} {' '.join(map(str, at))}\n" for query, at in sorted(queries.items()))
     index = sealed.seal(INDEX, "", [lines.encode(), *rows])
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     sealed.publish(path, b"".join((HEAD.pack(MAGIC, len(index)), index, *blobs)))
     os.chmod(path, 0o644)  # other users may use an installed package

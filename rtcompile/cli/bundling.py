@@ -25,7 +25,7 @@ from rtcompile.cli.running import cupys_record, read_record
 from rtcompile.errors import InvalidRequest, shown
 from rtcompile.frontends.library import KernelLibrary, KernelModule
 from rtcompile.request.request import CompileRequest
-from rtcompile.request.values import items
+from rtcompile.request.values import absolute, items
 
 if TYPE_CHECKING:
     from rtcompile.extras.record.recording import Record
@@ -310,5 +310,5 @@ def _source_file(path: str) -> CompileRequest:
             text = source.read()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{path}: {error}") from None
-    folder = os.path.dirname(os.path.abspath(path))
+    folder = os.path.dirname(absolute(path))
     return CompileRequest(text, options=(f"-I{folder}",), name=os.path.basename(path))

@@ -208,7 +208,7 @@ def watch(given: Namespace) -> int:
             if last is None and not isinstance(error, CompileError):
                 raise  # editing the source does not help
             if isinstance(error, CompileError):
-                read |= {os.path.abspath(one.file) for one in error.diagnostics if one.file}
+                read |= {absolute(one.file) for one in error.diagnostics if one.file}
             read |= {*files, os.path.dirname(source)}
             if given.json:
                 print(json.dumps({"ok": False, "error": output.error_fields(error)}), flush=True)
@@ -278,7 +278,7 @@ def write_database(given: Namespace) -> int:
     search = toolkit.current(Settings.from_environ()).search
     arch = Arch.parse(given.arch or "sm_80")
     common = compiler_options.parse(given.compiler_options)
-    root = os.path.abspath(given.root)
+    root = absolute(given.root)
 
     def flags(options: Sequence[str], beside: str) -> tuple[str, ...]:
         own = Options()
@@ -286,7 +286,7 @@ def write_database(given: Namespace) -> int:
             own = compiler_options.parse(options)
         return _flags(common.merged(own), arch, search, beside)
 
-    entries = compile_database.write(root, given.paths or [root], flags)
+    entries = compile_database.write(root, [*map(absolute, given.paths or [root])], flags)
     path = os.path.join(root, "compile_commands.json")
     shown = [(os.path.relpath(e.origin, root), os.path.relpath(e.file, root)) for e in entries]
     rows = [(origin, file if file != origin else "") for origin, file in shown]
@@ -365,7 +365,7 @@ def profile_kernels(given: Namespace) -> int:
         if given.trace:
             found.save(given.trace)
             if not given.json:
-                print(f"\n{os.path.abspath(given.trace)}")
+                print(f"\n{absolute(given.trace)}")
     if given.json:
         output.print_json({"ok": True, "file": given.file, "profiles": profiles})
     return 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rtcompile.cli import output
 from rtcompile.errors import InvalidRequest
 from rtcompile.extras.record import program
+from rtcompile.request.values import absolute
 
 if TYPE_CHECKING:
     from rtcompile.extras.record.recording import Record
@@ -24,7 +25,7 @@ def run(given: Namespace) -> int:
         raise InvalidRequest("no program given: `rtcompile run script.py`, or `-m module`")
     program.become(
         words,
-        record=given.record or "",
+        record=absolute(given.record) if given.record else "",
         json=given.json,
         report=given.report,
         check=given.check,

@@ -133,7 +133,7 @@ class Prefix:
         # Whoever edits a kernel leaves its name as it is.
         names = _KERNEL.findall(unit.source) or unit.name_expressions
         self._program = bytes.fromhex(sealed.content_digest("\0".join(names).encode())[:32])
-        self._cache_dir = os.path.abspath(cache_dir)
+        self._cache_dir = cache_dir
         folder = f"{self._cache_dir}/pch"
         self._path = f"{folder}/{self.key}.pch"
         self._record = f"{folder}/{self.key}.record"

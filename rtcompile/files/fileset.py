@@ -308,17 +308,19 @@ def volatile(paths: Iterable[str]) -> str:
 
 def _is_volatile(folder: str, links: int = 40) -> bool:
     """Return whether a folder, or the target of a link on its path, is in one of `_VOLATILE`."""
-    folder = f"/{os.path.normpath(folder).lstrip('/')}"
-    if f"{folder}/".startswith(_VOLATILE):
-        return True
-    at = ""
-    for part in folder.split("/")[1:]:
-        above, at = at, f"{at}/{part}"
+    at, parts = "", folder.split("/")
+    for number, part in enumerate(parts):
+        if part in ("", "."):
+            continue
+        above, at = at, os.path.dirname(at).rstrip("/") if part == ".." else f"{at}/{part}"
+        if f"{at}/".startswith(_VOLATILE):
+            return True
         try:
             target = os.path.join(f"{above}/", os.readlink(at))
         except OSError:  # not a link
             continue
-        return links == 0 or _is_volatile(target + folder[len(at) :], links - 1)
+        rest = "/".join(parts[number + 1 :])
+        return links == 0 or _is_volatile(f"{target}/{rest}", links - 1)
     return False
 
 

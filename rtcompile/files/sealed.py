@@ -104,7 +104,7 @@ def can_be_swapped(path: str) -> bool:
         with open("/proc/self/uid_map", "rb") as file:
             if b"4294967295" not in file.read():
                 trusted.add(_UNMAPPED)
-        for top in {os.path.abspath(path), os.path.realpath(path)}:
+        for top in {os.path.join(os.getcwd(), path), os.path.realpath(path)}:
             parts = top.split("/")
             for count in range(len(parts), 0, -1):
                 try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rtcompile.bundles import index as bundles
 from rtcompile.errors import InvalidRequest, public, shown
 from rtcompile.request.request import header_texts
-from rtcompile.request.values import strings, text
+from rtcompile.request.values import absolute, strings, text
 
 if TYPE_CHECKING:
     from rtcompile import Advice, BuildInfo, Report
@@ -426,5 +426,5 @@ def _on_disk(package: str, name: str) -> str:
         ) from None
     for folder in getattr(module, "__path__", [os.path.dirname(module.__file__ or "")]):
         if os.path.isdir(folder):  # the same as importlib.resources, which takes 20 ms to import
-            return os.path.normpath(os.path.join(folder, name))
+            return absolute(os.path.join(folder, name))
     raise InvalidRequest(f"package {package} does not lie in a folder, and compilers read files")

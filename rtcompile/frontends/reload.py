@@ -146,7 +146,7 @@ class ReloadedCode(LazyCode):
         for built in code.objects.values():
             read |= {header.path for header in built.build.headers}
         if isinstance(error, CompileError):
-            read |= {os.path.abspath(one.file) for one in error.diagnostics if one.file}
+            read |= {absolute(one.file) for one in error.diagnostics if one.file}
             read.add(os.path.dirname(self._name))  # a missing header may be added there
         self._files.note({path for path in read if os.path.isabs(path)})
 

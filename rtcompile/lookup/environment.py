@@ -333,7 +333,7 @@ def on_path(name: str, path: str) -> str:
     folders = path.split(os.pathsep) if path else []
     for program in [name] if "/" in name else [f"{folder or '.'}/{name}" for folder in folders]:
         if os.access(program, os.X_OK) and os.path.isfile(program):
-            return os.path.abspath(program)
+            return absolute(program)
     return ""
 
 

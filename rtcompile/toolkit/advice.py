@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile.request import cxx
 from rtcompile.request.units import nvcc_environ
+from rtcompile.request.values import absolute
 from rtcompile.toolkit.catalogue import CUDA_ENVIRONMENT, OTHERS, PARTS, Part
 from rtcompile.toolkit.model import Toolchain, version_pair
 from rtcompile.toolkit.roots import Hit, Root, SearchContext, Toolset, conda_prefixes, given
@@ -42,7 +43,7 @@ def looked_in(where: SearchContext) -> str:
 def useless_variables(where: SearchContext, roots: Sequence[Root]) -> Iterator[str]:
     """Yield a sentence for each variable that names no toolkit."""
     for name in given(CUDA_ENVIRONMENT, where):
-        path = os.path.abspath(where.environ[name])
+        path = absolute(where.environ[name])
         root = next((root for root in roots if root.path == path), None)
         if root and not any(root.look(part) for part in PARTS):
             state = "contains no CUDA toolkit" if os.path.isdir(path) else "is not there"

@@ -13,6 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from rtcompile.lookup.environment import on_path
+from rtcompile.request.values import absolute
 from rtcompile.toolkit import catalogue
 from rtcompile.toolkit.model import version_pair
 
@@ -127,7 +128,7 @@ def by_pathfinder(where: SearchContext) -> Iterator[Root]:
 
 
 def _toolkit(root: str, found_via: str, where: SearchContext) -> Root:
-    root = os.path.abspath(root)
+    root = absolute(root)
     return Root(root, "toolkit", found_via, where.targets, catalogue.of_toolkit(root))
 
 
@@ -282,7 +283,7 @@ def find_cutlass(
 ) -> tuple[Cutlass | None, str]:
     """Return the CUTLASS in a variable's folder, else the newest that fits this CUDA and CCCL, and why."""
     for name in given(catalogue.CUTLASS_ENVIRONMENT, where):
-        root = os.path.abspath(where.environ[name])
+        root = absolute(where.environ[name])
         folders = os.path.join(root, "include"), root
         named = next((folder for folder in folders if _has_cutlass(folder)), None)
         if named:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from rtcompile.files.headers import PROVIDED, SearchDir
 from rtcompile.lookup.environment import on_path
+from rtcompile.request.values import absolute
 from rtcompile.toolkit import advice, catalogue, model
 from rtcompile.toolkit.model import Library, Program, Toolchain, describe_nvcc, version_pair
 from rtcompile.toolkit.roots import (
@@ -300,7 +301,7 @@ class _Assembly:
         for pattern in where.usual_roots:
             yield os.path.dirname(pattern)
         for name in given(catalogue.CUTLASS_ENVIRONMENT, where):
-            yield os.path.abspath(where.environ[name])
+            yield absolute(where.environ[name])
 
 
 def _assemble(
@@ -408,4 +409,4 @@ def _directory(distribution: metadata.Distribution, dotted: str) -> str:
         spec = None
     locations = (spec and spec.submodule_search_locations) or ()
     candidates += [os.path.join(location, *below) for location in locations]
-    return next((os.path.abspath(path) for path in candidates if os.path.isdir(path)), "")
+    return next((absolute(path) for path in candidates if os.path.isdir(path)), "")

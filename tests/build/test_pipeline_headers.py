@@ -135,6 +135,7 @@ def test_a_deleted_header_is_an_error_that_names_it(headers):
         pytest.param("/proc/self/root{own}", id="a process's"),
         pytest.param("//proc/../proc/./self/root{own}", id="spelled otherwise"),
         pytest.param("{here}/link/root{own}", id="by a link"),
+        pytest.param("{here}/link/../self/root{own}", id="above a link"),
     ],
 )
 def test_what_may_be_another_folder_for_another_process_is_looked_into_each_time(

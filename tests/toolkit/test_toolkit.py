@@ -9,7 +9,7 @@ import pytest
 
 from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.roots import CUTLASS_PACKAGES
-from tests.toolkits import Wheels, conda, cutlass_header, drifted, search, toolkit, write
+from tests.toolkits import Wheels, conda, cutlass_header, drifted, program, search, toolkit, write
 
 
 def directories(toolchain: Toolchain) -> dict[str, str]:
@@ -104,6 +104,17 @@ def test_a_folder_with_the_hosts_headers_is_never_searched(tmp_path):
     toolchain = search(environ={"CUDA_PATH": str(root)})
     assert str(root / "include") not in directories(toolchain).values()
     assert "cudart" in toolchain.missing
+
+
+@pytest.mark.parametrize("variable", ["CUDA_PATH", "CUDA_HOME", "PATH"])
+def test_a_toolkit_behind_a_link_and_two_dots_is_the_systems(tmp_path, variable):
+    (tmp_path / "real/bin").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real/bin")
+    for folder, version in ((tmp_path / "real", "12.8.93"), (tmp_path, "12.9.86")):
+        program(toolkit(folder, version) / "bin/nvcc", version)
+    below = "/bin" if variable == "PATH" else ""
+    toolchain = search(environ={variable: f"{tmp_path}/link/..{below}"})
+    assert toolchain.require_nvrtc().version == "12.8.93"
 
 
 def test_ours_come_last_and_the_shims_last_of_all(tmp_path):

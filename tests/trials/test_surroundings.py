@@ -29,6 +29,11 @@ pytestmark = pytest.mark.needs_compiler
 
 KERNEL = 'extern "C" __global__ void k(int* p) { *p = V; }'
 RIGHT, OTHER = 7_000_001, 7_000_002
+CUTLASS_VERSION = """#define V %d
+#define CUTLASS_MAJOR 4
+#define CUTLASS_MINOR 2
+#define CUTLASS_PATCH 0
+"""
 
 # What a build of a kernel gives, as one line: "right", "wrong", or the name of its error.
 BUILD = f"""if True:
@@ -74,7 +79,14 @@ def from_command(path: str) -> bytes:
     return Path("k.cubin").read_bytes()
 
 
-DOORS = [from_file, from_options_file, from_include_path, from_command]
+def from_cutlass_variable(path: str) -> bytes:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RTCOMPILE_CUTLASS_PATH", path)
+        source = f"#include <cutlass/version.h>\n{KERNEL}"
+        return rtcompile.compile(source, arch="sm_80").code
+
+
+DOORS = [from_file, from_options_file, from_include_path, from_command, from_cutlass_variable]
 
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
@@ -91,6 +103,8 @@ def test_a_path_behind_a_link_and_two_dots_is_the_systems(
         (folder / "k.cu").write_text(f'#include "h.h"\n{KERNEL}')
         (folder / "h.h").write_text(f"#define V {value}\n")
         (folder / "o.txt").write_text(f"-DV={value}")
+        (folder / "cutlass").mkdir()
+        (folder / "cutlass" / "version.h").write_text(CUTLASS_VERSION % value)
     monkeypatch.chdir(tmp_path)
     with tally("path through a link and '..', beside another file of its name") as trial, trial():
         assert is_right(door(f"{tmp_path}/link/../" if where else "link/../"))

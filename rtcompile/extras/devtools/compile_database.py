@@ -258,8 +258,7 @@ class Entry(NamedTuple):
 
 
 def write(root: str, paths: Sequence[str], flags: Flags) -> list[Entry]:
-    """Write a project's ``compile_commands.json``, and a file for each kernel that is a string."""
-    root = os.path.abspath(root)
+    """Write a project's ``compile_commands.json``, and a file for each kernel that is a string; paths are absolute."""
     database = os.path.join(root, "compile_commands.json")
     kept = _existing(database)
     try:
@@ -284,7 +283,7 @@ def write(root: str, paths: Sequence[str], flags: Flags) -> list[Entry]:
 
 
 def _files(paths: Sequence[str]) -> Iterator[str]:
-    for path in map(os.path.abspath, paths):
+    for path in paths:
         if os.path.isfile(path):
             if not path.endswith((*_SOURCES, ".py")):
                 raise InvalidRequest(f"{path}: neither CUDA C++ (.cu, .cuh) nor Python (.py)")

@@ -165,7 +165,7 @@ class Recorder(Counter):
     """Records this process's builds, and counts them, in ``FILE.part``; `finish` writes them to `path`."""
 
     def __init__(self, path: str) -> None:
-        self.path = os.path.abspath(path)
+        self.path = path
         super().__init__(f"{self.path}.part")
         self._guard = threading.Lock()
         self._written: set[str] = set()
