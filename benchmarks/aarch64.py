@@ -91,7 +91,7 @@ def unpack(machine: str, folder: Path, names: str = "*") -> None:
 
 def make_system() -> Path:
     """Lay out the emulated machine, and return the path of QEMU."""
-    for program in ("apt-get", "dpkg-deb", "unshare", "tar"):
+    for program in ("apt-get", "dpkg-deb", "setpriv", "unshare", "tar"):
         if shutil.which(program) is None:
             raise SystemExit(f"{program} is not installed; this runs on Debian and Ubuntu.")
     if not os.path.isfile(KEYRING):
@@ -179,7 +179,21 @@ def run(qemu: Path, name: str, checks: list[str]) -> Iterator[dict[str, Any]]:
         f"/shared/{name}/store",
         *checks,
     ]
-    command = ["unshare", *spaces, "sh", "-c", ENTER, "sh", SYSTEM, qemu, *inside]
+    # If this process is killed, `unshare` is too, and with it everything inside.
+    command = [
+        "setpriv",
+        "--pdeathsig",
+        "KILL",
+        "unshare",
+        *spaces,
+        "sh",
+        "-c",
+        ENTER,
+        "sh",
+        SYSTEM,
+        qemu,
+        *inside,
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield from map(json.loads, process.stdout)

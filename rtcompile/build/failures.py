@@ -21,7 +21,7 @@ from rtcompile.files.sealed import content_digest
 from rtcompile.messages import catalogue, diagnostics, rendering
 from rtcompile.messages.facts import BuildContext
 from rtcompile.request import cxx
-from rtcompile.request.units import CompileFailure
+from rtcompile.request.units import CompileFailure, joined_logs
 from rtcompile.settings import Settings
 from rtcompile.store.folder import Folder
 from rtcompile.toolkit.advice import device_functions, missing_header
@@ -238,7 +238,7 @@ def as_error(
         failure.command,
         failure.backend,
         diagnostics=parsed,
-        log=(failure.before.log if failure.before is not None else "") + failure.log,
+        log=joined_logs("" if failure.before is None else failure.before.log, failure.log),
         advice=tuple(advice),
     )
     error._first = first

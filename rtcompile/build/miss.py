@@ -28,6 +28,7 @@ from rtcompile.request.units import (
     LinkInput,
     TimeLimit,
     TranslationUnit,
+    joined_logs,
 )
 from rtcompile.settings import Settings
 from rtcompile.store import locks
@@ -399,7 +400,7 @@ class Miss:
                 files = dependencies if is_known else None
                 self.failures.append(linked._replace(trace=None, files=files))
                 raise self._refused(linked)
-            code, log = linked.code, log + linked.log
+            code, log = linked.code, joined_logs(log, linked.log)
             milliseconds += _working(linked.milliseconds)
             key_inputs = key_inputs.linked(backend)
         from rtcompile.inspect.cubin import check_code

@@ -18,7 +18,14 @@ from rtcompile.errors import own
 from rtcompile.files.headers import FOLDER
 from rtcompile.request import cxx, units
 from rtcompile.request.command_lines import nvcc_path
-from rtcompile.request.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
+from rtcompile.request.units import (
+    Compiled,
+    CompileFailure,
+    Limits,
+    LinkInput,
+    TranslationUnit,
+    joined_logs,
+)
 from rtcompile.request.values import Arch
 from rtcompile.workers import pool
 
@@ -149,7 +156,7 @@ def _compile_with_names(unit: TranslationUnit, nvcc: _Nvcc) -> Compiled | Compil
     try:
         names, unmarked = markers.read(ptx.code.decode("utf-8", "surrogateescape"))
     except ValueError as error:
-        log = f"{ptx.log}{error}\n"
+        log = joined_logs(ptx.log, f"{error}\n")
         return CompileFailure("error", log, nvcc.command, "nvcc", trace=ptx.trace)
     code = unmarked.encode("utf-8", "surrogateescape")
     stays = unit.target == "ltoir" or markers.prefix in unmarked
@@ -165,7 +172,7 @@ def _compile_with_names(unit: TranslationUnit, nvcc: _Nvcc) -> Compiled | Compil
         return outcome._replace(trace=ptx.trace)
     return outcome._replace(
         lowered_names=names,
-        log=outcome.log if unit.target == "ltoir" else ptx.log + outcome.log,
+        log=outcome.log if unit.target == "ltoir" else joined_logs(ptx.log, outcome.log),
         trace=ptx.trace,
         milliseconds={k: v + ptx.milliseconds[k] for k, v in outcome.milliseconds.items()},
         notes=notes,

@@ -128,6 +128,11 @@ class CompileFailure(NamedTuple):
     inputs: Mapping[str, bytes] = MappingProxyType({})
 
 
+def joined_logs(first: str, second: str) -> str:
+    """Return two logs in one, each beginning on its own line."""
+    return f"{first}\n{second}" if first[-1:] not in ("", "\n") and second else first + second
+
+
 # --- The environment variables that compilers get -------------------------------------------------
 
 # A worker and its caller must encode paths in the same way.

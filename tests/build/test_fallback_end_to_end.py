@@ -111,6 +111,19 @@ def test_what_neither_can_build_shows_both_errors_nvrtcs_first(runs):
         assert text.count("p[treadIdx.x]") == text.count("#include <vector>") == 1
 
 
+def test_each_compiler_s_log_begins_on_its_own_line(monkeypatch):
+    original = nvrtc.compile
+
+    def without_newline(*given, **more):
+        outcome = original(*given, **more)
+        return outcome._replace(log=outcome.log.rstrip())
+
+    monkeypatch.setattr(nvrtc, "compile", without_newline)
+    with pytest.raises(rtcompile.CompileError) as error:
+        compile(HOST + TYPO)
+    assert re.search(r'^\S+\(\d+\): error: identifier "treadIdx"', error.value.log, re.MULTILINE)
+
+
 UNMARKED = """#include <vector>
 template <class T, class U = int> inline T twice(T x);
 int helper(int x);
