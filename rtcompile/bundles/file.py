@@ -182,26 +182,27 @@ def contents_of(
     folders = own_folders(search)
     own = [each for each in search if each.path in folders and each.is_own]
 
-    def encoded(paths: Iterable[str]) -> list[str]:
-        """Return the folder's number and the rest of each path that lies in one of the request's."""
-        split = map(relative_to(tuple(own)), paths)
-        return [f"{number}/{rest}" for number, rest in split if number >= 0]
+    split = relative_to(tuple(own))
 
-    # Stats of the building machine are left out; the reader checks contents.
-    checked, others = [], []
-    for header in read.headers:
-        found = encoded([header.path])
-        facts = (header.digest, str(header.size))
-        if found:
-            checked += [*found, *facts]
+    def inside(paths: Iterable[str]) -> tuple[str, ...]:
+        return tuple([f"{number}/{rest}" for number, rest in map(split, paths) if number >= 0])
+
+    # Stats of the building machine are left out; the reader checks contents. The toolkit's folders may be missing or
+    # different there, so labels replace them.
+    listed = []
+    for path, label, relative, digest, size, *_ in read.headers:
+        number, rest = split(path)
+        if number >= 0:
+            path, label, relative = f"{number}/{rest}", f"user{number}", rest
         else:
-            others += [header.label, header.relative, *facts]
-    listed = (checked, encoded(read.absent), encoded(read.present), others)
+            path = f"<{label}>/{relative}" if label else relative
+        listed.append(Header(path, label, relative, digest, size, 0, 0))
+    files = FileSet(tuple(listed), inside(read.absent), inside(read.present))
     timeless = obj.replace(build=obj.build.replace(compiled_in=0.0))
     return Contents(
         row,
         object_code.encode(row.sealed_key(), timeless, row.program),
-        sealed.seal(CHECKS, "", [*map(joined, listed)]),
+        sealed.seal(CHECKS, "", files.packed(())),
         tuple(queries),
     )
 

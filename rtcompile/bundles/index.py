@@ -13,8 +13,7 @@ import struct
 
 from rtcompile.errors import warn
 from rtcompile.files import sealed
-from rtcompile.files.fileset import FileSet, texts_in
-from rtcompile.files.headers import Header
+from rtcompile.files.fileset import FileSet
 from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.environment import digest
@@ -22,17 +21,20 @@ from rtcompile.lookup.find import WITHOUT_PATH, Found, Query, depends_on_directo
 from rtcompile.request import object_code
 from rtcompile.request.object_code import hit
 from rtcompile.request.values import SUFFIXES, absolute
+from rtcompile.request.values import path as checked_path
 from rtcompile.settings import import_folders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
+
+    from rtcompile.files.headers import Header
 
 
 # --- The file ------------------------------------------------------------------------------------
 
-MAGIC = b"rtcompile bundle 6\n".ljust(32, b"\0")
+MAGIC = b"rtcompile bundle 7\n".ljust(32, b"\0")
 HEAD = struct.Struct("<32sQ")  # magic, bytes of the index
 INDEX = "bundle index"
 _MAGIC_OF_ANY_FORMAT = b"rtcompile bundle "
@@ -127,49 +129,27 @@ CHECKS = "bundle checks"  # the kind of the sealed blob that `read_checks` reads
 
 def read_checks(data: bytes, folders: Sequence[str] | Mapping[int, str]) -> FileSet:
     """Decode a list of files to check, in these folders; raise `UnusableError` if it is damaged."""
-    fields = _unsealed(data)
-    try:
-        texts, absent, present = map(texts_in, fields[:3])
-        headers = []
-        for encoded, digest, size in zip(texts[::3], texts[1::3], texts[2::3], strict=True):
-            at, _, rest = encoded.partition("/")
-            path = _path(encoded, folders)
-            headers.append(Header(path, f"user{at}", rest, digest, int(size), 0, 0))
-        gaps, neighbours = (
-            tuple([_path(path, folders) for path in paths]) for paths in (absent, present)
-        )
-    except (ValueError, IndexError) as error:
-        raise UnusableError(f"its checks cannot be understood ({error})") from None
-    return FileSet(tuple(headers), gaps, neighbours)
+
+    def here(path: str) -> str:
+        at, _, rest = path.partition("/")
+        return f"{folders[int(at)]}/{rest}"
+
+    return _listed(data, True, here)
 
 
 def read_others(data: bytes) -> tuple[Header, ...]:
     """Decode the headers that are only listed, such as the toolkit's."""
-    texts = texts_in(_unsealed(data)[3])
+    return _listed(data, False, str).headers
+
+
+def _listed(data: bytes, is_own: bool, move: Callable[[str], str]) -> FileSet:
     try:
-        rows = zip(texts[::4], texts[1::4], texts[2::4], texts[3::4], strict=True)
-        # The toolkit's folders may be missing or different here, so labels replace them.
-        return tuple(
-            [
-                Header(f"<{label}>/{name}" if label else name, label, name, digest, int(size), 0, 0)
-                for label, name, digest, size in rows
-            ]
-        )
-    except ValueError as error:
+        files = FileSet.unpacked(sealed.unseal(CHECKS, "", data) or ())
+        # Paths of the request's folders begin with the folder's number.
+        headers = tuple([h for h in files.headers if h.path[:1].isdigit() is is_own])
+        return files.replaced(headers=headers).moved(move)
+    except (ValueError, LookupError, StopIteration, struct.error) as error:
         raise UnusableError(f"its checks cannot be understood ({error})") from None
-
-
-def _unsealed(data: bytes) -> list[bytes]:
-    fields = sealed.unseal(CHECKS, "", data)
-    if fields is None or len(fields) != 4:
-        raise UnusableError("it contains builds of another format")
-    return fields
-
-
-def _path(encoded: str, folders: Sequence[str] | Mapping[int, str]) -> str:
-    """Return the path for a folder's number and the rest."""
-    at, _, rest = encoded.partition("/")
-    return f"{folders[int(at)]}/{rest}"
 
 
 # --- The bundles in use ---------------------------------------------------------------------------
@@ -203,8 +183,6 @@ def use_bundle(path: str | os.PathLike[str]) -> None:
     --------
     >>> rtcompile.use_bundle("/site-packages/mykernels/kernels.rtcb")
     """
-    from rtcompile.request.values import path as checked_path
-
     use(checked_path("bundle", path))
 
 
@@ -351,12 +329,9 @@ def load(
     key = b" ".join((*fields[:3], fields[5])).decode("utf-8", "surrogateescape")
     decoded = object_code.decode(key, sections.blob(_extent(fields[8:11])))
     if decoded is None:
-        raise UnusableError(_ANOTHER_FORMAT)
+        raise UnusableError("it contains builds of another format, or under another's key")
     files: Any = _Files(checked, (sections, checks))
     return Found(hit(decoded[1], files, "bundle"), files)
-
-
-_ANOTHER_FORMAT = "it contains builds of another format, or under another's key"
 
 
 def _extent(texts: Sequence[bytes]) -> Extent:

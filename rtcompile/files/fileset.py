@@ -17,7 +17,7 @@ from rtcompile.files.sealed import content_digest, stat_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
     from rtcompile.files.headers import Header
@@ -127,6 +127,17 @@ class FileSet:
         new = FileSet(**{**given, **changes})
         new._provided = self._provided
         return new
+
+    def moved(self, move: Callable[[str], str]) -> FileSet:
+        """Return the set with other paths."""
+        from rtcompile.files.headers import Header
+
+        headers, absent, present, *_ = self._restored()
+        return self.replaced(
+            headers=tuple([Header(move(path), *rest) for path, *rest in headers]),
+            absent=tuple(map(move, absent)),
+            present=tuple(map(move, present)),
+        )
 
     # --- checking ------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile.files import fileset, sealed
@@ -54,7 +54,7 @@ def encode(key: str, builds: Sequence[ManifestEntry], search: Sequence[SearchDir
     fields = []
     for build in builds[:_MOST_LISTED]:
         names = (build.backend, build.compiler, build.object_key, build.found_by)
-        fields += [joined(names), *_moved(build.dependencies, stored).packed(())]
+        fields += [joined(names), *build.dependencies.moved(stored).packed(())]
     return sealed.seal("manifest", key, fields)
 
 
@@ -71,18 +71,11 @@ def decode(key: str, data: bytes, search: Sequence[SearchDir]) -> list[ManifestE
     try:
         for names, *packed in groups or ():
             backend, compiler, object_key, found_by = texts_in(names)
-            dependencies = _moved(FileSet.unpacked(packed), here)
+            dependencies = FileSet.unpacked(packed).moved(here)
             builds.append(ManifestEntry(backend, compiler, object_key, dependencies, found_by))
     except (struct.error, StopIteration, IndexError, ValueError):
         return None
     return None if groups is None else builds
-
-
-def _moved(files: FileSet, move: Callable[[str], str]) -> FileSet:
-    """Return a file set with changed paths."""
-    headers = [Header(move(path), *rest) for path, *rest in files.headers]
-    absent, present = tuple(map(move, files.absent)), tuple(map(move, files.present))
-    return files.replaced(headers=tuple(headers), absent=absent, present=present)
 
 
 # Fields of a build: its names, then `FileSet.packed`; the positions of stat signatures and of contents.

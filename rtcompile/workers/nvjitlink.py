@@ -15,36 +15,14 @@ TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
     from typing import Any
 
-_SUCCESS = 0
 _INPUTS = {"cubin": 1, "ptx": 2, "ltoir": 3, "fatbin": 4, "object": 5, "archive": 6}
-_RESULTS = {
-    "cubin": "LinkedCubin",
-    "object": "LinkedCubin",
-    "ptx": "LinkedPtx",
-    "ltoir": "LinkedLTOIR",
-}
+_RESULTS = {"cubin": "Cubin", "object": "Cubin", "ptx": "Ptx", "ltoir": "LTOIR"}
 # nvJitLinkResult; those from NULL_INPUT on exist since 13.0.
-_ERRORS = [
-    "SUCCESS",
-    "UNRECOGNIZED_OPTION",
-    "MISSING_ARCH",
-    "INVALID_INPUT",
-    "PTX_COMPILE",
-    "NVVM_COMPILE",
-    "INTERNAL",
-    "THREADPOOL",
-    "UNRECOGNIZED_INPUT",
-    "FINALIZE",
-    "NULL_INPUT",
-    "INCOMPATIBLE_OPTIONS",
-    "INCORRECT_INPUT_TYPE",
-    "ARCH_MISMATCH",
-    "OUTDATED_LIBRARY",
-    "MISSING_FATBIN",
-    "UNRECOGNIZED_ARCH",
-    "UNSUPPORTED_ARCH",
-    "LTO_NOT_ENABLED",
-]
+_ERRORS = (
+    "SUCCESS UNRECOGNIZED_OPTION MISSING_ARCH INVALID_INPUT PTX_COMPILE NVVM_COMPILE INTERNAL THREADPOOL"
+    " UNRECOGNIZED_INPUT FINALIZE NULL_INPUT INCOMPATIBLE_OPTIONS INCORRECT_INPUT_TYPE ARCH_MISMATCH"
+    " OUTDATED_LIBRARY MISSING_FATBIN UNRECOGNIZED_ARCH UNSUPPORTED_ARCH LTO_NOT_ENABLED"
+)
 
 
 class LinkerError(Exception):
@@ -85,8 +63,8 @@ class Library:
 
     def _call(self, name: str, *arguments: object) -> None:
         code = getattr(self._library, f"nvJitLink{name}")(*arguments)
-        if code != _SUCCESS:
-            known = _ERRORS[code] if code < len(_ERRORS) else str(code)
+        if code:
+            known = dict(enumerate(_ERRORS.split())).get(code, code)
             raise LinkerError(f"nvJitLink{name}: NVJITLINK_ERROR_{known}")
 
 
@@ -117,14 +95,11 @@ def link(job: dict[str, Any]) -> dict[str, Any]:
             _linker.add(handle, _INPUTS[kind], data, name)
         refused = None
         _linker.complete(handle)
-        code = _linker.result(handle, _RESULTS[job["target"]])
+        code = _linker.result(handle, f"Linked{_RESULTS[job['target']]}")
     except LinkerError as failure:
         error = str(failure)
-    logs = (
-        []
-        if handle is None
-        else [_linker.result(handle, f"{each}Log") for each in ("Error", "Info")]
-    )
+    which = () if handle is None else ("ErrorLog", "InfoLog")
+    logs = [_linker.result(handle, log) for log in which]
     return {
         "error": error,
         "input": refused,

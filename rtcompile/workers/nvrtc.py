@@ -15,7 +15,6 @@ TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
     from typing import Any
 
-_SUCCESS = 0
 _OUT_OF_MEMORY = 1
 _RESULTS = {"cubin": "CUBIN", "ptx": "PTX", "ltoir": "LTOIR"}
 _NOOP = b'extern "C" __global__ void noop() {}'
@@ -120,7 +119,7 @@ class NvrtcError(Exception):
 
 def _call(name: str, *arguments: Any) -> None:
     code = getattr(_library, f"nvrtc{name}")(*arguments)
-    if code != _SUCCESS:
+    if code:
         raise NvrtcError(name, code)
 
 
@@ -256,7 +255,7 @@ def time_headers(job: dict[str, Any]) -> dict[str, Any]:
     os.dup2(writer, 2)
     os.close(writer)
     begin = time.process_time()
-    options = [*job["options"], *_include_trace_options(), b"--fdevice-syntax-only"]
+    options = [*job["options"], *_TRACE_INCLUDES, b"--fdevice-syntax-only"]
     try:
         reply = _with_texts(job, options)
     finally:
@@ -322,7 +321,7 @@ def _observed(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
             reply["observed"] = probes.end()
         return {**reply, "trace": protocol.stderr_text()}
     before = len(protocol.stderr_text())
-    reply = _with_texts(job, [*options, *_include_trace_options()])
+    reply = _with_texts(job, [*options, *_TRACE_INCLUDES])
     trace: bytes | None = protocol.stderr_text()[before:]
     if include_trace_refused(reply, trace or b""):
         reply, trace = _with_texts(job, options), None
@@ -352,10 +351,9 @@ def with_text_files(job: dict[str, Any], options: list[bytes]) -> list[bytes]:
     ]
 
 
-def _include_trace_options() -> list[bytes]:
-    """Return the options that make NVRTC's front end list each header it opens on stderr."""
-    # Undocumented; seen from 12.4 to 13.5, and checked by `include_trace_refused`.
-    return [b"-Xcudafe", b"--trace_includes"]
+# Options with which the front end lists each header that it opens on stderr: undocumented, seen from 12.4 to 13.5, and
+# checked by `include_trace_refused`.
+_TRACE_INCLUDES = (b"-Xcudafe", b"--trace_includes")
 
 
 def include_trace_refused(reply: dict[str, Any], trace: bytes) -> bool:
@@ -426,7 +424,5 @@ def headers(library: str, folder: str) -> None:
     folder = os.path.join(folder, "include")
     os.mkdir(folder)
     log = ctypes.c_char_p()
-    failed = nvrtc.nvrtcInstallBundledHeaders(folder.encode(), 0, ctypes.byref(log))
-    print(
-        (log.value or b"NVRTC gives no reason").decode("utf-8", "replace") if failed else "written"
-    )
+    if not nvrtc.nvrtcInstallBundledHeaders(folder.encode(), 0, ctypes.byref(log)):
+        print("written")

@@ -275,11 +275,7 @@ def _send_job(zygote: ZygoteProcess, job: Job, limits: Limits, theirs: _socket.s
         raise OSError("its socket was closed")
     arguments = protocol.pack(dict(job.arguments))
     try:
-        how = (
-            limits.after_waiting(0.0),
-            limits.memory,
-            job.reusable and limits == Limits(),
-        )
+        how = limits.after_waiting(0.0), limits.memory, job.reusable and limits == Limits()
         protocol.send(zygote.control, (job.function, *how), (theirs.fileno(), arguments))
     finally:
         os.close(arguments)
@@ -337,19 +333,15 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 def failure(death: Crash, command: tuple[str, ...], backend: str, limits: Limits) -> CompileFailure:
     """Return the failure for a job that returned no result."""
+    # A build that had to wait for another one got only the remaining time.
+    seconds = limits.timeout or 0.0
     reasons = {
         "crash": f"The compiler died by signal {process.meaning_of(death.signal)}."
         if death.signal
         else "The compiler's process exited without an answer.",
-        "timeout": f"The compiler was killed after its time limit of {_seconds(limits)} s.",
+        "timeout": f"The compiler was killed after its time limit of {round(seconds, 2) or seconds:g} s.",
         "memory": f"The compiler was killed beyond its memory limit of {limits.memory} bytes.",
         "start": f"The compiler could not be run: {death.text}",
     }
     kind = "start" if death.kind == "load" else death.kind
     return CompileFailure(kind, reasons[kind], command, backend, signal=death.signal or None)
-
-
-def _seconds(limits: Limits) -> str:
-    # A build that had to wait for another one got only the remaining time.
-    seconds = limits.timeout or 0.0
-    return f"{round(seconds, 2) or seconds:g}"

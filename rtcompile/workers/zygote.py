@@ -40,12 +40,7 @@ class Zygote:
     """Supervises its children: limits, cancellation, crashes, and the removal of their files."""
 
     def __init__(
-        self,
-        control: _socket.socket,
-        parent: int,
-        idle: float,
-        temporary: str,
-        name: str,
+        self, control: _socket.socket, parent: int, idle: float, temporary: str, name: str
     ) -> None:
         self.control = control
         self.parent = parent
@@ -99,28 +94,22 @@ class Zygote:
                 return
 
     def _timeout(self, idle_since: float) -> float:
-        """Return the seconds until the next timed action."""
-        if any(child.order is not None for child in self.children.values()):
-            return self._next_look()
-        return idle_since + self.idle - time.monotonic()
+        """Return the seconds until the idle time is over, or until the next check of a running job."""
+        now = time.monotonic()
+        running = [child for child in self.children.values() if child.order is not None]
+        if not running:
+            return idle_since + self.idle - now
+        looks = [1.0]
+        looks += [max(0.0, child.deadline - now) for child in running if child.deadline is not None]
+        looks += [_TICK for child in running if child.memory is not None]
+        # Rounded up, since poll() counts in milliseconds, and 0 would loop without waiting.
+        return min(looks) + 0.001
 
     def _dismiss(self) -> None:
         """Kill the idle children."""
         for child in self.children.values():
             if child.order is None:
                 child.kill()
-
-    def _next_look(self) -> float:
-        """Return the seconds until the next check of a child."""
-        now = time.monotonic()
-        looks = [1.0]
-        for child in self.children.values():
-            if child.deadline is not None:
-                looks.append(max(0.0, child.deadline - now))
-            if child.memory is not None:
-                looks.append(_TICK)
-        # Rounded up, since poll() counts in milliseconds, and 0 would loop without waiting.
-        return min(looks) + 0.001
 
     def _look_after(self, child: Child, ready: dict[int, int]) -> None:
         if child.channel.fileno() in ready and not self._hear(child):
