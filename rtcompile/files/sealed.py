@@ -296,11 +296,11 @@ def discard(path: str, *, dir_fd: int | None = None) -> None:
         pass
 
 
-def note_use(path: str) -> None:
+def note_use(file: str | int, resolution: float = USE_RESOLUTION) -> None:
     """Set a file's modification time, which is its last use for eviction."""
     try:
-        if abs(time.time() - os.stat(path).st_mtime) > USE_RESOLUTION:
-            os.utime(path)
+        if abs(time.time() - os.stat(file).st_mtime) > resolution:
+            os.utime(file)
     except OSError:  # the cache is read-only, or the file was evicted just now
         pass
 

@@ -100,15 +100,23 @@ class Folder:
         # Most look-ups of a cold build find nothing: opening the folders costs six times as much.
         if not self.readable or not os.access(self.file(kind, name), os.F_OK):
             return None
-        folder = -1
         try:
-            folder = self.open(kind)
-            return self._read(folder, name)
+            with self.open(kind) as folder:
+                descriptor, status = sealed.open_file(name, dir_fd=folder)
+        except UntrustedError:
+            self.discard(kind, name)
+            return None
+        except OSError:
+            return None
+        try:
+            data = sealed.contents(descriptor, status.st_size)
+            if self.writable:
+                sealed.note_use(descriptor, self._resolution)
+            return data
         except OSError:
             return None
         finally:
-            if folder >= 0:
-                os.close(folder)
+            os.close(descriptor)
 
     def object(self, key: str) -> ObjectCode | None:
         """Return the object under a key; None if there is none, and remove a damaged one."""
@@ -117,26 +125,6 @@ class Folder:
         if data is not None and decoded is None:
             self.discard("objects", key)
         return None if decoded is None else decoded[1]
-
-    def _read(self, folder: int, name: str) -> bytes | None:
-        try:
-            descriptor, status = sealed.open_file(name, dir_fd=folder)
-        except UntrustedError:
-            if self.writable:
-                sealed.discard(name, dir_fd=folder)
-            return None
-        except FileNotFoundError:
-            return None
-        try:
-            data = sealed.contents(descriptor, status.st_size)
-            if self.writable and abs(time.time() - status.st_mtime) > self._resolution:
-                try:
-                    os.utime(descriptor)
-                except OSError:  # read-only
-                    pass
-            return data
-        finally:
-            os.close(descriptor)
 
     def publish(self, kind: str, name: str, data: bytes) -> None:
         """Write a file by rename. Only sources are synced to disk, because they contain no digest."""
@@ -291,7 +279,7 @@ def take_hits(path: str) -> int:
     return hits
 
 
-os.register_at_fork(after_in_child=_hits.clear)  # the parent writes its own hits hits
+os.register_at_fork(after_in_child=_hits.clear)  # the parent writes its own hits
 
 
 def _write_hits() -> None:

@@ -121,14 +121,12 @@ def find(cache_dir: str, name: str) -> str | None:
     if sealed.can_be_swapped(cache_dir):
         return None
     folder = Folder(cache_dir)
-    for stored_as, status in folder.listing(HEADERS):
+    for stored_as, _ in folder.listing(HEADERS):
         if name in (stored_as, stored_as.rpartition("-")[0]):
             path = folder.file(HEADERS, stored_as)
             with suppress(OSError):
                 os.close(sealed.open_folder(path))
-                if time.time() - status.st_mtime > USE_RESOLUTION:
-                    with suppress(OSError):  # read-only
-                        os.utime(path)
+                sealed.note_use(path)
                 return path
     return None
 

@@ -135,9 +135,8 @@ class Waiting:
         tiers: Sequence[Tier],
         key: str,
         look: Callable[[], _T | None],
-        *,
-        program: str = "",
         seconds: float | None = None,
+        program: str = "",
         waits: bool = True,
     ) -> _T | Lease | None:
         """Return a lease, or what `look` finds that another node built; None if the build is not to be waited for."""

@@ -82,9 +82,7 @@ def _locks_work(folder: str) -> bool:
     try:
         trying.start()
     except RuntimeError:
-        return (
-            False  # no more threads: this build works without locks, and the next one tries again
-        )
+        return False  # no more threads: this build has no locks, and the next one tries again
     trying.join(_MOST_TRIED_SECONDS)
     trying.join(_MOST_TRIED_SECONDS / 4)  # another thread may have held the GIL all this time
     problem = f"a lock did not respond in {_MOST_TRIED_SECONDS:g} s" if trying.is_alive() else ""

@@ -17,15 +17,11 @@ import re
 import stat
 import struct
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rtcompile.files import fileset, sealed
 from rtcompile.files.fileset import PACKED_FIELDS, FileSet, joined, texts_in
 from rtcompile.files.headers import FOLDER, PROVIDED, Header, SearchDir, relative_to
-
-if TYPE_CHECKING:
-    from rtcompile.request.cxx import Mentions
-
 
 # --- The manifest's format --------------------------------------------------------------------------
 
@@ -131,8 +127,7 @@ def _groups(key: str, data: bytes) -> list[list[bytes]] | None:
 
 
 class Page(NamedTuple):
-    """The value under a key of a shared store: a manifest of some builds, and the objects of the small ones by
-    key."""
+    """The value under a key of a shared store: a manifest of builds, and the small ones' objects by key."""
 
     portable_key: str  # under which the manifest is sealed
     manifest: bytes
@@ -201,16 +196,18 @@ def record(
         position, relative = split_path(path)
         label = search[position].label if position >= 0 else ""
         try:
-            header, mentions, text, changed_ns = _read(path, label, relative)
+            header, data, status = fileset.read(path, label, relative)
         except OSError as error:
             return FileSet(uncacheable=f"header {path} cannot be read: {error.strerror or error}")
         headers.append(header)
-        watched.newest_ns = max(watched.newest_ns, changed_ns)
+        watched.newest_ns = max(watched.newest_ns, fileset.changed_ns(status))
+        text = data.decode("utf-8", "surrogateescape")
+        mentions = scan(text)
         if mentions.own_path:
             own_path[label] = None
         if mentions.clock:
             watched.doubt(f"{mentions.clock} is different in every build")
-        if text:
+        if text and (header.is_own or label.startswith(PROVIDED)):
             watched.texts.append(text)
             watched.roots.append(os.path.dirname(path))
     watched.look()
@@ -334,13 +331,3 @@ def _led_ns(paths: Iterable[str]) -> int:
                 pass  # a missing folder: the absent paths in it are checked
             path = os.path.dirname(path)
     return newest
-
-
-def _read(path: str, label: str, relative: str) -> tuple[Header, Mentions, str, int]:
-    """Return a header, its `Mentions`, its text if the user wrote it, and the time of its last change."""
-    from rtcompile.request.cxx import scan
-
-    header, data, status = fileset.read(path, label, relative)
-    text = data.decode("utf-8", "surrogateescape")
-    is_own = header.is_own or label.startswith(PROVIDED)
-    return header, scan(text), text if is_own else "", fileset.changed_ns(status)

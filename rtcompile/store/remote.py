@@ -16,13 +16,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rtcompile.errors import InvalidRequest, RtcompileWarning, warn
 from rtcompile.files.sealed import content_digest
 from rtcompile.settings import cache_dir
 from rtcompile.store.folder import STATISTICS, Folder, at_end
-from rtcompile.store.leases import Lease, Waiting
+from rtcompile.store.leases import Waiting
 from rtcompile.store.shared import (
     BadEntryError,
     Envelope,
@@ -115,13 +115,6 @@ class Remote:
         for tier, then in zip(self.tiers, before, strict=True):
             found[tier.store.name] = {n: c - then[n] for n, c in tier.here.counts.items()}
 
-    def lease(
-        self, key: str, look: Callable[[], _T | None], seconds: float | None = None, **more: Any
-    ) -> _T | Lease | None:
-        """Return a lease for building, or the result of `look` if another node built it: `Waiting.take`."""
-        tiers = self.tiers if self.writes else []
-        return self.waiting.take(tiers, key, look, seconds=seconds, **more)
-
     # --- writing -------------------------------------------------------------------------
 
     def push(
@@ -147,10 +140,9 @@ class Remote:
         with self._progress:
             self._unfinished += 1
             if self._writer is None:
-                self._writer = threading.Thread(
-                    target=self._write, name="rtcompile-push", daemon=True
-                )
-                self._writer.start()
+                thread = threading.Thread(target=self._write, name="rtcompile-push", daemon=True)
+                self._writer = thread
+                thread.start()
         self._pending.put(task)
 
     def put(self, tier: Tier, entries: Sequence[Entry]) -> bool:
@@ -174,9 +166,7 @@ class Remote:
             try:
                 self._pending.get()()
             except Exception as error:  # noqa: BLE001  # the next build is pushed whatever became of this one
-                with suppress(
-                    RtcompileWarning
-                ):  # the caller's warning filter may raise it as an error
+                with suppress(RtcompileWarning):  # the warning filter may make it an error
                     warn(f"RTCOMPILE_REMOTE: a build could not be pushed: {error!r}.")
             finally:
                 with self._progress:
@@ -278,9 +268,8 @@ def release_leases() -> None:
         for tier in stores.tiers:
             held = tier.query("get", store_key) if hasattr(tier.store, "replace") else None
             with suppress(BadEntryError, ValueError, TypeError):
-                fields = json.loads(
-                    stores.envelope.open("lease", store_key.rpartition("/")[2], held)
-                )
+                opened = stores.envelope.open("lease", store_key.rpartition("/")[2], held)
+                fields = json.loads(opened)
                 if fields.get("token") == token:
                     tier.query("replace", store_key, held, None, 1.0, waiting=False)
 

@@ -222,9 +222,8 @@ class Key(NamedTuple):
     kind: str
     fingerprint: str
     bytes_of_signature: int
-    verifies: Callable[
-        [bytes, bytes], bool
-    ]  # whether the second argument is this key's signature of the first
+    # Whether the second argument is this key's signature of the first.
+    verifies: Callable[[bytes, bytes], bool]
     sign: Callable[[bytes], bytes] | None
 
 
@@ -254,6 +253,7 @@ def _pair(pem: bytes, setting: str) -> Key:
     """Return one key of an Ed25519 pair: with the public key one can only read."""
     library = _cryptography()
     forms, sign = library.hazmat.primitives.serialization, None
+    bad = ValueError, TypeError, AttributeError, library.exceptions.UnsupportedAlgorithm
     try:
         if b"PUBLIC KEY" in pem:
             public = forms.load_pem_public_key(pem)
@@ -261,12 +261,7 @@ def _pair(pem: bytes, setting: str) -> Key:
             private = forms.load_pem_private_key(pem, None)
             public, sign = private.public_key(), private.sign
         fingerprint = _digest(b"rtcompile public key", public.public_bytes_raw())
-    except (
-        ValueError,
-        TypeError,
-        AttributeError,
-        library.exceptions.UnsupportedAlgorithm,
-    ) as error:
+    except bad as error:
         raise InvalidRequest(f"{setting}: this is no key of Ed25519 ({error})") from None
 
     def verifies(data: bytes, signature: bytes) -> bool:

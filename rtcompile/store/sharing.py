@@ -60,8 +60,8 @@ def find_or_build(
     with stores.counting() as counts:
         code = lookup.look()
         if code is None:
-            look, key = lookup.look, lookup.lease_key
-            lease = stores.lease(key, look, seconds, program=program, waits=waits)
+            tiers, how = (stores.tiers if stores.writes else ()), (seconds, program, waits)
+            lease = stores.waiting.take(tiers, lookup.lease_key, lookup.look, *how)
             if isinstance(lease, ObjectCode):
                 code = lease
             else:

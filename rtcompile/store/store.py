@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property, partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from rtcompile.errors import warn
@@ -102,38 +103,33 @@ class Store:
         return found
 
     def _search(self, inputs: KeyInputs) -> ObjectCode | Callable[[], str]:
-        known = self._known(inputs)
-        for build, obj in known:
-            if inputs.serves(build.backend, build.compiler) and build.dependencies.is_unchanged():
-                return hit(obj, build.dependencies, "memory")
-        builds = [build for kind in _MANIFESTS for build in self._builds(inputs, kind)[1]]
         own = inputs.lookup_key()
-        for build in [b for b in builds if inputs.serves(b.backend, b.compiler)]:
-            # Stats are valid only for the paths of the look-up that recorded them.
-            is_unchanged = build.found_by == own and build.dependencies.is_unchanged()
-            if is_unchanged and (read := self._folder.object(build.object_key)):
-                self._remember(inputs, build, read)
-                return hit(read, build.dependencies, "disk")
-        # No build's files are unchanged according to their stats, so compare contents.
-        objects_in_memory = {build.object_key: obj for build, obj in known}
-        builds += [build for build, _ in known]
-        usable = [
-            b
-            for b in builds
-            if inputs.serves(b.backend, b.compiler) and inputs.gets_same_texts(b.dependencies)
-        ]
-        for build in usable:
-            fresh = build.dependencies.refreshed()
-            if fresh is None:
+        known = self._known(inputs)
+        in_memory = {build.object_key: obj for build, obj in known}
+        stored = (build for kind in _MANIFESTS for build in self._builds(inputs, kind)[1])
+        builds, usable = [], []
+        for build in chain([build._replace(found_by=own) for build, _ in known], stored):
+            builds.append(build)
+            files = build.dependencies
+            if not (inputs.serves(build.backend, build.compiler) and inputs.gets_same_texts(files)):
                 continue
-            found = objects_in_memory.get(build.object_key) or self._folder.object(build.object_key)
-            if found is not None:
+            usable.append(build)
+            fresh = files.refreshed()
+            obj = in_memory.get(build.object_key)
+            where = "disk" if obj is None else "memory"
+            if fresh is not None and obj is None:
+                obj = self._folder.object(build.object_key)
+            if fresh is None or obj is None:
+                continue
+            # Stats are valid only for the paths of the look-up that recorded them.
+            if fresh is not files or build.found_by != own:
                 build = build._replace(dependencies=fresh)
-                self._remember(inputs, build, found)
-                if written := self._publish_manifest(inputs, build, found):
+                self._remember(inputs, build, obj)
+                if written := self._publish_manifest(inputs, build, obj):
                     self._wrote(written)
-                where = "memory" if build.object_key in objects_in_memory else "disk"
-                return hit(found, fresh, where)
+            elif where == "disk":
+                self._remember(inputs, build, obj)
+            return hit(obj, fresh, where)
         return partial(self._reason, inputs, builds, usable)
 
     def _reason(

@@ -41,6 +41,8 @@ _TICK_SECONDS = 0.02
 _WRITES = ("put", "create", "replace")
 _OF_BUILDS = ("requests", "hits", "misses", "bytes_read", "seconds_waited", "seconds_spared")
 
+_HINT = "Builds go on without it; `rtcompile doctor` tries it."
+
 _T = TypeVar("_T")
 
 
@@ -224,12 +226,7 @@ class Tier:
         hint = "Do all nodes have the same key in RTCOMPILE_REMOTE_KEY_FILE, and the same RTCOMPILE_REMOTE_UNSIGNED?"
         self._fail(f"an entry was refused: {problem}", f"gave what is not used: {problem}", hint)
 
-    def _fail(
-        self,
-        problem: str,
-        what: str,
-        hint: str = "Builds go on without it; `rtcompile doctor` tries it.",
-    ) -> None:
+    def _fail(self, problem: str, what: str, hint: str = _HINT) -> None:
         self.counts["failures"] += 1
         self.problem = problem
         logs.note(f"shared store {self.store.name} {what}")
