@@ -368,10 +368,8 @@ class Store:
         if inventory.size(self._folder) > self.size * (1 - _PART_WRITTEN):
             inventory.evict(self._folder, self.size)
         try:
-            from rtcompile.store import statistics  # 16 ms, which a hit avoids
-
             self._folder.prepare()
-            return statistics.add(self._folder, counts)
+            return inventory.add_counts(self._folder, counts)
         except OSError as error:
             self._degrade(error)
         except Exception as error:  # noqa: BLE001  # diskcache may be missing or broken; no build needs it

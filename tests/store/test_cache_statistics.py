@@ -18,7 +18,7 @@ import pytest
 from rtcompile.errors import RtcompileWarning
 from rtcompile.request.key import KeyInputs
 from rtcompile.store import folder as folders
-from rtcompile.store import inventory, locks, manifests, statistics
+from rtcompile.store import inventory, locks, manifests
 from rtcompile.store.folder import Folder
 from rtcompile.store.store import Store
 from tests.key_inputs import make_key_inputs, make_object, open_store
@@ -100,7 +100,7 @@ def test_processes_that_end_at_once_keep_to_the_limit(cache: Path) -> None:
 def test_the_limit_holds_where_there_is_no_database(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(statistics, "diskcache", None)
+    monkeypatch.setitem(sys.modules, "diskcache", None)
     kept = open_store(cache, size=50_000)
     build(kept, "0", b"x")
     with pytest.warns(RtcompileWarning, match="statistics cannot be written"):
@@ -376,7 +376,7 @@ def test_lost_or_damaged_statistics_are_made_again_from_the_files(
 def test_locked_statistics_cost_one_warning_and_no_object(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(statistics, "_LOCK_SECONDS", 0.01)
+    monkeypatch.setattr(inventory, "_LOCK_SECONDS", 0.01)
     first = open_store(cache)
     build(first, "a")
     first.maintain()
@@ -398,7 +398,7 @@ def test_locked_statistics_cost_one_warning_and_no_object(
 def test_statistics_on_storage_that_takes_no_database_say_so(tmp_path: Path) -> None:
     (tmp_path / "statistics").write_text("in the way")
     with pytest.raises(OSError, match="not a directory"):
-        statistics.add(Folder(str(tmp_path)), {})
+        inventory.add_counts(Folder(str(tmp_path)), {})
 
 
 def test_no_build_needs_diskcache(tmp_path: Path) -> None:
