@@ -182,7 +182,7 @@ class Environment:
             fields = None if data is None else sealed.unseal(SEAL, self.toolchain_key, data)
             if fields is not None and len(fields) > 2:
                 self.note(fields)
-        if self._record is None or not self._is_unchanged(*self._record[:2]):
+        if self._record is None or not self._is_unchanged(self._record):
             self._record, self._signature = None, ""
             return ""
         self._checked = now
@@ -205,12 +205,8 @@ class Environment:
         self._path_folders = None
         self._checked = float("-inf")
 
-    def _is_unchanged(self, paths: bytes, stats: bytes) -> bool:
-        names = paths.split(b"\0")[:-1]
-        if len(stats) != len(names) * _STAT.size or not all(
-            signature(name) == stat
-            for name, stat in zip(names, _STAT.iter_unpack(stats), strict=True)
-        ):
+    def _is_unchanged(self, fields: Sequence[bytes]) -> bool:
+        if not are_unchanged(fields):
             return False
         # A program may have been installed in a folder of PATH. The file does not list these folders, since the
         # processes that share it have different ones.
@@ -276,13 +272,12 @@ def packed(signatures: Mapping[str, Signature], loads: str) -> list[bytes]:
     return [os.fsencode(paths), b"".join(stats), os.fsencode(loads)]
 
 
-def unpacked(fields: Sequence[bytes]) -> dict[str, Signature]:
-    """Return the paths and signatures from `packed`; raise ValueError for other fields."""
-    names = os.fsdecode(fields[0]).split("\0")[:-1]
-    try:
-        return dict(zip(names, _STAT.iter_unpack(fields[1]), strict=True))
-    except struct.error as error:
-        raise ValueError(str(error)) from None
+def are_unchanged(fields: Sequence[bytes]) -> bool:
+    """Return whether the files of a toolchain have the signatures in the fields of `packed`."""
+    names, stats = fields[0].split(b"\0")[:-1], fields[1]
+    return len(stats) == len(names) * _STAT.size and all(
+        signature(name) == stat for name, stat in zip(names, _STAT.iter_unpack(stats), strict=True)
+    )
 
 
 def signature(path: str | bytes) -> Signature:

@@ -212,14 +212,6 @@ def unusable(folder: Folder) -> Iterator[tuple[str, bool]]:
             yield path, sealed.is_of_another_version(_SEALED[kind], data)
 
 
-def remove_damaged(folder: Folder) -> list[str]:
-    """Remove damaged and untrusted files, and return their paths."""
-    found = [path for path, of_another_version in unusable(folder) if not of_another_version]
-    for path in found:
-        folder.discard(*path.split("/"))
-    return [folder.file(path) for path in found]
-
-
 def usage(folder: Folder, counts: Mapping[str, float]) -> Usage:
     """Return the statistics from all counts; the counts of a store are named ``count store``."""
     stores: dict[str, dict[str, float]] = {}

@@ -121,12 +121,14 @@ def of_key(
     # freed). If an interrupt left a ``with`` block unfinished, its thread may take the lock again.
     here = threading.get_ident(), key
     start = int(key[:15], 16)
-    unlocking = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, start, 1, 0)
+    locking, unlocking = (
+        _FLOCK.pack(kind, os.SEEK_SET, start, 1, 0) for kind in (fcntl.F_WRLCK, fcntl.F_UNLCK)
+    )
 
     def lock(descriptor: int, _: str) -> bool:
         global _ranges_work
         try:
-            _set_range(descriptor, fcntl.F_WRLCK, start)
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, locking)
         except OSError as error:
             # gVisor has no open file description locks.
             _ranges_work = error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
@@ -150,10 +152,6 @@ def of_key(
             os.close(descriptor)
     with machine_wide(f"{folder}/{key}", timeout) as held:
         yield held
-
-
-def _set_range(descriptor: int, kind: int, start: int) -> None:
-    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, start, 1, 0))
 
 
 def _lock_file(descriptor: int, path: str) -> bool:

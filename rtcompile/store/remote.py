@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any
 
 from rtcompile.errors import InvalidRequest, RtcompileWarning, warn
 from rtcompile.files.sealed import content_digest
@@ -38,8 +38,6 @@ _REPORT_SECONDS = 30.0
 _AT_ONCE = 128  # keys of one request
 _CONNECTIONS = 16
 _FLUSH_SECONDS = 2.0  # at the process's end
-
-_T = TypeVar("_T")
 
 Entry = tuple[str, str, bytes]  # kind, key, data
 
@@ -114,6 +112,10 @@ class Remote:
         yield found
         for tier, then in zip(self.tiers, before, strict=True):
             found[tier.store.name] = {n: c - then[n] for n, c in tier.here.counts.items()}
+
+    def lease(self, *given: Any, **more: Any) -> Any:
+        """Return a lease for building, or what another node built: `Waiting.take`."""
+        return self.waiting.take(self.tiers if self.writes else [], *given, **more)
 
     # --- writing -------------------------------------------------------------------------
 

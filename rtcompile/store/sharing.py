@@ -60,8 +60,7 @@ def find_or_build(
     with stores.counting() as counts:
         code = lookup.look()
         if code is None:
-            tiers, how = (stores.tiers if stores.writes else ()), (seconds, program, waits)
-            lease = stores.waiting.take(tiers, lookup.lease_key, lookup.look, *how)
+            lease = stores.lease(lookup.lease_key, lookup.look, seconds, program, waits)
             if isinstance(lease, ObjectCode):
                 code = lease
             else:

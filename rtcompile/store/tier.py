@@ -136,11 +136,8 @@ class Tier:
         return self.open and self._clock() >= self._not_written_until
 
     def query(self, method: str, *given: Any, waiting: bool = True) -> Any:
-        """Return the result of a method of the store, with None as True; None if it does not respond.
-
-        "get" returns None for a missing key. A caller that is `waiting` waits as long as the ledger allows, but not
-        after another thread found that the store does not respond. A store that rejects writes is still read.
-        """
+        """Return the result of a method of the store, with None as True; None if it does not respond."""
+        # A caller that is `waiting` waits as long as the ledger allows, or until another thread gets no response.
         act = "write" if method in _WRITES else "read" if method.startswith("get") else "remove"
         if not self._may_query(waiting) or (act == "write" and not self.writable):
             return None
@@ -246,11 +243,9 @@ class Tier:
 def within(
     seconds: float, call: Callable[[], _T], wanted: Callable[[], bool] = lambda: True
 ) -> tuple[_T | None, float, str]:
-    """Run `call` in another thread; return its result, its seconds, and the text of its error.
-
-    A thread that does not finish within `seconds`, or while the result is `wanted`, is abandoned. Time is counted
-    in this thread's ticks: on an overloaded machine there are few, so a quick store does not seem slow.
-    """
+    """Run `call` in another thread for `seconds`; return its result, its seconds, and the text of its error."""
+    # Time is counted in this thread's ticks: on an overloaded machine there are few, so a quick store does not seem
+    # slow.
     reply: Future[_T] = Future()
 
     def run() -> None:

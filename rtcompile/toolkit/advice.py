@@ -115,10 +115,7 @@ def wheel_version(part: str, major: int, minor: int) -> str:
     """Return the version of a part's wheel that came with CUDA `major`.`minor`."""
     if part == "curand":
         return f"10.{major - 9}.{minor + 1 if major == 12 else minor}"
-    if part == "cccl" and (major, minor) >= (
-        13,
-        3,
-    ):  # from then on numbered 13.<CCCL's own version>
+    if part == "cccl" and (major, minor) >= (13, 3):  # numbered 13.<CCCL's own version>
         return f"{major}.3.{minor}"
     return f"{major}.{minor}"
 
@@ -149,10 +146,7 @@ def install_toolkit(nvrtc: Hit) -> str:
 
 
 class HeaderAdvice(NamedTuple):
-    """The package of a missing header (`what`), `why` it was not found, and the next `step`.
-
-    >>> "crt/mma.h comes with {what}, {why}. {step}".format_map(advice._asdict())
-    """
+    """The package of a missing header (`what`), `why` it was not found, and the next `step`."""
 
     what: str
     why: str
@@ -193,9 +187,7 @@ def _of_build(found: Part, toolchain: Toolchain, backend: str) -> tuple[str, str
             "headers of its own toolkit, which is without it"
         )
         return why, _into_nvccs(found, toolchain.found_via.get("nvcc", ""), nvcc, folder)
-    if (
-        toolchain.found_via[part] == "NVRTC" and toolchain.nvrtc
-    ):  # the headers inside NVRTC's file are incomplete
+    if toolchain.found_via[part] == "NVRTC" and toolchain.nvrtc:
         why = f"and NVRTC's own file, {where}, has only those that most kernels need"
         return why, _command([found], "wheels13", toolchain.nvrtc.version_pair)
     return f"which is installed, {where}, without this file", "Another version of it may have it."

@@ -17,28 +17,25 @@ from typing import Any, NamedTuple
 from rtcompile.files import sealed
 from rtcompile.files.headers import SearchDir
 from rtcompile.lookup import environment as environments
-from rtcompile.lookup.environment import SEAL, TOOLCHAINS, Environment, Signature, signature
+from rtcompile.lookup.environment import SEAL, TOOLCHAINS, Environment, signature
 from rtcompile.settings import Settings
 from rtcompile.store.folder import Folder
 from rtcompile.toolkit.model import Library, Program, Toolchain, architectures, unpack
 
-_MOST_REMEMBERED = 32  # files
 _DOUBT_SECONDS = 60.0
 
 
 class Known(NamedTuple):
-    """A result of the search, and the signatures of the files that it depends on."""
+    """A result of the search, and its files with their signatures, by `environments.packed`."""
 
     toolchain: Toolchain
-    signatures: Mapping[str, Signature]
+    files: Sequence[bytes]
     until: float = float("inf")  # of the monotonic clock
-    noted: str = ""  # what `Environment.signature` is while these files are unchanged
 
-    def is_valid(self, noted: str) -> bool:
+    def is_valid(self, key: str, noted: str) -> bool:
         """Return whether everything that the result depends on is unchanged; `noted` was found to be now."""
-        return (noted != "" and noted == self.noted) or (
-            time.monotonic() < self.until
-            and all(signature(path) == before for path, before in self.signatures.items())
+        return time.monotonic() < self.until and (
+            environments.noted(key, self.files) == noted or environments.are_unchanged(self.files)
         )
 
 
@@ -73,22 +70,20 @@ def current(settings: Settings | None = None, since: float | None = None) -> Too
 def _current(environment: Environment, settings: Settings, noted: str) -> Toolchain:
     key = environment.toolchain_key
     known = _in_this_process.get(key)
-    if known is not None and known.is_valid(noted):
+    if known is not None and known.is_valid(key, noted):
         if not environment.knows_toolchain:  # for example in another cache
             write(settings, key, known)
         return known.toolchain  # not set again: another thread may have added a compiler's build
     if known is None and settings.cache_on_disk:
         known = read(settings, key)
         environment.signature()  # reads the same file
-    if known is None or not known.is_valid(noted):
+    if known is None or not known.is_valid(key, noted):
         # PATH may lead to another program now.
         environment = environments.looked_again()
         key = environment.toolchain_key
         known = _search(environment.site_dirs, settings)
         write(settings, key, known)
-        # From now on, a newly installed program on PATH is noticed.
-        noted = environment.signature()
-        known = known._replace(noted="" if known.toolchain.doubts else noted)
+        environment.signature()  # From now on, a newly installed program on PATH is noticed.
     _in_this_process[key] = known
     nvrtc = known.toolchain.nvrtc
     if nvrtc is not None and nvrtc.architectures:
@@ -145,9 +140,11 @@ def _search(site_dirs: Sequence[str], settings: Settings) -> Known:
     if nvrtc is not None and nvrtc.version_pair > archs.NEWEST_MEASURED:
         nvrtc = nvrtc._replace(architectures=architectures(nvrtc, os.environ))
         toolchain = toolchain._replace(nvrtc=nvrtc)
-    known = Known(toolchain, {path: signature(path) for path in toolchain.depends})
+    loads = "" if toolchain.nvrtc is None else toolchain.nvrtc.to_load()
+    files = environments.packed({path: signature(path) for path in toolchain.depends}, loads)
     # A program that did not respond may do so next time, when the machine is less busy.
-    return known._replace(until=time.monotonic() + _DOUBT_SECONDS) if toolchain.doubts else known
+    until = time.monotonic() + _DOUBT_SECONDS if toolchain.doubts else float("inf")
+    return Known(toolchain, files, until)
 
 
 def _editable_cupy(site_dirs: Sequence[str]) -> Sequence[str]:
@@ -173,8 +170,7 @@ def read(settings: Settings, key: str) -> Known | None:
             folder.discard(TOOLCHAINS, key)
         return None
     try:
-        files, noted = environments.unpacked(fields), environments.noted(key, fields)
-        known = Known(_from_json(fields[3]), files, noted=noted)
+        known = Known(_from_json(fields[3]), fields[:3])
     except (ValueError, TypeError, LookupError, AttributeError):
         return None
     return known if _unpacked_is_there(known.toolchain, settings) else None
@@ -195,10 +191,8 @@ def write(settings: Settings, key: str, known: Known) -> None:
     """Write the result by rename, unless the folder or RTCOMPILE_JIT=0 forbids it."""
     if known.toolchain.doubts:
         return
-    library = known.toolchain.nvrtc
-    fields = environments.packed(known.signatures, "" if library is None else library.to_load())
-    fields.append(_as_json(known.toolchain).encode("utf-8", "surrogateescape"))
-    fields.append(bytes(environments.current().capability))
+    found = _as_json(known.toolchain).encode("utf-8", "surrogateescape")
+    fields = [*known.files, found, bytes(environments.current().capability)]
     environments.note_toolchain(key, fields)
     if not (settings.cache_on_disk and settings.jit):
         return
@@ -206,13 +200,6 @@ def write(settings: Settings, key: str, known: Known) -> None:
     with contextlib.suppress(OSError):
         folder.prepare()
         folder.publish(TOOLCHAINS, key, sealed.seal(SEAL, key, fields))
-        _forget_oldest(folder)
-
-
-def _forget_oldest(folder: Folder) -> None:
-    known = sorted(folder.listing(TOOLCHAINS), key=lambda found: -found[1].st_mtime)
-    for name, _ in known[_MOST_REMEMBERED:]:
-        folder.discard(TOOLCHAINS, name)
 
 
 def _as_json(toolchain: Toolchain) -> str:

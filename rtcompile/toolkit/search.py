@@ -141,25 +141,17 @@ class _Assembly:
         for name in ("nvrtc", "nvjitlink", "cudadevrt"):
             hit = chosen.hits.get(name)
             if hit is None:
-                self.lacks(
-                    name,
-                    advice.why_missing(catalogue.PART[name], chosen),
-                    problem=chosen.mixes(name),
-                )
+                why = advice.why_missing(catalogue.PART[name], chosen)
+                self.lacks(name, why, problem=chosen.mixes(name))
                 continue
             self.found(name, hit.version or nvrtc.version, hit.root.found_via, hit.path)
             paths[name] = hit.path
-        nvjitlink = None
+        runtime, nvjitlink = paths.get("cudadevrt"), None
         if "nvjitlink" in paths:
             nvjitlink = Library(paths["nvjitlink"], self.versions["nvjitlink"])
-            build = model.of_nvjitlink(nvjitlink, paths.get("cudadevrt"))
-            nvjitlink = nvjitlink._replace(build=build)
-        preload = (builtins,) if builtins else ()
-        return {
-            "nvrtc": Library(nvrtc.path, nvrtc.version, preload),
-            "nvjitlink": nvjitlink,
-            "cudadevrt": paths.get("cudadevrt"),
-        }
+            nvjitlink = nvjitlink._replace(build=model.of_nvjitlink(nvjitlink, runtime))
+        library = Library(nvrtc.path, nvrtc.version, (builtins,) if builtins else ())
+        return {"nvrtc": library, "nvjitlink": nvjitlink, "cudadevrt": runtime}
 
     def headers(self, chosen: Toolset) -> None:
         """Add the folders of the set's headers."""

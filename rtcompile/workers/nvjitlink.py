@@ -78,12 +78,7 @@ def load(path: str) -> None:
 
 
 def link(job: dict[str, Any]) -> dict[str, Any]:
-    """Link.
-
-    Takes ``inputs`` (kind, name, data), ``options`` and ``target``; returns ``error`` ("" if all
-    went well, else what failed), ``input`` (the index of the input that was refused, or None),
-    ``log``, ``printed`` (what it wrote past its log), ``code`` and ``seconds``.
-    """
+    """Link ``inputs`` (kind, name, data); ``input`` is the index of a refused one, ``printed`` is not in the log."""
     assert _linker is not None
     begin = time.monotonic()
     os.dup2(2, 1)

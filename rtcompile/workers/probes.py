@@ -149,8 +149,7 @@ class _Observation:
         return self._kept(path, in_memfd(data))
 
     def _kept(self, path: bytes, descriptor: int) -> int:
-        """Keep a copy of the descriptor and return it; the shared offset shows whether the compiler read the
-        file."""
+        """Keep a copy of the descriptor, whose shared offset shows whether the compiler read the file; return it."""
         self.positions.setdefault(path, []).append(os.dup(descriptor))
         return descriptor
 

@@ -174,7 +174,7 @@ def test_where_no_byte_of_a_file_can_be_locked_each_lock_is_a_file(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(locks, "_ranges_work", True)
-    monkeypatch.setattr(locks, "_set_range", no_ranges)
+    monkeypatch.setattr(locks.fcntl, "fcntl", no_ranges)
     inputs = make_key_inputs()
     with open_store(cache).building(inputs):
         assert inputs.lookup_key() in os.listdir(cache / "locks")

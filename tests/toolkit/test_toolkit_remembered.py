@@ -259,14 +259,6 @@ def test_a_compiler_that_does_not_answer_is_run_again(environment, monkeypatch):
     assert current(environment.settings).nvcc is not None
 
 
-def test_old_results_are_forgotten(environment, monkeypatch):
-    monkeypatch.setattr(remembered, "_MOST_REMEMBERED", 3)
-    for i in range(5):
-        monkeypatch.setenv("CUDA_HOME", f"/proc/nowhere/{i}")
-        environment.as_a_new_process()
-    assert len(list(Path(environment.settings.cache_dir, "toolchains").iterdir())) == 3
-
-
 def test_folder_and_file_are_the_users_alone(environment):
     current(environment.settings)
     modes = [environment.file(), environment.file().parent, Path(environment.settings.cache_dir)]

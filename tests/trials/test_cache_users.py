@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rtcompile.lookup import environment as environments
 from rtcompile.settings import Settings
 from rtcompile.store import manifests
 from rtcompile.toolkit import remembered
@@ -48,7 +49,7 @@ def fill(cache: Path, code: bytes) -> None:
     remembered.write(
         Settings(cache_dir=str(cache)),
         "key",
-        remembered.Known(Toolchain(problems=(code.decode(),)), {}),
+        remembered.Known(Toolchain(problems=(code.decode(),)), environments.packed({}, "")),
     )
 
 
