@@ -11,7 +11,7 @@ from rtcompile.request.values import Value, absolute, one_of, truth
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
 FALLBACKS = ("auto", "never", "always")
@@ -231,6 +231,21 @@ def site_folders() -> list[str]:
 
 
 _OF_PACKAGES = ("/site-packages", "/dist-packages")
+
+
+def cuda_of_cupy(folders: Iterable[str]) -> int | None:
+    """Return the major version of CUDA in the name of the first installed CuPy's wheel; None if there is none."""
+    for folder in folders:
+        try:
+            names = os.listdir(folder or ".")
+        except OSError:
+            continue
+        for name in names:
+            if name.startswith("cupy_cuda") and name.endswith(".dist-info"):
+                digits = name.removeprefix("cupy_cuda").partition("x-")[0]
+                if digits.isdecimal():
+                    return int(digits)
+    return None
 
 
 def has_folder(parent: str, name: str) -> bool:

@@ -22,7 +22,7 @@ from rtcompile.request import object_code
 from rtcompile.request.object_code import hit
 from rtcompile.request.values import SUFFIXES, absolute
 from rtcompile.request.values import path as checked_path
-from rtcompile.settings import import_folders
+from rtcompile.settings import cuda_of_cupy, import_folders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -227,21 +227,8 @@ def cuda_major() -> int | None:
         return int(cupy.cuda.runtime.runtimeGetVersion()) // 1000
     path = tuple(import_folders())
     if path not in _installed:
-        _installed[path] = next(filter(None, map(_cuda_of_wheel, path)), None)
+        _installed[path] = cuda_of_cupy(path)
     return _installed[path]
-
-
-def _cuda_of_wheel(folder: str) -> int | None:
-    try:
-        names = os.listdir(folder or ".")
-    except OSError:
-        return None
-    for name in names:
-        if name.startswith("cupy_cuda") and name.endswith(".dist-info"):
-            digits = name.removeprefix("cupy_cuda").partition("x-")[0]
-            if digits.isdecimal():
-                return int(digits)
-    return None
 
 
 # --- The level of the look-up ----------------------------------------------------------------------

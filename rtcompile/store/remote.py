@@ -122,7 +122,7 @@ class Remote:
     def push(
         self,
         entries: Callable[[Tier], Sequence[Entry]],
-        then: Callable[[bool], None],
+        then: Callable[[bool], None] = lambda _: None,
         tiers: Sequence[Tier] | None = None,
     ) -> None:
         """Write each store's entries in order, in the background; then call `then(all_have_them)`."""

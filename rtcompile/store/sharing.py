@@ -65,16 +65,13 @@ def find_or_build(
                 code = lease
             else:
                 left = None if seconds is None else seconds - (time.monotonic() - begin)
-                code = lookup.built(lambda: build(left), nothing if lease is None else lease.end)
+                end = lease.end if lease is not None else lambda _: None
+                code = lookup.built(lambda: build(left), end)
     return _with_counts(code, counts)
 
 
 def _with_counts(code: ObjectCode, counts: dict[str, dict[str, float]]) -> ObjectCode:
     return code.replace(build=code.build.replace(stores=counts))
-
-
-def nothing(shared: bool) -> None:
-    """Do nothing, because there is no lease to release."""
 
 
 def fetch_many(stores: Remote, wanted: Sequence[KeyInputs], store: Store) -> int:
@@ -121,7 +118,7 @@ class RemoteLookup:
             tier.hit(obj.build.compiled_in, waited)
             if at and self._stores.writes:  # copy it to the stores before this one
                 above = self._stores.tiers[:at]
-                self._stores.push(partial(self.entries, build, obj), nothing, above)
+                self._stores.push(partial(self.entries, build, obj), tiers=above)
             return obj
         self._missed = True
         return None

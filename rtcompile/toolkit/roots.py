@@ -135,16 +135,6 @@ def _toolkit(root: str, found_via: str, where: SearchContext) -> Root:
 # --- CuPy's CUDA version and CCCL ----------------------------------------------------------------
 
 
-def cupy_major(where: SearchContext) -> int | None:
-    """Return the installed CuPy's major version of CUDA, if its package's name contains it."""
-    for site_dir in where.site_dirs:
-        for name in catalogue.of_wheels(site_dir):
-            match = re.fullmatch(r"cupy-cuda(\d+)x", name)
-            if match:
-                return int(match[1])
-    return None
-
-
 def cupy_cccl(where: SearchContext) -> str | None:
     """Return the folder of CuPy's bundled CCCL, which is used if the set has none."""
     for site_dir in where.site_dirs:

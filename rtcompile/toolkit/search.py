@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from rtcompile.files.headers import PROVIDED, SearchDir
 from rtcompile.lookup.environment import on_path
 from rtcompile.request.values import absolute
+from rtcompile.settings import cuda_of_cupy
 from rtcompile.toolkit import advice, catalogue, model
 from rtcompile.toolkit.model import Library, Program, Toolchain, describe_nvcc, version_pair
 from rtcompile.toolkit.roots import (
@@ -29,7 +30,6 @@ from rtcompile.toolkit.roots import (
     by_pathfinder,
     choose,
     cupy_cccl,
-    cupy_major,
     find_cutlass,
     given,
     misfit_of_cutlass,
@@ -62,7 +62,7 @@ def find(
         catalogue.TARGETS.get(machine or platform.machine(), ()),
         prefix,
     )
-    major = cupy_major(where)
+    major = cuda_of_cupy(where.site_dirs)
     spare = ("cccl",) if cupy_cccl(where) else ()
     roots = list(_unique(usual(where)))
     chosen = choose(roots, major, spare)
