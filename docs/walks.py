@@ -89,10 +89,11 @@ def _in_child(kind: str) -> None:
 
     def note(frame: Any, event: str, _: Any) -> None:
         code = frame.f_code
-        # What an import runs is no call of the walk, nor is a comprehension or the edge of `errors.public`.
+        # What an import runs (a module's and a class's body) is no call of the walk, nor is a comprehension or the edge
+        # of `errors.public`.
         if not code.co_filename.startswith(package) or code.co_name[0] == "<":
             return
-        if code.co_name == "edge":
+        if code.co_name == "edge" or not code.co_flags & inspect.CO_OPTIMIZED:
             return
         if event == "call":
             module = ".".join(Path(code.co_filename[len(package) :]).with_suffix("").parts)

@@ -68,7 +68,7 @@ MUTATIONS = (
     Mutation(
         "the file of a precompiled header is not compared with its record",
         "rtcompile/compilers/pch.py",
-        "if now is None or record.image != pch_record.image(self._path):",
+        "if now is None or record.image != image(self._path):",
         "if now is None:",
         "tests/compilers/test_pch_files.py::test_another_file_under_its_path_is_not_used",
     ),

@@ -55,10 +55,9 @@ def effective_options(request: CompileRequest, settings: Settings) -> Options:
 def _links(request: CompileRequest) -> list[LinkInput] | None:
     if not request.link:
         return []
-    from rtcompile.build import links
     from rtcompile.request.units import LinkInput
 
-    given = [links.given(item, index) for index, item in enumerate(request.link)]
+    given = [plans.linker_input(item, index) for index, item in enumerate(request.link)]
     found = [item for item in given if isinstance(item, LinkInput)]
     return found if len(found) == len(given) else None
 

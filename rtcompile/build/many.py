@@ -61,9 +61,9 @@ def _submit_to(
 ) -> Sequence[Future[ObjectCode]]:
     from collections import Counter
 
-    from rtcompile.build import executors
+    from rtcompile.build import batch
 
-    engine = executors.executor_of(executor)
+    engine = batch.executor_of(executor)
     made = _builds(builds, overrides, elsewhere=True)
     groups = Counter(build.group for build in made)
     # Do not also compile constructed kernels here.
@@ -74,9 +74,7 @@ def _submit_to(
         if ahead is not None:
             ahead.leave(build.query)
     return [
-        executors.submit(
-            engine, executors.Job(build.query.request, build.overrides, groups[build.group])
-        )
+        batch.submit(engine, batch.Job(build.query.request, build.overrides, groups[build.group]))
         for build in made
     ]
 

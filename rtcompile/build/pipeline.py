@@ -29,7 +29,7 @@ def build(request: CompileRequest, settings: Settings) -> ObjectCode:
         start_compiler(settings)
     from rtcompile.build import planned
 
-    return planned.build(query)
+    return planned.compile(query, is_searched=False)
 
 
 def find(query: Query) -> ObjectCode | None:

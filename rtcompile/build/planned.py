@@ -24,11 +24,6 @@ from rtcompile.store.store import Store
 from rtcompile.styling import is_watched
 
 
-def build(query: Query) -> ObjectCode:
-    """Return the code of a request that `pipeline.find` does not have; raises as `pipeline.build`."""
-    return compile(query, is_searched=False)
-
-
 def search(query: Query) -> ObjectCode | None:
     """Return the code from the levels that need a plan; None if it has to be compiled."""
     query.plan = None
@@ -218,7 +213,7 @@ def _linked(request: CompileRequest, settings: Settings) -> ObjectCode:
     """Return the code of a source in ``link=``, which is a separate request."""
     query = query_of(request, settings)
     found = None if settings.recompile else lookup.find(query)
-    return build(query) if found is None else found
+    return compile(query, is_searched=False) if found is None else found
 
 
 def plan(
@@ -234,7 +229,5 @@ def plan(
         request = with_headers(request)
     inputs = None
     if request.link:
-        from rtcompile.build import links
-
-        inputs = partial(links.inputs, request, link_settings or settings, _linked)
+        inputs = partial(plans.linker_inputs, request, link_settings or settings, _linked)
     return plans.plan(request, settings, capability, inputs, since)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from rtcompile.build import links, planned
+from rtcompile.build import planned
+from rtcompile.build.plan import linker_input
 from rtcompile.errors import InvalidRequest, RtcompileError, public, shown
 from rtcompile.lookup.find import depends_on_directory, query_of
 from rtcompile.request import options as compiler_options
@@ -197,7 +198,7 @@ def _damaged(error: Exception) -> InvalidRequest:
 
 
 def _link(item: Any, index: int) -> dict[str, Any]:
-    given = links.given(item, index)
+    given = linker_input(item, index)
     if isinstance(given, LinkInput):
         data = base64.b64encode(given.data).decode()
         return {"kind": given.kind, "name": given.name, "data": data}

@@ -13,17 +13,18 @@ from __future__ import annotations
 import contextvars
 import os
 import re
+import stat
+import struct
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile._version import __version__
-from rtcompile.compilers import pch_record
-from rtcompile.compilers.pch_record import UNKNOWN, Record
 from rtcompile.files import fileset, sealed
+from rtcompile.files.fileset import PACKED_FIELDS, FileSet, joined, texts_in
 from rtcompile.files.headers import SearchDir
 from rtcompile.request.key import digest, field
 from rtcompile.request.units import Compiled, CompileFailure, TranslationUnit
@@ -33,7 +34,6 @@ from rtcompile.store.folder import Folder
 from rtcompile.workers import pool, probes
 
 if TYPE_CHECKING:
-    from rtcompile.files.fileset import FileSet
     from rtcompile.toolkit.model import Library
 
 # Options that the front end does not see and NVRTC does not compare. They are not in the key.
@@ -80,6 +80,101 @@ def max_wait(front_end: float) -> float:
 
 def _saved(front_end: float) -> float:
     return _SAVED_PART * front_end - _USE
+
+
+# --- The record of a prefix on disk, and the folder of records and headers ---------------------------
+
+UNKNOWN = float("inf")
+_COUNTS = struct.Struct("<3qd")
+_DIGEST_BYTES = 16
+_OWN_FIELDS = 4
+
+_NO_DEPENDENCIES = FileSet()
+
+
+class Record(NamedTuple):
+    """The record of a prefix; it has an image if there is a precompiled header."""
+
+    trace: tuple[str, ...] = ()
+    image: bytes = b""
+    dependencies: FileSet = _NO_DEPENDENCIES
+    builds: int = 0  # without a precompiled header, since one of the files changed
+    failures: int = 0  # attempts to make one, or to use it, that failed
+    seconds: float = UNKNOWN  # the shortest time in which a build read its source
+    repeats: int = 0  # builds of a program that had been built before, as during editing
+    programs: tuple[bytes, ...] = ()  # digests of the last programs
+
+    @classmethod
+    def read(cls, path: str) -> Record | None:
+        """Return the record at a path; None if it is missing or damaged."""
+        try:
+            fields = sealed.unseal("pch", os.path.basename(path), sealed.read_path(path))
+        except OSError:
+            return None
+        if fields is None or len(fields) != _OWN_FIELDS + PACKED_FIELDS:
+            return None
+        trace, image, counts, programs, *files = fields
+        builds, failures, repeats, seconds = _COUNTS.unpack(counts)
+        return cls(
+            tuple(texts_in(trace)),
+            image,
+            FileSet.unpacked(files),
+            builds,
+            failures,
+            seconds,
+            repeats,
+            tuple(
+                [programs[at : at + _DIGEST_BYTES] for at in range(0, len(programs), _DIGEST_BYTES)]
+            ),
+        )
+
+    def write(self, path: str) -> bool:
+        """Write the record; False if the folder is not writable."""
+        fields = [
+            joined(self.trace),
+            self.image,
+            _COUNTS.pack(self.builds, self.failures, self.repeats, self.seconds),
+            b"".join(self.programs),
+            *self.dependencies.packed(()),
+        ]
+        try:
+            sealed.publish(path, sealed.seal("pch", os.path.basename(path), fields), durable=False)
+        except OSError:
+            return False
+        return True
+
+
+def image(path: str) -> bytes:
+    """Return a file's identity: its stat, since hashing 290 MB takes half a second."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return b""
+    return struct.pack("<4q", *sealed.stat_of(status)) if stat.S_ISREG(status.st_mode) else b""
+
+
+def changed_since(paths: Sequence[str], record: str) -> bool:
+    """Return whether a file is newer than the record, since headers that are being edited are not precompiled."""
+    try:
+        then = os.stat(record).st_mtime_ns
+        return any(os.stat(path).st_mtime_ns >= then for path in paths)
+    except OSError:
+        return True
+
+
+def has_private_folder(cache_dir: str) -> bool:
+    """Return whether the folder for precompiled headers, which the compiler trusts, is private; make it if needed."""
+    try:
+        os.makedirs(cache_dir, 0o700, exist_ok=True)
+        with suppress(FileExistsError):
+            os.mkdir(os.path.join(cache_dir, "pch"), 0o700)
+        os.close(Folder(cache_dir).open("pch"))
+    except OSError:
+        return False
+    return not sealed.can_be_swapped(cache_dir)
+
+
+# --- Uses and makes precompiled headers --------------------------------------------------------------
 
 
 class Precompiled(NamedTuple):
@@ -182,7 +277,7 @@ class Prefix:
         if record is None or not record.image or not self._is_private():
             return None
         now = record.dependencies.current()
-        if now is None or record.image != pch_record.image(self._path):
+        if now is None or record.image != image(self._path):
             self._drop()
             return None
         if now is not record.dependencies:  # touched or moved
@@ -213,7 +308,7 @@ class Prefix:
             return False
         if record.seconds == UNKNOWN:  # no build with this prefix has ended yet
             return expected.get() > pool.slots()
-        if pch_record.changed_since(record.trace, self._record):
+        if changed_since(record.trace, self._record):
             return False
         builds = record.builds + expected.get()
         repeats = record.repeats + (self._program in record.programs)
@@ -224,7 +319,7 @@ class Prefix:
         return inventory.room_for_precompiled(Folder(self._cache_dir), limit)
 
     def _is_private(self) -> bool:
-        return pch_record.has_private_folder(self._cache_dir)
+        return has_private_folder(self._cache_dir)
 
     def stop_making(self) -> None:
         """Let other builds make the header."""
@@ -248,7 +343,7 @@ class Prefix:
             known = Record.read(self._record) or Record()
             if known.image:
                 return
-            if pch_record.changed_since(known.trace, self._record):
+            if changed_since(known.trace, self._record):
                 known = Record(failures=known.failures)
             record = known._replace(
                 trace=trace,
@@ -284,8 +379,8 @@ class Prefix:
         cache = Folder(self._cache_dir)
         inventory.sweep(cache)
         os.rename(self.temporary, self._path)
-        image = pch_record.image(self._path)
-        if not record._replace(image=image, dependencies=dependencies).write(self._record):
+        record = record._replace(image=image(self._path), dependencies=dependencies)
+        if not record.write(self._record):
             sealed.discard(self._path)
             return False
         inventory.evict(cache, Settings.from_environ().cache_size)

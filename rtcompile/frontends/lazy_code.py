@@ -145,10 +145,10 @@ class LazyCode:
     def request(self) -> CompileRequest | None:
         """The request; None for a file that the driver loads itself. PTX with linker options has one."""
         if self.path is not None and self._request is None and self.arguments["options"]:
-            from rtcompile.build import links
+            from rtcompile.build import plan
 
             given = self.arguments
-            self._request = links.of_ptx(self.path, given["options"], given["arch"])
+            self._request = plan.request_of_ptx(self.path, given["options"], given["arch"])
         return self._request
 
     def module(self) -> Any:

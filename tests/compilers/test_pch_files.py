@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from rtcompile.compilers import nvrtc, pch, pch_record
-from rtcompile.compilers.pch_record import Record
+from rtcompile.compilers import nvrtc, pch
+from rtcompile.compilers.pch import Record
 from rtcompile.store import inventory
 from rtcompile.store.folder import Folder
 from tests.compilers.test_pch import (
@@ -93,10 +93,10 @@ def test_one_that_crashes_the_compiler_is_dropped_and_the_build_repeated(
 ) -> None:
     builder.ready()
     (file,) = builder.files(".pch")
-    whole = pch_record.image(str(file))
+    whole = pch.image(str(file))
     os.truncate(file, file.stat().st_size // 2)
     with monkeypatch.context() as patch:
-        patch.setattr(pch_record, "image", lambda path: whole)  # the damage is not seen beforehand
+        patch.setattr(pch, "image", lambda path: whole)  # the damage is not seen beforehand
         assert not used(builder.compiled(PREFIX + KERNEL))
     assert builder.files(".pch") == []
     builder.ready()
@@ -116,15 +116,15 @@ def test_the_next_of_one_that_fails_must_be_worth_more(
 
 
 def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
-    assert pch_record.has_private_folder(str(tmp_path))
+    assert pch.has_private_folder(str(tmp_path))
     (tmp_path / "pch").chmod(0o777)
-    assert not pch_record.has_private_folder(str(tmp_path))
+    assert not pch.has_private_folder(str(tmp_path))
 
 
 def test_a_folder_behind_a_link_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / "pch").symlink_to(tmp_path / "elsewhere")
-    assert not pch_record.has_private_folder(str(tmp_path))
+    assert not pch.has_private_folder(str(tmp_path))
 
 
 @pytest.mark.parametrize(("mode", "used"), [(0o755, True), (0o1777, True), (0o775, False)])
@@ -132,13 +132,13 @@ def test_where_others_could_exchange_the_folder_it_is_not_given_to_a_compiler(
     tmp_path: Path, mode: int, used: bool
 ) -> None:
     tmp_path.chmod(mode)
-    assert pch_record.has_private_folder(str(tmp_path)) is used
+    assert pch.has_private_folder(str(tmp_path)) is used
     assert tmp_path.stat().st_mode & 0o7777 == mode
 
 
 def test_no_folder_no_precompiled_headers(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the cache should be")
-    assert not pch_record.has_private_folder(str(tmp_path / "cache"))
+    assert not pch.has_private_folder(str(tmp_path / "cache"))
 
 
 def test_the_ones_used_longest_ago_are_evicted(tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from rtcompile.compilers import nvrtc, pch
-from rtcompile.compilers.pch import worth_making
-from rtcompile.compilers.pch_record import Record
+from rtcompile.compilers.pch import Record, worth_making
 from rtcompile.request.units import CompileFailure, Limits
 from rtcompile.workers import pool
 from tests.compilers.test_pch import (

@@ -14,7 +14,7 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
-from rtcompile.compilers import pch_record
+from rtcompile.compilers import pch
 from rtcompile.files import sealed
 from rtcompile.lookup import environment
 from rtcompile.store.folder import FOLDERS
@@ -125,7 +125,7 @@ def test_a_compiler_gets_no_path_that_another_user_can_lead_elsewhere(
         below.chmod(0o700)
         cache = below
 
-    used = as_user(VICTIM, lambda: pch_record.has_private_folder(str(cache)))
+    used = as_user(VICTIM, lambda: pch.has_private_folder(str(cache)))
     assert used is (mode == 0o1777)
 
 
