@@ -1,7 +1,4 @@
-"""The cache on this machine: what is in it, and how to empty it.
-
->>> print(rtcompile.cache.info().size)  # doctest: +SKIP
-"""
+"""The cache on this machine: what is in it, and how to empty it."""
 
 from __future__ import annotations
 

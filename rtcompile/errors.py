@@ -1,8 +1,7 @@
 """Every error a caller can meet is an `RtcompileError`; errors of a build are CuPy's types too.
 
-This module does not import CuPy. Once CuPy is loaded, `adopt_cupy()` adds CuPy's exception classes as bases, so
-``except cupy.cuda.compiler.CompileException`` catches rtcompile's errors too. `frontends.lazy_code` calls it when
-it imports CuPy, and `public` before it raises an error.
+Once CuPy is loaded, `adopt_cupy` adds CuPy's exception classes as bases, so
+``except cupy.cuda.compiler.CompileException`` catches rtcompile's errors too.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from _thread import _local as local
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
     from typing import IO, Any, ParamSpec, TypeVar
 
     from rtcompile.diagnostic import Diagnostic
@@ -84,17 +84,23 @@ def warn(text: str) -> None:
     if texts is not None:
         texts.append(text)
         return
-    import contextlib
     import warnings
 
-    level, frame = 1, sys._getframe()
+    warnings.warn(text, RtcompileWarning, stacklevel=callers_frame()[0])
+
+
+def callers_frame() -> tuple[int, FrameType]:
+    """Return the first frame outside rtcompile and CuPy, and its number above the caller of this."""
+    import contextlib
+
+    level, frame = 0, sys._getframe()
     ours = (_OURS, contextlib.__file__)
+    cupys = (f"{os.sep}cupy{os.sep}", f"{os.sep}cupyx{os.sep}")
     while frame.f_back is not None and (
-        frame.f_code.co_filename.startswith(ours)
-        or f"{os.sep}cupy{os.sep}" in frame.f_code.co_filename
+        (file := frame.f_code.co_filename).startswith(ours) or any(each in file for each in cupys)
     ):
         level, frame = level + 1, frame.f_back
-    warnings.warn(text, RtcompileWarning, stacklevel=level)
+    return level, frame
 
 
 class InvalidRequest(RtcompileError, TypeError, ValueError):

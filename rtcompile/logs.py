@@ -15,17 +15,11 @@ if TYPE_CHECKING:
     from rtcompile.request.request import CompileRequest
 
 
-def check_stream(stream: IO[str] | None) -> None:
+def check_stream(stream: IO[str]) -> None:
     """Raise `InvalidRequest`, before anything is built, if `stream` cannot be written to."""
-    if stream is None:
-        return
     try:
         stream.write("")
-    except (
-        AttributeError,
-        TypeError,
-        ValueError,
-    ) as error:  # not a file; a binary file; a closed file
+    except (AttributeError, TypeError, ValueError) as error:  # no file; a binary or a closed one
         raise InvalidRequest(
             f"log_stream must be a file that is open for text, not {shown(stream)}: {error}"
         ) from None
@@ -65,16 +59,9 @@ def announce(request: CompileRequest, code: ObjectCode, level: str | None) -> No
     if is_shown:
         sys.stderr.write(f"rtcompile: {line}\n")
     if logger is not None:
-        fields = {
-            "program": request.name,
-            "arch": str(code.arch),
-            "backend": build.backend,
-            "hit": build.hit,
-            "why": build.why,
-            "notes": build.notes,
-            "milliseconds": build.milliseconds,
-            "code_bytes": len(code.code),
-        }
+        names = ("backend", "hit", "why", "notes", "milliseconds")
+        fields = {"program": request.name, "arch": str(code.arch), "code_bytes": len(code.code)}
+        fields |= {name: getattr(build, name) for name in names}
         logger.info("%s", line, extra=fields)
 
 

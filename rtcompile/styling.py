@@ -63,9 +63,7 @@ def as_text(pieces: Iterable[Piece]) -> str:
 
 def as_ansi(pieces: Iterable[Piece]) -> str:
     """Return the text with a terminal's colours."""
-    return "".join(
-        f"\033[{_ansi(style)}m{text}\033[0m" if style else text for style, text in pieces
-    )
+    return "".join(f"\033[{_ansi(name)}m{text}\033[0m" if name else text for name, text in pieces)
 
 
 def as_traceback(pieces: Iterable[Piece]) -> str:
@@ -91,14 +89,11 @@ def as_html(pieces: Iterable[Piece]) -> str:
     import html
 
     # Some front ends show <pre> in a proportional font, where the caret would be misplaced.
-    return '<pre style="font-family:var(--jp-code-font-family,monospace)">{}</pre>'.format(
-        "".join(
-            f'<span style="{_css(style)}">{html.escape(text)}</span>'
-            if style
-            else html.escape(text)
-            for style, text in pieces
-        )
+    escaped = ((style, html.escape(text)) for style, text in pieces)
+    spans = (
+        f'<span style="{_css(style)}">{text}</span>' if style else text for style, text in escaped
     )
+    return f'<pre style="font-family:var(--jp-code-font-family,monospace)">{"".join(spans)}</pre>'
 
 
 def printable(text: str) -> str:

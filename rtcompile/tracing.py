@@ -1,8 +1,4 @@
-"""``RTCOMPILE_TRACE=file``: writes the time that builds took as a Chrome trace for Perfetto.
-
-When tracing is off, a span costs a microsecond. The file is valid JSON at any moment. Many
-processes may write it at once, since all times come from the machine's monotonic clock.
-"""
+"""``RTCOMPILE_TRACE=file``: writes the time that builds of many processes took as a Chrome trace for Perfetto."""
 
 from __future__ import annotations
 

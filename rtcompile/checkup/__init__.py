@@ -1,8 +1,4 @@
-"""`rtcompile doctor`: checks everything that builds need, and names what to install or unset.
-
->>> for check in examine():
-...     print(check.status, check.name, check.detail, check.hint)
-"""
+"""`rtcompile doctor`: checks everything that builds need, and names what to install or unset."""
 
 from __future__ import annotations
 

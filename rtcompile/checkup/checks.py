@@ -277,10 +277,8 @@ def _file_system(path: str) -> Check:
     free = shutil.disk_usage(path).free
     status, step = "ok", ""
     if kind in _SHARED:
-        status, step = (
-            "warning",
-            "A local disk is faster and locks better: set RTCOMPILE_CACHE_DIR.",
-        )
+        step = "A local disk is faster and locks better: set RTCOMPILE_CACHE_DIR."
+        status = "warning"
     elif free < _LOW_SPACE:
         step = "Make room, or set RTCOMPILE_CACHE_DIR: a precompiled header alone takes 300 MB."
         status = "warning"
@@ -373,12 +371,9 @@ def _try(store: SharedStore, mode: str) -> Check:
             seconds.append(time.monotonic() - begin)
     except Exception as error:  # noqa: BLE001  # a store's client may raise anything
         return _unreachable(store, first_line(error))
-    found = (
-        _writes_and_leases(store, probe)
-        if mode == "rw"
-        else ("ok", f" (RTCOMPILE_REMOTE_MODE={mode}: nothing is written)", "")
-    )
-    status, detail, step = found
+    status, detail, step = "ok", f" (RTCOMPILE_REMOTE_MODE={mode}: nothing is written)", ""
+    if mode == "rw":
+        status, detail, step = _writes_and_leases(store, probe)
     if status == "ok" and "gives leases" in detail and min(seconds) > _PROMPT_SECONDS:
         status = "warning"
         step = "Small kernels compile in that time; put a nearer store first in RTCOMPILE_REMOTE."

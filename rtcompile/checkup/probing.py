@@ -195,9 +195,8 @@ def _launch(driver: Driver, settings: Settings, arch: Arch) -> Check:
     except RtcompileError as error:
         return _failed(name, error)
     except OSError as error:
-        return Check(
-            name, "error", f"{error.strerror}", "The driver rejected a kernel that compiled."
-        )
+        step = "The driver rejected a kernel that compiled."
+        return Check(name, "error", f"{error.strerror}", step)
     if result != 42:
         return Check(name, "error", f"it wrote {result}, not 42")
     return Check(name, "ok", f"compiled for {code.arch}, wrote 42")

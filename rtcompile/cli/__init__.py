@@ -1,7 +1,4 @@
-"""The `rtcompile` command. Everything that a verb does is also available in Python.
-
-The exit codes are listed in `arguments`, as ``rtcompile --help`` prints them.
-"""
+"""The `rtcompile` command. Everything that a verb does is also available in Python."""
 
 from __future__ import annotations
 

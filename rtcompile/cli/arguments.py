@@ -159,10 +159,8 @@ class Parser(argparse.ArgumentParser):
         if action.metavar == "VERB":
             what, meant = "is not a verb", meant or f"; it is one of {', '.join(known)}"
             if value.endswith((".cu", ".cuh")):
-                what, meant = (
-                    "is a file, not a verb",
-                    f"; did you mean `{self.prog} compile {value}`?",
-                )
+                what = "is a file, not a verb"
+                meant = f"; did you mean `{self.prog} compile {value}`?"
         raise argparse.ArgumentError(action, f"{value!r} {what}{meant}")
 
     def verbs(self) -> dict[str, argparse.ArgumentParser]:

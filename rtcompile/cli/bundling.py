@@ -1,9 +1,4 @@
-"""``rtcompile bundle``: builds the kernels that a package declares into one file, and verifies it.
-
-A target is a `KernelLibrary` or one of its modules, a `RawModule`, a `RawKernel`, a
-`CompileRequest`, or a list of these. ``"package.module"`` names all that a Python module declares,
-``"package.module:name"`` one of them, ``"kernel.cu"`` a source file.
-"""
+"""``rtcompile bundle``: builds the kernels that a package declares into one file, and verifies it."""
 
 from __future__ import annotations
 
@@ -23,6 +18,7 @@ from rtcompile.bundles.index import use_bundle
 from rtcompile.cli import output
 from rtcompile.cli.running import cupys_record, read_record
 from rtcompile.errors import InvalidRequest, shown
+from rtcompile.files.sealed import read_text
 from rtcompile.frontends.library import KernelLibrary, KernelModule
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import absolute, items
@@ -40,11 +36,9 @@ def run(given: Namespace) -> int:
             f"{given.output}, then `rtcompile bundle --{view} {given.output}` shows it"
         )
     if view:
-        return {"list": _list, "matrix": _matrix, "provenance": _provenance}[view](given)
+        return _describe(given, view)
     if given.only and not given.cupy:
-        raise InvalidRequest(
-            "--only chooses among CuPy's own kernels, of `rtcompile bundle --cupy`"
-        )
+        raise InvalidRequest("--only is for CuPy's own kernels, of `rtcompile bundle --cupy`")
     if not given.targets and not given.cupy:
         raise InvalidRequest("nothing to bundle: name a TARGET, or CuPy's own kernels by --cupy")
     if given.targets[:1] == ["verify"]:
@@ -82,30 +76,24 @@ def run(given: Namespace) -> int:
     return 0
 
 
-def _list(given: Namespace) -> int:
-    for path in given.targets:
-        rows = [
-            (row.program, row.arch, row.kind, row.compiler, ", ".join(row.names))
-            for row in _bundle(path).rows()
-        ]
-        _show(given, path, ("program", "arch", "kind", "compiler", "names"), rows)
-    return 0
-
-
-def _matrix(given: Namespace) -> int:
-    for path in given.targets:
-        served = to_bundle.matrix(_bundle(path))
-        rows = [(s.gpu, s.code, s.driver, f"CUDA {s.cuda}", s.program) for s in served]
-        _show(given, path, ("gpu", "code", "least driver", "made with", "program"), rows)
-    return 0
-
-
-def _provenance(given: Namespace) -> int:
+def _describe(given: Namespace, view: str) -> int:
+    """Show the builds of bundles, the GPUs that each build runs on, or what each was made of."""
     found = []
     for path in given.targets:
         bundle = _bundle(path)
-        found.append({"path": path, "builds": to_bundle.provenance(bundle)})
-    output.print_json({"bundles": found})
+        if view == "provenance":
+            found.append({"path": path, "builds": to_bundle.provenance(bundle)})
+            continue
+        titles = ("program", "arch", "kind", "compiler", "names")
+        rows: Sequence[Sequence[object]]
+        rows = [(r.program, r.arch, r.kind, r.compiler, ", ".join(r.names)) for r in bundle.rows()]
+        if view == "matrix":
+            titles = ("gpu", "code", "least driver", "made with", "program")
+            served = to_bundle.matrix(bundle)
+            rows = [(s.gpu, s.code, s.driver, f"CUDA {s.cuda}", s.program) for s in served]
+        _show(given, path, titles, rows)
+    if found:
+        output.print_json({"bundles": found})
     return 0
 
 
@@ -197,9 +185,8 @@ def _recorded(record: Record, archs: Sequence[str], stack: ExitStack) -> Iterato
 
     for wanted in stack.enter_context(warming.requests(record, archs)):
         requested, requested_by = wanted.recorded.program_request(wanted.request)
-        yield Work(
-            wanted.request, requested=requested, requested_by=requested_by, origin=wanted.origin
-        )
+        origin = wanted.origin
+        yield Work(wanted.request, requested=requested, requested_by=requested_by, origin=origin)
 
 
 def _show(
@@ -305,10 +292,5 @@ def _is_raw(value: Any) -> bool:
 
 
 def _source_file(path: str) -> CompileRequest:
-    try:
-        with open(path, encoding="utf-8") as source:
-            text = source.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"{path}: {error}") from None
     folder = os.path.dirname(absolute(path))
-    return CompileRequest(text, options=(f"-I{folder}",), name=os.path.basename(path))
+    return CompileRequest(read_text(path), options=(f"-I{folder}",), name=os.path.basename(path))

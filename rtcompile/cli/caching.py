@@ -14,7 +14,7 @@ from rtcompile.cli import output
 from rtcompile.cli.output import requests
 from rtcompile.errors import InvalidRequest
 from rtcompile.files import sealed
-from rtcompile.inspect.report import report
+from rtcompile.inspect.report import Report
 from rtcompile.settings import Settings
 from rtcompile.store import inventory, manifests, remote
 from rtcompile.store.folder import Folder
@@ -54,9 +54,8 @@ def run(given: Namespace) -> int:
         case "export":
             count = store.export(given.path)
             fields = {"files": count, "directory": given.path}
-            text = (
-                f"{count} files copied to {given.path}; RTCOMPILE_CACHE_DIR={given.path} uses them"
-            )
+            uses = f"RTCOMPILE_CACHE_DIR={given.path} uses them"
+            text = f"{count} files copied to {given.path}; {uses}"
         case "key":
             fields, text = _key(given)
         case "metrics":
@@ -84,9 +83,8 @@ def _info(given: Namespace, store: Store) -> tuple[dict[str, Any], str]:
     fields: dict[str, Any] = {**found.as_dict(), "levels": _counts(store)}
     if given.stats:
         fields["stores"] = kept(shared_stores())
-    size, limit, headers = map(
-        output.human_size, (found.size, found.limit, found.precompiled_bytes)
-    )
+    sizes = (found.size, found.limit, found.precompiled_bytes)
+    size, limit, headers = map(output.human_size, sizes)
     lines = [
         f"{found.directory}: {found.entries} entries",
         f"{size} of {limit}; {found.hits} hits, {found.misses} builds",
@@ -126,7 +124,7 @@ def _list(store: Store) -> tuple[dict[str, Any], str]:
 
 
 def _show(entry: inventory.Entry) -> tuple[dict[str, Any], str]:
-    kernels = report(entry.obj) if entry.obj.kind == "cubin" else None
+    kernels = Report.of(entry.obj) if entry.obj.kind == "cubin" else None
     fields = {**_fields(entry), "log": entry.obj.build.log}
     fields["report"] = kernels and kernels.as_dict()
     lines = [entry.key, f"built by {entry.obj.build.backend} ({entry.obj.build.compiler})"]
@@ -179,17 +177,16 @@ def _pull_records(given: Namespace) -> tuple[dict[str, Any], str]:
 
 def _result(tier: Tier, copied: int, there: int, problem: str = "") -> dict[str, Any]:
     """Return the counts of a store's builds, newly copied and already present, and why copying ended early."""
-    problem = problem or tier.problem
-    return {"store": tier.store.name, "copied": copied, "there": there, "problem": problem}
+    name, problem = tier.store.name, problem or tier.problem
+    return {"store": name, "copied": copied, "there": there, "problem": problem}
 
 
 def shared_stores() -> Remote:
     """Return the stores that the environment names; raise InvalidRequest if it names none."""
     settings = RemoteSettings.from_environ()
     if not settings.addresses:
-        raise InvalidRequest(
-            "RTCOMPILE_REMOTE names no shared store: redis://…, s3://… or file:///…"
-        )
+        what = "redis://…, s3://… or file:///…"
+        raise InvalidRequest(f"RTCOMPILE_REMOTE names no shared store: {what}")
     return Remote(settings)
 
 
@@ -314,13 +311,10 @@ def _key(given: Namespace) -> tuple[dict[str, Any], str]:
                 before = Path(name).read_bytes() if os.path.exists(name) else b""
                 sealed.publish(name, text + before, mode=mode)
         keys = shared.read_keys(path)
-    signs = [key is keys[0] and key.sign is not None for key in keys]
-    shown = [
-        {"kind": key.kind, "fingerprint": key.fingerprint, "signs": does}
-        for key, does in zip(keys, signs, strict=True)
-    ]
-    lines = [f"{path}:"]
-    for key, does in zip(keys, signs, strict=True):
+    lines, shown = [f"{path}:"], []
+    for key in keys:
+        does = key is keys[0] and key.sign is not None
+        shown.append({"kind": key.kind, "fingerprint": key.fingerprint, "signs": does})
         lines.append(f"  {key.fingerprint} {key.kind}, {'signs' if does else 'reads'}")
     if given.what == "rotate":
         lines.append(

@@ -80,9 +80,8 @@ def reproducers(given: Namespace) -> int:
 def _list_reproducers(home: str, names: list[str], given: Namespace) -> int:
     reports = {name: report for name in names if (report := _read_report(os.path.join(home, name)))}
     rows = [(name, r.get("program", ""), r.get("what", "")) for name, r in reports.items()]
-    text = (
-        output.table(("folder", "program", "what"), rows) if rows else f"no reproducers in {home}"
-    )
+    table = output.table(("folder", "program", "what"), rows)
+    text = table if rows else f"no reproducers in {home}"
     output.print_result(given, {"directory": home, "reproducers": reports}, text)
     return 0
 

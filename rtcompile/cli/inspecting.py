@@ -14,7 +14,7 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from rtcompile import toolkit
 from rtcompile.build import pipeline
@@ -27,7 +27,7 @@ from rtcompile.files.headers import Files, SearchDir
 from rtcompile.files.sealed import read_text
 from rtcompile.inspect.advice import Advice, advise, bounds_of, of_source
 from rtcompile.inspect.cubin import kind_of
-from rtcompile.inspect.report import REPORT_SPILLS, Report, limits_of, report
+from rtcompile.inspect.report import REPORT_SPILLS, Report, limits_of
 from rtcompile.request import options as compiler_options
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.options import Options
@@ -35,27 +35,16 @@ from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch, absolute
 from rtcompile.settings import Settings
 
-
-class _Subject(NamedTuple):
-    """The code to inspect: a cubin, or a build with its source and request."""
-
-    code: ObjectCode | bytes
-    request: CompileRequest | None = None
+_Code = ObjectCode | bytes
 
 
 def run(given: Namespace) -> int:
     """Print the report, then the requested listings."""
-    subjects = _subjects(given)
     results = []
-    for subject in subjects:
-        found = report(
-            subject.code,
-            kernel=given.kernel,
-            block=given.block,
-            dynamic_shared=given.dynamic_shared,
-        )
-        listings = _listings(subject, given)
-        advised = _advice(subject, given)
+    for code, request in _subjects(given):
+        found = Report.of(code, given.kernel, given.block, given.dynamic_shared)
+        listings = _listings(code, request, given)
+        advised = _advice(code, request, given)
         if given.json:
             advice = {"advice": [one.as_dict() for one in advised]}
             results.append({**found.as_dict(), **advice, **listings})
@@ -68,22 +57,20 @@ def run(given: Namespace) -> int:
     return 0
 
 
-def _subjects(given: Namespace) -> list[_Subject]:
+def _subjects(given: Namespace) -> list[tuple[_Code, CompileRequest | None]]:
+    """Return the codes to inspect, each with its request if it was built of a source."""
     if os.path.isfile(given.what):
         with open(given.what, "rb") as file:
             data = file.read()
         kind = kind_of(data)
         if kind == "cubin":
-            return [_Subject(data)]
+            return [(data, None)]
         if kind is not None:
-            raise InvalidRequest(
-                f"{given.what} is {kind}: only a cubin contains its kernels' resources"
-            )
-        return [
-            _Subject(_build(r, given), r)
-            for r in requests(given, given.what, REPORT_SPILLS, "-lineinfo")
-        ]
-    return [_Subject(find_entry(given.what).obj)]
+            why = "only a cubin contains its kernels' resources"
+            raise InvalidRequest(f"{given.what} is {kind}: {why}")
+        found = requests(given, given.what, REPORT_SPILLS, "-lineinfo")
+        return [(_build(request, given), request) for request in found]
+    return [(find_entry(given.what).obj, None)]
 
 
 def _build(request: CompileRequest, given: Namespace) -> ObjectCode:
@@ -91,36 +78,36 @@ def _build(request: CompileRequest, given: Namespace) -> ObjectCode:
     return pipeline.build(request, settings)
 
 
-def _advice(subject: _Subject, given: Namespace) -> list[Advice]:
+def _advice(code: _Code, request: CompileRequest | None, given: Namespace) -> list[Advice]:
     bounds = None
     if given.launch_bounds is not None:
         words = given.launch_bounds.split(",")
         if not all(word.strip().isdecimal() for word in words):
             raise InvalidRequest(f"--launch-bounds {given.launch_bounds}: expected 256 or 256,2")
         bounds = bounds_of([int(word) for word in words])
-    if subject.request is not None and bounds is not None:
+    if request is not None and bounds is not None:
         build = functools.partial(_build, given=given)
-        return of_source(subject.request, build, given.kernel, given.dynamic_shared, bounds)
+        return of_source(request, build, given.kernel, given.dynamic_shared, bounds)
     if bounds is not None:
         raise InvalidRequest(f"{given.what}: --launch-bounds needs a source to build again")
-    if limits_of(report(subject.code).arch) is None:
+    if limits_of(Report.of(code).arch) is None:
         return []
-    source = "" if subject.request is None else subject.request.source
-    return advise(subject.code, kernel=given.kernel, shared_mem=given.dynamic_shared, source=source)
+    source = "" if request is None else request.source
+    return advise(code, kernel=given.kernel, shared_mem=given.dynamic_shared, source=source)
 
 
-def _listings(subject: _Subject, given: Namespace) -> dict[str, str]:
+def _listings(code: _Code, request: CompileRequest | None, given: Namespace) -> dict[str, str]:
     listings = {}
     if given.ptx:
-        if subject.request is None:
+        if request is None:
             raise InvalidRequest(f"{given.what}: PTX can be shown of a source only")
-        ptx = _build(subject.request.replace(target="ptx"), given).code.decode()
-        listings["ptx"] = _beside_source(ptx, subject.request, _PTX_FILE, _PTX_LINE)
+        ptx = _build(request.replace(target="ptx"), given).code.decode()
+        listings["ptx"] = _beside_source(ptx, request, _PTX_FILE, _PTX_LINE)
     if given.sass:
-        shown = report(subject.code, kernel=given.kernel).kernels
-        found = disassembled(subject.code)
+        shown = Report.of(code, given.kernel).kernels
+        found = disassembled(code)
         sass = "".join(found.get(kernel.symbol, "") for kernel in shown)
-        listings["sass"] = _beside_source(sass, subject.request, None, _SASS_LINE)
+        listings["sass"] = _beside_source(sass, request, None, _SASS_LINE)
     return listings
 
 
@@ -152,7 +139,7 @@ def _beside_source(
     return "\n".join(shown)
 
 
-def disassembled(code: ObjectCode | bytes) -> dict[str, str]:
+def disassembled(code: _Code) -> dict[str, str]:
     """Return the machine code of each kernel, by its symbol, as nvdisasm shows it."""
     program = disassembler()
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -233,7 +220,7 @@ def _built(given: Namespace) -> tuple[Report, set[str]]:
     if len(requested) != 1 or requested[0].target != "cubin":
         raise InvalidRequest("watch builds a cubin for one architecture, as --arch sm_90a")
     code = _build(requested[0], given)
-    return report(code), {h.path for h in code.build.headers if os.path.isabs(h.path)}
+    return Report.of(code), {h.path for h in code.build.headers if os.path.isabs(h.path)}
 
 
 def _print_build(last: Report | None, built: Report, given: Namespace, seconds: float) -> None:
@@ -273,7 +260,7 @@ def _print_build(last: Report | None, built: Report, given: Namespace, seconds: 
 
 def write_database(given: Namespace) -> int:
     """Write the database and print its contents."""
-    from rtcompile.extras.devtools import compile_database
+    from rtcompile.extras import devtools
 
     search = toolkit.current(Settings.from_environ()).search
     arch = Arch.parse(given.arch or "sm_80")
@@ -286,7 +273,7 @@ def write_database(given: Namespace) -> int:
             own = compiler_options.parse(options)
         return _flags(common.merged(own), arch, search, beside)
 
-    entries = compile_database.write(root, [*map(absolute, given.paths or [root])], flags)
+    entries = devtools.write(root, [*map(absolute, given.paths or [root])], flags)
     path = os.path.join(root, "compile_commands.json")
     shown = [(os.path.relpath(e.origin, root), os.path.relpath(e.file, root)) for e in entries]
     rows = [(origin, file if file != origin else "") for origin, file in shown]
@@ -356,9 +343,8 @@ def profile_kernels(given: Namespace) -> int:
             if given.why is not None:
                 text = _chain(included, given.why)
             elif given.tree:
-                text = (
-                    f"{found.text().splitlines()[0]}\n{_table(included, given.tree) or found.note}"
-                )
+                table = _table(included, given.tree) or found.note
+                text = f"{found.text().splitlines()[0]}\n{table}"
             else:
                 text = found.text(max(1, given.top), output.terminal_width(sys.stdout, 0))
             print(text)

@@ -23,26 +23,18 @@ def run(given: Namespace) -> int:
         words = ["-m", *given.module_and_arguments, *words]
     if not words or words == ["-m"]:
         raise InvalidRequest("no program given: `rtcompile run script.py`, or `-m module`")
-    program.become(
-        words,
-        record=absolute(given.record) if given.record else "",
-        json=given.json,
-        report=given.report,
-        check=given.check,
-    )
+    how = {name: getattr(given, name) for name in ("json", "report", "check")}
+    program.become(words, record=absolute(given.record) if given.record else "", **how)
 
 
 def warm(given: Namespace) -> int:
     """Build everything in the records into the cache."""
-    from rtcompile.cli.output import set_jobs
     from rtcompile.extras.record import warming  # its imports are not needed for `run`
 
-    set_jobs(given)
+    output.set_jobs(given)
     archs = given.arch or []
     if given.only and "cupy" not in given.records:
-        raise InvalidRequest(
-            "--only chooses among CuPy's own kernels: rtcompile warm cupy --only …"
-        )
+        raise InvalidRequest("--only is for CuPy's own kernels: rtcompile warm cupy --only …")
     rows = []
     for path in given.records:
         begin = time.perf_counter()

@@ -1,8 +1,4 @@
-"""Replaces the function through which CuPy compiles every kernel.
-
-Nothing is patched before `install` is called. CuPy's version does not matter, only the names and the
-parameters that are used here. If one is missing, a warning names it and CuPy stays unchanged.
-"""
+"""Replaces the function through which CuPy compiles every kernel, if CuPy has the names that are used here."""
 
 from __future__ import annotations
 
@@ -24,8 +20,7 @@ from rtcompile.request.values import Arch, text, truth, working_directory
 
 _NAME = "_compile_module_with_cache"
 _TESTED = "14.0 to 14.2"
-# CuPy's undocumented names that are used here. If ``cupy.cuda.compiler`` lacks one, CuPy compiles its kernels
-# itself.
+# CuPy's undocumented names; if ``cupy.cuda.compiler`` lacks one, CuPy compiles its kernels itself.
 NEEDED = (
     *(_NAME, "_get_arch", "_get_arch_for_options_for_nvrtc", "runtime.is_hip"),
     *("function.Module.load", "function.Module._set_mapping"),
@@ -270,7 +265,16 @@ def build(query: Query) -> ObjectCode | None:
     settings = query.settings
     try:
         found = planned.search(query)
-        return _compiled(query) if found is None else found
+        if found is not None:
+            return found
+        from rtcompile.compilers import pch  # takes 5 ms, which hits do not need
+
+        is_own = query.request.source.startswith(_OWN_HEADERS)
+        token = pch.expected.set(_OWN_KERNELS if is_own else pch.expected.get())
+        try:
+            return planned.compile(query)
+        finally:
+            pch.expected.reset(token)
     except CompileError as error:
         if settings.dump_source_on_error:
             error.dump(sys.stderr)
@@ -282,15 +286,3 @@ def build(query: Query) -> ObjectCode | None:
             _warned_of_missing_toolkit = True
             warn(f"rtcompile.install(): {missing} Until then CuPy compiles its kernels itself.")
         return None
-
-
-def _compiled(query: Query) -> ObjectCode:
-    from rtcompile.build import planned
-    from rtcompile.compilers import pch
-
-    is_own = query.request.source.startswith(_OWN_HEADERS)
-    token = pch.expected.set(_OWN_KERNELS if is_own else pch.expected.get())
-    try:
-        return planned.compile(query)
-    finally:
-        pch.expected.reset(token)

@@ -1,7 +1,6 @@
 """`kernel.launch`: clusters, programmatic dependent launch and priority, by ``cuLaunchKernelEx``.
 
-Each argument becomes the bytes of one parameter, as in CuPy. If the driver reports the parameters' sizes (CUDA 12.4
-on), an argument that does not fit raises an error that names it.
+Each argument becomes the bytes of one parameter; one that does not fit raises an error that names it.
 """
 
 from __future__ import annotations

@@ -77,10 +77,6 @@ _SCALARS = [*ARGUMENTS].index("headers") + 1
 class LazyCode:
     """The common part of `RawModule` and `RawKernel`: the arguments of one build, and its results.
 
-    An instance builds once per device and keeps the result, as CuPy's classes do. A *new*
-    `RawModule` of the same source looks in the cache again, and so sees an edited header; see
-    `code_of`.
-
     `arguments` are the class's arguments in normal form, and `for_cupy` those for CuPy's class. `functions` are by
     kernel name and device; `modules` and `objects` are by device, with None for ``arch=``. `used` is True if a
     build was started, or none is needed.
@@ -268,10 +264,9 @@ class LazyCode:
 
     def report(self, kernel: str | None, block: int | None, dynamic_shared: int) -> Report:
         """Report on the code for the current device, or on the file's."""
-        from rtcompile.inspect.report import report
+        from rtcompile.inspect.report import Report
 
-        code = self.object_code() or self._file()
-        return report(code, kernel=kernel, block=block, dynamic_shared=dynamic_shared)
+        return Report.of(self.object_code() or self._file(), kernel, block, dynamic_shared)
 
     def advise(self, kernel: str, shared_mem: Any, launch_bounds: Any) -> Advice:
         """Advise on a kernel; a source is built again so ptxas reports spills."""

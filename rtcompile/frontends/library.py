@@ -1,12 +1,10 @@
-"""`KernelLibrary`: kernels of a Python package, with sources as resources and calls checked by signatures.
-
-Declaring a library is cheap: CuPy and the source files are used only when a kernel is called.
-"""
+"""`KernelLibrary`: kernels of a Python package, with sources as resources and calls checked by signatures."""
 
 from __future__ import annotations
 
 import functools
 import importlib
+import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from rtcompile.bundles import index as bundles
 from rtcompile.errors import InvalidRequest, public, shown
-from rtcompile.request.request import header_texts
+from rtcompile.request.request import CompileRequest, header_texts
 from rtcompile.request.values import absolute, strings, text
 
 if TYPE_CHECKING:
     from rtcompile import Advice, BuildInfo, Report
     from rtcompile.inspect.signature import Parameter
     from rtcompile.request.object_code import ObjectCode
-    from rtcompile.request.request import CompileRequest
     from rtcompile.request.values import Arch
 
 
@@ -162,12 +159,11 @@ class KernelModule(_Built):
         self.library = library
         self.source = text("source", source)
         self.options = strings("options", options)
-        self._signatures = {
-            text("kernels", name): text(f"kernels[{shown(name)}]", signature)
+        self._raw: Any = None
+        self._kernels = {
+            text("kernels", name): Kernel(self, name, text(f"kernels[{shown(name)}]", signature))
             for name, signature in kernels.items()
         }
-        self._raw: Any = None
-        self._kernels = {name: Kernel(self, name, t) for name, t in self._signatures.items()}
 
     @public
     def __getitem__(self, name: str) -> Kernel:
@@ -186,8 +182,6 @@ class KernelModule(_Built):
     @public
     def request(self) -> CompileRequest:
         """The request of this module, with no architecture chosen."""
-        from rtcompile.request.request import CompileRequest
-
         library = self.library
         folders = dict.fromkeys((library.folder, *library.include_dirs))
         include = (f"-I{library.path(folder)}" for folder in folders)
@@ -256,7 +250,8 @@ class KernelModule(_Built):
         return f"KernelModule({self.library.package!r}, {self.source!r}, {list(self)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return KernelModule, (self.library, self.source, self._signatures, self.options)
+        signatures = {name: kernel.signature for name, kernel in self._kernels.items()}
+        return KernelModule, (self.library, self.source, signatures, self.options)
 
 
 class Kernel(_Built):
@@ -387,11 +382,7 @@ class Kernel(_Built):
         return f"{self.name}({self.signature})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _kernel, (self.module, self.name)
-
-
-def _kernel(module: KernelModule, name: str) -> Kernel:
-    return module[name]
+        return operator.getitem, (self.module, self.name)
 
 
 def _sizes(sizes: Sequence[int | None]) -> str:
@@ -408,9 +399,8 @@ def _text(package: str, name: str) -> str:
         with open(path, encoding="utf-8") as file:
             return file.read()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(
-            f"package {package} has no kernel source {name}: {path}: {error}"
-        ) from None
+        problem = f"{path}: {error}"
+        raise InvalidRequest(f"package {package} has no kernel source {name}: {problem}") from None
 
 
 def _on_disk(package: str, name: str) -> str:

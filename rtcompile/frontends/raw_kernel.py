@@ -1,7 +1,4 @@
-"""`RawKernel`, a subclass of CuPy's; `rtcompile.frontends.raw_module` has `RawModule`.
-
-A launch is CuPy's own: the property `kernel` returns a loaded ``cupy.cuda.function.Function``, one per device.
-"""
+"""`RawKernel`, a subclass of CuPy's that launches as CuPy does."""
 
 from __future__ import annotations
 
@@ -103,6 +100,11 @@ class Built:
         True
         """
         return self._build.is_cached()
+
+    @public
+    def compile(self, log_stream: IO[str] | None = None) -> None:
+        """Build now, for the current device, and write the compiler's log to `log_stream`."""
+        self._build.rebuild(log_stream)
 
     @public
     def profile(self) -> Profile:
@@ -333,7 +335,7 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
     @public
     def compile(self, log_stream: IO[str] | None = None) -> None:
         """Build now, for the current device, and write the compiler's log to `log_stream`."""
-        self._build.rebuild(log_stream)
+        super().compile(log_stream)
         self._kernel()
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from _weakref import ref
 from collections.abc import Iterable, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import cupy
 
@@ -128,11 +128,6 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
     def module(self) -> Any:
         """The ``cupy.cuda.function.Module`` on the current device, built on first use."""
         return self._build.module()
-
-    @public
-    def compile(self, log_stream: IO[str] | None = None) -> None:
-        """Build now, for the current device, and write the compiler's log to `log_stream`."""
-        self._build.rebuild(log_stream)
 
     @public
     def get_function(self, name: str) -> RawKernel:

@@ -159,9 +159,8 @@ class ReloadedCode(LazyCode):
     def _report_once(self, why: str) -> None:
         if why != self._reported:
             self._reported = why
-            goes_on = (
-                "; what was built of it before goes on" if self.modules or self.objects else ""
-            )
+            built = self.modules or self.objects
+            goes_on = "; what was built of it before goes on" if built else ""
             if sys.stderr is not None:  # as in a program that was started with it closed
                 sys.stderr.write(f"{why}\n{self._name} was not reloaded{goes_on}.\n")
                 sys.stderr.flush()

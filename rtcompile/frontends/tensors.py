@@ -1,8 +1,4 @@
-"""Arrays in device memory, of any library, and the tensor maps by which TMA reads them.
-
-CuPy arrays, PyTorch tensors, and objects with ``__cuda_array_interface__`` or DLPack are described
-alike: an address, a shape and strides. Nothing is copied, and PyTorch is not imported.
-"""
+"""Arrays in device memory, of any library, and the tensor maps by which TMA reads them."""
 
 from __future__ import annotations
 
@@ -55,7 +51,7 @@ _FILLS = {"zero": "NONE", "nan": "NAN_REQUEST_ZERO_FMA"}
 
 @dataclass(frozen=True, slots=True)
 class DeviceArray:
-    """An array in device memory."""
+    """An array in device memory, of CuPy, PyTorch or another library; nothing is copied."""
 
     pointer: int  # address of the first element
     shape: tuple[int, ...]

@@ -1,7 +1,4 @@
-"""How to launch a kernel: the block of highest occupancy, its limits, and the effect of launch bounds.
-
-Everything is computed from the code and the table of limits in `inspect.report`, without a GPU.
-"""
+"""How to launch a kernel: the block of highest occupancy, its limits, and the effect of launch bounds."""
 
 from __future__ import annotations
 
@@ -117,7 +114,7 @@ def advise(
     source: str = "",
 ) -> list[Advice]:
     """Advise how to launch kernels; `shared_mem` is bytes, or a function of the threads in a block."""
-    found = reports.report(code, kernel=kernel)
+    found = reports.Report.of(code, kernel)
     if reports.limits_of(found.arch) is None:
         raise InvalidRequest(
             f"the limits of {found.arch} are not known to this version of rtcompile, so nothing "
@@ -152,7 +149,7 @@ def of_source(
     if bounds is None:
         return found
     rebuilt = build(_with_bounds(verbose, bounds))
-    read = {one.name: one.max_threads for one in reports.report(rebuilt, kernel=kernel).kernels}
+    read = {one.name: one.max_threads for one in reports.Report.of(rebuilt, kernel).kernels}
     for one in found:
         if read[one.kernel] != bounds[0]:
             raise InvalidRequest(

@@ -1,13 +1,10 @@
-"""Reports a kernel's registers, memory, spills and occupancy from its code, without a GPU.
-
->>> print(report(rtcompile.compile(source, arch="sm_90a"), block=256))
-"""
+"""Reports a kernel's registers, memory, spills and occupancy from its code, without a GPU."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from rtcompile.errors import InvalidRequest, public, shown
@@ -94,7 +91,7 @@ def limits_of(arch: Arch) -> Limits | None:
 def occupancy(limits: Limits, *, block: int, registers: int, shared: int) -> Occupancy:
     """Compute the occupancy of a kernel; `shared` is static and dynamic shared memory in bytes."""
     if not 1 <= block <= THREADS_MAX:
-        raise ValueError(f"a block has 1 to {THREADS_MAX} threads, not {block}")
+        raise InvalidRequest(f"a block has 1 to {THREADS_MAX} threads, not {block}")
     warps = _round_up(block, _WARP) // _WARP
     fits = {"warps": limits.warps // warps, "blocks": limits.blocks}
     if registers:
@@ -182,7 +179,7 @@ class Report:
     """The kernels of one piece of code; `str` gives a table."""
 
     arch: Arch
-    kernels: tuple[KernelReport, ...] = field(default_factory=tuple)
+    kernels: tuple[KernelReport, ...] = ()
 
     @classmethod
     @public
@@ -194,7 +191,41 @@ class Report:
         dynamic_shared: int = 0,
     ) -> Report:
         """Return the report on some code, or on one of its kernels; see `ObjectCode.report`."""
-        return report(code, kernel=kernel, block=block, dynamic_shared=dynamic_shared)
+        data, log = code, ""
+        names: dict[str, str] = {}
+        if isinstance(code, ObjectCode):
+            data, log = code.code, code.build.log
+            names = {symbol: name for name, symbol in code.lowered_names.items()}
+        if not isinstance(data, bytes):
+            problem = f"not {shown(code)}"
+            raise InvalidRequest(f"code must be an ObjectCode or a cubin's bytes, {problem}")
+        kernel = None if kernel is None else text("kernel", kernel)
+        block = None if block is None else whole("block", block, 1, THREADS_MAX)
+        dynamic_shared = whole("dynamic_shared", dynamic_shared, 0, SHARED_MAX)
+        spills = {
+            match["symbol"]: Spills(int(match["stores"]), int(match["loads"]))
+            for match in _VERBOSE.finditer(log)
+        }
+        try:
+            read = cubin.read(data)
+        except ValueError as error:
+            raise InvalidRequest(f"only a cubin contains its kernels' resources: {error}") from None
+        empty, kernels = cls(read.arch), []
+        for found in read.kernels:
+            name = names.get(found.name, found.name)
+            if kernel not in (None, found.name, name):
+                continue
+            of_code = {each.name: getattr(found, each.name) for each in fields(found)}
+            of_code |= {"name": name, "symbol": found.name, "spills": spills.get(found.name)}
+            one, threads = KernelReport(**of_code), found.max_threads if block is None else block
+            if threads is not None:
+                at_block = empty.occupancy_at(one, threads, dynamic_shared)
+                one = replace(one, occupancy=at_block)
+            kernels.append(one)
+        if kernel is not None and not kernels:
+            known = ", ".join(names.get(found.name, found.name) for found in read.kernels)
+            raise InvalidRequest(f"no kernel {kernel!r} in the code; it has {known or 'none'}")
+        return cls(read.arch, tuple(kernels))
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -239,73 +270,7 @@ _COLUMNS: tuple[tuple[str, Callable[[KernelReport], object]], ...] = (
 )
 
 
-def report(
-    code: ObjectCode | bytes,
-    *,
-    kernel: str | None = None,
-    block: int | None = None,
-    dynamic_shared: int = 0,
-) -> Report:
-    """Report the resources of a cubin's kernels, or of one; the launch bounds set the default of `block`."""
-    data = code.code if isinstance(code, ObjectCode) else code
-    if not isinstance(data, bytes):
-        raise InvalidRequest(f"code must be an ObjectCode or a cubin's bytes, not {shown(code)}")
-    kernel = None if kernel is None else text("kernel", kernel)
-    block = None if block is None else whole("block", block, 1, THREADS_MAX)
-    dynamic_shared = whole("dynamic_shared", dynamic_shared, 0, SHARED_MAX)
-    lowered = code.lowered_names if isinstance(code, ObjectCode) else {}
-    names = {symbol: name for name, symbol in lowered.items()}
-    spills = _spills(code.build.log) if isinstance(code, ObjectCode) else {}
-    try:
-        read = cubin.read(data)
-    except ValueError as error:
-        raise InvalidRequest(f"only a cubin contains its kernels' resources: {error}") from None
-    kernels = tuple(
-        _of_kernel(found, read.arch, names, spills, block, dynamic_shared)
-        for found in read.kernels
-        if kernel in (None, found.name, names.get(found.name))
-    )
-    if kernel is not None and not kernels:
-        known = ", ".join(names.get(found.name, found.name) for found in read.kernels)
-        raise InvalidRequest(f"no kernel {kernel!r} in the code; it has {known or 'none'}")
-    return Report(read.arch, kernels)
-
-
-def _of_kernel(
-    found: cubin.Kernel,
-    arch: Arch,
-    names: Mapping[str, str],
-    spills: Mapping[str, Spills],
-    block: int | None,
-    dynamic_shared: int,
-) -> KernelReport:
-    limits = limits_of(arch)
-    threads = found.max_threads if block is None else block
-    at_block = None
-    if limits is not None and threads is not None:
-        shared = found.shared_bytes + dynamic_shared
-        try:
-            at_block = occupancy(limits, block=threads, registers=found.registers, shared=shared)
-        except ValueError as error:  # the block exceeds the code's own launch bounds
-            raise InvalidRequest(str(error)) from None
-    return KernelReport(
-        **{each.name: getattr(found, each.name) for each in fields(found)}
-        | {"name": names.get(found.name, found.name)},
-        symbol=found.name,
-        spills=spills.get(found.name),
-        occupancy=at_block,
-    )
-
-
 _VERBOSE = re.compile(
     r"Function properties for (?P<symbol>\S+)\n[^\n]*?(?P<stack>\d+) bytes stack frame, "
     r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads"
 )
-
-
-def _spills(log: str) -> dict[str, Spills]:
-    """Read the spills that ptxas prints with ``-Xptxas=-v``."""
-    return {
-        match["symbol"]: Spills(int(match["stores"]), int(match["loads"]))
-        for match in _VERBOSE.finditer(log)
-    }

@@ -1,8 +1,4 @@
-"""The names in a module: the C++ names of its symbols, and why a name is missing.
-
-The three usual mistakes are a misspelled name, a missing ``extern "C"``, and a template that is
-never instantiated.
-"""
+"""The names in a module: the C++ names of its symbols, and why a name is missing."""
 
 from __future__ import annotations
 
@@ -222,10 +218,8 @@ def _why(  # a line for each mistake
             "that name.",
         )
     if plain in in_source:
-        return (
-            ", although its source names it",
-            "Is it only declared, static, or excluded by an #if?",
-        )
+        fix = "Is it only declared, static, or excluded by an #if?"
+        return ", although its source names it", fix
     return "", _nearest(name, symbols, lowered) or (
         "Ask for one of those that it has." if symbols else "Does the source define it?"
     )

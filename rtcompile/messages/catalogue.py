@@ -99,9 +99,8 @@ def annotate(diagnostics: Iterable[Diagnostic], context: BuildContext) -> tuple[
     given: set[str] = set()
     for diagnostic in diagnostics:
         hint = cause = ""
-        if len(annotated) < _MOST_ANNOTATED and not (
-            given and CONSEQUENCES.match(diagnostic.message)
-        ):
+        follows = given and CONSEQUENCES.match(diagnostic.message)
+        if len(annotated) < _MOST_ANNOTATED and not follows:
             found = explain(diagnostic, context)
             if found and found[1] not in given and not (given and found[0].general):
                 hint = found[1]

@@ -1,7 +1,4 @@
-"""Parses a compiler's log into `Diagnostic`s, with type names as the user wrote them.
-
-`parse` reads the logs of NVRTC, nvcc, the host compiler, ptxas, nvlink and nvJitLink. Pure, and linear in the log.
-"""
+"""Parses a log of NVRTC, nvcc, a host compiler, ptxas or a linker into `Diagnostic`s. Pure, and linear in the log."""
 
 from __future__ import annotations
 
@@ -95,7 +92,6 @@ _FRAME_END = re.compile(r" at line (?P<line>\d{1,9})(?: of (?P<file>.+))?$")
 @functools.lru_cache(maxsize=2)  # read to decide what helps, and again for the error
 def parse(log: str) -> tuple[Diagnostic, ...]:
     """Parse a log of compilers and linkers: errors first, then warnings, remarks, and other text."""
-    # Only the two ends of more than 2 MiB or 50,000 lines are read, and the first thousand errors and warnings.
     drafts: list[_Draft] = []
     context: list[Diagnostic] = []
     loose: list[str] = []
@@ -221,9 +217,8 @@ def _severity(word: str) -> str:
     """Return the severity for a compiler's term."""
     if re.search("fatal|catastrophic|internal", word):
         return "fatal"
-    return {"info": "remark", ".": "remark"}.get(
-        word, word
-    )  # ptxas 12.9 continues an info with "."
+    # ptxas 12.9 continues an info with ".".
+    return {"info": "remark", ".": "remark"}.get(word, word)
 
 
 def _gcc_context(line: str) -> Diagnostic | None:

@@ -225,10 +225,9 @@ def linker(match: Match, context: BuildContext) -> Values:
 def searched(match: Match, context: BuildContext) -> Values:
     if not context.search:
         return {"searched": "No include directory was given"}
+    where = f"{len(context.search)} directories searched"
     users = ", ".join(context.user_dirs()) or "none of your own"
-    return {
-        "searched": f"It is in none of the {len(context.search)} directories searched ({users})"
-    }
+    return {"searched": f"It is in none of the {where} ({users})"}
 
 
 def beyond_arch(match: Match, context: BuildContext) -> Values | None:

@@ -1,7 +1,4 @@
-"""Decides after NVRTC rejected a source: use NVCC, add a flag, or show the error; `build.miss` does so. Pure.
-
-The decision depends on the messages' texts, since NVRTC's errors have no numbers.
-"""
+"""Decides by NVRTC's messages, for `build.miss`: use NVCC, add a flag, or show the error. Pure."""
 
 from __future__ import annotations
 
@@ -293,9 +290,9 @@ def is_device_code(source: str, line: int, column: int = 0) -> bool:
     """Whether the outermost declaration around a line and column (from 1) is marked for the device."""
     lines = source.split("\n")
     begin = sum(len(text) + 1 for text in lines[: line - 1])
-    begin, end = (
-        (begin + column - 1,) * 2 if column else (begin, begin + len(lines[line - 1 : line]))
-    )
+    end = begin + len(lines[line - 1 : line])
+    if column:
+        begin = end = begin + column - 1
     marks, declarations = _marked(source)
     for start, stop, head in declarations:
         if start <= end and begin < stop:
@@ -308,10 +305,9 @@ def _marked(source: str) -> tuple[list[str], list[tuple[int, int, str]]]:
     """Return the marks of device code in a source, and its declarations."""
     marks = [*_MARKS]
     for directive in cxx.Text(source).directives():
-        if directive.name == "define" and cxx.has_word(
-            directive.body, ("__device__", "__global__")
-        ):
-            marks.append(cxx.word_at(directive.body, 0))
+        body = directive.body
+        if directive.name == "define" and cxx.has_word(body, ("__device__", "__global__")):
+            marks.append(cxx.word_at(body, 0))
     return marks, [*_declarations(source)]
 
 

@@ -1,7 +1,4 @@
-"""Renders `Diagnostic`s as the message of an error: the cause, the user's line, the fix.
-
-Messages spell rtcompile's options as in Python; `spelled` rewrites them for a command line or a notebook cell.
-"""
+"""Renders `Diagnostic`s as the message of an error: the cause, the user's line, the fix."""
 
 from __future__ import annotations
 
@@ -80,10 +77,7 @@ def _rendered(diagnostics: Sequence[Diagnostic], source: str, name: str, width: 
         return ()
     first, source = diagnostics[0], cxx.readable(source)
     if first.severity == "note":  # the log is in no known format and is shown unchanged
-        pieces = [("", printable(first.message))]
-        if first.hint:
-            pieces += [("", "\n"), ("hint", _wrapped("hint: ", first.hint, width))]
-        return tuple(pieces)
+        return ("", printable(first.message)), *_hint(first, width)
     calls = _users_calls(first, source, name)
     pieces = _headline(_in_source(first, source, name), calls)
     block = _declaration if first.file == "__nv_name_map" else _first_block
@@ -132,7 +126,8 @@ def _others(diagnostics: Sequence[Diagnostic], source: str, name: str, width: in
 
 def _hint(diagnostic: Diagnostic, width: int) -> list[Piece]:
     hint = diagnostic.hint[len(diagnostic.cause) :].lstrip(". ")
-    return [("", "\n"), ("hint", _wrapped("hint: ", hint, width))] if hint else []
+    filled = styling.filled(hint, max(40, width), "  hint: ", " " * len("  hint: "))
+    return [("", "\n"), ("hint", filled)] if hint else []
 
 
 def _unfitness(note: Diagnostic) -> int:
@@ -162,10 +157,8 @@ def _follows(other: Diagnostic, first: Diagnostic) -> bool:
     """Return whether an error without a hint follows from the first one and can be omitted."""
     if CONSEQUENCES.match(other.message) or (other.message == first.message and not other.hint):
         return True
-    calls = [_CALLED.match(each.message) for each in (first, other)]
-    if calls[0] and (
-        _PART_OF_CALL.match(other.message) or (calls[1] and calls[0][1] == calls[1][1])
-    ):
+    call, same = (_CALLED.match(each.message) for each in (first, other))
+    if call and (_PART_OF_CALL.match(other.message) or (same and call[1] == same[1])):
         return True
     if first.message == "missing closing quote" and _LOST.match(other.message):
         return True  # all that follows was read as if the text had not begun
@@ -173,9 +166,8 @@ def _follows(other: Diagnostic, first: Diagnostic) -> bool:
         if _LOST.match(first.message) or _LOST.match(other.message):
             return True
         # A variable is unknown if its type is: nothing but the type stands between the two.
-        between = first.excerpt.partition("\n")[0][
-            max(0, first.column - 1) : max(0, other.column - 1)
-        ]
+        at, end = max(0, first.column - 1), max(0, other.column - 1)
+        between = first.excerpt.partition("\n")[0][at:end]
         return "is undefined" not in other.message or not set("(;={") & set(between)
     return False
 
@@ -325,10 +317,6 @@ def _one_line(text: str, longest: int) -> str:
         kept = values[: longest * 2 // 3].rpartition(", ")[0] or values[: longest * 2 // 3]
         return f"{head[: longest // 3]} …{arguments}{kept}, …]"
     return f"{text[: longest // 2]} … {text[-longest // 2 :]}"
-
-
-def _wrapped(label: str, text: str, width: int) -> str:
-    return styling.filled(text, max(40, width), f"  {label}", "  " + " " * len(label))
 
 
 # The spelling in Python, in a shell, and where it is another, in a ``%%cuda`` line.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rtcompile.cli import main
-from rtcompile.extras.devtools import compile_database
+from rtcompile.extras import devtools
 
 PYTHON = '''"""A docstring with __global__ void k() {} in it."""
 import cupy
@@ -49,7 +49,7 @@ def _database(project: Path) -> dict[str, list[str]]:
 
 
 def test_strings_are_found_with_their_lines_and_options():
-    first, second, third = compile_database.find(PYTHON)
+    first, second, third = devtools.find(PYTHON)
     assert (first.name, first.line, first.options) == ("SOURCE", 4, ("-DBY=x[0]", "-std=c++17"))
     assert PYTHON.split("\n")[first.line + 1] == first.pieces[0].text.split("\n")[2]
     assert (second.name, second.line) == ("kernel", 11)
@@ -88,7 +88,7 @@ def other():
 
 
 def test_strings_that_literals_make_up_are_put_together():
-    source, kernel, first, second = compile_database.find(MADE)
+    source, kernel, first, second = devtools.find(MADE)
     assert [piece.line for piece in source.pieces] == [3, 6]
     assert "rows = 4, columns = 8;" in source.pieces[0].text
     assert dict(source.headers)["sub/b.h"] == "constexpr int b = 4;"
@@ -217,7 +217,7 @@ def test_a_pipe_and_a_link_to_nothing_are_passed_over(project: Path):
 def test_a_long_file_is_read_in_time_that_grows_with_its_length():
     source = "".join(f"K{n} = '__global__ void k() {{}}'\n" for n in range(3000))
     began = time.thread_time()
-    assert len(compile_database.find(source)) == 3000
+    assert len(devtools.find(source)) == 3000
     assert time.thread_time() - began < 5  # 31 s where each string splits the file into lines
 
 

@@ -10,7 +10,7 @@ cp = pytest.importorskip("cupy")
 
 import rtcompile  # noqa: E402
 from rtcompile.checkup import examine  # noqa: E402
-from rtcompile.inspect.report import limits_of, report  # noqa: E402
+from rtcompile.inspect.report import Report, limits_of  # noqa: E402
 from rtcompile.request.values import Arch  # noqa: E402
 
 KERNEL = """extern "C" __global__ void k(float* x) {
@@ -39,7 +39,7 @@ def test_occupancy_without_a_device_is_the_drivers():
     code = rtcompile.compile(KERNEL)
     blocks = cp.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
     for block, shared in itertools.product((32, 128, 500, 1024), (0, 4096, 40_000)):
-        (found,) = report(code, block=block, dynamic_shared=shared).kernels
+        (found,) = Report.of(code, block=block, dynamic_shared=shared).kernels
         assert found.occupancy is not None
         assert found.occupancy.blocks == blocks(kernel.kernel.ptr, block, shared)
 

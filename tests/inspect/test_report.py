@@ -9,7 +9,7 @@ import pytest
 
 import rtcompile
 from rtcompile.errors import InvalidRequest
-from rtcompile.inspect.report import Spills, report
+from rtcompile.inspect.report import Report, Spills
 from rtcompile.styling import table
 
 pytestmark = pytest.mark.needs_compiler
@@ -37,7 +37,7 @@ def build() -> rtcompile.ObjectCode:
 
 
 def test_registers_shared_memory_and_spills_are_those_of_ptxas(build: rtcompile.ObjectCode) -> None:
-    (found,) = report(build, kernel="f<float>").kernels
+    (found,) = Report.of(build, kernel="f<float>").kernels
     said = re.search(
         rf"properties for {found.symbol}\n[^\n]*?(\d+) bytes spill stores, (\d+) bytes spill loads"
         r"[^:]*: Used (\d+) registers[^\n]*?(\d+) bytes smem",
@@ -51,7 +51,7 @@ def test_registers_shared_memory_and_spills_are_those_of_ptxas(build: rtcompile.
 
 
 def test_the_table_names_kernels_as_they_were_requested(build: rtcompile.ObjectCode) -> None:
-    text = str(report(build, block=128))
+    text = str(Report.of(build, block=128))
     assert text.startswith("sm_80, 2 kernels\nkernel")
     assert "\nf<float> " in text
     assert "registers" in text
@@ -60,11 +60,13 @@ def test_the_table_names_kernels_as_they_were_requested(build: rtcompile.ObjectC
 def test_the_occupancy_at_a_block_size_is_that_of_a_report_for_it(
     build: rtcompile.ObjectCode,
 ) -> None:
-    plain = report(build, kernel="f<float>")
+    plain = Report.of(build, kernel="f<float>")
     at_block = plain.occupancy_at(plain.kernels[0], 128, 40_000)
     assert (
         at_block
-        == report(build, kernel="f<float>", block=128, dynamic_shared=40_000).kernels[0].occupancy
+        == Report.of(build, kernel="f<float>", block=128, dynamic_shared=40_000)
+        .kernels[0]
+        .occupancy
     )
     assert rtcompile.Report(rtcompile.Arch(20, 0)).occupancy_at(plain.kernels[0], 128) is None
 
@@ -86,22 +88,22 @@ def test_kernels_and_variables_are_listed_by_their_cpp_names() -> None:
 def test_launch_bounds_give_the_block_size_where_none_is_requested(
     build: rtcompile.ObjectCode,
 ) -> None:
-    by_name = {kernel.name: kernel for kernel in report(build).kernels}
+    by_name = {kernel.name: kernel for kernel in Report.of(build).kernels}
     assert by_name["f<float>"].occupancy is None
     assert by_name["g"].occupancy is not None
     assert by_name["g"].occupancy.block == 256
 
 
 def test_dynamic_shared_memory_lowers_the_occupancy(build: rtcompile.ObjectCode) -> None:
-    (free,) = report(build, kernel="g", block=128).kernels
-    (full,) = report(build, kernel="g", block=128, dynamic_shared=100 << 10).kernels
+    (free,) = Report.of(build, kernel="g", block=128).kernels
+    (full,) = Report.of(build, kernel="g", block=128, dynamic_shared=100 << 10).kernels
     assert free.occupancy is not None
     assert full.occupancy is not None
     assert (free.occupancy.blocks, full.occupancy.blocks) == (16, 1)
 
 
 def test_a_cubin_alone_is_reported_without_spills(build: rtcompile.ObjectCode) -> None:
-    found = report(build.code).kernels
+    found = Report.of(build.code).kernels
     assert {kernel.spills for kernel in found} == {None}
     assert {kernel.name for kernel in found} == {build.lowered_names["f<float>"], "g"}
 
@@ -110,17 +112,17 @@ def test_a_kernel_that_is_not_there_is_an_error_that_lists_those_that_are(
     build: rtcompile.ObjectCode,
 ) -> None:
     with pytest.raises(InvalidRequest, match=r"no kernel 'nope' in the code; it has .*f<float>"):
-        report(build, kernel="nope")
+        Report.of(build, kernel="nope")
 
 
 def test_ptx_has_nothing_to_report() -> None:
     with pytest.raises(InvalidRequest, match="cubin"):
-        report(b".version 8.0\n.target sm_80\n")
+        Report.of(b".version 8.0\n.target sm_80\n")
 
 
 def test_a_block_that_no_device_has_is_rejected(build: rtcompile.ObjectCode) -> None:
     with pytest.raises(InvalidRequest, match="block must be an integer from 1 to 1,024, not int 0"):
-        report(build, block=0)
+        Report.of(build, block=0)
 
 
 def test_a_kernel_and_a_module_report_without_a_device() -> None:

@@ -28,7 +28,7 @@ from rtcompile.cli import bundling
 from rtcompile.extras.record import recording, warming
 from rtcompile.files import sealed
 from rtcompile.frontends.library import KernelLibrary
-from rtcompile.inspect.report import report
+from rtcompile.inspect.report import Report
 from rtcompile.settings import Settings
 from tests.packages import Package
 from tests.processes import build_of, forget_bundles
@@ -382,7 +382,7 @@ class Calls:
             block=lambda: self.one(128, 0, 2000),
             dynamic_shared=lambda: self.one(0, 1 << 20),
         )
-        return partial(report, **arguments), arguments
+        return partial(Report.of, **arguments), arguments
 
     def command(self) -> Call:
         (self.folder / "k.cu").write_text(SOURCE)

@@ -1,8 +1,7 @@
 """A store in a folder that several nodes mount and several users may share.
 
-It expects the behaviour of network file systems. A file that was replaced or removed, or that is busy on another
-node (ESTALE, ENOENT, EBUSY), is a miss, for reading and for writing. A missing file is searched for again after its
-folder was opened. An unreadable file is one bad entry.
+As on network file systems, a file that was replaced or removed, or that is busy on another node, is a miss, and
+a missing file is searched for again after its folder was opened.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class FolderStore:
             os.replace(temporary, path)
             _open_folder(os.path.dirname(path), sync=True)
         except OSError as error:
-            _discard(temporary)
+            sealed.discard(temporary)
             if error.errno not in _LOST:
                 raise
 
@@ -73,7 +72,7 @@ class FolderStore:
             try:
                 os.link(mine, path)
             finally:
-                _discard(mine)
+                sealed.discard(mine)
         except FileExistsError:
             return False
         except OSError as error:
@@ -93,14 +92,14 @@ class FolderStore:
         try:
             is_same = self._read(aside) == before
             if is_same and data is not None:
-                _discard(aside)
+                sealed.discard(aside)
                 self._create(aside, data, durable=False)
             if not is_same or data is not None:
                 with suppress(FileExistsError):
                     os.link(aside, path)
             return is_same
         finally:
-            _discard(aside)
+            sealed.discard(aside)
 
     def listing(self, kind: str) -> Iterator[tuple[str, int]]:
         with suppress(OSError), os.scandir(self._path_of(kind)) as found:
@@ -181,8 +180,3 @@ def _open_folder(path: str, *, sync: bool = False) -> None:
 
 def _beside(path: str) -> str:
     return f"{path}.{secrets.token_hex(8)}.tmp"
-
-
-def _discard(path: str) -> None:
-    with suppress(OSError):  # another process removed it first
-        os.unlink(path)

@@ -17,30 +17,17 @@ import rtcompile
 from rtcompile import CompileRequest, InvalidRequest, RtcompileError
 
 
-class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
-    """rtcompile's cache as the ``cache=`` of `cuda.core.Program.compile`.
-
-    Folder and limit are those of ``RTCOMPILE_CACHE_DIR`` and ``RTCOMPILE_CACHE_SIZE``.
-    """
-
-    def __init__(self) -> None:
-        self._programs = rtcompile.KeptPrograms()
+class ProgramCache(rtcompile.KeptPrograms, ProgramCacheResource):  # type: ignore[misc]
+    """rtcompile's cache as the ``cache=`` of `cuda.core.Program.compile`."""
 
     def __getitem__(self, key: bytes | str) -> bytes:
-        return self._programs[_key(key)]
+        return super().__getitem__(_key(key))
 
     def __setitem__(self, key: bytes | str, value: Any) -> None:
-        self._programs[_key(key)] = _code(value)
+        super().__setitem__(_key(key), _code(value))
 
     def __delitem__(self, key: bytes | str) -> None:
-        del self._programs[_key(key)]
-
-    def __len__(self) -> int:
-        return len(self._programs)
-
-    def clear(self) -> None:
-        """Remove all programs that are kept by a key; builds stay."""
-        self._programs.clear()
+        super().__delitem__(_key(key))
 
     def compile(
         self,

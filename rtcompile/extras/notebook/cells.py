@@ -1,11 +1,7 @@
 """Reads a cell of CUDA C++: its first line, the kernels it defines, the text for the compiler. Pure.
 
-Kernels are found by the braces of the text. That gives their signatures, and finds templates, which no
-cubin contains. A kernel that a macro defines is bound by its symbol, without a signature. Variables are
-found among the symbols of the code.
-
-The compiler gets the cell without comments, so editing a comment leaves the build in the cache. In
-messages, lines and columns of that source are mapped back to those of the cell.
+Kernels are found by the braces of the text, which gives their signatures and finds templates. The compiler gets
+the cell without comments, so editing a comment leaves the build in the cache.
 """
 
 from __future__ import annotations

@@ -73,11 +73,20 @@ class _OfCode:
         """Write the code to a file, and return its path."""
         return self.code.save(path)
 
+    symbol: str | None = None  # of one kernel
+
+    @public
+    def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
+        """Return registers, memory and occupancy of the kernel, or of each, as `RawKernel.report` does."""
+        return self.code.report(self.symbol, block, dynamic_shared=dynamic_shared)
+
 
 class CellKernel(_OfCode):
     # A kernel of a cell, called like CuPy's. Numbers are converted to the types of the parameters,
     # and an array of another element type is an error. The class has no docstring, because each
     # kernel has its own: `__doc__` below.
+
+    symbol: str
 
     def __init__(self, text: KernelText, built: Built, name: str, symbol: str) -> None:
         self.name = name
@@ -124,11 +133,6 @@ class CellKernel(_OfCode):
         return self.built.module.get_function(self.symbol)
 
     @public
-    def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
-        """Return the kernel's registers, memory and occupancy, as `RawKernel.report` does."""
-        return self.code.report(self.symbol, block, dynamic_shared=dynamic_shared)
-
-    @public
     def advise(self, shared_mem: int | Callable[[int], int] = 0) -> Advice:
         """Return the blocks of highest occupancy, as `RawKernel.advise` does."""
         return self.code.advise(self.symbol, shared_mem)
@@ -147,9 +151,8 @@ class CellTemplate:
 
     def __init__(self, text: KernelText, build: Callable[[str], CellKernel]) -> None:
         self.name = text.name
-        self.signature = (
-            f"template <{', '.join(text.template or ())}> {text.name}({text.parameters})"
-        )
+        of_types = ", ".join(text.template or ())
+        self.signature = f"template <{of_types}> {text.name}({text.parameters})"
         self.kernels: dict[str, CellKernel] = {}
         self._qualified = text.qualified
         self._build = build
@@ -190,20 +193,14 @@ class CellModule(_OfCode):
             return self.kernels[name]
         except KeyError:
             known = ", ".join(self.kernels) or "none"
-            raise rtcompile.InvalidRequest(
-                f"no kernel {name!r} in this cell; it has: {known}"
-            ) from None
+            problem = f"no kernel {name!r} in this cell; it has: {known}"
+            raise rtcompile.InvalidRequest(problem) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.kernels)
 
     def _ipython_key_completions_(self) -> list[str]:
         return list(self.kernels)
-
-    @public
-    def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
-        """Return the resources of each of the kernels."""
-        return self.code.report(block=block, dynamic_shared=dynamic_shared)
 
     @public
     def advise(self, kernel: str, shared_mem: int | Callable[[int], int] = 0) -> Advice:
@@ -233,9 +230,8 @@ def _cpp(argument: Any) -> str:
     try:
         return _CPP_TYPES[np.dtype(argument).name]
     except (TypeError, KeyError):
-        raise rtcompile.InvalidRequest(
-            f"{argument!r} is not a template argument; give its C++ name, such as 'float'"
-        ) from None
+        text = f"{argument!r} is not a template argument; give its C++ name, such as 'float'"
+        raise rtcompile.InvalidRequest(text) from None
 
 
 _CPP_TYPES = {
@@ -294,10 +290,8 @@ def as_html(shown: Any) -> str:
     title, rows, note = _card(shown)
     parts = [f"<div><b>{html.escape(title)}</b></div>"]
     if rows:
-        head = "".join(
-            f"<th style='text-align:left'>{name}<br><small>{unit}</small></th>"
-            for name, unit in _HEADER
-        )
+        titles = (f"{name}<br><small>{unit}</small>" for name, unit in _HEADER)
+        head = "".join(f"<th style='text-align:left'>{title}</th>" for title in titles)
         body = "".join(f"<tr>{_html_row(row)}</tr>" for row in rows)
         parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
     if note:
@@ -309,11 +303,8 @@ def _warnings(shown: Any, written: Callable[[styling.Styled], str]) -> list[str]
     """Return the compiler's warnings about a cell."""
     if not isinstance(shown, CellModule):
         return []
-    built = shown.built
-    return [
-        written(render([warning], source=built.cell.text, name=PROGRAM))
-        for warning in built.warnings()
-    ]
+    source, found = shown.built.cell.text, shown.built.warnings()
+    return [written(render([warning], source=source, name=PROGRAM)) for warning in found]
 
 
 # --- What is shown of each kind of object ----------------------------------------------------------
@@ -407,6 +398,5 @@ def _picture(row: _Row) -> str:
     """Return bars of the occupancy at 128, 256, … threads, and the smallest block of the highest one."""
     shares = _shares(row)
     bars = "".join(_BARS[round(share * 8)] for share in shares[3::4] or shares[-1:])
-    return (
-        f"{bars} {max(shares):.0%} at {_BLOCKS[shares.index(max(shares))]} threads" if bars else ""
-    )
+    best = max(shares, default=0.0)
+    return f"{bars} {best:.0%} at {_BLOCKS[shares.index(best)]} threads" if bars else ""

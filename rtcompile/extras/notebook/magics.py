@@ -1,7 +1,4 @@
-"""``%%cuda``, ``%%cuda_header`` and ``%cuda_options``: CUDA C++ in the cells of a notebook.
-
-Messages name lines of the cell. A long build shows a line of progress, and Ctrl-C ends it.
-"""
+"""``%%cuda``, ``%%cuda_header`` and ``%cuda_options``: CUDA C++ in the cells of a notebook."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
@@ -70,13 +67,9 @@ class Line:
 
     def after(self, defaults: Line) -> Line:
         """Return this line with missing values taken from the defaults, and their options first."""
-        return Line(
-            self.arch or defaults.arch,
-            self.backend or defaults.backend,
-            self.module,
-            self.names,
-            (*defaults.options, *self.options),
-        )
+        arch, backend = self.arch or defaults.arch, self.backend or defaults.backend
+        options = (*defaults.options, *self.options)
+        return replace(self, arch=arch, backend=backend, options=options)
 
 
 class Compilation:
@@ -170,11 +163,7 @@ class Compilation:
             log=error.log,
             advice=error.advice,
         )
-        if isinstance(error, rtcompile.CompilerCrashed) and isinstance(
-            here, rtcompile.CompilerCrashed
-        ):
-            here.reproducer = error.reproducer
-        here.cached = error.cached
+        vars(here).update({n: v for n, v in vars(error).items() if n in ("cached", "reproducer")})
         return here
 
 

@@ -1,15 +1,7 @@
 """Build hooks for hatchling and setuptools that put a project's bundle into its wheel.
 
-Both need ``rtcompile`` and a toolkit in ``build-system.requires`` and a table in pyproject.toml,
-``[tool.hatch.build.hooks.rtcompile]`` or ``[tool.rtcompile.bundle]``::
-
-    targets = ["mykernels"]
-    bundle = "mykernels/kernels.rtcb"
-    archs = ["sm_80", "sm_90a", "compute_90"]
-
 Before a wheel is finished, its files are tested in a process that may not compile. An editable install gets
-no bundle, since its sources change. setuptools packs Python files only, so the hook adds the kernels' sources
-and headers as package data of the bundled packages.
+no bundle, since its sources change. setuptools packs Python files only, so the hook adds kernels and headers.
 """
 
 from __future__ import annotations
@@ -51,10 +43,8 @@ class Table(NamedTuple):
     def build(self, root: str, path: str) -> None:
         """Build the bundle of the project in `root` and put it at `path`."""
         folder = os.path.join(root, self.source)
-        error = self._command(
-            root, folder, sys.path, ["-o", os.path.abspath(path), "--arch", ",".join(self.archs)]
-        )
-        if error:
+        output = ["-o", os.path.abspath(path), "--arch", ",".join(self.archs)]
+        if error := self._command(root, folder, sys.path, output):
             raise InvalidRequest(error)
 
     def check(self, root: str, files: str, advice: str) -> None:
@@ -62,8 +52,7 @@ class Table(NamedTuple):
         source = os.path.realpath(os.path.join(root, self.source))
         # The project's own folder is left out, since it has files that the wheel may lack.
         path = [folder for folder in sys.path if os.path.realpath(folder) != source]
-        error = self._command(root, files, path, first=["verify", self.bundle])
-        if error:
+        if error := self._command(root, files, path, first=["verify", self.bundle]):
             raise InvalidRequest(
                 f"no wheel was made, since its kernels would not work without a compiler: {error}\n{advice}"
             )
@@ -78,8 +67,9 @@ class Table(NamedTuple):
         first: Sequence[str] = (),
     ) -> str:
         """Run ``rtcompile bundle`` of the targets in a folder whose packages come first; return its error."""
+        # Only a source is a path; the others are names of modules.
         targets = [
-            os.path.join(root, name) if name.endswith(".cu") else name for name in self.targets
+            os.path.join(root, each) if each.endswith(".cu") else each for each in self.targets
         ]
         command = [sys.executable, "-m", "rtcompile", "bundle", *first, *targets, *more]
         environ = {

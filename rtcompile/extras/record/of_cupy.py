@@ -1,8 +1,7 @@
 """A record of the kernels that everyday CuPy programs use, for the CuPy that is installed here.
 
-There is a file for each minor version of CuPy, made by benchmarks/cupy_record.py. It contains the sources that CuPy
-generates, but no headers or paths, so it is valid for any prefix, architecture and CUDA version; CuPy's own folders
-are added here.
+The file of each minor version of CuPy, made by benchmarks/cupy_record.py, has the sources that CuPy generates. It
+has no paths, so it is valid for any prefix, architecture and CUDA version.
 """
 
 from __future__ import annotations
@@ -88,9 +87,8 @@ def _read(version: str) -> dict[str, Any]:
     with lzma.open(known[nearest]) as file:
         document: dict[str, Any] = json.loads(file.read())
     if document["format"] != FORMAT:
-        raise InvalidRequest(
-            f"{known[nearest]}: its format is not {FORMAT!r}; install rtcompile again"
-        )
+        problem = f"its format is not {FORMAT!r}; install rtcompile again"
+        raise InvalidRequest(f"{known[nearest]}: {problem}")
     return document
 
 

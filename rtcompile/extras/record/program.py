@@ -1,8 +1,7 @@
 """Runs an unmodified program with all its CuPy kernels compiled by rtcompile.
 
-`become` replaces the command's process by Python with the program, so everything is as under `python`. Each Python
-process of the run first imports `started/sitecustomize.py` first: it calls `begin` when it starts, and `take_part`
-when it imports CuPy's compiler or rtcompile's look-up.
+`become` replaces the command's process by Python with the program. Each Python process of the run imports
+`started/sitecustomize.py` first: it calls `begin`, and `take_part` when it imports CuPy's compiler or our look-up.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import rtcompile
 from rtcompile import InvalidRequest, JitDisabled, RtcompileError, ToolkitNotFound, __version__
+from rtcompile.errors import callers_frame
 from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
 
@@ -130,11 +131,9 @@ class Counter:
         """Append a line in one write, unless the run has ended and its log is gone."""
         # The log is not kept open: a program may close descriptors that it did not open.
         try:
-            descriptor = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                os.write(descriptor, (json.dumps(line) + "\n").encode())
-            finally:
-                os.close(descriptor)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(self.log, flags), "ab", buffering=0) as log:
+                log.write((json.dumps(line) + "\n").encode())
         except OSError as error:
             self.problem = error
 
@@ -200,7 +199,9 @@ class Recorder(Counter):
         # CuPy is not loaded yet when recording starts.
         self._append_once({"format": FORMAT, **loaded_versions()})
         recorded = rtcompile.RecordedBuild.of(request, outcome)
-        entry = {**recorded.fields, "requested at": _caller()}
+        frame = callers_frame()[1]
+        at = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        entry = {**recorded.fields, "requested at": at}
         for header in outcome.build.headers:
             if header.label.startswith("user") and self._is_new(header.digest):
                 self._keep(header.path, header.digest)
@@ -272,11 +273,7 @@ class Record:
 
 
 def read(path: str, *, trust_options: bool = False) -> Record:
-    """Return the record in a file, a finished one or the ``.part`` of a program that was killed.
-
-    Unless `trust_options`, a record is rejected if its options make a compiler run or write something, since its
-    author may be untrusted.
-    """
+    """Return the record in a file; unless `trust_options`, raise if its options would run or write something."""
     try:
         text = sealed.read_given(path).decode()
     except (OSError, UnicodeDecodeError) as error:
@@ -370,8 +367,7 @@ def loaded_versions() -> dict[str, str]:
 
 
 def differences(record: Record, compilers: Sequence[str] = ()) -> list[str]:
-    """Return a sentence for each version that differs here, without importing CuPy; `compilers` are this
-    environment's."""
+    """Return a sentence for each version that differs here, where `compilers` are, without importing CuPy."""
     from importlib import metadata
 
     cupys = [
@@ -392,14 +388,3 @@ def _release(compiler: str) -> str:
     """Return the CUDA release of a compiler: ``"12.9"`` for ``"nvrtc 12.9.86"`` or ``"12.9.86"``."""
     found = re.search(r"\d+\.\d+", compiler)
     return found[0] if found else ""
-
-
-def _caller() -> str:
-    """Return the line outside rtcompile and CuPy that made the request: ``"script.py:12"``."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        module = str(frame.f_globals.get("__name__", ""))
-        if module.partition(".")[0] not in ("rtcompile", "cupy", "cupyx", "contextlib"):
-            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
-    return ""

@@ -123,17 +123,15 @@ class _Relocated:
         data = sealed.read_given(path) if there else self._record.contents(digest)
         self._written += len(data)
         if self._written > _MOST_WRITTEN_BYTES:
-            raise rtcompile.InvalidRequest(
-                "the record's headers, once for each build's, fill the disk"
-            )
+            problem = "the record's headers, once for each build's, fill the disk"
+            raise rtcompile.InvalidRequest(problem)
         try:
             os.makedirs(os.path.dirname(target), exist_ok=True)
             with open(target, "wb") as file:
                 file.write(data)
         except (ValueError, OSError) as error:  # a path with a NUL, or below another header's
-            raise rtcompile.InvalidRequest(
-                f"a header of the record is damaged: {path!r}: {error}"
-            ) from None
+            problem = f"a header of the record is damaged: {path!r}: {error}"
+            raise rtcompile.InvalidRequest(problem) from None
 
 
 # --- What a worker of an engine builds before its first task --------------------------------------
