@@ -14,7 +14,6 @@ import concurrent.futures
 import os
 import threading
 import time
-from _queue import Empty, SimpleQueue
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,7 +35,6 @@ from rtcompile.workers import pool
 
 # Seconds of compiling allowed for code that is not used yet.
 _MOST_SECONDS = 60.0
-_IDLE_SECONDS = 0.1  # that a thread waits for more: starting one takes as long as planning a build
 _FEW = 128  # builds; a program that constructs more probably does not use all of them
 _SECONDS_OF_MANY = 1.5
 _USED_OF_MANY = 8  # each used build allows that many more
@@ -79,8 +77,7 @@ class Ahead(Batch):
         super().__init__([])
         self._guard = threading.Lock()
         self.kept: dict[object, _Constructed] = {}  # by identity, until they are used
-        self.threads = self._idle = self.constructed = self._used = self._taken = 0
-        self._wakes: SimpleQueue[None] = SimpleQueue()  # an item for each idle thread that goes on
+        self.threads = self.constructed = self._used = self._taken = 0
         self._lost = 0.0  # seconds of builds that were given up
         self._has_ended = False
 
@@ -188,36 +185,18 @@ class Ahead(Batch):
             if missing <= 0 or self._has_ended or self._spent() > self._allowed():
                 return
             self.threads += missing
-            woken = min(missing, self._idle)
-            self._idle -= woken
-        for _ in range(woken):
-            self._wakes.put(None)
-        started = woken
-        if missing > woken:
-            started += batch.start_threads(missing - woken, self._work)
+        started = batch.start_threads(missing, self._work)
         with self._guard:
             self.threads -= missing - started
             self._has_ended = self._has_ended or not (started or self.threads)
 
     def _work(self) -> None:
         thread.warnings = errors.unshown
-        is_woken = True
-        while is_woken:
-            try:
-                self._help()
-            finally:
-                with self._guard:
-                    self.threads -= 1
+        try:
+            self._help()
+        finally:
             with self._guard:
-                self._idle += 1
-            try:
-                self._wakes.get(timeout=_IDLE_SECONDS)
-            except Empty:
-                with self._guard:
-                    is_woken = not self._idle  # its item is there, or comes at once
-                    self._idle -= not is_woken
-                if is_woken:
-                    self._wakes.get()
+                self.threads -= 1
 
     def _next(self) -> Build | None:
         with self._guard:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rtcompile import errors, toolkit, tracing
 from rtcompile.build import plan as plans
@@ -57,10 +57,11 @@ def compile_once(plan: Plan, settings: Settings, store: Store, *, waits: bool = 
     left = timeout.left if isinstance(timeout, TimeLimit) else timeout
     if left == 0:
         raise _too_late(plan, settings, _TOO_MUCH)
+    reads = plan.key_inputs.backend == "nvcc" or not plan.key_inputs.reads_no_file()
     with (
         tracing.span("build", program=plan.request.name),
         store.building(
-            plan.key_inputs, left, reads=_reads(plan) and not shared, waits=waits
+            plan.key_inputs, left, reads=reads and not shared, waits=waits
         ) as seconds_left,
     ):
         if seconds_left == 0.0 and not waits:
@@ -73,7 +74,7 @@ def compile_once(plan: Plan, settings: Settings, store: Store, *, waits: bool = 
         def build(seconds: float | None) -> ObjectCode:
             if seconds is not None and seconds <= 0:
                 raise _too_late(plan, settings, _BY_OTHERS)
-            if shared and _reads(plan):
+            if shared and reads:
                 store.reading(plan.key_inputs)
             return Miss(plan, settings, store, why).run()
 
@@ -95,14 +96,14 @@ def _too_late(plan: Plan, settings: Settings, reason: str) -> CompileTimeout:
         f"{reason}. Give a longer timeout= or RTCOMPILE_TIMEOUT.",
         plan.request.source,
         plan.key_inputs.name,
-        backend="nvcc" if plan.backend == "nvcc" else "nvrtc",
+        backend="nvcc" if plan.key_inputs.backend == "nvcc" else "nvrtc",
     )
 
 
 def identified(plan: Plan, settings: Settings) -> Plan:
     """Return the plan with the identity of NVRTC's build, which takes too long to determine on a hit."""
     library = plan.toolchain.nvrtc
-    if plan.backend != "nvcc" and library is not None and not library.build:
+    if plan.key_inputs.backend != "nvcc" and library is not None and not library.build:
         library = library._replace(build=nvrtc.identify(library, settings.timeout))
         toolkit.remember_compiler_id("nvrtc", library.build, settings)
         # Use the plan's own toolchain, since another thread may have replaced the remembered one.
@@ -123,7 +124,7 @@ class Miss:
         self.plan = plan
         self.settings = settings
         self.store = store
-        self.limits = Limits(settings.timeout, settings.memory_limit).with_shared_deadline()
+        self.limits = Limits(settings.timeout, settings.memory_limit)
         self.why_missed = why_missed
         self.why = ""
         self.source = plan.request.source  # for NVCC
@@ -141,20 +142,24 @@ class Miss:
             negative.forget(plan.key_inputs)
         known = negative.find(plan.key_inputs)
         if known is not None and not known.why_nvcc:  # another process just failed to build it
-            raise error_of(known.failure, plan, cached=True)
+            raise self._error(known.failure, cached=True)
         if plan.key_inputs.paths_matter or self.settings.save_source:
             path = plans.source_path(plan.request, self.settings)
             self.store.keep_source(os.path.basename(path), plan.request.source)
-        if plan.backend == "nvcc":
+        if plan.key_inputs.backend == "nvcc":
             return self._with_nvcc(self.why_missed())
-        if known is not None and plan.backend == "auto":
+        if known is not None and plan.key_inputs.backend == "auto":
             self.depends = known.depends
             return self._with_nvcc(known.why_nvcc, known.failure)
         outcome = self._until_nothing_helps(self._nvrtc)
         if isinstance(outcome, Compiled):
             return self._finish("nvrtc", outcome, self.plan.search)
         decision = self._decide(outcome)
-        if decision.action == "nvcc" and outcome.kind == "error" and plan.backend == "auto":
+        if (
+            decision.action == "nvcc"
+            and outcome.kind == "error"
+            and plan.key_inputs.backend == "auto"
+        ):
             self._add(decision)
             return self._instead_of(outcome, decision.reason)
         raise self._refused(outcome)
@@ -179,7 +184,12 @@ class Miss:
     def _refused(self, failure: CompileFailure) -> CompileError:
         """Remember a failure and return its exception."""
         self._remember(failure)
-        return error_of(failure, self.plan)
+        return self._error(failure)
+
+    def _error(self, failure: CompileFailure, **more: Any) -> CompileError:
+        from rtcompile.build.failures import as_error
+
+        return as_error(failure, self.plan, **more)
 
     def _remember(self, failure: CompileFailure, why_nvcc: str = "") -> None:
         """Keep a failure in the negative cache, unless it depends on more than files, or a file changed."""
@@ -270,9 +280,8 @@ class Miss:
         try:
             code = self._with_nvcc(reason, rejected)
         except ToolkitNotFound as missing:
-            raise error_of(
-                rejected, self.plan, then=f"NVCC could build it ({reason}): {missing}"
-            ) from None
+            then = f"NVCC could build it ({reason}): {missing}"
+            raise self._error(rejected, then=then) from None
         self._remember(rejected, reason)
         return code
 
@@ -286,7 +295,7 @@ class Miss:
             if problem:
                 raise ToolkitNotFound(problem)
         self.why = why
-        if self.plan.backend != "nvcc":
+        if self.plan.key_inputs.backend != "nvcc":
             self.store.reading(self.plan.key_inputs)  # NVCC reads other headers
         self.plan = self.plan._replace(options=plans.for_nvcc(self.plan.options))
         self.folders = self._folders()
@@ -361,17 +370,15 @@ class Miss:
         return found
 
     def _folders(self) -> dict[str, tuple[int, int]]:
-        """Return the current identities of the user's search folders."""
-        options = self.plan.options
-        own = [*plans.own_directories(options), *plans.last_directories(options)]
-        beside = os.path.dirname(self.plan.key_inputs.name)
-        return fileset.identities([*(directory.path for directory in own), beside])
+        """Return the current identities of the folders that are searched besides the compiler's."""
+        first, last = self._nvcc_search()
+        return fileset.identities([directory.path for directory in (*first, *last)])
 
     def _finish(
         self, backend: str, compiled: Compiled, searched: tuple[SearchDir, ...]
     ) -> ObjectCode:
         plan = self.plan
-        milliseconds = _working(compiled.milliseconds)
+        spent = [compiled.milliseconds]
         log = compiled.log
         code = compiled.code
         key_inputs = plan.key_inputs
@@ -401,7 +408,7 @@ class Miss:
                 self.failures.append(linked._replace(trace=None, files=files))
                 raise self._refused(linked)
             code, log = linked.code, joined_logs(log, linked.log)
-            milliseconds += _working(linked.milliseconds)
+            spent.append(linked.milliseconds)
             key_inputs = key_inputs.linked(backend)
         from rtcompile.inspect.cubin import check_code
 
@@ -414,6 +421,8 @@ class Miss:
             # It is unknown which contents the compiler read, so bundles must not record them.
             unknown = tuple(header._replace(digest="") for header in dependencies.headers)
             dependencies = dependencies.replaced(headers=unknown)
+        # All phases, except the wait for a worker.
+        milliseconds = sum(sum(each.values()) - each.get("queue", 0.0) for each in spent)
         built = ObjectCode(
             code,
             plan.choice.target,
@@ -454,25 +463,6 @@ def _unit(
     texts = memory_headers.paths(plan.request.headers)
     source, arch = plan.request.source, plan.choice.arch
     return TranslationUnit(source, name, flags, expressions, target, arch, texts)
-
-
-def _reads(plan: Plan) -> bool:
-    """Return whether the build reads files from its start."""
-    return plan.backend == "nvcc" or not plan.key_inputs.reads_no_file()
-
-
-def _working(milliseconds: Mapping[str, float]) -> float:
-    """Return the sum of the phases, except the wait for a worker."""
-    return sum(milliseconds.values()) - milliseconds.get("queue", 0.0)
-
-
-def error_of(
-    failure: CompileFailure, plan: Plan, *, then: str = "", cached: bool = False
-) -> CompileError:
-    """Return the exception for a failure: see `failures.as_error`."""
-    from rtcompile.build.failures import as_error
-
-    return as_error(failure, plan, then=then, cached=cached)
 
 
 # Matches the folders to which includes are relative: .../include/cccl, /usr/include/c++/12.

@@ -18,6 +18,7 @@ from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import find as lookup
 from rtcompile.request import arch as archs
 from rtcompile.request import options as compiler_options
+from rtcompile.request import units
 from rtcompile.request.arch import Choice
 from rtcompile.request.key import KeyInputs
 from rtcompile.request.object_code import ObjectCode
@@ -47,11 +48,6 @@ class Plan(NamedTuple):
     key_inputs: KeyInputs
 
     @property
-    def backend(self) -> str:
-        """``"auto"``, or the one compiler that may build it."""
-        return self.key_inputs.backend
-
-    @property
     def compiler_target(self) -> str:
         """The kind of the compiler's output before linking."""
         if not self.must_link:
@@ -79,7 +75,9 @@ def plan(
     """
     options = _parsed(request.options).with_defaults(debug=settings.debug)
     toolchain = toolkit.current(settings, since)
-    backend = _backend(request, settings, toolchain)
+    backend = wanted_backend(request, settings)
+    if backend == "auto" and toolchain.nvrtc is None and toolchain.nvcc is not None:
+        backend = "nvcc"
     version = _version(backend, toolchain, settings)
     capability_of = lookup.compute_capability if capability is None else lambda: capability
     try:
@@ -184,12 +182,6 @@ def last_directories(options: Options) -> tuple[SearchDir, ...]:
     )
 
 
-def _backend(request: CompileRequest, settings: Settings, toolchain: Toolchain) -> str:
-    backend = wanted_backend(request, settings)
-    only_nvcc = toolchain.nvrtc is None and toolchain.nvcc is not None
-    return "nvcc" if backend == "auto" and only_nvcc else backend
-
-
 def _version(backend: str, toolchain: Toolchain, settings: Settings) -> tuple[int, int]:
     if not settings.jit:  # cached code needs no compiler
         either = (toolchain.nvcc, toolchain.nvrtc)
@@ -224,8 +216,6 @@ def with_toolchain(plan: Plan, toolchain: Toolchain, settings: Settings) -> Plan
 
 def for_nvcc(options: Options) -> Options:
     """Return the options for NVCC, with those of ``NVCC_PREPEND_FLAGS`` and ``NVCC_APPEND_FLAGS``."""
-    from rtcompile.request import units  # most builds need none of its variables
-
     try:
         words = units.nvcc_words(getattr(own, "environ", None) or os.environ)
         before, after = (compiler_options.parse(each) for each in words)
@@ -244,13 +234,10 @@ def _builds(toolchain: Toolchain, options: Options, settings: Settings) -> Mappi
     return MappingProxyType(builds)
 
 
-_NVCC_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
-
-
 def nvcc_setting(options: Options) -> str:
     """Return the further settings that affect NVCC's output, besides options and compilers."""
     facts, environ = "", getattr(own, "environ", None) or os.environ
-    texts = [f"; {name}={environ[name]}" for name in _NVCC_FLAGS if environ.get(name)]
+    texts = [f"; {name}={environ[name]}" for name in units.NVCC_FLAGS if environ.get(name)]
     if texts:
         facts = "".join(texts)
         with suppress(InvalidRequest):  # a build with NVCC raises this error

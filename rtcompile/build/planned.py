@@ -174,7 +174,7 @@ def _compiled(query: Query, *, waits: bool = True) -> ObjectCode:
 
                 raise as_error(known.failure, decided, cached=True)
         # If a shared store may have the code, it is queried before a compiler is started.
-        if decided.backend != "nvcc" and settings.jit and not settings.remote:
+        if decided.key_inputs.backend != "nvcc" and settings.jit and not settings.remote:
             from rtcompile.workers import process
 
             # The compiler starts while modules are imported.
@@ -187,10 +187,6 @@ def _compiled(query: Query, *, waits: bool = True) -> ObjectCode:
         if not query.failed and store.negative.failure(plan_of(query).key_inputs):
             lookup.note_failure(query)
         raise
-    return _kept(query, code)
-
-
-def _kept(query: Query, code: ObjectCode) -> ObjectCode:
     found = _as_found(query, code)
     lookup.keep(query, found)
     return found.obj

@@ -241,7 +241,7 @@ def profile(request: CompileRequest, settings: Settings) -> Profile:
             f"{request.name}: a profile compiles it anew; RTCOMPILE_JIT=0 forbids compiling it"
         )
     plan = planned.plan(request, settings)
-    found = None if plan.backend == "nvcc" else _measured(plan, settings)
+    found = None if plan.key_inputs.backend == "nvcc" else _measured(plan, settings)
     if not isinstance(found, Profile):
         # After an error, the real build shows whether it needs another flag or NVCC.
         aside = Store(settings.cache_dir, on_disk=False, size=settings.cache_size)

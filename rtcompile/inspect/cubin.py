@@ -11,6 +11,7 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rtcompile.request.units import LinkInput
 from rtcompile.request.values import Arch
@@ -61,8 +62,7 @@ class Kernel:
     instructions: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
+class Symbol(NamedTuple):
     """A symbol: `kind` "function", "object", …, and its `section`, "" if it is undefined."""
 
     name: str
@@ -71,8 +71,7 @@ class Symbol:
     section: str
 
 
-@dataclass(frozen=True, slots=True)
-class Cubin:
+class Cubin(NamedTuple):
     """One cubin."""
 
     arch: Arch

@@ -79,7 +79,11 @@ class KeyInputs:
         """Return the manifest's key: everything known before a header is read, paths included."""
         made: str | None = self._made.get("lookup")
         if made is None:
-            fields = [*self._policy("lookup"), self._content(), self._path_fields()]
+            fields = [
+                *self._policy("lookup"),
+                self._content(),
+                _paths(self.search, self.name[: self.name.rfind("/") + 1], self.pre_includes),
+            ]
             made = self._made["lookup"] = digest(fields)
         return made
 
@@ -106,7 +110,9 @@ class KeyInputs:
         ):  # so that the object is never used without checking these files
             fields.append(field("files", "checked"))
         if path_bound:
-            fields.append(self._path_fields())
+            fields.append(
+                _paths(self.search, self.name[: self.name.rfind("/") + 1], self.pre_includes)
+            )
         made = digest(fields)
         if alone:
             self._made[f"alone {backend}"] = made
@@ -193,10 +199,6 @@ class KeyInputs:
         names = [field("name expression", name) for name in sorted(set(self.name_expressions))]
         return [field("program", program), *made, source, *names]
 
-    def _path_fields(self) -> bytes:
-        folder = self.name[: self.name.rfind("/") + 1]
-        return _paths(self.search, folder, self.pre_includes)
-
 
 def linked_by(compiler: str, linker: str) -> str:
     """Return the identity of a compiler and a linker together."""
@@ -274,14 +276,8 @@ def path_bound(
         return True
     if obj.kind == "ltoir" and dependencies.own_path:
         return True
-    code = obj.code
-    return any(path in code for path in _path_fields(inputs.search, os.path.dirname(inputs.name)))
-
-
-@functools.lru_cache(maxsize=16)  # a batch's variants have the same
-def _path_fields(search: tuple[SearchDir, ...], beside: str) -> tuple[bytes, ...]:
-    paths = [*(directory.path for directory in search), beside]
-    return tuple(os.fsencode(path) for path in paths if len(path) > 1)
+    paths = [*(directory.path for directory in inputs.search), os.path.dirname(inputs.name)]
+    return any(os.fsencode(path) in obj.code for path in paths if len(path) > 1)
 
 
 @functools.lru_cache(maxsize=16)  # a batch's variants have the same dependencies

@@ -149,7 +149,7 @@ _LIBRARIES = ("LD_LIBRARY_PATH",)
 #       to them whatever a build script exported; use options;
 #   GCC_EXEC_PREFIX, COMPILER_PATH, …: they replace the compiler that was found.
 _NVCC = ("PATH", "HOME")
-_NVCC_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+NVCC_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 
 
 def worker_environ(environ: Mapping[str, str]) -> dict[str, str]:
@@ -166,11 +166,11 @@ def nvcc_environ(environ: Mapping[str, str]) -> dict[str, str]:
 
 def nvcc_words(environ: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the words of ``NVCC_PREPEND_FLAGS`` and ``NVCC_APPEND_FLAGS``; quotes must be closed."""
-    if not any(environ.get(name) for name in _NVCC_FLAGS):
+    if not any(environ.get(name) for name in NVCC_FLAGS):
         return (), ()
     import shlex
 
-    before, after = (tuple(shlex.split(environ.get(name, ""))) for name in _NVCC_FLAGS)
+    before, after = (tuple(shlex.split(environ.get(name, ""))) for name in NVCC_FLAGS)
     return before, after
 
 
