@@ -232,8 +232,7 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
             super().__init__(code, name, options, backend)
         self._functions: dict[int, Any] = build.functions.setdefault(name, {})
         self._build = build
-        if not build.used:
-            queue_ahead(ref(self), build)  # start compiling before the first use
+        queue_ahead(self, build)  # start compiling before the first use
 
     @property
     def kernel(self) -> Any:
@@ -411,12 +410,12 @@ watching = False
 _guard = allocate_lock()
 
 
-def queue_ahead(owner: Callable[[], object | None], code: LazyCode) -> None:
-    """Queue code to be looked up, and compiled if it is missing, for as long as `owner` returns an object."""
+def queue_ahead(owner: Built, code: LazyCode) -> None:
+    """Queue unused code to be looked up, and compiled if it is missing, for as long as `owner` exists."""
     global watching
-    if not environments.current().looks_ahead:
+    if code.used or not environments.current().looks_ahead:
         return
-    expected.append((owner, code))
+    expected.append((ref(owner), code))
     if watching:
         return
     with _guard:

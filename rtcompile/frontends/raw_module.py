@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from _weakref import ref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -120,8 +119,7 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
     def _bind(self, build: LazyCode, name: str = "") -> None:  # noqa: ARG002  # `RawKernel` has one
         super().__init__(**{argument: build.arguments[argument] for argument in OF_CUPY})
         self._build = build
-        if not build.used:
-            queue_ahead(ref(self), build)  # start compiling before the first use
+        queue_ahead(self, build)  # start compiling before the first use
 
     @property
     @public

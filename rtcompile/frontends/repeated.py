@@ -26,15 +26,7 @@ Buffer = tuple[Any, "array[int]", int]
 class Loaded:
     """A kernel on one device: CuPy's `function`, what the driver reports about it, and its launches."""
 
-    __slots__ = (
-        "_arguments",
-        "_configurations",
-        "_driver",
-        "clusters",
-        "function",
-        "handle",
-        "sizes",
-    )
+    __slots__ = ("_arguments", "_driver", "_known", "clusters", "function", "handle", "sizes")
 
     def __init__(self, driver: Any, function: Any) -> None:
         self._driver = driver
@@ -42,7 +34,7 @@ class Loaded:
         self.handle = driver.CUfunction(int(function.ptr))
         self.sizes = self._parameter_sizes()
         self.clusters: dict[tuple[Any, ...], int] = {}  # the largest, by configuration
-        self._configurations: dict[Hashable, Any] = {}
+        self._known: dict[Hashable, Any] = {}
         self._arguments: dict[tuple[type, ...], _Arguments | None] = {}
 
     def _parameter_sizes(self) -> tuple[int, ...] | None:
@@ -62,7 +54,7 @@ class Loaded:
     def launch(self, key: Hashable, args: Sequence[Any]) -> bool:
         """Launch from the cache; return whether that was possible and the driver accepted it."""
         try:
-            configuration = self._configurations.get(key)
+            configuration = self._known.get(key)
             if configuration is None or not isinstance(args, (tuple, list)):
                 return False  # an iterator can be read once only
             types = tuple(map(type, args))
@@ -85,9 +77,9 @@ class Loaded:
     def keep(self, key: Hashable, configuration: Any) -> None:
         """Keep the driver's configuration of a launch that succeeded."""
         try:
-            if len(self._configurations) >= _KEPT:
-                self._configurations.clear()
-            self._configurations[key] = configuration
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            self._known[key] = configuration
         except TypeError:
             pass  # a grid that is a list
 

@@ -42,10 +42,6 @@ class Run(NamedTuple):
     check: bool = False
     known: int = -1  # builds in the record to check against; -1 for none
 
-    def counter(self) -> Counter:
-        """Return the counter (or recorder) of this process's requests."""
-        return Recorder(self.record) if self.record else Counter(self.log)
-
 
 def become(words: Sequence[str], *, record: str, json: bool, report: bool, check: bool) -> NoReturn:
     """Replace this process by Python with a program and its arguments."""
@@ -104,8 +100,9 @@ def take_part(*, with_cupy: bool = False) -> None:
     for run in runs:
         if run.log not in _begun:
             _begun.add(run.log)  # the next line's imports may call this function
-            _counters[run.log] = run.counter()
-            _counters[run.log].start()
+            counter = Recorder(run.record) if run.record else Counter(run.log)
+            _counters[run.log] = counter
+            counter.start()
     if with_cupy and runs:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the run's report has it
