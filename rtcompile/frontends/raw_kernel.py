@@ -225,11 +225,9 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
     def _bind(self, build: LazyCode, name: str) -> None:
         code, options, backend, more = build.for_cupy
         # jitify= is not passed on, since even False would cause a deprecation warning.
-        if more:
-            super().__init__(code, name, options, backend, **more)
-            self._cooperative = "enable_cooperative_groups" in more
-        else:
-            super().__init__(code, name, options, backend)
+        super().__init__(code, name, options, backend, **more)
+        if "enable_cooperative_groups" in more:
+            self._cooperative = True
         self._functions: dict[int, Any] = build.functions.setdefault(name, {})
         self._build = build
         queue_ahead(self, build)  # start compiling before the first use
