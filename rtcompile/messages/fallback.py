@@ -275,14 +275,14 @@ _MISTAKE = Decision("error", "the source is at fault")
 
 # An unmarked function is device code for NVRTC and host code for NVCC, so a line can be wrong for NVRTC and correct
 # for NVCC.
-_MARKS = [
+_MARKS = (
     "__device__",
     "__global__",
     "__constant__",
     "__shared__",
     "__managed__",
     "__grid_constant__",
-]
+)
 _SCOPE = re.compile(r"\b(?:namespace|class|struct|union|extern)\b")
 
 

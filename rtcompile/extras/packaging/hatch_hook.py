@@ -63,12 +63,14 @@ _ADVICE = (
 )
 
 
-_HATCHLINGS_OWN = [
-    "dependencies",
-    "enable-by-default",
-    "require-runtime-dependencies",
-    "require-runtime-features",
-]
+_HATCHLINGS_OWN = frozenset(
+    {
+        "dependencies",
+        "enable-by-default",
+        "require-runtime-dependencies",
+        "require-runtime-features",
+    }
+)
 
 
 @hookimpl  # type: ignore[untyped-decorator]
