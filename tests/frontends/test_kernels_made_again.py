@@ -119,7 +119,7 @@ def test_a_process_that_starts_anew_loads_what_was_answered(kernel, monkeypatch)
     built = kernel(CODE % 1, "k").kernel
     pytest.importorskip("cupy").clear_memo()
     environment.forget()
-    monkeypatch.setattr(planned, "build", lambda *_: pytest.fail("it was planned"))
+    monkeypatch.setattr(planned, "compile", lambda *_, **__: pytest.fail("it was planned"))
 
     again = kernel(CODE % 1, "k")
 
@@ -238,7 +238,7 @@ def test_a_kernel_of_a_bundle_is_one_like_any_other(kernel, value_header, tmp_pa
     pytest.importorskip("cupy").clear_memo()
     monkeypatch.setenv("RTCOMPILE_BUNDLES", str(bundle))
     with monkeypatch.context() as short:
-        short.setattr(planned, "build", lambda *_: pytest.fail("it was planned"))
+        short.setattr(planned, "compile", lambda *_, **__: pytest.fail("it was planned"))
         found = kernel(WITH_HEADER, "k", options)
         assert found.kernel
         assert kernel(WITH_HEADER, "k", options).kernel is found.kernel

@@ -86,7 +86,7 @@ def started_for(request: CompileRequest) -> list[str]:
     loaded: list[str] = []
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(process, "start", loaded.append)
-        monkeypatch.setattr(planned, "build", lambda *_: None)
+        monkeypatch.setattr(planned, "compile", lambda *_, **__: None)
         pipeline.build(request, environment.current().settings)
     return loaded
 
