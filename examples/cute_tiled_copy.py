@@ -21,9 +21,8 @@ SOURCE = r"""
 
 using namespace cute;
 
-// Eight warps, one above the other: each step makes 128 x 16 results from 16 of K.
-using Mma = TiledMMA<MMA_Atom<SM80_16x8x16_F32F16F16F32_TN>, Layout<Shape<_8, _1, _1>>,
-                     Tile<_128, _16, _16>>;
+// Eight warps, one above the other: each step makes 128 x 8 results from 16 of K.
+using Mma = TiledMMA<MMA_Atom<SM80_16x8x16_F32F16F16F32_TN>, Layout<Shape<_8, _1, _1>>>;
 using BlockM = _128;
 using BlockN = _64;
 using BlockK = _32;
