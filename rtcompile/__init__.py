@@ -89,6 +89,10 @@ def __getattr__(name: str) -> object:
 
     try:
         value: object = getattr(import_module(f"rtcompile.{_HOME[name]}"), name)
+    except AttributeError as error:
+        from rtcompile.errors import inside_import
+
+        raise (inside_import() or error) from None
     except ModuleNotFoundError as error:
         if name not in _OF_CUPY or error.name != "cupy":
             raise

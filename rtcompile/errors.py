@@ -424,6 +424,23 @@ def limit_reached(number: int | None) -> RtcompileError | None:
     return None
 
 
+def inside_import() -> RtcompileError | None:
+    """Return the error for a signal handler or finalizer that interrupted an import of a part of rtcompile."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        # These names are undocumented; where they are others, Python's own error is raised.
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            part = str(frame.f_locals.get("name", ""))
+            if part.partition(".")[0] == "rtcompile":
+                return RtcompileError(
+                    f"rtcompile was called while this thread was importing {part}, which is incomplete "
+                    "until the caller, such as a signal handler or a finalizer, has returned. Build "
+                    "in a thread that it starts, or once before it can be called."
+                )
+        frame = frame.f_back
+    return None
+
+
 def public(function: Callable[P, R]) -> Callable[P, R]:
     """Let errors leave `function` with only one frame of rtcompile in the traceback."""
 
@@ -439,6 +456,10 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
             if limit is None:
                 raise
             error = limit
+        except (AttributeError, ImportError):
+            if (found := inside_import()) is None:
+                raise
+            error = found
         # Raised outside the except clause, so Python chains only the caller's own exception.
         raise alone(error)
 

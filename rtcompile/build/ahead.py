@@ -75,7 +75,7 @@ class Ahead(Batch):
 
     def __init__(self) -> None:
         super().__init__([])
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
         self.kept: dict[object, _Constructed] = {}  # by identity, until they are used
         self.threads = self.constructed = self._used = self._taken = 0
         self._lost = 0.0  # seconds of builds that were given up

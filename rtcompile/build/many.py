@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from rtcompile.build import pipeline
-from rtcompile.errors import BatchError, InvalidRequest, RtcompileError, public, shown
+from rtcompile.errors import (
+    BatchError,
+    InvalidRequest,
+    RtcompileError,
+    inside_import,
+    public,
+    shown,
+)
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import query_of
@@ -80,6 +87,8 @@ def _submit_to(
 
 
 def _submit(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[BuildFuture]:
+    if inside := inside_import():  # its threads would wait for that import
+        raise inside
     from rtcompile.build.batch import Batch
 
     # Here and not in the threads: the current device is the caller's.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 
+from rtcompile.errors import inside_import
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import query_of
@@ -25,6 +26,8 @@ def build(request: CompileRequest, settings: Settings) -> ObjectCode:
     found = find(query)
     if found is not None:
         return found
+    if inside := inside_import():
+        raise inside
     if not query.failed:
         start_compiler(settings)
     from rtcompile.build import planned

@@ -129,13 +129,13 @@ def identify(library: Library, timeout: float | None = None) -> str:
 
 
 _SECONDS_TO_IDENTIFY = 60.0  # for a build without a time limit
-_identifying = threading.Lock()
+_identifying = threading.RLock()
 _builds: dict[str, str] = {}  # reported builds, by the library that a worker loads
 
 
 def _after_fork() -> None:
     global _identifying
-    _identifying = threading.Lock()
+    _identifying = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

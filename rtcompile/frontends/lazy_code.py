@@ -409,12 +409,12 @@ def _load_file(path: str) -> Any:
 
 
 # CuPy's memo has no lock: two threads would load one module twice, with separate variables.
-loading = threading.Lock()
+loading = threading.RLock()
 
 
 def _after_fork() -> None:
     global loading
-    loading = threading.Lock()  # another thread of the parent may have held it
+    loading = threading.RLock()  # another thread of the parent may have held it
 
 
 os.register_at_fork(after_in_child=_after_fork)

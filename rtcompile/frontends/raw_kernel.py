@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from _thread import allocate_lock, start_new_thread
+from _thread import RLock, start_new_thread
 from _weakref import ref
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -405,7 +405,7 @@ _PAUSES = 50
 
 expected: list[tuple[Callable[[], object | None], LazyCode]] = []
 watching = False
-_guard = allocate_lock()
+_guard = RLock()
 
 
 def queue_ahead(owner: Built, code: LazyCode) -> None:
@@ -472,7 +472,7 @@ def _look_ahead(owner: Callable[[], object | None], code: LazyCode) -> None:
 def _forget_after_fork() -> None:
     # The thread belongs to the parent, which compiles its own kernels.
     global watching, _guard
-    watching, _guard = False, allocate_lock()
+    watching, _guard = False, RLock()
     expected.clear()
     errors.unshown.clear()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from _thread import allocate_lock
+from _thread import RLock
 
 from rtcompile.files import sealed
 from rtcompile.files.sealed import UntrustedError
@@ -233,7 +233,7 @@ class Memory:
     def __init__(self) -> None:
         self._kept: dict[Any, tuple[Any, int]] = {}
         self._bytes = 0
-        self._guard = allocate_lock()
+        self._guard = RLock()
 
     def find(self, key: object) -> Any:
         """Return the value under a key, or None; the caller checks whether it is still valid."""

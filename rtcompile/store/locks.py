@@ -204,7 +204,7 @@ class SingleFlight:
     """Lets one thread at a time build a key; waiting threads get the error of a failed build."""
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
         # An entry exists as long as a thread is in `flight`.
         self._flights: WeakValueDictionary[str, _Flight] = WeakValueDictionary()
 

@@ -54,7 +54,7 @@ class Store:
         self.size = size
         self._folder = Folder(path, writable=on_disk and writable, readable=on_disk)
         self._warned = False
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
         self._memory = Memory()
         self._manifests = Memory()  # as they were read, by kind and key
         self._flights: SingleFlight | None = None  # created by the first build

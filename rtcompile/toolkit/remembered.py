@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 import time
-from _thread import allocate_lock
+from _thread import RLock
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -40,12 +40,12 @@ class Known(NamedTuple):
 
 
 _in_this_process: dict[str, Known] = {}  # by toolchain key
-_searching = allocate_lock()
+_searching = RLock()
 
 
 def _forget_after_fork() -> None:
     global _searching
-    _searching = allocate_lock()
+    _searching = RLock()
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)

@@ -30,6 +30,8 @@ from rtcompile.workers.process import IDLE_SECONDS, ZygoteProcess
 
 # --- Runs jobs in worker processes ----------------------------------------------------------------
 
+# All locks are reentrant, since a signal handler or a finalizer may build in the thread that it interrupts.
+
 # A signal that arrives just before a wait is handled only after that wait.
 MAX_WAIT_SECONDS = 0.25
 _LATE_SECONDS = 1.5  # A zygote ends a job at its time limit. One that is so late is not waited for.
@@ -87,7 +89,7 @@ class Cancellation:
 
     def __init__(self, *, gives_way: bool = False) -> None:
         self.gives_way = gives_way  # other jobs may take the slots of its jobs
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._sockets: set[_socket.socket] = set()
         self._cancelled = False
 
@@ -129,9 +131,9 @@ class Pool:
         self._idle = idle
         # The taken slots: their numbers, and what cancels their jobs.
         self._slots: dict[object, tuple[int, Cancellation]] = {}
-        self._slots_lock = threading.Lock()
+        self._slots_lock = threading.RLock()
         self._freed: SimpleQueue[None] = SimpleQueue()  # wakes threads that wait for a slot
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.zygotes: dict[tuple[str, str], ZygoteProcess] = {}
 
     def run(
@@ -139,8 +141,10 @@ class Pool:
     ) -> Answer | Crash:
         """Run the job (or the job that a callable returns) when a slot is free; an exception kills it."""
         # `meanwhile` is called when the job starts or restarts.
+        taker = threading.get_ident()
+        if taker in self._slots:  # a signal handler interrupted a job of this thread
+            return self.run_beside(job() if callable(job) else job, limits, meanwhile)
         begin = time.monotonic()
-        taker = object()
         try:
             slot = self._take_slot(taker, Cancellation.current.get() or Cancellation())
             started = time.monotonic()
@@ -296,7 +300,7 @@ def default_jobs() -> int:
 
 
 _pool: Pool | None = None
-_pool_lock = threading.Lock()
+_pool_lock = threading.RLock()
 
 
 def shared() -> Pool:
@@ -322,7 +326,7 @@ def slots() -> int:
 def _forget_after_fork() -> None:
     # The zygotes belong to the parent and end with it; the child starts its own.
     global _pool, _pool_lock
-    _pool, _pool_lock = None, threading.Lock()
+    _pool, _pool_lock = None, threading.RLock()
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)

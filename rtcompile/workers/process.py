@@ -36,7 +36,7 @@ class ZygoteProcess:
 
     alive: ClassVar[set[ZygoteProcess]] = set()
     all_ended: ClassVar[bool] = False  # whether the interpreter is exiting
-    lock: ClassVar[threading.Lock] = threading.Lock()
+    lock: ClassVar[threading.RLock] = threading.RLock()
 
     def __init__(self, idle: float = IDLE_SECONDS) -> None:
         self.loads: tuple[str, str] | None = None
@@ -142,7 +142,7 @@ def meaning_of(number: int) -> str:
 # --- the one that is started ahead ---------------------------------------------------------------
 
 _ahead: ZygoteProcess | None = None  # without a job yet
-_ahead_lock = threading.Lock()
+_ahead_lock = threading.RLock()
 
 
 def start(loads: str = "") -> None:
@@ -259,7 +259,7 @@ def interpreter() -> str:
 def _forget_after_fork() -> None:
     # The zygotes belong to the parent and end with it, so the child starts its own.
     global _ahead, _ahead_lock
-    _ahead, _ahead_lock, ZygoteProcess.lock = None, threading.Lock(), threading.Lock()
+    _ahead, _ahead_lock, ZygoteProcess.lock = None, threading.RLock(), threading.RLock()
     for zygote in ZygoteProcess.alive:
         zygote.abandon()
     ZygoteProcess.alive.clear()

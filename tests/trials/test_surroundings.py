@@ -226,3 +226,65 @@ def test_bytes_and_texts_are_not_compared() -> None:
                     outcome("nvrtc", "-include=cuda/std/array", flags=("-bb", "-W", "error"))
                     == "right"
                 )
+
+
+# A signal handler builds in the middle of an import, as the thread that it interrupts builds for the first time.
+INTERRUPTED = f"""if True:
+    import faulthandler, signal, sys
+    faulthandler.dump_traceback_later(100, exit=True)
+    import rtcompile
+
+    def build(value, many="many" in sys.argv):
+        request = rtcompile.CompileRequest({KERNEL!r}, arch="sm_80", options=[f"-DV={{value}}"])
+        given = dict(arch=request.arch, options=request.options)
+        if many:
+            return rtcompile.compile_many([request], progress=False)[0].code
+        return rtcompile.compile(request.source, **given).code
+
+    def handler(*_):
+        try:
+            said.append("right" if ({OTHER}).to_bytes(4, "little") in build({OTHER}) else "wrong")
+        except rtcompile.RtcompileError as error:
+            said.append(str(error))
+
+    def interrupt(name, *_):
+        if name == sys.argv[1] and not begun:
+            begun.append(name)
+            signal.raise_signal(signal.SIGUSR1)
+
+    class Finder:
+        find_spec = staticmethod(interrupt)
+
+    begun, said = [], []
+    signal.signal(signal.SIGUSR1, handler)
+    sys.meta_path.insert(0, Finder())
+    sys.addaudithook(interrupt)
+    code = build({RIGHT}, many=False)
+    after = build({OTHER})
+    assert ({RIGHT}).to_bytes(4, "little") in code and ({OTHER}).to_bytes(4, "little") in after
+    print(*said)
+"""
+
+
+@pytest.mark.parametrize(
+    ("part", "act", "expected"),
+    [
+        ("rtcompile.api", "compile", "importing rtcompile.api"),
+        ("rtcompile.build.miss", "compile", "importing rtcompile.build.miss"),
+        ("rtcompile.workers.pool", "compile", "importing rtcompile.workers.pool"),
+        ("rtcompile.workers.pool", "many", "importing rtcompile.workers.pool"),
+        ("subprocess.Popen", "compile", "right"),  # by the search for the toolkit, under a lock
+    ],
+)
+def test_a_signal_handler_that_builds_is_told_what_it_interrupted(
+    part: str, act: str, expected: str, tmp_path: Path
+) -> None:
+    environ = {**os.environ, "RTCOMPILE_CACHE_DIR": str(tmp_path)}
+    with tally("signal handler that builds inside an import") as trial, trial():
+        done = subprocess.run(
+            [sys.executable, "-c", INTERRUPTED, part, act],
+            env=environ,
+            capture_output=True,
+            text=True,
+        )
+        assert expected in done.stdout, done.stdout + done.stderr
