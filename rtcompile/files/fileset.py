@@ -23,11 +23,9 @@ if TYPE_CHECKING:
     from rtcompile.files.headers import Header
 
 _STAT = struct.Struct("<4q")  # `digest.stat_of`
-_ORIGIN = struct.Struct("<?hH")  # of a header: provided?, index of its label, length of its name
-_DIGEST_BYTES = 32
 _PART = 4  # number of fields for the user's own files, and again for the provided ones
 _OWN, _PROVIDED = slice(0, _PART), slice(_PART, 2 * _PART)
-PACKED_FIELDS = 2 * _PART + 5
+PACKED_FIELDS = 2 * _PART + 4
 
 # Paths below these differ between processes (``/proc/self/cwd``, ``/dev/fd/3``), or change while their stat stays
 # the same.
@@ -337,9 +335,6 @@ def _is_volatile(folder: str, links: int = 40) -> bool:
 
 def _pack(values: tuple[Any, ...], provided: tuple[str, ...]) -> list[bytes]:
     headers, absent, present, include_results, own_path = values
-    labels = {header.label: 0 for header in headers}
-    for number, label in enumerate(labels):
-        labels[label] = number
     fields: list[bytes] = []
     for is_provided in (False, True):
 
@@ -353,16 +348,13 @@ def _pack(values: tuple[Any, ...], provided: tuple[str, ...]) -> list[bytes]:
             joined(filter(chosen, absent)),
             joined(filter(chosen, present)),
         ]
+    origins = [(h.label, h.relative, "1" * h.path.startswith(provided)) for h in headers]
     return [
         *fields,
-        b"".join([bytes.fromhex(h.digest) or bytes(_DIGEST_BYTES) for h in headers]),
-        b"".join(
-            [
-                _ORIGIN.pack(h.path.startswith(provided), labels[h.label], len(h.relative))
-                for h in headers
-            ]
-        ),
-        *map(joined, (labels, include_results, own_path)),
+        joined([header.digest for header in headers]),
+        joined([text for origin in origins for text in origin]),
+        joined(include_results),
+        joined(own_path),
     ]
 
 
@@ -371,14 +363,12 @@ def _unpack(fields: Sequence[bytes]) -> tuple[Any, ...]:
 
     parts = fields[_OWN], fields[_PROVIDED]
     files = [zip(texts_in(part[0]), _STAT.iter_unpack(part[1]), strict=True) for part in parts]
-    digests, origins, *texts = fields[2 * _PART :]
-    labels, include_results, own_path = map(texts_in, texts)
+    digests, origins, include_results, own_path = map(texts_in, fields[2 * _PART :])
     headers = []
-    for at, (is_provided, label, length) in enumerate(_ORIGIN.iter_unpack(origins)):
-        path, stat = next(files[is_provided])
-        digest = digests[at * _DIGEST_BYTES :][:_DIGEST_BYTES]
-        text = digest.hex() if any(digest) else ""
-        headers.append(Header(path, labels[label], path[len(path) - length :], text, *stat))
+    rows = zip(digests, origins[::3], origins[1::3], origins[2::3], strict=True)
+    for digest, label, relative, is_provided in rows:
+        path, stat = next(files[bool(is_provided)])
+        headers.append(Header(path, label, relative, digest, *stat))
     absent, present = (tuple(texts_in(parts[0][at] + parts[1][at])) for at in (2, 3))
     return tuple(headers), absent, present, tuple(include_results), tuple(own_path)
 

@@ -242,7 +242,7 @@ def read_path(path: str) -> bytes:
 
 # --- Writes files by rename -----------------------------------------------------------------------
 
-_SCHEMA = 5
+_SCHEMA = 6
 USE_RESOLUTION = 3600.0  # seconds; the last use is recorded once an hour, so few hits write
 
 _HEAD = 32 + 64  # kind and schema, then the digest of the rest

@@ -99,7 +99,6 @@ def no_device(evidence: str, loading: bool = False) -> UnsupportedArch:
 
 # --- `Query` --------------------------------------------------------------------------------------
 
-_HEADERS = 6  # index in an identity of the headers passed as strings
 INDEX = "index"  # the cache's folder of index entries
 
 # Options without a path, which mean the same in every working directory.
@@ -189,9 +188,8 @@ class Query:
         if self._named[0] != signature:
             assert self.identity is not None
             source, *rest = self.identity
-            texts = [source, *[text for header in rest.pop(_HEADERS - 1) for text in header]]
             # The repr of nested lists of texts, numbers and None is unique.
-            name = digest(INDEX, [self.environment.key, signature, *texts, repr(rest)])
+            name = digest(INDEX, [self.environment.key, signature, source, repr(rest)])
             self._named = signature, name
         return self._named[1]
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from rtcompile.errors import warn
 from rtcompile.files import fileset
 from rtcompile.files.fileset import FileSet
-from rtcompile.files.sealed import UntrustedError, stat_of
+from rtcompile.files.sealed import UntrustedError
 from rtcompile.request import object_code
 from rtcompile.request.key import KeyInputs, is_portable, path_bound, reason_against
 from rtcompile.request.object_code import ObjectCode, hit
@@ -56,7 +56,6 @@ class Store:
         self._warned = False
         self._guard = threading.RLock()
         self._memory = Memory()
-        self._manifests = Memory()  # as they were read, by kind and key
         self._flights: SingleFlight | None = None  # created by the first build
         self._locked: dict[tuple[int, str], int] = {}
         self.started: dict[str, int] = {}
@@ -147,21 +146,11 @@ class Store:
 
     def _builds(self, inputs: KeyInputs, kind: str) -> tuple[str, list[ManifestEntry]]:
         """Return the key of a manifest, and the builds that it lists."""
-        # A build looks three times: when it is planned, under its lock, and before it writes a manifest.
         key = inputs.portable_key() if kind == "portable" else inputs.lookup_key()
-        try:
-            now = (*stat_of(os.stat(self._folder.file(kind, key))), inputs.search)
-        except OSError:
-            return key, []
-        known = self._manifests.find((kind, key))
-        if known is not None and known[0] == now:
-            return key, known[1]
         data = self._folder.read(kind, key)
         builds = [] if data is None else manifests.decode(key, data, inputs.search)
         if builds is None:
             self._folder.discard(kind, key)
-        elif data:
-            self._manifests.keep((kind, key), (now, builds), len(data))
         return key, builds or []
 
     # --- keeping -------------------------------------------------------------------------
