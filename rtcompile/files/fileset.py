@@ -113,10 +113,6 @@ class FileSet:
     def __hash__(self) -> int:
         return hash(self._restored())
 
-    def __repr__(self) -> str:
-        headers, absent, present, *_ = map(len, self._restored())
-        return f"<FileSet: {headers} headers, {absent} absent, {present} present>"
-
     def replaced(self, **changes: Any) -> FileSet:
         """Return a copy with some attributes replaced."""
         names = ("headers", "absent", "present", "include_results", "own_path")

@@ -221,23 +221,16 @@ def contents(descriptor: int, size: int) -> bytes:
     return data
 
 
-def read(name: str, *, dir_fd: int) -> bytes:
-    """Return the bytes of a file; raises as `open_file`."""
-    descriptor, status = open_file(name, dir_fd=dir_fd)
-    try:
-        return contents(descriptor, status.st_size)
-    finally:
-        os.close(descriptor)
-
-
 def read_path(path: str) -> bytes:
-    """Return the bytes of a file by its path, whose folder is checked too; raises as `open_folder` and `read`."""
+    """Return the bytes of a file by its path, whose folder is checked too; raises as `open_folder` and `open_file`."""
     folder, name = os.path.split(path)
-    descriptor = open_folder(folder)
+    above = open_folder(folder)
     try:
-        return read(name, dir_fd=descriptor)
+        descriptor, _ = open_file(name, dir_fd=above)
     finally:
-        os.close(descriptor)
+        os.close(above)
+    with open(descriptor, "rb") as file:
+        return file.read()
 
 
 # --- Writes files by rename -----------------------------------------------------------------------

@@ -188,11 +188,6 @@ class Environment:
         self._checked = now
         return self._signature
 
-    @property
-    def knows_toolchain(self) -> bool:
-        """Whether the toolchain's files are known."""
-        return self._record is not None
-
     def note(self, fields: Sequence[bytes]) -> None:
         """Set this environment's toolchain from the fields of `packed`."""
         self._record = fields
@@ -251,13 +246,6 @@ def looked_again() -> Environment:
         return before  # Another thread may be building with it.
     _environment = now
     return now
-
-
-def note_toolchain(key: str, fields: Sequence[bytes]) -> None:
-    """Set the current environment's toolchain, if the environment has this key."""
-    here = current()
-    if here.toolchain_key == key:
-        here.note(fields)
 
 
 def noted(toolchain_key: str, fields: Sequence[bytes]) -> str:

@@ -71,7 +71,7 @@ def _current(environment: Environment, settings: Settings, noted: str) -> Toolch
     key = environment.toolchain_key
     known = _in_this_process.get(key)
     if known is not None and known.is_valid(key, noted):
-        if not environment.knows_toolchain:  # for example in another cache
+        if not environment.signature():  # for example in another cache
             write(settings, key, known)
         return known.toolchain  # not set again: another thread may have added a compiler's build
     if known is None and settings.cache_on_disk:
@@ -192,8 +192,10 @@ def write(settings: Settings, key: str, known: Known) -> None:
     if known.toolchain.doubts:
         return
     found = _as_json(known.toolchain).encode("utf-8", "surrogateescape")
-    fields = [*known.files, found, bytes(environments.current().capability)]
-    environments.note_toolchain(key, fields)
+    here = environments.current()
+    fields = [*known.files, found, bytes(here.capability)]
+    if here.toolchain_key == key:
+        here.note(fields)
     if not (settings.cache_on_disk and settings.jit):
         return
     folder = Folder(settings.cache_dir)

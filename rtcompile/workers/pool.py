@@ -109,13 +109,10 @@ class Cancellation:
     @contextmanager
     def over(self, socket: _socket.socket) -> Iterator[None]:
         """Shut the socket down if cancelled in the meantime."""
-        self.check()
         with self._lock:
             self._sockets.add(socket)
-            if self._cancelled:
-                with suppress(OSError):
-                    socket.shutdown(_socket.SHUT_RDWR)
         try:
+            self.check()
             yield
         finally:
             with self._lock:

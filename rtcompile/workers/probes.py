@@ -108,10 +108,6 @@ class _Observation:
     def doubt(self, problem: str) -> None:
         self.problem = self.problem or problem
 
-    def found(self, path: bytes, mode: int) -> None:
-        """Record that a file or a folder exists."""
-        (self.folders if stat.S_ISDIR(mode) else self.files)[path] = None
-
     def open(self, path: bytes) -> int | None:
         """Return a descriptor for the compiler; None for anything except a regular file."""
         text = self.contents.get(path)
@@ -294,7 +290,7 @@ def _stat(real: Callable[..., Any], given: tuple[Any, ...], path_at: int) -> Any
         job.absent[path] = None
     else:
         mode = ctypes.c_uint32.from_address(given[path_at + 1] + _mode_offset).value
-        job.found(path, mode)
+        (job.folders if stat.S_ISDIR(mode) else job.files)[path] = None
     return result
 
 

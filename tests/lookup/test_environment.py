@@ -18,6 +18,9 @@ from rtcompile.lookup import environment
 from rtcompile.lookup import find as device
 from rtcompile.lookup import find as lookup
 from rtcompile.request.request import CompileRequest
+from rtcompile.settings import Settings
+from rtcompile.toolkit import remembered
+from rtcompile.toolkit.model import Toolchain
 from tests.lookups import CAPABILITY, CODE, build, found, kept, look
 
 pytestmark = pytest.mark.usefixtures("absent_device")
@@ -66,7 +69,6 @@ def test_what_another_toolchain_made_is_not_found_in_memory_either(tmp_path):
 @pytest.mark.needs_compiler
 def test_nothing_is_kept_where_the_toolchain_was_replaced_during_the_build(monkeypatch):
     from rtcompile.build import miss
-    from rtcompile.toolkit import remembered
 
     compile_once = miss.compile_once
 
@@ -108,11 +110,13 @@ def test_damaged_files_of_a_toolchain_count_as_changed():
 
 def test_a_toolchain_that_was_found_for_another_environment_is_not_taken():
     here = environment.current()
-    fields = environment.packed({}, "libnvrtc.so")
-    environment.note_toolchain("another key", fields)
-    assert not here.knows_toolchain
-    environment.note_toolchain(here.toolchain_key, fields)
-    assert (here.knows_toolchain, here.loads) == (True, "libnvrtc.so")
+    known = remembered.Known(Toolchain(), environment.packed({}, "libnvrtc.so"))
+    settings = Settings("", cache_on_disk=False)
+    remembered.write(settings, "another key", known)
+    assert (here.signature(), here.loads) == ("", "")
+    remembered.write(settings, here.toolchain_key, known)
+    assert here.signature()
+    assert here.loads == "libnvrtc.so"
 
 
 def test_where_a_variable_cannot_be_understood_no_file_of_a_cache_is_read(monkeypatch):
