@@ -52,11 +52,7 @@ class Header(
         defaults=(0,),
     )
 ):
-    """A header that a build read: its path and the digest of its contents.
-
-    The digest is ``""`` if it is unknown because the file changed while the compiler ran. If the times are 0,
-    contents are compared.
-    """
+    """A header that a build read; its digest is "" if it changed meanwhile, times of 0 let contents be compared."""
 
     __slots__ = ()
     path: str

@@ -3,11 +3,9 @@
 A path is stored as the index of its search directory and the rest. Portable manifests, whose readers substitute
 their own directories, have the same format.
 
-NVCC reports the files that it read (``-MD``), and so does the include trace of an NVRTC whose calls cannot be
-intercepted (`compilers.observed`). Neither reports the paths that were not found, or the results of
-``__has_include``. So the entries of every searched folder are recorded: the user's search path, the folders of the
-source and of the user's headers, and the folders below them that a source can name. The toolchain's signature
-covers the toolkit's folders.
+NVCC and the include trace of an NVRTC whose calls cannot be intercepted report the files that were read, but neither
+the paths that were not found nor the results of ``__has_include``. So the entries of every searched folder are
+recorded, and of the folders below them that a source can name. The toolchain's signature covers the toolkit's.
 """
 
 from __future__ import annotations

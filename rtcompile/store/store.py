@@ -76,12 +76,10 @@ class Store:
     def open(cls, settings: Settings) -> Store:
         """Return the store that `settings` describe; repeated calls return the same one."""
         key = (settings.cache_dir, settings.cache_on_disk, settings.cache_size, settings.jit)
-        store = _stores.get(key)
-        if store is None:
+        if key not in _stores:
             path, on_disk, size, jit = key
-            made = cls(path, on_disk=on_disk, size=size, writable=jit)
-            store = _stores.setdefault(key, made)
-        return store
+            _stores.setdefault(key, cls(path, on_disk=on_disk, size=size, writable=jit))
+        return _stores[key]
 
     # --- finding -------------------------------------------------------------------------
 

@@ -52,10 +52,8 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def current(settings: Settings | None = None, since: float | None = None) -> Toolchain:
-    """Return the toolchain of this environment; missing parts raise only when they are required.
-
-    Its files are looked at again, unless that was done after `since` (monotonic clock).
-    """
+    """Return the toolchain of this environment; missing parts raise only when they are required."""
+    # Its files are looked at again, unless that was done after `since` (monotonic clock).
     if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
         return _unsupported()
     # A second concurrent search would replace the toolchain, and a build made with the first could not be

@@ -277,8 +277,7 @@ def find_cutlass(
         folders = os.path.join(root, "include"), root
         named = next((folder for folder in folders if _has_cutlass(folder)), None)
         if named:
-            found = Cutlass(named, catalogue.of_cutlass(named), name)
-            return found, name
+            return Cutlass(named, catalogue.of_cutlass(named), name), name
         markers = " and ".join(os.path.join(folder, CUTLASS_MARKER) for folder in folders)
         fact = f"{name}={where.environ[name]} names no CUTLASS: {markers} do not exist."
         if name == catalogue.CUTLASS_ENVIRONMENT[0]:
@@ -295,9 +294,8 @@ def find_cutlass(
             f"`{_INSTALL_CUTLASS}`, or set RTCOMPILE_CUTLASS_PATH to a checkout."
         )
         return None, why
-    found = next(
-        (each for each in installed if not cccl or pair_cutlass(each.version, cccl)), installed[0]
-    )
+    fitting = (each for each in installed if not cccl or pair_cutlass(each.version, cccl))
+    found = next(fitting, installed[0])
     others = [f"{each.version} of {each.via}" for each in installed if each != found]
     why = found.via
     if others:

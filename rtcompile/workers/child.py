@@ -30,13 +30,10 @@ _SIGPIPE, _SIGXFSZ = 13, 25
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
-    """Run one program in the job's empty folder.
-
-    The job has ``command`` (its first word is the program's path), ``environ``, ``files`` to write first (name to
-    bytes) and ``results``, the names of files to read afterwards. Returns ``error`` ("" unless the program could
-    not be started), ``status`` (negative: the signal that ended it), ``log`` (stdout and stderr, interleaved),
-    ``files`` (the existing results) and ``seconds``.
-    """
+    """Run one program in the job's empty folder."""
+    # The job has the `command` (its first word is the program's path), `environ`, `files` to write first (name to
+    # bytes) and `results`, the names of files to read afterwards. The reply's `error` is "" unless the program could
+    # not be started, `status` is negative for the signal that ended it, `log` has stdout and stderr, interleaved.
     begin = time.monotonic()
     for name, data in job["files"].items():
         if os.path.dirname(name):

@@ -155,18 +155,13 @@ class Program:
 
 
 def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
-    """Compile one translation unit.
-
-    The job has ``source``, ``name``, ``options`` (bytes), ``expressions``, ``target``, ``pch`` and ``create_pch`` (the
-    path of a precompiled header to use or to create, or ``b""``), ``minimal`` (whether CUDA's declarations may be left
-    out), ``reusable``,
-    ``nested`` (whether the trace has to show the nesting of headers, which `probes` cannot), and the fields for
-    `probes`. Returns ``error`` ("" or a kind of `CompileFailure`), ``log``, ``code``, ``lowered_names``,
-    ``observed`` (None if `probes` do not work), ``trace`` (None if this NVRTC gives none), ``pch`` (whether the
-    header was used or created; None if it could not be tried), ``pid``, ``spans``: (phase, begin, end) in monotonic seconds,
-    the whole first, ``busy`` (the part of that time on a processor), and for `child` ``well`` (the process may be
-    reused) and ``doubtful`` (another process may give another result).
-    """
+    """Compile one translation unit, and return what `compilers.nvrtc` makes a `Compiled` or a failure of."""
+    # The job has the source, its name, options and expressions, the target, the fields for `probes`, and: `pch` and
+    # `create_pch`, the path of a precompiled header to use or to create; `minimal`, whether CUDA's declarations may be
+    # left out; `nested`, whether the trace has to show the nesting of headers, which `probes` cannot. The reply's
+    # `observed` is None if `probes` do not work, `trace` if this NVRTC gives none, and `pch` if none could be tried.
+    # Its `spans` are (phase, begin, end) in monotonic seconds, the whole first; `busy` is the part of that time on a
+    # processor. For `child`: `well` (the process may be reused), `doubtful` (another process may give another result).
     begin, processor = time.monotonic(), time.process_time()
     if job.get("reusable"):
         _keep_freed_memory()
@@ -225,12 +220,10 @@ ENDS = probes.MEMORY + b"ends/"
 
 
 def time_headers(job: dict[str, Any]) -> dict[str, Any]:
-    """Run the front end, and return when (in this process's processor seconds) it opens which headers.
-
-    At its end, each header of ``read`` includes an empty text of the folder `ENDS`, whose opening marks the end.
-    """
+    """Run the front end, and return when (in this process's processor seconds) it opens which headers."""
     import threading
 
+    # Each header of `read` includes an empty text of the folder `ENDS` at its end, whose opening marks the end.
     texts, contents = {**job.get("texts", {})}, {}
     for number, path in enumerate(job["read"]):
         empty = b"%s%d" % (ENDS, number)
