@@ -62,9 +62,9 @@ BUILDS: dict[str, tuple[str, dict[str, object]]] = {
 def build(names: Sequence[str], system: bool) -> None:
     """Compile, and print what came of it as JSON."""
     import rtcompile
-    from rtcompile.checkup import examine, verdict
     from rtcompile.toolkit import search
     from rtcompile.toolkit.remembered import current
+    from rtcompile.tools import examine, verdict
 
     if not system:
         search.find.__kwdefaults__.update(usual_roots=(), last=lambda _: ())

@@ -242,11 +242,9 @@ class CompileError(_BuildError):
         self.advice = advice
 
     @classmethod
-    def rendered(
-        cls, message: Styled, *args: Any, advice: tuple[str, ...] = (), **more: Any
-    ) -> Any:
-        """Return an error whose message is the styled text `message` followed by `advice`."""
-        pieces = (*message, *(("", f"\n{paragraph}") for paragraph in advice))
+    def rendered(cls, text: Styled, *args: Any, advice: tuple[str, ...] = (), **more: Any) -> Any:
+        """Return an error whose message is the styled `text` followed by `advice`."""
+        pieces = (*text, *(("", f"\n{paragraph}") for paragraph in advice))
         from rtcompile import styling
 
         error = cls(styling.as_text(pieces), *args, advice=advice, **more)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rtcompile import checkup, toolkit
-from rtcompile.errors import InvalidRequest, public, shown
+from rtcompile import toolkit
+from rtcompile.errors import InvalidRequest, RtcompileError, public, shown
 from rtcompile.messages import catalogue, diagnostics
 from rtcompile.messages.facts import BuildContext
 from rtcompile.request import values
 from rtcompile.request.values import Arch
+from rtcompile.settings import Settings
 from rtcompile.toolkit.advice import device_functions, missing_header
 
 if TYPE_CHECKING:
@@ -82,7 +84,41 @@ def doctor(*, probes: bool = True) -> tuple[Check, ...]:
     >>> {check.status for check in rtcompile.doctor(probes=False)} <= {"ok", "note", "warning", "error"}
     True
     """
-    return tuple(checkup.examine(probes=values.truth("probes", probes)))
+    return tuple(examine(probes=values.truth("probes", probes)))
+
+
+def examine(*, probes: bool = True) -> Iterator[Check]:
+    """Yield each check of this environment when done; `probes` also compile sources and launch a kernel."""
+    from rtcompile.checkup import checks, probing
+
+    yield from checks.system()
+    try:
+        settings = Settings.from_environ()
+    except RtcompileError as error:
+        step = "Correct the variable, or unset it."
+        yield checks.Check("settings", "error", str(error), step)
+        settings = Settings.from_environ({})
+    toolchain = toolkit.current(settings)
+    parts = {
+        "toolkit": partial(checks.toolkit_parts, toolchain),
+        "device": partial(checks.devices, toolchain),
+        "packages": partial(checks.packages, toolchain),
+        "cache": partial(checks.cache_checks, settings),
+        "shared stores": partial(checks.shared_stores, settings),
+    }
+    if probes:
+        parts["workers"] = partial(probing.workers, settings, toolchain)
+        parts["probes"] = partial(probing.probes, settings, toolchain)
+    for name, check in parts.items():
+        try:
+            yield from check()
+        except Exception as error:  # noqa: BLE001  # a broken installation can raise anything
+            yield checks.Check(name, "error", f"the check itself failed: {error!r}")
+
+
+def verdict(checks: Iterable[Check]) -> int:
+    """Return the exit code: 0 without problems, 1 with warnings, 2 with errors."""
+    return max(({"error": 2, "warning": 1}.get(each.status, 0) for each in checks), default=0)
 
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

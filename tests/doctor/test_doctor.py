@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from rtcompile.checkup import checks as machine
-from rtcompile.checkup import verdict
 from rtcompile.checkup.checks import Check
 from rtcompile.toolkit.search import find
+from rtcompile.tools import verdict
 from tests.toolkits import Wheels, program
 
 pytestmark = pytest.mark.needs_compiler
