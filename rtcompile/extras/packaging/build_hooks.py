@@ -52,34 +52,23 @@ class Table(NamedTuple):
         source = os.path.realpath(os.path.join(root, self.source))
         # The project's own folder is left out, since it has files that the wheel may lack.
         path = [folder for folder in sys.path if os.path.realpath(folder) != source]
-        if error := self._command(root, files, path, first=["verify", self.bundle]):
+        if error := self._command(root, files, path, ["verify", self.bundle]):
             raise InvalidRequest(
                 f"no wheel was made, since its kernels would not work without a compiler: {error}\n{advice}"
             )
 
-    def _command(
-        self,
-        root: str,
-        folder: str,
-        path: Sequence[str],
-        more: Sequence[str] = (),
-        *,
-        first: Sequence[str] = (),
-    ) -> str:
-        """Run ``rtcompile bundle`` of the targets in a folder whose packages come first; return its error."""
-        # Only a source is a path; the others are names of modules.
+    def _command(self, root: str, folder: str, path: Sequence[str], words: Sequence[str]) -> str:
+        """Run ``rtcompile bundle``, with words before the targets, in a folder whose packages come first; return its error."""
         targets = [
-            os.path.join(root, each) if each.endswith(".cu") else each for each in self.targets
+            os.path.join(root, name) if name.endswith(".cu") else name for name in self.targets
         ]
-        command = [sys.executable, "-m", "rtcompile", "bundle", *first, *targets, *more]
+        command = [sys.executable, "-m", "rtcompile", "bundle", *words, *targets]
         environ = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([folder, *map(os.path.abspath, path)]),
             "PYTHONDONTWRITEBYTECODE": "1",  # the files become a wheel
         }
-        done = subprocess.run(
-            command, cwd=folder, env=environ, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
         return done.stderr.strip() if done.returncode else ""
 
 
