@@ -20,14 +20,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rtcompile.build import pipeline, planned
-from rtcompile.errors import (
-    ExecutorError,
-    InvalidRequest,
-    RtcompileError,
-    alone,
-    public,
-    shown,
-)
+from rtcompile.errors import ExecutorError, InvalidRequest, RtcompileError, alone, public, shown
 from rtcompile.lookup.find import Query
 from rtcompile.request import cxx
 from rtcompile.request.object_code import ObjectCode

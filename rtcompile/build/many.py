@@ -54,12 +54,7 @@ def submit_many(
     >>> future.result().kind
     'cubin'
     """
-    overrides = {
-        "fallback": fallback,
-        "pch": pch,
-        "timeout": timeout,
-        "memory_limit": memory_limit,
-    }
+    overrides = {"fallback": fallback, "pch": pch, "timeout": timeout, "memory_limit": memory_limit}
     return _submit(items("builds", builds, _BUILDS), overrides)
 
 
@@ -164,12 +159,7 @@ def compile_many(
             f"progress must be True, False, None or a function, not {shown(progress)}"
         )
     builds = items("builds", builds, _BUILDS)
-    overrides = {
-        "fallback": fallback,
-        "pch": pch,
-        "timeout": timeout,
-        "memory_limit": memory_limit,
-    }
+    overrides = {"fallback": fallback, "pch": pch, "timeout": timeout, "memory_limit": memory_limit}
     if executor is None and not progress and trace is None:
         codes = found(builds, overrides)
         if codes is not None:

@@ -115,11 +115,7 @@ class Miss:
     """The state of one build that is not cached."""
 
     def __init__(
-        self,
-        plan: Plan,
-        settings: Settings,
-        store: Store,
-        why_missed: Callable[[], str],
+        self, plan: Plan, settings: Settings, store: Store, why_missed: Callable[[], str]
     ) -> None:
         self.plan = plan
         self.settings = settings

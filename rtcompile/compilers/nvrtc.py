@@ -226,11 +226,7 @@ def _text_fields(unit: TranslationUnit, options: Iterable[str]) -> dict[str, Any
 
 
 def job_of(
-    library: Library,
-    function: str,
-    arguments: dict[str, Any],
-    *,
-    reusable: bool = False,
+    library: Library, function: str, arguments: dict[str, Any], *, reusable: bool = False
 ) -> pool.Job:
     """Return the job that calls a function of `workers.nvrtc` in a worker with this library."""
     module = "rtcompile.workers.nvrtc"

@@ -27,10 +27,7 @@ _digests: dict[tuple[Any, ...], tuple[str, int]] = {}
 _MAX_DIGESTS = 8192
 
 
-def for_probes(
-    search: Sequence[SearchDir],
-    texts: Iterable[tuple[str, str]],
-) -> dict[str, Any]:
+def for_probes(search: Sequence[SearchDir], texts: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Return the fields of a job for `workers.probes`."""
     toolkit = [d.path for d in search if not (d.is_own or d.is_provided)]
     given = {

@@ -10,13 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from rtcompile.errors import InvalidRequest
-from rtcompile.request.option_table import (
-    BY_NAME,
-    FIRST_WITH_TILE,
-    LTO_FLAGS,
-    TILE_IS_OFF,
-    Version,
-)
+from rtcompile.request.option_table import BY_NAME, FIRST_WITH_TILE, LTO_FLAGS, TILE_IS_OFF, Version
 from rtcompile.request.options import Options
 from rtcompile.request.values import Arch
 

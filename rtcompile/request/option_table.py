@@ -209,7 +209,7 @@ FIRST_WITH_TILE = (13, 3)
 # Known costs of options, which the log mentions: by option and value, unless that is 0.
 COSTLY = {
     "Ofast-compile": "the machine code is slower with it, and CUTLASS's kernels take ten times as "
-    "long to compile",
+    "long to compile"
 }
 
 LTO_FLAGS = frozenset({"dlink-time-opt", "gen-opt-lto"})
