@@ -267,9 +267,8 @@ class RemoteFuture(Future[ObjectCode]):
 
 def executor_of(given: Any) -> Any:
     """Return an object whose ``submit(function, *arguments)`` returns `concurrent.futures` futures."""
-    adapter = getattr(
-        given, "get_executor", None
-    )  # a Dask client, whose own futures are of another type
+    # A Dask client has an adapter, since its own futures are of another type.
+    adapter = getattr(given, "get_executor", None)
     if callable(adapter):
         return adapter(pure=False)
     if callable(getattr(given, "submit", None)):

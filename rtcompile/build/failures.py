@@ -34,9 +34,8 @@ if TYPE_CHECKING:
 # --- Writes a reproducer of a compiler's crash ----------------------------------------------------
 
 _MOST_FOLDERS = 20
-_MOST_BYTES = (
-    16 << 20
-)  # of the compiler's input: writing a longer one would exceed a caller's time limit
+# Of the compiler's input: writing a longer one would exceed a caller's time limit.
+_MOST_BYTES = 16 << 20
 _SCRIPT = os.path.join(os.path.dirname(__file__), "reproduce_nvrtc.txt")
 _OUR_NAMES = ("report.json", "README.txt", "run.sh", "reproduce.py", "include")
 

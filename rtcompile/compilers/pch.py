@@ -297,9 +297,8 @@ class Prefix:
             self._lock = locks.take(self._lock_path, 0.0)
             if self._lock is not None:
                 _making[self.key] = time.monotonic()
-        if (
-            not self._is_due() or self._room() < _LEAST_BYTES
-        ):  # another process may have made it just now
+        # Another process may have made it just now.
+        if not self._is_due() or self._room() < _LEAST_BYTES:
             self.stop_making()
 
     def _is_due(self) -> bool:

@@ -92,10 +92,7 @@ class Text:
         text = self.text
         token, header_name = re.compile(_TOKEN, re.ASCII), re.compile(_HEADER_NAME, re.ASCII)
         at = code = name = after_name = 0  # `code` is the start of code not yet yielded
-        blank, inside = (
-            True,
-            False,
-        )  # whether the line has only blanks and comments, or is a directive
+        blank, inside = True, False  # the line has only blanks and comments, or is a directive
         while match := token.search(text, at):
             start, end, kind = match.start(), match.end(), match.lastgroup
             if name and start >= name:

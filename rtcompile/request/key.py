@@ -105,9 +105,7 @@ class KeyInputs:
         fields += [*_read(dependencies.headers)]
         fields += [field("fixup", option) for option in self.fixups]
         fields += [field("__has_include", result) for result in dependencies.include_results]
-        if (
-            not dependencies.is_empty
-        ):  # so that the object is never used without checking these files
+        if not dependencies.is_empty:  # The object is never used without checking these files.
             fields.append(field("files", "checked"))
         if path_bound:
             fields.append(
