@@ -55,14 +55,14 @@ def requests() -> list[dict[str, Any]]:
         if each.timeout is None
     ]
     for case in BY_KERNELS:
-        told = case.values[1]
-        if not (told.seconds or told.memory or told.alone or told.headers):
+        provoked = case.values[1]
+        if not (provoked.seconds or provoked.memory or provoked.bare or provoked.headers):
             found.append(
                 {
-                    "source": told.source,
-                    "options": told.options.split(),
-                    "name_expressions": told.names,
-                    "arch": told.arch,
+                    "source": provoked.source,
+                    "options": provoked.options.split(),
+                    "name_expressions": provoked.names,
+                    "arch": provoked.arch,
                 }
             )
     return [{**each, "timeout": 20} for each in found]

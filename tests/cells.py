@@ -1,4 +1,4 @@
-"""What the tests of notebooks put into cells."""
+"""Sources that the tests of notebooks put into cells."""
 
 ENDLESS = "typedef int (*F0)(int);\n" + "".join(
     f"typedef F{i} (*F{i + 1})(F{i}, F{i});\n" for i in range(40)

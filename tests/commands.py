@@ -1,4 +1,4 @@
-"""The command as a process: what its tests share."""
+"""Helpers that run the command as a process."""
 
 from __future__ import annotations
 

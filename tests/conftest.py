@@ -36,13 +36,13 @@ template<class T> __global__ void f(T* x) { *x = WIDTH; }
 extern "C" __global__ void __launch_bounds__(256) g(int* x) { *x = 1; }
 """
 
-# A shell that starts the tests in the background has Ctrl-C ignored, in every process below it;
-# the tests that send one would wait for ever.
+# If a shell starts the tests in the background, all their processes ignore Ctrl-C; tests that send
+# one would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# --- what a test needs ----------------------------------------------------------------------------
+# --- requirements of tests ----------------------------------------------------------------------------
 
 SEARCH = "from rtcompile import toolkit as t; c = t.current(); print(*map(bool, (c.nvrtc, c.nvcc, c.host_compiler)))"
 
@@ -83,18 +83,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at ``-m "not slow"``
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave each row of an `in_turn` matrix with one value of the parameter; the others are slow."""
+    """Mark all but one value of the parameter in each row of an `in_turn` matrix as slow."""
     matrices: dict[tuple[Path, str], dict[str, list[pytest.Function]]] = {}
     for item in items:
         mark = item.get_closest_marker("in_turn")
         if mark and isinstance(item, pytest.Function):
             columns = matrices.setdefault((item.path, item.originalname), {})
-            # By value: pytest's index of a parameter runs on through those that it is stacked with.
+            # By value, since pytest counts a parameter's index across the parameters stacked with it.
             columns.setdefault(repr(item.callspec.params[mark.args[0]]), []).append(item)
     for columns in matrices.values():
-        for row, alike in enumerate(zip(*columns.values(), strict=False)):
-            kept = zlib.crc32(str(row).encode()) % len(alike)
-            for item in (*alike[:kept], *alike[kept + 1 :]):
+        for row, row_items in enumerate(zip(*columns.values(), strict=False)):
+            kept = zlib.crc32(str(row).encode()) % len(row_items)
+            for item in (*row_items[:kept], *row_items[kept + 1 :]):
                 item.add_marker(pytest.mark.slow)
 
 
@@ -104,12 +104,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-# --- what every test stands on --------------------------------------------------------------------
+# --- the environment of every test --------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session", autouse=True)
 def environment_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test or fixture reads the developer's settings or writes to his cache."""
+    """Keep tests and fixtures from reading the developer's settings and writing to the developer's cache."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         for name in list(os.environ):
             if name.startswith(("RTCOMPILE_", "CUPY_")) and name != "RTCOMPILE_TEST_CUDA13":
@@ -122,7 +122,7 @@ def environment_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def own_environment(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each test has a cache of its own, and uses no other test's bundles."""
+    """Give each test its own cache, without the bundles of other tests."""
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setattr("rtcompile.bundles.index._bundles", {})
     levels = tuple(level for level in lookup.LEVELS if level[0] != "bundle")
@@ -169,7 +169,7 @@ def cache(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> HeaderTree:
-    """A user's header and a toolkit's."""
+    """A folder with a header of the user and one of the toolkit."""
     tree = HeaderTree(tmp_path / "here", "user0", "cudart")
     tree.write("user0/a.h", "one")
     tree.write("cudart/b.h", "toolkit")
@@ -178,7 +178,7 @@ def tree(tmp_path: Path) -> HeaderTree:
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A source that includes a header beside it; the command runs in its folder."""
+    """A source that includes a header beside it, in the working directory."""
     (tmp_path / "width.h").write_text("#define WIDTH 42\n")
     (tmp_path / "k.cu").write_text(SOURCE)
     (tmp_path / "sub").mkdir()
@@ -188,7 +188,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+def run_json(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """Run a verb with ``--json``; return its exit code and the object it printed."""
 
     def run(*argv: str) -> tuple[int, dict[str, Any]]:
@@ -225,7 +225,7 @@ def key_file(tmp_path: Path) -> str:
 
 @pytest.fixture
 def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., None]]:
-    """Make this process one of a node, with a store, to which nothing is written after the test."""
+    """Return a function that makes this process one of a node with a store; after the test nothing is written."""
 
     def go(node: str, address: str, **more: str) -> None:
         for name, value in nodes.environment(tmp_path, node, address, **more).items():
@@ -239,9 +239,9 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[...
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A separate folder for the files of this test's workers, in which leftovers can be found."""
+    """A separate folder for the files of this test's workers, so leftovers can be found."""
     folder = tmp_path / "scratch"
-    folder.mkdir(mode=0o700)  # whatever the umask
+    folder.mkdir(mode=0o700)  # independent of the umask
     monkeypatch.setenv("TMPDIR", str(folder))
     return folder
 
@@ -275,7 +275,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a package's bundle, for sm_80 and sm_90a and as PTX, and the cache of its builds."""
+    """A folder with a package's bundle (sm_80, sm_90a and PTX) and the cache of its builds."""
     folder = tmp_path_factory.mktemp("built")
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(folder / "cache"))
@@ -303,7 +303,7 @@ def absent_device(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def value_header(tmp_path: Path) -> Path:
-    """A header of one macro, in the second of two folders, old enough for a build to be kept."""
+    """A header with one macro, in the second of two folders, old enough for a build to be cached."""
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
     path = tmp_path / "second" / "value.h"

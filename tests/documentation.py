@@ -1,8 +1,8 @@
-"""The code blocks of a page of the documentation, and how they are run.
+"""Runs the code blocks of a page of the documentation.
 
 A page's blocks are run in order, in one process and one folder. A comment above a block may declare:
 
-``<!-- file: kernel.cu -->``   the block is written to that file, as the page asks the reader to do;
+``<!-- file: kernel.cu -->``   the block is written to that file, as the page tells the reader to do;
 ``<!-- needs: torch -->``      a module, or ``gpu``: without it the block is only parsed;
 ``<!-- fails: CompileError -->``  the exception that it raises, or the allowed exit codes of its last command.
 
@@ -31,7 +31,7 @@ PAGES = sorted(
     for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
     if "_build" not in path.parts and path.name != "CHANGELOG.md"
 )
-# What docs/mistakes.md shows fails on purpose; tests/messages/test_mistakes.py provokes it.
+# The blocks of docs/mistakes.md fail on purpose; tests/messages/test_mistakes.py provokes the errors.
 RUN = [page for page in PAGES if page.name != "mistakes.md"]
 _FENCE = re.compile(r"^(`{3,})(.*)$")
 _COMMENT = re.compile(r"^<!-- (file|needs|fails|part)(?:: (.+?))? -->$")
@@ -45,26 +45,26 @@ class Block:
     language: str
     text: str
     line: int
-    said: dict[str, str] = field(default_factory=dict)
+    declared: dict[str, str] = field(default_factory=dict)
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    said: dict[str, str] = {}
+    declared: dict[str, str] = {}
     fence, language, start, lines = "", "", 0, []
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         found = _FENCE.match(line)
         if fence:
             if found and found[1] == fence and not found[2]:
-                yield Block(language, "\n".join(lines) + "\n", start, said)
-                fence, said = "", {}
+                yield Block(language, "\n".join(lines) + "\n", start, declared)
+                fence, declared = "", {}
             else:
                 lines.append(line)
         elif found:
             fence, language, start, lines = found[1], found[2].strip(), number, []
         elif comment := _COMMENT.match(line):
-            said[comment[1]] = comment[2] or ""
+            declared[comment[1]] = comment[2] or ""
         elif line.strip():
-            said = {}
+            declared = {}
 
 
 def run(page: Path) -> None:
@@ -73,8 +73,8 @@ def run(page: Path) -> None:
         pretend()
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page):
-        if "file" in block.said:
-            path = Path(block.said["file"])
+        if "file" in block.declared:
+            path = Path(block.declared["file"])
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text, encoding="utf-8")
         try:
@@ -84,19 +84,19 @@ def run(page: Path) -> None:
 
 
 def _run_block(block: Block, namespace: dict[str, Any]) -> None:
-    absent = [name for name in block.said.get("needs", "").split() if not has(name)]
-    expected = block.said.get("fails", "")
+    absent = [name for name in block.declared.get("needs", "").split() if not has(name)]
+    expected = block.declared.get("fails", "")
     if block.language == "python":
         code = compile("\n" * block.line + block.text, "<page>", "exec")
-        if not absent and "file" not in block.said:
+        if not absent and "file" not in block.declared:
             _run_python(code, namespace, expected)
     elif block.language in ("sh", "bash"):
         subprocess.run(["bash", "-n"], input=block.text, text=True, check=True)
-        if not absent and "file" not in block.said:
+        if not absent and "file" not in block.declared:
             _run_shell(block.text, [int(code) for code in (expected or "0").split()])
     elif block.language == "cuda":
-        is_header = block.said.get("file", "x").endswith("h")
-        if not block.said.keys() & {"part", "needs"} and not is_header:
+        is_header = block.declared.get("file", "x").endswith("h")
+        if not block.declared.keys() & {"part", "needs"} and not is_header:
             import rtcompile
 
             rtcompile.compile(block.text, arch="sm_90a", options=["-std=c++17", "-I."])
@@ -137,7 +137,7 @@ def has(name: str) -> bool:
     if name != "gpu":
         try:
             return importlib.util.find_spec(name) is not None
-        except ModuleNotFoundError:  # the package that it would be in
+        except ModuleNotFoundError:  # its parent package is missing
             return False
     import cupy
 
@@ -148,7 +148,7 @@ def has(name: str) -> bool:
 
 
 class _Loaded:
-    """A stand-in for a module that a device has loaded: its kernels are found, but not launched."""
+    """A fake of a loaded module: its kernels are found, but not launched."""
 
     def __init__(self, code: bytes, names: dict[str, str]) -> None:
         from rtcompile.inspect import cubin
@@ -163,7 +163,7 @@ class _Loaded:
 
 
 def pretend() -> None:
-    """Let kernels be compiled for an H100 and not launched, and CuPy's arrays be NumPy's."""
+    """Compile kernels for an H100 without launching them, and let CuPy's arrays be NumPy's."""
     from unittest import mock
 
     import cupy
@@ -209,7 +209,7 @@ def pretend() -> None:
 
 
 def run_each(pages: list[Path]) -> dict[str, str]:
-    """Run pages one after the other, each in a folder of its own; return what failed, by page."""
+    """Run pages in order, each in its own folder; return the failures by page."""
     failed = {}
     start = Path.cwd()
     for page in pages:
@@ -225,7 +225,7 @@ def run_each(pages: list[Path]) -> dict[str, str]:
 
 
 def main(pages: list[Path]) -> None:
-    """Print what failed of pages, each run in a process of its own: a child that has imported CuPy."""
+    """Run each page in a forked child that has imported CuPy, and print the failures."""
     import cupy  # noqa: F401  # its import takes longer than most pages
 
     failed = {}
@@ -236,12 +236,12 @@ def main(pages: list[Path]) -> None:
             os.close(reads)
             with os.fdopen(writes, "w") as stream:
                 json.dump(run_each([page]), stream)
-            return  # and ends as a program does
+            return  # the child ends as a program does
         os.close(writes)
         with os.fdopen(reads) as stream:
-            said = stream.read()
+            output = stream.read()
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        found = json.loads(said) if said else {str(page.relative_to(ROOT)): "nothing was said"}
+        found = json.loads(output) if output else {str(page.relative_to(ROOT)): "no output"}
         failed |= found or (
             {str(page.relative_to(ROOT)): f"it ended with {status}"} if status else {}
         )

@@ -1,6 +1,6 @@
-"""Every door through which a kernel is requested, and a device for where there is none.
+"""Every function and class through which a program requests a kernel (a *door*), and a fake device.
 
-A process that is timed imports this first: it imports nothing that rtcompile would have to import.
+A timed process imports this module first, so the module imports nothing that rtcompile would import.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    Ask = Callable[..., Any]
+    Request = Callable[..., Any]
 
-CAPABILITY = (8, 0)  # of the device that is not there
+CAPABILITY = (8, 0)  # of the fake device
 
-# What each door takes besides a source and options, by the name that `rtcompile.compile` gives it.
+# Each door's arguments besides source and options, by their names in `rtcompile.compile`.
 _POLICY = {"fallback", "pch", "timeout"}
 _OURS = _POLICY | {"arch", "headers"}
 TAKES = {
@@ -30,11 +30,11 @@ TAKES = {
 WITHOUT_CUPY = ("compile", "compile_many")
 
 
-# --- a device that is not there ------------------------------------------------------------------
+# --- a fake device ------------------------------------------------------------------
 
 
 class Module:
-    """Takes code as ``cupy.cuda.function.Module`` does, and loads nothing."""
+    """A fake of ``cupy.cuda.function.Module`` that accepts code and loads nothing."""
 
     code = b""
     mapping: dict[str, str]
@@ -60,7 +60,7 @@ def devices() -> int:
 
 
 def pretend_device() -> None:
-    """Let CuPy and cuda-python find one device; call it before anything of rtcompile is imported."""
+    """Let CuPy and cuda-python find one device; call this before rtcompile is imported."""
     import types
 
     import cupy
@@ -94,7 +94,7 @@ def pretend_device() -> None:
 
 
 def passed(build: Callable[[], Any]) -> tuple[int, int, int]:
-    """Call it; return how many functions and modules of ours it passes, and how many calls."""
+    """Call `build`; return how many functions and modules of rtcompile ran, and the number of calls."""
     import threading
 
     functions: list[tuple[str, str]] = []
@@ -118,27 +118,30 @@ def passed(build: Callable[[], Any]) -> tuple[int, int, int]:
 # --- the doors -----------------------------------------------------------------------------------
 
 
-def door(name: str, cubin: bool = True) -> Ask:
-    """Import a door; return the function that requests a kernel ``k`` through it.
+def door(name: str, cubin: bool = True) -> Request:
+    """Import a door; return a function that requests a kernel ``k`` through it.
 
-    It gives the code. Without `cubin` it gives what the program gets, which takes no time of its own
-    to read: a loaded function where there is a device.
+    The function returns the code. Without `cubin` it returns what the program gets, so that reading the
+    code takes no time: a loaded function if there is a device.
     """
     if name in WITHOUT_CUPY:
         return {"compile": _compile, "compile_many": _compile_many}[name]()
-    made: Ask = {"RawKernel": _kernel, "RawModule": _module, "install": _install, "cell": _cell}[
-        name
-    ](cubin)
+    made: Request = {
+        "RawKernel": _kernel,
+        "RawModule": _module,
+        "install": _install,
+        "cell": _cell,
+    }[name](cubin)
     return made
 
 
-def _compile() -> Ask:
+def _compile() -> Request:
     from rtcompile import compile
 
     return lambda source, options=(), **more: compile(source, options=options, **more).code
 
 
-def _compile_many() -> Ask:
+def _compile_many() -> Request:
     from rtcompile import CompileRequest, compile_many
 
     def build(source: str, options: Any = (), **more: Any) -> bytes:
@@ -149,7 +152,7 @@ def _compile_many() -> Ask:
     return build
 
 
-def _kernel(cubin: bool) -> Ask:
+def _kernel(cubin: bool) -> Request:
     from rtcompile import RawKernel
 
     def build(source: str, options: Any = (), **more: Any) -> Any:
@@ -159,7 +162,7 @@ def _kernel(cubin: bool) -> Ask:
     return build
 
 
-def _module(cubin: bool) -> Ask:
+def _module(cubin: bool) -> Request:
     from rtcompile import RawModule
 
     def build(source: str, options: Any = (), **more: Any) -> Any:
@@ -176,7 +179,7 @@ def _code(loaded: Any, of: Any) -> bytes:
     return bytes(loaded.code if isinstance(loaded, Module) else of.object_code.code)
 
 
-def _install(cubin: bool) -> Ask:
+def _install(cubin: bool) -> Request:
     import cupy
     from cupy.cuda import compiler, function
 
@@ -196,7 +199,7 @@ def _install(cubin: bool) -> Ask:
     return by_compiler if cubin or function.Module is Module else by_kernel
 
 
-def _cell(cubin: bool) -> Ask:
+def _cell(cubin: bool) -> Request:
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config
 

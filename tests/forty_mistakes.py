@@ -1,4 +1,4 @@
-"""Forty mistakes whose whole message is judged: what is wrong and where, why, and what to do.
+"""Forty mistakes whose whole message is tested: the mistake, its location, its cause, and the next step.
 
 `make mistakes` writes the messages to ``docs/mistakes.md``. Each has a fragment of the line that the
 user wrote (`line`), which must be in the first block, and of the hint.
@@ -20,12 +20,12 @@ _SCALE = "template <class T, int N> __global__ void scale(T* x) { x[0] = N; }\n"
 _FRAGMENTS = "auto a = make_tensor<half_t>(Shape<_8>{{}});\n  auto b = make_tensor<half_t>(Shape<{b}>{{}});\n  auto c = make_tensor<float>(Shape<_4>{{}});\n  gemm(MMA_Atom<SM80_16x8x16_F32F16F16F32_TN>{{}}, a, b, c);"
 
 
-def _one(name: str, source: str, says: str, hint: str, **more: object) -> Mistake:
-    return Mistake(name, source, says, hint, fallback=None, **more)  # type: ignore[arg-type]
+def _one(name: str, source: str, message: str, hint: str, **more: object) -> Mistake:
+    return Mistake(name, source, message, hint, fallback=None, **more)  # type: ignore[arg-type]
 
 
 FORTY = (
-    # A line in a header, and the user's line that led there.
+    # A line in a header, and the user's line that caused it.
     _one("fragments of other ranks for an MMA", _CUTE + body(_FRAGMENTS.format(b="_4, _2")), "no instance of overloaded function", "partition_fragment_A"),
     _one("a fragment of another size for an MMA", _CUTE + body(_FRAGMENTS.format(b="_8")), "static assertion failed", "A, B, C, in this order, as (V),(V),(V)"),
     _one("a gemm with the arguments in another order", _CUTE + body("auto mma = make_tiled_mma(SM80_16x8x16_F32F16F16F32_TN{});\n  auto a = make_tensor<half_t>(Shape<_8, _1, _1>{});\n  auto c = make_tensor<float>(Shape<_4, _1, _1>{});\n  gemm(mma, c, a);"), "no instance of overloaded function", "A, B, C, in this order"),
@@ -33,7 +33,7 @@ FORTY = (
     _one("a static_assert below three templates", _TILE + body("outer<4>(x);"), "N must be a multiple of 4", "N is 5. Line 4 (`load<float, N + 1>(p);`) gives it: change it there, for example so that N is 4"),
     _one("a block size of 0 for CUB", "#include <cub/block/block_reduce.cuh>\n" + body("using R = cub::BlockReduce<int, 0>;\n  __shared__ typename R::TempStorage s;\n  x[0] = R(s).Sum(x[0]);", "int* x"), "error: ", "line 3 (`using R = cub::BlockReduce<int, 0>;`) give BlockReduce a greater one: the number of threads per block in x"),
     _one("two mistakes in one source", body("x[0] = __sinff(x[0]);\n  x[threadIDx.x] = 1;"), '"__sinff" is undefined', "Is `threadIdx` meant?"),
-    # What belongs to the host, or to another library.
+    # Names of the host or of another library.
     _one("std::vector in a kernel", "#include <vector>\n" + body("std::vector<float> v(3);\n  x[0] = v[0];"), "error: ", "a fixed array"),
     _one("std::cout in a kernel", "#include <iostream>\n" + body("std::cout << x[0] << std::endl;"), "error: ", 'printf("%f\\n", value)'),
     _one("std::function in a kernel", "#include <functional>\n" + body("std::function<float(float)> f = [](float a) { return a; };\n  x[0] = f(x[0]);"), "error: ", "a template parameter"),
@@ -51,7 +51,7 @@ FORTY = (
     _one("a name expression without its namespace", "namespace ops { " + _SCALE.strip() + " }\n", "scale<int, 2>", "ops::scale<int, 2>", names=("scale<int, 2>",)),
     _one("a misspelt name expression", _SCALE, "scael<int, 2>", "'scale<int, 2>'", names=("scael<int, 2>",)),
     _one("NVRTC's pragma for names in a source", "#pragma nv_mangled_name scale<float>\ntemplate <class T> __global__ void scale(T* x) {}\n", "error: ", "name_expressions=['scale<float>']"),
-    # Nearly the right name.
+    # Misspelt names.
     _one("a misspelt index", body("x[blockidx.x * blockDim.x + threadIdx.x] = 1;"), '"blockidx" is undefined', "Is `blockIdx` meant?"),
     _one("a misspelt function of CUDA", body("x[0] = __shfl_down_synch(0xffffffff, x[0], 1);"), "is undefined", "Is `__shfl_down_sync` meant?"),
     _one("a misspelt option", body("x[0] = 1;"), "--use-fast-math", "--use_fast_math", options=("--use-fast-math",)),

@@ -1,9 +1,9 @@
-"""Mutates the code by machine, and finds which mutants no test notices: ``make mutations``.
+"""Mutates the code automatically, and lists the mutants that no test notices: ``make mutations``.
 
-cosmic-ray makes every mutant that its operators can; a seeded sample of each room is tried, one after
-another, in a copy of the tree, against the tests of that room. ``tests/survivors.txt`` lists those that no
-test can notice and why, a line each: ``ROOM FUNCTION: OPERATOR OLD -> NEW | REASON``. The script fails for
-a survivor that is not in the list.
+cosmic-ray creates all mutants of its operators. The script tries a seeded sample of each room, one mutant
+after another, in a copy of the tree, with the tests of that room. ``tests/survivors.txt`` lists the mutants
+that no test can notice, a line each: ``ROOM FUNCTION: OPERATOR OLD -> NEW | REASON``. The script fails for a
+survivor that is not in the list.
 
 ``python -m tests.generated_mutations [--count 40] [--seed 1] [ROOM …]``.
 """
@@ -25,7 +25,7 @@ from tests.mutations import copied
 ROOT = Path(__file__).parent.parent
 SURVIVORS = Path(__file__).parent / "survivors.txt"
 
-# Each room, what is mutated in it, and the tests that must notice.
+# Each room, its mutated files, and the tests that must notice.
 ROOMS = {
     "request": (
         "rtcompile/request",
@@ -39,7 +39,7 @@ ROOMS = {
     ),
     "files": ("rtcompile/files/fileset.py", "test_fileset test_cache_edits test_lookup"),
 }
-# An operator on `|` changes annotations alone, which are not evaluated.
+# Operators on `|` change only annotations, which are not evaluated.
 OPERATORS = (
     "core/AddNot",
     "core/ExceptionReplacer",
@@ -53,7 +53,7 @@ OPERATORS = (
     "core/ReplaceTrueWithFalse",
     "core/ZeroIterationForLoop",
 )
-SECONDS = 240  # that the tests of one mutant may take; more is taken for a loop without end
+SECONDS = 240  # time limit for the tests of one mutant; beyond it, an endless loop is assumed
 CONFIG = """[cosmic-ray]
 module-path = "{module}"
 timeout = {seconds}
@@ -65,7 +65,7 @@ name = "local"
 
 
 def tried(room: str, count: int, seed: int) -> tuple[dict[str, int], list[str]]:
-    """Try `count` mutants of a room; return how many ended how, and a line for each survivor."""
+    """Try `count` mutants of a room; return the counts of outcomes, and a line for each survivor."""
     module, names = ROOMS[room]
     with tempfile.TemporaryDirectory() as folder:
         tree = copied(Path(folder))
@@ -85,7 +85,7 @@ def tried(room: str, count: int, seed: int) -> tuple[dict[str, int], list[str]]:
 
 
 def _sample(session: Path, count: int, seed: int) -> None:
-    """Leave that many mutants in a session."""
+    """Remove all but `count` mutants from a session."""
     with sqlite3.connect(session) as database:
         like = " or ".join(["operator_name like ?"] * len(OPERATORS))
         query = (
@@ -118,7 +118,7 @@ def _results(session: Path, room: str) -> tuple[dict[str, int], list[str]]:
 
 
 def main() -> int:
-    """Try the rooms beside each other, print what survived, and return 1 for an unknown survivor."""
+    """Try the rooms in parallel, print the survivors, and return 1 for an unknown one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rooms", nargs="*", choices=[*ROOMS, []], default=[])
     parser.add_argument("--count", type=int, default=40)

@@ -1,4 +1,4 @@
-"""Ctrl-C at every moment at which Python can handle a signal: after a call, and as a function begins."""
+"""Simulates Ctrl-C at each moment at which Python handles signals: after a call, and at a function's begin."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def interrupted(act: Callable[[], object], *modules: ModuleType) -> Iterator[Bas
 
 
 def _moments(code: CodeType) -> frozenset[int]:
-    """Return the offsets of the instructions before which a signal may have been handled."""
+    """Return the offsets of instructions before which Python may handle a signal."""
     found = _after_step.get(code)
     if found is None:
         steps = list(dis.get_instructions(code))

@@ -46,7 +46,7 @@ def output(outcome: Answer | Crash) -> str:
 
 
 def ended(pid: int | str) -> bool:
-    """Wait for a process to end (no child of ours)."""
+    """Wait for a process to end that is not a child of this one."""
     try:
         descriptor = os.pidfd_open(int(pid))
     except ProcessLookupError:
@@ -58,7 +58,7 @@ def ended(pid: int | str) -> bool:
 
 
 def eventually(condition: Callable[[], object], seconds: float = 60.0) -> bool:
-    """Poll for a condition, for as long as a busy machine may need."""
+    """Poll for a condition, long enough for a busy machine."""
     deadline = time.monotonic() + seconds
     while not (found := condition()) and time.monotonic() < deadline:
         time.sleep(0.005)

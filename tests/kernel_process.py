@@ -1,7 +1,7 @@
-"""Requests kernels through any door, in another process that lives as long as a test likes.
+"""Requests kernels through any door in another process, which lives as long as a test needs it.
 
-``python -m tests.kernel_process`` reads a request from each line of its input, as JSON, and answers each with a
-line: `Process` talks to it.
+``python -m tests.kernel_process`` reads a request from each line of its input, as JSON, and prints a reply line
+for each. `Process` is the client.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 
 
 class Process:
-    """A process that requests kernels through doors for as long as the test likes."""
+    """A process that requests kernels through doors as long as the test needs it."""
 
     def __init__(self, *, cupy: bool = True, cwd: Path | None = None, **environ: str) -> None:
         self._process = subprocess.Popen(
@@ -35,11 +35,11 @@ class Process:
         )
 
     def request(self, name: str, source: str, options: Any = (), /, **more: Any) -> bytes:
-        """Return the code that a door gives; raise `RequestError` where it gives an error."""
+        """Return the code from a door; raise `RequestError` if the door raises an error."""
         return self.finish(self.start(name, source, options, **more))
 
     def start(self, name: str, source: str, options: Any = (), /, **more: Any) -> None:
-        """Begin to request, as `request` does: `finish` waits for the answer."""
+        """Begin a request, as `request` does; `finish` waits for the reply."""
         assert self._process.stdin is not None
         kind = type(options).__name__
         line = json.dumps([name, source, kind, options, more])
@@ -47,7 +47,7 @@ class Process:
         self._process.stdin.flush()
 
     def finish(self, started: None = None) -> bytes:
-        """Return the answer to what was started."""
+        """Return the reply to the request that `start` began."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, f"the process ended: {self._process.wait()}"
@@ -57,11 +57,11 @@ class Process:
         return bytes.fromhex(text)
 
     def count(self, name: str, source: str, options: Any = (), /, **more: Any) -> list[int]:
-        """Request a kernel, and return the functions, the modules and the calls of ours that it passed."""
+        """Request a kernel; return the numbers of functions, modules and calls of rtcompile that it used."""
         return list(json.loads(self.request("count", source, options, **more, door=name)))
 
     def run(self, statement: str) -> None:
-        """Run Python there: ``os.chdir("/")``."""
+        """Run Python in the process: ``os.chdir("/")``."""
         self.request("run", statement)
 
     def close(self) -> None:
@@ -80,17 +80,17 @@ class Process:
 
 
 class RequestError(Exception):
-    """The error that a door gave: the name of its class, and its text."""
+    """The error that a door raised: the name of its class, and its text."""
 
 
-def answer_of(code: bytes) -> str:
-    """Return what a kernel says in the string that begins with ``ANSWER:``."""
-    [found] = set(re.findall(rb"ANSWER:([^\0]*)\0", code))
+def text_in(code: bytes) -> str:
+    """Return the value of the string in a kernel's code that begins with ``TEXT:``."""
+    [found] = set(re.findall(rb"TEXT:([^\0]*)\0", code))
     return str(found.decode())
 
 
 def _serve(cupy: bool) -> None:
-    out, sys.stdout = sys.stdout, sys.stderr  # a cell shows what it made
+    out, sys.stdout = sys.stdout, sys.stderr  # a cell prints its module
     if cupy and not doors.devices():
         doors.pretend_device()
     opened: dict[str, Any] = {}
@@ -100,7 +100,7 @@ def _serve(cupy: bool) -> None:
         try:
             if name == "run":
                 exec(source, {"os": os, "sys": sys})
-                answer = ["", ""]
+                reply = ["", ""]
                 continue
             if "link" in more:
                 more["link"] = list(map(Path, more["link"]))  # a str would be a source
@@ -110,11 +110,11 @@ def _serve(cupy: bool) -> None:
                 opened[name] = doors.door(name)
             build = functools.partial(opened[name], source, options, **more)
             found = json.dumps(doors.passed(build)).encode() if counted else build()
-            answer = ["", found.hex()]
+            reply = ["", found.hex()]
         except Exception as error:
-            answer = [type(error).__name__, str(error)]
+            reply = [type(error).__name__, str(error)]
         finally:
-            print(json.dumps(answer), file=out, flush=True)
+            print(json.dumps(reply), file=out, flush=True)
 
 
 if __name__ == "__main__":

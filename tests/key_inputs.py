@@ -1,4 +1,4 @@
-"""Key inputs, objects and header trees for the cache's tests; a test states only the differences."""
+"""Key inputs, objects and header trees for the cache's tests; a test passes only the differences."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ class HeaderTree:
 
     def record(self, *names: str, inputs: KeyInputs | None = None) -> FileSet:
         """Record a build that read these headers."""
-        asked = inputs or self.key_inputs()
+        used = inputs or self.key_inputs()
         trace = [name if name.startswith("/") else self.path(name) for name in names]
-        return manifests.record(trace, asked.search, source=asked.source, name=asked.name)
+        return manifests.record(trace, used.search, source=used.source, name=used.name)
 
     def build(
         self, store: Store, inputs: KeyInputs, *names: str, code: bytes = b"\x7fELF code"
@@ -85,8 +85,8 @@ def open_store(cache: Path, *, on_disk: bool = True, size: int = 1 << 30) -> Sto
 
 
 def add(kept: Store, inputs: KeyInputs | None = None, obj: ObjectCode | None = None) -> Store:
-    """Make a build that reads no header."""
-    asked = inputs or make_key_inputs()
-    with kept.building(asked):
-        kept.add(asked, obj or make_object(), manifests.record((), ()))
+    """Add a build that reads no header."""
+    used = inputs or make_key_inputs()
+    with kept.building(used):
+        kept.add(used, obj or make_object(), manifests.record((), ()))
     return kept

@@ -29,7 +29,7 @@ def build(code: str, *options: str, **more: object) -> CompileRequest:
 def look(
     request: CompileRequest, settings: Settings | None = None, **more: object
 ) -> ObjectCode | None:
-    """Look up without planning, in this process's state."""
+    """Look up without planning, with this process's state."""
     here = environment.current().settings if settings is None else settings
     return lookup.find(query_of(request, here, **more))  # type: ignore[arg-type]
 
@@ -41,7 +41,7 @@ def found(request: CompileRequest, **more: object) -> ObjectCode | None:
 
 
 def kept(request: CompileRequest, read: FileSet = NOTHING, provided: tuple[str, ...] = ()) -> None:
-    """Build a request, and say that it read other files."""
+    """Build a request, and record other files for it."""
     settings = environment.current().settings
     code = pipeline.build(request, settings)
     store = Store.open(settings)

@@ -1,4 +1,4 @@
-"""The door matrix: kernels, spellings of options, and edits, for the tests that try every door with them."""
+"""The matrix for the tests of all doors: kernels, spellings of options, and edits."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.doors import TAKES
 from tests.kernel_process import ROOT, Process
 
 KERNEL = """
-extern "C" __device__ const char answer[] = "ANSWER:" VALUE;
-extern "C" __global__ void k(char* p) { *p = answer[threadIdx.x]; }
+extern "C" __device__ const char text[] = "TEXT:" VALUE;
+extern "C" __global__ void k(char* p) { *p = text[threadIdx.x]; }
 """
 TEMPLATE = """
-extern "C" __device__ const char answer[] = "ANSWER:" VALUE;
-template <class T> __global__ void k(T* p) { *p = answer[threadIdx.x]; }
+extern "C" __device__ const char text[] = "TEXT:" VALUE;
+template <class T> __global__ void k(T* p) { *p = text[threadIdx.x]; }
 """
 KERNELS = {
     "plain": '#define VALUE "none"' + KERNEL,
@@ -28,10 +28,15 @@ KERNELS = {
     "CuTe": '#include <cute/tensor.hpp>\n#include "value.h"' + KERNEL,
 }
 DOORS = list(TAKES)
-NAMES = {"install": "k.cu", "cell": "cell.cu"}  # of the program, where a door gives it another one
-FOLDERS = {"include": "1", "Köpfe": "1", "earlier": "", "later": "later"}  # and what value.h says
+NAMES = {"install": "k.cu", "cell": "cell.cu"}  # the program's name, if a door sets its own
+FOLDERS = {
+    "include": "1",
+    "Köpfe": "1",
+    "earlier": "",
+    "later": "later",
+}  # and the value in their value.h
 OPTIONS = ("-DTILE=16", "--use_fast_math", "-I{folder}")
-# Options and further arguments. All mean the same as `OPTIONS` to a compiler.
+# Options and further arguments. All are equivalent to `OPTIONS` for a compiler.
 SPELLINGS: dict[str, tuple[Any, dict[str, Any]]] = {
     "tuple": (OPTIONS, {}),
     "list": (list(OPTIONS), {}),
@@ -49,7 +54,7 @@ SPELLINGS: dict[str, tuple[Any, dict[str, Any]]] = {
     "an options file": (("--options-file={folder}/options.txt",), {}),
 }
 
-# CuPy takes no str.
+# CuPy accepts no str.
 MATRIX = [
     (door, spelling)
     for door, takes in TAKES.items()
@@ -73,7 +78,7 @@ class Program:
         self.make_folders()
         for process in processes:
             process.run(f"os.chdir({str(folder)!r})")
-        # Of a build of its own in the cache of all these tests; a comment is not in the code.
+        # The comment separates this program's builds in the shared cache; it is not in the code.
         self.salt = f"// {folder}\n"
 
     def make_folders(self) -> None:
@@ -88,7 +93,7 @@ class Program:
         self.options_file.write_text(" ".join(OPTIONS).format(folder=self.folder))
 
     def options(self, door: str, options: Any) -> Any:
-        """Return options as the door takes them: those of a cell are a line."""
+        """Return options in the door's form: a cell's options are one line."""
         paths = {"folder": self.folder, "root": self.folder.parent}
         if isinstance(options, str):
             return options.format(**paths)
@@ -115,7 +120,7 @@ def command(*arguments: object, cwd: Path, **environ: str) -> None:
 
 # --- edits -----------------------------------------------------------------------------------------
 
-# Asks for files in the ways that a header can: beside another, along the path, and by __has_include.
+# Includes files in all ways: beside another header, along the search path, and by __has_include.
 REQUESTED = """
 #include "value.h"
 #if __has_include(<extra.h>)
@@ -123,8 +128,8 @@ REQUESTED = """
 #else
 #define MORE ""
 #endif
-extern "C" __device__ const char answer[] = "ANSWER:" VALUE MORE OPTION;
-extern "C" __global__ void k(char* p) { *p = answer[threadIdx.x]; }
+extern "C" __device__ const char text[] = "TEXT:" VALUE MORE OPTION;
+extern "C" __global__ void k(char* p) { *p = text[threadIdx.x]; }
 """
 EDITED = ("-I{root}/earlier", "-I{folder}", "-I{root}/later", "-DOPTION=")
 

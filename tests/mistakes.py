@@ -1,4 +1,4 @@
-"""Typical mistakes, as data: what is written, and what the first line of the error must say.
+"""Typical mistakes as data: the source, and the text of the error's first line.
 
 `docs/mistakes.md` shows them in Python, at the command and in a notebook; tests read them too.
 """
@@ -18,13 +18,13 @@ __all__ = ["MISTAKES", "Mistake", "pretended_device"]
 class Mistake:
     """One mistake.
 
-    `says` is in the first line of the error, `hint` in the rest of it. `kernel` is what is asked of
-    the module; a mistake that `compiles` is met only there.
+    `message` is in the first line of the error, `hint` in the rest of it. `kernel` is the name requested from
+    the module; a mistake that `compiles` appears only at this request.
     """
 
     name: str
     source: str
-    says: str
+    message: str
     hint: str = ""
     options: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class Mistake:
     fallback: str | None = "never"
 
     def module(self) -> Any:
-        """Return the `RawModule` of it."""
+        """Return its `RawModule`."""
         from rtcompile import RawModule
 
         return RawModule(
@@ -241,15 +241,17 @@ MISTAKES = (
 
 @contextmanager
 def pretended_device() -> Iterator[None]:
-    """Let modules load and find their kernels without a GPU, as the driver would say it."""
+    """Let modules load and find their kernels without a GPU, with the driver's errors."""
     import cupy
 
     from rtcompile.frontends import lazy_code, raw_kernel
     from rtcompile.inspect.symbols import kernel_symbols
 
-    class Refused(cupy.cuda.driver.CUDADriverError):
+    class DriverError(cupy.cuda.driver.CUDADriverError):
         def __init__(self, status: int, words: str) -> None:
-            Exception.__init__(self, words)  # CuPy's own asks the driver for the words
+            Exception.__init__(
+                self, words
+            )  # CuPy's own constructor queries the driver for the text
             self.status = status
 
     class Loaded:
@@ -258,15 +260,15 @@ def pretended_device() -> Iterator[None]:
 
         def get_function(self, name: str) -> Any:
             if name not in self.symbols:
-                raise Refused(500, "CUDA_ERROR_NOT_FOUND: named symbol not found")
+                raise DriverError(500, "CUDA_ERROR_NOT_FOUND: named symbol not found")
             return mock.Mock(name=name)
 
         def get_global_var(self, name: str) -> Any:
-            raise Refused(500, "CUDA_ERROR_NOT_FOUND: named symbol not found")
+            raise DriverError(500, "CUDA_ERROR_NOT_FOUND: named symbol not found")
 
     def load(code: bytes, names: tuple[tuple[str, str], ...]) -> Any:
         if b"for sm_90a only" in code:
-            raise Refused(209, "CUDA_ERROR_NO_BINARY_FOR_GPU: no kernel image is available")
+            raise DriverError(209, "CUDA_ERROR_NO_BINARY_FOR_GPU: no kernel image is available")
         return Loaded(code, names)
 
     with (
@@ -276,7 +278,7 @@ def pretended_device() -> Iterator[None]:
         mock.patch.object(
             lazy_code,
             "_load_file",
-            side_effect=Refused(301, "CUDA_ERROR_FILE_NOT_FOUND: file not found"),
+            side_effect=DriverError(301, "CUDA_ERROR_FILE_NOT_FOUND: file not found"),
         ),
     ):
         yield

@@ -1,8 +1,7 @@
-"""Proves that tests catch faults: each is put into a copy of the tree, where its test must fail.
+"""Proves that tests catch faults: each fault is put into a copy of the tree, where its test must fail.
 
-``make mutations`` runs this. A fault is a text replacement in one file. The script fails where the
-text to replace is no longer found exactly once, where the test fails without the fault too, and where
-the test passes with it.
+``make mutations`` runs this. A fault is a text replacement in one file. The script fails if the text to
+replace does not occur exactly once, if the test fails without the fault too, or if it passes with it.
 """
 
 from __future__ import annotations
@@ -44,26 +43,26 @@ MUTATIONS = (
         "tests/store/test_cache_statistics.py::test_prune_leaves_the_locks_of_builds_under_way",
     ),
     Mutation(
-        "what NVRTC refused is never remembered",
+        "a source that NVRTC rejected is never remembered",
         "rtcompile/build/miss.py",
         "        self._remember(rejected, reason)\n",
         "",
-        "tests/build/test_fallback_end_to_end.py::test_a_failure_is_remembered_when_the_code_is_gone",
+        "tests/build/test_fallback_end_to_end.py::test_the_failed_compiler_is_skipped_after_the_code_was_evicted",
     ),
     Mutation(
-        "a failure is remembered by this process alone",
+        "a failure is remembered only by this process",
         "rtcompile/store/negative.py",
         "        if not self._publish(KIND, key, data):\n",
         "        if True:\n",
         "tests/store/test_negative.py::test_a_failure_is_the_same_value_for_the_next_process",
     ),
     Mutation(
-        "a failure of other files is taken for one of these",
+        "a failure with other files is used for these",
         "rtcompile/store/negative.py",
         "        if len(now) < len(known.depends):\n            return None\n",
         "        now = known.depends\n",
-        "tests/store/test_negative.py::test_a_failure_holds_while_its_headers_are_as_they_were_and_those_it"
-        "_missed_are_not_there",
+        "tests/store/test_negative.py::test_a_failure_is_valid_while_its_headers_are_unchanged_and_missing"
+        "_ones_stay_missing",
     ),
     Mutation(
         "the file of a precompiled header is not compared with its record",
@@ -77,7 +76,7 @@ MUTATIONS = (
         "rtcompile/workers/child.py",
         "        _prefer_for_oom()\n",
         "",
-        "tests/workers/test_workers.py::test_a_worker_is_what_the_kernel_kills_first_for_memory",
+        "tests/workers/test_workers.py::test_a_worker_is_the_first_that_the_kernel_kills_for_memory",
     ),
     Mutation(
         "a slot is not returned when its job has ended",
@@ -114,7 +113,7 @@ def problem(mutation: Mutation, tree: Path) -> str:
 
 
 def copied(tree: Path) -> Path:
-    """Copy into a folder all that tests need of the tree, and return it."""
+    """Copy the files of the tree that tests need into a folder, and return it."""
     for name in ("rtcompile", "tests", "include_shims", "examples", "docs", "benchmarks"):
         shutil.copytree(ROOT / name, tree / name)
     for name in ("pyproject.toml", "README.md", "CHANGELOG.md"):

@@ -1,4 +1,4 @@
-"""Nodes of a cluster, simulated: each has a home, a cache and locks of its own; all have one store."""
+"""Simulated nodes of a cluster: each has its own home, cache and locks; all share one store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEY = b"0123456789abcdef0123456789abcdef"
 
 
 def key_file(folder: Path) -> str:
-    """Return the file of the team's key, made if need be."""
+    """Return the file of the team's key, and create it if necessary."""
     path = folder / "key"
     if not path.exists():
         path.write_bytes(KEY)
@@ -25,7 +25,7 @@ def key_file(folder: Path) -> str:
 
 
 def environment(folder: Path, node: str, address: str, **more: str) -> dict[str, str]:
-    """Return what the environment of a process on a node adds or changes."""
+    """Return the environment variables that a process on a node adds or changes."""
     home = folder / node
     home.mkdir(exist_ok=True)
     return {
@@ -37,7 +37,7 @@ def environment(folder: Path, node: str, address: str, **more: str) -> dict[str,
     }
 
 
-# Builds what its argument lists, and prints for each where it came from; and what was warned of.
+# Builds the listed sources, and prints the hit of each, and the warnings.
 _PROGRAM = """
 import json, sys, time, warnings
 reported = json.loads(sys.argv[1])
@@ -61,9 +61,9 @@ print(json.dumps({
 def start(
     env: Mapping[str, str], sources: list[str], *, waits: bool = False
 ) -> subprocess.Popen[str]:
-    """Start a process that builds sources, maybe not before `begin_together`."""
+    """Start a process that builds sources, optionally only at `begin_together`."""
     reported = json.dumps({"sources": sources, "waits": waits})
-    # The store's machine is another one: it does not wait for a processor here.
+    # A real store runs on another machine, so it must not wait for a processor of this one.
     command = ["nice", "-n", "10", sys.executable, "-c", _PROGRAM, reported]
     pipe = subprocess.PIPE
     return subprocess.Popen(
@@ -72,7 +72,7 @@ def start(
 
 
 def begin_together(processes: list[subprocess.Popen[str]]) -> None:
-    """Wait until all have imported what they need, however long that takes, and let them begin."""
+    """Wait until all processes have finished their imports, and let them begin."""
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -91,7 +91,7 @@ def result(process: subprocess.Popen[str], seconds: float = 120) -> dict[str, ob
 
 
 def source(number: int) -> str:
-    """Return a small kernel, another one for each number."""
+    """Return a small kernel that depends on the number."""
     return f'extern "C" __global__ void k(int* out) {{ out[0] = {number}; }}'
 
 

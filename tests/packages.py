@@ -1,4 +1,4 @@
-"""A kernel package made for a test: a test says only what differs."""
+"""A kernel package for tests; a test passes only the differences."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEADER = "__device__ inline int index() { return blockIdx.x * blockDim.x + threa
 
 
 class Package:
-    """A package on disk, importable while the test runs."""
+    """A package on the disk that can be imported during the test."""
 
     def __init__(self, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder / name
@@ -45,7 +45,7 @@ class Package:
 
     @classmethod
     def in_current_folder(cls, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Package:
-        """Write a package that only the current folder leads to, as `python -m` finds it."""
+        """Write a package that only the current folder contains, as `python -m` finds it."""
         package = cls(folder, name, monkeypatch)
         monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(folder)])
         monkeypatch.chdir(folder)

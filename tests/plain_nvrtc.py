@@ -1,4 +1,4 @@
-"""NVRTC as it is, with nothing of rtcompile around it: what a compile by itself gives."""
+"""NVRTC without rtcompile, for comparisons with a plain compile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one compile gave: `code` is None if it failed."""
+    """The result of one compile; `code` is None if it failed."""
 
     code: bytes | None
     log: str

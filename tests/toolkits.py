@@ -1,4 +1,4 @@
-"""Made-up toolkits on disk: the files that a search looks at, and no more."""
+"""Fake toolkits on the disk: only the files that a search reads."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def cccl_number(version: str) -> int:
 
 
 def include(root: Path, version: str, *, cccl: str = "", without: Sequence[str] = ()) -> None:
-    """Headers as a toolkit has them; `cccl` is the folder of CCCL under `root`."""
+    """Write a toolkit's headers; `cccl` is the folder of CCCL under `root`."""
     if "cudart" not in without:
         write(root / "cuda_runtime_api.h", CUDART.format(number=cudart_number(version)))
     if "crt" not in without:
@@ -56,7 +56,7 @@ def include(root: Path, version: str, *, cccl: str = "", without: Sequence[str] 
 
 
 def library(directory: Path, version: str) -> None:
-    """NVRTC as the installer lays it out: a link to the file that is named for its version."""
+    """Write NVRTC as the installer does: a link to the file whose name contains the version."""
     major, minor = version.split(".")[:2]
     real = write(directory / f"libnvrtc.so.{version}")
     (directory / f"libnvrtc.so.{major}").symlink_to(real.name)
@@ -70,7 +70,7 @@ def cutlass_header(directory: Path, version: str) -> None:
 
 
 class Wheels:
-    """A site-packages folder; each part may be of its own version, or absent (None)."""
+    """A site-packages folder; each part may have its own version, or be absent (None)."""
 
     def __init__(self, site: Path) -> None:
         self.site = site
@@ -134,7 +134,7 @@ def toolkit(root: Path, version: str, *, without: Sequence[str] = ()) -> Path:
 
 
 def bundle(folder: Path, version: str) -> Path:
-    """What NVRTC writes of the headers inside its file: no cuda_runtime_api.h."""
+    """Write the headers that NVRTC unpacks from its file; cuda_runtime_api.h is not among them."""
     include(folder / "include", version, cccl="cccl", without=["cudart"])
     write(folder / "include/math_constants.h")
     return folder
@@ -154,7 +154,7 @@ def search(
     usual_roots: Sequence[str] = (),
     **others: object,
 ) -> Toolchain:
-    """Search made-up trees only: no PATH, nothing of this machine, unless the test names it."""
+    """Search only fake trees: no PATH and nothing of this machine, unless the test passes it."""
     return find(
         {"PATH": "", **(environ or {})},
         [str(folder) for folder in site_dirs],
@@ -164,7 +164,7 @@ def search(
 
 
 def drifted(wheels: Wheels, name: str, version: str) -> Path:
-    """Say that a wheel of CUDA 13 is of another version than those beside it."""
+    """Give a wheel of CUDA 13 another version than those beside it."""
     (own,) = wheels.site.glob(f"{name}-*.dist-info")
     own.rename(own.with_name(f"{name}-{version}.dist-info"))
     return wheels.site

@@ -1,4 +1,4 @@
-"""Acting as another user, which only root can."""
+"""Runs functions as another user, which only root can do."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def as_user(
     umask: int | None = None,
     seconds: int = 20,
 ) -> Any:
-    """Return what `act` returns to another user, in a child: plain values; fail if it fails."""
+    """Return the plain value of `act`, run as another user in a child; fail if it fails."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads that other tests left
+        warnings.simplefilter("ignore", DeprecationWarning)  # about threads that other tests left
         child = os.fork()
     if child == 0:
         code = 1
@@ -42,6 +42,6 @@ def as_user(
             os._exit(code)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
-        said = pipe.read().decode()
+        output = pipe.read().decode()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    return ast.literal_eval(said) if said else None
+    return ast.literal_eval(output) if output else None

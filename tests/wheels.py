@@ -1,4 +1,4 @@
-"""Wheels of packages of kernels: built with this environment's backends, and used in a bare one."""
+"""Builds wheels of kernel packages with this environment's backends, and installs them in bare ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def build(project: Path, backend: str, what: str = "wheel", installed: Path | No
 
 
 def built_rtcompile(folder: Path) -> Path:
-    """Build rtcompile's own wheel from a copy of what it is made of, in a folder."""
+    """Build rtcompile's wheel from a copy of its files, in a folder."""
     for name in ("rtcompile", "include_shims"):
         shutil.copytree(ROOT / name, folder / name)
     for name in ("pyproject.toml", "README.md", "LICENSE"):

@@ -224,14 +224,17 @@ def _seen() -> Iterator[tuple[str, tuple[str, str, str, str]]]:
     # The first case of a row is the plainest; dict() keeps the last of equal keys.
     for param in reversed([*provoked.BY_NVRTC, *provoked.BY_NVCC]):
         row, case = param.values
-        options = [f"for `{case.arch}`"] if not case.alone else []
+        options = [f"for `{case.arch}`"] if not case.bare else []
         if case.options:
             options.append(f"with the options `{_code(case.options)}`")
         if case.names:
             options.append("with the name expression " + ", ".join(f"`{n}`" for n in case.names))
         if case.toolkit not in ("12", "13"):
             options.append(f"with the toolkit {case.toolkit}")
-        yield row, (case.says, case.source, "cuda", f" ({', '.join(options)})" if options else "")
+        yield (
+            row,
+            (case.message, case.source, "cuda", f" ({', '.join(options)})" if options else ""),
+        )
     for row, says, _, (_, _, given, options) in provoked.BY_NVJITLINK:
         ptx = given if isinstance(given, str) and given.startswith(".version") else ""
         yield row, (says, ptx, "text", f" (PTX, linked with `{options}`)" if options else "")

@@ -1,4 +1,4 @@
-"""What a program has constructed is compiled before it is used, beside what somebody waits for."""
+"""Tests of building ahead: constructed kernels are compiled before their use, after builds that the program waits for."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def looks_ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ahead.queue.end()
 
 
-def test_what_was_constructed_is_compiled_before_it_is_used(monkeypatch: pytest.MonkeyPatch):
+def test_a_constructed_kernel_is_compiled_before_its_use(monkeypatch: pytest.MonkeyPatch):
     kernels = [made(number) for number in range(5)]
     until(lambda: len(built()) == 5)
     monkeypatch.setattr(batch.Batch, "_compiled", None)
@@ -70,7 +70,7 @@ def test_what_was_constructed_is_compiled_before_it_is_used(monkeypatch: pytest.
     assert not ahead.queue.kept
 
 
-def test_a_listener_is_notified_once_and_when_it_is_used(monkeypatch: pytest.MonkeyPatch):
+def test_listeners_are_called_once_and_at_the_use(monkeypatch: pytest.MonkeyPatch):
     notified: list[Any] = []
     monkeypatch.setattr(lookup, "listeners", [lambda request, outcome: notified.append(outcome)])
     kernel = made(1)
@@ -82,7 +82,7 @@ def test_a_listener_is_notified_once_and_when_it_is_used(monkeypatch: pytest.Mon
     assert notified == [code]
 
 
-def test_where_all_is_cached_nothing_is_imported_and_nothing_queued(tmp_path: Path):
+def test_if_all_is_cached_nothing_is_imported_or_queued(tmp_path: Path):
     program = f"""
         import sys, time
         from rtcompile import RawKernel
@@ -95,7 +95,7 @@ def test_where_all_is_cached_nothing_is_imported_and_nothing_queued(tmp_path: Pa
     first = run(program, "0")
     second = run(program, "0.5")
 
-    assert "None" in first  # and the others, which a thread compiled just then, from memory
+    assert "None" in first  # the others may come from memory: a thread compiled them meanwhile
     assert second == "['disk', 'disk', 'disk', 'disk', 'disk'] False False"
 
 
@@ -114,7 +114,9 @@ def run(program: str, *arguments: str, **environ: str) -> str:
 
 
 @pytest.mark.parametrize("variable", [("RTCOMPILE_AHEAD", "0"), ("RTCOMPILE_JIT", "0")])
-def test_it_can_be_turned_off(monkeypatch: pytest.MonkeyPatch, variable: tuple[str, str]):
+def test_building_ahead_can_be_turned_off(
+    monkeypatch: pytest.MonkeyPatch, variable: tuple[str, str]
+):
     monkeypatch.setenv(*variable)
 
     _kernel = made(1)
@@ -123,7 +125,7 @@ def test_it_can_be_turned_off(monkeypatch: pytest.MonkeyPatch, variable: tuple[s
     assert ahead.queue is None
 
 
-def test_an_error_is_raised_where_the_kernel_is_used_and_nowhere_else(
+def test_an_error_is_raised_only_at_the_kernels_use(
     capfd: pytest.CaptureFixture[str],
 ):
     wrong = RawKernel("mistake;", "k", arch="sm_80")
@@ -140,7 +142,7 @@ def test_an_error_is_raised_where_the_kernel_is_used_and_nowhere_else(
         _ = RawKernel("mistake;", "k", arch="sm_80").object_code
 
 
-def test_a_header_that_was_written_or_edited_since_counts(tmp_path: Path):
+def test_a_header_written_or_edited_after_the_construction_is_noticed(tmp_path: Path):
     source = '#include "value.h"\nextern "C" __global__ void k(int* p) { *p = VALUE; }'
     kernels = [
         RawKernel(source, "k", (f"-I{tmp_path}", f"-DN={n}"), arch="sm_80") for n in range(2)
@@ -163,7 +165,7 @@ def test_a_header_that_was_written_or_edited_since_counts(tmp_path: Path):
     )
 
 
-def test_a_build_is_of_the_variables_of_its_construction(monkeypatch: pytest.MonkeyPatch):
+def test_a_build_uses_the_variables_at_its_construction(monkeypatch: pytest.MonkeyPatch):
     def kernel(**more: Any) -> RawKernel:
         source = SOURCE.replace("%d", "VALUE")
         return RawKernel(source, "k", arch="sm_80", backend="nvcc", **more)
@@ -185,7 +187,7 @@ def test_a_build_is_of_the_variables_of_its_construction(monkeypatch: pytest.Mon
         assert kernel().object_code.code == kernel(recompile=True).object_code.code
 
 
-def test_warnings_are_given_to_who_uses_it(recwarn: pytest.WarningsRecorder):
+def test_warnings_are_raised_at_the_use(recwarn: pytest.WarningsRecorder):
     kernel = made(1)
     until(built)
     [build] = built()
@@ -196,7 +198,7 @@ def test_warnings_are_given_to_who_uses_it(recwarn: pytest.WarningsRecorder):
         _ = kernel.build
 
 
-def test_what_the_program_no_longer_holds_is_given_up(monkeypatch: pytest.MonkeyPatch):
+def test_the_build_of_a_deleted_kernel_is_cancelled(monkeypatch: pytest.MonkeyPatch):
     endless = RawKernel(ENDLESS, "k", arch="sm_80")
     until(lambda: ahead.queue is not None and any(b.began for b in ahead.queue.kept.values()))
 
@@ -208,7 +210,7 @@ def test_what_the_program_no_longer_holds_is_given_up(monkeypatch: pytest.Monkey
     until(lambda: not queue.kept and not queue.threads)
 
 
-def test_a_launched_kernel_goes_first_and_waits_for_its_own_build_only(
+def test_a_launched_kernel_is_built_first_and_waits_only_for_itself(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(pool, "_pool", pool.Pool(1))
@@ -219,7 +221,9 @@ def test_a_launched_kernel_goes_first_and_waits_for_its_own_build_only(
 
     assert wanted.build.hit is None
 
-    until(lambda: any(b.began for b in queue().kept.values()))  # it goes on with the others
+    until(
+        lambda: any(b.began for b in queue().kept.values())
+    )  # the queue continues with the others
     assert len(queue().kept) == len(endless)
 
 
@@ -239,7 +243,7 @@ def test_ctrl_c_leaves_the_wait_and_the_build(monkeypatch: pytest.MonkeyPatch):
     assert len(ahead.queue.kept) == 1
 
 
-MANY = 20  # which are expected to be used all, and are more than compile at a time
+MANY = 20  # all are expected to be used, and they are more than can compile at once
 
 
 def test_after_the_edit_of_a_header_all_its_kernels_are_compiled_on_all_cores(
@@ -268,7 +272,7 @@ def test_after_the_edit_of_a_header_all_its_kernels_are_compiled_on_all_cores(
     edited = program()
     until(lambda: len(built()) == MANY)
 
-    assert next(turns) == MANY  # a compiler each, and not one before the other's end
+    assert next(turns) == MANY  # each had a compiler, and they ran concurrently
     assert not at_once.broken
     assert [kernel.build.hit for kernel in edited] == [None] * MANY
     codes = [kernel.object_code for kernel in edited]
@@ -286,7 +290,7 @@ def test_of_many_only_a_few_are_compiled_until_some_are_used(monkeypatch: pytest
     until(lambda: queue.constructed == 60 and not queue.threads)
     assert len(built()) < 50
 
-    # Ten times what one of them took: on a busy machine each takes the longer.
+    # Ten times the time of one of them, since a busy machine slows all of them.
     seconds = 10 * queue._spent() / max(1, len(built()))
     monkeypatch.setattr(ahead, "_SECONDS_OF_MANY", seconds)
     for kernel in kernels[:30]:
@@ -295,7 +299,7 @@ def test_of_many_only_a_few_are_compiled_until_some_are_used(monkeypatch: pytest
     until(lambda: len(built()) == 30)
 
 
-def test_running_builds_are_stopped_where_too_much_is_unused(monkeypatch: pytest.MonkeyPatch):
+def test_running_builds_are_stopped_if_too_many_stay_unused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ahead, "_MOST_SECONDS", 0.5)
     _endless = RawKernel(ENDLESS, "k", ("-DSTOPPED",), arch="sm_80")
     until(lambda: ahead.queue is not None)
@@ -326,7 +330,7 @@ def test_the_device_is_queried_without_a_context(monkeypatch: pytest.MonkeyPatch
         pytest.param(set(), "0", id="no device"),
     ],
 )
-def test_without_one_known_device_nothing_is_compiled(
+def test_without_one_known_capability_nothing_is_compiled(
     monkeypatch: pytest.MonkeyPatch, found: set[tuple[int, int]], visible: str
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -398,7 +402,9 @@ WARNED = f"""
 
 
 @pytest.mark.parametrize(("action", "ends"), [("default", 0), ("error", 1)])
-def test_a_warning_of_the_cache_comes_once_and_at_the_use(tmp_path: Path, action: str, ends: int):
+def test_a_warning_about_the_cache_is_raised_once_at_the_use(
+    tmp_path: Path, action: str, ends: int
+):
     program, cache = tmp_path / "main.py", tmp_path / "cache"
     program.write_text(textwrap.dedent(WARNED))
     cache.touch()
@@ -449,14 +455,14 @@ def test_a_failed_constructor_queues_nothing():
     assert ahead.queue is None or not ahead.queue.kept
 
 
-def test_options_that_are_none_are_an_error_at_the_use():
+def test_invalid_options_are_an_error_at_the_use():
     kernel = RawKernel(SOURCE % 1, "k", ("--no-such-option=1",), arch="sm_80")
     until(lambda: not raw_kernel.expected)
     with pytest.raises(CompileError, match="no-such-option"):
         _ = kernel.object_code
 
 
-def test_a_relative_directory_is_that_of_the_construction(
+def test_a_relative_directory_is_resolved_at_the_construction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     for name, value in (("one", 1), ("two", 2)):
@@ -466,7 +472,9 @@ def test_a_relative_directory_is_that_of_the_construction(
     monkeypatch.chdir(tmp_path / "one")
     kernel = RawKernel(source, "k", ("-I.",), arch="sm_80")
     until(built)
-    monkeypatch.chdir(tmp_path / "two")  # a build is of the directory where it is first used
+    monkeypatch.chdir(
+        tmp_path / "two"
+    )  # without building ahead, the directory at the first use counts
 
     code = kernel.object_code.code
 

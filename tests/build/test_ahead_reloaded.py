@@ -1,4 +1,4 @@
-"""A file that is reloaded is compiled ahead, as other modules are, and as it is when it is used."""
+"""A reloaded file is compiled ahead like other modules, with its contents at the time of use."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_reloaded_file_is_compiled_ahead_too(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("edited", ["the source", "the header"])
-def test_an_edit_before_the_first_use_of_a_reloaded_file_counts(tmp_path: Path, edited: str):
+def test_an_edit_before_the_first_use_of_a_reloaded_file_is_noticed(tmp_path: Path, edited: str):
     header, file = tmp_path / "value.h", tmp_path / "kernel.cu"
     header.write_text("#define VALUE 1\n")
     text = '#include "value.h"\nextern "C" __global__ void k(int* p) { *p = VALUE * %d; }'

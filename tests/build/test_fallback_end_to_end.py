@@ -1,4 +1,4 @@
-"""What NVRTC cannot build is built by NVCC, said so, and remembered; what nobody can is not tried twice."""
+"""NVCC builds what NVRTC cannot, with a logged reason; sources that neither compiles are not tried twice."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def compile(source=HOST, *, arch="sm_90a", **arguments):
     return rtcompile.compile(source, arch=arch, **arguments)
 
 
-def test_what_nvrtc_cannot_build_nvcc_builds_and_the_log_says_why(runs, caplog):
+def test_nvcc_builds_what_nvrtc_cannot_and_the_log_has_the_reason(runs, caplog):
     caplog.set_level(logging.INFO, "rtcompile")
 
     code = compile(name_expressions=["fill<float>", "fill<int>", "&table"])
@@ -79,13 +79,13 @@ def test_the_next_process_goes_straight_to_the_code(runs):
     assert (second.code, second.build.backend, second.build.hit) == (first.code, "nvcc", "disk")
 
 
-def test_a_header_of_the_host_is_part_of_what_is_cached():
+def test_a_host_header_is_a_dependency():
     code = compile()
 
     assert any(header.path.endswith("/vector") for header in code.build.headers)
 
 
-def test_the_users_own_mistake_is_nvrtcs_error_and_nothing_else(runs):
+def test_a_users_mistake_shows_only_nvrtcs_error(runs):
     with pytest.raises(rtcompile.CompileError, match="treadIdx") as error:
         compile(TYPO)
 
@@ -94,7 +94,7 @@ def test_the_users_own_mistake_is_nvrtcs_error_and_nothing_else(runs):
     assert str(error.value).count('identifier "treadIdx" is undefined') == 1
 
 
-def test_what_neither_can_build_shows_both_errors_nvrtcs_first(runs):
+def test_a_source_that_neither_compiler_builds_shows_both_errors(runs):
     texts = []
     for _ in range(2):  # from the compilers, then from the negative cache of the next process
         with pytest.raises(rtcompile.CompileError) as error:
@@ -154,10 +154,10 @@ def test_nvcc_keeps_the_meaning_of_default_device(runs):
     ("used", "more"),
     [
         pytest.param("host()[0]", {}, id="what it calls is the host's"),
-        pytest.param("twice(1)", {"backend": "nvcc"}, id="NVCC was asked for"),
+        pytest.param("twice(1)", {"backend": "nvcc"}, id="NVCC requested"),
     ],
 )
-def test_what_stays_host_code_for_nvcc_is_an_error(used, more):
+def test_a_function_that_stays_host_code_for_nvcc_is_an_error(used, more):
     with pytest.raises(rtcompile.CompileError, match="calling a __host__ function") as error:
         compile(UNMARKED + KERNEL.replace("EXPRESSION", used), **more)
     assert error.value.backend == "nvcc"
@@ -186,7 +186,7 @@ def test_the_environment_forbids_or_forces_it(runs, monkeypatch):
 
 
 @pytest.mark.parametrize("part", ["nvcc", "host_compiler"])
-def test_without_nvcc_the_error_is_nvrtcs_and_then_what_to_install(part, monkeypatch):
+def test_without_nvcc_the_error_is_nvrtcs_with_an_installation_hint(part, monkeypatch):
 
     crippled = toolkit.current()._replace(
         **{part: None}, missing={part: f"no {part}; pip install something"}
@@ -215,14 +215,14 @@ def test_without_nvcc_the_error_is_nvrtcs_and_then_what_to_install(part, monkeyp
         ),
     ],
 )
-def test_a_flag_away_stays_with_nvrtc(source, flag, runs):
+def test_an_error_that_a_flag_fixes_does_not_need_nvcc(source, flag, runs):
     code = compile(source)
 
     assert runs == ["nvrtc", "nvrtc"]
     assert (code.build.backend, flag in code.build.why) == ("nvrtc", True)
 
 
-def test_a_device_runtime_function_in_a_header_gets_its_include_as_in_a_source(tmp_path, runs):
+def test_a_device_runtime_function_in_a_header_gets_its_include(tmp_path, runs):
     text = "__device__ inline void wait() { cudaGridDependencySynchronize(); }"
     (tmp_path / "launch.cuh").write_text(text)
     source = '#include "launch.cuh"\nextern "C" __global__ void k(int* p) { wait(); *p = 1; }'
@@ -244,7 +244,7 @@ def test_a_device_runtime_function_in_a_header_gets_its_include_as_in_a_source(t
         ),
     ],
 )
-def test_options_mean_the_same_to_both_compilers(options):
+def test_options_have_the_same_effect_in_both_compilers(options):
     codes = [compile(PLAIN, options=options, backend=b) for b in ("nvrtc", "nvcc")]
 
     assert [code.build.backend for code in codes] == ["nvrtc", "nvcc"]
@@ -272,7 +272,7 @@ def test_the_log_stream_receives_nvccs_warnings_and_gets_them_from_the_cache_too
     assert "was declared but never referenced" in logs[0]
 
 
-# --- decisions add up --------------------------------------------------------------------------
+# --- several decisions at once --------------------------------------------------------------------------
 
 LAUNCH = "__global__ void c() {} __global__ void k() { c<<<1, 1>>>(); }"
 
@@ -281,7 +281,7 @@ LAUNCH = "__global__ void c() {} __global__ void k() { c<<<1, 1>>>(); }"
     "source",
     [
         pytest.param("#include <vector>\n" + LAUNCH, id="NVRTC stopped at the header"),
-        pytest.param(LAUNCH + "\n__host__ void f() {}", id="NVRTC said both"),
+        pytest.param(LAUNCH + "\n__host__ void f() {}", id="NVRTC reported both"),
     ],
 )
 def test_a_device_launch_in_a_source_for_nvcc_is_compiled_relocatably_and_linked(source, runs):
@@ -305,7 +305,7 @@ def test_the_options_that_several_errors_need_add_up(runs):
     assert "-rdc=true" in code.build.why
 
 
-def test_a_standard_that_a_header_rejects_ends_it_whatever_follows():
+def test_a_standard_that_a_header_rejects_is_a_final_error():
     from rtcompile.messages.fallback import decide
     from rtcompile.toolkit.advice import Declared
 
@@ -329,7 +329,7 @@ def test_a_standard_that_a_header_rejects_ends_it_whatever_follows():
         pytest.param('static_assert(__cplusplus >= 202002L, "C++20 is needed");', id="assertion"),
     ],
 )
-def test_a_header_that_wants_a_newer_standard_is_compiled_once_and_the_hint_names_it(
+def test_a_header_that_needs_a_newer_standard_is_compiled_once_with_a_hint(
     condition, runs, tmp_path
 ):
     (tmp_path / "mine.h").write_text(f"{condition}\n__host__ void f() {{}}\n#include <vector>\n")
@@ -341,8 +341,8 @@ def test_a_header_that_wants_a_newer_standard_is_compiled_once_and_the_hint_name
 # --- what is remembered ------------------------------------------------------------------------
 
 
-def test_a_failure_is_remembered_when_the_code_is_gone(runs):
-    # A process that must build it anew spares itself the compiler that cannot.
+def test_the_failed_compiler_is_skipped_after_the_code_was_evicted(runs):
+    # A process that must build it again skips the compiler that cannot.
     compile(target="ptx")
     for folder in ("objects", "manifests", "portable"):
         shutil.rmtree(os.path.join(os.environ["RTCOMPILE_CACHE_DIR"], folder))
@@ -354,7 +354,7 @@ def test_a_failure_is_remembered_when_the_code_is_gone(runs):
 
 
 @pytest.mark.parametrize("source", [TYPO, "#include <vector>\n" + TYPO], ids=["nvrtc", "nvcc"])
-def test_what_was_rejected_is_not_compiled_again_in_this_process(source, runs):
+def test_a_rejected_source_is_not_compiled_again_in_this_process(source, runs):
     errors = []
     for _ in range(2):
         with pytest.raises(rtcompile.CompileError, match="treadIdx") as error:
@@ -368,7 +368,7 @@ def test_what_was_rejected_is_not_compiled_again_in_this_process(source, runs):
 
 
 @pytest.mark.parametrize("change", ["edit", "appear"])
-def test_what_was_rejected_is_compiled_again_when_a_header_is_fixed(change, runs, tmp_path):
+def test_a_rejected_source_is_compiled_again_when_a_header_is_fixed(change, runs, tmp_path):
     header = tmp_path / "mine.h"
     if change == "edit":
         header.write_text("__device__ int f() { return no_such; }\n")
@@ -376,7 +376,7 @@ def test_what_was_rejected_is_compiled_again_when_a_header_is_fixed(change, runs
         with pytest.raises(rtcompile.CompileError):
             compile('#include "mine.h"', options=(f"-I{tmp_path}",))
         assert len(runs) == 1, attempt
-        if change == "edit":  # what was written in the tick of the build's start is not trusted
+        if change == "edit":  # a file written in the tick of the build's start is not trusted
             break
     header.write_text("__device__ int f() { return 1; }\n")
     compile('#include "mine.h"', options=(f"-I{tmp_path}",))
@@ -384,7 +384,7 @@ def test_what_was_rejected_is_compiled_again_when_a_header_is_fixed(change, runs
     assert len(runs) == 2
 
 
-def test_what_was_rejected_for_its_limits_is_tried_again(runs):
+def test_a_build_that_exceeded_its_limits_is_tried_again(runs):
     chain = "".join(f"typedef T{i} (*T{i + 1})(T{i}, T{i});\n" for i in range(30))
     for _ in range(2):
         with pytest.raises(rtcompile.CompileTimeout):

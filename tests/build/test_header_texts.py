@@ -1,4 +1,4 @@
-"""Headers given as texts: found first, part of the key by content, never leaving their folder."""
+"""Tests of headers passed as texts: they are found first, the key covers their contents, names stay in their folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _compile(text: str, source: str = SOURCE, name: str = "tile.cuh", **more: ob
     return rtcompile.compile(source, arch="sm_80", headers={name: text}, fallback="never", **more)
 
 
-def test_a_text_is_found_and_its_edit_is_another_kernel(tmp_path, monkeypatch):
+def test_a_header_text_is_found_and_an_edit_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
     first = _compile("#define SIDE 3\n")
     assert first.build.hit is None
@@ -41,7 +41,7 @@ def _hit(headers: dict[str, str], source: str = SOURCE, **more: object) -> str |
 
 
 @pytest.mark.parametrize("changed", [{"other.cuh": "2"}, {}, {"other.cuh": "1", "third.cuh": ""}])
-def test_a_text_that_was_not_read_may_change(tmp_path, monkeypatch, changed):
+def test_an_unread_header_text_may_change(tmp_path, monkeypatch, changed):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
     tile = {"tile.cuh": "#define SIDE 3\n"}
     assert _hit({**tile, "other.cuh": "1"}) is None
@@ -54,10 +54,10 @@ def test_a_text_that_was_not_read_may_change(tmp_path, monkeypatch, changed):
     [
         pytest.param("#define SIDE __FILE__[0]\n", id="with its path"),
         pytest.param('#include "new.cuh"\n', id="that looks for another in vain"),
-        pytest.param("#define SIDE __has_include(<new.cuh>)\n", id="that asks for another"),
+        pytest.param("#define SIDE __has_include(<new.cuh>)\n", id="that tests for another"),
     ],
 )
-def test_what_another_text_changes_is_built_again(tmp_path, monkeypatch, text):
+def test_a_text_that_affects_the_build_causes_a_rebuild(tmp_path, monkeypatch, text):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "new.cuh").write_text("#define SIDE 1\n")
     options = (f"-I{tmp_path}",)
@@ -66,7 +66,7 @@ def test_what_another_text_changes_is_built_again(tmp_path, monkeypatch, text):
 
 
 @pytest.mark.needs_nvcc
-def test_which_texts_nvcc_read_is_not_known(tmp_path, monkeypatch):
+def test_all_texts_count_for_nvcc(tmp_path, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
     tile = {"tile.cuh": "#define SIDE 3\n"}
     assert _hit({**tile, "other.cuh": "1"}, backend="nvcc") is None
@@ -84,7 +84,7 @@ def test_another_folder_has_the_same_key(tmp_path, monkeypatch):
     assert (again.build.hit, again.code) == ("disk", first.code)
 
 
-def test_a_text_wins_over_the_toolkits_header(tmp_path, monkeypatch):
+def test_a_text_precedes_the_toolkits_header(tmp_path, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
     source = SOURCE.replace('"tile.cuh"', "<cuda_fp16.h>")
     assert _compile("#define SIDE 5\n", source, "cuda_fp16.h").code
@@ -118,7 +118,7 @@ def test_a_name_that_leaves_its_folder_is_rejected(name):
         {"a": "\0"},
     ],
 )
-def test_what_is_no_mapping_of_names_to_texts_is_rejected(headers):
+def test_headers_must_be_a_mapping_of_names_to_texts(headers):
     with pytest.raises(InvalidRequest, match="headers"):
         CompileRequest(SOURCE, headers=headers)
 
@@ -132,7 +132,7 @@ def test_a_request_with_texts_can_be_pickled_hashed_and_replaced():
 
 
 @pytest.mark.parametrize("backend", ["nvrtc", pytest.param("nvcc", marks=pytest.mark.needs_nvcc)])
-def test_no_file_of_it_is_anywhere(tmp_path, monkeypatch, backend):
+def test_header_texts_leave_no_files(tmp_path, monkeypatch, backend):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
     source = (
         '#include "tile.cuh"\nextern "C" __global__ void k(const char** out) { *out = __FILE__ ; }'
@@ -159,7 +159,7 @@ def test_a_text_has_the_same_path_in_every_process(tmp_path, monkeypatch):
     assert f"{memory_headers.folder((('tile.cuh', text),))}/tile.cuh".encode() in made[0]
 
 
-def test_a_header_that_a_text_includes_is_noticed_when_it_comes(tmp_path, monkeypatch):
+def test_a_header_that_a_text_includes_is_noticed_when_it_appears(tmp_path, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
     text = "#if __has_include(<extra.h>)\n#include <extra.h>\n#else\n#define SIDE 1\n#endif\n"
     options = (f"-I{tmp_path}",)
@@ -172,7 +172,7 @@ def test_a_header_that_a_text_includes_is_noticed_when_it_comes(tmp_path, monkey
     assert _compile(text, options=options).code not in (before.code, after.code)
 
 
-def test_a_text_that_has_the_time_is_not_kept(tmp_path, monkeypatch):
+def test_a_text_with_a_clock_macro_is_not_cached(tmp_path, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
     text = "#define SIDE __TIME__[0]\n"
     assert _compile(text).build.hit is None
@@ -216,7 +216,7 @@ def test_a_module_and_a_kernel_take_texts(tmp_path, monkeypatch):
     assert again.object_code.build.hit is not None
 
 
-def test_a_librarys_texts_are_its_modules():
+def test_a_librarys_texts_are_available_to_its_modules():
     library = rtcompile.KernelLibrary("rtcompile", headers={"tile.cuh": "#define SIDE 1\n"})
     assert pickle.loads(pickle.dumps(library)).headers == (("tile.cuh", "#define SIDE 1\n"),)
     with pytest.raises(InvalidRequest, match="headers"):
@@ -235,11 +235,11 @@ def test_a_ptx_file_is_linked_with_its_options(tmp_path, monkeypatch):
     path = tmp_path / "many.ptx"
     limited = rtcompile.RawModule(path=path, options=("-maxrregcount=24",), arch="sm_80")
     assert limited.report().kernels[0].registers <= 24
-    # Nothing here means anything to a linker: the driver loads the file, as with CuPy.
+    # A linker ignores all of these options: the driver loads the file, as with CuPy.
     assert rtcompile.RawModule(path=path, options=("-std=c++17",)).object_code is None
 
 
-def test_an_option_for_a_ptx_file_that_is_none_is_rejected(tmp_path):
+def test_an_invalid_option_for_a_ptx_file_is_rejected(tmp_path):
     pytest.importorskip("cupy")
     path = tmp_path / "k.ptx"
     path.write_bytes(rtcompile.compile("__global__ void k() {}", arch="sm_80", target="ptx").code)

@@ -1,4 +1,4 @@
-"""`link=`: sources, objects and files become one program, and every input's content counts."""
+"""Tests of `link=`: sources, objects and files become one program, and the key covers every input's contents."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def test_a_source_in_link_is_compiled_and_linked(options):
     assert ("_Z6helperf" in functions(code)) is ("-dlto" not in options)
 
 
-def test_a_tuple_is_nothing_to_link():
+def test_a_tuple_cannot_be_linked():
     with pytest.raises(rtcompile.InvalidRequest, match=r"link\[0\] is tuple"):
         compile(link=[("cubin", b"code")])
 
 
 @pytest.mark.parametrize("target", ["object", "ltoir", "ptx"])
-def test_code_made_before_can_be_linked(target):
+def test_compiled_code_can_be_linked(target):
     options = ("-rdc=true",) if target == "ptx" else ()
     library = compile(LIBRARY, target=target, options=options)
 
@@ -101,7 +101,7 @@ def test_files_of_nvcc_can_be_linked(suffix, flags, tmp_path, monkeypatch):
     assert kernels(compile(link=[tmp_path / f"library{suffix}"])) == ["k"]
 
 
-def test_a_source_file_finds_its_neighbours(tmp_path):
+def test_a_linked_source_file_finds_headers_beside_it(tmp_path):
     (tmp_path / "factor.h").write_text("#define FACTOR 3.0f\n")
     source = '#include "factor.h"\n__device__ float helper(float x) { return x * FACTOR; }'
     (tmp_path / "library.cu").write_text(source)
@@ -109,7 +109,7 @@ def test_a_source_file_finds_its_neighbours(tmp_path):
     assert kernels(compile(link=[tmp_path / "library.cu"])) == ["k"]
 
 
-def test_an_input_with_options_and_names_of_its_own():
+def test_a_link_input_may_have_its_own_options_and_names():
     library = CompileRequest(
         "template <class T> __device__ T scale(T x) { return x * FACTOR; }\n"
         "__device__ float helper(float x) { return scale(x); }",
@@ -150,7 +150,7 @@ def test_two_files_of_relocatable_code_share_variables():
     assert symbols["counter"].section
 
 
-def test_the_key_covers_what_every_input_holds(tmp_path, runs):
+def test_the_key_covers_the_contents_of_every_input(tmp_path, runs):
     path = tmp_path / "library.ltoir"
     builds = []
     for factor in ("3.0f", "5.0f", "3.0f"):
@@ -171,7 +171,7 @@ def test_the_key_covers_what_every_input_holds(tmp_path, runs):
         pytest.param([LIBRARY + "}"], ["link0.cu"], id="a mistake in a source of link"),
     ],
 )
-def test_a_failed_link_names_what_is_involved_and_caches_nothing(link, texts, runs):
+def test_a_failed_link_names_the_inputs_and_caches_nothing(link, texts, runs):
     for _ in range(2):
         with pytest.raises(rtcompile.CompileError) as error:
             compile(link=link)
@@ -196,21 +196,21 @@ def test_a_finished_program_cannot_be_linked():
         compile(link=[finished])
 
 
-def test_an_archive_that_is_none_is_rejected(tmp_path):
+def test_an_invalid_archive_is_rejected(tmp_path):
     (tmp_path / "lib.a").write_bytes(b"!<arch>\nnot really")
 
     with pytest.raises(rtcompile.LinkError, match=r"lib\.a"):
         compile(link=[tmp_path / "lib.a"])
 
 
-def test_a_request_that_links_in_turn_is_rejected_whatever_the_cycle():
+def test_cyclic_links_are_rejected():
     inner = CompileRequest(LIBRARY, link=(LIBRARY,))
 
     with pytest.raises(rtcompile.InvalidRequest, match="link="):
         compile(link=[inner])
 
 
-def test_another_build_of_the_linker_links_anew(runs, monkeypatch):
+def test_another_build_of_the_linker_links_again(runs, monkeypatch):
 
     compile(link=[LIBRARY])
     assert compile(link=[LIBRARY]).build.hit == "memory"
@@ -226,6 +226,6 @@ def test_another_build_of_the_linker_links_anew(runs, monkeypatch):
     code = compile(link=[LIBRARY])
 
     assert (code.build.hit, runs) == (None, ["nvrtc", "nvjitlink"])
-    assert compile("__global__ void alone() {}").build.hit is None
+    assert compile("__global__ void unlinked() {}").build.hit is None
     monkeypatch.setattr(toolkit, "current", lambda *_: found)
-    assert compile("__global__ void alone() {}").build.hit == "memory"  # nothing was linked there
+    assert compile("__global__ void unlinked() {}").build.hit == "memory"  # it was not linked

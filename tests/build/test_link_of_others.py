@@ -18,16 +18,16 @@ KINDS = ["object", "ltoir", "ptx", "cubin"]
 
 
 class Code:
-    """As `cuda.core.ObjectCode`: to be compared, hashed or shown it asks a device."""
+    """Like `cuda.core.ObjectCode`, it queries a device to be compared, hashed or shown."""
 
     def __init__(self, code: object, kind: object, named: str = "code_type") -> None:
         self.code = code
         setattr(self, named, kind)
 
-    def _ask(self, *_: object) -> Any:
-        raise AssertionError("a device was asked")
+    def _query_device(self, *_: object) -> Any:
+        raise AssertionError("a device was queried")
 
-    __hash__ = __eq__ = __repr__ = __reduce__ = _ask  # type: ignore[assignment]
+    __hash__ = __eq__ = __repr__ = __reduce__ = _query_device  # type: ignore[assignment]
 
 
 def library(kind: str) -> bytes:
@@ -61,7 +61,7 @@ def test_the_result_is_that_of_our_own_object(kind: str):
 
 
 @pytest.mark.needs_compiler
-def test_all_that_can_be_linked_is_linked_at_once(tmp_path: Path):
+def test_all_kinds_of_inputs_are_linked_together(tmp_path: Path):
     names = ("helper", "of_path", "of_ours", "of_text")
     calls = " + ".join(f"{name}(*p)" for name in names)
     declared = "".join(f"__device__ float {name}(float);\n" for name in names)
@@ -80,7 +80,7 @@ def test_all_that_can_be_linked_is_linked_at_once(tmp_path: Path):
 
 
 @pytest.mark.needs_compiler
-def test_code_that_is_in_a_file_is_read_when_it_is_given(tmp_path: Path):
+def test_code_in_a_file_is_read_when_it_is_passed(tmp_path: Path):
     path = tmp_path / "part"
     path.write_bytes(library("ltoir"))
     request = CompileRequest(CALLER, arch="sm_90", link=[Code(str(path), "ltoir")])
@@ -109,20 +109,22 @@ def test_a_request_with_such_code_compares_hashes_and_pickles(given: object):
         pytest.param([1], "ptx", "whose code is list, not bytes", id="type"),
     ],
 )
-def test_what_cannot_be_linked_is_refused_at_once(code: object, kind: object, message: str):
+def test_an_input_that_cannot_be_linked_is_rejected_at_once(
+    code: object, kind: object, message: str
+):
     with pytest.raises(InvalidRequest, match=message):
         CompileRequest("", link=[Code(code, kind)])
 
 
 @pytest.mark.needs_compiler
-def test_code_of_another_kind_than_it_says_is_refused_before_the_linker():
+def test_code_whose_kind_is_wrong_is_rejected_before_linking():
     with pytest.raises(LinkError, match=r"'link\[0\]' was given as LTO-IR, but it is PTX"):
         linked(Code(library("ptx"), "ltoir"))
 
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("kind", ["cubin", "ltoir"])
-def test_what_cuda_core_compiles_is_linked(kind: str):
+def test_code_compiled_by_cuda_core_is_linked(kind: str):
     core = pytest.importorskip("cuda.core", reason="cuda-core is not installed")
     options = core.ProgramOptions(
         arch="sm_90", relocatable_device_code=True, link_time_optimization=kind == "ltoir" or None

@@ -1,4 +1,4 @@
-"""Other outputs of a link than a program: relocatable code and LTO-IR, of newer nvJitLinks."""
+"""Tests of links whose output is relocatable code or LTO-IR, which newer nvJitLinks produce."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIBRARY = "__device__ float helper(float x) { return x * 3.0f; }"
 CALLER = """extern __device__ float helper(float);
 extern "C" __global__ void k(float* p) { p[threadIdx.x] = helper(p[threadIdx.x]); }"""
 
-# Its results name their kind and the options that it was given.
+# Its results contain their kind and the options passed.
 SOURCE = r"""
 #include <cstring>
 #include <string>
@@ -71,7 +71,7 @@ def link(inputs: list[LinkInput], target: str, library: Path, version: str) -> o
         ("cubin", "LinkedCubin -arch=sm_90 -lto"),
     ],
 )
-def test_nvjitlink_makes_what_is_requested(library, target, expected):
+def test_nvjitlink_produces_the_requested_target(library, target, expected):
     outcome = link([LTOIR], target, library, "13.5.37")
     assert isinstance(outcome, Compiled)
     assert outcome.code.rstrip(b"\0").decode() == expected
@@ -90,20 +90,20 @@ def test_an_older_nvjitlink_is_named_with_the_command_for_a_newer(library, targe
 
 
 @needs_host_compiler
-def test_what_is_not_lto_ir_is_not_linked_to_lto_ir(library):
+def test_only_lto_ir_can_be_linked_to_lto_ir(library):
     ptx = LinkInput("ptx", "part.ptx", b".version 8.8\n.target sm_90\n")
     outcome = link([LTOIR, ptx], "ltoir", library, "13.5.37")
     assert isinstance(outcome, CompileFailure)
     assert "LTO-IR can be linked of LTO-IR only; part.ptx is ptx" in outcome.log
 
 
-def test_nvcc_does_not_get_what_only_nvjitlink_makes():
+def test_targets_that_only_nvjitlink_produces_are_not_given_to_nvcc():
     missing = Toolchain(missing={"nvjitlink": "nvJitLink not found"})
     with pytest.raises(ToolkitNotFound, match="nvJitLink not found"):
         nvjitlink.link([LTOIR], Arch(9, 0), (), missing, limits=Limits(), target="ltoir")
 
 
-def test_what_is_too_new_for_nvccs_linker_wants_the_nvjitlink_of_its_version(monkeypatch):
+def test_code_too_new_for_nvccs_linker_names_the_nvjitlink_to_install(monkeypatch):
     def refuse(inputs: object, *others: object, **limits: object) -> CompileFailure:
         log = "nvlink fatal   : Input file '0-kernel.o' newer than toolkit (135 vs 130)"
         return CompileFailure("link", log, ("nvlink",), "nvcc")
@@ -116,17 +116,17 @@ def test_what_is_too_new_for_nvccs_linker_wants_the_nvjitlink_of_its_version(mon
 
 
 @pytest.mark.needs_compiler
-def test_without_any_linker_the_smaller_one_is_named(monkeypatch):
+def test_without_any_linker_the_error_names_nvjitlink(monkeypatch):
     missing = {"nvjitlink": "nvJitLink not found", "nvcc": "nvcc not found"}
     crippled = toolkit.current()._replace(nvjitlink=None, nvcc=None, missing=missing)
     monkeypatch.setattr(toolkit, "current", lambda *_: crippled)
     with pytest.raises(ToolkitNotFound, match="nvJitLink not found"):
-        rtcompile.compile(CALLER + "// alone", arch="sm_90", link=[LIBRARY])
+        rtcompile.compile(CALLER + "// no linker", arch="sm_90", link=[LIBRARY])
 
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("target", ["ltoir", "object"])
-def test_parts_are_linked_to_a_part_or_the_error_names_the_linker_for_it(target):
+def test_relocatable_code_is_linked_or_the_error_names_the_linker_needed(target):
     linker = toolkit.current().nvjitlink
     if linker is None:
         pytest.skip("nvJitLink is not installed here")

@@ -1,4 +1,4 @@
-"""LTO-IR of ours in a kernel of numba-cuda, and its LTO-IR in a kernel of ours; compiled, not launched."""
+"""Links rtcompile's LTO-IR into a kernel of numba-cuda, and the reverse; nothing is launched."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_function_of_ours_is_linked_into_a_kernel_of_numba():
     )
 
     assert part.data == code.code
-    # The linker rejects calls of functions that no part has.
+    # The linker rejects calls of undefined functions.
     parts = [LinkInput("ltoir", name, data) for name, data in [("own", own), ("part", part.data)]]
     made = nvjitlink.link(parts, Arch(9, 0), (), toolkit.current(), limits=Limits(timeout=60))
     assert isinstance(made, Compiled), made

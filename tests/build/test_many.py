@@ -1,4 +1,4 @@
-"""Many builds at once: in order, errors per item, cancelled at any time."""
+"""Tests of batches: results in order, an error per item, cancellation at any time."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def test_results_are_in_the_order_of_the_requests() -> None:
     assert [kernels(code) for code in results] == [[f"_Z1kILi{i}EEvPi"] for i in range(6)]
 
 
-def test_what_was_built_is_in_the_cache() -> None:
+def test_built_kernels_are_in_the_cache() -> None:
     compile_many(variants(3), progress=False)
     assert all(code.build.hit for code in compile_many(variants(3), progress=False))
 
 
 @pytest.mark.parametrize("threads", [0, 1, 5])
-def test_where_no_more_threads_can_be_started_those_that_are_do_the_work(
+def test_a_batch_works_with_fewer_threads_if_no_more_can_start(
     monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     start, left = threading.Thread.start, [threads]
@@ -78,11 +78,13 @@ def test_where_no_more_threads_can_be_started_those_that_are_do_the_work(
 
 
 @pytest.mark.parametrize("most", [4, 5, 6, 7, 9])
-def test_threads_leave_room_for_a_compiler_where_processes_are_few(
+def test_threads_leave_room_for_a_compiler_under_a_process_limit(
     monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     start, run, free = threading.Thread.start, pool.run, []
-    threads: list[threading.Thread] = []  # of this batch: one of another test may be ending
+    threads: list[
+        threading.Thread
+    ] = []  # only this batch's: a thread of another test may be ending
 
     def room() -> int:
         return most - sum(thread.is_alive() for thread in threads)
@@ -101,7 +103,7 @@ def test_threads_leave_room_for_a_compiler_where_processes_are_few(
     monkeypatch.setattr(threading.Thread, "start", start_some)
     monkeypatch.setattr(pool, "run", note)
     compile_many(variants(8), progress=False)
-    assert min(free) >= 3  # what starts compilers, one, and a program that it may run
+    assert min(free) >= 3  # a zygote, its child, and a program that the child may run
 
 
 def test_one_request_twice_is_built_once() -> None:
@@ -109,7 +111,7 @@ def test_one_request_twice_is_built_once() -> None:
     assert hits.count(None) == 1
 
 
-def test_errors_are_gathered_and_the_others_built() -> None:
+def test_errors_are_collected_and_the_others_built() -> None:
     with pytest.raises(
         BatchError,
         match=r"2 of 4 builds failed:\n\[1\] kernel.cu for sm_90: kernel.cu:1:1: error: this declaration",
@@ -139,13 +141,13 @@ def test_arguments_apply_to_every_build() -> None:
 
 
 @pytest.mark.parametrize("item", ["source", None, 3])
-def test_an_item_that_is_no_build_is_rejected_before_anything_runs(item: object) -> None:
+def test_an_invalid_item_is_rejected_before_anything_runs(item: object) -> None:
     with pytest.raises(InvalidRequest, match=r"builds\[1\] is"):
         compile_many([TEMPLATE, item])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ({"builds": TEMPLATE}, r"builds must be a list .* write builds=\[…\]"),
         ({"builds": None}, "builds must be a list"),
@@ -155,12 +157,12 @@ def test_an_item_that_is_no_build_is_rejected_before_anything_runs(item: object)
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
 )
-def test_an_argument_of_a_wrong_type_is_reported(arguments: dict[str, Any], says: str) -> None:
-    with pytest.raises(InvalidRequest, match=says):
+def test_an_argument_of_a_wrong_type_is_reported(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
         compile_many(**arguments)
 
 
-def test_nothing_to_do_is_done() -> None:
+def test_an_empty_batch_returns_nothing() -> None:
     assert compile_many([], progress=True) == []
 
 
@@ -186,7 +188,7 @@ def test_futures_are_awaitable() -> None:
 
 
 @pytest.mark.usefixtures("two_slots")
-def test_a_cancelled_future_frees_who_waits_and_the_next_build_works() -> None:
+def test_a_cancelled_future_wakes_its_waiters_and_the_next_build_works() -> None:
     endless, quick = submit_many([ENDLESS, TEMPLATE])
     assert kernels(quick.result()) == []
     assert endless.cancel()
@@ -209,11 +211,11 @@ def workers_of(caller: int) -> list[int]:
 
 
 def sleeps(pid: int) -> bool:
-    """Say whether a process waits for its next job: a compiler computes."""
+    """Return whether a process waits for its next job instead of computing."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
     except OSError:
-        return True  # it has ended meanwhile
+        return True  # the process has ended
 
 
 def grandchildren(pid: int) -> list[int]:
@@ -269,7 +271,7 @@ def test_ctrl_c_ends_a_batch_at_once_and_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.glob("rtcompile-*")) == []
 
 
-def test_a_ctrl_c_is_heard_at_whatever_moment_it_comes() -> None:
+def test_ctrl_c_is_handled_at_any_moment() -> None:
     script = """
         import os, threading, time
         from tests.build.test_many import *
@@ -306,10 +308,10 @@ def test_a_ctrl_c_is_heard_at_whatever_moment_it_comes() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run(program, cwd=root, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 60.0  # not at the end of the time limit
+    assert float(done.stdout) < 60.0  # well before the time limit
 
 
-def test_a_callable_hears_of_each_build() -> None:
+def test_a_progress_callable_is_called_for_each_build() -> None:
     heard: list[tuple[int, int, bool]] = []
     compile_many(
         [*variants(2), WRONG],
@@ -322,13 +324,13 @@ def test_a_callable_hears_of_each_build() -> None:
     assert sorted(good for _, _, good in heard) == [False, True, True]
 
 
-def test_plain_lines_are_for_what_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_lines_are_printed_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     compile_many(variants(1), progress=False)
     compile_many([*variants(2), WRONG], progress=True, errors="return")
     assert "rtcompile: 3 of 3 compiled (1 cached, 1 failed) in " in capsys.readouterr().err
 
 
-def test_nothing_is_shown_by_default_where_nobody_watches(
+def test_nothing_is_shown_by_default_without_a_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     compile_many(variants(1))
@@ -352,7 +354,7 @@ def test_a_terminal_gets_a_bar() -> None:
     os.close(terminal)
     output = b""
     with suppress(OSError):  # at its end
-        while some := os.read(main, 1 << 16):  # which may end within a character
+        while some := os.read(main, 1 << 16):  # a chunk may end within a character
             output += some
     os.close(main)
     shown = output.decode()
@@ -373,7 +375,7 @@ def test_a_trace_shows_queue_phases_and_workers(tmp_path: Path) -> None:
         assert event["ph"] == "M" or event["dur"] >= 0
 
 
-def test_one_build_is_traced_where_its_argument_says(tmp_path: Path) -> None:
+def test_one_build_is_traced_to_its_argument(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     source = "__global__ void traced() {}"
     rtcompile.compile(source, arch="sm_90", trace=str(path))
@@ -393,7 +395,7 @@ def test_processes_add_to_one_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len({event["pid"] for event in json.loads(path.read_text())}) == 2
 
 
-def test_a_file_that_is_no_trace_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_trace_is_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "letter.txt"
     path.write_text("dear reader")
     with pytest.warns(UserWarning, match="not an rtcompile trace"):
@@ -401,7 +403,7 @@ def test_a_file_that_is_no_trace_is_left_alone(tmp_path: Path) -> None:
     assert path.read_text() == "dear reader"
 
 
-def test_as_many_threads_are_started_as_can_be_of_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_threads_are_started_than_useful(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
     original = threading.Thread.start
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""The Kernel Tuner recipe compiles exactly what Kernel Tuner will ask for."""
+"""The Kernel Tuner recipe compiles exactly the builds that Kernel Tuner will request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.needs_compiler
 ONE = {"block_size_x": 64, "LOADS": 2, "ALGORITHM": "BLOCK_REDUCE_RAKING"}
 
 
-def test_the_space_is_what_the_restrictions_allow() -> None:
+def test_the_space_follows_the_restrictions() -> None:
     variants = recipe.space({"a": [1, 2], "b": [1, 2]}, ["a * b <= 2"])
     assert variants == [{"a": 1, "b": 1}, {"a": 1, "b": 2}, {"a": 2, "b": 1}]
 
@@ -81,7 +81,7 @@ CALL: dict[str, Any] = {
     ],
 )
 def test_requests_are_what_kernel_tuner_requests_of_cupy(changes, monkeypatch) -> None:
-    """Let Kernel Tuner tune on a device that only notes what it is to compile."""
+    """Let Kernel Tuner tune on a fake device that only records the requests."""
     tuner = pytest.importorskip("kernel_tuner")
     core = pytest.importorskip("kernel_tuner.core")
     backend = pytest.importorskip("kernel_tuner.backends.cupy")

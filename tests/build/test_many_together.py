@@ -1,4 +1,4 @@
-"""Builds of a batch that share workers: each gets what it would get alone."""
+"""Tests of batches that share workers: each build gives the same result as a single build."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def kernel(number: int) -> CompileRequest:
 
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiler that has run, and only this one."""
+    """Let NVRTC have run once in this process, and forbid the fallback to NVCC."""
     monkeypatch.setenv("RTCOMPILE_FALLBACK", "never")
     rtcompile.compile("__global__ void first() {}", arch="sm_90")
 
@@ -56,7 +56,7 @@ def outcomes(*requests: CompileRequest) -> list[Any]:
     return compile_many(requests, progress=False, errors="return")
 
 
-def test_what_is_built_together_is_what_is_built_alone(together: None) -> None:
+def test_a_batch_gives_the_same_code_as_single_builds(together: None) -> None:
     wanted = [kernel(number).replace(name=f"k{number}.cu") for number in range(6)]
     wanted += [
         request(
@@ -69,7 +69,7 @@ def test_what_is_built_together_is_what_is_built_alone(together: None) -> None:
         for number in range(4)
     ]
     built = outcomes(*wanted)
-    alone = [
+    separate = [
         rtcompile.compile(
             one.source,
             arch="sm_90",
@@ -79,8 +79,8 @@ def test_what_is_built_together_is_what_is_built_alone(together: None) -> None:
         )
         for one in wanted
     ]
-    assert [one.code for one in built] == [one.code for one in alone]
-    assert [one.lowered_names for one in built] == [one.lowered_names for one in alone]
+    assert [one.code for one in built] == [one.code for one in separate]
+    assert [one.lowered_names for one in built] == [one.lowered_names for one in separate]
     assert all(
         one.build.why.startswith("no build of this source with these options") for one in built
     )
@@ -91,26 +91,26 @@ TWICE = 'extern "C" __global__ void k(int* x, int* y) { x[0] = y[0]; x[1] = y[0]
 
 
 @pytest.mark.parametrize("options", [("--restrict",), ("-Xptxas=-O0",)])
-def test_what_nvrtc_does_not_forget_is_compiled_in_a_process_of_its_own(
+def test_options_that_nvrtc_does_not_forget_get_their_own_process(
     together: None, options: tuple[str, ...]
 ) -> None:
-    alone = request(TWICE)
-    before = rtcompile.compile(alone.source, arch="sm_90")
+    separate = request(TWICE)
+    before = rtcompile.compile(separate.source, arch="sm_90")
     outcomes(*(request(f"{TWICE} // {n}", options=options) for n in range(12)))
-    rtcompile.compile(alone.source, arch="sm_90", options=options)
-    after = rtcompile.compile(alone.source, arch="sm_90", recompile=True)
+    rtcompile.compile(separate.source, arch="sm_90", options=options)
+    after = rtcompile.compile(separate.source, arch="sm_90", recompile=True)
     assert after.code == before.code
 
 
 @pytest.mark.parametrize(
     ("bad", "error"),
     [
-        pytest.param(MISTAKE, CompileError, id="refused"),
+        pytest.param(MISTAKE, CompileError, id="failure"),
         pytest.param(CRASH, CompilerCrashed, id="crash"),
     ],
 )
 @pytest.mark.parametrize("at", [0, 2, 5])
-def test_one_that_fails_fails_alone(
+def test_a_failing_build_does_not_affect_the_others(
     together: None, bad: str, error: type[Exception], at: int
 ) -> None:
     wanted = [kernel(number) for number in range(6)]
@@ -132,7 +132,7 @@ def test_a_build_that_takes_long_delays_no_other(together: None, two_slots: None
     assert endless.cancel()
 
 
-def test_one_that_is_cancelled_takes_no_other_with_it(together: None) -> None:
+def test_a_cancelled_build_does_not_cancel_the_others(together: None) -> None:
     endless, *others = submit_many([request(ENDLESS), *map(kernel, range(5))])
     assert others[0].result(60)
     assert endless.cancel()
@@ -141,12 +141,12 @@ def test_one_that_is_cancelled_takes_no_other_with_it(together: None) -> None:
         endless.result()
 
 
-def test_what_another_process_builds_is_waited_for(together: None) -> None:
+def test_a_batch_waits_for_a_build_of_another_process(together: None) -> None:
     wanted = [kernel(number) for number in range(6)]
     settings = Settings.from_environ()
-    elsewhere = Store(settings.cache_dir, on_disk=True, size=1 << 30)
+    other_store = Store(settings.cache_dir, on_disk=True, size=1 << 30)
     with ExitStack() as building:
-        building.enter_context(elsewhere.building(planned.plan(wanted[2], settings).key_inputs))
+        building.enter_context(other_store.building(planned.plan(wanted[2], settings).key_inputs))
         futures = submit_many(wanted)
         assert all(future.result(60) for future in futures[:2] + futures[3:])
         assert not futures[2].done()
@@ -157,13 +157,13 @@ def test_what_another_process_builds_is_waited_for(together: None) -> None:
 def test_a_remembered_failure_is_not_compiled_again(together: None) -> None:
     wanted = [kernel(0), request(MISTAKE), kernel(1)]
     outcomes(*wanted)
-    refused, code = outcomes(request(MISTAKE), kernel(3))
-    assert isinstance(refused, CompileError)
-    assert refused.cached
+    failure, code = outcomes(request(MISTAKE), kernel(3))
+    assert isinstance(failure, CompileError)
+    assert failure.cached
     assert code.build.hit is None
 
 
-def test_nothing_is_built_where_nothing_may_be(
+def test_a_batch_builds_nothing_if_compiling_is_forbidden(
     together: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RTCOMPILE_JIT", "0")
@@ -181,19 +181,19 @@ def test_a_result_that_cannot_be_kept_is_reported(
     assert [type(error) for error in printed] == [ValueError, ValueError]
 
 
-# --- builds that read the same headers, one after another in one worker --------------------------
+# --- consecutive builds with the same headers in one worker --------------------------
 
 
 @pytest.fixture
 def workers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The process of each build, in order; one compiler at a time."""
+    """Return the worker of each build, in order, with one compiler at a time."""
     pids: list[int] = []
     only = pool.Pool(1)
 
     def run(*given: Any) -> Any:
-        answer = only.run(*given)
-        pids.append(answer.value["pid"] if isinstance(answer, pool.Answer) else 0)
-        return answer
+        reply = only.run(*given)
+        pids.append(reply.value["pid"] if isinstance(reply, pool.Answer) else 0)
+        return reply
 
     monkeypatch.setattr(pool, "run", run)
     monkeypatch.setattr(pool, "slots", lambda: 1)
@@ -219,18 +219,18 @@ def test_a_batch_that_reads_the_same_headers_keeps_its_worker(
     built = compile_many(wanted, progress=False, pch=False)
     assert len(workers) == 3
     assert len(set(workers)) == 1
-    alone = [
+    separate = [
         rtcompile.compile(
             one.source, options=one.options, arch="sm_90", recompile=True, pch=False, timeout=600
         )
         for one in wanted
     ]
     assert len(set(workers)) == 4
-    assert [one.code for one in built] == [one.code for one in alone]
+    assert [one.code for one in built] == [one.code for one in separate]
     assert all(len(one.build.headers) == 1 for one in built)
 
 
-def test_a_worker_that_goes_on_reads_an_edited_header(folder: Path, workers: list[int]) -> None:
+def test_a_reused_worker_reads_an_edited_header(folder: Path, workers: list[int]) -> None:
     wanted = reading(folder, 5)
     for value in (1, 2):
         (folder / "n.h").write_text(f"#define N {value} // {'x' * value}\n")
@@ -239,9 +239,7 @@ def test_a_worker_that_goes_on_reads_an_edited_header(folder: Path, workers: lis
     assert workers[0] == workers[1]
 
 
-def test_a_worker_that_goes_on_finds_a_header_that_came_in_front(
-    folder: Path, workers: list[int]
-) -> None:
+def test_a_reused_worker_finds_a_new_shadowing_header(folder: Path, workers: list[int]) -> None:
     first = folder / "first"
     first.mkdir()
     wanted = reading(folder, 5)
@@ -254,7 +252,7 @@ def test_a_worker_that_goes_on_finds_a_header_that_came_in_front(
     assert workers[0] == workers[1]
 
 
-def test_a_mistake_beside_good_builds_is_reported_once_and_ends_its_worker(
+def test_a_mistake_in_a_batch_is_reported_once_and_ends_its_worker(
     folder: Path, workers: list[int]
 ) -> None:
     wanted = [reading(folder, number, "mistake" if number == 1 else "") for number in range(4)]
@@ -263,7 +261,7 @@ def test_a_mistake_beside_good_builds_is_reported_once_and_ends_its_worker(
     assert workers[0] == workers[1] != workers[2] == workers[3]
 
 
-def test_a_worker_that_holds_much_memory_soon_ends(workers: list[int]) -> None:
+def test_a_worker_that_uses_much_memory_is_not_reused(workers: list[int]) -> None:
     pytest.importorskip("cutlass_library")
     for source in ("__global__ void k() {}", "#include <cute/tensor.hpp>\n"):
         rtcompile.compile(source, arch="sm_90", pch=False)
@@ -289,7 +287,7 @@ def test_a_killed_zygote_costs_no_build(together: None) -> None:
     assert all(isinstance(future.result(60), ObjectCode) for future in futures)
 
 
-def test_where_processes_are_few_every_build_is_made(together: None) -> None:
+def test_under_a_process_limit_every_build_is_made(together: None) -> None:
     script = """
         import resource, sys
         hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]

@@ -1,4 +1,4 @@
-"""From source to code, end to end, with a real NVRTC and no GPU."""
+"""Tests of whole builds with a real NVRTC and without a GPU."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_cupys_headers_are_found():
     assert compile(source, arch="sm_90a").build.headers
 
 
-def test_a_kernel_that_includes_nothing_reads_nothing():
+def test_a_kernel_without_includes_reads_no_header():
     assert compile().build.headers == ()
 
 
@@ -176,7 +176,7 @@ def test_the_second_build_is_a_hit_from_memory_and_in_the_next_process_from_disk
         pytest.param({"target": "ptx"}, id="target"),
     ],
 )
-def test_what_changes_the_code_is_another_build(changed):
+def test_changes_of_the_code_cause_another_build(changed):
     compile()
     assert compile(**{"source": PLAIN, **changed}).build.hit is None
 
@@ -186,24 +186,24 @@ def test_what_changes_the_code_is_another_build(changed):
     [
         pytest.param(("-DA=1", "-DB=2"), ("-DB=2", "-DA=1"), id="order of macros"),
         pytest.param(("-DA=1",), ("--define-macro=A=1",), id="spelling"),
-        pytest.param(("-std=c++17",), (), id="the default said aloud"),
+        pytest.param(("-std=c++17",), (), id="the default given explicitly"),
         pytest.param(("-ftz=true", "-std=c++17"), ("--std", "c++17"), id="defaults"),
     ],
 )
-def test_what_means_the_same_is_the_same_build(first, second):
+def test_equivalent_requests_are_one_build(first, second):
     compile(options=first)
     assert compile(options=second).build.hit
 
 
 @pytest.mark.parametrize("macro", ["__DATE__", "__TIME__"])
-def test_a_build_that_tells_the_time_is_not_cached(macro):
+def test_a_build_with_a_clock_macro_is_not_cached(macro):
     source = f'__device__ const char when[] = {macro};\nextern "C" __global__ void k() {{}}'
     for _ in range(2):
         assert compile(source).build.hit is None
 
 
 @pytest.mark.parametrize("option", ["-lineinfo", "-G"])
-def test_line_info_names_a_file_that_is_there_and_holds_the_source(option):
+def test_line_info_names_an_existing_file_with_the_source(option):
     code = compile(options=(option,), name="mine.cu")
     folder = Path(os.environ["RTCOMPILE_CACHE_DIR"]) / "sources"
     (kept,) = folder.iterdir()
@@ -232,7 +232,7 @@ def test_a_build_whose_headers_are_not_known_is_not_cached(monkeypatch):
         assert compile().build.hit is None
 
 
-def test_code_that_would_trap_is_warned_of_in_words_and_in_the_log():
+def test_code_that_would_trap_causes_a_warning_and_a_log_line():
     source = """
     #include <cute/arch/mma_sm90_gmma.hpp>
     extern "C" __global__ void k() { cute::warpgroup_arrive(); }
@@ -243,7 +243,7 @@ def test_code_that_would_trap_is_warned_of_in_words_and_in_the_log():
     compile(source, arch="sm_90a")
 
 
-def test_threads_that_want_one_kernel_compile_it_once():
+def test_threads_that_request_one_kernel_compile_it_once():
     built = []
     barrier = threading.Barrier(8)
 
@@ -259,11 +259,11 @@ def test_threads_that_want_one_kernel_compile_it_once():
     assert built.count(None) == 1
 
 
-def test_a_build_has_its_compilers_identity_whatever_other_threads_remember(monkeypatch):
+def test_a_build_has_its_compilers_identity_despite_other_threads(monkeypatch):
     forget_toolkit()
     monkeypatch.setattr(
         toolkit, "remember_compiler_id", lambda *_: None
-    )  # as replaced by another's search
+    )  # as if another thread's search had replaced it
     name, *identity = compile().build.compiler.split()
     assert name == "nvrtc"
     assert identity
@@ -286,7 +286,7 @@ def test_where_jit_is_forbidden_nothing_is_written(tmp_path, monkeypatch):
     assert not (tmp_path / "none").exists()
 
 
-def test_cupys_in_memory_switch_writes_nothing(monkeypatch):
+def test_cupys_in_memory_setting_writes_nothing(monkeypatch):
     monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "1")
     compile()
     assert compile().build.hit == "memory"
@@ -321,7 +321,7 @@ def test_a_cache_that_could_not_be_written_is_used_once_it_can(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("source", "arguments", "error", "says"),
+    ("source", "arguments", "error", "message"),
     [
         pytest.param("", {"name_expressions": ["k"]}, rtcompile.CompileError, "k", id="empty"),
         pytest.param("a\0b", {}, rtcompile.InvalidRequest, "NUL", id="NUL"),
@@ -346,8 +346,8 @@ def test_a_cache_that_could_not_be_written_is_used_once_it_can(tmp_path, monkeyp
         ),
     ],
 )
-def test_bad_input_is_a_clear_error_that_leaves_nothing(
-    source, arguments, error, says, tmp_path, monkeypatch
+def test_invalid_input_is_a_clear_error_and_leaves_no_files(
+    source, arguments, error, message, tmp_path, monkeypatch
 ):
     temporary = tmp_path / "tmp"
     temporary.mkdir(mode=0o700)
@@ -356,11 +356,11 @@ def test_bad_input_is_a_clear_error_that_leaves_nothing(
     compile()  # so that the cache's own folders are there
     cache = os.environ["RTCOMPILE_CACHE_DIR"]
     before = files_below(cache)
-    with pytest.raises(error, match=says) as caught:
+    with pytest.raises(error, match=message) as caught:
         compile(source, **arguments)
     assert isinstance(caught.value, rtcompile.RtcompileError)
     assert not {path for path in files_below(cache) - before if "/objects/" in path}
-    # The folder of workers is there as long as this process has some.
+    # The workers' folder exists as long as this process has workers.
     assert not {name for name in os.listdir(temporary) if "-workers-" not in name}
 
 
@@ -390,7 +390,7 @@ def test_the_log_goes_to_the_stream_also_on_a_hit():
         assert "unused" in stream.getvalue()
 
 
-def test_a_compile_warns_of_nothing():
+def test_a_compile_raises_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         compile('extern "C" __global__ void k() { int unused; }')

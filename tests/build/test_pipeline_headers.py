@@ -1,4 +1,4 @@
-"""Headers that a build read: edited, shadowed, touched, moved or gone by the next build."""
+"""Tests of headers that are edited, shadowed, touched, moved or removed between two builds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.needs_compiler
 
 
 def value_of(folder: Path, *extra: str) -> tuple[int, str | None]:
-    """Compile a kernel that stores what the headers say; read it back from the PTX."""
+    """Compile a kernel that stores the headers' value; return the value from the PTX, and the hit."""
     source = """
     #include "value.h"
     #if __has_include("extra.h")
@@ -138,7 +138,7 @@ def test_a_deleted_header_is_an_error_that_names_it(headers):
         pytest.param("{here}/link/../self/root{own}", id="above a link"),
     ],
 )
-def test_what_may_be_another_folder_for_another_process_is_looked_into_each_time(
+def test_folders_that_differ_between_processes_are_searched_each_time(
     tmp_path: Path, folder: str
 ) -> None:
     (tmp_path / "link").symlink_to("step")
@@ -160,7 +160,7 @@ def test_what_may_be_another_folder_for_another_process_is_looked_into_each_time
 
 
 @needs_host_compiler
-def test_nvcc_looks_into_such_a_folder_each_time_too(tmp_path: Path) -> None:
+def test_nvcc_searches_such_a_folder_each_time_too(tmp_path: Path) -> None:
     (tmp_path / "value.h").write_text("#define VALUE 1")
     source = "#include <value.h>\n__device__ int value = VALUE;"
     options = [f"-I/proc/self/root{tmp_path}"]

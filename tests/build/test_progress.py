@@ -28,14 +28,14 @@ class Terminal(io.StringIO):
 
 
 def in_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Let stderr be a terminal: in the test itself, since pytest sets stderr for each phase."""
+    """Let stderr be a terminal within the test itself, since pytest sets stderr for each phase."""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     return terminal
 
 
-def test_without_rich_a_batch_is_one_line_that_changes_in_place(
+def test_without_rich_a_batch_is_one_changing_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     terminal = in_terminal(monkeypatch)
@@ -55,7 +55,7 @@ def test_with_rich_a_batch_is_richs_bar(monkeypatch: pytest.MonkeyPatch) -> None
     assert "2/2" in terminal.getvalue()
 
 
-def test_where_no_thread_can_be_started_a_batch_is_shown_too(
+def test_progress_is_shown_if_no_thread_can_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(thread: threading.Thread) -> None:
@@ -67,7 +67,7 @@ def test_where_no_thread_can_be_started_a_batch_is_shown_too(
     assert "2/2" in terminal.getvalue() or "2 of 2 compiled" in terminal.getvalue()
 
 
-def test_a_line_that_is_not_kept_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_line_is_erased(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = in_terminal(monkeypatch)
     with changing_line() as show:
         show("compiling: 1 s")
@@ -84,7 +84,7 @@ def test_a_dumb_terminal_gets_no_escapes(monkeypatch: pytest.MonkeyPatch) -> Non
     assert terminal.getvalue() == ""
 
 
-def test_nothing_is_shown_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_shown_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with changing_line() as show:
         show("compiling: 1 s")
     compile_many(REQUESTS)
@@ -92,7 +92,7 @@ def test_nothing_is_shown_where_nobody_watches(capsys: pytest.CaptureFixture[str
 
 
 class Sink:
-    """What some programs put in the place of their stderr."""
+    """An object that some programs assign to `sys.stderr`."""
 
     def write(self, text: str) -> None:
         pass
@@ -147,7 +147,7 @@ def on_terminal(program: str, **environ: str) -> str:
 
 
 @pytest.mark.needs_compiler
-def test_a_first_run_says_on_a_terminal_what_it_waits_for_and_takes_the_line_away() -> None:
+def test_a_first_run_shows_a_waiting_line_on_a_terminal_and_erases_it() -> None:
     written = on_terminal(SLOW)
 
     assert "rtcompile: 1 kernel to compile, 0 done" in written
@@ -157,7 +157,7 @@ def test_a_first_run_says_on_a_terminal_what_it_waits_for_and_takes_the_line_awa
 
 
 @pytest.mark.needs_compiler
-def test_a_first_run_says_nothing_where_it_shall_not_or_nobody_watches() -> None:
+def test_a_first_run_shows_nothing_if_disabled_or_without_a_terminal() -> None:
     assert on_terminal(SLOW, RTCOMPILE_PROGRESS="0") == "the program's own line\r\n"
     done = subprocess.run(
         [sys.executable, "-c", SLOW.replace("%d", "1%d")],

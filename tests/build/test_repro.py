@@ -1,4 +1,4 @@
-"""What killed a compiler can be done again from one folder."""
+"""Tests of reproducers: one folder repeats a compiler's crash."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_crash_leaves_a_folder_that_crashes_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs_compiler
-def test_the_folder_says_what_happened_and_with_what(tmp_path: Path) -> None:
+def test_the_folder_describes_the_crash_and_the_versions(tmp_path: Path) -> None:
     error = crash(tmp_path)
     folder = Path(str(error.reproducer))
     report = json.loads((folder / "report.json").read_text())
@@ -69,14 +69,14 @@ def test_the_folder_says_what_happened_and_with_what(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs_compiler
-def test_the_error_names_the_folder_and_what_to_try(tmp_path: Path) -> None:
+def test_the_error_names_the_folder_and_the_next_step(tmp_path: Path) -> None:
     error = crash(tmp_path)
     assert f"Reproducer: {error.reproducer}" in str(error)
     assert "backend='nvcc'" in str(error)
 
 
 @pytest.mark.needs_compiler
-def test_a_timeout_leaves_one_too() -> None:
+def test_a_timeout_leaves_a_reproducer() -> None:
     chain = "".join(f"typedef F{i} (*F{i + 1})(F{i}, F{i});\n" for i in range(40))
     source = f"typedef int (*F0)(int);\n{chain}__global__ void k(F40 f) {{}}"
     with pytest.raises(CompileTimeout, match=r"timeout=") as caught:
@@ -127,7 +127,7 @@ def write(
     )
 
 
-def test_the_oldest_are_forgotten(tmp_path: Path) -> None:
+def test_the_oldest_reproducers_are_removed(tmp_path: Path) -> None:
     for number in range(25):
         folder = write(tmp_path, f"source {number}")
         os.utime(str(folder), (number, number))
@@ -135,19 +135,21 @@ def test_the_oldest_are_forgotten(tmp_path: Path) -> None:
     assert (Path(str(folder))).exists()
 
 
-def test_of_a_long_source_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_source_has_no_reproducer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repro, "_MOST_BYTES", 100)
     assert write(tmp_path, "x" * 100)
     assert write(tmp_path, "x" * 101) is None
 
 
-def test_where_nothing_can_be_written_there_is_none(tmp_path: Path) -> None:
+def test_an_unwritable_cache_has_no_reproducer(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert write(tmp_path / "file") is None
 
 
 @pytest.mark.needs_compiler
-def test_a_cache_in_memory_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_in_memory_leaves_no_reproducer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "1")
     assert crash(tmp_path).reproducer is None
 
@@ -156,7 +158,7 @@ def every_file(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
 
 
-def test_a_header_spelled_upwards_is_copied_into_the_folder_and_nowhere_else(
+def test_a_header_with_a_parent_path_is_copied_only_into_the_folder(
     tmp_path: Path,
 ) -> None:
     include, home = tmp_path / "project/include", tmp_path / "home"
@@ -193,7 +195,7 @@ def test_no_planted_link_is_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["", "reproducers"])
-def test_none_is_written_into_somebody_else_s_folder(tmp_path: Path, part: str) -> None:
+def test_no_reproducer_is_written_into_another_users_folder(tmp_path: Path, part: str) -> None:
     cache = tmp_path / "cache"
     (cache / "reproducers").mkdir(parents=True)
     if os.geteuid():
@@ -204,13 +206,13 @@ def test_none_is_written_into_somebody_else_s_folder(tmp_path: Path, part: str) 
 
 
 @pytest.mark.parametrize("name", ["run.sh", "report.json", "..", "a b.cu", "x\n.cu", "include"])
-def test_the_program_s_name_replaces_none_of_ours(tmp_path: Path, name: str) -> None:
+def test_the_programs_name_replaces_no_file_of_the_reproducer(tmp_path: Path, name: str) -> None:
     folder = Path(str(write(tmp_path, name=name)))
     assert (folder / "kernel.cu").read_text() == "source"
     assert json.loads((folder / "report.json").read_text())["program"] == "kernel.cu"
 
 
-def test_a_compiler_s_path_is_nothing_for_the_shell(tmp_path: Path) -> None:
+def test_a_compilers_path_is_quoted_for_the_shell(tmp_path: Path) -> None:
     folder = Path(str(write(tmp_path, compiler='/x"; touch planted; $(touch planted) "')))
     subprocess.run([folder / "run.sh"], capture_output=True, check=False)
     assert not (folder / "planted").exists()
@@ -223,7 +225,7 @@ def test_a_header_that_never_ends_is_left_out(tmp_path: Path) -> None:
     assert not list(Path(folder).rglob("pipe.h"))
 
 
-def test_the_same_death_again_replaces_the_folder(tmp_path: Path) -> None:
+def test_the_same_crash_replaces_the_folder(tmp_path: Path) -> None:
     header = tmp_path / "a.h"
     for text in ("one", "two"):
         header.write_text(text)
@@ -233,7 +235,7 @@ def test_the_same_death_again_replaces_the_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["crash", "memory", "timeout"])
-def test_every_death_comes_with_advice(tmp_path: Path, kind: str) -> None:
+def test_every_crash_has_advice(tmp_path: Path, kind: str) -> None:
     folder = Path(str(write(tmp_path, kind=kind)))
     _, advice, _ = (folder / "README.txt").read_text().split("\n\n", 2)
     assert len(advice) > 100

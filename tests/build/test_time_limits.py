@@ -1,4 +1,4 @@
-"""`timeout=` is for the whole call: what is long to read is not read, or is refused, by every door."""
+"""`timeout=` covers the whole call: no function reads long texts fully, and too large arguments are rejected."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONG = "".join(LINE % n for n in range(6000))
 assert len(LONG) > cxx.MOST_READ
 
 
-# --- what is read of a long text ------------------------------------------------------------------
+# --- how much of a long text is read ------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "clock", "own_path"),
+    ("text", "clock", "own_path"),
     [
         pytest.param("", "", False, id="nothing"),
         pytest.param("const char* t = __TIME__;", "__TIME__", False, id="clock"),
@@ -56,12 +56,12 @@ def nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_long_text_is_searched_for_words(
-    nothing_is_read: None, said: str, clock: str, own_path: bool
+    nothing_is_read: None, text: str, clock: str, own_path: bool
 ) -> None:
-    assert cxx.scan(f"{LONG}{said}\n") == (clock, own_path)
+    assert cxx.scan(f"{LONG}{text}\n") == (clock, own_path)
 
 
-def test_a_long_text_is_taken_to_include_and_to_need_all(nothing_is_read: None) -> None:
+def test_a_long_text_counts_as_including_and_needing_everything(nothing_is_read: None) -> None:
     assert not nvrtc.needs_no_declarations(LONG, (), "cubin")
     assert not cxx.reads_no_file(LONG, ())
     assert cxx.split_prefix(f"#include <cuda_fp16.h>\n{LONG}")[0] == ""
@@ -89,7 +89,7 @@ def test_a_source_is_digested_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rtcompile.compilers.nvrtc.content_digest", counting)
     source = f"// {random.random()}\n{KERNEL}"
     rtcompile.compile(source, arch="sm_80", options=["-lineinfo"])
-    # Only the seed of internal names, which is no key, is made of the text once more.
+    # Only the seed of internal names, which is not a key, digests the text again.
     assert digested.count(source.encode()) == 2
     assert sum(source.encode() in each for each in digested) == 2
 
@@ -165,7 +165,7 @@ def test_a_log_is_parsed_once_and_a_source_read_once_for_all_errors(
     assert len(read) <= 3  # `#line` directives, macros, declarations
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- arguments that are rejected ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_log_is_parsed_once_and_a_source_read_once_for_all_errors(
         "headers",
     ],
 )
-def test_what_nobody_writes_by_hand_is_refused(given: dict[str, Any], problem: str) -> None:
+def test_unreasonably_large_arguments_are_rejected(given: dict[str, Any], problem: str) -> None:
     begin = time.perf_counter()
     with pytest.raises(InvalidRequest, match=problem):
         rtcompile.compile(KERNEL, arch="sm_80", **given)
@@ -212,12 +212,12 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
     given: list[float | None] = []
     original = pool._send_job
 
-    def ask(zygote: Any, job: pool.Job, limits: Limits, *rest: Any) -> None:
+    def send(zygote: Any, job: pool.Job, limits: Limits, *rest: Any) -> None:
         if job.function.rpartition(":")[2] in ("compile_unit", "link", "run"):
             given.append(limits.after_waiting(0.0))
         original(zygote, job, limits, *rest)
 
-    monkeypatch.setattr(pool, "_send_job", ask)
+    monkeypatch.setattr(pool, "_send_job", send)
     return given
 
 
@@ -250,7 +250,7 @@ DOORS: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("door", DOORS)
-def test_each_run_of_a_compiler_gets_what_the_work_before_it_left(
+def test_each_compiler_run_gets_the_remaining_time(
     monkeypatch: pytest.MonkeyPatch, door: str
 ) -> None:
     given = runs(monkeypatch)
@@ -265,7 +265,7 @@ def test_each_run_of_a_compiler_gets_what_the_work_before_it_left(
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("door", [door for door in DOORS if door != "compile_many"])
-def test_no_compiler_is_started_once_the_time_is_over(
+def test_no_compiler_is_started_after_the_time_limit(
     monkeypatch: pytest.MonkeyPatch, door: str
 ) -> None:
     given = runs(monkeypatch)
@@ -276,16 +276,14 @@ def test_no_compiler_is_started_once_the_time_is_over(
 
 
 @pytest.mark.needs_compiler
-def test_a_wait_for_a_slot_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    rtcompile.compile(
-        KERNEL, arch="sm_80"
-    )  # the compiler is asked for its build, which takes a slot too
+def test_waiting_for_a_slot_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    rtcompile.compile(KERNEL, arch="sm_80")  # queries the compiler's build, which takes a slot too
     given = runs(monkeypatch)
     one = pool.Pool(jobs=1)
     monkeypatch.setattr(pool, "_pool", one)
     taker = object()
     one._take_slot(taker, pool.Cancellation())
-    take, waited, asked = one._take_slot, [], []
+    take, waited, sent = one._take_slot, [], []
 
     def take_later(*other: Any) -> int:
         began = time.monotonic()
@@ -295,19 +293,19 @@ def test_a_wait_for_a_slot_does_not_count(monkeypatch: pytest.MonkeyPatch) -> No
         return slot
 
     monkeypatch.setattr(one, "_take_slot", take_later)
-    ask = pool._send_job
-    monkeypatch.setattr(pool, "_send_job", lambda *job: (ask(*job), asked.append(time.monotonic())))
+    send = pool._send_job
+    monkeypatch.setattr(pool, "_send_job", lambda *job: (send(*job), sent.append(time.monotonic())))
     began = time.monotonic()
     rtcompile.compile(f"{KERNEL}// waits", arch="sm_80", timeout=100)
     one.close()
     (seconds,) = given
     assert seconds is not None
     assert sum(waited) >= 1.0
-    # However long planning takes on a busy machine: a tenth of a second is between the two clocks.
-    assert seconds > 100 - (asked[0] - began) + sum(waited) - 0.1
+    # The two clocks may differ by a tenth of a second; the time of planning does not matter.
+    assert seconds > 100 - (sent[0] - began) + sum(waited) - 0.1
 
 
-def test_runs_share_a_limit_and_a_plain_number_is_for_each() -> None:
+def test_runs_share_a_limits_object_but_not_a_plain_number() -> None:
     shared = Limits(100.0).with_shared_deadline()
     assert isinstance(shared.timeout, TimeLimit)
     assert shared.with_shared_deadline() is shared

@@ -1,4 +1,4 @@
-"""Bundles: what a package ships is found anywhere, is right, and is verified; else it is compiled."""
+"""Tests of bundles: a package's builds are found on any machine and verified; others are compiled."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ pytestmark = pytest.mark.needs_compiler
 
 
 @pytest.fixture
-def elsewhere(bundled: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with neither a toolkit nor a place to write to."""
+def bare_machine(bundled: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without a toolkit and without a writable folder."""
     missing = dict.fromkeys(("nvrtc", "nvcc"), "NVRTC is not here")
     monkeypatch.setattr(toolkit, "current", lambda *_: Toolchain(missing=missing))
     (tmp_path / "no folder").write_text("")
@@ -49,7 +49,7 @@ def on_device(monkeypatch: pytest.MonkeyPatch, *capability: int) -> None:
 # --- found ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.usefixtures("bare_machine")
 def test_a_bundled_build_needs_no_toolkit_and_no_cache(bundled: Package):
     code = bundled.load().module.compile("sm_90a")
     assert (code.build.hit, str(code.arch)) == ("bundle", "sm_90a")
@@ -65,23 +65,23 @@ def test_a_bundled_build_is_the_one_that_would_be_compiled(bundled: Package, mon
     assert found.code == compiled.code
 
 
-@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.usefixtures("bare_machine")
 def test_a_package_may_be_moved(bundled: Package, tmp_path, monkeypatch):
     shutil.move(bundled.folder, tmp_path / "other" / bundled.name)
     monkeypatch.syspath_prepend(str(tmp_path / "other"))
     assert bundled.load().module.compile("sm_80").build.hit == "bundle"
 
 
-@pytest.mark.usefixtures("elsewhere")
-def test_after_the_first_time_it_comes_from_memory(bundled: Package):
+@pytest.mark.usefixtures("bare_machine")
+def test_the_second_use_comes_from_memory(bundled: Package):
     module = bundled.load().module
-    # A header of this very tick of the clock is read again until the tick is over.
+    # A header written in the current tick of the clock is read again until the tick is over.
     hits = [module.compile("sm_80").build.hit for _ in range(30)]
     assert (hits[0], hits[-1]) == ("bundle", "memory")
 
 
-@pytest.mark.usefixtures("elsewhere")
-def test_many_at_once_are_found_too(bundled: Package, monkeypatch):
+@pytest.mark.usefixtures("bare_machine")
+def test_a_batch_is_found_in_a_bundle(bundled: Package, monkeypatch):
     on_device(monkeypatch, 9, 0)
     module = bundled.load().module
     module.use_bundle()
@@ -92,7 +92,7 @@ def test_many_at_once_are_found_too(bundled: Package, monkeypatch):
     ]
 
 
-@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.usefixtures("bare_machine")
 def test_the_devices_own_architecture_is_found(bundled: Package, monkeypatch):
     on_device(monkeypatch, 9, 0)
     assert str(bundled.load().module.compile().arch) == "sm_90a"
@@ -133,7 +133,7 @@ def declare_another(package: Package):
 @pytest.mark.parametrize(
     "change", [edit_source, edit_header, remove_header, change_options, declare_another]
 )
-def test_what_changed_is_compiled(bundled: Package, change):
+def test_a_changed_build_is_compiled(bundled: Package, change):
     change(bundled)
     assert bundled.load().module.compile("sm_80").build.hit is None
 
@@ -158,7 +158,7 @@ def test_a_header_edited_while_the_process_runs_is_noticed(bundled: Package):
 
 
 @needs_host_compiler
-def test_a_build_of_one_compiler_is_not_used_where_another_is_requested(bundled: Package):
+def test_a_bundled_build_of_another_compiler_is_not_used(bundled: Package):
     request = bundled.load().module.request.replace(arch="sm_80")
     bundles.use_bundle(bundled.bundle)
 
@@ -188,11 +188,11 @@ def test_a_build_of_one_compiler_is_not_used_where_another_is_requested(bundled:
     ],
 )
 @pytest.mark.parametrize("why", ["no toolkit", "no JIT"])
-def test_a_build_for_another_device_serves_where_it_runs(
+def test_a_build_for_another_device_is_used_if_it_runs(
     bundled: Package, monkeypatch, request, capability, built_for, why
 ):
     if why == "no toolkit":
-        request.getfixturevalue("elsewhere")
+        request.getfixturevalue("bare_machine")
     else:
         monkeypatch.setenv("RTCOMPILE_JIT", "0")
     on_device(monkeypatch, *capability)
@@ -200,14 +200,14 @@ def test_a_build_for_another_device_serves_where_it_runs(
     assert (str(code.arch), code.kind) == built_for
 
 
-def test_with_a_toolkit_the_devices_own_is_compiled(bundled: Package, monkeypatch):
+def test_with_a_toolkit_code_for_the_device_is_compiled(bundled: Package, monkeypatch):
     on_device(monkeypatch, 8, 6)
     code = bundled.load().module.compile()
     assert (str(code.arch), code.build.hit) == ("sm_86", None)
 
 
 @pytest.mark.parametrize(
-    ("change", "arch", "says"),
+    ("change", "arch", "message"),
     [
         pytest.param(
             lambda p: None,
@@ -223,13 +223,13 @@ def test_with_a_toolkit_the_devices_own_is_compiled(bundled: Package, monkeypatc
     ],
 )
 def test_without_jit_the_error_names_the_missing_build(
-    bundled: Package, monkeypatch, change, arch, says
+    bundled: Package, monkeypatch, change, arch, message
 ):
     monkeypatch.setenv("RTCOMPILE_JIT", "0")
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(bundled.folder / "cache"))
     change(bundled)
     named = rf"scale.cu \(scale<float>.*\) for {arch} "
-    with pytest.raises(JitDisabled, match=f"{named}.*{says}") as caught:
+    with pytest.raises(JitDisabled, match=f"{named}.*{message}") as caught:
         bundled.load().module.compile(arch)
     assert len(re.findall(r"(?<!/)scale\.cu", str(caught.value))) == 1
 
@@ -241,13 +241,13 @@ def test_a_batch_names_what_a_bundle_lacks(bundled: Package, monkeypatch):
     module.use_bundle()
     with pytest.raises(BatchError) as caught:
         rtcompile.compile_many([module.request.replace(arch="sm_86")], progress=False)
-    said = str(caught.value)
-    assert said.startswith("1 of 1 builds failed:\n[0] scale.cu (scale<float>")
-    assert " for sm_86: " in said
+    report = str(caught.value)
+    assert report.startswith("1 of 1 builds failed:\n[0] scale.cu (scale<float>")
+    assert " for sm_86: " in report
 
 
-@pytest.mark.usefixtures("elsewhere")
-def test_without_a_toolkit_the_error_says_so_and_what_is_bundled(bundled: Package):
+@pytest.mark.usefixtures("bare_machine")
+def test_without_a_toolkit_the_error_lists_the_bundled_builds(bundled: Package):
     with pytest.raises(
         ToolkitNotFound,
         match=r"^scale.cu \(.*\) for sm_86 cannot be .*NVRTC is not here.* only has sm_80, sm_90a code",
@@ -255,7 +255,7 @@ def test_without_a_toolkit_the_error_says_so_and_what_is_bundled(bundled: Packag
         bundled.load().module.compile("sm_86")
 
 
-def test_without_jit_what_is_in_the_cache_is_still_found(monkeypatch):
+def test_without_jit_cached_code_is_found(monkeypatch):
     rtcompile.compile(PLAIN, arch="sm_80")
     forget_process()
     monkeypatch.setenv("RTCOMPILE_JIT", "0")
@@ -299,7 +299,7 @@ def test_a_damaged_bundle_is_ignored_with_one_warning(bundled: Package, damage):
     assert len(caught) == 1
 
 
-def test_wherever_a_bundle_ends_too_early_nothing_wrong_is_used(bundled: Package):
+def test_a_truncated_bundle_gives_no_wrong_code(bundled: Package):
     whole = bundled.bundle.read_bytes()
     code = bundled.load().module.compile("sm_80").code
     for size in range(0, len(whole), 53):
@@ -310,7 +310,7 @@ def test_wherever_a_bundle_ends_too_early_nothing_wrong_is_used(bundled: Package
             assert module.compile("sm_80").code == code
 
 
-def test_a_bundle_replaced_while_in_use_gives_nothing_wrong(bundled: Package):
+def test_a_bundle_replaced_in_use_gives_no_wrong_code(bundled: Package):
     module = bundled.load().module
     assert module.compile("sm_80").build.hit == "bundle"
     with bundles.out_of_use():
@@ -319,12 +319,12 @@ def test_a_bundle_replaced_while_in_use_gives_nothing_wrong(bundled: Package):
         assert module.compile("sm_90a").build.hit == "disk"
 
 
-def test_out_of_use_neither_memory_nor_index_serves_a_bundles_code(
+def test_code_of_an_unused_bundle_is_not_found_in_memory_or_index(
     bundled: Package, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "another"))
     module = bundled.load().module
-    # A header of this very tick of the clock is read again until the tick is over.
+    # A header written in the current tick of the clock is read again until the tick is over.
     hits = [module.compile("sm_80").build.hit for _ in range(30)]
     assert (hits[0], hits[-1]) == ("bundle", "memory")
     with bundles.out_of_use():
@@ -349,29 +349,31 @@ def test_a_bundle_of_another_cuda_is_ignored_with_one_warning(bundled: Package, 
     ("wheel", "major"),
     [("cupy_cuda12x-14.2.0.dist-info", 12), ("cupy_cuda13x-14.2.0.dist-info", 13), ("", None)],
 )
-def test_without_cupy_loaded_its_wheel_says_which_cuda_is_used(tmp_path, monkeypatch, wheel, major):
+def test_the_cuda_version_follows_from_cupys_wheel_if_cupy_is_not_loaded(
+    tmp_path, monkeypatch, wheel, major
+):
     (tmp_path / wheel).mkdir(exist_ok=True)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
     assert bundles.cuda_major() == major
 
 
-def test_a_bundle_that_is_not_there_is_no_news(package: Package):
+def test_a_missing_bundle_is_not_reported(package: Package):
     assert package.load().module.compile("sm_80").build.hit is None
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [(os.mkdir, ".* is not a regular file"), (os.mkfifo, ".* is not a regular file")],
 )
-def test_what_is_no_file_under_the_bundles_path_is_ignored(package: Package, make, says):
+def test_a_folder_or_pipe_under_the_bundles_path_is_ignored(package: Package, make, message):
     make(package.bundle)
-    with pytest.warns(RtcompileWarning, match=f"is ignored: {says}"):
+    with pytest.warns(RtcompileWarning, match=f"is ignored: {message}"):
         assert package.load().module.compile("sm_80").build.hit is None
 
 
-def test_a_build_under_another_one_s_key_is_not_used(bundled: Package):
-    """The index is right and whole, and points to another architecture's object."""
+def test_a_build_under_another_key_is_not_used(bundled: Package):
+    """The index is intact, but names another architecture's object."""
     bundle = Bundle(str(bundled.bundle))
     row, _ = [each for each in bundle.rows() if each.kind == "cubin"]
     rows = bundle._sections.rows

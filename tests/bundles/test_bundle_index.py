@@ -1,4 +1,4 @@
-"""A bundle of a record has what the program asks for without planning, and checks it first."""
+"""Tests of a bundle built from a record: the program's requests are found without planning, and checked."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def major() -> int:
 
 
 class Program:
-    """A program of one compile by CuPy, which includes ``scale.cuh`` from a folder."""
+    """A program with one compile by CuPy, whose source includes ``scale.cuh`` from a folder."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder / "include"
@@ -89,7 +89,7 @@ class Program:
         self.monkeypatch.setattr(planned, "search", lambda *_: pytest.fail("it was planned"))
 
 
-def test_what_a_recorded_program_requests_is_found_without_planning(program):
+def test_a_recorded_programs_requests_are_found_without_planning(program):
     code = program.ship()
     program.without_planning()
 
@@ -97,9 +97,9 @@ def test_what_a_recorded_program_requests_is_found_without_planning(program):
     assert not (program.folder / "no cache").exists()
 
 
-def test_in_other_folders_it_is_found_there_too(program):
+def test_a_moved_program_is_found_without_planning(program):
     code = program.ship()
-    moved = program.folder.rename(program.folder.with_name("elsewhere"))
+    moved = program.folder.rename(program.folder.with_name("moved"))
     program.without_planning()
 
     assert program.run(WITH_HEADER, f"-I{moved}") == code
@@ -113,7 +113,7 @@ def listened(program) -> list[rtcompile.ObjectCode]:
     return codes
 
 
-def test_listeners_get_what_it_was_made_of(program):
+def test_listeners_get_the_builds_request_and_headers(program):
     code = program.ship()
     listed = listened(program)
 
@@ -134,7 +134,7 @@ def test_listeners_get_what_it_was_made_of(program):
         pytest.param(lambda p: p.bundle.unlink(), id="a bundle that is gone"),
     ],
 )
-def test_what_was_found_stays_whatever_has_changed_since(program, change):
+def test_a_returned_object_survives_changes_of_header_and_bundle(program, change):
     code = program.ship()
     listed = listened(program)
     program.run()
@@ -147,9 +147,7 @@ def test_what_was_found_stays_whatever_has_changed_since(program, change):
 
 
 @pytest.mark.parametrize("variable", ["CUPY_CUDA_COMPILE_WITH_DEBUG", "CUPY_COMPILE_WITH_PTX"])
-def test_a_bundle_made_under_a_variable_that_changes_requests_serves_none_without(
-    program, variable
-):
+def test_a_bundle_made_with_a_variable_does_not_serve_without_it(program, variable):
     program.monkeypatch.setenv(variable, "1")
     program.ship()
     program.monkeypatch.delenv(variable)
@@ -180,7 +178,7 @@ def test_a_bundle_made_under_a_variable_that_changes_requests_serves_none_withou
     ],
 )
 @pytest.mark.filterwarnings("ignore:kernel bundle")
-def test_what_is_not_as_it_was_is_planned(program, change):
+def test_a_changed_request_is_planned(program, change):
     program.ship()
     change(program)
     program.without_planning()
@@ -189,7 +187,7 @@ def test_what_is_not_as_it_was_is_planned(program, change):
         program.run()
 
 
-def test_a_variable_of_no_valid_value_is_an_error_as_ever(program):
+def test_an_invalid_variable_is_an_error_with_a_bundle(program):
     program.ship()
     program.monkeypatch.setenv("RTCOMPILE_TIMEOUT", "soon")
 
@@ -203,7 +201,7 @@ def damage(bundle: Path) -> None:
     bundle.write_bytes(data)
 
 
-def test_a_header_that_is_edited_in_use_is_seen_at_once(program):
+def test_an_edit_of_a_header_in_use_is_noticed_at_once(program):
     code = program.ship()
     assert program.run() == code
 
@@ -212,7 +210,7 @@ def test_a_header_that_is_edited_in_use_is_seen_at_once(program):
     assert program.run() != code
 
 
-def test_other_options_a_device_or_a_source_are_not_taken_for_it(program):
+def test_other_options_devices_and_sources_are_not_found(program):
     program.ship()
     program.without_planning()
     other = (
@@ -222,9 +220,9 @@ def test_other_options_a_device_or_a_source_are_not_taken_for_it(program):
         lambda: program.run(WITH_HEADER, f"-I{program.folder}", arch="75"),
         lambda: program.run(WITH_HEADER, f"-I{program.folder}", backend="nvcc"),
     )
-    for ask in other:
+    for request_it in other:
         with pytest.raises(pytest.fail.Exception):
-            ask()
+            request_it()
 
 
 def test_each_architecture_of_a_bundle_is_found(program):
@@ -239,7 +237,7 @@ def query(request: CompileRequest, capability=(8, 0)) -> Query:
     return query_of(request, environment.current().settings, capability)
 
 
-def test_a_bundle_of_another_request_than_its_build_serves_none(program):
+def test_a_bundle_whose_request_does_not_match_its_build_is_not_used(program):
     request = CompileRequest(CODE, arch="sm_80")
     other = CompileRequest(CODE + "// another")
     work = bundling.Work(request, requested=other, requested_by=(8, 0))
@@ -250,7 +248,7 @@ def test_a_bundle_of_another_request_than_its_build_serves_none(program):
 
 
 @pytest.mark.parametrize("make", [rtcompile.RawModule, CompileRequest])
-def test_what_a_package_ships_is_found_by_devices_it_was_built_for(program, make):
+def test_a_packages_builds_are_found_for_their_devices(program, make):
     source = "source" if make is CompileRequest else "code"
     target = make(**{source: TEMPLATE}, name_expressions=("f<int>",))
     bundling.bundle(
@@ -267,7 +265,7 @@ def test_what_a_package_ships_is_found_by_devices_it_was_built_for(program, make
     assert found[9, 0].obj.code == hopper.code
 
 
-def test_of_two_suffixes_the_matrix_and_the_look_up_choose_one(program):
+def test_the_matrix_and_the_look_up_choose_the_same_suffix(program):
     source = 'extern "C" __global__ void k(int* p) { *p = 1; }'
     bundling.bundle(
         [CompileRequest(source)], program.bundle, archs=["sm_100f", "sm_100a"], progress=False
@@ -282,7 +280,7 @@ def test_of_two_suffixes_the_matrix_and_the_look_up_choose_one(program):
 
 
 @pytest.mark.parametrize(
-    ("options", "others", "alike"),
+    ("options", "others", "is_same"),
     [
         (("-I/a", "-I/b"), ("-I/c", "-I/d"), True),
         (("-I/a", "-I/a/b"), ("-I/c", "-I/c/b"), True),
@@ -293,11 +291,11 @@ def test_of_two_suffixes_the_matrix_and_the_look_up_choose_one(program):
         (("-I/a", "-I/a/b", "-I/a/b/c"), ("-I/x/y", "-I/x/y/b", "-I/x/y/b/c"), True),
     ],
 )
-def test_folders_that_are_nested_in_the_same_way_have_the_same_key(options, others, alike):
+def test_folders_that_are_nested_in_the_same_way_have_the_same_key(options, others, is_same):
     one, two = (
         index.digest_of(query(CompileRequest(CODE, options=each))) for each in (options, others)
     )
-    assert (one[0] == two[0]) is alike
+    assert (one[0] == two[0]) is is_same
 
 
 @pytest.mark.parametrize(
@@ -311,7 +309,7 @@ def test_folders_that_are_nested_in_the_same_way_have_the_same_key(options, othe
         ("-include", "a.h"),
     ],
 )
-def test_folders_that_may_mean_others_are_planned(options):
+def test_ambiguous_folders_are_planned(options):
     assert index.digest_of(query(CompileRequest(CODE, options=options))) is None
 
 
@@ -325,7 +323,7 @@ def test_an_update_keeps_the_requests(program):
 
 
 def test_each_way_to_request_one_build_is_found(program):
-    """`RawKernel`, `compile` and CuPy's own classes ask for the same code by different requests."""
+    """`RawKernel`, `compile` and CuPy's own classes request the same code by different requests."""
     ways = [{}, {"may_pass_over_arch": True}, {"allow_fixups": False}]
     requests = [CompileRequest(CODE, **way) for way in ways]
     bundling.bundle(requests, program.bundle, archs=["sm_80"], progress=False)
@@ -345,7 +343,7 @@ def test_each_way_to_request_one_build_is_found(program):
         (("-DS='x -DT'",), ("-DS='x", "-DT'"), None),
     ],
 )
-def test_one_string_of_options_is_the_same_as_each_alone(one, other, is_same):
-    """Only where it is certain: None is for a string that has to be planned."""
+def test_one_string_of_options_equals_a_list(one, other, is_same):
+    """Only if this is certain; None stands for a string that needs planning."""
     one_shape, other_shape = index.shape_of(one), index.shape_of(other)
     assert (one_shape == other_shape) if is_same else (one_shape is None)

@@ -1,4 +1,4 @@
-"""Writing a bundle: of what, for which architectures, under which keys; the same builds, the same bytes."""
+"""Tests of writing bundles: targets, architectures and keys; the same builds give the same bytes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_same_builds_make_the_same_bytes(bundled: Package, tmp_path, monkeyp
 
 
 @pytest.mark.needs_compiler
-def test_an_update_keeps_what_is_there(bundled: Package):
+def test_an_update_keeps_existing_builds(bundled: Package):
     bundled.load()
     bundling.bundle([bundled.name], bundled.bundle, archs=("sm_86",), update=True)
     archs = {(str(row.arch), row.kind) for row in Bundle(str(bundled.bundle)).rows()}
@@ -46,7 +46,7 @@ def test_an_update_keeps_what_is_there(bundled: Package):
 
 
 @pytest.mark.needs_compiler
-def test_what_is_no_bundle_is_not_updated(tmp_path):
+def test_a_file_that_is_not_a_bundle_is_not_updated(tmp_path):
     path = tmp_path / "k.rtcb"
     path.write_text("not a bundle")
     with pytest.raises(InvalidRequest, match="cannot be used: it is no bundle"):
@@ -55,7 +55,7 @@ def test_what_is_no_bundle_is_not_updated(tmp_path):
 
 
 @pytest.mark.needs_compiler
-def test_a_bundle_is_not_made_of_a_bundle(bundled: Package, tmp_path):
+def test_a_bundle_is_not_built_from_a_bundle(bundled: Package, tmp_path):
     bundled.load().module.use_bundle()
     edit_header(bundled)
     built = bundling.bundle([bundled.name], tmp_path / "new.rtcb", archs=("sm_80",))
@@ -68,7 +68,7 @@ def test_everybody_may_read_a_bundle(bundled: Package):
 
 
 @pytest.mark.needs_compiler
-def test_an_architecture_of_its_own_is_the_only_one_a_target_is_built_for(tmp_path):
+def test_a_target_with_its_own_architecture_is_built_only_for_it(tmp_path):
     requests = [
         CompileRequest(PLAIN, arch="sm_80", name="by_argument.cu"),
         CompileRequest(PLAIN, options=("-arch=sm_86",), name="by_option.cu"),
@@ -98,7 +98,7 @@ def test_modules_of_cupys_kind_are_built_with_their_own_arguments(tmp_path, more
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize(
-    ("target", "says"),
+    ("target", "message"),
     [
         pytest.param("no_such_package", "there is no module 'no_such_package'", id="no module"),
         pytest.param("shipped_kernels:nothing", "has no 'nothing'", id="no such name"),
@@ -113,9 +113,9 @@ def test_modules_of_cupys_kind_are_built_with_their_own_arguments(tmp_path, more
         pytest.param([], "nothing to bundle", id="an empty list"),
     ],
 )
-def test_what_cannot_be_bundled_is_reported(package: Package, tmp_path, target, says):
+def test_a_target_that_cannot_be_bundled_is_reported(package: Package, tmp_path, target, message):
     package.load()
-    with pytest.raises(InvalidRequest, match=says):
+    with pytest.raises(InvalidRequest, match=message):
         bundling.bundle([target], tmp_path / "k.rtcb", archs=("sm_80",))
     assert not (tmp_path / "k.rtcb").exists()
 
@@ -128,15 +128,15 @@ def test_a_folder_is_not_replaced_by_a_bundle(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("archs", "says"), [((), "no architecture"), (("sm_eighty",), "is not an architecture")]
+    ("archs", "message"), [((), "no architecture"), (("sm_eighty",), "is not an architecture")]
 )
-def test_invalid_architectures_are_reported(tmp_path, archs, says):
-    with pytest.raises(InvalidRequest, match=says):
+def test_invalid_architectures_are_reported(tmp_path, archs, message):
+    with pytest.raises(InvalidRequest, match=message):
         bundling.bundle([CompileRequest(PLAIN)], tmp_path / "k.rtcb", archs=archs)
 
 
 @pytest.mark.needs_compiler
-def test_a_header_by_its_path_on_this_machine_cannot_be_bundled(tmp_path):
+def test_an_absolute_header_path_cannot_be_bundled(tmp_path):
     header = tmp_path / "own.cuh"
     header.write_text("")
     source = f'#include "{header}"\n' + PLAIN
@@ -161,7 +161,7 @@ def test_a_header_that_is_edited_while_the_compiler_runs_is_not_in_a_bundle(tmp_
 
 
 @pytest.mark.needs_compiler
-def test_one_build_that_fails_leaves_the_bundle_as_it_was(bundled: Package):
+def test_a_failing_build_leaves_the_bundle_unchanged(bundled: Package):
     before = bundled.bundle.read_bytes()
     requests = [CompileRequest(PLAIN), CompileRequest("nonsense")]
     with pytest.raises(BatchError, match="1 of 2 builds failed"):
@@ -172,8 +172,8 @@ def test_one_build_that_fails_leaves_the_bundle_as_it_was(bundled: Package):
 # --- the key -------------------------------------------------------------------------------------
 
 
-def test_the_key_of_bundled_builds_stays_what_it_is():
-    """Wheels are out there with these keys: whoever must change them raises the key's number."""
+def test_the_key_of_bundled_builds_does_not_change():
+    """Published wheels contain these keys: a change of the key must raise its number."""
     request = CompileRequest(
         PLAIN,
         options=("-I", "/a", "-DN=1", "-O3", "-lineinfo", "--use_fast_math", "-Xptxas=-v"),
@@ -193,10 +193,10 @@ def test_the_key_of_bundled_builds_stays_what_it_is():
         pytest.param({"target": "ptx"}, id="kind"),
         pytest.param({"compilers": {"nvrtc": "13.0.88"}}, id="compiler"),
         pytest.param({"backend": "nvrtc"}, id="backend"),
-        pytest.param({"search": (SearchDir("user0", "/other"),)}, id="places and toolkit"),
+        pytest.param({"search": (SearchDir("user0", "/other"),)}, id="paths and toolkit"),
     ],
 )
-def test_what_a_build_says_itself_is_not_in_the_key(change):
+def test_fields_stored_with_a_build_are_not_in_the_key(change):
     base = make_key_inputs(search=(SearchDir("user0", "/a"), SearchDir("cudart", "/b")))
     other = make_key_inputs(**{"search": base.search, **change})
     assert base.bundle_key() == other.bundle_key()

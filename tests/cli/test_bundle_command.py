@@ -1,4 +1,4 @@
-"""``rtcompile bundle``: builds what is named, lists what is there, says what is wrong."""
+"""Tests of ``rtcompile bundle``: it builds targets, lists the contents, and reports mistakes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_source_takes_names_and_options_from_the_command_line(package: Package
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "code", "message"),
     [
         (["command_kernels", "-o", "k.rtcb"], 2, "no architecture to build for"),
         (["command_kernels", "--arch", "sm_80"], 2, "name it by -o FILE"),
@@ -70,22 +70,26 @@ def test_a_source_takes_names_and_options_from_the_command_line(package: Package
         (["command_kernels", "--arch", "sm_80", "-o", "/proc/no/k.rtcb"], 2, "/proc/no"),
     ],
 )
-def test_what_is_wrong_is_reported_and_has_a_code(package: Package, capsys, arguments, code, says):
+def test_mistakes_are_reported_with_an_exit_code(
+    package: Package, capsys, arguments, code, message
+):
     assert run(*arguments) == code
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("signature", "says"),
+    ("signature", "message"),
     [
         ("float x y z w, )( int", "'float x y z w' is not a parameter of a kernel"),
         ("float* x", "the kernel in scale.cu takes parameters of 8, 4 bytes"),
     ],
 )
-def test_a_signature_that_no_call_could_fit_is_reported(package: Package, capsys, signature, says):
+def test_a_signature_that_no_call_could_fit_is_reported(
+    package: Package, capsys, signature, message
+):
     package.write("__init__.py", DECLARATION.replace("float* x, float value", signature))
     assert run(package.name, "--arch", "sm_80", "-o", "k.rtcb") == 2
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not os.path.exists("k.rtcb")
 
 
@@ -102,7 +106,7 @@ def test_a_kernel_that_does_not_compile_is_reported(package: Package, capsys):
 
 @pytest.fixture
 def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A record of four builds: two that can be shipped, and two that cannot."""
+    """A record of four builds: two that can be bundled, and two that cannot."""
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.cuh").write_text("")
@@ -140,7 +144,7 @@ def test_each_build_that_cannot_be_bundled_is_named_with_its_reason(record, caps
     assert not os.path.exists("k.rtc")
 
 
-def test_the_rest_is_bundled_on_request_and_a_warning_names_what_is_not(record, capsys):
+def test_the_rest_is_bundled_on_request_with_a_warning(record, capsys):
     with pytest.warns(rtcompile.RtcompileWarning, match=r"(?s)2 of 4 .*beside\.cu.*linked\.cu"):
         assert run(record, "-o", "k.rtc", "--skip-unbundleable") == 0
     capsys.readouterr()
@@ -150,7 +154,7 @@ def test_the_rest_is_bundled_on_request_and_a_warning_names_what_is_not(record, 
     assert [build["program"] for build in listed["builds"]] == ["plain.cu", "kernel.cu"]
 
 
-def test_a_bundle_of_nothing_is_not_written(record):
+def test_an_empty_bundle_is_not_written(record):
     with pytest.raises(rtcompile.InvalidRequest, match="link= contains sources"):
         bundling.bundle(
             [rtcompile.CompileRequest(PLAIN, link=[rtcompile.CompileRequest(PART)])],

@@ -1,4 +1,4 @@
-"""What people type by habit: help, -V, -q, options before the verb, a compiler's own options."""
+"""Tests of habitual arguments: help, -V, -q, options before the verb, a compiler's own options."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from rtcompile.cli import main
 def exits(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[object, str]:
     with pytest.raises(SystemExit) as ended:
         main(list(words))
-    said = capsys.readouterr()
-    return ended.value.code, said.out + said.err
+    printed = capsys.readouterr()
+    return ended.value.code, printed.out + printed.err
 
 
 @pytest.mark.parametrize("verb", ["compile", "cache", "doctor"])
-def test_help_is_a_verb_too(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_is_also_a_verb(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert exits(capsys, "help", verb) == exits(capsys, verb, "--help")
     assert exits(capsys, "help") == exits(capsys, "--help")
     assert exits(capsys, "help", "doktor")[0] == 2
@@ -36,7 +36,7 @@ def test_the_version_has_a_short_option(capsys: pytest.CaptureFixture[str]) -> N
     "before", [["--json"], ["--cache-dir", "own", "--json"], ["--cache-dir=own", "--json"]]
 )
 @pytest.mark.parametrize("action", ["info", "clear"])
-def test_options_of_every_verb_may_stand_before_it(
+def test_common_options_may_precede_the_verb(
     before: list[str],
     action: str,
     tmp_path: Path,
@@ -56,9 +56,9 @@ def test_quiet_prints_errors_only(source: Path, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr() == ("", "")
     assert source.with_name("k.sm_80.cubin").exists()
     assert main(["compile", "gone.cu", "--arch", "sm_80", "--quiet"]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "gone.cu" in said.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "gone.cu" in printed.err
 
 
 @pytest.mark.needs_compiler
@@ -69,7 +69,7 @@ def test_objects_are_a_target(source: Path) -> None:
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("option", ["--ptx", "--cubin", "--fatbin"])
-def test_an_option_that_chooses_the_output_is_answered_with_ours(
+def test_a_compilers_output_option_is_rejected_with_the_commands_option(
     option: str, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["compile", "k.cu", "--arch", "sm_80", "--", option]) == 0
@@ -86,7 +86,7 @@ def test_the_output_of_ptxas_is_shown(source: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.needs_compiler
-def test_one_file_for_two_architectures_is_refused(
+def test_one_file_for_two_architectures_is_rejected(
     source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["compile", "k.cu", "--arch", "sm_80,sm_90", "-o", "x.cubin"]) == 2
@@ -95,8 +95,8 @@ def test_one_file_for_two_architectures_is_refused(
 
 
 @pytest.mark.needs_compiler
-def test_clear_says_what_is_gone(source: Path, said: Callable[..., Any]) -> None:
-    said("compile", "k.cu", "--arch", "sm_80")
-    code, gone = said("cache", "clear")
+def test_clear_reports_what_it_removed(source: Path, run_json: Callable[..., Any]) -> None:
+    run_json("compile", "k.cu", "--arch", "sm_80")
+    code, gone = run_json("cache", "clear")
     assert (code, gone["removed"]["entries"]) == (0, 1)
     assert gone["removed"]["size"] > 0

@@ -1,4 +1,4 @@
-"""The command's smaller verbs, and what holds for all of them: help, terminals, pipes, exit codes."""
+"""Tests of the command's smaller verbs, and of help, terminals, pipes and exit codes for all verbs."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def test_explain_reads_a_log_from_stdin() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "code", "says"),
+    ("what", "code", "message"),
     [
         ("CUDA_ERROR_NOT_FOUND", 0, "name_expressions="),
         ("cp-async-in-cute", 0, "UniversalCopy"),
         ("my hovercraft is full of eels", 1, "Nothing is known"),
     ],
 )
-def test_explain_knows_names_rows_and_its_limits(
-    what: str, code: int, says: str, capsys: pytest.CaptureFixture[str]
+def test_explain_accepts_names_and_messages(
+    what: str, code: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["explain", what]) == code
-    assert says in capsys.readouterr().out
+    assert message in capsys.readouterr().out
 
 
 TRACEBACK = """Traceback (most recent call last):
@@ -84,7 +84,7 @@ def test_explain_finds_the_error_in_a_pasted_traceback(pasted: str, first: str, 
 
 
 @pytest.mark.needs_compiler
-def test_explain_reads_the_traceback_of_our_own_error_as_the_compilers_log() -> None:
+def test_explain_reads_the_compilers_log_in_a_traceback_of_rtcompile() -> None:
     with pytest.raises(CompileError) as caught:
         rtcompile_.compile("__global__ void k() { uint32_t x; nope(); }", arch="sm_80")
     pasted = "".join(traceback.format_exception(caught.value))
@@ -102,9 +102,11 @@ def test_explain_survives_garbage() -> None:
 
 
 @pytest.mark.needs_compiler
-def test_headers_are_a_tree_with_costs(source: Path, said: Callable[..., Any]) -> None:
+def test_profile_prints_a_tree_of_headers_with_costs(
+    source: Path, run_json: Callable[..., Any]
+) -> None:
     source.with_name("width.h").write_text("#include <cuda_fp16.h>\n#define WIDTH 42\n")
-    code, found = said("profile", "k.cu", "--arch", "sm_80", "--tree", "1")
+    code, found = run_json("profile", "k.cu", "--arch", "sm_80", "--tree", "1")
     assert code == 0
     (own,) = found["profiles"][0]["included"]
     assert own["path"] == own["name"] == str(source.with_name("width.h"))
@@ -116,7 +118,9 @@ def test_headers_are_a_tree_with_costs(source: Path, said: Callable[..., Any]) -
 
 
 @pytest.mark.needs_compiler
-def test_headers_show_the_way_to_one(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_profile_shows_the_include_path_to_a_header(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source.with_name("width.h").write_text("#include <cuda_fp16.h>\n#define WIDTH 42\n")
     assert main(["profile", "k.cu", "--arch", "sm_80", "--why", "cuda_fp16.h"]) == 0
     first, second = capsys.readouterr().out.splitlines()
@@ -125,7 +129,7 @@ def test_headers_show_the_way_to_one(source: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.needs_compiler
-def test_headers_of_a_source_that_does_not_parse_fail_with_its_error(
+def test_profile_of_an_invalid_source_fails_with_its_error(
     source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source.with_name("width.h").unlink()
@@ -134,12 +138,12 @@ def test_headers_of_a_source_that_does_not_parse_fail_with_its_error(
 
 
 def test_repro_shows_a_folder_and_how_to_run_it(
-    tmp_path: Path, said: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, run_json: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "nvrtc-crash-1"
     folder.mkdir()
     (folder / "report.json").write_text('{"what": "it died", "program": "k.cu"}')
-    assert said("repro", str(folder))[1]["what"] == "it died"
+    assert run_json("repro", str(folder))[1]["what"] == "it died"
     assert main(["repro", str(folder)]) == 0
     assert f"again: {folder}/run.sh" in capsys.readouterr().out
 
@@ -174,7 +178,7 @@ def test_without_a_verb_the_help_is_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "says"),
+    ("argv", "message"),
     [
         ("compile k.cu --ach sm_80", "no option --ach; did you mean --arch?"),
         ("compile k.cu -arch=sm_80", "no option -arch; did you mean --arch?"),
@@ -188,13 +192,13 @@ def test_without_a_verb_the_help_is_shown() -> None:
     ],
 )
 def test_a_mistyped_argument_gets_a_suggestion(
-    argv: str, says: str, capsys: pytest.CaptureFixture[str]
+    argv: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as left:
         main(argv.split())
     assert left.value.code == 2
     first, second = capsys.readouterr().err.splitlines()
-    assert says in first
+    assert message in first
     assert second.endswith("--help shows what it takes")
 
 
@@ -211,7 +215,7 @@ def test_help_fits_a_narrow_terminal(
 
 
 @pytest.mark.needs_compiler
-def test_output_to_stdout_is_the_code_and_nothing_else(source: Path) -> None:
+def test_output_to_stdout_is_only_the_code(source: Path) -> None:
     done = rtcompile("compile", "k.cu", "--arch", "sm_80", "-o", "-")
     assert done.stdout.startswith(b"\x7fELF")
     assert b"k.cu for sm_80" in done.stderr
@@ -219,7 +223,7 @@ def test_output_to_stdout_is_the_code_and_nothing_else(source: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [["--json"], ["--arch", "sm_80,sm_90"]])
-def test_output_to_stdout_takes_one_build_alone(
+def test_output_to_stdout_accepts_only_one_build(
     more: list[str], source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["compile", "k.cu", "--arch", "sm_80", "-o", "-", *more]) == 2
@@ -236,13 +240,13 @@ def test_machine_code_is_not_written_to_a_terminal(
 
 
 @pytest.mark.needs_compiler
-def test_compile_says_that_a_module_has_no_kernels(
-    source: Path, capsys: pytest.CaptureFixture[str], said: Callable[..., Any]
+def test_compile_reports_a_module_without_kernels(
+    source: Path, capsys: pytest.CaptureFixture[str], run_json: Callable[..., Any]
 ) -> None:
     Path("t.cu").write_text("template <class T> __global__ void t(T* x) {}\n")
     assert main(["compile", "t.cu", "--arch", "sm_80"]) == 0
     assert "contains no kernel" in capsys.readouterr().out
-    assert said("compile", "t.cu", "--arch", "sm_80")[1]["results"][0]["kernels"] == []
+    assert run_json("compile", "t.cu", "--arch", "sm_80")[1]["results"][0]["kernels"] == []
     assert main(["inspect", "t.cu", "--arch", "sm_80"]) == 0
     assert "sm_80, 0 kernels\nno kernel is in it" in capsys.readouterr().out
     assert main(["compile", "t.cu", "--arch", "sm_80", "-n", "t<int>"]) == 0
@@ -250,7 +254,7 @@ def test_compile_says_that_a_module_has_no_kernels(
 
 
 @pytest.mark.needs_compiler
-def test_compile_says_which_options_were_not_passed_on(
+def test_compile_reports_options_that_were_not_passed_on(
     source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["compile", "k.cu", "--arch", "sm_80", "--", "-Xcompiler", "-Wall"]) == 0
@@ -258,7 +262,7 @@ def test_compile_says_which_options_were_not_passed_on(
 
 
 @pytest.mark.needs_compiler
-def test_a_warning_is_a_line_of_the_command_and_names_no_line_of_python(tmp_path: Path) -> None:
+def test_a_warning_is_one_line_without_a_python_location(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "k.cu").write_text('extern "C" __global__ void k() {}')
     done = subprocess.run(
@@ -275,7 +279,7 @@ def test_a_warning_is_a_line_of_the_command_and_names_no_line_of_python(tmp_path
 
 @pytest.mark.takes_seconds
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
-def test_an_encoding_without_check_marks_is_no_error(encoding: str) -> None:
+def test_an_encoding_without_check_marks_is_not_an_error(encoding: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "rtcompile", "doctor", "--no-probes"],
         capture_output=True,
@@ -287,7 +291,7 @@ def test_an_encoding_without_check_marks_is_no_error(encoding: str) -> None:
 
 @pytest.mark.takes_seconds
 @pytest.mark.parametrize(
-    ("redirected", "code", "says"),
+    ("redirected", "code", "message"),
     [
         ("--help >&-", 0, ""),
         ("explain crash >&- 2>&-", 0, ""),
@@ -301,13 +305,13 @@ def test_an_encoding_without_check_marks_is_no_error(encoding: str) -> None:
     ],
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_stdout_that_takes_nothing_is_no_traceback(
-    redirected: str, code: int, says: str, unbuffered: str
+def test_an_unwritable_stdout_causes_no_traceback(
+    redirected: str, code: int, message: str, unbuffered: str
 ) -> None:
     command = f"{shlex.quote(sys.executable)} -m rtcompile {redirected}"
     environment = {**environ(), "PYTHONUNBUFFERED": unbuffered}
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment)
-    assert (done.returncode, done.stderr) == (code, says)
+    assert (done.returncode, done.stderr) == (code, message)
 
 
 @pytest.mark.takes_seconds
@@ -329,7 +333,7 @@ def test_completion_is_a_script_that_bash_reads(capsys: pytest.CaptureFixture[st
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
-def test_completion_without_shtab_says_what_to_install(
+def test_completion_without_shtab_names_the_package_to_install(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "shtab", None)
@@ -355,7 +359,7 @@ def test_starting_loads_no_compiler_and_neither_cupy_nor_numpy() -> None:
 
 @pytest.mark.takes_seconds
 @pytest.mark.parametrize("argv", ["explain crash", "--help", "compile no.cu --json"])
-def test_a_closed_pipe_is_no_error(argv: str) -> None:
+def test_a_closed_pipe_is_not_an_error(argv: str) -> None:
     python = shlex.quote(sys.executable)
     command = f"(sleep .3; {python} -m rtcompile {argv}) | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environ())

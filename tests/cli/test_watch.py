@@ -1,4 +1,4 @@
-"""`rtcompile watch` prints what an edit changed, and goes on after one that fails."""
+"""Tests of `rtcompile watch`: it prints the changes of an edit, and continues after a failing one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHARED = """extern "C" __global__ void k(float* x) {
 def watched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Any]:
-    """Watch a file through edits, each made when the build before has been looked at."""
+    """Watch a file through edits; each follows after the previous build was noticed."""
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "k.cu"
 
@@ -47,8 +47,8 @@ def watched(
         monkeypatch.setattr("rtcompile.files.headers.time", edits_meanwhile)
         command = ["watch", "k.cu", "--arch", "sm_80", "--edits", str(len(edits)), *more]
         code = main(command)
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
 
     return watch
 
@@ -57,24 +57,24 @@ def writing(text: str) -> Callable[[Path], object]:
     return lambda file: file.write_text(text)
 
 
-def test_an_edit_shows_what_the_kernel_takes_now_and_took_before(watched: Any) -> None:
+def test_an_edit_shows_the_resources_before_and_after(watched: Any) -> None:
     code, out, _ = watched(PLAIN, writing(SHARED))
     assert code == 0
     assert "0 -> 1024" in out
     assert out.count("built in") == 2
 
 
-def test_an_edit_that_changes_no_figure_says_so(watched: Any) -> None:
+def test_an_edit_that_changes_no_figure_is_reported(watched: Any) -> None:
     assert "no kernel takes more or less" in watched(PLAIN, writing("// a comment\n" + PLAIN))[1]
 
 
-def test_kernels_that_come_and_go_are_named(watched: Any) -> None:
+def test_added_and_removed_kernels_are_named(watched: Any) -> None:
     _, out, _ = watched(PLAIN, writing(PLAIN.replace("k(", "other(")), writing("int x;"))
     assert "gone" in out
     assert "other" in out
 
 
-def test_a_failing_edit_shows_its_error_and_watching_goes_on(watched: Any) -> None:
+def test_a_failing_edit_shows_its_error_and_watching_continues(watched: Any) -> None:
     code, out, err = watched(PLAIN, writing("no C++"), writing(SHARED))
     assert code == 0
     assert "error" in err
@@ -82,7 +82,7 @@ def test_a_failing_edit_shows_its_error_and_watching_goes_on(watched: Any) -> No
     assert watched(PLAIN, writing("no C++"))[0] == 1
 
 
-def test_a_file_that_vanishes_is_reported_and_comes_back(watched: Any) -> None:
+def test_a_file_that_vanishes_is_reported_until_it_reappears(watched: Any) -> None:
     code, out, err = watched(PLAIN, lambda file: file.unlink(), writing(SHARED))
     assert code == 0
     assert "k.cu: No such file or directory" in err
@@ -122,7 +122,9 @@ def test_with_json_each_build_is_one_line(watched: Any) -> None:
 
 
 @pytest.mark.parametrize("more", [("--edits", "-1"), ("--arch", "sm_80,sm_90")])
-def test_what_cannot_be_watched_is_rejected(tmp_path: Path, more: tuple[str, ...]) -> None:
+def test_arguments_that_cannot_be_watched_are_rejected(
+    tmp_path: Path, more: tuple[str, ...]
+) -> None:
     file = tmp_path / "k.cu"
     file.write_text(PLAIN)
     assert main(["watch", str(file), "--arch", "sm_80", *more]) == 2
@@ -136,7 +138,7 @@ def test_an_edit_during_the_build_counts_as_one_after_it(tmp_path: Path) -> None
     source, header, old = (tmp_path / name for name in ("k.cu", "new.h", "old.h"))
     for path in (source, old):
         path.write_text("")
-    threading.Event().wait(0.02)  # the kernel's clock of files ticks every few milliseconds
+    threading.Event().wait(0.02)  # the kernel's file clock ticks every few milliseconds
     files = Files(str(source))
     files.begin()
     files.note([str(source), str(old)])

@@ -1,4 +1,4 @@
-"""Builds with a shared store behind the local cache: what one node built, another gets."""
+"""Tests of builds with a shared store behind the local cache: nodes fetch each other's builds."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ pytestmark = pytest.mark.needs_compiler
 
 
 def build(source: str, **arguments: object) -> str | None:
-    """Return where a build came from, once it is where it goes to."""
+    """Return the hit of a build, after it was written to the stores."""
     code = rtcompile.compile(source, **{"arch": "sm_80", **arguments})  # type: ignore[arg-type]
     stores = remote()
     assert stores is None or stores.flush(10.0)
     return code.build.hit
 
 
-def test_what_one_node_built_another_gets_and_then_has(on, address):
+def test_a_build_of_one_node_is_fetched_and_kept_by_another(on, address):
     on("a", address)
     assert build(nodes.source(1)) is None
     on("b", address)
@@ -41,7 +41,7 @@ def test_what_one_node_built_another_gets_and_then_has(on, address):
     assert build(nodes.source(1)) == "memory"
 
 
-def test_the_code_and_its_history_are_the_builders(on, address):
+def test_fetched_code_has_the_builders_information(on, address):
     on("a", address)
     built = rtcompile.compile(
         "template<int N> __global__ void k() {}", arch="sm_80", name_expressions=["k<1>"]
@@ -66,19 +66,19 @@ def with_header(folder: Path, text: str) -> dict[str, object]:
 INCLUDING = '#include <mine.h>\nextern "C" __global__ void k(int* out) { out[0] = N; }'
 
 
-def test_headers_are_compared_by_content_wherever_they_lie(on, address, tmp_path):
+def test_headers_in_different_folders_are_compared_by_contents(on, address, tmp_path):
     on("a", address)
     assert build(INCLUDING, **with_header(tmp_path / "one", "#define N 1\n")) is None
     on("b", address)
     assert build(INCLUDING, **with_header(tmp_path / "two", "#define N 1\n")) == "remote"
     on("c", address)
     assert build(INCLUDING, **with_header(tmp_path / "three", "#define N 2\n")) is None
-    on("d", address)  # both builds are kept under the one inputs
+    on("d", address)  # both builds are stored under the same lookup key
     assert build(INCLUDING, **with_header(tmp_path / "one", "#define N 1\n")) == "remote"
     assert build(INCLUDING, **with_header(tmp_path / "three", "#define N 2\n")) == "remote"
 
 
-def test_equal_stats_are_not_taken_for_equal_contents(on, tmp_path, monkeypatch):
+def test_equal_stats_do_not_imply_equal_contents(on, tmp_path, monkeypatch):
     address = f"file://{tmp_path}/shared"
     on("a", address)
     folder = tmp_path / "inc"
@@ -106,17 +106,17 @@ def test_equal_stats_are_not_taken_for_equal_contents(on, tmp_path, monkeypatch)
         pytest.param("__global__ void k(const char** f) { *f = __TIME__; }", {}, id="__TIME__"),
     ],
 )
-def test_what_depends_on_a_path_or_a_time_is_not_shared(on, tmp_path, source, arguments):
+def test_a_build_that_depends_on_a_path_or_a_time_is_not_shared(on, tmp_path, source, arguments):
     address = f"file://{tmp_path}/shared"
     on("a", address)
     assert build(source, **arguments) is None
     on("b", address)
     assert build(source, **arguments) is None
-    assert not (tmp_path / "shared").exists()  # no store is asked, and nobody waits for a lease
+    assert not (tmp_path / "shared").exists()  # no store is queried, and no lease is awaited
 
 
 @needs_host_compiler
-def test_what_nvcc_built_is_shared(on, tmp_path):
+def test_a_build_by_nvcc_is_shared(on, tmp_path):
     pytest.importorskip("nvidia.cuda_nvcc") if not os.path.exists("/usr/local/cuda") else None
     address = f"file://{tmp_path}/shared"
     on("a", address)
@@ -125,7 +125,7 @@ def test_what_nvcc_built_is_shared(on, tmp_path):
     assert build(nodes.source(1), backend="nvcc") == "remote"
 
 
-def test_what_was_linked_is_shared(on, tmp_path):
+def test_a_linked_build_is_shared(on, tmp_path):
     address = f"file://{tmp_path}/shared"
     source = 'extern __device__ int f();\nextern "C" __global__ void k(int* out) { *out = f(); }'
     link = ["__device__ int f() { return 1; }"]
@@ -135,7 +135,7 @@ def test_what_was_linked_is_shared(on, tmp_path):
     assert build(source, link=link) == "remote"
 
 
-def test_nobody_waits_for_what_another_node_does_not_share(on, tmp_path):
+def test_no_node_waits_for_a_build_that_is_not_shared(on, tmp_path):
     for node in "abc":
         on(node, f"file://{tmp_path}/shared")
         with pytest.raises(rtcompile.CompileError):
@@ -146,7 +146,7 @@ def test_nobody_waits_for_what_another_node_does_not_share(on, tmp_path):
     assert json.loads(fields)["abandoned"]
 
 
-def test_a_second_store_has_it_and_the_first_has_it_then(on, tmp_path):
+def test_a_build_found_in_the_second_store_is_copied_to_the_first(on, tmp_path):
     far, near = f"file://{tmp_path}/far", f"file://{tmp_path}/near"
     on("a", far)
     assert build(nodes.source(1)) is None
@@ -156,12 +156,12 @@ def test_a_second_store_has_it_and_the_first_has_it_then(on, tmp_path):
     assert build(nodes.source(1)) == "remote"
 
 
-def test_one_of_a_nodes_threads_and_processes_queries_the_store(on, tmp_path, monkeypatch):
-    asked = []
+def test_only_one_thread_of_a_node_queries_the_store(on, tmp_path, monkeypatch):
+    kinds = []
     get = FolderStore.get
 
     def counted(self: FolderStore, key: str) -> bytes | None:
-        asked.append(key.split("/")[1])
+        kinds.append(key.split("/")[1])
         return get(self, key)
 
     on("a", f"file://{tmp_path}/shared")
@@ -170,17 +170,17 @@ def test_one_of_a_nodes_threads_and_processes_queries_the_store(on, tmp_path, mo
     monkeypatch.setattr(FolderStore, "get", counted)
     with ThreadPoolExecutor(4) as pool:
         hits = [*pool.map(build, [nodes.source(1)] * 4)]
-    assert (hits.count("remote"), asked) == (1, ["manifest"])
+    assert (hits.count("remote"), kinds) == (1, ["manifest"])
 
 
-def test_what_is_to_be_compiled_again_is_not_fetched(on, tmp_path):
+def test_recompile_fetches_nothing(on, tmp_path):
     on("a", f"file://{tmp_path}/shared")
     assert build(nodes.source(1)) is None
     on("b", f"file://{tmp_path}/shared")
     assert build(nodes.source(1), recompile=True) is None
 
 
-def test_where_nothing_may_be_compiled_a_store_may_answer(on, address):
+def test_a_store_is_searched_if_compiling_is_forbidden(on, address):
     on("a", address)
     assert build(nodes.source(1)) is None
     on("b", address, RTCOMPILE_JIT="0")
@@ -201,7 +201,7 @@ def test_a_local_hit_queries_no_store_and_loads_no_client(tmp_path):
     assert found["loaded"] == found["warnings"] == []
 
 
-def test_a_compiler_that_rejects_gives_the_lease_back(on, address, monkeypatch):
+def test_a_compile_error_returns_the_lease(on, address, monkeypatch):
     on("a", address)
     monkeypatch.setattr("rtcompile.store.leases._BELIEVED_SECONDS", (600.0,))
     for _ in range(2):
@@ -212,7 +212,7 @@ def test_a_compiler_that_rejects_gives_the_lease_back(on, address, monkeypatch):
 
 
 @pytest.mark.needs_redis
-def test_of_eight_processes_on_two_nodes_one_compiles(tmp_path):
+def test_one_of_eight_processes_on_two_nodes_compiles(tmp_path):
     with servers.redis() as server:
         running = [
             nodes.start(
@@ -226,7 +226,7 @@ def test_of_eight_processes_on_two_nodes_one_compiles(tmp_path):
     assert sum(hit == [None] for hit in hits) == 1
 
 
-# --- what goes wrong --------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------
 
 
 def full(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -267,7 +267,7 @@ def test_a_folder_that_is_broken_costs_one_warning_and_no_build(on, tmp_path, mo
 
 @pytest.mark.needs_redis
 @pytest.mark.parametrize("harm", ["kill", "pause"])
-def test_a_store_that_ends_in_mid_run_costs_one_second_and_no_build(on, tmp_path, harm):
+def test_a_store_that_ends_during_a_run_costs_one_second_and_no_build(on, tmp_path, harm):
     with servers.redis() as server:
         on("a", server.address)
         assert build(nodes.source(1)) is None
@@ -302,7 +302,7 @@ def test_a_setting_that_cannot_be_used_is_one_warning_and_no_build(on, tmp_path,
     assert len(warned) == 1
 
 
-def test_two_fleets_on_one_server_leave_each_others_entries_alone(on, tmp_path):
+def test_two_fleets_on_one_server_do_not_use_each_others_entries(on, tmp_path):
     address = f"file://{tmp_path}/shared"
     on("a", address)
     build(nodes.source(1))
@@ -319,8 +319,8 @@ def test_two_fleets_on_one_server_leave_each_others_entries_alone(on, tmp_path):
 @pytest.mark.parametrize(
     "together", [1, 40], ids=["one set of files", "a set of each version's own"]
 )
-def test_a_question_may_have_many_builds(on, tmp_path, together):
-    """Versions of a header: the same files with other contents, or files of each version's own."""
+def test_a_lookup_key_may_have_many_builds(on, tmp_path, together):
+    """Versions of a header: the same files with other contents, or each version in its own files."""
     address, versions = f"file://{tmp_path}/shared", 12
     texts = [
         f"#define N {n}\n" + (f"#include <v{n}.h>\n" if together > 1 else "")

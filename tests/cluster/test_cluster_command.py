@@ -1,4 +1,4 @@
-"""``rtcompile cache push|pull|sync|info --stats`` and what ``rtcompile doctor`` says of stores."""
+"""Tests of ``rtcompile cache push|pull|sync|info --stats``, and of the checks of stores by ``rtcompile doctor``."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from tests import nodes, servers
 
 
 def build_locally(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    with monkeypatch.context() as alone:
-        alone.delenv("RTCOMPILE_REMOTE")
+    with monkeypatch.context() as patch:
+        patch.delenv("RTCOMPILE_REMOTE")
         rtcompile.compile(nodes.source(number), arch="sm_80")
 
 
 def hits_without_a_store(monkeypatch: pytest.MonkeyPatch, number: int) -> str | None:
-    with monkeypatch.context() as alone:
-        alone.delenv("RTCOMPILE_REMOTE")
-        alone.setenv("RTCOMPILE_JIT", "0")
+    with monkeypatch.context() as patch:
+        patch.delenv("RTCOMPILE_REMOTE")
+        patch.setenv("RTCOMPILE_JIT", "0")
         return rtcompile.compile(nodes.source(number), arch="sm_80").build.hit
 
 
 @pytest.mark.needs_compiler
-def test_a_pushed_cache_is_pulled_elsewhere(on, address, monkeypatch, capsys):
+def test_a_pushed_cache_is_pulled_by_another_node(on, address, monkeypatch, capsys):
     on("a", address)
     for number in range(3):
         build_locally(monkeypatch, number)
     assert main(["cache", "push"]) == 0
     assert main(["cache", "push"]) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert [line[:15] for line in said] == ["3 builds copied", "0 builds copied"]
+    output = capsys.readouterr().out.splitlines()
+    assert [line[:15] for line in output] == ["3 builds copied", "0 builds copied"]
 
     on("b", address)
     assert main(["cache", "pull"]) == 0
@@ -48,7 +48,7 @@ def test_a_pushed_cache_is_pulled_elsewhere(on, address, monkeypatch, capsys):
 
 
 @pytest.mark.needs_compiler
-def test_a_sync_takes_and_gives(on, address, monkeypatch, capsys):
+def test_a_sync_pulls_and_pushes(on, address, monkeypatch, capsys):
     on("a", address)
     build_locally(monkeypatch, 1)
     main(["cache", "push"])
@@ -63,7 +63,7 @@ def test_a_sync_takes_and_gives(on, address, monkeypatch, capsys):
 
 
 @pytest.mark.needs_compiler
-def test_what_is_pulled_verifies_or_stays_away(on, tmp_path, monkeypatch, capsys):
+def test_only_verified_entries_are_pulled(on, tmp_path, monkeypatch, capsys):
     on("a", f"file://{tmp_path}/shared")
     build_locally(monkeypatch, 1)
     main(["cache", "push"])
@@ -79,7 +79,7 @@ def test_what_is_pulled_verifies_or_stays_away(on, tmp_path, monkeypatch, capsys
 
 
 @pytest.mark.needs_compiler
-def test_the_stores_say_what_they_hold(on, address, monkeypatch, capsys):
+def test_the_contents_of_the_stores_are_listed(on, address, monkeypatch, capsys):
     on("a", address)
     build_locally(monkeypatch, 1)
     main(["cache", "push"])
@@ -101,7 +101,7 @@ def test_the_stores_say_what_they_hold(on, address, monkeypatch, capsys):
         pytest.param({"RTCOMPILE_REMOTE_MODE": "ro"}, "RTCOMPILE_REMOTE_MODE=ro", id="read-only"),
     ],
 )
-def test_a_push_that_cannot_be_says_which_setting(on, tmp_path, capsys, changes, what):
+def test_an_impossible_push_names_the_setting(on, tmp_path, capsys, changes, what):
     on("a", f"file://{tmp_path}/shared", **changes)
     assert main(["cache", "push"]) != 0
     assert what in capsys.readouterr().err
@@ -115,7 +115,7 @@ def looked_at() -> Check:
     return check
 
 
-def test_a_store_that_does_all_is_well(on, address):
+def test_a_complete_store_is_reported_as_ok(on, address):
     on("a", address)
     check = looked_at()
     assert check.status == "ok"
@@ -123,7 +123,7 @@ def test_a_store_that_does_all_is_well(on, address):
         assert word in check.detail
 
 
-def test_a_store_to_be_read_alone_is_well(on, address):
+def test_a_read_only_store_is_reported_as_ok(on, address):
     on("a", address, RTCOMPILE_REMOTE_MODE="ro")
     assert (looked_at().status, "nothing is written" in looked_at().detail) == ("ok", True)
 
@@ -143,14 +143,16 @@ def no_lease(*_: object) -> None:
         pytest.param(os, "link", no_lease, "not supported", id="no leases"),
     ],
 )
-def test_what_a_store_lacks_is_said(on, tmp_path, monkeypatch, target, name, harm, what):
+def test_missing_features_of_a_store_are_reported(
+    on, tmp_path, monkeypatch, target, name, harm, what
+):
     on("a", f"file://{tmp_path}/shared")
     monkeypatch.setattr(target, name, harm)
     check = looked_at()
     assert (check.status, what in check.detail + check.hint) == ("warning", True)
 
 
-def test_a_store_that_is_not_there_is_an_error_and_shows_no_password(on):
+def test_an_unreachable_store_is_an_error_without_the_password(on):
     on("a", f"redis://:hunter2@127.0.0.1:{servers.free_port()}/0")
     check = looked_at()
     assert (check.status, "hunter2" in str(check)) == ("error", False)
@@ -161,7 +163,7 @@ def test_a_setting_that_cannot_be_used_is_an_error(on, tmp_path):
     assert "RTCOMPILE_REMOTE_KEY_FILE" in looked_at().detail
 
 
-def test_a_fleet_whose_store_is_gone_has_no_counts_and_says_so(on, capsys):
+def test_the_counts_of_an_unreachable_store_are_reported_as_missing(on, capsys):
     pytest.importorskip("redis")
     on("a", f"redis://127.0.0.1:{servers.free_port()}/0")
     with pytest.warns(rtcompile.RtcompileWarning, match="left alone"):

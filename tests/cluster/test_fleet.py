@@ -1,4 +1,4 @@
-"""A fleet of nodes: it shares its work out, gives leases back however a process ends, and counts."""
+"""Tests of a fleet of nodes: shared work, leases returned however a process ends, and counts."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from tests.jobs import until
 pytestmark = pytest.mark.needs_compiler
 
 
-# --- work is shared out ---
+# --- shared work ---
 
-# Compiles for `seconds` on a processor of its own, as far as this machine is concerned: it sleeps.
+# Simulates a compile of `seconds` on its own processor by sleeping.
 BATCH = """
 import json, sys, time
 import rtcompile
@@ -62,7 +62,7 @@ def batches(folder: Path, address: str, names: list[str], count: int, seconds: f
 
 
 @pytest.mark.takes_seconds
-def test_nodes_that_want_the_same_share_it_out(tmp_path, address):
+def test_nodes_with_the_same_builds_share_the_work(tmp_path, address):
     found = batches(tmp_path, address, ["a", "b", "c", "d"], 12, 0.5)
     shares = [sum(each["built"]) for each in found]
     assert sum(shares) == 12
@@ -70,7 +70,7 @@ def test_nodes_that_want_the_same_share_it_out(tmp_path, address):
 
 
 @pytest.mark.takes_seconds
-def test_ranks_of_one_node_share_it_out_too(tmp_path, address):
+def test_ranks_of_one_node_share_the_work_too(tmp_path, address):
     found = batches(tmp_path, address, ["a", "a"], 6, 0.5)
     shares = [sum(each["built"]) for each in found]
     assert (sum(shares), min(shares) > 0) == (6, True)
@@ -103,7 +103,7 @@ assert remote().lease("k", lambda: None) is not None
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_a_lease_is_given_back_however_its_holder_ends(on, tmp_path, address, how, monkeypatch):
+def test_a_lease_is_returned_however_its_holder_ends(on, tmp_path, address, how, monkeypatch):
     monkeypatch.setattr("rtcompile.store.leases._BELIEVED_SECONDS", (600.0,))
     env = {**os.environ, **nodes.environment(tmp_path, "a", address)}
     program = HOLDING.format(ENDS[how])
@@ -112,7 +112,7 @@ def test_a_lease_is_given_back_however_its_holder_ends(on, tmp_path, address, ho
     begin = time.monotonic()
     lease = remote().lease("k", lambda: None)
     assert isinstance(lease, Lease)
-    assert remote().waiting.stalls == 0  # it was not waited for until it was no longer believed
+    assert remote().waiting.stalls == 0  # no node waited until the lease expired
     assert time.monotonic() - begin < 60.0
     lease.end(True)
 
@@ -131,7 +131,7 @@ def test_the_helper_ends_with_its_process(tmp_path, address):
         os.kill(int(done.stdout), signal.SIG_DFL)
 
 
-def test_a_thread_that_outlives_the_main_thread_shares_what_it_builds(on, tmp_path):
+def test_a_thread_that_outlives_the_main_thread_shares_its_builds(on, tmp_path):
     address = f"file://{tmp_path}/shared"
     env = {**os.environ, **nodes.environment(tmp_path, "a", address)}
     program = (
@@ -169,13 +169,13 @@ def recorded(tmp_path: Path, numbers: range) -> str:
     return record
 
 
-def test_what_a_record_names_is_fetched_at_once(on, tmp_path, address, capsys):
+def test_the_builds_of_a_record_are_fetched_together(on, tmp_path, address, capsys):
     on("a", address)
     record = recorded(tmp_path, range(5))
     on("b", address)
     assert main(["cache", "pull", record, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["fetched"], told["there"], told["missing"]) == (5, 0, 0)
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["fetched"], printed["there"], printed["missing"]) == (5, 0, 0)
     assert remote() is not None
     for number in range(5):
         code = rtcompile.compile(nodes.source(number), arch="sm_80")
@@ -185,7 +185,7 @@ def test_what_a_record_names_is_fetched_at_once(on, tmp_path, address, capsys):
 
 
 @pytest.mark.takes_seconds
-def test_a_setting_fetches_a_record_beside_the_first_build(on, tmp_path):
+def test_a_setting_fetches_a_record_during_the_first_build(on, tmp_path):
     address = f"file://{tmp_path}/shared"
     on("a", address)
     record = recorded(tmp_path, range(3))
@@ -199,7 +199,7 @@ def test_a_setting_fetches_a_record_beside_the_first_build(on, tmp_path):
 # --- counted ---
 
 
-def test_what_a_store_spared_and_cost_is_counted(on, address, tmp_path, capsys):
+def test_the_time_that_a_store_saved_and_cost_is_counted(on, address, tmp_path, capsys):
     on("a", address)
     (own,) = rtcompile.compile(nodes.source(1), arch="sm_80").build.stores.values()
     assert (own["hits"], own["misses"], own["seconds_spared"]) == (0, 1, 0.0)
@@ -232,7 +232,7 @@ def test_what_a_store_spared_and_cost_is_counted(on, address, tmp_path, capsys):
         assert (fleet["hits"], fleet["misses"]) == (1, 1)
 
 
-def test_a_run_says_what_each_store_cost_and_spared(on, address, tmp_path):
+def test_a_run_reports_what_each_store_cost_and_saved(on, address, tmp_path):
     on("a", address)
     rtcompile.compile(nodes.source(1), arch="sm_80")
     assert remote().flush(10.0)
@@ -251,16 +251,18 @@ def test_a_run_says_what_each_store_cost_and_spared(on, address, tmp_path):
     )
 
 
-def test_the_dashboard_shows_counts_that_exist():
+def test_the_dashboard_shows_existing_counts():
     from rtcompile.cli import caching
 
     page = Path(__file__).parents[2] / "docs" / "grafana-dashboard.json"
     dashboard = json.loads(page.read_text())
-    asked = " ".join(t["expr"] for panel in dashboard["panels"] for t in panel["targets"])
-    named = {word for word in caching._COUNTS if f"rtcompile_store_{word}_total" in asked}
+    expressions = " ".join(t["expr"] for panel in dashboard["panels"] for t in panel["targets"])
+    named = {word for word in caching._COUNTS if f"rtcompile_store_{word}_total" in expressions}
     assert len(dashboard["panels"]) >= 4
     assert {"hits", "misses", "seconds_waited", "seconds_spared", "bytes_read"} <= named
-    assert asked.count("rtcompile_store_") == sum(asked.count(f"store_{w}_total") for w in named)
+    assert expressions.count("rtcompile_store_") == sum(
+        expressions.count(f"store_{w}_total") for w in named
+    )
 
 
 # --- keys ---

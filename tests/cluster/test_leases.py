@@ -1,4 +1,4 @@
-"""Leases on builds: one node builds, the others wait for it, and none waits for a dead one."""
+"""Tests of leases: one node builds and the others wait for it, but not for a dead node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests import servers
 from tests.nodes import remote
 
 
-def test_of_two_one_creates_and_only_what_is_known_is_replaced(store: SharedStore):
+def test_one_of_two_creates_an_entry_and_only_a_known_value_is_replaced(store: SharedStore):
     assert store.create("lease/k", b"mine", 30.0)
     assert not store.create("lease/k", b"theirs", 30.0)
     assert not store.replace("lease/k", b"other", b"theirs", 30.0)
@@ -34,7 +34,7 @@ def test_of_two_one_creates_and_only_what_is_known_is_replaced(store: SharedStor
 
 @pytest.fixture(autouse=True)
 def leases(monkeypatch) -> Iterator[None]:
-    """Leases end with their test, so that none is renewed, with a warning, in another one."""
+    """End leases with their test, so no lease is renewed, with a warning, in another test."""
     made: list[Lease] = []
     real = Lease.start
 
@@ -48,12 +48,12 @@ def leases(monkeypatch) -> Iterator[None]:
         lease._ended.set()
 
 
-# --- how long a lease is believed ---
+# --- how long a lease is valid ---
 
 
 @pytest.fixture
 def slept() -> list[float]:
-    """What this process slept while it waited, by a clock that nothing else moves."""
+    """Return the list of times that this process slept, by a clock that only sleeping advances."""
     return []
 
 
@@ -66,7 +66,7 @@ def waits_by_its_own_clock(stores: Remote, slept: list[float], each: Callable[[]
 
 
 def held_in(tmp_path, key_file, *keys: str) -> tuple[Remote, str]:
-    """Return a node whose store has leases of these keys that nobody renews."""
+    """Return a node whose store has leases of these keys that are never renewed."""
     address = f"file://{tmp_path}/s"
     theirs = remote(address, key_file)
     for key in keys:
@@ -89,13 +89,13 @@ def test_a_stuck_lease_is_waited_for_a_few_seconds_and_the_third_not_at_all(
     assert 10.0 <= took[0] < 11.0
     assert 4.0 <= took[1] < 5.0
     assert took[2] == 0.0
-    said = capsys.readouterr().err
-    assert f"waiting for {module.socket.gethostname()}" in said
-    assert "which compiles k.cu since 2 s" in said
-    assert said.count("did not renew its lease") == 2
+    stderr = capsys.readouterr().err
+    assert f"waiting for {module.socket.gethostname()}" in stderr
+    assert "which compiles k.cu since 2 s" in stderr
+    assert stderr.count("did not renew its lease") == 2
 
 
-def test_a_lease_is_believed_for_as_long_as_it_is_renewed(tmp_path, key_file, slept):
+def test_a_lease_is_valid_as_long_as_it_is_renewed(tmp_path, key_file, slept):
     ours, address = held_in(tmp_path, key_file)
     theirs = remote(address, key_file)
     lease = Lease(theirs.tiers[0], theirs.envelope, "k", "k.cu")
@@ -113,28 +113,26 @@ def test_a_lease_is_believed_for_as_long_as_it_is_renewed(tmp_path, key_file, sl
 
 
 @pytest.mark.parametrize("forged", [b"", b"a lease of a stranger", b"{}" * 1000])
-def test_a_forged_lease_holds_nobody_up(tmp_path, key_file, slept, forged):
+def test_a_forged_lease_delays_no_build(tmp_path, key_file, slept, forged):
     ours, _ = held_in(tmp_path, key_file)
-    place = ours.envelope.store_key("lease", "k")
-    ours.tiers[0].store.create(place, forged, 10.0)  # type: ignore[attr-defined]
+    key = ours.envelope.store_key("lease", "k")
+    ours.tiers[0].store.create(key, forged, 10.0)  # type: ignore[attr-defined]
     waits_by_its_own_clock(ours, slept, lambda: None)
     assert isinstance(ours.lease("k", lambda: None), Lease)
     assert slept == []
 
 
-def test_a_lease_that_is_a_folder_or_too_large_is_one_warning_and_no_lease(
-    tmp_path, key_file, slept
-):
+def test_an_invalid_lease_file_is_ignored_with_one_warning(tmp_path, key_file, slept):
     ours, _ = held_in(tmp_path, key_file)
-    place = tmp_path / "s" / ours.envelope.store_key("lease", "k")
-    place.mkdir(parents=True)
+    path = tmp_path / "s" / ours.envelope.store_key("lease", "k")
+    path.mkdir(parents=True)
     waits_by_its_own_clock(ours, slept, lambda: None)
     with pytest.warns(RtcompileWarning, match="is not a regular file"):
         assert ours.lease("k", lambda: None) is None
     assert slept == []
 
 
-def test_who_has_other_builds_to_do_does_not_wait(tmp_path, key_file, slept):
+def test_a_batch_with_other_builds_does_not_wait_for_a_lease(tmp_path, key_file, slept):
     ours, _ = held_in(tmp_path, key_file, "k")
     waits_by_its_own_clock(ours, slept, lambda: None)
     with pytest.raises(Busy):
@@ -145,7 +143,7 @@ def test_who_has_other_builds_to_do_does_not_wait(tmp_path, key_file, slept):
 # --- nodes ---
 
 
-def test_who_waits_for_a_lease_gets_what_its_holder_built(address, key_file):
+def test_a_node_that_waits_for_a_lease_gets_its_holders_build(address, key_file):
     ours, theirs = remote(address, key_file), remote(address, key_file)
     held = theirs.lease("k", lambda: theirs.get("object", "k"))
     theirs.push(lambda tier: [("object", "k", b"code")], held.end)
@@ -153,7 +151,7 @@ def test_who_waits_for_a_lease_gets_what_its_holder_built(address, key_file):
 
 
 @pytest.mark.takes_seconds
-def test_who_waits_for_a_build_waits_for_slow_replies_too(tmp_path, key_file, monkeypatch):
+def test_a_node_that_waits_for_a_build_accepts_slow_replies(tmp_path, key_file, monkeypatch):
     address = f"file://{tmp_path}/s"
     ours, theirs = remote(address, key_file), remote(address, key_file)
     held = theirs.lease("k", lambda: None)
@@ -174,7 +172,7 @@ def after(seconds: float, function: Callable[..., object]) -> Callable[..., obje
     return slow
 
 
-def test_nobody_waits_for_what_its_builder_does_not_share(address, key_file):
+def test_waiting_ends_if_the_builder_does_not_share_its_build(address, key_file):
     first, *others = [remote(address, key_file) for _ in range(4)]
     lease = first.lease("k", lambda: None)
     assert isinstance(lease, Lease)
@@ -185,7 +183,7 @@ def test_nobody_waits_for_what_its_builder_does_not_share(address, key_file):
 
 
 @pytest.mark.needs_redis
-def test_a_full_store_gives_a_lease_back_that_cannot_be_abandoned(key_file):
+def test_a_full_store_gets_a_lease_back_that_cannot_be_abandoned(key_file):
     with servers.redis() as server:
         ours, theirs = remote(server.address, key_file), remote(server.address, key_file)
         lease = ours.lease("k", lambda: None)
@@ -195,12 +193,12 @@ def test_a_full_store_gives_a_lease_back_that_cannot_be_abandoned(key_file):
         assert isinstance(theirs.lease("k", lambda: None), Lease)
 
 
-def test_who_has_a_time_limit_waits_no_longer_for_another_node(address, key_file):
+def test_waiting_for_another_node_ends_at_the_time_limit(address, key_file):
     theirs, ours = remote(address, key_file), remote(address, key_file)
     held = theirs.lease("k", lambda: None)
 
     begin = time.monotonic()
     assert ours.lease("k", lambda: None, 0.3) is None
 
-    assert 0.3 <= time.monotonic() - begin < 30.0  # of the minutes that it is held for
+    assert 0.3 <= time.monotonic() - begin < 30.0  # the lease is valid for minutes
     held.end(True)

@@ -1,7 +1,7 @@
-"""What a store costs that answers late or never, weighed against what it spares; no build fails.
+"""Tests of stores that respond late or never: they are paused if they cost more time than they save.
 
-The stores here answer when the test says so, and the ledger's clock is the test's, so that nothing
-depends on how busy the machine is.
+No build fails. A test decides when its store responds, and sets the ledger's clock, so the result does
+not depend on how busy the machine is.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ LONG = 60.0  # nothing here takes so long
 
 
 class Scripted:
-    """A store whose every act is a function of the test; `asked` lists the acts in order."""
+    """A store whose methods are functions of the test; `calls` lists their names in order."""
 
     name = "scripted://"
 
     def __init__(self, **acts: Callable[..., object]) -> None:
         self._acts = acts
-        self.asked: list[str] = []
+        self.calls: list[str] = []
 
     def __getattr__(self, act: str) -> Callable[..., Any]:
         if act == "get_many":
             raise AttributeError(act)
 
-        def ask(*given: object, **_: object) -> object:
-            self.asked.append(act)
+        def call(*given: object, **_: object) -> object:
+            self.calls.append(act)
             return self._acts.get(act, lambda *_: None)(*given)
 
-        return ask
+        return call
 
 
 class Clock:
-    """Time that passes when the test says so."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -79,7 +79,7 @@ def fails_late(seconds: float) -> Callable[..., None]:
 
 @pytest.fixture
 def silence() -> Iterator[Callable[..., bool]]:
-    """An act that has no answer until the test is over."""
+    """A method that does not return until the test is over."""
     over = threading.Event()
     yield lambda *_: over.wait(LONG)
     over.set()
@@ -89,7 +89,7 @@ def silence() -> Iterator[Callable[..., bool]]:
 
 
 def fleet_of(latencies: list[float], *, compiled: float = 0.03, there: bool = True) -> int:
-    """Return how many kernels a process fetches, whose answers take so long; the others it compiles."""
+    """Return how many kernels a process fetches with these latencies; it compiles the others."""
     clock = Clock()
     ledger, fetched = Ledger(clock), 0
     for seconds in latencies:
@@ -115,12 +115,12 @@ def fleet_of(latencies: list[float], *, compiled: float = 0.03, there: bool = Tr
 
 @pytest.mark.parametrize("milliseconds", [5, 50, 120, 200])
 @pytest.mark.parametrize("tail", [0, 2, 5, 10])
-def test_what_a_slow_store_has_is_fetched(milliseconds, tail):
+def test_the_entries_of_a_slow_store_are_fetched(milliseconds, tail):
     latencies = [0.2 if n % 100 < tail else milliseconds / 1e3 for n in range(200)]
     assert fleet_of(latencies) >= 190
 
 
-def test_a_slow_store_that_has_nothing_costs_little_more_than_compiling():
+def test_a_slow_empty_store_costs_little_more_than_compiling():
     clock = Clock()
     ledger = Ledger(clock)
     for _ in range(500):
@@ -137,14 +137,14 @@ def test_a_slow_store_that_has_nothing_costs_little_more_than_compiling():
     assert ledger.pauses < 6
 
 
-def test_pauses_double_up_to_a_minute_and_begin_anew_after_a_hit():
+def test_pauses_double_up_to_a_minute_and_restart_after_a_hit():
     ledger = Ledger(Clock())
     assert [ledger.pause(silent=True) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
     ledger.hit(1.0, 0.1)
     assert ledger.pause(silent=True) == 1
 
 
-def test_threads_that_wait_at_the_same_time_lose_that_time_once():
+def test_simultaneous_waits_of_threads_count_once():
     clock = Clock()
     ledger = Ledger(clock)
     for until, waited in ((0.5, 0.4), (0.6, 0.4), (0.9, 0.4), (0.9, 0.2), (2.0, 0.05)):
@@ -156,9 +156,9 @@ def test_threads_that_wait_at_the_same_time_lose_that_time_once():
 # --- a store ---
 
 
-def test_a_process_that_waits_for_a_processor_finds_no_store_slow(monkeypatch):
-    """Each tick of the thread that waits comes late there; the store answers after five of them."""
-    answered = threading.Event()
+def test_waiting_for_a_processor_does_not_make_a_store_seem_slow(monkeypatch):
+    """Each tick of the waiting thread is late; the store responds after five ticks."""
+    replied = threading.Event()
     wait, ticks = threading.Event.wait, []
 
     def late_wait(self: threading.Event, timeout: float | None = None) -> bool:
@@ -166,109 +166,109 @@ def test_a_process_that_waits_for_a_processor_finds_no_store_slow(monkeypatch):
             return wait(self, timeout)
         ticks.append(timeout)
         if len(ticks) == 5:
-            answered.set()
+            replied.set()
             return wait(self, LONG)
         time.sleep(0.1)
         return False
 
-    stores, asked, _ = stores_with(get=lambda _: answered.wait(LONG) and None)
-    monkeypatch.setattr(tier, "_FIRST_SECONDS", 0.25)  # of which five ticks are the half
+    stores, queried, _ = stores_with(get=lambda _: replied.wait(LONG) and None)
+    monkeypatch.setattr(tier, "_FIRST_SECONDS", 0.25)  # five ticks are half of it
     monkeypatch.setattr(threading.Event, "wait", late_wait)
     assert stores.get("object", "k") is None
-    assert (asked.ledger.pauses, asked.counts["failures"]) == (0, 0)
+    assert (queried.ledger.pauses, queried.counts["failures"]) == (0, 0)
 
 
 @pytest.mark.takes_seconds
-def test_once_a_store_is_left_alone_nobody_waits_for_it_any_more(monkeypatch, silence):
+def test_waiting_threads_stop_once_a_store_is_paused(monkeypatch, silence):
     for name in ("ANSWER_SECONDS", "_FIRST_SECONDS"):
         monkeypatch.setattr(tier, name, LONG)
-    stores, asked, scripted = stores_with(get=silence)
+    stores, queried, scripted = stores_with(get=silence)
     waiting = [threading.Thread(target=stores.get, args=("object", str(n))) for n in range(4)]
     for thread in waiting:
         thread.start()
-    while len(scripted.asked) < 4:
+    while len(scripted.calls) < 4:
         time.sleep(0.01)
     scripted._acts["get"] = fails_late(0.0)
     with pytest.warns(RtcompileWarning, match="left alone") as warned:
-        asked.query("get", "object/k")
+        queried.query("get", "object/k")
     for thread in waiting:
         thread.join(LONG / 2)
         assert not thread.is_alive()
     assert len(warned) == 1
 
 
-def test_a_store_that_dies_in_the_middle_costs_one_wait_and_answers_again(monkeypatch, silence):
+def test_a_store_that_stops_responding_costs_one_wait_and_is_used_again_later(monkeypatch, silence):
     """No build waits for the probes after 1, 2, 4, … seconds."""
-    stores, asked, scripted = stores_with(get=lambda _: None)
-    clock = asked._clock
+    stores, queried, scripted = stores_with(get=lambda _: None)
+    clock = queried._clock
     stores.get("object", "k")
     scripted._acts["get"] = silence
     monkeypatch.setattr(tier, "ANSWER_SECONDS", 0.1)
     with pytest.warns(RtcompileWarning, match=r"left alone for 1 s: no answer in 0\.25 s"):
         stores.get("object", "k")
-    lost = asked.ledger.waited
+    lost = queried.ledger.waited
     assert lost < 1.0
     probed_at = []
     for second in range(1, 40):
         clock.now = 1000.0 + second
-        count = len(scripted.asked)
+        count = len(scripted.calls)
         assert stores.get("object", "k") is None
-        if asked._probe is not None:
-            asked._probe.join()
-            asked._probe = None
-        if len(scripted.asked) > count:
+        if queried._probe is not None:
+            queried._probe.join()
+            queried._probe = None
+        if len(scripted.calls) > count:
             probed_at.append(second)
     assert probed_at == [1, 3, 7, 15, 31]
-    assert asked.ledger.waited == lost
+    assert queried.ledger.waited == lost
     scripted._acts["get"] = lambda _: b"again"
     clock.now += 60.0
-    asked.query("get", "object/k")
-    asked._probe.join()
-    assert asked.query("get", "object/k") == b"again"
+    queried.query("get", "object/k")
+    queried._probe.join()
+    assert queried.query("get", "object/k") == b"again"
 
 
 def test_every_pause_is_a_line_in_the_log(capsys, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_LOG", "info")
-    _, asked, _ = stores_with(get=fails_late(0.0))
+    _, queried, _ = stores_with(get=fails_late(0.0))
     with pytest.warns(RtcompileWarning) as warned:
-        asked.query("get", "object/k")
-    asked._clock.now += 1.0
-    asked.query("get", "object/k")
-    asked._probe.join()
+        queried.query("get", "object/k")
+    queried._clock.now += 1.0
+    queried.query("get", "object/k")
+    queried._probe.join()
     lines = [line for line in capsys.readouterr().err.splitlines() if "left alone" in line]
     assert (["1 s" in lines[0], "2 s" in lines[1]], len(warned)) == ([True, True], 1)
 
 
-@pytest.mark.parametrize("answer", [5, "text", [b"bytes"], True, {"a": 1}])
-def test_an_answer_of_another_type_is_a_miss(answer):
-    stores, asked, _ = stores_with(get=lambda _: answer)
+@pytest.mark.parametrize("reply", [5, "text", [b"bytes"], True, {"a": 1}])
+def test_a_reply_of_another_type_is_a_miss(reply):
+    stores, queried, _ = stores_with(get=lambda _: reply)
     with pytest.warns(RtcompileWarning, match="not bytes"):
         assert stores.get("object", "k") is None
-    assert asked.open
+    assert queried.open
 
 
 def too_deep(_: object) -> None:
     raise RecursionError("maximum recursion depth exceeded")
 
 
-def test_an_answer_that_cannot_be_parsed_fails_no_build():
+def test_a_reply_that_cannot_be_parsed_fails_no_build():
     stores, _, _ = stores_with(get=too_deep)
     with pytest.warns(RtcompileWarning, match="recursion"):
         assert stores.get("object", "k") is None
 
 
-def test_a_bad_entry_is_a_miss_and_not_the_end_of_the_store():
+def test_a_bad_entry_is_a_miss_and_does_not_pause_the_store():
     def bad(_: object) -> None:
         raise BadEntryError("it is a folder")
 
-    stores, asked, scripted = stores_with(get=bad)
+    stores, queried, scripted = stores_with(get=bad)
     with pytest.warns(RtcompileWarning, match="it is a folder"):
         assert stores.get("object", "k") is None
     assert stores.get("object", "l") is None
-    assert (asked.open, scripted.asked, asked.counts["refused"]) == (True, ["get"] * 2, 2)
+    assert (queried.open, scripted.calls, queried.counts["refused"]) == (True, ["get"] * 2, 2)
 
 
-def test_a_lease_that_cannot_be_given_back_is_tried_once(monkeypatch):
+def test_returning_a_lease_is_tried_only_once(monkeypatch):
     stores, _, scripted = stores_with(
         create=lambda *_: True, replace=fails_late(tier.ANSWER_SECONDS)
     )
@@ -278,18 +278,18 @@ def test_a_lease_that_cannot_be_given_back_is_tried_once(monkeypatch):
         for lease in leases:
             assert isinstance(lease, Lease)
             lease.end(False)
-    assert [act for act in scripted.asked if act != "get"] == ["create"] * 3 + ["replace"]
+    assert [act for act in scripted.calls if act != "get"] == ["create"] * 3 + ["replace"]
     assert len(warned) == 1
 
 
 # --- what is written in the background ------------------------------------------------------------
 
 
-def test_at_the_processs_end_nobody_waits_longer_than_builds_would(monkeypatch, silence):
+def test_the_end_of_the_process_waits_no_longer_than_builds_would(monkeypatch, silence):
     monkeypatch.setattr(remote, "_FLUSH_SECONDS", LONG)
     stores, _, scripted = stores_with(put=silence)
     stores.push(lambda _: [("object", "k", b"code")], lambda _: None)
-    while not scripted.asked:
+    while not scripted.calls:
         time.sleep(0.01)
 
     begin = time.monotonic()
@@ -297,27 +297,31 @@ def test_at_the_processs_end_nobody_waits_longer_than_builds_would(monkeypatch, 
     assert time.monotonic() - begin < LONG / 2
 
 
-def test_what_nobody_waits_for_may_be_slow():
-    stores, asked, scripted = stores_with(put=late(0.15))
+def test_background_requests_may_be_slow():
+    stores, queried, scripted = stores_with(put=late(0.15))
     stores.push(lambda _: [("object", str(n), b"code") for n in range(4)], lambda _: None)
     assert stores.flush(LONG)
-    assert (scripted.asked, asked.counts["written"], asked.ledger.waited) == (["put"] * 4, 4, 0.0)
+    assert (scripted.calls, queried.counts["written"], queried.ledger.waited) == (
+        ["put"] * 4,
+        4,
+        0.0,
+    )
 
 
 def test_a_whole_cache_is_fetched_from_a_slow_store(tmp_path):
     names = [(str(n), 1) for n in range(4)]
     stores, _, scripted = stores_with(get=late(0.15), listing=lambda _: iter(names))
     pull(stores, Folder(str(tmp_path)))
-    assert scripted.asked.count("get") == 8
+    assert scripted.calls.count("get") == 8
 
 
-def test_where_no_thread_can_be_started_any_more_a_process_that_ends_queries_in_its_own(
+def test_an_ending_process_that_cannot_start_threads_queries_in_its_own(
     monkeypatch,
 ):
     def none(_: object) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     monkeypatch.setattr(threading.Thread, "start", none)
-    assert tier.within(1.0, lambda: "answer") == (None, 0.0, "no thread can be started to query it")
+    assert tier.within(1.0, lambda: "reply") == (None, 0.0, "no thread can be started to query it")
     monkeypatch.setattr(threading.main_thread(), "is_alive", lambda: False)
-    assert tier.within(1.0, lambda: "answer")[0] == "answer"
+    assert tier.within(1.0, lambda: "reply")[0] == "reply"

@@ -1,4 +1,4 @@
-"""Batches on executors: builds made elsewhere, kept here."""
+"""Tests of batches on executors: the builds run in other processes and are kept in the local cache."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def move(folder: str) -> None:
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path) -> Iterator[Executor]:
-    """A process with a cache of its own."""
+def executor(tmp_path: Path) -> Iterator[Executor]:
+    """An executor whose process has its own cache."""
     context = get_context("spawn")
     with ProcessPoolExecutor(1, context, move, (str(tmp_path / "theirs"),)) as executor:
         yield executor
 
 
-def test_what_was_built_elsewhere_is_in_the_cache_here(elsewhere):
-    built = compile_many([request(1), request(2)], executor=elsewhere, progress=False)
+def test_builds_of_an_executor_are_in_the_local_cache(executor):
+    built = compile_many([request(1), request(2)], executor=executor, progress=False)
     again = compile_many([request(1), request(2)], progress=False)
 
     assert [code.build.hit for code in built] == [None, None]
@@ -49,45 +49,45 @@ def test_what_was_built_elsewhere_is_in_the_cache_here(elsewhere):
     assert [code.code for code in again] == [code.code for code in built]
 
 
-def test_results_stand_in_order_and_an_error_at_its_position(elsewhere):
+def test_results_are_in_order_with_errors_at_their_positions(executor):
     builds = [request(3), CompileRequest("nothing", arch="sm_80"), request(4)]
 
     with pytest.raises(BatchError) as caught:
-        compile_many(builds, executor=elsewhere, progress=False)
+        compile_many(builds, executor=executor, progress=False)
 
     assert [type(error) for error in caught.value.errors.values()] == [rtcompile.CompileError]
     assert [bool(result) for result in caught.value.results] == [True, False, True]
 
 
-def test_arguments_of_the_batch_apply_on_other_machines(elsewhere):
+def test_arguments_of_the_batch_apply_on_other_machines(executor):
     outcome = compile_many(
-        [request(5)], executor=elsewhere, errors="return", timeout=1e-6, progress=False
+        [request(5)], executor=executor, errors="return", timeout=1e-6, progress=False
     )
     assert isinstance(outcome[0], rtcompile.CompileTimeout)
 
 
-def test_where_the_source_depends_on_its_path_the_result_is_not_kept_here(elsewhere):
+def test_a_result_that_depends_on_its_path_is_not_kept_locally(executor):
     one = [request(6, options=("-lineinfo",))]
-    compile_many(one, executor=elsewhere, progress=False)
+    compile_many(one, executor=executor, progress=False)
     assert compile_many(one, progress=False)[0].build.hit is None
 
 
-def test_threads_are_an_executor_too():
+def test_a_thread_pool_is_an_executor():
     with ThreadPoolExecutor(2) as executor:
         codes = compile_many([request(7), request(8)], executor=executor, progress=False)
     assert len({code.code for code in codes}) == 2
 
 
-def test_a_module_is_sent_as_its_request(elsewhere, monkeypatch):
+def test_a_module_is_sent_as_its_request(executor, monkeypatch):
     pytest.importorskip("cupy")
-    monkeypatch.setenv("RTCOMPILE_AHEAD", "0")  # or this process would compile it, too
+    monkeypatch.setenv("RTCOMPILE_AHEAD", "0")  # otherwise this process would compile it too
     module = rtcompile.RawModule(code=nodes.source(9), arch="sm_80")
-    compile_many([module], executor=elsewhere, progress=False)
+    compile_many([module], executor=executor, progress=False)
     assert module.object_code.build.hit == "memory"
 
 
 @pytest.mark.parametrize("moment", ["constructed", "looked up", "queued", "compiling"])
-def test_constructed_modules_are_not_compiled_here_too(elsewhere, monkeypatch, moment):
+def test_constructed_modules_are_not_compiled_locally_too(executor, monkeypatch, moment):
     pytest.importorskip("cupy")
     from rtcompile.frontends import raw_kernel
 
@@ -132,7 +132,7 @@ def test_constructed_modules_are_not_compiled_here_too(elsewhere, monkeypatch, m
             goes_on.set()
             until(lambda: len(looked) == len(modules))
             assert ahead.queue is None or not ahead.queue.kept
-            return elsewhere.submit(*given)
+            return executor.submit(*given)
 
     codes = compile_many(modules, executor=Engine(), progress=False)
 
@@ -152,16 +152,16 @@ def leave(_: object) -> None:
         pytest.param(lambda executor: executor.shutdown(), id="an executor that was shut down"),
     ],
 )
-def test_an_executor_that_fails_is_an_error_of_ours(elsewhere, harm: Callable[[Executor], object]):
-    harm(elsewhere)
+def test_a_failing_executor_raises_an_rtcompile_error(executor, harm: Callable[[Executor], object]):
+    harm(executor)
     outcome = compile_many(
-        [request(10), request(11)], executor=elsewhere, errors="return", progress=False
+        [request(10), request(11)], executor=executor, errors="return", progress=False
     )
     assert [type(error) for error in outcome] == [ExecutorError, ExecutorError]
 
 
 class OwnEngine:
-    """No `Executor`: what runs functions and gives futures is enough."""
+    """Not an `Executor`, but it runs functions and returns futures, which is enough."""
 
     def submit(self, function: Callable[..., object], *given: object) -> Future[object]:
         future: Future[object] = Future()
@@ -175,7 +175,7 @@ def test_anything_that_has_submit_is_an_executor():
 
 
 @pytest.mark.parametrize("given", [3, "dask", object()])
-def test_what_is_no_executor_is_rejected(given):
+def test_an_object_without_submit_is_rejected(given):
     with pytest.raises(InvalidRequest, match="executor must have submit"):
         compile_many([request()], executor=given)
 

@@ -1,4 +1,4 @@
-"""A store of another package: the example of docs/cluster.md, found by its entry point."""
+"""Tests of a store from another package: the example of docs/cluster.md, found by its entry point."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text()
 
 @pytest.fixture
 def address(tmp_path, monkeypatch):
-    """The address of a store, with the package installed that knows its scheme."""
+    """The address of a store whose scheme belongs to an installed package."""
     entry, code = re.findall(
         r"```(?:toml|python)\n(.*?)```", PAGE.partition("## A store of your own")[2], re.DOTALL
     )[:2]
@@ -68,13 +68,13 @@ def test_any_error_of_the_store_costs_one_warning(on, address, monkeypatch):
     assert build(nodes.source(3)) is None
 
 
-def test_doctor_says_that_it_gives_no_leases(on, address):
+def test_doctor_reports_a_store_without_leases(on, address):
     on("a", address)
     [check] = checks.shared_stores(Settings.from_environ())
     assert (check.status, "no leases" in check.detail) == ("ok", True)
 
 
-def test_without_the_package_the_schemes_that_there_are_are_named():
+def test_without_the_package_the_known_schemes_are_named():
     with pytest.raises(InvalidRequest, match=r"file://.*redis://.*rtcompile\.stores"):
         open_store("sqlite:///kernels.db")
 

@@ -1,4 +1,4 @@
-"""Shared stores as clients see them: bytes, settings, and what goes wrong."""
+"""Tests of shared stores from a client's view: values, settings, and failures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.jobs import until
 from tests.nodes import pushed, remote
 
 
-def test_what_was_put_is_got(store: SharedStore):
+def test_a_stored_value_is_returned(store: SharedStore):
     store.put("object/abc", b"\x00bytes\xff" * 1000)
 
     assert store.get("object/abc") == b"\x00bytes\xff" * 1000
@@ -31,13 +31,13 @@ def test_what_was_put_is_got(store: SharedStore):
 
 
 @pytest.mark.needs_redis
-def test_redis_forgets_an_entry_after_its_time():
+def test_redis_removes_an_entry_after_its_time():
     with servers.redis() as server:
         store = open_store(server.address, RemoteSettings((), ttl=60.0))
         store.put("object/abc", b"bytes")
         assert 0 < store._redis.ttl("rtcompile:object/abc") <= 60
         store._redis.expire("rtcompile:object/abc", 9)
-        store.get("object/abc")  # what is used stays
+        store.get("object/abc")  # a used entry stays
         assert store._redis.ttl("rtcompile:object/abc") > 9
 
 
@@ -45,7 +45,7 @@ def test_redis_forgets_an_entry_after_its_time():
 def test_redis_is_reached_by_tls_and_by_a_socket(tmp_path):
     by, port = servers.certificate(tmp_path), servers.free_port()
     with servers.redis(*by.of_redis(port), "--unixsocket", f"{tmp_path}/socket"):
-        until(lambda: servers.answers(port) and os.path.exists(f"{tmp_path}/socket"))
+        until(lambda: servers.accepts_connections(port) and os.path.exists(f"{tmp_path}/socket"))
         address = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={by.authority}"
         open_store(address).put("object/abc", b"bytes")
         assert open_store(f"unix://{tmp_path}/socket").get("object/abc") == b"bytes"
@@ -94,7 +94,7 @@ def test_no_message_shows_a_password(address):
         ),
     ],
 )
-def test_a_setting_that_cannot_be_used_is_named(environ, what):
+def test_an_invalid_setting_is_named(environ, what):
     with pytest.raises(InvalidRequest, match=what):
         Remote(RemoteSettings.from_environ(environ))
 
@@ -108,10 +108,10 @@ def test_a_missing_client_names_the_extra(monkeypatch):
     assert "secret" not in str(caught.value)
 
 
-# --- what goes wrong -------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------
 
 
-def test_what_one_node_pushes_another_gets(address, key_file):
+def test_one_nodes_entry_is_fetched_by_another(address, key_file):
     pushed(remote(address, key_file), ("object", "k", b"code"))
 
     other = remote(address, key_file)
@@ -146,11 +146,11 @@ def test_a_store_that_is_gone_costs_one_warning_and_no_second(key_file, harm):
 
     assert found == [None] * 50
     assert len(warned) == 1
-    assert seconds < 10.0  # and not the most that is waited for an answer 50 times
+    assert seconds < 10.0  # instead of 50 times the time limit of a reply
 
 
 @pytest.mark.needs_redis
-def test_a_wrong_password_is_said_once_and_not_shown(key_file):
+def test_a_wrong_password_is_reported_once_and_not_shown(key_file):
     with servers.redis("--requirepass", servers.SECRET.replace(" ", "-")) as server:
         address = server.address.replace("redis://", "redis://:wrong-password@")
         stores = remote(address, key_file)
@@ -161,7 +161,7 @@ def test_a_wrong_password_is_said_once_and_not_shown(key_file):
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "said"),
+    ("status", "code", "message"),
     [
         pytest.param(400, "ExpiredToken", "ExpiredToken", id="expired credentials"),
         pytest.param(301, "PermanentRedirect", "configured region", id="wrong region"),
@@ -171,10 +171,12 @@ def test_a_wrong_password_is_said_once_and_not_shown(key_file):
         pytest.param(404, "ContainerNotFound", "ContainerNotFound", id="no container"),
     ],
 )
-def test_what_an_object_store_rejects_is_said_once_in_its_words(key_file, status, code, said):
+def test_an_error_of_an_object_store_is_reported_once_with_its_message(
+    key_file, status, code, message
+):
     with servers.s3_that_refuses(status, code) as address:
         stores = remote(address, key_file)
-        with pytest.warns(RtcompileWarning, match=f"RTCOMPILE_REMOTE: s3://.*{said}") as warned:
+        with pytest.warns(RtcompileWarning, match=f"RTCOMPILE_REMOTE: s3://.*{message}") as warned:
             assert stores.get("object", "k") is None
         pushed(stores, ("object", "k", b"code"))
     assert len(warned) == 1
@@ -208,16 +210,16 @@ def test_zstandard_is_named(tmp_path, key_file, monkeypatch):
         remote(f"file://{tmp_path}/s", key_file)
 
 
-def test_the_look_up_of_a_hosts_name_is_waited_for_within_bounds(key_file, monkeypatch):
+def test_resolving_a_host_name_has_a_time_limit(key_file, monkeypatch):
     stores = remote("redis://cache.example:6379/0", key_file)
     monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: time.sleep(5.0))
     begin = time.monotonic()
     with pytest.warns(RtcompileWarning, match="no answer"):
         assert [stores.get("object", str(number)) for number in range(9)] == [None] * 9
-    assert time.monotonic() - begin < 20.0  # and not 9 times 5 s
+    assert time.monotonic() - begin < 20.0  # instead of 9 times 5 s
 
 
-def test_a_read_only_folder_is_no_error_to_read(tmp_path):
+def test_a_read_only_folder_can_be_read(tmp_path):
     store = open_store(f"file://{tmp_path}/nothing")
     assert store.get("object/k") is None
     (tmp_path / "file").write_text("")

@@ -1,4 +1,4 @@
-"""A folder that nodes and users share, and what a network file system does to it."""
+"""Tests of a folder that nodes and users share, also on a network file system."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ LOST = [pytest.param(getattr(errno, name), id=name) for name in ("ESTALE", "EBUS
 
 
 @pytest.mark.parametrize("code", LOST)
-def test_who_loses_the_race_to_write_has_written_nothing_and_fails_not(kept, monkeypatch, code):
+def test_losing_the_race_to_write_is_not_an_error(kept, monkeypatch, code):
     monkeypatch.setattr(os, "replace", failing(os.replace, code, "object/k"))
 
     kept.put("object/k", b"after")
@@ -65,18 +65,18 @@ def test_who_loses_the_race_to_write_has_written_nothing_and_fails_not(kept, mon
 
 
 @pytest.mark.parametrize("code", LOST)
-def test_a_file_that_is_lost_is_a_miss(kept, monkeypatch, code):
+def test_a_file_that_disappears_is_a_miss(kept, monkeypatch, code):
     monkeypatch.setattr(os, "open", failing(os.open, code, "object/k"))
     assert kept.get("object/k") is None
 
 
-def test_a_file_that_was_replaced_while_it_was_read_is_read_anew(kept, monkeypatch):
+def test_a_file_that_was_replaced_while_being_read_is_read_again(kept, monkeypatch):
     monkeypatch.setattr(os, "open", failing(os.open, errno.ESTALE, "object/k", times=1))
     assert kept.get("object/k") == b"before"
 
 
-def test_what_the_client_remembers_to_be_missing_is_looked_for_at_the_server(kept, monkeypatch):
-    """NFS remembers for up to a minute that something was not there, until its folder is opened."""
+def test_entries_cached_as_missing_by_nfs_are_looked_up_on_the_server(kept, monkeypatch):
+    """NFS caches for up to a minute that a path was missing, unless its folder is opened."""
     top = kept.name[7:]
     known_missing = {f"{top}/object/k", f"{top}/object", top}
     real = os.open
@@ -93,8 +93,8 @@ def test_what_the_client_remembers_to_be_missing_is_looked_for_at_the_server(kep
     assert kept.get("object/k") == b"before"
 
 
-def test_nodes_that_make_the_folder_at_the_same_moment_lose_nothing(tmp_path):
-    """A folder that is renamed to the place of an empty one takes away what is written there."""
+def test_nodes_that_create_the_folder_at_once_lose_no_entry(tmp_path):
+    """Renaming a folder onto an empty one would lose files written to the latter meanwhile."""
     nodes = [
         FolderStore(f"file://{tmp_path}/shared", RemoteSettings((), group=True)) for _ in range(8)
     ]
@@ -114,7 +114,7 @@ def test_nodes_that_make_the_folder_at_the_same_moment_lose_nothing(tmp_path):
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("code", LOST)
-def test_a_build_goes_on_in_silence_where_another_node_wins(on, tmp_path, monkeypatch, code):
+def test_a_build_continues_silently_if_another_node_was_faster(on, tmp_path, monkeypatch, code):
     on("a", f"file://{tmp_path}/shared")
     for name in ("replace", "link"):
         real = getattr(os, name)
@@ -125,7 +125,7 @@ def test_a_build_goes_on_in_silence_where_another_node_wins(on, tmp_path, monkey
         assert remote().flush(10.0)
 
 
-def test_of_two_nodes_that_find_a_lease_ended_one_takes_it_over(store, monkeypatch):
+def test_only_one_of_two_nodes_takes_over_an_ended_lease(store, monkeypatch):
     faster = FolderStore(store.name, RemoteSettings(()))
     assert store.create("lease/k", b"dead", 10.0)
     rename, others = os.rename, [b"faster"]
@@ -155,7 +155,7 @@ def test_a_store_that_cannot_be_read_at_all_is_an_error(kept, monkeypatch):
         kept.get("object/k")
 
 
-def test_what_lies_in_an_entrys_place_is_no_matter(store):
+def test_a_folder_or_link_under_an_entrys_path_is_harmless(store):
     top = Path(store.name[7:])
     (top / "object").mkdir(parents=True)
     (top / "object" / "folder").mkdir()
@@ -168,7 +168,7 @@ def test_what_lies_in_an_entrys_place_is_no_matter(store):
             store.get(f"object/{name}")
 
 
-def test_file_and_folder_are_on_the_disk_when_a_build_is_shared(store, monkeypatch):
+def test_a_shared_build_is_synced_to_the_disk(store, monkeypatch):
     synced = []
     real = os.fsync
 
@@ -179,7 +179,7 @@ def test_file_and_folder_are_on_the_disk_when_a_build_is_shared(store, monkeypat
     monkeypatch.setattr(os, "fsync", fsync)
     store.put("object/k", b"bytes")
     assert synced == [stat.S_IFREG, stat.S_IFDIR]
-    store.create("lease/k", b"mine", 30.0)  # a build waits for this one
+    store.create("lease/k", b"mine", 30.0)  # a build waits for this call
     assert len(synced) == 2
 
 
@@ -188,7 +188,7 @@ def test_file_and_folder_are_on_the_disk_when_a_build_is_shared(store, monkeypat
 
 @pytest.fixture
 def gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Calls to the shared folder give no answer, as those to an NFS server that is gone."""
+    """Calls to the shared folder do not return, as with an NFS server that is gone."""
     back = threading.Event()
     real = os.open
 
@@ -209,7 +209,7 @@ def test_a_server_that_is_gone_costs_a_second_one_warning_and_no_build(on, tmp_p
     begin = time.monotonic()
     with pytest.warns(rtcompile.RtcompileWarning, match=r"no answer in 1 s") as warned:
         found = [stores.get("object", str(number)) for number in range(20)]
-    assert time.monotonic() - begin < 20 * 0.75  # and not 20 times as long
+    assert time.monotonic() - begin < 20 * 0.75  # instead of 20 waits
     assert (found, len(warned)) == ([None] * 20, 1)
 
 
@@ -224,13 +224,13 @@ def test_doctor_names_a_server_that_is_gone(on, tmp_path, gone):
 
 
 def as_member(user: int, act: Callable[[], object]) -> None:
-    """Run `act` as a user of the group TEAM, whose own umask is not to matter."""
+    """Run `act` as a user of the group TEAM, with a umask that must have no effect."""
     users.as_user(user, act, groups=(TEAM,), umask=0o077)
 
 
 @pytest.fixture
 def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The group's folder, as the working directory: the path to it may be closed to users."""
+    """The group's folder as the working directory, since other users may not reach it by its path."""
     if os.geteuid() != 0:
         pytest.skip("only root can act as two users")
     folder = tmp_path / "team"
@@ -264,7 +264,7 @@ def test_two_users_of_a_group_read_and_replace_each_others_files(ground):
     assert os.stat(f"{ground}/object/k").st_mode & 0o777 == 0o440
 
 
-def test_without_the_setting_another_user_reads_nothing(ground):
+def test_without_the_setting_another_user_cannot_read(ground):
     store = FolderStore(f"file://{ground}", RemoteSettings(()))
 
     def second() -> None:
@@ -279,17 +279,17 @@ def _equal(found: object, wanted: object) -> None:
     assert found == wanted
 
 
-def test_stores_without_links_say_that_they_give_no_leases(store, monkeypatch):
+def test_stores_without_links_report_that_they_have_no_leases(store, monkeypatch):
     monkeypatch.setattr(os, "link", failing(os.link, errno.EOPNOTSUPP, ""))
     with pytest.raises(LeasesUnsupportedError):
         store.create("lease/k", b"t", 1.0)
 
 
 @pytest.mark.parametrize("address", ["", "redis://127.0.0.1:1/0"], ids=["none", "redis"])
-def test_a_shared_setting_without_a_shared_folder_is_said(on, address):
+def test_a_shared_setting_without_a_shared_folder_is_reported(on, address):
     on("a", address, RTCOMPILE_CACHE_SHARED="1", RTCOMPILE_REMOTE_UNSIGNED="1")
-    said = str(next(checks.shared_stores(Settings.from_environ())))
-    assert "RTCOMPILE_REMOTE=file:///shared/folder" in said
+    detail = str(next(checks.shared_stores(Settings.from_environ())))
+    assert "RTCOMPILE_REMOTE=file:///shared/folder" in detail
     if address:
         with pytest.warns(rtcompile.RtcompileWarning, match="for a file:// store"):
             remote()

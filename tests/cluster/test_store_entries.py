@@ -1,4 +1,4 @@
-"""What is in a shared store: signed with a secret key, and no larger than its kind can be."""
+"""Tests of the entries of a shared store: signed with a secret key, and limited in size by kind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rtcompile.store.shared import BadEntryError, Envelope, RemoteSettings, read
 from tests.nodes import KEY, pushed
 
 
-def test_nothing_that_was_tampered_with_is_opened():
+def test_a_tampered_entry_is_not_opened():
     envelope = of(KEY)
     entry = envelope.seal("object", "k1", b"code" * 100)
     chance = random.Random(5)
@@ -49,9 +49,7 @@ def of(secret: bytes) -> Envelope:
 
 @pytest.mark.parametrize("states_its_size", [True, False])
 @pytest.mark.parametrize("kind", ["object", "manifest"])
-def test_an_entry_is_not_decompressed_to_more_than_its_kind_can_have(
-    kind, states_its_size, monkeypatch
-):
+def test_decompression_is_limited_by_the_kind_of_entry(kind, states_its_size, monkeypatch):
     import zstandard
 
     monkeypatch.setitem(stores.MOST_BYTES, kind, 1000)
@@ -67,7 +65,7 @@ def test_an_entry_is_not_decompressed_to_more_than_its_kind_can_have(
     assert envelope.open(kind, "k", envelope.seal(kind, "k", bytes(1000))) == bytes(1000)
 
 
-def test_what_no_node_would_take_is_not_written(address, monkeypatch):
+def test_an_entry_that_no_node_would_accept_is_not_written(address, monkeypatch):
     monkeypatch.setitem(stores.MOST_BYTES, "object", 1000)
     remote = Remote(RemoteSettings((address,), unsigned=True))
 
@@ -76,7 +74,7 @@ def test_what_no_node_would_take_is_not_written(address, monkeypatch):
     assert remote.put(remote.tiers[0], [("object", "k", bytes(1000))])
 
 
-def test_how_large_code_may_be_is_a_setting(address, monkeypatch):
+def test_the_largest_size_of_code_is_a_setting(address, monkeypatch):
     remote = Remote(RemoteSettings((address,), unsigned=True))
     code = os.urandom(20_000)
     monkeypatch.setenv("RTCOMPILE_REMOTE_MAX_SIZE", "16K")
@@ -97,7 +95,7 @@ def test_how_large_code_may_be_is_a_setting(address, monkeypatch):
         pytest.param(None, b"", "No such file", id="not there"),
     ],
 )
-def test_a_key_file_that_is_no_secret_is_rejected(tmp_path, mode, data, what):
+def test_an_unsafe_key_file_is_rejected(tmp_path, mode, data, what):
     path = tmp_path / "key"
     if mode is not None:
         path.write_bytes(data)
@@ -108,7 +106,7 @@ def test_a_key_file_that_is_no_secret_is_rejected(tmp_path, mode, data, what):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root has files of root's")
-def test_a_key_file_of_roots_may_be_the_groups_to_read(tmp_path, monkeypatch):
+def test_roots_key_file_may_be_readable_by_the_group(tmp_path, monkeypatch):
     path = tmp_path / "key"
     path.write_bytes(KEY)
     path.chmod(0o440)
@@ -119,7 +117,7 @@ def test_a_key_file_of_roots_may_be_the_groups_to_read(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
-def test_a_key_file_of_another_users_is_rejected(key_file, monkeypatch):
+def test_another_users_key_file_is_rejected(key_file, monkeypatch):
     os.chown(key_file, 1234, 1234)
     with pytest.raises(InvalidRequest, match="belongs to user 1234, neither to 0"):
         read_keys(key_file)
@@ -143,7 +141,7 @@ def test_a_key_is_replaced_without_a_miss(tmp_path, address):
     assert node(new).get("object", "before") is None
 
 
-def test_who_only_reads_can_forge_nothing(tmp_path, address):
+def test_a_node_that_only_reads_cannot_forge_entries(tmp_path, address):
     pytest.importorskip("cryptography")
     private, public = shared.new_key(pair=True)
     made = {}

@@ -1,4 +1,4 @@
-"""Tests of libcu++ compile as with NVRTC alone: those of a small checkout, and a slice of upstream's."""
+"""libcu++'s own tests give the same results as with plain NVRTC: a small checkout, and a slice of upstream's."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ SMALL = {
         ("nvcc-12.0 || nvrtcc-1.1", True),
     ],
 )
-def test_a_condition_of_lit(expression: str, holding: bool) -> None:
+def test_a_lit_condition_is_evaluated(expression: str, holding: bool) -> None:
     assert holds(expression, features_of(90, "c++20")) is holding
 
 
-def test_what_a_test_says_of_itself(tmp_path: Path) -> None:
+def test_a_tests_own_declarations_are_read(tmp_path: Path) -> None:
     def read(name: str, text: str) -> LibcxxTest:
         (tmp_path / name).write_text(text)
         return LibcxxTest(tmp_path / name, features_of(80, "c++17"))
@@ -92,7 +92,7 @@ def test_a_small_checkout(tmp_path: Path) -> None:
     assert results["not as named"] == {}
     assert results["compiled on both sides, or on neither"] == len(lines.read_text().splitlines())
     assert results["different verdict"] == results["different code"] == {}
-    # What is there is not compiled again, and a run that was cut off is summed up by it.
+    # Existing results are not compiled again, and an interrupted run is summed up from them.
     (tests / "fails.fail.cpp").write_text("int main(int, char**) { return 0; }")
     assert compared(tmp_path, *options, minutes=0)["same verdict"] == 4
 

@@ -1,4 +1,4 @@
-"""Name expressions for NVCC: whatever an expression holds, the lines after it keep their numbers."""
+"""Tests of name expressions for NVCC: no expression changes the numbers of the lines after it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ def test_an_expression_with_blank_lines_around_it_takes_one():
     assert text.count('#line 3 "__nv_name_map"') == 3
 
 
-def test_an_error_on_a_line_that_is_no_expressions_is_left_as_it_is():
+def test_an_error_outside_the_expressions_is_unchanged():
     log = "__nv_name_map(9): error: expected a type\n  k\n  ^\n"
     assert Markers.of("", ["k<int>"]).named_in(log) == log

@@ -1,4 +1,4 @@
-"""NVCC in a worker: every kind of code, name expressions, traces, and every way it can fail."""
+"""Tests of NVCC in a worker: every kind of code, name expressions, traces, and failures."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def compiled(unit: TranslationUnit, toolchain: Toolchain) -> Compiled:
     return outcome
 
 
-def refused(
+def failure_of(
     unit: TranslationUnit, toolchain: Toolchain, limits: Limits | None = None
 ) -> CompileFailure:
     outcome = nvcc.compile(unit, toolchain, limits=limits or Limits(timeout=120))
@@ -98,7 +98,7 @@ def code_of_functions(code: bytes) -> dict[str, bytes]:
         ("fatbin", "fatbin"),
     ],
 )
-def test_every_kind_of_code_is_made(
+def test_every_kind_of_code_is_produced(
     target: str, kind: str, names: tuple[str, ...], toolchain: Toolchain
 ) -> None:
     result = compiled(make_unit(NAMES, names=names, target=target), toolchain)
@@ -127,7 +127,7 @@ def test_name_expressions_are_lowered_as_nvrtc_lowers_them(toolchain: Toolchain)
 def test_name_expressions_do_not_change_the_machine_code(
     flags: tuple[str, ...], toolchain: Toolchain
 ) -> None:
-    # `reads` takes addresses from the table in which a marker would have a place of its own.
+    # `reads` takes addresses from the table to which a marker would add an entry.
     source = NAMES + "__global__ void reads(float* p) { *p = coefficients[1] + ns::counter++; }\n"
     by_hand = source + "template __global__ void f<float>(float*, int);\n"
 
@@ -150,7 +150,7 @@ def test_name_expressions_work_where_debug_information_keeps_the_markers(
 
 @pytest.mark.parametrize("wrong", ["nope<int>", "f<nope>", "f", "3+", "plain(", "coefficients[2]+"])
 def test_a_wrong_name_expression_is_named_in_the_error(wrong: str, toolchain: Toolchain) -> None:
-    failure = refused(make_unit(NAMES, names=("plain", wrong), target="ptx"), toolchain)
+    failure = failure_of(make_unit(NAMES, names=("plain", wrong), target="ptx"), toolchain)
 
     assert failure.kind == "error"
     assert "__nv_name_map(" in failure.log
@@ -173,20 +173,18 @@ def test_the_trace_names_every_header_that_was_read(toolchain: Toolchain, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["kernel.cu", "a b/k.cu", "no_suffix", 'q"uo\\te.cu', "ä.cu"])
-def test_messages_and_file_macros_carry_the_name_that_was_given(
-    name: str, toolchain: Toolchain
-) -> None:
+def test_messages_and_file_macros_contain_the_given_name(name: str, toolchain: Toolchain) -> None:
     source = f"constexpr const char* file = __FILE__;\nint n = {KERNEL}"
 
-    failure = refused(make_unit(source, name=name), toolchain)
+    failure = failure_of(make_unit(source, name=name), toolchain)
 
     assert f"{name}(2): error" in failure.log
 
 
-def test_messages_do_not_carry_scratch_files(toolchain: Toolchain) -> None:
+def test_messages_contain_no_scratch_files(toolchain: Toolchain) -> None:
     source = '__global__ void k() { asm volatile("wrong %r0;"); }'
 
-    failure = refused(make_unit(source), toolchain)
+    failure = failure_of(make_unit(source), toolchain)
 
     assert "ptxas kernel.ptx, line" in failure.log
     assert "tmp" not in failure.log
@@ -201,23 +199,21 @@ def test_warnings_of_all_passes_are_in_the_log(toolchain: Toolchain) -> None:
         assert text in result.log
 
 
-def test_a_crash_of_a_pass_is_a_crash(toolchain: Toolchain) -> None:
+def test_a_crashing_pass_is_reported_as_a_crash(toolchain: Toolchain) -> None:
     source = "template <class T> struct B { friend bool operator==() = default; };"
 
-    failure = refused(make_unit(source, flags=("-std=c++20",)), toolchain)
+    failure = failure_of(make_unit(source, flags=("-std=c++20",)), toolchain)
 
     assert (failure.kind, failure.signal) == ("crash", 11)
 
 
-def test_the_death_of_an_nvcc_that_said_nothing_is_reported(
-    toolchain: Toolchain, tmp_path: Path
-) -> None:
+def test_an_nvcc_that_dies_without_output_is_reported(toolchain: Toolchain, tmp_path: Path) -> None:
     silent = tmp_path / "nvcc"
     silent.write_text("#!/bin/sh\nkill -9 $$\n")
     silent.chmod(0o755)
     found = toolchain.require_nvcc()._replace(path=str(silent))
 
-    failure = refused(make_unit(), toolchain._replace(nvcc=found))
+    failure = failure_of(make_unit(), toolchain._replace(nvcc=found))
 
     assert failure.log.splitlines()[0] == "The compiler died due to signal 9."
 
@@ -227,12 +223,12 @@ def test_the_death_of_an_nvcc_that_said_nothing_is_reported(
     [(Limits(timeout=0.05), "timeout"), (Limits(timeout=60, memory=1 << 20), "memory")],
     ids=["time", "memory"],
 )
-def test_beyond_a_limit_it_is_killed(limits: Limits, kind: str, toolchain: Toolchain) -> None:
-    # Without end: each level doubles the type's mangled name.
+def test_nvcc_is_killed_at_its_limits(limits: Limits, kind: str, toolchain: Toolchain) -> None:
+    # The compile never ends: each level doubles the type's mangled name.
     chain = "".join(f"typedef T{i} (*T{i + 1})(T{i}, T{i});\n" for i in range(40))
     source = f"typedef int T0;\n{chain}__global__ void k(T40 f) {{}}"
 
-    failure = refused(make_unit(source), toolchain, limits)
+    failure = failure_of(make_unit(source), toolchain, limits)
 
     assert failure.kind == kind
 
@@ -265,7 +261,7 @@ def test_the_nvcc_of_pip_wheels_compiles(cuda13_prefix: Path) -> None:
         ((13, 0), 12090, False),
     ],
 )
-def test_a_driver_loads_what_its_major_version_makes(
+def test_a_driver_loads_code_of_its_major_version(
     version: tuple[int, int], driver: int, loads: bool
 ) -> None:
     assert (nvcc.driver_problem(version, driver) == "") is loads

@@ -1,4 +1,4 @@
-"""What NVCC builds hangs on what it is asked, the files it reads and its build: not on a shell's exports."""
+"""A build by NVCC depends on its request, the files read and NVCC's build, and not on a shell's variables."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_header_beside_the_source_is_found_and_an_edit_noticed(
     assert build(backend=backend, name=name) == (3, None)
 
 
-def test_a_source_that_names_other_paths_is_cached(tmp_path: Path) -> None:
+def test_a_source_that_mentions_other_paths_is_cached(tmp_path: Path) -> None:
     source = '#line 7 "template.cu"\n' + SOURCE.replace("#include", "//")
     name = str(tmp_path / "no/such/folder/k.cu")
     assert build(source, name=name) == (1, None)
@@ -101,7 +101,7 @@ def test_variables_that_a_build_does_not_depend_on_reach_no_compiler(
     assert not set(IGNORED) & set(units.nvcc_environ(dict.fromkeys(IGNORED, "x")))
 
 
-def test_the_flags_of_nvccs_own_variables_count_and_are_in_the_key(
+def test_the_flags_in_nvccs_variables_are_used_and_in_the_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for folder in ("first", "second"):
@@ -120,7 +120,7 @@ def test_the_flags_of_nvccs_own_variables_count_and_are_in_the_key(
 
 
 @pytest.mark.parametrize(
-    ("flags", "says"),
+    ("flags", "message"),
     [
         ("-MF deps", "'-MF' makes"),
         ("-optf x", "go unnoticed"),
@@ -129,14 +129,14 @@ def test_the_flags_of_nvccs_own_variables_count_and_are_in_the_key(
         ("'", "No closing quotation"),
     ],
 )
-def test_a_flag_in_a_variable_that_a_build_cannot_have_is_an_error_that_names_the_variable(
-    flags: str, says: str, monkeypatch: pytest.MonkeyPatch
+def test_an_impossible_flag_in_a_variable_is_an_error_that_names_the_variable(
+    flags: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NVCC_APPEND_FLAGS", flags)
-    with pytest.raises(rtcompile.InvalidRequest, match=says) as error:
+    with pytest.raises(rtcompile.InvalidRequest, match=message) as error:
         build()
-    # An option that is refused for the shell's sake is named; where it came from is not known then.
-    assert "NVCC_APPEND_FLAGS" in str(error.value) or "shell" in says
+    # An option that is rejected because of the shell is named; its variable is not known then.
+    assert "NVCC_APPEND_FLAGS" in str(error.value) or "shell" in message
 
 
 def identity(*options: str) -> str:
@@ -144,7 +144,7 @@ def identity(*options: str) -> str:
     return planned.plan(request, Settings.from_environ()).key_inputs.compilers["nvcc"]
 
 
-def test_a_directory_of_a_variable_is_another_one_from_another_working_directory(
+def test_a_relative_directory_in_a_variable_depends_on_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NVCC_APPEND_FLAGS", "-Iinclude")
@@ -178,7 +178,7 @@ def test_an_edit_of_a_wrapper_around_the_host_compiler_is_noticed(
 
 @pytest.mark.parametrize("lacks", ["nvcc", "host_compiler"])
 @pytest.mark.parametrize("jit", ["0", "1"])
-def test_what_nvcc_built_is_found_where_there_is_no_nvcc(
+def test_a_build_by_nvcc_is_found_without_nvcc(
     lacks: str, jit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = "#include <vector>\n" + SOURCE.replace("#include", "//")
@@ -190,14 +190,14 @@ def test_what_nvcc_built_is_found_where_there_is_no_nvcc(
     assert build(source, backend="auto") == (1, "disk")
 
 
-def test_where_nothing_may_be_compiled_another_nvccs_code_serves_and_else_it_does_not(
+def test_another_nvccs_code_serves_only_if_compiling_is_forbidden(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source = SOURCE.replace("#include", "//")
     build(source)
     found = toolkit.current()
     assert found.nvcc is not None
-    other = found._replace(nvcc=found.nvcc._replace(build="12.0 elsewhere"))
+    other = found._replace(nvcc=found.nvcc._replace(build="12.0 of another machine"))
     monkeypatch.setattr(toolkit, "current", lambda *_: other)
     request = CompileRequest(source, arch="sm_80", target="ptx", backend="nvcc")
     for jit in (False, True):

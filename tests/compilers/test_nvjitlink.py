@@ -1,4 +1,4 @@
-"""nvJitLink in a worker: every kind of input, the device runtime, and every trap that it lays."""
+"""Tests of nvJitLink in a worker: every kind of input, the device runtime, and its pitfalls."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_every_pair_of_kinds_links(
     assert [kernel.name for kernel in program.kernels] == ["k"]
 
 
-def test_lto_inlines_and_linking_machine_code_does_not(make: Make, toolchain: Toolchain) -> None:
+def test_only_linking_lto_ir_inlines_functions(make: Make, toolchain: Toolchain) -> None:
     by_kind = {
         kind: linked([make(CALLER, kind), make(LIBRARY, kind)], toolchain)
         for kind in ("object", "ltoir")
@@ -109,11 +109,11 @@ def test_lto_inlines_and_linking_machine_code_does_not(make: Make, toolchain: To
 
     assert "_Z6helperf" in functions(by_kind["object"])
     assert functions(by_kind["ltoir"]) == {"k"}
-    # Neither a frame for a call nor the code of one.
+    # The kernel has no stack frame for a call, and no call.
     assert [k.stack_bytes for k in by_kind["ltoir"].kernels] == [0]
 
 
-def test_ptx_can_be_made_of_lto_ir_only(make: Make, toolchain: Toolchain) -> None:
+def test_ptx_can_be_linked_only_from_lto_ir(make: Make, toolchain: Toolchain) -> None:
     lto = link([make(CALLER, "ltoir"), make(LIBRARY, "ltoir")], toolchain, target="ptx")
     objects = link([make(CALLER, "object"), make(LIBRARY, "object")], toolchain, target="ptx")
 
@@ -129,7 +129,7 @@ def test_ptx_can_be_made_of_lto_ir_only(make: Make, toolchain: Toolchain) -> Non
     ["fatbin", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("object", "archive"))],
 )
 @pytest.mark.needs_nvcc
-def test_containers_of_nvcc_link(
+def test_objects_and_archives_of_nvcc_are_linked(
     kind: str, toolchain: Toolchain, tmp_path: Path, make: Make
 ) -> None:
     (tmp_path / "library.cu").write_text(LIBRARY)
@@ -149,7 +149,7 @@ def test_containers_of_nvcc_link(
 
 
 @pytest.mark.parametrize("kind", ["object", "ltoir"])
-def test_the_device_runtime_is_added_where_it_is_called_and_nowhere_else(
+def test_the_device_runtime_is_added_only_if_called(
     kind: str, make: Make, toolchain: Toolchain
 ) -> None:
     parent = link([make(PARENT, kind)], toolchain)
@@ -161,7 +161,7 @@ def test_the_device_runtime_is_added_where_it_is_called_and_nowhere_else(
     assert len(other.code) < 20_000 < len(parent.code)
 
 
-def test_without_the_device_runtime_the_error_says_what_to_install(
+def test_without_the_device_runtime_the_error_names_its_package(
     make: Make, toolchain: Toolchain
 ) -> None:
     without = toolchain._replace(cudadevrt=None, missing={"cudadevrt": "pip install it"})
@@ -186,7 +186,7 @@ def test_without_the_device_runtime_the_error_says_what_to_install(
         pytest.param(["finished"], "sm_90", ["caller.cubin", "-rdc=true"], id="finished program"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_linked_is_named(
+def test_an_unlinkable_input_is_named(
     kinds: list[str], arch: str, texts: list[str], make: Make, toolchain: Toolchain
 ) -> None:
     inputs = []
@@ -209,10 +209,10 @@ def test_what_cannot_be_linked_is_named(
         assert text in failure.log
 
 
-def test_an_inputs_name_is_read_long_after_it_was_given(
+def test_an_inputs_name_stays_valid_during_the_link(
     make: Make, toolchain: Toolchain, tmp_path: Path
 ) -> None:
-    # In a process of its own: the library is loaded, and the caller's memory is used again.
+    # In another process, since it loads the library and reuses the caller's memory.
     script = """
 import sys
 from rtcompile.workers.nvjitlink import Library, LinkerError
@@ -230,8 +230,8 @@ except LinkerError:
     code.write_bytes(make(CALLER, "object").data)
     assert toolchain.nvjitlink is not None
     command = [sys.executable, "-c", script, toolchain.nvjitlink.path, str(code)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "'caller.cubin'" in said
+    stdout = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "'caller.cubin'" in stdout
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ except LinkerError:
         pytest.param("cubin", b"\x7fELF\x02\x01\x01" + b"\0" * 60, "host object", id="host object"),
     ],
 )
-def test_bytes_that_are_not_what_they_should_be_are_named(
+def test_invalid_input_bytes_are_named(
     kind: str, data: bytes, text: str, toolchain: Toolchain
 ) -> None:
     failure = link([LinkInput(kind, "broken.bin", data)], toolchain)
@@ -283,8 +283,8 @@ def test_an_unknown_option_is_an_error_and_not_a_crash(make: Make, toolchain: To
     assert "UNRECOGNIZED_OPTION" in failure.log
 
 
-def test_beyond_its_time_it_is_killed(make: Make, toolchain: Toolchain) -> None:
-    # A link of several seconds, far longer than this process may wait for a processor.
+def test_a_link_is_killed_at_its_time_limit(make: Make, toolchain: Toolchain) -> None:
+    # The link takes several seconds, far longer than this process waits for a processor.
     steps = "".join(f"x = sinf(x * {step}.5f);" for step in range(300))
     long = f"__device__ float helper(float x) {{ {steps} return x; }}"
     inputs = [make(CALLER, "ltoir"), make(long, "ltoir")]
@@ -297,7 +297,7 @@ def test_beyond_its_time_it_is_killed(make: Make, toolchain: Toolchain) -> None:
 
 @pytest.mark.parametrize("kind", ["object", "ptx"])
 @pytest.mark.needs_nvcc
-def test_what_is_too_new_for_nvjitlink_goes_to_a_newer_nvcc(
+def test_input_too_new_for_nvjitlink_is_linked_by_a_newer_nvcc(
     kind: str, make: Make, toolchain: Toolchain, toolchain13: Toolchain
 ) -> None:
     if toolchain13.nvcc is None or toolchain.require_nvjitlink().version_pair >= (13, 0):
@@ -305,16 +305,14 @@ def test_what_is_too_new_for_nvjitlink_goes_to_a_newer_nvcc(
     inputs = [make(CALLER, kind, by=toolchain13), make(LIBRARY, kind, by=toolchain13)]
 
     program = linked(inputs, toolchain._replace(nvcc=toolchain13.nvcc))
-    alone = link(inputs, toolchain._replace(nvcc=None))
+    failure = link(inputs, toolchain._replace(nvcc=None))
 
     assert [kernel.name for kernel in program.kernels] == ["k"]
-    assert isinstance(alone, CompileFailure)
-    assert "newer toolkit" in alone.log
+    assert isinstance(failure, CompileFailure)
+    assert "newer toolkit" in failure.log
 
 
-def test_lto_ir_that_is_too_new_is_named(
-    make: Make, toolchain: Toolchain, toolchain13: Toolchain
-) -> None:
+def test_too_new_lto_ir_is_named(make: Make, toolchain: Toolchain, toolchain13: Toolchain) -> None:
     if toolchain.require_nvjitlink().version_pair >= (13, 0):
         pytest.skip("an older nvJitLink is needed")
 
@@ -325,7 +323,7 @@ def test_lto_ir_that_is_too_new_is_named(
 
 
 @pytest.mark.needs_nvcc
-def test_nvcc_links_where_there_is_no_nvjitlink(make: Make, toolchain: Toolchain) -> None:
+def test_nvcc_links_without_nvjitlink(make: Make, toolchain: Toolchain) -> None:
     if toolchain.nvcc is None:
         pytest.skip("nvcc is needed")
     inputs = [make(PARENT, "object"), make(LIBRARY, "object")]
@@ -344,7 +342,7 @@ def test_nvccs_linker_names_what_is_missing(make: Make, toolchain: Toolchain) ->
     assert (failure.kind, "_Z6helperf" in failure.log) == ("link", True)
 
 
-def test_without_any_linker_the_error_says_what_to_install(
+def test_without_any_linker_the_error_names_the_package_to_install(
     make: Make, toolchain: Toolchain
 ) -> None:
     none = toolchain._replace(nvjitlink=None, nvcc=None, missing={"nvjitlink": "pip install it"})

@@ -1,4 +1,4 @@
-"""NVRTC in a worker: code, names, log and headers come back; what breaks NVRTC breaks only a worker."""
+"""Tests of NVRTC in a worker: it returns code, names, log and headers, and its crashes end only the worker."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_an_option_that_nvrtc_does_not_know_is_an_error_that_names_it(library: L
     assert "no-such-option" in outcome.log
 
 
-def test_the_working_directory_holds_no_headers(
+def test_headers_in_the_working_directory_are_not_found(
     library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "beside.h").write_text("#error not this one\n")
@@ -133,7 +133,7 @@ def test_the_working_directory_holds_no_headers(
     assert "cannot open source file" in failure(library, '#include "beside.h"').log
 
 
-def test_two_processes_make_the_same_bytes(
+def test_two_processes_produce_the_same_bytes(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = "template <int N> static __device__ int table[N]; template <int N> __global__ void f(int* p) { *p = table<N>[*p]; }"
@@ -146,7 +146,7 @@ def test_two_processes_make_the_same_bytes(
     assert len(codes) == 1
 
 
-def test_the_folder_of_headers_does_not_reach_the_bytes(library: Library, tmp_path: Path) -> None:
+def test_the_code_does_not_contain_the_header_folder(library: Library, tmp_path: Path) -> None:
     codes = set()
     for folder in ("one", "another"):
         (tmp_path / folder).mkdir()
@@ -158,7 +158,7 @@ def test_the_folder_of_headers_does_not_reach_the_bytes(library: Library, tmp_pa
     assert len(codes) == 1
 
 
-def test_a_success_without_code_is_a_failure_that_says_so(library13: Library) -> None:
+def test_a_success_without_code_is_reported_as_a_failure(library13: Library) -> None:
     # NVRTC 13 without an architecture: WMMA compiles to PTX only.
     include = Path(library13.path).parents[1] / "include"
     source = """
@@ -175,14 +175,14 @@ def test_a_success_without_code_is_a_failure_that_says_so(library13: Library) ->
 
 
 @pytest.mark.parametrize("version", ["library", "library13"])
-def test_a_compiler_says_its_build(version: str, request: pytest.FixtureRequest) -> None:
+def test_a_compiler_reports_its_build(version: str, request: pytest.FixtureRequest) -> None:
     library: Library = request.getfixturevalue(version)
     release, _, build_id = nvrtc.identify(library).partition(" ")
     assert release.startswith(library.version)
     assert build_id.startswith("CL-")
 
 
-def test_the_builds_of_two_kinds_of_machine_are_not_one(
+def test_builds_of_two_machine_architectures_differ(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = nvrtc.identify(library)
@@ -193,20 +193,20 @@ def test_the_builds_of_two_kinds_of_machine_are_not_one(
     assert nvrtc.identify(library) == f"{here} aarch64"
 
 
-def test_a_library_that_cannot_be_loaded_is_an_error_that_says_why(tmp_path: Path) -> None:
+def test_a_library_that_cannot_be_loaded_is_an_error_with_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "libnvrtc.so.12"
     path.write_bytes(b"no ELF")
     with pytest.raises(ToolkitNotFound, match=r"invalid ELF header|file too short"):
         nvrtc.identify(Library(str(path), "12.9"))
 
 
-def test_a_header_trace_that_never_comes_is_noticed() -> None:
-    # The fallback of an undocumented option: a build without it.
-    refused = worker_side.include_trace_refused
-    assert refused({"log": "", "error": ""}, b"")
-    assert refused({"log": "unrecognized option --trace_includes found", "error": "error"}, b"")
-    assert not refused({"log": "", "error": ""}, b"__nv_nvrtc_builtin_header.h\n")
-    assert not refused({"log": 'kernel.cu(1): error: identifier "x"', "error": "error"}, b"")
+def test_a_missing_header_trace_is_noticed() -> None:
+    # The option is undocumented, so a build without it is the fallback.
+    is_rejected = worker_side.include_trace_refused
+    assert is_rejected({"log": "", "error": ""}, b"")
+    assert is_rejected({"log": "unrecognized option --trace_includes found", "error": "error"}, b"")
+    assert not is_rejected({"log": "", "error": ""}, b"__nv_nvrtc_builtin_header.h\n")
+    assert not is_rejected({"log": 'kernel.cu(1): error: identifier "x"', "error": "error"}, b"")
 
 
 def test_workers_load_no_driver(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +221,7 @@ def test_workers_load_no_driver(library: Library, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_callers_process_loads_no_compiler() -> None:
-    # In a process of its own: other tests open NVRTC in this one.
+    # In another process, since other tests load NVRTC into this one.
     script = """
         from rtcompile import toolkit
         from rtcompile.compilers import nvrtc
@@ -232,7 +232,7 @@ def test_the_callers_process_loads_no_compiler() -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=root, check=True)
 
 
-# --- inputs that break compilers: each ends in a living process --------------------------------
+# --- inputs that break compilers; this process survives all of them --------------------------------
 
 
 def test_a_compiler_that_segfaults_is_a_crash(library: Library) -> None:
@@ -251,7 +251,7 @@ def test_a_compiler_that_hangs_is_killed_at_its_time_limit(library: Library) -> 
     assert "0.5 s" in outcome.log
 
 
-def test_a_compiler_that_eats_memory_is_killed_at_its_limit(library: Library) -> None:
+def test_a_compiler_that_uses_much_memory_is_killed_at_its_limit(library: Library) -> None:
     laughs = "".join(f"#define A{i + 1} {f'A{i} ' * 10}\n" for i in range(12))
     outcome = failure(
         library, f"#define A0 ha\n{laughs}A12", limits=Limits(timeout=60, memory=60 << 20)
@@ -278,9 +278,9 @@ __attribute__((constructor)) static void loaded(void) { fclose(fopen(LOADED, "w"
 
 
 def run_beside_a_driver(folder: Path, script: str) -> bool:
-    """Run a script where libcuda.so.1 is a library of ours; say whether anything loaded it."""
+    """Run a script with a fake libcuda.so.1; return whether anything loaded it."""
     if shutil.which("gcc") is None:
-        pytest.skip("there is no C compiler for a library in the driver's place")
+        pytest.skip("there is no C compiler for a fake driver")
     (folder / "driver.c").write_text(DRIVER)
     driver, loaded = str(folder / "libcuda.so.1"), folder / "loaded"
     gcc = ["gcc", "-shared", "-fPIC", f'-DLOADED="{loaded}"', "-o", driver, folder / "driver.c"]
@@ -311,7 +311,7 @@ def test_a_worker_does_not_load_the_driver(
         nvrtc._always.clear()
         nvrtc.Program(b"", b"k.cu").compile([])
         """,
-    ), "if this NVRTC no longer asks the driver, nobody has to forbid it"
+    ), "if this NVRTC no longer queries the driver, --no-cache is not needed"
     (tmp_path / "loaded").unlink()
     assert not run_beside_a_driver(
         tmp_path,
@@ -320,23 +320,23 @@ def test_a_worker_does_not_load_the_driver(
         from tests.compilers.test_nvrtc import *
         library = Library({given.path!r}, {given.version!r}, {given.preload!r})
         compiled(library, KERNEL)
-        compiled(library, KERNEL, "--no-cache")  # as the user may say, too
+        compiled(library, KERNEL, "--no-cache")  # the user may pass it too
         time.sleep(0.3)  # idle, so that the zygote compiles by itself
         compiled(library, KERNEL)
         """,
     )
 
 
-def test_threads_that_want_its_build_query_the_compiler_once(
+def test_threads_query_the_compilers_build_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     library = toolkit.current().require_nvrtc()
     monkeypatch.setattr(nvrtc, "_builds", {})
-    asked: list[pool.Job] = []
+    jobs: list[pool.Job] = []
     run = pool.run
 
     def noted(job: pool.Job, *rest: Any) -> Any:
-        asked.append(job)
+        jobs.append(job)
         return run(job, *rest)
 
     monkeypatch.setattr(pool, "run", noted)
@@ -349,6 +349,6 @@ def test_threads_that_want_its_build_query_the_compiler_once(
     for thread in threads:
         thread.join()
 
-    assert len(asked) == 1
+    assert len(jobs) == 1
     assert len(builds) == 4
     assert len(set(builds)) == 1

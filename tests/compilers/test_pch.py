@@ -1,4 +1,4 @@
-"""Precompiled headers: made beside the second build, the same code as without, never a stale one."""
+"""Tests of precompiled headers: the second build creates one, code is the same as without, and none is stale."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from rtcompile.workers import pool
 
 pytestmark = pytest.mark.needs_compiler
 
-PREFIX = "#include <cuda/std/__type_traits/is_same.h>\n"  # which counts as one of half a second
-EXPENSIVE = "#include <cuda/std/type_traits>\n"  # half a second and more
+PREFIX = "#include <cuda/std/__type_traits/is_same.h>\n"  # counts as taking half a second
+EXPENSIVE = "#include <cuda/std/type_traits>\n"  # takes half a second or more
 KERNEL = "template <int N> __global__ void k(int* p) { *p = cuda::std::is_same<int, int>() + N; }\n"
 
 
 @dataclass
 class Builder:
-    """Builds units, and knows what was precompiled for them."""
+    """Builds units, and lists their precompiled headers."""
 
     cache: Path
     user: Path
@@ -77,7 +77,7 @@ class Builder:
         return replace(self, pch=False)
 
     def ready(self, source: str = PREFIX + KERNEL) -> None:
-        """Build until the header is there."""
+        """Build until the precompiled header exists."""
         for _ in range(4):
             self.compiled(source)
             if self.files(".pch"):
@@ -97,14 +97,14 @@ built = precompiled.Prefix.built
 
 
 def taking(patch: Any, seconds: float) -> None:
-    """Note each build as if its headers had taken so long to read, on any machine."""
+    """Record each build as if reading its headers had taken this long, on any machine."""
     patch.setattr(
         precompiled.Prefix, "built", lambda self, outcome, _: built(self, outcome, seconds)
     )
 
 
 def hasten(patch: Any) -> None:
-    """Have a precompiled header made of a small one."""
+    """Make a small prefix worth a precompiled header."""
     taking(patch, 0.5)
 
 
@@ -123,7 +123,7 @@ def builder(tmp_path: Path) -> Builder:
 
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Builder:
-    """A builder whose precompiled header is there; for tests that leave it as it is."""
+    """A builder with a precompiled header, for tests that do not change it."""
     folder = tmp_path_factory.mktemp("warm")
     (folder / "user").mkdir()
     builder = Builder(folder / "cache", folder / "user")
@@ -131,7 +131,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Builder:
     return builder
 
 
-def test_the_second_build_of_a_program_makes_it_and_the_third_uses_it(builder: Builder) -> None:
+def test_the_second_build_creates_the_header_and_the_third_uses_it(builder: Builder) -> None:
     outcomes, there = [], []
     for _ in range(3):
         outcomes.append(used(builder.compiled(PREFIX + KERNEL)))
@@ -141,7 +141,7 @@ def test_the_second_build_of_a_program_makes_it_and_the_third_uses_it(builder: B
     assert sorted(path.suffix for path in (builder.cache / "pch").iterdir()) == [".pch", ".record"]
 
 
-def test_a_build_that_makes_it_gives_what_one_without_gives(builder: Builder) -> None:
+def test_a_build_that_creates_the_header_gives_the_same_code(builder: Builder) -> None:
     source = PREFIX + KERNEL + "__global__ void w() { int unused; }"
     builder.compiled(source, "k<3>")
     making = builder.compiled(source, "k<3>")
@@ -156,7 +156,7 @@ def test_a_build_that_makes_it_gives_what_one_without_gives(builder: Builder) ->
 
 @contextmanager
 def being_made(builder: Builder, seconds: float) -> Iterator[None]:
-    """Hold as if another thread had begun to make the header so long ago."""
+    """Pretend that another thread began to create the header this long ago."""
     prefix = nvrtc._prefix(*builder.prefix_of(PREFIX))
     assert prefix is not None
     precompiled._making[prefix.key] = time.monotonic() - seconds
@@ -167,11 +167,11 @@ def being_made(builder: Builder, seconds: float) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("seconds", "waits"), [(60.0, True), (0.0, False)])
-def test_a_build_waits_for_one_in_the_making_as_long_as_it_would_save(
+def test_a_build_waits_for_an_unfinished_header_as_long_as_it_would_save(
     builder: Builder, seconds: float, waits: bool
 ) -> None:
     if waits:
-        builder.compiled(PREFIX + KERNEL)  # it is known that reading takes half a second
+        builder.compiled(PREFIX + KERNEL)  # records that reading takes half a second
     prefix = nvrtc._prefix(*builder.prefix_of(PREFIX))
     assert prefix is not None
     begun = time.monotonic()
@@ -181,7 +181,7 @@ def test_a_build_waits_for_one_in_the_making_as_long_as_it_would_save(
     assert precompiled.max_wait(0.01) == 0 < precompiled.max_wait(0.1) < 0.1
 
 
-def test_a_build_in_another_thread_uses_what_it_waited_for(builder: Builder) -> None:
+def test_a_waiting_thread_uses_the_finished_header(builder: Builder) -> None:
     builder.compiled(EXPENSIVE + KERNEL)
     making = threading.Thread(target=builder.compiled, args=(EXPENSIVE + KERNEL,))
     making.start()
@@ -194,7 +194,7 @@ def test_a_build_in_another_thread_uses_what_it_waited_for(builder: Builder) -> 
     assert waited >= precompiled.max_wait(0.5) or used(builder.compiled(EXPENSIVE + KERNEL))
 
 
-def test_a_build_with_it_gives_what_one_without_gives(warm: Builder) -> None:
+def test_a_build_with_the_header_gives_the_same_code(warm: Builder) -> None:
     source = PREFIX + KERNEL + "__global__ void w() { int unused; }"
     with_it = warm.compiled(source, "k<3>")
     without = warm.without().compiled(source, "k<3>")
@@ -211,10 +211,10 @@ def milliseconds(outcome: Compiled | CompileFailure) -> float:
     return found if isinstance(found, float) else found["front end"]
 
 
-def test_with_it_a_source_is_read_in_half_the_time(builder: Builder) -> None:
+def test_with_the_header_a_source_is_read_in_half_the_time(builder: Builder) -> None:
     builder.ready(EXPENSIVE + KERNEL)
     for text in (KERNEL, "mistake;\n"):
-        # Of several each the one from which other processes took least.
+        # Take the minimum of several times, which other processes disturbed least.
         with_it, without = [], []
         for _ in range(10):
             with_it.append(milliseconds(builder.run(EXPENSIVE + text)))
@@ -229,16 +229,16 @@ def test_with_it_a_source_is_read_in_half_the_time(builder: Builder) -> None:
     ["", 'struct S {};\n#include "more.h"\n'],
     ids=["that read nothing else", "that read more headers"],
 )
-def test_builds_with_it_share_a_process(
+def test_builds_with_the_header_share_a_process(
     warm: Builder, monkeypatch: pytest.MonkeyPatch, more: str
 ) -> None:
     (warm.user / "more.h").write_text("")
     pids = set()
     outcome = nvrtc._outcome
 
-    def noted(unit: TranslationUnit, answer: pool.Answer, *rest: Any) -> Any:
-        pids.add(answer.value["pid"])
-        return outcome(unit, answer, *rest)
+    def noted(unit: TranslationUnit, reply: pool.Answer, *rest: Any) -> Any:
+        pids.add(reply.value["pid"])
+        return outcome(unit, reply, *rest)
 
     monkeypatch.setattr(nvrtc, "_outcome", noted)
     builds = [warm.compiled(f"{PREFIX}{more}{KERNEL}int n = {n};") for n in range(3)]
@@ -246,7 +246,7 @@ def test_builds_with_it_share_a_process(
     assert len(pids) == 1
 
 
-def test_a_long_name_of_the_temporary_folder_prevents_none(
+def test_a_long_temporary_path_prevents_no_header(
     builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / ("long" * 30) / ("longer" * 20)
@@ -268,7 +268,7 @@ def test_more_includes_after_the_prefix_are_traced(warm: Builder) -> None:
     assert with_it.trace[-1] == str(warm.user / "more.h")
 
 
-def test_its_users_depend_on_what_it_depended_on_and_on_what_they_read_again(
+def test_builds_depend_on_the_headers_in_the_precompiled_header_and_on_their_own(
     builder: Builder,
 ) -> None:
     (builder.user / "twice.h").write_text("#ifdef AGAIN\n#include AGAIN\n#endif\n")
@@ -282,14 +282,14 @@ def test_its_users_depend_on_what_it_depended_on_and_on_what_they_read_again(
     assert tuple(header.path for header in once.files.headers) == once.trace
     assert {str(builder.user / name) for name in ("twice.h", "more.h")} <= {*once.trace}
 
-    # What it includes the second time is not among what the first time depended on.
+    # The second inclusion's headers are not among the dependencies of the first.
     again = builder.compiled(f'{opening}#include "twice.h"\n{KERNEL}')
     assert used(again)
     assert again.files is not None
     assert {header.path for header in again.files.headers} == {*once.trace}
 
 
-def test_another_process_uses_it(warm: Builder) -> None:
+def test_another_process_uses_the_header(warm: Builder) -> None:
     script = f"""
         from pathlib import Path
         from tests.compilers.test_pch import *
@@ -312,7 +312,7 @@ def test_another_process_uses_it(warm: Builder) -> None:
         pytest.param({"arch": "sm_80"}, False, id="architecture"),
     ],
 )
-def test_it_serves_the_options_it_was_made_for(
+def test_the_header_serves_only_its_own_options(
     warm: Builder, change: dict[str, Any], shared: bool
 ) -> None:
     outcome = replace(warm, **change).compiled(PREFIX + KERNEL)
@@ -320,7 +320,7 @@ def test_it_serves_the_options_it_was_made_for(
     assert "precompiled header" not in outcome.log
 
 
-def test_a_mistake_in_the_users_text_is_reported_as_without_it(warm: Builder) -> None:
+def test_a_mistake_in_the_users_text_is_reported_the_same(warm: Builder) -> None:
     source = PREFIX + "mistake;\n"
     with_it, without = warm.run(source), warm.without().run(source)
     assert isinstance(with_it, CompileFailure)
@@ -329,7 +329,7 @@ def test_a_mistake_in_the_users_text_is_reported_as_without_it(warm: Builder) ->
     assert warm.files(".pch")
 
 
-def test_an_error_inside_a_header_is_confirmed_without_it(warm: Builder) -> None:
+def test_an_error_inside_a_header_is_confirmed_without_the_precompiled_one(warm: Builder) -> None:
     (warm.user / "bad.h").write_text("mistake;\n")
     source = PREFIX + 'struct S {};\n#include "bad.h"\n'
     outcome = warm.run(source)
@@ -338,7 +338,7 @@ def test_an_error_inside_a_header_is_confirmed_without_it(warm: Builder) -> None
     assert used(warm.compiled(PREFIX + KERNEL))
 
 
-def test_a_source_that_crashes_the_compiler_either_way_leaves_it_there(builder: Builder) -> None:
+def test_a_source_that_always_crashes_the_compiler_keeps_the_header(builder: Builder) -> None:
     crash = "template <class T> struct B { friend bool operator==() = default; };"
     builder.flags = ("-default-device", "-std=c++20")
     builder.ready()
@@ -348,7 +348,7 @@ def test_a_source_that_crashes_the_compiler_either_way_leaves_it_there(builder: 
     assert used(builder.compiled(PREFIX + KERNEL))
 
 
-def test_of_builds_at_once_one_makes_it(builder: Builder) -> None:
+def test_one_of_several_simultaneous_builds_creates_the_header(builder: Builder) -> None:
     builder.compiled(PREFIX + KERNEL, "k<0>")
     threads = [
         threading.Thread(target=builder.compiled, args=(PREFIX + KERNEL, f"k<{i}>"))
@@ -362,7 +362,7 @@ def test_of_builds_at_once_one_makes_it(builder: Builder) -> None:
 
 
 def at_once(builder: Builder, count: int, expected: int) -> list[Any]:
-    """Build several in threads, as a batch of `expected` would."""
+    """Build several kernels in threads, as a batch of `expected` builds would."""
     outcomes: list[Any] = []
 
     def build(number: int) -> None:
@@ -386,7 +386,7 @@ def at_once(builder: Builder, count: int, expected: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("slots", [1, 2])
-def test_most_of_a_large_batch_waits_for_it(
+def test_most_of_a_large_batch_waits_for_the_header(
     builder: Builder, monkeypatch: pytest.MonkeyPatch, slots: int
 ) -> None:
     monkeypatch.setattr(pool, "slots", lambda: slots)
@@ -394,7 +394,7 @@ def test_most_of_a_large_batch_waits_for_it(
     assert [*map(used, outcomes)].count(True) >= 3
 
 
-def test_a_large_batch_does_not_wait_for_what_saves_little(
+def test_a_large_batch_does_not_wait_for_a_header_that_saves_little(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "slots", lambda: 1)
@@ -410,7 +410,7 @@ def test_a_large_batch_does_not_wait_for_what_saves_little(
     assert took < precompiled._LONGEST_WAIT / 6
 
 
-def test_a_small_batch_makes_none(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_batch_creates_no_header(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "slots", lambda: 8)
     assert not any(map(used, at_once(builder, 2, expected=2)))
     assert builder.files(".pch") == []
@@ -422,14 +422,16 @@ def test_a_batch_that_is_cancelled_waits_no_longer(
     monkeypatch.setattr(pool, "slots", lambda: 1)
     builder.cancellation = pool.Cancellation()
     outcomes = at_once(builder, 3, expected=3)
-    # One goes ahead of them, and may have been built before the others were cancelled.
+    # One precedes the others, and may be finished before their cancellation.
     assert [type(outcome) for outcome in outcomes].count(pool.Cancelled) >= 2
     assert not precompiled._making
     assert {path.suffix for path in (builder.cache / "pch").iterdir()} <= {".pch", ".record"}
 
 
-def test_a_cheap_prefix_is_not_worth_it(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
-    taking(monkeypatch, 0.015)  # as on a machine that does nothing else
+def test_a_cheap_prefix_is_not_precompiled(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taking(monkeypatch, 0.015)  # as on an idle machine
     (builder.user / "cheap.h").write_text("#define CHEAP 1\n")
     source = '#include "cheap.h"\n__global__ void k() {}'
     for _ in range(3):
@@ -451,7 +453,7 @@ def test_an_edited_header_is_never_served_stale(builder: Builder) -> None:
     assert edited.code != before.code
 
 
-def test_a_header_under_edit_is_not_precompiled(builder: Builder) -> None:
+def test_a_recently_edited_header_is_not_precompiled(builder: Builder) -> None:
     header = builder.user / "mine.h"
     source = PREFIX + '#include "mine.h"\n__global__ void k(int* p) { *p = VALUE; }'
     for value in range(4):

@@ -1,4 +1,4 @@
-"""The files of precompiled headers: whose they are, damaged ones, and which go first."""
+"""Tests of the files of precompiled headers: ownership, damage and eviction."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.needs_compiler
 __all__ = ["builder", "hastened"]
 
 
-def test_a_damaged_one_is_not_used(builder: Builder) -> None:
+def test_a_damaged_header_is_not_used(builder: Builder) -> None:
     builder.ready()
     (file,) = builder.files(".pch")
     status = file.stat()
@@ -54,12 +54,12 @@ def test_another_file_under_its_path_is_not_used(builder: Builder) -> None:
     one, two = precompiled_with(1), precompiled_with(2)
     (file,) = builder.files(".pch")
     assert one != two
-    file.write_bytes(one)  # NVRTC would take it, and with it the other value
+    file.write_bytes(one)  # NVRTC would accept it, and with it the other value
     assert builder.compiled(source).code == builder.without().compiled(source).code
 
 
-def test_a_full_disk_rejects_no_prefix_for_good(builder: Builder) -> None:
-    # A limit on the size of files has the effect, for a process and its workers only.
+def test_a_full_disk_rejects_no_prefix_permanently(builder: Builder) -> None:
+    # A limit on file sizes has the same effect, but only for this process and its workers.
     script = f"""
         import resource
         from pathlib import Path
@@ -78,7 +78,7 @@ def test_a_full_disk_rejects_no_prefix_for_good(builder: Builder) -> None:
 
 
 @pytest.mark.parametrize("plant", [os.mkfifo, os.mkdir], ids=["fifo", "folder"])
-def test_what_is_no_file_under_its_path_costs_no_build(
+def test_a_folder_or_pipe_under_its_path_costs_no_build(
     builder: Builder, plant: Callable[[Path], None]
 ) -> None:
     builder.ready()
@@ -88,7 +88,7 @@ def test_what_is_no_file_under_its_path_costs_no_build(
     assert not used(builder.compiled(PREFIX + KERNEL))
 
 
-def test_one_that_crashes_the_compiler_is_dropped_and_the_build_repeated(
+def test_a_header_that_crashes_the_compiler_is_removed_and_the_build_repeated(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builder.ready()
@@ -96,13 +96,13 @@ def test_one_that_crashes_the_compiler_is_dropped_and_the_build_repeated(
     whole = pch.image(str(file))
     os.truncate(file, file.stat().st_size // 2)
     with monkeypatch.context() as patch:
-        patch.setattr(pch, "image", lambda path: whole)  # the damage is not seen beforehand
+        patch.setattr(pch, "image", lambda path: whole)  # hides the damage
         assert not used(builder.compiled(PREFIX + KERNEL))
     assert builder.files(".pch") == []
     builder.ready()
 
 
-def test_the_next_of_one_that_fails_must_be_worth_more(
+def test_after_a_failure_the_next_header_must_save_more(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builder.ready()
@@ -122,13 +122,13 @@ def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
 
 
 def test_a_folder_behind_a_link_is_not_used(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir(mode=0o700)
-    (tmp_path / "pch").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "target").mkdir(mode=0o700)
+    (tmp_path / "pch").symlink_to(tmp_path / "target")
     assert not pch.has_private_folder(str(tmp_path))
 
 
 @pytest.mark.parametrize(("mode", "used"), [(0o755, True), (0o1777, True), (0o775, False)])
-def test_where_others_could_exchange_the_folder_it_is_not_given_to_a_compiler(
+def test_a_folder_that_others_could_replace_is_not_given_to_a_compiler(
     tmp_path: Path, mode: int, used: bool
 ) -> None:
     tmp_path.chmod(mode)
@@ -136,12 +136,12 @@ def test_where_others_could_exchange_the_folder_it_is_not_given_to_a_compiler(
     assert tmp_path.stat().st_mode & 0o7777 == mode
 
 
-def test_no_folder_no_precompiled_headers(tmp_path: Path) -> None:
+def test_without_a_folder_there_are_no_precompiled_headers(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the cache should be")
     assert not pch.has_private_folder(str(tmp_path / "cache"))
 
 
-def test_the_ones_used_longest_ago_are_evicted(tmp_path: Path) -> None:
+def test_the_least_recently_used_headers_are_evicted(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path))
     folder.prepare()
     for age, key in enumerate("bac"):
@@ -158,7 +158,7 @@ def test_the_ones_used_longest_ago_are_evicted(tmp_path: Path) -> None:
     ]
 
 
-def test_none_is_kept_or_begun_that_the_limit_leaves_no_room_for(
+def test_no_header_is_kept_or_begun_without_room_for_it(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RTCOMPILE_CACHE_SIZE", "6M")
@@ -171,7 +171,7 @@ def test_none_is_kept_or_begun_that_the_limit_leaves_no_room_for(
         builder.compiled(PREFIX + KERNEL)
 
 
-def test_what_killed_builds_left_is_removed(tmp_path: Path) -> None:
+def test_leftovers_of_killed_builds_are_removed(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path))
     folder.prepare()
     for name in (".a.pch-17", "c.lock", ".d.record-17-0.tmp", ".try-17-1"):
@@ -181,7 +181,7 @@ def test_what_killed_builds_left_is_removed(tmp_path: Path) -> None:
     assert list((tmp_path / "pch").iterdir()) == []
 
 
-def test_one_that_vanishes_between_the_look_and_its_use_is_made_again(
+def test_a_header_that_vanishes_before_its_use_is_created_again(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builder.ready()
@@ -192,13 +192,13 @@ def test_one_that_vanishes_between_the_look_and_its_use_is_made_again(
         assert used(builder.compiled(PREFIX + KERNEL))
         for file in builder.files(".pch"):
             file.unlink()
-        assert not used(builder.compiled(PREFIX + KERNEL))  # told of one that is gone
+        assert not used(builder.compiled(PREFIX + KERNEL))  # its header is gone
     builder.ready()
     assert used(builder.compiled(PREFIX + KERNEL))
 
 
-def test_what_others_take_of_the_processor_does_not_count_as_reading(tmp_path: Path) -> None:
-    """On a busy machine every header takes long, and few would spare what making them costs."""
+def test_processor_time_of_other_processes_does_not_count_as_reading(tmp_path: Path) -> None:
+    """On a busy machine reading any header takes long, although few are worth precompiling."""
     script = r"""
         import os, subprocess, sys
         from pathlib import Path

@@ -1,4 +1,4 @@
-"""When a build makes a precompiled header beside its code, and what it leaves if that fails."""
+"""Tests of when a build creates a precompiled header, and of failures to create one."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def names(builder: Builder) -> list[str]:
         pytest.param(0.03, 4, id="half of that"),
     ],
 )
-def test_a_prefix_of_an_edited_program_is_worth_a_header_from_this_build_on(
+def test_the_build_from_which_an_edited_programs_prefix_is_precompiled(
     front_end: float, builds: int
 ) -> None:
     assert not worth_making(builds - 1, front_end, repeats=builds - 2)
@@ -73,14 +73,12 @@ def test_a_prefix_of_an_edited_program_is_worth_a_header_from_this_build_on(
         pytest.param(0.1, 8, id="a tenth of a second"),
     ],
 )
-def test_a_prefix_of_programs_that_all_differ_needs_more_builds(
-    front_end: float, builds: int
-) -> None:
+def test_a_prefix_of_different_programs_needs_more_builds(front_end: float, builds: int) -> None:
     assert not worth_making(builds - 1, front_end, repeats=0)
     assert worth_making(builds, front_end, repeats=0)
 
 
-def test_what_saves_next_to_nothing_is_never_worth_one() -> None:
+def test_a_prefix_that_saves_almost_nothing_is_never_precompiled() -> None:
     assert not worth_making(1_000_000, 0.02)
 
 
@@ -98,16 +96,16 @@ def test_after_each_failed_attempt_more_builds_are_needed() -> None:
     ("builds", "front_end", "worth"),
     [(4, 1.4, True), (1, 1.4, False), (24, 0.06, True), (2, 0.06, False), (1000, 0.01, False)],
 )
-def test_a_batch_waits_for_a_header_that_is_sooner_made_than_done_without(
+def test_a_batch_waits_for_a_header_if_that_is_faster(
     builds: int, front_end: float, worth: bool
 ) -> None:
     assert pch.worth_waiting(builds, front_end) is worth
 
 
-# --- when it is made -----------------------------------------------------------------------------
+# --- when a header is created -----------------------------------------------------------------------------
 
 
-def test_another_program_makes_it_of_what_one_counted(builder: Builder) -> None:
+def test_another_program_creates_the_header_after_the_counted_builds(builder: Builder) -> None:
     builder.compiled(PREFIX + KERNEL)
     script = f"""
         from pathlib import Path
@@ -121,7 +119,7 @@ def test_another_program_makes_it_of_what_one_counted(builder: Builder) -> None:
     assert used(builder.compiled(PREFIX + KERNEL))
 
 
-def test_a_mistake_in_the_users_text_counts_as_a_build_and_makes_it(builder: Builder) -> None:
+def test_a_build_with_a_mistake_counts_and_creates_the_header(builder: Builder) -> None:
     logs = []
     for _ in range(3):
         outcome = builder.run(PREFIX + "mistake;\n")
@@ -131,7 +129,7 @@ def test_a_mistake_in_the_users_text_counts_as_a_build_and_makes_it(builder: Bui
     assert used(builder.compiled(PREFIX + KERNEL))
 
 
-def test_a_prefix_of_less_than_a_tenth_of_a_second_is_made_when_it_is_used_often(
+def test_a_short_prefix_is_precompiled_if_used_often(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taking(monkeypatch, 0.06)
@@ -140,7 +138,7 @@ def test_a_prefix_of_less_than_a_tenth_of_a_second_is_made_when_it_is_used_often
 
 
 @pytest.mark.parametrize("more", ['#include "more.h"', "#if __has_include(<more.h>)\n#endif"])
-def test_a_build_that_reads_on_after_the_prefix_makes_none(builder: Builder, more: str) -> None:
+def test_a_build_with_includes_after_the_prefix_creates_none(builder: Builder, more: str) -> None:
     (builder.user / "more.h").write_text("")
     for _ in range(3):
         builder.compiled(f"{PREFIX}struct S {{}};\n{more}\n{KERNEL}")
@@ -148,7 +146,7 @@ def test_a_build_that_reads_on_after_the_prefix_makes_none(builder: Builder, mor
 
 
 @pytest.mark.parametrize(("timeout", "there"), [(None, 1), (600.0, 1), (20.0, 0)])
-def test_a_build_with_little_time_makes_none(
+def test_a_build_with_little_time_left_creates_none(
     builder: Builder, timeout: float | None, there: int
 ) -> None:
     builder.compiled(PREFIX + KERNEL)
@@ -158,7 +156,9 @@ def test_a_build_with_little_time_makes_none(
     assert len(builder.files(".pch")) == there
 
 
-def test_without_locks_none_is_made(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_locks_no_header_is_created(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -168,7 +168,7 @@ def test_without_locks_none_is_made(builder: Builder, monkeypatch: pytest.Monkey
     assert builder.files(".pch") == []
 
 
-def test_where_another_process_makes_it_a_build_does_without(builder: Builder) -> None:
+def test_a_build_does_not_wait_for_a_header_of_another_process(builder: Builder) -> None:
     builder.compiled(PREFIX + KERNEL)
     (file,) = builder.files(".record")
     with file.with_suffix(".lock").open("w") as lock:
@@ -178,30 +178,30 @@ def test_where_another_process_makes_it_a_build_does_without(builder: Builder) -
     builder.ready()
 
 
-def test_switched_off_none_is_counted_or_made(builder: Builder) -> None:
+def test_with_headers_turned_off_nothing_is_counted_or_created(builder: Builder) -> None:
     for _ in range(3):
         builder.without().compiled(PREFIX + KERNEL)
     assert not (builder.cache / "pch").exists()
 
 
-def test_kernels_that_are_built_once_each_have_no_header_made(builder: Builder) -> None:
+def test_kernels_that_are_built_once_create_no_header(builder: Builder) -> None:
     for number in range(4):
         builder.compiled(f"{PREFIX}__global__ void k{number}(int* p) {{ *p = 1; }}")
     assert builder.files(".pch") == []
 
 
-def test_an_edited_kernel_has_one_made(builder: Builder) -> None:
+def test_an_edited_kernel_creates_a_header(builder: Builder) -> None:
     for number in range(2):
         text = f"__global__ void __launch_bounds__({64 + number}) k(int* p) {{ *p = {number}; }}"
         builder.compiled(PREFIX + text)
     assert len(builder.files(".pch")) == 1
 
 
-# --- where it fails ------------------------------------------------------------------------------
+# --- failures ------------------------------------------------------------------------------
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, kind: str) -> list[bytes]:
-    """Let every compile that makes a header fail; return the paths of those headers."""
+    """Let every compile that creates a header fail; return the paths of those headers."""
     tried: list[bytes] = []
     run = pool.run
 
@@ -218,7 +218,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, kind: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("kind", ["crash", "memory"])
-def test_a_build_whose_making_fails_is_repeated_without_and_leaves_nothing(
+def test_a_build_whose_header_fails_is_repeated_without_one(
     builder: Builder, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     code = builder.compiled(PREFIX + KERNEL).code
@@ -226,13 +226,13 @@ def test_a_build_whose_making_fails_is_repeated_without_and_leaves_nothing(
         tried = failing(patch, kind)
         outcomes = [builder.compiled(PREFIX + KERNEL) for _ in range(2)]
     assert [outcome.code for outcome in outcomes] == [code] * 2
-    assert len(tried) == 1  # the next must be worth more
+    assert len(tried) == 1  # the next one must save more
     assert record(builder).failures == 1
     assert names(builder) == [".record"]
     assert not pch._making
 
 
-def test_a_batch_goes_on_where_a_making_failed(
+def test_a_batch_continues_after_a_failed_header(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "slots", lambda: 1)

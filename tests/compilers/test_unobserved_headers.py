@@ -1,4 +1,4 @@
-"""Builds of compilers whose calls are not observed, NVCC and an NVRTC: no change goes unnoticed."""
+"""Compilers whose file accesses are not observed (NVCC, and NVRTC without probes): every change is noticed."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Change = Callable[[Path], object]
 SOURCE = """
 #include <v.h>
 #include "linked/w.h"
-#if ASKED
+#if CONDITION
 #undef VALUE
 #define VALUE 7
 #endif
 __device__ int value = VALUE + W;
 """
 
-# Ways to ask for ``<sub/opt.h>``, which the sources of the tests include last.
-ASKED = {
+# Conditions that test for ``<sub/opt.h>``; the sources of the tests end with one.
+CONDITIONS = {
     "plain": "__has_include(<sub/opt.h>)",
     "a comment between": "__has_include /* c */ ( /* d */ <sub/opt.h>)",
     "next": "(__has_include_next(<sub/opt.h>) || __has_include(<sub/opt.h>))",
@@ -62,14 +62,16 @@ class Project:
         (root / "second/linked").symlink_to("../v1")
         time.sleep(0.02)  # out of the file clock's tick
 
-    def value(self, asked: str = ASKED["plain"], *options: str) -> tuple[int | None, str | None]:
-        """Build; return the value in the code (None: it cannot be compiled), and where it was found."""
+    def value(
+        self, condition: str = CONDITIONS["plain"], *options: str
+    ) -> tuple[int | None, str | None]:
+        """Build; return the value in the code (None if compiling is forbidden or fails), and the hit."""
         forget_caches()
         folders = (f"-I{self.root}/first", f"-I{self.root}/second", "-include=forced.h")
         option = "-DBY_OPTION=__has_include(<sub/opt.h>)"
         try:
             code = rtcompile.compile(
-                MACROS + SOURCE.replace("ASKED", asked),
+                MACROS + SOURCE.replace("CONDITION", condition),
                 options=(*folders, option, *options),
                 arch="sm_80",
                 target="ptx",
@@ -86,7 +88,7 @@ def project(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Project:
     real = observed.for_probes
-    # As where the probes fail their check.
+    # As if the probes had failed their check.
     monkeypatch.setattr(observed, "for_probes", lambda *given: {**real(*given), "nested": True})
     return Project(tmp_path, request.param)
 
@@ -133,14 +135,14 @@ def edited_behind_the_link(root: Path) -> None:
     (root / "v1/w.h").write_text("#define W 50\n")
 
 
-def looked_for_and_there_now(root: Path) -> None:
+def a_tested_header_appears(root: Path) -> None:
     (root / "second/sub/opt.h").write_text("")
 
 
-def looked_for_and_linked(root: Path) -> None:
-    (root / "first/sub").symlink_to("../elsewhere")
-    (root / "elsewhere").mkdir()
-    (root / "elsewhere/opt.h").write_text("")
+def a_tested_header_appears_by_a_link(root: Path) -> None:
+    (root / "first/sub").symlink_to("../target")
+    (root / "target").mkdir()
+    (root / "target/opt.h").write_text("")
 
 
 CHANGES: dict[Change, int | None] = {
@@ -152,8 +154,8 @@ CHANGES: dict[Change, int | None] = {
     another_folder_in_its_place: 14,
     linked_elsewhere: 21,
     edited_behind_the_link: 51,
-    looked_for_and_there_now: 17,
-    looked_for_and_linked: 17,
+    a_tested_header_appears: 17,
+    a_tested_header_appears_by_a_link: 17,
 }
 
 
@@ -167,27 +169,29 @@ def test_a_change_between_two_builds_is_noticed(project: Project, change: Change
 
 
 @pytest.mark.in_turn("project")
-@pytest.mark.parametrize("how", ASKED)
-def test_what_has_include_looks_for_is_noticed_in_any_spelling(project: Project, how: str) -> None:
+@pytest.mark.parametrize("how", CONDITIONS)
+def test_headers_tested_by_has_include_are_noticed_in_any_spelling(
+    project: Project, how: str
+) -> None:
     opt = project.root / "second/sub/opt.h"
-    asked = ASKED[how]
+    condition = CONDITIONS[how]
     for value, change in ((11, opt.touch), (17, opt.unlink), (11, opt.parent.rmdir)):
-        assert project.value(asked)[0] == value
-        assert project.value(asked) == (value, "disk")
+        assert project.value(condition)[0] == value
+        assert project.value(condition) == (value, "disk")
         change()
         time.sleep(0.02)
-    assert project.value(asked)[0] == 11
+    assert project.value(condition)[0] == 11
 
 
 def test_a_header_that_was_looked_for_through_the_folder_above_is_noticed(
     project: Project,
 ) -> None:
-    asked = '__has_include("../beside/opt.h")'
-    assert project.value(asked) == (11, None)
-    assert project.value(asked) == (11, "disk")
+    condition = '__has_include("../beside/opt.h")'
+    assert project.value(condition) == (11, None)
+    assert project.value(condition) == (11, "disk")
     (project.root / "beside").mkdir()
     (project.root / "beside/opt.h").touch()
-    assert project.value(asked) == (17, None)
+    assert project.value(condition) == (17, None)
 
 
 # --- during a build ------------------------------------------------------------------------------
@@ -195,7 +199,7 @@ def test_a_header_that_was_looked_for_through_the_folder_above_is_noticed(
 
 @pytest.fixture
 def at_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], object]]]:
-    """Functions that run when the compiler has ended, before anything is made of its answer."""
+    """A list of functions that run after the compiler, before its result is used."""
     then: list[Callable[[], object]] = []
     original = manifests.record
 
@@ -209,7 +213,7 @@ def at_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], ob
     assert not then
 
 
-def looked_for_and_gone(root: Path) -> None:
+def a_tested_header_appears_briefly(root: Path) -> None:
     (root / "second/sub/opt.h").unlink()
 
 
@@ -218,10 +222,10 @@ def its_folder_renamed(root: Path) -> None:
 
 
 def the_folder_above_swapped(root: Path) -> None:
-    """Put a tree in place that is as old as the first, so that only its identity differs."""
+    """Replace the tree by one of the same age, so only its identity differs."""
     root.rename(root.parent / "old")
     (root.parent / "another").rename(root)
-    (root / "made.txt").touch()  # which makes the times of the swapped folder equal
+    (root / "made.txt").touch()  # makes the times of the swapped folder equal
 
 
 DURING: tuple[Change, ...] = (
@@ -230,7 +234,7 @@ DURING: tuple[Change, ...] = (
     shadowed,
     linked_elsewhere,
     edited_behind_the_link,
-    looked_for_and_gone,
+    a_tested_header_appears_briefly,
     its_folder_renamed,
     the_folder_above_swapped,
 )

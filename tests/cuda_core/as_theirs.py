@@ -1,4 +1,4 @@
-"""A pytest plugin: cuda.core's own tests of its two caches, with `ProgramCache` in their place.
+"""A pytest plugin that runs cuda.core's own tests of its two caches with `ProgramCache` instead.
 
 ``pytest -p tests.cuda_core.as_theirs …/cuda_core/tests/test_program_cache*.py``, as `make test-cuda-core` does.
 """
@@ -45,7 +45,7 @@ def replace() -> None:
         setattr(cuda.core.utils, each.__name__, each)
 
 
-# What is deselected, by what the reason is.
+# Deselected tests, by reason.
 NOT_OURS = {
     "it looks into the class's own files or attributes": """
         replace_retries_on_sharing_violation unlink_retries_on_sharing_violation

@@ -1,4 +1,4 @@
-"""`ProgramCache` keeps programs of cuda.core in our cache, by headers' contents too."""
+"""Tests of `ProgramCache`: it keeps programs of cuda.core in rtcompile's cache, with headers' contents in the key."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_errors_and_logs_are_the_compilers(folder: Path):
 
 
 @pytest.mark.needs_compiler
-def test_a_program_itself_takes_it_as_its_cache(monkeypatch: pytest.MonkeyPatch):
+def test_cuda_cores_program_accepts_it_as_a_cache(monkeypatch: pytest.MonkeyPatch):
     first = digest(core.Program(PLAIN, "c++", options()).compile("cubin", cache=ProgramCache()))
     monkeypatch.setattr(core._program, "_program_compile_uncached", None)
 
@@ -122,12 +122,14 @@ def test_ptx_is_linked_by_cuda_core_and_kept():
         ),
     ],
 )
-def test_what_cannot_be_kept_is_refused(code_type: str, given: Any, error: Any, message: str):
+def test_a_program_that_cannot_be_kept_is_rejected(
+    code_type: str, given: Any, error: Any, message: str
+):
     with pytest.raises(error, match=message):
         ProgramCache().compile(PLAIN, code_type, {} if given is None else options(**given), "cubin")
 
 
-def test_its_programs_are_in_the_cache_and_no_build_of_it():
+def test_its_programs_are_in_the_cache_but_are_not_builds():
     cache = ProgramCache()
     before = rtcompile.cache.info()
     cache["key"] = bytes(5000)
@@ -140,7 +142,7 @@ def test_its_programs_are_in_the_cache_and_no_build_of_it():
     assert (len(cache), cache.get("key")) == (0, None)
 
 
-def test_a_damaged_program_is_absent_and_verify_removes_it():
+def test_a_damaged_program_is_a_miss_and_removed_by_verify():
     from rtcompile.settings import Settings
     from rtcompile.store.store import Store
 
@@ -155,8 +157,8 @@ def test_a_damaged_program_is_absent_and_verify_removes_it():
     assert len(cache) == 0
 
 
-def test_a_key_of_one_program_is_no_other_programs(tmp_path: Path):
-    """A file that is renamed, or copied from another cache, is not the code under that name."""
+def test_a_file_under_another_programs_key_is_not_used(tmp_path: Path):
+    """A file that was renamed, or copied from another cache, is not the code of its name's program."""
     cache = ProgramCache()
     cache["a"], cache["b"] = b"of a", b"of b"
     first, second = sorted(Path(rtcompile.cache.info().directory, "programs").iterdir())

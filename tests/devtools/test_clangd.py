@@ -1,4 +1,4 @@
-"""What clangd is told: a database of the sources, and of kernels that are strings in Python files."""
+"""Tests of the compile database for clangd, with sources, and kernels that are strings in Python files."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def other():
 '''
 
 
-def test_strings_that_literals_make_up_are_put_together():
+def test_concatenated_literals_are_one_source():
     source, kernel, first, second = devtools.find(MADE)
     assert [piece.line for piece in source.pieces] == [3, 6]
     assert "rows = 4, columns = 8;" in source.pieces[0].text
@@ -97,7 +97,7 @@ def test_strings_that_literals_make_up_are_put_together():
     assert ["first" in first.pieces[0].text, "second" in second.pieces[0].text] == [True, True]
 
 
-def test_what_is_put_together_has_the_lines_of_the_python_file(project: Path):
+def test_concatenated_literals_have_the_lines_of_the_python_file(project: Path):
     (project / "kernels.py").write_text(MADE.replace(', "../c.h": ""', ""))
     assert main(["clangd"]) == 0
     lines = MADE.split("\n")
@@ -111,7 +111,7 @@ def test_what_is_put_together_has_the_lines_of_the_python_file(project: Path):
     assert f"-I{folder}" in _database(project)["kernels.py.SOURCE.cu"]
 
 
-def test_headers_that_a_build_rejects_are_not_written(project: Path):
+def test_invalid_headers_are_not_written(project: Path):
     (project / "kernels.py").write_text(MADE)
     assert main(["clangd"]) == 0
     assert not list((project / ".rtcompile").rglob("*.h"))
@@ -160,7 +160,7 @@ def test_a_kernels_file_has_the_lines_of_the_python_file(project: Path):
     assert written[0] == f'#line 2 "{project}/kernels.py"'
 
 
-def test_entries_of_other_files_are_kept_and_old_ones_of_ours_go(project: Path):
+def test_entries_of_other_files_are_kept_and_outdated_ones_removed(project: Path):
     theirs = {"directory": "/", "file": "/else.c", "arguments": ["cc", "/else.c"]}
     (project / "compile_commands.json").write_text(json.dumps([theirs]))
     assert main(["clangd"]) == 0
@@ -177,7 +177,7 @@ def test_an_invalid_database_is_left_unchanged(project: Path, text: str, capsys)
     assert (project / "compile_commands.json").read_text() == text
 
 
-def test_what_is_not_there_is_reported(project: Path, capsys):
+def test_a_missing_path_is_reported(project: Path, capsys):
     assert main(["clangd", "nowhere"]) == 2
     assert "there is no such file" in capsys.readouterr().err
 
@@ -188,7 +188,7 @@ def test_a_folder_without_kernels_is_reported(project: Path, capsys):
     assert "docs: no .cu or .cuh file, and no kernel" in capsys.readouterr().out
 
 
-def test_a_python_file_that_does_not_parse_is_passed_over(project: Path):
+def test_an_invalid_python_file_is_skipped(project: Path):
     (project / "old.py").write_text("print 'x'")
     assert main(["clangd"]) == 0
 
@@ -206,7 +206,7 @@ def test_a_python_file_is_read_in_its_encoding(project: Path, data: bytes):
     assert any("encoded.py.K.cu" in file for file in _database(project))
 
 
-def test_a_pipe_and_a_link_to_nothing_are_passed_over(project: Path):
+def test_a_pipe_and_a_dangling_link_are_skipped(project: Path):
     os.mkfifo(project / "pipe.py")
     (project / "gone.cu").symlink_to("nowhere.cu")
     assert main(["clangd"]) == 0
@@ -218,13 +218,13 @@ def test_a_long_file_is_read_in_time_that_grows_with_its_length():
     source = "".join(f"K{n} = '__global__ void k() {{}}'\n" for n in range(3000))
     began = time.thread_time()
     assert len(devtools.find(source)) == 3000
-    assert time.thread_time() - began < 5  # 31 s where each string splits the file into lines
+    assert time.thread_time() - began < 5  # 31 s if each string splits the file into lines
 
 
 def _checked(file: Path) -> str:
     if shutil.which("clangd") is None:
         pytest.skip("clangd is not installed")
-    # Without its code actions, of which some fail in clangd itself at an auto in a template.
+    # Without code actions, since some fail in clangd itself at an auto in a template.
     command = ["clangd", f"--check={file}", "--log=error", "--tweaks=none"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=file.parent)
     return done.stderr if done.returncode else ""
@@ -243,10 +243,10 @@ def test_clangd_finds_nothing_wrong_in_the_examples(tmp_path: Path, monkeypatch)
     assert main(["clangd", "--arch", "sm_90a", "--", "-DTYPE=double", "-DOP=fma"]) == 0
     files = [*tmp_path.glob("*.cu"), *(tmp_path / ".rtcompile").glob("*.cu")]
     assert len(files) == 4 + len(QUICK)
-    assert [said for file in files if (said := _checked(file))] == []
+    assert [error for file in files if (error := _checked(file))] == []
 
 
-def test_clangd_takes_what_nvidias_compilers_take(project: Path):
+def test_clangd_accepts_what_nvidias_compilers_accept(project: Path):
     (project / "own.cu").write_text("""#include <cooperative_groups.h>
 struct Barrier { int count; __device__ Barrier() : count(0) {} };
 constexpr int threads() { return 128; }

@@ -1,4 +1,4 @@
-"""A profile names what takes long, adds up, and fails as a build fails."""
+"""Tests of profiles: they name slow headers, their times add up, and they fail like builds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ template <class T> __global__ void k(T* out) { *out = quick() + sum; }
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Headers: outer includes slow and then has text of its own, quick includes nothing."""
+    """Headers: outer includes slow and then has its own text, quick includes nothing."""
     (tmp_path / "slow.cuh").write_text(SLOW)
     (tmp_path / "outer.cuh").write_text(
         '#include "slow.cuh"\nconstexpr int sum = S0<190>::v;\n' + "// text\n" * 500
@@ -51,7 +51,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def quickly(folder: Path) -> None:
-    """For tests that compare no times: the slow header is one twelfth as slow."""
+    """Make the slow header twelve times faster, for tests that compare no times."""
     (folder / "slow.cuh").write_text(slow_header(1))
 
 
@@ -62,7 +62,7 @@ def _profile(folder: Path, source: str = SOURCE, **more: object) -> Profile:
 
 
 def _least(folder: Path, source: str = SOURCE) -> dict[str, HeaderCost]:
-    """The least that each header took in three profiles: other processes may take part of any one."""
+    """Return each header's minimum of three profiles, since other processes may disturb any one."""
     found: dict[str, HeaderCost] = {}
     for header in (header for _ in range(3) for header in _profile(folder, source).headers):
         name = Path(header.path).name
@@ -107,7 +107,7 @@ def test_the_sums_are_the_whole(folder: Path):
     assert 0 < found.spared < front_end
 
 
-def test_what_is_done_after_the_last_line_is_not_the_sources_own(folder: Path):
+def test_work_after_the_last_line_is_not_attributed_to_the_source(folder: Path):
     (folder / "quick.cuh").write_text(
         "inline __device__ int quick() { return 1; }\n"
         + "".join(f"inline __device__ int f{n}(int x) {{ return x + {n}; }}\n" for n in range(2000))
@@ -128,7 +128,7 @@ def test_the_templates_are_counted_by_name(folder: Path):
     assert "S0<" in templates["S0"].slowest
 
 
-def test_what_the_trace_itself_takes_is_not_in_the_times(folder: Path, monkeypatch):
+def test_the_times_exclude_the_trace_itself(folder: Path, monkeypatch):
     found = _profile(folder)
     (front_end,) = [event for event in found.events if event["name"] == "CUDA C++ Front-End"]
     assert front_end["dur"] / 1e3 == pytest.approx(dict(found.phases)["front end"], rel=0.01)
@@ -156,7 +156,7 @@ def test_in_a_narrow_terminal_names_keep_their_ends(folder: Path):
     assert any("…" in line and line.endswith("slow.cuh  (user0)") for line in lines)
 
 
-def test_without_headers_the_source_is_all(folder: Path):
+def test_without_headers_all_time_is_the_sources(folder: Path):
     found = _profile(folder, 'extern "C" __global__ void f() {}', name_expressions=[])
     assert [header.path for header in found.headers if header.path.startswith("/")] == []
     assert found.spared == 0
@@ -168,19 +168,19 @@ def test_a_source_that_does_not_compile_shows_its_error(folder: Path):
         _profile(folder, source, name_expressions=[])
 
 
-def test_a_source_that_a_build_gives_another_flag_has_a_profile(folder: Path):
+def test_a_source_that_needs_an_added_flag_has_a_profile(folder: Path):
     source = "__global__ void k(__int128 x, __int128* out) { *out = x; }"
     assert dict(_profile(folder, source, name_expressions=[]).phases)["front end"] > 0
 
 
 @pytest.mark.needs_nvcc
-def test_what_nvcc_builds_has_no_profile_and_the_error_says_how_to_get_one(folder: Path):
+def test_a_build_by_nvcc_has_no_profile_and_the_error_gives_a_way(folder: Path):
     with pytest.raises(InvalidRequest, match=r"built by NVCC.*nvcc --fdevice-time-trace"):
         _profile(folder, backend="nvcc")
 
 
 @pytest.mark.usefixtures("quickly")
-def test_headers_that_cannot_be_marked_are_said_not_to_be_timed(folder: Path):
+def test_headers_that_cannot_be_marked_are_reported_as_not_timed(folder: Path):
     (folder / "quick.cuh").write_text("inline __device__ int quick() { return 1; }\n/* \\\n*/ //\\")
     found = _profile(folder)
     assert found.headers or found.note
@@ -189,13 +189,13 @@ def test_headers_that_cannot_be_marked_are_said_not_to_be_timed(folder: Path):
 @pytest.mark.usefixtures("quickly")
 def test_the_source_beside_its_headers_is_found(folder: Path, capsys):
     assert main(["profile", str(folder / "k.cu"), "--arch", "sm_80", "-n", "k<int>"]) == 0
-    said = capsys.readouterr().out
-    assert "front end" in said
-    assert "slow.cuh" in said
+    output = capsys.readouterr().out
+    assert "front end" in output
+    assert "slow.cuh" in output
 
 
 @pytest.mark.usefixtures("quickly")
-def test_the_trace_holds_what_was_measured(folder: Path, tmp_path: Path, capsys):
+def test_the_trace_contains_the_measured_times(folder: Path, tmp_path: Path, capsys):
     trace = tmp_path / "p.json"
     arguments = ["profile", str(folder / "k.cu"), "--arch", "sm_80", "-n", "k<int>", "--json"]
     assert main([*arguments, "--trace", str(trace)]) == 0
@@ -217,7 +217,7 @@ def test_files_that_cannot_be_written_are_rejected_before_anything_is_compiled(f
 
 
 @pytest.mark.usefixtures("quickly")
-def test_a_profile_is_saved_as_json_alone(folder: Path):
+def test_a_profile_is_saved_only_as_json(folder: Path):
     found = _profile(folder)
     with pytest.raises(InvalidRequest, match=r"\.json, not"):
         found.save(folder / "p.html")
@@ -232,7 +232,7 @@ def test_the_tree_shows_what_each_header_includes_and_what_was_read_for_it(folde
     outer, slow, quick = capsys.readouterr().out.splitlines()[-3:]
     assert [line.split()[0] for line in (outer, slow, quick)] == ["2", "1", "1"]
     assert outer.endswith(f" {folder}/outer.cuh")
-    assert slow.endswith(f"    {folder}/slow.cuh")  # two blanks more than the one that includes it
+    assert slow.endswith(f"    {folder}/slow.cuh")  # indented by two more than its includer
     assert quick.endswith(f" {folder}/quick.cuh")
     assert main([*arguments, "--tree", "1", "--json"]) == 0
     (fields,) = json.loads(capsys.readouterr().out)["profiles"]
@@ -242,7 +242,7 @@ def test_the_tree_shows_what_each_header_includes_and_what_was_read_for_it(folde
 
 
 @pytest.mark.usefixtures("quickly")
-def test_headers_that_are_texts_are_timed_as_files_are(folder: Path):
+def test_header_texts_are_timed_like_files(folder: Path):
     texts = {path.name: path.read_text() for path in folder.glob("*.cuh")}
     found = _profile(folder, options=(), headers=texts)
     assert found.note == ""

@@ -1,4 +1,4 @@
-"""A kernel of a file that is edited: the driver is played here, the compiler is real."""
+"""Tests of reloading a kernel's file, with a fake driver and a real compiler."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class NotFound(cupy.cuda.driver.CUDADriverError):  # type: ignore[misc]
 
 
 class Module:
-    """A loaded module: its functions tell which code they are of."""
+    """A fake of a loaded module whose functions return its code."""
 
     def __init__(self, code: bytes, names: Any) -> None:
         self.code, self.mapping = code, dict(names)
@@ -95,7 +95,7 @@ def test_an_edit_of_a_header_is_in_the_next_launch(file: Path):
     assert launched(kernel) != first
 
 
-def test_without_reload_a_file_is_what_it_was(file: Path):
+def test_without_reload_an_edit_has_no_effect(file: Path):
     kernel = rtcompile.RawModule.from_file(str(file), arch="sm_90a").get_function("k")
     first = launched(kernel)
     file.write_text(source(2))
@@ -103,7 +103,7 @@ def test_without_reload_a_file_is_what_it_was(file: Path):
     assert type(functions_of(kernel)) is dict
 
 
-def test_a_failing_edit_is_shown_once_and_what_ran_goes_on(kernel, file: Path, capsys):
+def test_a_failing_edit_is_shown_once_and_the_old_kernel_runs_on(kernel, file: Path, capsys):
     first = launched(kernel)
     file.write_text("\n" + source(2).replace(";", ""))
     assert launched(kernel) is first
@@ -116,14 +116,14 @@ def test_a_failing_edit_is_shown_once_and_what_ran_goes_on(kernel, file: Path, c
     assert not capsys.readouterr().err
 
 
-def test_an_edit_without_the_kernel_is_a_failing_one(kernel, file: Path, capsys):
+def test_an_edit_that_removes_the_kernel_fails(kernel, file: Path, capsys):
     first = launched(kernel)
     file.write_text(source(2).replace("k(", "other("))
     assert launched(kernel) is first
     assert "k" in capsys.readouterr().err.partition("\n")[0]
 
 
-def test_a_header_that_is_missing_is_looked_for_again(kernel, file: Path, capsys):
+def test_a_missing_header_is_searched_again(kernel, file: Path, capsys):
     first = launched(kernel)
     file.write_text(source(2, '#include "new.h"'))
     assert launched(kernel) is first
@@ -135,7 +135,7 @@ def test_a_header_that_is_missing_is_looked_for_again(kernel, file: Path, capsys
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         pytest.param(lambda file: None, "No such file", id="vanished"),
         pytest.param(lambda file: file.touch(), "the file is empty", id="not yet written"),
@@ -146,18 +146,18 @@ def test_a_header_that_is_missing_is_looked_for_again(kernel, file: Path, capsys
     ],
 )
 def test_an_invalid_file_keeps_the_old_kernels_and_is_reported_once(
-    kernel, file: Path, monkeypatch, capsys, change, says
+    kernel, file: Path, monkeypatch, capsys, change, message
 ):
     first = launched(kernel)
     file.unlink()
     change(file)
     assert launched(kernel) is first
-    assert not capsys.readouterr().err  # an editor may be at it
+    assert not capsys.readouterr().err  # an editor may still be writing
     monkeypatch.setattr(reloading, "_GONE_SECONDS", 0)
     assert launched(kernel) is first
     assert launched(kernel) is first
     shown = capsys.readouterr().err
-    assert says in shown
+    assert message in shown
     assert shown.count("was not reloaded") == 1
     other = file.with_name("other.cu")
     other.write_text(source(5))
@@ -178,7 +178,7 @@ def test_an_instance_of_a_template_keeps_its_name_when_its_symbol_changes(file: 
     assert [name for _, name in ran] == ["_Z1fIiEvPT_", "_Z1fIiEvPT_f"]
 
 
-def test_a_file_that_never_built_raises_until_it_does(file: Path):
+def test_a_file_that_never_built_raises_until_it_builds(file: Path):
     file.write_text("no C++")
     module = rtcompile.RawModule.from_file(file, reload=True, arch="sm_90a")
     for _ in range(2):
@@ -188,7 +188,7 @@ def test_a_file_that_never_built_raises_until_it_does(file: Path):
     assert launched(module.get_function("k"))
 
 
-def test_without_a_launch_the_code_is_that_of_the_file(file: Path):
+def test_without_a_launch_the_code_follows_the_file(file: Path):
     module = rtcompile.RawModule.from_file(file, reload=True, arch="sm_90a")
     first = module.object_code.code
     file.write_text(source(2))
@@ -212,9 +212,7 @@ def test_nothing_is_loaded_while_a_stream_is_captured(kernel, file: Path, monkey
     assert launched(kernel) != first
 
 
-def test_a_thread_that_launches_during_a_build_goes_on_with_what_there_is(
-    kernel, file: Path, monkeypatch
-):
+def test_a_launch_during_a_build_uses_the_old_kernel(kernel, file: Path, monkeypatch):
     first = launched(kernel)
     file.write_text(source(2))
     building, go_on = threading.Event(), threading.Event()

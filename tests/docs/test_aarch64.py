@@ -1,4 +1,4 @@
-"""The log of aarch64 is of checks that passed, and the script says what a machine lacks for it."""
+"""The log of aarch64 has passed checks, and the script names programs that a machine lacks."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ RESULTS = json.loads(TEXT)["results"]
 
 
 @pytest.mark.parametrize("name", [name for name in aarch64.ENVIRONMENTS if name in RESULTS])
-def test_what_the_log_has_was_run_on_aarch64_and_passed(name: str) -> None:
+def test_the_logged_checks_ran_on_aarch64_and_passed(name: str) -> None:
     found = RESULTS[name]
     assert found["machine"] == "aarch64"
     assert [check for check, outcome in found["checks"].items() if not outcome["good"]] == []
     assert set(found["checks"]) <= set(aarch64_checks.CHECKS)
 
 
-def test_the_log_names_no_folder_of_the_machine_that_it_comes_from() -> None:
+def test_the_log_names_no_folder_of_its_machine() -> None:
     assert str(ROOT) not in TEXT
 
 

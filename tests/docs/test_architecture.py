@@ -1,4 +1,4 @@
-"""The page on the architecture shows the code as it is."""
+"""The page on the architecture matches the code."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.takes_seconds
-def test_the_picture_is_of_todays_imports():
-    """`python -m docs.pictures` draws it anew."""
+def test_the_picture_shows_the_current_imports():
+    """`python -m docs.pictures` redraws it."""
     assert pictures.drawn_in(PAGE) == PAGE
 
 
-def test_the_picture_is_small_and_leads_down():
+def test_the_picture_is_small_and_has_no_cycle():
     boxes = pictures.imports()
     assert len(boxes) <= 16
     assert not [box for box, others in pictures.closure(boxes).items() if box in others]
 
 
-def test_every_box_lies_inside_the_picture_and_every_arrow_has_a_head():
+def test_every_box_is_inside_the_picture_and_every_arrow_has_a_head():
     drawn = flowchart(PAGE.partition("```mermaid")[2].partition("```")[0])
     _, _, width, height = map(int, re.search(r'viewBox="([^"]*)"', drawn)[1].split())
     boxes = [
@@ -51,7 +51,7 @@ def test_every_folder_is_described():
     } <= described
 
 
-def test_the_files_that_the_page_names_are_there():
+def test_the_files_that_the_page_names_exist():
     named = re.findall(r"`([\w/]+/\w+\.py)`", PAGE)
     assert named
     for name in named:
@@ -60,8 +60,8 @@ def test_the_files_that_the_page_names_are_there():
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("kind", walks.KINDS)
-def test_the_walk_on_the_page_is_what_runs(kind):
-    """`python -m docs.walks` writes it anew."""
+def test_the_walk_on_the_page_matches_a_run(kind):
+    """`python -m docs.walks` rewrites it."""
     named = walks.names_in(PAGE, kind)
     assert 6 <= len(named) <= walks.MAX_LINES
     passed = iter(call.name for top in walks.profiled(kind) for call in (top, *top.below()))

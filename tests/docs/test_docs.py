@@ -1,4 +1,4 @@
-"""The documentation builds without a warning, what it shows works, and a search finds the answers."""
+"""The documentation builds without a warning, its examples work, and its search finds the right pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from tests.documentation import PAGES, ROOT, RUN, blocks
 
-# What somebody types into the search box, and what one of the first three pages must say.
+# Search texts, and a text that one of the first three pages must contain.
 QUESTIONS = {
     "why did it recompile": "rtcompile why-miss",
     "why is my header not found": "rtcompile doctor",
@@ -61,9 +61,9 @@ QUESTIONS = {
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built as `make docs` does: a warning is an error, a link to nothing is a warning."""
+    """The site, built as by `make docs`: warnings are errors, and broken links are warnings."""
     folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:  # the processes of a run build it once
+    if "PYTEST_XDIST_WORKER" in os.environ:  # all workers of a run share one site
         folder = folder.parent
     html_folder = folder / "site"
     with (folder / "site.lock").open("w") as lock:
@@ -86,23 +86,23 @@ RECIPES = [page for page in RUN if page.parent.name == "recipes"]
 OTHERS = [
     page for page in RUN if page not in RECIPES and any(block.language for block in blocks(page))
 ]
-STARTS = 6  # so many tests, and imports of CuPy, have the pages between them
+STARTS = 6  # number of tests, and of imports of CuPy, for all pages
 
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("part", range(STARTS))
-def test_a_pages_code_does_what_the_page_says(part: int, tmp_path: Path) -> None:
-    """Each page is run in a process of its own, which begins with CuPy imported."""
+def test_the_code_of_a_page_works(part: int, tmp_path: Path) -> None:
+    """Each page runs in its own process, in which CuPy is already imported."""
     assert _failed(OTHERS[part::STARTS], tmp_path) == {}
 
 
 @pytest.mark.needs_compiler
-def test_the_recipes_code_does_what_they_say(tmp_path: Path) -> None:
-    """All of them run in one process: they are short, and depend on nothing but themselves."""
+def test_the_code_of_the_recipes_works(tmp_path: Path) -> None:
+    """All run in one process, since they are short and independent."""
     assert _failed(RECIPES, tmp_path, "--together") == {}
 
 
-def test_a_recipe_fits_a_screen() -> None:
+def test_a_recipe_fits_on_a_screen() -> None:
     assert len(RECIPES) == 25
     lengths = {page.stem: len(page.read_text(encoding="utf-8").splitlines()) for page in RECIPES}
     assert [name for name, lines in lengths.items() if lines > 50 and name != "index"] == []
@@ -124,7 +124,7 @@ def _failed(pages: list[Path], tmp_path: Path, *options: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_pages_links_lead_to_files_that_exist(page: Path) -> None:
+def test_the_links_of_a_page_lead_to_existing_files(page: Path) -> None:
     prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", prose):
         assert target.startswith("http") or (page.parent / target).exists(), target
@@ -132,7 +132,7 @@ def test_a_pages_links_lead_to_files_that_exist(page: Path) -> None:
 
 @pytest.mark.takes_seconds
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_one_of_the_first_three_results_answers_a_newcomers_question(
+def test_the_first_three_search_results_contain_the_expected_page(
     question: str, site: Path
 ) -> None:
     found = _search(site, question)[:3]
@@ -185,7 +185,7 @@ def test_every_field_of_the_key_is_on_the_page_of_the_cache() -> None:
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-def test_nothing_but_pages_is_committed() -> None:
+def test_only_pages_are_committed() -> None:
     done = subprocess.run(
         ["git", "ls-files", "docs/_build", "docs/_made"], cwd=ROOT, capture_output=True, text=True
     )
@@ -193,7 +193,7 @@ def test_nothing_but_pages_is_committed() -> None:
 
 
 def _search(site: Path, question: str) -> list[str]:
-    """Return the pages that the site's search shows for a question, the first one first.
+    """Return the pages that the site's search shows for a question, in order.
 
     This follows searchtools.js: a page needs every word, in a heading (15 points) or in the text (5), or
     part of a word (7 and 2), and counts its best word; a heading that contains the question, or an index
@@ -235,9 +235,9 @@ def _search(site: Path, question: str) -> list[str]:
             if question.lower() in entry.lower() and len(question) >= len(entry) / 2:
                 points = round(most * len(question) / len(entry))
                 results += [(points, f"{titles[page]} > {entry}", page) for page, *_ in places]
-    asked = re.findall(r"\w{3,}", question.lower())
+    words = re.findall(r"\w{3,}", question.lower())
     ordered = sorted(
-        (-points - sum(word in title.lower() for word in asked), title.lower(), page)
+        (-points - sum(word in title.lower() for word in words), title.lower(), page)
         for points, title, page in results
     )
     return list(dict.fromkeys(index["docnames"][page] for _, _, page in ordered))

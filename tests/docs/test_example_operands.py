@@ -1,4 +1,4 @@
-"""The Hopper examples take or refuse every operand that their random cases draw; no GPU is needed."""
+"""The Hopper examples accept or reject every operand of their random cases; no GPU is needed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_dimension_of_one_has_the_stride_of_a_contiguous_matrix(
 
 
 class HostArray(np.ndarray):
-    """An array in host memory that says of itself that it lies on a device."""
+    """An array in host memory that claims to be on a device."""
 
     device = property(lambda self: SimpleNamespace(id=0))  # type: ignore[assignment]
     data = property(lambda self: SimpleNamespace(ptr=self.ctypes.data))  # type: ignore[assignment]
@@ -65,7 +65,7 @@ def between_elements(x: HostArray) -> HostArray:
 
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the examples do everything but compile, launch and call the driver, on arrays of the host."""
+    """Let the examples run on host arrays without compiling, launching or calling the driver."""
     module, driver, host, device = MagicMock(), MagicMock(), MagicMock(), MagicMock()
     driver.cuTensorMapEncodeTiled.return_value = 0, SimpleNamespace(opaque=[0] * 16)
     device.compute_capability, device.attributes = "90", {"MultiProcessorCount": 132}
@@ -99,21 +99,21 @@ def product(draw: Any, what: str, operands: Any, multiply: Any, tolerance: float
 
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("example", random_cases.HOPPER)
-def test_every_operand_that_is_drawn_is_taken_or_rejected_by_the_example(example: str) -> None:
+def test_every_drawn_operand_is_accepted_or_rejected_by_the_example(example: str) -> None:
     outcomes = []
     for index in range(600):
         try:
             outcomes.append(random_cases.CASES[example](random_cases.Draw((2, index), 2500)))
         except ImportError:  # a case with torch's tensors
             continue
-    assert sum(outcome.refused for outcome in outcomes) > 30
-    assert sum(not outcome.refused for outcome in outcomes) > 200
+    assert sum(outcome.rejected for outcome in outcomes) > 30
+    assert sum(not outcome.rejected for outcome in outcomes) > 200
 
 
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("example", [sm90_gemm, cutlass_gemm])
 @pytest.mark.parametrize("k", [1, 64])
-def test_a_column_that_broadcasting_made_is_multiplied(example: Any, k: int) -> None:
+def test_a_broadcast_column_is_multiplied(example: Any, k: int) -> None:
     a = HostMemory().place("a", np.empty((128, k), np.float16), pitch=64, start=0)
     b = HostMemory().place("b", np.empty((k, 8), np.float16), pitch=8, start=0)
     column = np.lib.stride_tricks.as_strided(b, (k, 1), (b.strides[0], 0), subok=True)

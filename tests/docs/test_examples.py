@@ -1,4 +1,4 @@
-"""Every example compiles without a GPU; what it says cannot be compiled is refused, and says why."""
+"""Every example compiles without a GPU, and its documented limits are errors with a reason."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def cache_of_examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def one_cache(cache_of_examples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one test compiled, the others find."""
+    """Let all tests share one cache."""
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(cache_of_examples))
 
 
@@ -56,7 +56,7 @@ def require_header(name: str) -> None:
         pytest.param(
             "cute_tiled_copy", "sm_90a", "cute/tensor.hpp", id="cute", marks=pytest.mark.slow
         ),
-        # Compiled once, it is looked at below.
+        # It is compiled once, by a test below.
         pytest.param("sm90_gemm", "sm_90a", "cuda_runtime.h", id="sm90", marks=pytest.mark.slow),
         pytest.param(
             "cutlass_gemm", "sm_90a", "cutlass/cutlass.h", id="cutlass", marks=pytest.mark.slow
@@ -109,7 +109,7 @@ def test_a_failing_edit_keeps_the_last_good_kernel(tmp_path: Path) -> None:
     assert best.block == 128
 
 
-def test_the_editor_shows_the_mistake_where_it_is_in_the_python_file(tmp_path: Path) -> None:
+def test_the_editor_shows_the_mistake_at_its_line_in_the_python_file(tmp_path: Path) -> None:
     require_header("cooperative_groups.h")
     if shutil.which("clangd") is None:
         pytest.skip("clangd is not installed")
@@ -129,7 +129,7 @@ def test_a_bundle_is_proven(tmp_path: Path) -> None:
     assert all(build["headers"] for build in proven["provenance"])
 
 
-def test_the_hopper_kernel_keeps_its_sums_in_registers_and_takes_what_python_passes() -> None:
+def test_the_hopper_kernel_keeps_its_sums_in_registers_and_has_the_expected_parameters() -> None:
     built = sm90_gemm.compile_only("sm_90a")
     kernels = cubin.read(built.code).kernels
     assert {kernel.name for kernel in kernels} == {*built.lowered_names.values()} != set()
@@ -143,14 +143,14 @@ def test_a_hopper_kernel_for_sm_90_is_an_error_that_names_sm_90a() -> None:
         sm90_gemm.compile_only("sm_90")
 
 
-def test_a_scratch_without_a_legal_vector_width_does_not_compile() -> None:
+def test_a_scratch_without_a_valid_vector_width_does_not_compile() -> None:
     require_header("cute/tensor.hpp")
     with pytest.raises(rtcompile.CompileError, match="no vector width is legal"):
         layout_conversion.compile_impossible()
 
 
 def test_cutlass_divides_on_the_device_with_our_options() -> None:
-    """Its 128-bit division is a breakpoint there unless it is told of the type, and the plan divides."""
+    """Without the option for 128-bit types, CUTLASS's division is a breakpoint, and its plan divides."""
     require_header("cutlass/fast_math.h")
     source = """
     #include <cutlass/fast_math.h>
@@ -168,7 +168,7 @@ def test_cutlass_divides_on_the_device_with_our_options() -> None:
     ("arguments", "width"),
     [
         pytest.param("signed char, 16, 16", 16, id="16 bytes"),
-        pytest.param("signed char, 16, 2", 0, id="bytes at odd places"),
+        pytest.param("signed char, 16, 2", 0, id="bytes at odd addresses"),
         pytest.param("short, 2, 4", 4, id="two shorts"),
         pytest.param("short, 1, 16", 0, id="one short"),
         pytest.param("short, 6, 8", 4, id="12 bytes"),
@@ -219,7 +219,7 @@ def test_an_illegal_async_copy_is_an_error_that_names_the_legal_ones() -> None:
         pytest.param((64, 16), (1, 64), "rows must be contiguous", id="column-major"),
     ],
 )
-def test_a_result_is_rejected_where_tma_would_write_beside_it(
+def test_a_result_is_rejected_if_tma_would_write_outside_it(
     monkeypatch: pytest.MonkeyPatch,
     shape: tuple[int, int],
     strides: tuple[int, int],

@@ -1,4 +1,4 @@
-"""The package of docs/packages.md: made from the page's own text, built by both backends, and used."""
+"""Tests of the package in docs/packages.md: created from the page's text, built by both backends, and used."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def rtcompile_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory, rtcompile_wheel: Path) -> Path:
-    """A folder with rtcompile as installed: the hooks are found by its metadata."""
+    """A folder with an installed rtcompile, since the hooks are found by its metadata."""
     return unpack(rtcompile_wheel, tmp_path_factory.mktemp("installed"))
 
 
@@ -52,7 +52,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 def project(backend: str, tmp_path: Path) -> Path:
     """The files that the page tells its reader to save, with this backend's pyproject.toml."""
     for block in blocks(ROOT / "docs/packages.md"):
-        name = block.said.get("file", "")
+        name = block.declared.get("file", "")
         if name and (name != "pyproject.toml" or f'build-backend = "{backend}"' in block.text):
             path = tmp_path / "project" / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def check_that_it_works_without_a_compiler(
 def test_a_wheel_made_from_the_sdist_works_without_a_compiler(
     project: Path, backend: str, installed: Path, rtcompile_wheel: Path, tmp_path: Path
 ) -> None:
-    """As `python -m build` does: the sdist, then the wheel from what is in it."""
+    """Build as `python -m build` does: the sdist, then the wheel from the sdist."""
     sdist = build(project, backend, "sdist", installed)
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path / "unpacked", filter="data")
@@ -87,7 +87,7 @@ def test_a_wheel_made_from_the_sdist_works_without_a_compiler(
 def test_pip_installs_it_from_its_folder(
     project: Path, backend: str, installed: Path, rtcompile_wheel: Path, tmp_path: Path
 ) -> None:
-    """`pip install .`, without the index: this environment's backend, and no dependencies."""
+    """Run `pip install .` without the index, with this environment's backend and no dependencies."""
     python = bare_environment(tmp_path / "environment", rtcompile_wheel)
     site = next(tmp_path.glob("environment/lib/python3.*/site-packages"))
     command = [sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps"]
@@ -123,10 +123,10 @@ def test_setuptools_packs_the_headers_of_a_src_layout(
     with tarfile.open(build(project, backend, "sdist", installed)) as archive:
         packed = {name.partition("/src/")[2] for name in archive.getnames()}
     with zipfile.ZipFile(build(project, backend, "wheel", installed)) as wheel:
-        shipped = set(wheel.namelist())
+        in_wheel = set(wheel.namelist())
     needed = {"mypackage/kernels/rows.cu", "mypackage/include/mypackage/factor.cuh"}
-    assert needed <= packed & shipped
-    assert "mypackage/kernels.rtcb" in shipped
+    assert needed <= packed & in_wheel
+    assert "mypackage/kernels.rtcb" in in_wheel
 
 
 def test_an_editable_install_gets_no_bundle(project: Path, backend: str, installed: Path) -> None:
@@ -145,18 +145,18 @@ def test_a_header_that_the_wheel_would_lack_stops_the_build(
     source = project / "mypackage/kernels/rows.cu"
     source.write_text('#include "factor.table"\n' + source.read_text())
     (project / "mypackage/kernels/factor.table").write_text("// nothing\n")
-    (project / ".gitignore").write_text("*.table\n")  # what hatchling leaves out
+    (project / ".gitignore").write_text("*.table\n")  # hatchling leaves such files out
     with pytest.raises(AssertionError) as caught:
         build(project, backend, "wheel", installed)
-    said = str(caught.value)
-    assert "no wheel was made" in said
-    assert "factor.table" in said
-    assert ("force-include" if backend == "hatchling.build" else "package-data") in said
+    message = str(caught.value)
+    assert "no wheel was made" in message
+    assert "factor.table" in message
+    assert ("force-include" if backend == "hatchling.build" else "package-data") in message
     assert not list(project.glob("*.whl"))
 
 
 @pytest.mark.in_turn("backend")
-def test_a_library_that_looks_elsewhere_for_its_bundle_stops_the_build(
+def test_a_library_with_another_bundle_path_stops_the_build(
     project: Path, backend: str, installed: Path
 ) -> None:
     package = project / "mypackage/__init__.py"

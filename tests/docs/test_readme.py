@@ -1,4 +1,4 @@
-"""What the README shows compiles, and what it lists is what there is."""
+"""The README's examples compile, and its lists are complete."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_environment_variable_is_in_the_table_and_no_other():
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib came with Python 3.11")
-def test_every_dependency_says_what_it_is_for():
+def test_every_dependency_has_a_stated_purpose():
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -68,7 +68,7 @@ def test_links_are_relative_and_lead_to_the_repository_from_the_package_index():
     assert published == [home + target for target in written]
 
 
-def test_the_repositorys_address_is_stated_where_no_link_could_be_relative():
+def test_the_metadata_contains_the_repositorys_address():
     command = ["git", "grep", "-l", "github.com/rtcompile/rtcompile"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode > 1:

@@ -1,4 +1,4 @@
-"""The table of trials: what is recorded is added up, and takes the old table's place on its page."""
+"""Tests of the table of trials: records are added up, and the new table replaces the old one on its page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tests.trials import record, table
 
 
-def test_what_trials_record_is_added_up_by_kind(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_trials_are_added_up_by_kind(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "_OUT", str(tmp_path / "counts"))
     record.record("kill", 500)
     record.record("bit flip", 60, 1)
@@ -21,7 +21,7 @@ def test_what_trials_record_is_added_up_by_kind(tmp_path, monkeypatch: pytest.Mo
     assert page.endswith(table.PAGE.read_text().partition(table.END)[2])
 
 
-def test_a_run_of_some_trials_leaves_the_rows_of_the_others():
+def test_a_run_of_some_trials_keeps_the_rows_of_the_others():
     before = [{"kind": "dice", "count": 6, "bad": 1}, {"kind": "coins", "count": 2, "bad": 0}]
     rows = [{"kind": "dice", "count": 600, "bad": 0}]
     assert table.joined(before, rows) == [before[1], rows[0]]

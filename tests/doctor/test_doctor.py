@@ -1,4 +1,4 @@
-"""Doctor on installs that were broken on purpose: each gets the right verdict and the right advice."""
+"""Tests of `doctor` with deliberately broken installs: verdict and advice are right."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.needs_compiler
 
 ROOT = Path(__file__).parents[2]
 
-# Only what the test installed is found: nothing of this machine's own toolkits.
+# Only files that the test installed are found, and no toolkit of this machine.
 DOCTOR = """
 import sys
 sys.path[:] = [p for p in sys.path if "-packages" not in p] + sys.argv[1:3]
@@ -48,7 +48,7 @@ def packages() -> Path:
 
 @dataclass
 class Install:
-    """A folder of wheels, made of links to the real ones, to be broken."""
+    """A folder of links to real wheels, which a test breaks."""
 
     site: Path
     environ: dict[str, str] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Install:
             info.unlink()
 
     def unlink_into_copy(self, wheel: str) -> Path:
-        """Make a real folder of links out of a link to a folder."""
+        """Replace a link to a folder by a folder of links."""
         folder = self.site / "nvidia" / wheel
         real = folder.resolve()
         folder.unlink()
@@ -98,9 +98,9 @@ class Install:
             cwd=self.site.parent,
         )
         assert "Traceback" not in done.stderr, done.stderr
-        said = json.loads(done.stdout)
-        assert said["verdict"] == done.returncode
-        return Diagnosis(done.returncode, [Check(**check) for check in said["checks"]])
+        report = json.loads(done.stdout)
+        assert report["verdict"] == done.returncode
+        return Diagnosis(done.returncode, [Check(**check) for check in report["checks"]])
 
 
 @dataclass
@@ -284,7 +284,7 @@ def libcuda(install: Install, *, version: int, init: int) -> None:
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_what_was_broken_is_found_and_the_way_out_is_named(
+def test_a_broken_install_is_diagnosed_with_a_fix(
     break_it: Callable[[Install], None],
     code: int,
     name: str,
@@ -299,7 +299,7 @@ def test_what_was_broken_is_found_and_the_way_out_is_named(
     assert any(detail in check.detail and hint in check.hint for check in bad), found.checks
 
 
-def test_what_another_version_of_rtcompile_wrote_is_not_called_damaged(install: Install) -> None:
+def test_files_of_another_version_are_not_reported_as_damaged(install: Install) -> None:
     entry_of_another_version(install)
     found = install.doctor("--no-probes")
     contents = found["cache contents"]
@@ -310,14 +310,14 @@ def test_what_another_version_of_rtcompile_wrote_is_not_called_damaged(install: 
     assert "rtcompile cache prune" in contents.hint
 
 
-def test_a_healthy_install_without_gpu_cupy_and_nvcc_is_well(install: Install) -> None:
+def test_a_healthy_install_without_gpu_cupy_and_nvcc_is_ok(install: Install) -> None:
     found = install.doctor("--no-probes")
     assert (found.code, found.with_status("warning", "error")) == (0, [])
     assert found["nvrtc"].detail.startswith("12.9.")
     assert found["cupy"].status == "note"
 
 
-def test_probes_compile_what_can_be_compiled_and_say_what_was_left_out(install: Install) -> None:
+def test_probes_compile_what_is_possible_and_list_the_rest(install: Install) -> None:
     install.remove("cuda_nvcc")
     install.environ["RTCOMPILE_JOBS"] = "1"
     begin = time.monotonic()
@@ -328,7 +328,7 @@ def test_probes_compile_what_can_be_compiled_and_say_what_was_left_out(install: 
     assert found["worker"].detail.startswith("NVRTC 12.9.")
     assert "not tried without crt" in found["compile WMMA"].detail
     assert "not tried without nvcc" in found["compile with NVCC"].detail
-    # A probe's time is its own, and not that of those before it.
+    # A probe's time excludes the probes before it.
     printed = [re.search(r" in (\d+) ms$", check.detail) for check in found.checks]
     took = [int(each[1]) / 1e3 for each in printed if each]
     assert len(took) > 2
@@ -359,7 +359,7 @@ def test_the_verdict_is_that_of_the_worst_check() -> None:
     assert verdict(checks("error", "warning")) == 2
 
 
-def test_a_part_that_shares_a_folder_is_shown_with_it(tmp_path: Path) -> None:
+def test_parts_that_share_a_folder_are_shown_together(tmp_path: Path) -> None:
     site = Wheels(tmp_path).cuda13().site
     toolchain = find({"PATH": ""}, [str(site)], usual_roots=(), last=lambda _: ())
     shown = {check.name: check.detail for check in machine.toolkit_parts(toolchain)}

@@ -1,4 +1,4 @@
-"""A set of files is unchanged exactly while every file, every gap and every folder is as it was."""
+"""A `FileSet` is unchanged while its files, absent paths and present paths are as recorded."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def nothing_remembered() -> None:
 
 @pytest.fixture
 def files(tmp_path: Path) -> FileSet:
-    """One header of the user's and one of the toolkit's, with a gap and a neighbour for each."""
+    """A header of the user and one of the toolkit, each with an absent and a present path."""
     for name in (OWN, TOOLKIT, "own/there.h", "toolkit/folder/inside"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"text of {name}")
-    time.sleep(0.02)  # the file clock's tick: what was written just now is compared by contents
+    time.sleep(0.02)  # a file written within the file clock's current tick is compared by contents
     labels = {OWN: "user0", TOOLKIT: "cudart"}
     return FileSet(
         tuple(
@@ -64,7 +64,7 @@ def a_removal(root: Path) -> None:
     (root / OWN).unlink()
 
 
-def a_header_that_becomes_a_folder(root: Path) -> None:
+def a_header_becomes_a_folder(root: Path) -> None:
     (root / OWN).unlink()
     (root / OWN).mkdir()
 
@@ -77,44 +77,44 @@ def a_folder_in_the_gap(root: Path) -> None:
     (root / "toolkit/gap").mkdir()
 
 
-def a_dangling_link_that_comes_alive(root: Path) -> None:
-    (root / "elsewhere").write_text("")
-    (root / "own/gap.h").symlink_to(root / "elsewhere")
+def a_dangling_link_gets_a_target(root: Path) -> None:
+    (root / "target").write_text("")
+    (root / "own/gap.h").symlink_to(root / "target")
 
 
-def a_neighbour_that_goes(root: Path) -> None:
+def a_present_file_is_removed(root: Path) -> None:
     (root / "own/there.h").unlink()
 
 
-def a_neighbour_that_becomes_a_folder(root: Path) -> None:
+def a_present_file_becomes_a_folder(root: Path) -> None:
     (root / "own/there.h").unlink()
     (root / "own/there.h").mkdir()
 
 
-def a_folder_that_becomes_a_file(root: Path) -> None:
+def a_present_folder_becomes_a_file(root: Path) -> None:
     (root / "toolkit/folder/inside").unlink()
     (root / "toolkit/folder").rmdir()
     (root / "toolkit/folder").write_text("")
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         (an_edit, "header {}/own/a.h changed"),
         (an_edit_of_the_toolkit, "header {}/toolkit/b.h changed"),
         (a_removal, "header {}/own/a.h is gone"),
-        (a_header_that_becomes_a_folder, "header {}/own/a.h is gone"),
+        (a_header_becomes_a_folder, "header {}/own/a.h is gone"),
         (a_file_in_the_gap, "new file {}/own/gap.h comes first"),
         (a_folder_in_the_gap, "new file {}/toolkit/gap comes first"),
-        (a_dangling_link_that_comes_alive, "new file {}/own/gap.h comes first"),
-        (a_neighbour_that_goes, "{}/own/there.h is gone"),
-        (a_neighbour_that_becomes_a_folder, "{}/own/there.h is gone, or became a folder"),
-        (a_folder_that_becomes_a_file, "{}/toolkit/folder is gone"),
+        (a_dangling_link_gets_a_target, "new file {}/own/gap.h comes first"),
+        (a_present_file_is_removed, "{}/own/there.h is gone"),
+        (a_present_file_becomes_a_folder, "{}/own/there.h is gone, or became a folder"),
+        (a_present_folder_becomes_a_file, "{}/toolkit/folder is gone"),
     ],
 )
 @pytest.mark.parametrize("form", ["recorded", "packed", "unpacked"])
 def test_each_change_is_noticed_by_stat_and_by_contents(
-    files: FileSet, tmp_path: Path, form: str, change: Callable[[Path], None], said: str
+    files: FileSet, tmp_path: Path, form: str, change: Callable[[Path], None], expected: str
 ) -> None:
     if form != "recorded":
         fields = packed(files, tmp_path)
@@ -124,10 +124,10 @@ def test_each_change_is_noticed_by_stat_and_by_contents(
     change(tmp_path)
     assert not files.is_unchanged()
     assert files.current() is None
-    assert files.difference().startswith(said.format(tmp_path))
+    assert files.difference().startswith(expected.format(tmp_path))
 
 
-def test_what_was_packed_is_restored(files: FileSet, tmp_path: Path) -> None:
+def test_packed_fields_are_restored(files: FileSet, tmp_path: Path) -> None:
     fields = packed(files, tmp_path)
     assert len(fields) == PACKED_FIELDS
     restored = FileSet.unpacked(fields)
@@ -156,7 +156,7 @@ def test_fields_that_lack_something_are_rejected(
             FileSet.unpacked([*fields[:missing], fields[missing][:-8], *fields[missing + 1 :]])
 
 
-def test_the_toolkit_s_files_may_be_a_second_old_and_the_user_s_may_not(
+def test_only_the_toolkits_files_are_trusted_for_a_second(
     files: FileSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fileset, "_RECENT_SECONDS", 60.0)
@@ -169,9 +169,7 @@ def test_the_toolkit_s_files_may_be_a_second_old_and_the_user_s_may_not(
     assert not another.is_unchanged(recent=True), "it was seen to have changed"
 
 
-def test_an_edit_of_the_user_s_own_is_seen_right_after_a_look(
-    files: FileSet, tmp_path: Path
-) -> None:
+def test_an_edit_of_the_users_file_is_noticed_at_once(files: FileSet, tmp_path: Path) -> None:
     fields = packed(files, tmp_path)
     assert FileSet.unpacked(fields).is_unchanged(recent=True)
     edit(tmp_path, OWN)
@@ -211,7 +209,7 @@ def test_times_are_trusted_once_the_file_system_s_clock_has_moved_on(
     assert (fileset.changed_ns(status) >= now) is not is_trusted
 
 
-def test_an_image_with_one_time_for_all_is_compared_by_contents(
+def test_files_of_an_image_with_equal_times_are_compared_by_contents(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = time.time_ns()
@@ -226,7 +224,7 @@ def test_an_image_with_one_time_for_all_is_compared_by_contents(
 
 
 @pytest.mark.needs_compiler
-def test_in_an_image_the_toolkit_is_trusted_where_an_option_names_its_folder(
+def test_the_toolkit_in_an_image_is_trusted_if_an_option_names_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CuPy names CuPy's and the toolkit's folders with -I, in every request under `install()`."""
@@ -255,7 +253,7 @@ def test_in_an_image_the_toolkit_is_trusted_where_an_option_names_its_folder(
         ("/usr/include/c++/12/vector", "", False),
     ],
 )
-def test_whose_a_header_is(path: str, label: str, is_own: bool) -> None:
+def test_which_headers_belong_to_the_user(path: str, label: str, is_own: bool) -> None:
     assert Header(path, label, "x.h", "", 0, 0, 0).is_own is is_own
 
 
@@ -282,13 +280,13 @@ def test_contents_are_compared_where_times_are_not_trusted(files: FileSet, tmp_p
     assert unknown.refreshed() is None
 
 
-def test_sets_are_equal_where_they_state_the_same_and_both_or_neither_can_be_cached(files):
+def test_equal_sets_have_the_same_files_and_the_same_cacheability(files):
     assert files == files.replaced(newest_ns=7)
     assert files != files.replaced(uncacheable="__TIME__")
     assert files != files.replaced(absent=(*files.absent, "/proc/nowhere"))
 
 
-def test_a_header_that_is_as_it_was_before_an_edit_is_unchanged(files, tmp_path):
+def test_a_header_whose_edit_was_reverted_is_unchanged(files, tmp_path):
     before = (tmp_path / OWN).read_text()
     edit(tmp_path, OWN)
     assert files.refreshed() is None

@@ -1,4 +1,4 @@
-"""Every door and every spelling: the same bytes, found by another process, and no edit overlooked."""
+"""Tests of every door and spelling: same code, found by another process, and every edit is noticed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.doors import TAKES
-from tests.kernel_process import ROOT, Process, RequestError, answer_of
+from tests.kernel_process import ROOT, Process, RequestError, text_in
 from tests.matrix import (
     DOORS,
     EDITED,
@@ -37,13 +37,13 @@ pytestmark = pytest.mark.needs_compiler
 
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the processes keep whatever they write."""
+    """The folder for all files of the processes."""
     return tmp_path_factory.mktemp("scratch")
 
 
 @pytest.fixture(scope="module")
 def processes(scratch: Path) -> Iterator[list[Process]]:
-    """Two processes that live as long as the tests of this file: the second may not compile."""
+    """Two processes for all tests of this file; the second may not compile."""
     environ = {"RTCOMPILE_CACHE_DIR": str(scratch / "cache"), "TMPDIR": str(scratch)}
     with Process(**environ) as first, Process(**environ, RTCOMPILE_JIT="0") as second:
         yield [first, second]
@@ -54,11 +54,11 @@ def program(tmp_path: Path, processes: list[Process], scratch: Path) -> Program:
     return Program(tmp_path, processes, scratch)
 
 
-# --- the same bytes ------------------------------------------------------------------------------
+# --- the same code ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("door", "spelling"), MATRIX)
-def test_every_spelling_gives_the_same_bytes_and_another_process_finds_them(
+def test_every_spelling_gives_the_same_code_and_another_process_finds_it(
     door: str, spelling: str, program: Program
 ) -> None:
     options, more = SPELLINGS[spelling]
@@ -78,12 +78,12 @@ def test_every_spelling_gives_the_same_bytes_and_another_process_finds_them(
     "kernel", [pytest.param(k, marks=[pytest.mark.slow] if k == "CuTe" else []) for k in KERNELS]
 )
 @pytest.mark.parametrize("door", DOORS)
-def test_a_kernel_with_headers_gives_the_same_bytes_through_every_door(
+def test_a_kernel_with_headers_gives_the_same_code_through_every_door(
     door: str, kernel: str, program: Program
 ) -> None:
     program.salt = ""  # the doors share the builds, which take seconds with CuTe
     plain = program.options("compile", OPTIONS)
-    named = {"name": NAMES[door]} if door in NAMES else {}  # which some symbols contain
+    named = {"name": NAMES[door]} if door in NAMES else {}  # some symbols contain the name
     expected = program.first.request("compile", KERNELS[kernel], plain, **named)
 
     built = program.request(program.first, door, KERNELS[kernel], OPTIONS)
@@ -92,13 +92,13 @@ def test_a_kernel_with_headers_gives_the_same_bytes_through_every_door(
     assert program.request(program.second, door, KERNELS[kernel], OPTIONS) == built
 
 
-def test_what_one_door_built_every_other_door_of_ours_finds(program: Program) -> None:
+def test_every_door_finds_the_builds_of_the_others(program: Program) -> None:
     ours = [door for door in DOORS if door != "install"]
     for number, door in enumerate(ours):
         source = f"{KERNELS['own header']}\n__device__ int n = {number};"
         built = program.request(program.first, door, source, OPTIONS)
         for other in ours:
-            if "cell" not in (door, other):  # its text is the cell's without comments
+            if "cell" not in (door, other):  # a cell's source has no comments
                 assert program.request(program.second, other, source, OPTIONS) == built, other
 
 
@@ -107,53 +107,53 @@ def test_what_one_door_built_every_other_door_of_ours_finds(program: Program) ->
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
 @pytest.mark.parametrize("door", DOORS)
-def test_an_edit_is_seen_by_every_process(
+def test_an_edit_is_noticed_by_every_process(
     door: str, edit: Callable[[Program], str], program: Program
 ) -> None:
-    def answers() -> list[str]:
+    def values() -> list[str]:
         both = [program.first, program.first, program.second, program.second]
-        return [answer_of(program.request(process, door, REQUESTED, EDITED)) for process in both]
+        return [text_in(program.request(process, door, REQUESTED, EDITED)) for process in both]
 
-    assert answers() == ["1"] * 4
+    assert values() == ["1"] * 4
     expected = edit(program)
-    assert answers() == [expected] * 4
+    assert values() == [expected] * 4
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_an_optional_header_that_goes_is_missed(door: str, program: Program) -> None:
+def test_a_removed_optional_header_is_noticed(door: str, program: Program) -> None:
     (program.folder / "extra.h").touch()
 
-    def answer(process: Process) -> str:
-        return answer_of(program.request(process, door, REQUESTED, EDITED))
+    def value_of(process: Process) -> str:
+        return text_in(program.request(process, door, REQUESTED, EDITED))
 
-    assert [answer(program.first), answer(program.second)] == ["1, and extra"] * 2
+    assert [value_of(program.first), value_of(program.second)] == ["1, and extra"] * 2
     (program.folder / "extra.h").unlink()
-    assert [answer(program.first), answer(program.second)] == ["1"] * 2
+    assert [value_of(program.first), value_of(program.second)] == ["1"] * 2
 
 
 @pytest.mark.parametrize("door", DOORS)
 def test_an_edited_options_file_is_read_again(door: str, program: Program) -> None:
     options = ("--options-file={folder}/options.txt",)
 
-    def answers() -> list[str]:
+    def values() -> list[str]:
         both = (program.first, program.first, program.second)
-        return [answer_of(program.request(process, door, KERNEL, options)) for process in both]
+        return [text_in(program.request(process, door, KERNEL, options)) for process in both]
 
     for value in ("1", "2", "1"):
         program.options_file.write_text(f'-DVALUE=\\"{value}\\"')
-        assert answers() == [value] * 3
+        assert values() == [value] * 3
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_an_edited_source_is_another(door: str, program: Program) -> None:
+def test_an_edited_source_is_compiled(door: str, program: Program) -> None:
     for value in ("1", "2", "1"):
         source = f'#define VALUE "{value}"' + KERNEL
         for process in (program.first, program.second):
-            assert answer_of(program.request(process, door, source)) == value
+            assert text_in(program.request(process, door, source)) == value
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_a_relative_directory_is_one_of_the_working_directory(door: str, program: Program) -> None:
+def test_a_relative_directory_depends_on_the_working_directory(door: str, program: Program) -> None:
     earlier = program.folder.parent / "earlier"
     (earlier / "value.h").write_text('#define VALUE "earlier"\n')
     for folder, value in itertools.islice(
@@ -162,22 +162,24 @@ def test_a_relative_directory_is_one_of_the_working_directory(door: str, program
         for process in (program.first, program.second):
             process.run(f"os.chdir({str(folder)!r})")
             code = program.request(process, door, KERNELS["own header"], ("-I.",))
-            assert answer_of(code) == value
+            assert text_in(code) == value
 
 
 @pytest.mark.parametrize("options", ["-I{root}/link/../include", "-I link/../include"])
 @pytest.mark.parametrize("door", DOORS)
-def test_above_a_link_is_above_its_target(door: str, options: str, program: Program) -> None:
-    target = program.folder.parent / "elsewhere" / "target"
+def test_the_parent_of_a_link_is_its_targets_parent(
+    door: str, options: str, program: Program
+) -> None:
+    target = program.folder.parent / "other" / "target"
     target.mkdir(parents=True)
     (target.parent / "include").mkdir()
-    (target.parent / "include" / "value.h").write_text('#define VALUE "elsewhere"\n')
+    (target.parent / "include" / "value.h").write_text('#define VALUE "target"\n')
     (program.folder.parent / "link").symlink_to(target)
     given = options if door == "cell" else (options,)
 
     for process in (program.first, program.second):
         code = program.request(process, door, KERNELS["own header"], given)
-        assert answer_of(code) == "elsewhere"
+        assert text_in(code) == "target"
 
 
 def checkout(folder: Path, value: str) -> Path:
@@ -192,7 +194,7 @@ def checkout(folder: Path, value: str) -> Path:
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_a_variable_that_is_changed_counts_at_once(
+def test_a_changed_variable_takes_effect_at_once(
     door: str, program: Program, tmp_path: Path
 ) -> None:
     source = "#include <cutlass/version.h>" + KERNEL
@@ -202,14 +204,14 @@ def test_a_variable_that_is_changed_counts_at_once(
         for value in ("1", "2", "1"):
             for process in (program.first, program.second):
                 process.run(f"os.environ['RTCOMPILE_CUTLASS_PATH'] = {str(tmp_path / value)!r}")
-                assert answer_of(program.request(process, door, source)) == value
+                assert text_in(program.request(process, door, source)) == value
     finally:
         for process in (program.first, program.second):
             process.run("os.environ.pop('RTCOMPILE_CUTLASS_PATH')")
 
 
 def test_another_toolkit_at_the_same_path_is_noticed_by_every_door(tmp_path: Path) -> None:
-    """Within the second for which a process takes the toolkit's files for unchanged."""
+    """Even within the second for which a process trusts the toolkit's files."""
     installed = Path(importlib.util.find_spec("nvidia").submodule_search_locations[0])
     for number in ("1", "2"):
         updated = tmp_path / number / "nvidia" / "cuda_runtime"
@@ -233,10 +235,10 @@ def test_another_toolkit_at_the_same_path_is_noticed_by_every_door(tmp_path: Pat
             site.symlink_to(tmp_path / number)
             time.sleep(1.1)
             for process in (first, second):
-                said = {
-                    door: answer_of(process.request(door, source, options[door])) for door in DOORS
+                results = {
+                    door: text_in(process.request(door, source, options[door])) for door in DOORS
                 }
-                assert said == dict.fromkeys(DOORS, number)
+                assert results == dict.fromkeys(DOORS, number)
 
 
 # --- who requested first -------------------------------------------------------------------------
@@ -244,13 +246,13 @@ def test_another_toolkit_at_the_same_path_is_noticed_by_every_door(tmp_path: Pat
 NEEDS_A_FLAG = 'extern "C" __global__ void k(long* p) { p[0] = (__int128)p[1] * p[2] >> 64; }'
 
 
-# The name that CuPy's function gives the program; all else of the two requests is the same too.
+# CuPy's name of the program; otherwise the two requests are equal.
 OF_CUPY = {"name": "k.cu"}
 MAY_ADD_FLAGS = ["compile", "compile_many"]
 
 
 @pytest.mark.parametrize("first", MAY_ADD_FLAGS)
-def test_code_with_a_flag_that_was_added_is_none_for_cupy(first: str, program: Program) -> None:
+def test_code_with_an_added_flag_is_not_given_to_cupy(first: str, program: Program) -> None:
     for _ in range(2):
         assert program.request(program.first, first, NEEDS_A_FLAG, **OF_CUPY)
         for process in (program.first, program.second):
@@ -259,7 +261,7 @@ def test_code_with_a_flag_that_was_added_is_none_for_cupy(first: str, program: P
 
 
 @pytest.mark.parametrize("then", MAY_ADD_FLAGS)
-def test_what_cupy_rejected_is_compiled_by_those_who_may_add_a_flag(
+def test_a_source_that_cupy_rejects_is_compiled_by_doors_that_may_add_a_flag(
     then: str, program: Program
 ) -> None:
     for _ in range(2):
@@ -269,13 +271,13 @@ def test_what_cupy_rejected_is_compiled_by_those_who_may_add_a_flag(
 
 
 @pytest.mark.parametrize("door", [door for door in DOORS if "headers" in TAKES[door]])
-def test_headers_given_as_texts_are_what_was_given(door: str, program: Program) -> None:
-    """Also where somebody edits whatever files they were written to."""
+def test_header_texts_are_read_as_passed(door: str, program: Program) -> None:
+    """Even if somebody edits the files to which they were written."""
     name = f"{door}{program.folder.parent.name}.h"
     headers = {name: '#define VALUE "given"\n'}
     for number in range(3):
         source = f'#include "{name}"{KERNEL}__device__ int n = {number};'
-        assert answer_of(program.request(program.first, door, source, headers=headers)) == "given"
+        assert text_in(program.request(program.first, door, source, headers=headers)) == "given"
         # `os.walk` passes over the folders that workers remove meanwhile.
         for folder, _, files in os.walk(program.scratch):
             if name in files:
@@ -283,13 +285,13 @@ def test_headers_given_as_texts_are_what_was_given(door: str, program: Program) 
                     Path(folder, name).write_text('#define VALUE "other"\n')
 
 
-# --- how far it is -------------------------------------------------------------------------------
+# --- the number of calls -------------------------------------------------------------------------------
 
-# The most functions of ours.
+# The largest allowed number of rtcompile's functions.
 GATES = {"a hit from disk": 120, "again": 40}
 
 
-def test_a_compile_passes_few_functions(program: Program, tmp_path: Path) -> None:
+def test_a_compile_calls_few_functions(program: Program, tmp_path: Path) -> None:
     environ = {"RTCOMPILE_CACHE_DIR": str(tmp_path / "cache")}
     arguments = ("compile", KERNELS["plain"], ("-DTILE=16",))
     with Process(cupy=False, **environ) as process:

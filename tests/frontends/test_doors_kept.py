@@ -1,4 +1,4 @@
-"""What a bundle or a record brought: every door finds it, in every spelling, and overlooks no edit."""
+"""Tests of builds from a bundle or a record: every door finds them in every spelling, and edits are noticed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests import matrix
 from tests.doors import TAKES
-from tests.kernel_process import Process, RequestError, answer_of
+from tests.kernel_process import Process, RequestError, text_in
 
 pytest.importorskip("cupy")
 
@@ -22,11 +22,11 @@ pytestmark = pytest.mark.needs_compiler
 
 OPTIONS_FILE = ("--options-file={root}/value.txt",)
 GIVEN = {"headers": {"given.h": '#define OPTION ""\n'}}
-# A package names what it ships: it has no cells, and CuPy's own classes are none of its objects.
+# A package names its targets: it has no cells, and CuPy's own classes cannot be targets.
 SHIPPED_DOORS = [door for door in matrix.DOORS if door not in matrix.NAMES]
-SHIPPED = """
+PACKAGED = """
 import rtcompile
-def shipped(door, source, options=(), **more):
+def packaged(door, source, options=(), **more):
     policy = {{name: more.pop(name) for name in ("fallback", "pch", "timeout") if name in more}}
     if door == "RawKernel":
         return rtcompile.RawKernel(source, "k", options, **more, **policy)
@@ -34,7 +34,7 @@ def shipped(door, source, options=(), **more):
         return rtcompile.RawModule(code=source, options=options, **more, **policy)
     return rtcompile.CompileRequest(source, options, **more)
 for number, (door, wanted, more) in enumerate({rows!r}):
-    globals()[f"row_{{number}}"] = shipped(door, *wanted, **more)
+    globals()[f"row_{{number}}"] = packaged(door, *wanted, **more)
 """
 RECORDED = """
 from tests import doors
@@ -53,7 +53,7 @@ KEPT = {
 
 
 def requests_of(kernels: dict[str, str]) -> dict[tuple[str, str], tuple]:
-    """Return what is wanted, by door and name: a source, options and further arguments."""
+    """Return the requests by door and name: a source, options and further arguments."""
     wanted = {}
     for door, spelling in matrix.MATRIX:
         options, more = matrix.SPELLINGS[spelling]
@@ -85,7 +85,7 @@ class Kept:
             if door in self.doors:
                 given = (self.program.salt + source, self.program.options(door, options))
                 rows.append((door, given, more))
-        template = SHIPPED if how == "bundle of what a package names" else RECORDED
+        template = PACKAGED if how == "bundle of what a package names" else RECORDED
         (folder / "rows.py").write_text(template.format(rows=rows))
         environ = {"RTCOMPILE_CACHE_DIR": cache}
         record, bundle = folder / "kernels.json", folder / "kernels.rtcb"
@@ -104,12 +104,12 @@ class Kept:
         self.second = open_.enter_context(Process(**own[1], cwd=folder, RTCOMPILE_JIT="0"))
 
     def restore(self) -> None:
-        """Undo every edit."""
+        """Undo all edits."""
         self.program.make_folders()
         self.of_file.write_text('-DVALUE=\\"none\\"')
 
     def request(self, process: Process, door: str, name: str) -> bytes | None:
-        """Return the code; None where it is not found and may not be compiled."""
+        """Return the code; None if it is not found and may not be compiled."""
         source, options, more = self.requests[door, name]
         if process is self.second:
             with suppress(RequestError):
@@ -117,13 +117,13 @@ class Kept:
             return None
         return self.program.request(process, door, source, options, **more)
 
-    def answer(self, process: Process, door: str, name: str) -> str | None:
+    def value(self, process: Process, door: str, name: str) -> str | None:
         code = self.request(process, door, name)
-        return None if code is None else answer_of(code)
+        return None if code is None else text_in(code)
 
 
 def in_turn(names: str, rows: Iterable[tuple[Any, ...]]) -> pytest.MarkDecorator:
-    """Give each row to one way to keep builds, the ways in turn; `make test-slow` has the others."""
+    """Test each row with one way to keep builds, in turn; `make test-slow` tests the others."""
     cases = []
     for number, row in enumerate(rows):
         turn = number + matrix.DOORS.index(row[0])
@@ -136,7 +136,7 @@ def in_turn(names: str, rows: Iterable[tuple[Any, ...]]) -> pytest.MarkDecorator
 
 @pytest.fixture(scope="session")  # a process of pytest-xdist may come back to this file
 def keep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Kept]]:
-    """Make what is kept in one way, once for all tests of this file and process."""
+    """Return a function that prepares one way, once for all tests of this file and process."""
     kernels = {name: source for name, source in matrix.KERNELS.items() if name != "CuTe"}
     with ExitStack() as open_:
         yield functools.cache(
@@ -149,7 +149,7 @@ def kept(how: str, keep: Callable[[str], Kept]) -> Kept:
     return keep(how)
 
 
-# --- the same bytes ------------------------------------------------------------------------------
+# --- the same code ------------------------------------------------------------------------------
 
 
 def check_found(kept: Kept, door: str, name: str) -> None:
@@ -184,17 +184,19 @@ def test_a_kernel_with_cute_is_found_by_every_door(how: str, tmp_path: Path) -> 
 
 
 @in_turn("door, edit", itertools.product(matrix.DOORS, matrix.EDITS))
-def test_an_edit_is_seen(door: str, edit: Callable[[matrix.Program], str], kept: Kept) -> None:
-    """Who may not compile gets nothing then; after the edit is undone, the same as before."""
+def test_an_edit_is_noticed_in_a_kept_build(
+    door: str, edit: Callable[[matrix.Program], str], kept: Kept
+) -> None:
+    """A process that may not compile then gets nothing; after the edit is undone it gets the same code."""
     kept.restore()
     try:
-        assert [kept.answer(who, door, "edited") for who in (kept.first, kept.second)] == ["1"] * 2
+        assert [kept.value(who, door, "edited") for who in (kept.first, kept.second)] == ["1"] * 2
         expected = edit(kept.program)
-        assert kept.answer(kept.first, door, "edited") == expected
-        assert kept.answer(kept.second, door, "edited") in (None, expected)
+        assert kept.value(kept.first, door, "edited") == expected
+        assert kept.value(kept.second, door, "edited") in (None, expected)
     finally:
         kept.restore()
-    assert [kept.answer(who, door, "edited") for who in (kept.first, kept.second)] == ["1"] * 2
+    assert [kept.value(who, door, "edited") for who in (kept.first, kept.second)] == ["1"] * 2
 
 
 @in_turn("door", zip(matrix.DOORS))
@@ -202,19 +204,19 @@ def test_an_edited_options_file_is_read_again(door: str, kept: Kept) -> None:
     try:
         for value, found in (("2", None), ("none", "none")):
             kept.of_file.write_text(f'-DVALUE=\\"{value}\\"')
-            assert kept.answer(kept.first, door, "options") == value
-            assert kept.answer(kept.second, door, "options") == found
+            assert kept.value(kept.first, door, "options") == value
+            assert kept.value(kept.second, door, "options") == found
     finally:
         kept.restore()
 
 
 @in_turn("door", zip(door for door in matrix.DOORS if "headers" in TAKES[door]))
-def test_an_edit_beside_headers_given_as_texts_is_seen(door: str, kept: Kept) -> None:
+def test_an_edit_beside_header_texts_is_noticed(door: str, kept: Kept) -> None:
     both = (kept.first, kept.second)
-    assert [kept.answer(who, door, "given") for who in both] == ["1"] * 2
+    assert [kept.value(who, door, "given") for who in both] == ["1"] * 2
     try:
         kept.program.header.write_text('#define VALUE "2"\n')
-        assert [kept.answer(who, door, "given") for who in both] == ["2", None]
+        assert [kept.value(who, door, "given") for who in both] == ["2", None]
     finally:
         kept.restore()
-    assert [kept.answer(who, door, "given") for who in both] == ["1"] * 2
+    assert [kept.value(who, door, "given") for who in both] == ["1"] * 2

@@ -1,4 +1,4 @@
-"""All of CuPy through rtcompile, as far as that goes without a device."""
+"""Tests of compiling all of CuPy by rtcompile, as far as possible without a device."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     assert compiler._compile_module_with_cache is ORIGINAL
 
 
-def test_cupys_compile_gives_the_code_that_rtcompile_gives(installed):
+def test_cupys_compile_gives_rtcompiles_code(installed):
     module = installed(CODE, ("-DN=1",))
 
     same = rtcompile.compile(CODE, options=("-DN=1",), arch="sm_80", name="twice.cu")
     assert (module.code, module.mapping) == (same.code, None)
-    # It may ask NVCC, or add an option, which CuPy's function may not: their look-ups are two.
+    # `compile` may use NVCC or add an option and CuPy's function may not, so their look-ups differ.
     request = CompileRequest(CODE, options=("-DN=1",), arch="sm_80", name="twice.cu")
     request = request.replace(allow_fixups=False, backend="nvrtc")
     assert pipeline.build(request, Settings.from_environ()).build.hit
@@ -64,7 +64,7 @@ def test_name_expressions_are_mapped(installed):
     assert module.mapping == {"f<float>": "_Z1fIfEvPT_", "f<int>": "_Z1fIiEvPT_"}
 
 
-def test_what_was_built_before_is_found_without_planning(installed, monkeypatch):
+def test_a_cached_build_is_found_without_planning(installed, monkeypatch):
     built = installed(TEMPLATE, name_expressions=["f<float>"])
     environment.forget()
     monkeypatch.setattr(planned, "search", lambda *_: pytest.fail("it was planned"))
@@ -74,7 +74,7 @@ def test_what_was_built_before_is_found_without_planning(installed, monkeypatch)
     assert (again.code, again.mapping) == (built.code, built.mapping)
 
 
-def test_the_code_of_a_hit_is_not_kept_beside_cupys_module(installed):
+def test_the_code_of_a_hit_is_not_kept_in_memory(installed):
     built = installed(TEMPLATE, name_expressions=["f<float>"])
     environment.forget()
 
@@ -85,7 +85,7 @@ def test_the_code_of_a_hit_is_not_kept_beside_cupys_module(installed):
     assert memory is None or not memory._found
 
 
-def test_an_error_is_cupys(installed):
+def test_an_error_has_cupys_type(installed):
     with pytest.raises(compiler.CompileException, match="undefined") as caught:
         installed("__global__ void k() { nothing(); }")
 
@@ -104,7 +104,7 @@ def test_an_error_is_cupys(installed):
         ),
     ],
 )
-def test_what_cupy_rejects_is_rejected(installed, source):
+def test_sources_that_cupy_rejects_are_rejected(installed, source):
     assert rtcompile.compile(source, arch="sm_80").code  # with -rdc=true, by NVCC
 
     with pytest.raises(compiler.CompileException):
@@ -112,16 +112,16 @@ def test_what_cupy_rejects_is_rejected(installed, source):
 
 
 def test_lto_ir_is_left_to_cupy(monkeypatch, installed):
-    asked = []
-    monkeypatch.setattr(cupy_hook, "_original", lambda *given, **more: asked.append(more))
+    calls = []
+    monkeypatch.setattr(cupy_hook, "_original", lambda *given, **more: calls.append(more))
 
     installed(CODE, to_ltoir=True)
 
-    assert asked[0]["to_ltoir"] is True
+    assert calls[0]["to_ltoir"] is True
     monkeypatch.undo()
 
 
-def test_what_cupy_compiles_itself_has_the_options_that_it_was_given(monkeypatch, installed):
+def test_cupys_own_compiles_get_their_options(monkeypatch, installed):
     given = []
     monkeypatch.setattr(
         cupy_hook, "_original", lambda source, options, **more: given.append(options)
@@ -135,7 +135,7 @@ def test_what_cupy_compiles_itself_has_the_options_that_it_was_given(monkeypatch
     monkeypatch.undo()
 
 
-def test_cupy_does_not_compile_what_may_not_be_compiled(monkeypatch, installed):
+def test_cupy_does_not_compile_if_compiling_is_forbidden(monkeypatch, installed):
     monkeypatch.setattr(
         cupy_hook, "_original", lambda *given, **more: pytest.fail("it was compiled")
     )
@@ -151,7 +151,7 @@ def _no_toolkit(*_: object) -> None:
     raise rtcompile.ToolkitNotFound("there is none")
 
 
-def test_installing_twice_is_installing_once():
+def test_installing_twice_has_no_further_effect():
     outer = rtcompile.install()
     with rtcompile.install() as inner:
         assert inner.active
@@ -192,7 +192,7 @@ def test_many_threads_install_once():
         ),
     ],
 )
-def test_a_cupy_that_is_not_known_is_left_alone(monkeypatch, change):
+def test_an_unknown_cupy_is_not_changed(monkeypatch, change):
     change(monkeypatch)
     before = getattr(compiler, "_compile_module_with_cache", None)
 
@@ -209,7 +209,7 @@ def of_14_0(source, options=(), arch=None, cache_dir=None, backend="nvrtc", *, l
 
 
 @pytest.mark.parametrize("version", ["13.6.0", "14.0.1", "15.0.0a1", "99"])
-def test_a_cupy_is_known_by_its_parameters_and_not_by_its_version(monkeypatch, version):
+def test_a_cupy_is_recognised_by_its_parameters_and_not_its_version(monkeypatch, version):
     monkeypatch.setattr("cupy._version.__version__", version)
     monkeypatch.setattr(compiler, "_compile_module_with_cache", of_14_0)
     monkeypatch.setattr(function, "Module", Module)
@@ -221,14 +221,14 @@ def test_a_cupy_is_known_by_its_parameters_and_not_by_its_version(monkeypatch, v
         assert installation.active
         assert installed(CODE, ("-DN=1",), "80", None).code
         assert installed(CODE, ("-DN=1",), arch="80", backend="nvrtc").code
-        # What rtcompile does not know is CuPy's own affair, and gets CuPy's parameters only.
+        # CuPy handles unknown arguments itself, and gets only its own parameters.
         assert installed(CODE, ("-DN=1",), "80", "/a/cache") == ("by CuPy", "/a/cache")
         assert installed(CODE, (), "80", backend="another") == ("by CuPy", None)
     assert compiler._compile_module_with_cache is of_14_0
 
 
 class Without:
-    """An object less one attribute, which may be one of an attribute of it: ``"Module.load"``."""
+    """An object without one attribute, possibly a nested one: ``"Module.load"``."""
 
     def __init__(self, whole, name):
         self.whole, (self.name, _, self.rest) = whole, name.partition(".")
@@ -250,7 +250,7 @@ def take_away(patch, module, name):
         patch.delattr(module, first)
 
 
-def test_a_cupy_without_a_folder_of_headers_has_bundles_all_the_same(monkeypatch):
+def test_a_cupy_without_a_folder_of_headers_can_use_bundles(monkeypatch):
     assert bundle_index.folder_of_cupy()
     name = cupy_hook.NEEDED_BY_BUNDLES.rpartition(".")[2]
     monkeypatch.setitem(sys.modules, "cupy._core.core", Without(core, name))
@@ -300,7 +300,7 @@ def test_a_header_that_was_tampered_with_is_not_built(tmp_path, header, installe
 
 @pytest.fixture
 def recorded(tmp_path: Path, installed, monkeypatch: pytest.MonkeyPatch):
-    """Return what records the compiles that a function makes, and empties the cache after it."""
+    """Return a function that records the compiles of another function, and empties the cache afterwards."""
 
     def record_of(act) -> recording.Record:
         recorder = recording.Recorder(str(tmp_path / "kernels.json"))
@@ -314,14 +314,14 @@ def recorded(tmp_path: Path, installed, monkeypatch: pytest.MonkeyPatch):
     return record_of
 
 
-def without_planning(monkeypatch: pytest.MonkeyPatch, ask):
-    """Ask as a process does that starts anew, and may take no other road."""
+def without_planning(monkeypatch: pytest.MonkeyPatch, request_it):
+    """Request as a new process that may not plan."""
     environment.forget()
     monkeypatch.setattr(planned, "search", lambda *_: pytest.fail("it was planned"))
-    return ask()
+    return request_it()
 
 
-# As CuPy gives it to the compiler, in two passes.
+# A source as CuPy passes it to the compiler, in two passes.
 OWN = "".join(f"#include <{header}>\n" for header in core._cupy_header_list)
 CUB = OWN + cupy_hook.CUB_INCLUDES + "\n" + CODE
 OF_CUB = (
@@ -352,7 +352,7 @@ def test_the_first_run_after_warm_needs_no_planning(
     assert again.code == built[0].code
 
 
-def test_warmed_for_another_device_it_is_found_there(recorded, installed, monkeypatch):
+def test_a_record_warmed_for_another_device_is_found_there(recorded, installed, monkeypatch):
     record = recorded(lambda: installed(CODE))
 
     [hopper] = warming.warm(record, archs=["sm_90a"], progress=False)
@@ -363,7 +363,7 @@ def test_warmed_for_another_device_it_is_found_there(recorded, installed, monkey
         installed(CODE, arch="80")
 
 
-def test_after_warm_an_edited_header_is_seen(recorded, installed, header):
+def test_after_warm_an_edited_header_is_noticed(recorded, installed, header):
     source = '#include "scale.cuh"\n__device__ int n = SCALE; __global__ void k() {}'
     time.sleep(0.02)  # the header is out of the file clock's tick
     record = recorded(lambda: installed(source, (f"-I{header.parent}",)))
@@ -392,7 +392,7 @@ def test_after_warm_an_edited_header_is_seen(recorded, installed, header):
         3,
     ],
 )
-def test_a_request_that_is_none_is_damage(recorded, installed, tmp_path, requested):
+def test_an_invalid_request_in_a_record_is_damage(recorded, installed, tmp_path, requested):
     record = recorded(lambda: installed(CODE))
     record.builds[0]["requested"] = requested
     (tmp_path / "damaged.json").write_text(json.dumps(record.document()))
@@ -442,7 +442,7 @@ def test_a_build_of_a_record_that_fails_is_named_by_its_position(tmp_path, insta
     assert [code is None for code in caught.value.results] == [True, False]
 
 
-def test_other_architectures_are_for_what_follows_the_device(tmp_path, installed):
+def test_other_architectures_apply_to_builds_for_the_device(tmp_path, installed):
     recorder = recording.Recorder(str(tmp_path / "kernels.json"))
     recorder.create()
     recorder.start()
@@ -454,7 +454,7 @@ def test_other_architectures_are_for_what_follows_the_device(tmp_path, installed
         assert [str(wanted.request.arch) for wanted in requests] == ["sm_90", "sm_100", "sm_75"]
 
 
-def test_what_the_cache_spared_is_reported(tmp_path, installed):
+def test_the_time_saved_by_the_cache_is_reported(tmp_path, installed):
     installed(CODE)
     log = tmp_path / "log"
     log.touch()

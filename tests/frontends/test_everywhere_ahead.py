@@ -1,4 +1,4 @@
-"""CuPy's own headers are precompiled beside a program's first kernel, and for no other kernels at once."""
+"""CuPy's headers are precompiled with a program's first kernel of CuPy, but not at once for other kernels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.needs_compiler
 
 OWN = "".join(f"#include <{header}>\n" for header in core._cupy_header_list)
 FILL = 'extern "C" __global__ void cupy_fill(CArray<float, 1, 1, 1> a) { a[0] = %d; }'
-# As CuPy begins a reduction by CUB, and the last thing that it asks the macro for its pass for.
+# The begin of CuPy's reductions by CUB, and the last test of the macro for the pass.
 REDUCTION = (
     f"{OWN}\n#include <cub/block/block_reduce.cuh>\n#include <cub/block/block_load.cuh>\n\n"
     "typedef float type_in0_raw;\n"
@@ -59,7 +59,7 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Obje
     return build
 
 
-def test_the_first_kernel_of_cupys_own_makes_its_header_and_the_second_uses_it(
+def test_the_first_kernel_of_cupy_creates_the_header_and_the_second_uses_it(
     built: Callable[..., ObjectCode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     built(OWN + FILL % 1)
@@ -74,13 +74,15 @@ def test_the_first_kernel_of_cupys_own_makes_its_header_and_the_second_uses_it(
     assert len(with_it.build.headers) == len(without.build.headers) > 50
 
 
-def test_a_foreign_kernel_makes_none_at_first(built: Callable[..., ObjectCode], tmp_path: Path):
+def test_another_kernel_creates_no_header_at_first(
+    built: Callable[..., ObjectCode], tmp_path: Path
+):
     built("#include <cuda/std/type_traits>\n__global__ void k() {}")
     assert not list((tmp_path / "pch").glob("*.pch"))
     assert pch.expected.get() == 1
 
 
-# In a process of its own: CuPy's NVRTC is the one that a process loaded first.
+# In another process, since CuPy uses the NVRTC that a process loaded first.
 CODE_OF_BOTH = f"""
 from cupy._core import core
 from cupy.cuda import compiler, function
@@ -105,7 +107,7 @@ assert codes[0] == codes[1]
 """
 
 
-def test_the_code_is_that_of_cupy_alone(tmp_path: Path):
+def test_the_code_equals_that_of_cupy_alone(tmp_path: Path):
     environ = {name: value for name, value in os.environ.items() if name != "RTCOMPILE_TEST_CUDA13"}
     environ["CUPY_CACHE_DIR"] = environ["RTCOMPILE_CACHE_DIR"] = str(tmp_path)
     command = [sys.executable, "-c", CODE_OF_BOTH]
@@ -113,7 +115,7 @@ def test_the_code_is_that_of_cupy_alone(tmp_path: Path):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_pass_in_the_text_gives_the_code_of_one_in_the_options():
+def test_a_macro_in_the_text_gives_the_same_code_as_in_the_options():
     options = core.assemble_cupy_compiler_options(("-DFIRST_PASS=1", "-DCUB_DISABLE_BF16_SUPPORT"))
     source, remaining = cupy_hook.with_pass_in_text(REDUCTION, options)
 

@@ -1,4 +1,4 @@
-"""`RawModule` and `RawKernel` up to the launch: what needs CuPy but no device."""
+"""Tests of `RawModule` and `RawKernel` that need CuPy but no device."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_kernel_takes_cupys_four_arguments_in_cupys_order():
         rtcompile.RawKernel(CODE, "k", (), "nvrtc", False)
 
 
-def test_a_module_takes_keywords_alone():
+def test_a_module_accepts_only_keywords():
     assert isinstance(rtcompile.RawModule(code=CODE), cupy.RawModule)
     with pytest.raises(TypeError):
         rtcompile.RawModule(CODE)
@@ -154,7 +154,7 @@ class Doubling(rtcompile.RawKernel):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         pytest.param({}, "neither was", id="neither"),
         pytest.param({"code": CODE, "path": "k.cubin"}, "both were", id="both"),
@@ -179,8 +179,8 @@ class Doubling(rtcompile.RawKernel):
         ),
     ],
 )
-def test_arguments_that_cannot_describe_a_build_are_rejected_at_once(arguments, says):
-    with pytest.raises(rtcompile.InvalidRequest, match=says):
+def test_arguments_that_cannot_describe_a_build_are_rejected_at_once(arguments, message):
+    with pytest.raises(rtcompile.InvalidRequest, match=message):
         rtcompile.RawModule(**arguments)
 
 
@@ -207,7 +207,7 @@ def test_kernels_of_a_module_share_its_build():
 
 
 @pytest.mark.needs_compiler
-def test_a_kernel_says_whether_it_is_cached(tmp_path, monkeypatch):
+def test_a_kernel_reports_whether_it_is_cached(tmp_path, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
     kernel = rtcompile.RawKernel(CODE, "k", arch="sm_80")
     assert not kernel.is_cached()
@@ -261,6 +261,6 @@ def test_a_file_that_is_not_there_is_not_cached(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["kernel.cu", "dir/kernel.cpp"])
-def test_a_source_given_as_path_is_rejected_with_the_way_to_build_it(name):
+def test_a_source_passed_as_a_path_is_rejected_with_advice(name):
     with pytest.raises(rtcompile.InvalidRequest, match=rf"RawModule\.from_file\('{name}'\)"):
         rtcompile.RawModule(path=name)

@@ -1,4 +1,4 @@
-"""Kernels that a program makes again: what they share with those made before, and until when."""
+"""Tests of kernels that a program constructs again: what equal kernels share, and for how long."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.needs_compiler, pytest.mark.usefixtures("absent_device
 
 @pytest.fixture
 def kernel(monkeypatch):
-    """RawKernel on a device that is not there: loading takes the code and gives it back."""
+    """RawKernel on a fake device, where loading returns the code."""
     cupy = pytest.importorskip("cupy")
     from rtcompile.frontends import raw_kernel
 
@@ -38,7 +38,7 @@ def kernel(monkeypatch):
     cupy.clear_memo()
 
 
-def test_a_kernel_made_again_is_the_kernel_that_was_made_before(kernel):
+def test_an_equal_kernel_is_the_kernel_constructed_before(kernel):
     first = kernel(CODE % 1, "k").kernel
 
     assert kernel(CODE % 1, "k").kernel is first
@@ -46,7 +46,7 @@ def test_a_kernel_made_again_is_the_kernel_that_was_made_before(kernel):
     assert kernel(CODE % 1, "k", ("-DX",)).kernel is not first
 
 
-def test_kernels_of_a_header_that_is_written_anew_for_each_are_different(kernel, value_header):
+def test_kernels_of_a_header_that_is_rewritten_for_each_differ(kernel, value_header):
     options = (f"-I{value_header.parent}",)
     kernels = set()
     for value in (1, 2, 3):
@@ -57,11 +57,11 @@ def test_kernels_of_a_header_that_is_written_anew_for_each_are_different(kernel,
     assert len(kernels) == 3
 
 
-@pytest.mark.parametrize("asks", ["__has_include", "__has_\\\ninclude"])
-def test_a_file_that_was_looked_for_and_came_is_seen_though_no_header_was_read(
-    kernel, value_header, asks
+@pytest.mark.parametrize("operator", ["__has_include", "__has_\\\ninclude"])
+def test_a_tested_file_that_appears_is_noticed_though_no_header_was_read(
+    kernel, value_header, operator
 ):
-    code = f"#if {asks}(<new.h>)\n{CODE % 2}\n#else\n{CODE % 1}\n#endif"
+    code = f"#if {operator}(<new.h>)\n{CODE % 2}\n#else\n{CODE % 1}\n#endif"
     options = (f"-I{value_header.parent}",)
     before = kernel(code, "k", options).kernel
     assert kernel(code, "k", options).kernel == before
@@ -71,18 +71,18 @@ def test_a_file_that_was_looked_for_and_came_is_seen_though_no_header_was_read(
     assert kernel(code, "k", options).kernel != before
 
 
-def test_a_kernel_that_reads_a_header_is_shared_while_the_header_is_as_it_was(
+def test_a_kernel_with_a_header_is_shared_while_the_header_is_unchanged(
     kernel, value_header, monkeypatch
 ):
     options = (f"-I{value_header.parent}",)
-    answered = kernel(WITH_HEADER, "k", options).kernel
+    found = kernel(WITH_HEADER, "k", options).kernel
     monkeypatch.setattr(pipeline, "find", lambda *_: pytest.fail("it was looked up"))
 
-    assert kernel(WITH_HEADER, "k", options).kernel is answered
+    assert kernel(WITH_HEADER, "k", options).kernel is found
 
 
 @pytest.mark.parametrize("name", ["CUPY_CUDA_COMPILE_WITH_DEBUG", "RTCOMPILE_FALLBACK"])
-def test_a_kernel_made_in_another_environment_is_another(kernel, monkeypatch, name):
+def test_a_kernel_constructed_in_another_environment_is_distinct(kernel, monkeypatch, name):
     one = kernel(CODE % 1, "k")
     assert one.kernel
     before = build_of(one)
@@ -94,7 +94,9 @@ def test_a_kernel_made_in_another_environment_is_another(kernel, monkeypatch, na
 
 
 @pytest.mark.parametrize("option", ["-I.", "-DN=1 -I ."])
-def test_a_relative_directory_is_another_one_elsewhere(kernel, value_header, monkeypatch, option):
+def test_a_relative_directory_distinguishes_kernels_by_working_directory(
+    kernel, value_header, monkeypatch, option
+):
     monkeypatch.chdir(value_header.parent)
     before = kernel(WITH_HEADER, "k", (option,)).kernel
     (value_header.parents[1] / "first" / "value.h").write_text("#define VALUE 2\n")
@@ -104,7 +106,7 @@ def test_a_relative_directory_is_another_one_elsewhere(kernel, value_header, mon
     assert kernel(WITH_HEADER, "k", (option,)).kernel != before
 
 
-def test_compile_sees_a_header_edit_at_once(kernel, value_header):
+def test_compile_notices_a_header_edit_at_once(kernel, value_header):
     options = (f"-I{value_header.parent}",)
     one = kernel(WITH_HEADER, "k", options)
     before = one.kernel
@@ -115,7 +117,7 @@ def test_compile_sees_a_header_edit_at_once(kernel, value_header):
     assert one.kernel != before
 
 
-def test_a_process_that_starts_anew_loads_what_was_answered(kernel, monkeypatch):
+def test_a_new_process_loads_the_cached_code(kernel, monkeypatch):
     built = kernel(CODE % 1, "k").kernel
     pytest.importorskip("cupy").clear_memo()
     environment.forget()
@@ -141,7 +143,7 @@ def test_a_process_that_starts_anew_loads_what_was_answered(kernel, monkeypatch)
         pytest.param({"translate_cucomplex": True}, {"translate_cucomplex": True}, id="complex"),
     ],
 )
-def test_equal_arguments_share_their_code_however_they_are_written(kernel, given, again):
+def test_equal_arguments_share_their_code_in_any_spelling(kernel, given, again):
     first = kernel(CODE % 1, "k", **given)
 
     assert build_of(kernel(CODE % 1, "k", **again)) is build_of(first)
@@ -149,28 +151,26 @@ def test_equal_arguments_share_their_code_however_they_are_written(kernel, given
 
 
 @pytest.mark.parametrize("options", [("-D\0",), (1,), ("--options-file=x",), None, ({},)])
-def test_arguments_that_describe_no_build_are_errors_each_time(kernel, options):
+def test_invalid_arguments_are_errors_each_time(kernel, options):
     for _ in range(2):
         with pytest.raises(InvalidRequest):
             kernel(CODE % 1, "k", options)
 
 
 @pytest.mark.parametrize("name", ["timeout", "memory_limit"])
-def test_what_equals_an_argument_that_was_given_before_is_an_error_still(kernel, name):
+def test_an_invalid_argument_that_equals_a_valid_one_is_an_error(kernel, name):
     kernel(CODE % 1, "k", **{name: 1})
 
     with pytest.raises(InvalidRequest, match="True"):
         kernel(CODE % 1, "k", **{name: True})
 
 
-def test_a_kernel_first_used_in_another_folder_is_not_that_of_the_folder_it_was_made_in(
-    kernel, value_header, monkeypatch
-):
-    elsewhere = value_header.parents[1] / "first"
-    (elsewhere / "value.h").write_text("#define VALUE 2\n")
+def test_a_kernel_used_first_in_another_folder_is_built_there(kernel, value_header, monkeypatch):
+    other_folder = value_header.parents[1] / "first"
+    (other_folder / "value.h").write_text("#define VALUE 2\n")
     monkeypatch.chdir(value_header.parent)
     one = kernel(WITH_HEADER, "k", ("-I.",))
-    monkeypatch.chdir(elsewhere)
+    monkeypatch.chdir(other_folder)
     there = one.kernel
 
     monkeypatch.chdir(value_header.parent)
@@ -178,9 +178,7 @@ def test_a_kernel_first_used_in_another_folder_is_not_that_of_the_folder_it_was_
     assert kernel(WITH_HEADER, "k", ("-I.",)).kernel != there
 
 
-def test_a_kernel_that_was_looked_at_in_another_environment_is_not_that_environments(
-    kernel, monkeypatch
-):
+def test_inspecting_a_kernel_in_another_environment_does_not_share_it(kernel, monkeypatch):
     one = kernel(CODE % 1, "k")
     before = one.kernel
     monkeypatch.setenv("CUPY_CUDA_COMPILE_WITH_DEBUG", "1")
@@ -189,7 +187,7 @@ def test_a_kernel_that_was_looked_at_in_another_environment_is_not_that_environm
     assert kernel(CODE % 1, "k").kernel != before
 
 
-def test_what_another_toolchain_made_is_not_shared(kernel, tmp_path):
+def test_code_of_another_toolchain_is_not_shared(kernel, tmp_path):
     one = kernel(CODE % 1, "k")
     assert one.kernel
     assert build_of(kernel(CODE % 1, "k")) is build_of(one)
@@ -212,7 +210,7 @@ def test_an_edited_options_file_is_noticed(kernel, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "alike"),
+    ("options", "is_same"),
     [
         pytest.param(("-DN=1", "--std=c++17", "--use_fast_math"), True, id="no path"),
         pytest.param((), True, id="no options"),
@@ -221,16 +219,16 @@ def test_an_edited_options_file_is_noticed(kernel, tmp_path):
     ],
 )
 def test_kernels_of_two_working_directories_share_code_unless_an_option_may_name_a_path(
-    kernel, options: tuple[str, ...], alike: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kernel, options: tuple[str, ...], is_same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     one = kernel(CODE % 1, "k", options)._build
 
     monkeypatch.chdir(tmp_path)
 
-    assert (kernel(CODE % 1, "k", options)._build is one) is alike
+    assert (kernel(CODE % 1, "k", options)._build is one) is is_same
 
 
-def test_a_kernel_of_a_bundle_is_one_like_any_other(kernel, value_header, tmp_path, monkeypatch):
+def test_a_kernel_of_a_bundle_behaves_like_any_other(kernel, value_header, tmp_path, monkeypatch):
     options = (f"-I{value_header.parent}",)
     made = kernel(WITH_HEADER, "k", options)
     bundle = tmp_path / "kernels.rtc"

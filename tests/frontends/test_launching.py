@@ -1,4 +1,4 @@
-"""`kernel.launch` up to the driver, which is played here: what it is asked, and what it never sees."""
+"""Tests of `kernel.launch` with a fake driver: its calls, and errors before any call."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CODE = 'extern "C" __global__ void k() {}'
 
 
 class Driver:
-    """A driver that keeps what it is asked; values and classes are the real one's."""
+    """A fake driver that records its calls, with the real values and classes."""
 
     def __init__(self, *sizes: int) -> None:
         self.sizes = sizes
@@ -31,7 +31,7 @@ class Driver:
         self.attributes: dict[str, int] = {}
         self.has_clusters = 1
         self.largest_cluster = 8
-        self.answer = OK
+        self.status = OK
 
     def __getattr__(self, name: str) -> Any:
         return getattr(real, name)
@@ -64,19 +64,19 @@ class Driver:
         return OK, b"words of the driver"
 
     def cuLaunchKernelEx(self, config: Any, function: Any, parameters: int, extra: Any) -> Any:
-        if self.answer is OK:
+        if self.status is OK:
             self.launched.append(config)
             pointers = (ctypes.c_void_p * len(self.sizes)).from_address(parameters)
             self.parameters = [
                 ctypes.string_at(pointer, size)
                 for pointer, size in zip(pointers, self.sizes, strict=True)
             ]
-        return (self.answer,)
+        return (self.status,)
 
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Launch a loaded kernel whose parameters have these sizes; return what the driver saw."""
+    """Return a function that launches a kernel with parameters of these sizes; it returns the fake driver."""
 
     def launch(sizes: tuple[int, ...] = (), args: Any = (), **how: Any) -> Driver:
         driver = how.pop("driver", None) or Driver(*sizes)
@@ -131,7 +131,7 @@ def test_an_argument_becomes_the_bytes_of_its_parameter(launched, value, size, e
 
 
 @pytest.mark.parametrize(
-    ("value", "size", "says"),
+    ("value", "size", "message"),
     [
         pytest.param(1.5, 4, "a Python float, a double, .* pass numpy.float32 of it", id="float"),
         pytest.param(np.float64(1), 4, "float64 of 8 bytes, and the parameter has 4", id="float64"),
@@ -144,20 +144,20 @@ def test_an_argument_becomes_the_bytes_of_its_parameter(launched, value, size, e
     ],
 )
 def test_an_argument_that_does_not_fit_is_named_and_nothing_is_launched(
-    launched, value, size, says
+    launched, value, size, message
 ):
     driver = Driver(size)
-    with pytest.raises(rtcompile.InvalidRequest, match=says):
+    with pytest.raises(rtcompile.InvalidRequest, match=message):
         launched(args=(value,), driver=driver)
     assert not driver.launched
 
 
-def test_too_few_arguments_are_an_error_and_no_read_beside_them(launched):
+def test_too_few_arguments_are_an_error(launched):
     with pytest.raises(rtcompile.InvalidRequest, match="k takes 2 arguments, not 1"):
         launched((8, 8), (None,))
 
 
-def test_where_the_driver_does_not_tell_the_sizes_arguments_are_as_in_cupy(launched):
+def test_without_parameter_sizes_arguments_are_converted_as_in_cupy(launched):
     class Older(Driver):
         def cuFuncGetParamInfo(self, function: Any, index: int) -> Any:
             raise RuntimeError("Function 'cuFuncGetParamInfo' not found")
@@ -189,7 +189,7 @@ def test_the_arguments_are_in_the_launch(launched):
 
 
 @pytest.mark.parametrize(
-    ("how", "says"),
+    ("how", "message"),
     [
         pytest.param({"cluster": 3}, r"grid \(4, 1, 1\) is no whole number of clusters", id="grid"),
         pytest.param({"cluster": 32, "grid": 32}, "no device has more than 16", id="32 blocks"),
@@ -201,12 +201,12 @@ def test_the_arguments_are_in_the_launch(launched):
         pytest.param({"stream": "s"}, "stream must be a stream", id="stream"),
     ],
 )
-def test_a_launch_that_no_device_has_is_rejected_before_the_driver(launched, how, says):
-    with pytest.raises(rtcompile.InvalidRequest, match=says):
+def test_an_impossible_launch_is_rejected_before_the_driver(launched, how, message):
+    with pytest.raises(rtcompile.InvalidRequest, match=message):
         launched(**how)
 
 
-def test_a_cluster_that_this_device_has_not_is_an_error_that_says_what_it_has(launched):
+def test_an_unsupported_cluster_is_an_error_with_the_devices_limit(launched):
     driver = Driver()
     driver.largest_cluster = 4
     with pytest.raises(
@@ -218,14 +218,14 @@ def test_a_cluster_that_this_device_has_not_is_an_error_that_says_what_it_has(la
         launched(driver=driver, cluster=2)
 
 
-def test_shared_memory_that_no_block_can_have_is_an_error(launched):
+def test_too_much_shared_memory_is_an_error(launched):
     with pytest.raises(rtcompile.DriverError, match="more than a block of this device can have"):
         launched(shared_mem=500_000)
 
 
-def test_what_the_driver_rejects_has_its_words_and_its_number(launched):
+def test_a_driver_error_contains_its_text_and_number(launched):
     driver = Driver()
-    driver.answer = INVALID
+    driver.status = INVALID
     with pytest.raises(
         rtcompile.DriverError, match=r"launch of k was rejected: .*words of"
     ) as caught:
@@ -242,13 +242,13 @@ def test_what_the_driver_rejects_has_its_words_and_its_number(launched):
         pytest.param(5, id="handle"),
     ],
 )
-def test_a_stream_may_be_anybodys(launched, stream):
+def test_streams_of_other_libraries_are_accepted(launched, stream):
     (config,) = launched(stream=stream).launched
     assert int(config.hStream) == 5
 
 
 class Tensor:
-    """A tensor of a PyTorch that is not installed here."""
+    """A fake of PyTorch's tensor."""
 
     dtype = "torch.bfloat16"
     shape = (2, 16)
@@ -278,7 +278,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("torch")
-def test_a_tensor_of_pytorch_brings_its_current_stream(launched):
+def test_a_tensor_of_pytorch_selects_its_current_stream(launched):
     driver = launched((8,), (Tensor(0),))
     assert driver.parameters == [(12288).to_bytes(8, "little")]
     assert int(driver.launched[0].hStream) == 70
@@ -288,14 +288,14 @@ def test_a_tensor_of_pytorch_brings_its_current_stream(launched):
 
 @pytest.mark.usefixtures("torch")
 @pytest.mark.parametrize(
-    ("device", "says"), [(1, "on device 1, and the current one is 0"), (None, "pass .*cuda")]
+    ("device", "message"), [(1, "on device 1, and the current one is 0"), (None, "pass .*cuda")]
 )
-def test_a_tensor_that_lies_elsewhere_is_an_error(launched, device, says):
-    with pytest.raises(rtcompile.InvalidRequest, match=says):
+def test_a_tensor_on_another_device_is_an_error(launched, device, message):
+    with pytest.raises(rtcompile.InvalidRequest, match=message):
         launched((8,), (Tensor(device),))
 
 
-def test_a_kernel_that_is_not_loaded_is_an_error_in_a_capture_that_names_it(launched):
+def test_a_kernel_that_is_not_loaded_is_an_error_in_a_capture(launched):
     with pytest.raises(rtcompile.DriverError, match=r"^k would have to be compiled or loaded") as e:
         launched(loaded=False, capturing=True)
     assert e.value.status == 900
@@ -307,26 +307,26 @@ def test_a_kernel_that_is_not_loaded_is_an_error_in_a_capture_that_names_it(laun
 
 @pytest.fixture
 def encoded(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return what the driver is asked to encode; its answer is 16 numbers."""
+    """Return a function that encodes a tensor map with a fake driver; it returns the driver's arguments."""
 
     def encode(array: Any, box: Any, **more: Any) -> Any:
-        asked: list[Any] = []
+        passed: list[Any] = []
 
-        def answer(*arguments: Any) -> Any:
-            asked[:] = arguments
+        def encode_tiled(*arguments: Any) -> Any:
+            passed[:] = arguments
             return OK, SimpleNamespace(opaque=range(16))
 
         driver = SimpleNamespace(
             **{name: getattr(real, name) for name in dir(real) if "CUtensorMap" in name},
             cuuint32_t=int,
             cuuint64_t=int,
-            cuTensorMapEncodeTiled=answer,
+            cuTensorMapEncodeTiled=encode_tiled,
         )
         monkeypatch.setattr(tensors, "bindings", lambda: driver)
         found = rtcompile.tensor_map(array, box, **more)
         assert (found.shape, found.dtype) == ((1,), np.dtype("V128"))
         assert found.tobytes() == np.arange(16, dtype=np.uint64).tobytes()
-        return asked
+        return passed
 
     return encode
 
@@ -364,7 +364,7 @@ def test_a_bfloat16_tensor_of_pytorch_is_mapped(encoded):
 
 
 @pytest.mark.parametrize(
-    ("given", "box", "more", "says"),
+    ("given", "box", "more", "message"),
     [
         pytest.param({"strides": (130, 2)}, (8, 8), {}, "dimension 0 has 130", id="pitch"),
         pytest.param({"strides": (2, 130)}, (8, 8), {}, r"pass array\.T", id="transposed"),
@@ -386,12 +386,14 @@ def test_a_bfloat16_tensor_of_pytorch_is_mapped(encoded):
         ),
     ],
 )
-def test_what_tma_cannot_address_is_rejected_and_says_why(encoded, given, box, more, says):
-    with pytest.raises(rtcompile.InvalidRequest, match=says):
+def test_arrays_that_tma_cannot_address_are_rejected_with_the_reason(
+    encoded, given, box, more, message
+):
+    with pytest.raises(rtcompile.InvalidRequest, match=message):
         encoded(array(**given), box, **more)
 
 
 @pytest.mark.parametrize("value", [np.zeros((4, 8)), 3, None])
-def test_what_is_no_array_in_device_memory_has_no_tensor_map(encoded, value):
+def test_a_value_without_device_memory_has_no_tensor_map(encoded, value):
     with pytest.raises(rtcompile.InvalidRequest, match="is not a device array"):
         encoded(value, (4, 8))

@@ -1,4 +1,4 @@
-"""A launch like one before is given to the driver as the first was; any other is checked anew."""
+"""Tests of repeated launches: an equal one reuses the first one's conversion, any other is checked again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def arguments(number: int) -> tuple[Any, ...]:
 
 @pytest.fixture
 def again(launched: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Launch one kernel again and again; `checked` counts the launches that were looked at anew."""
+    """Return a function that launches one kernel; its `checked` counts the launches that were fully checked."""
     kernel, driver = rtcompile.RawKernel(CODE, "k"), Driver(*SIZES)
     packed = launching._packed
 
@@ -52,11 +52,11 @@ def again(launched: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return launch
 
 
-def test_what_the_driver_is_given_is_the_same_as_the_first_time(again: Any, launched: Any) -> None:
+def test_a_repeated_launch_passes_the_same_bytes_to_the_driver(again: Any, launched: Any) -> None:
     for number in range(4):
         first = launched(SIZES, arguments(number)).parameters
         assert again(arguments(number)) == first
-    assert again.checked == 5  # each first one of four kernels, and the first of `again`
+    assert again.checked == 5  # the first launch of each of four kernels, and the first of `again`
     configurations = {id(each) for each in again.driver.launched}
     assert len(configurations) == 1
 
@@ -69,7 +69,7 @@ def test_what_the_driver_is_given_is_the_same_as_the_first_time(again: Any, laun
     ],
     ids=lambda how: str(next(iter(how))),
 )  # fmt: skip
-def test_another_kind_of_launch_is_another(again: Any, how: dict[str, Any]) -> None:
+def test_another_kind_of_launch_is_checked_again(again: Any, how: dict[str, Any]) -> None:
     again(arguments(1))
     again(arguments(1), **how)
     assert again.checked == 2
@@ -80,7 +80,7 @@ def test_another_kind_of_launch_is_another(again: Any, how: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize(
-    ("position", "value", "says"),
+    ("position", "value", "message"),
     [
         pytest.param(1, 1 << 40, "argument 1 is 1099511627776, which 4 bytes", id="too large"),
         pytest.param(2, 1.5, "argument 2 is a Python float", id="another type"),
@@ -88,15 +88,15 @@ def test_another_kind_of_launch_is_another(again: Any, how: dict[str, Any]) -> N
         pytest.param(0, "x", "argument 0", id="no argument at all"),
     ],
 )
-def test_what_does_not_fit_is_reported_also_later(
-    again: Any, position: int, value: Any, says: str
+def test_an_unfitting_argument_is_reported_in_repeated_launches(
+    again: Any, position: int, value: Any, message: str
 ) -> None:
     for number in (1, 2):
         again(arguments(number))
     wrong = list(arguments(3))
     wrong[position] = value
     for _ in range(2):
-        with pytest.raises(rtcompile.InvalidRequest, match=says):
+        with pytest.raises(rtcompile.InvalidRequest, match=message):
             again(tuple(wrong))
     with pytest.raises(rtcompile.InvalidRequest, match="takes 7 arguments, not 2"):
         again(arguments(3)[:2])
@@ -110,15 +110,15 @@ def test_an_integer_of_the_other_sign_still_fits(again: Any) -> None:
     assert again(tuple(largest))[1] == b"\xff" * 4
 
 
-def test_arguments_that_can_be_read_once_arrive(again: Any) -> None:
+def test_arguments_that_can_be_read_only_once_are_passed(again: Any) -> None:
     again(arguments(1))
     assert again(iter(arguments(2)))[1] == (-2).to_bytes(4, "little", signed=True)
     assert again(list(arguments(3)))[1] == (-3).to_bytes(4, "little", signed=True)
 
 
-def test_a_rejection_of_the_driver_is_reported_also_later(again: Any) -> None:
+def test_a_driver_error_is_reported_in_repeated_launches(again: Any) -> None:
     again(arguments(1))
-    again.driver.answer = INVALID
+    again.driver.status = INVALID
     with pytest.raises(rtcompile.DriverError, match="INVALID_VALUE"):
         again(arguments(1))
 
@@ -152,7 +152,7 @@ def test_threads_that_launch_at_once_do_not_share_the_bytes(again: Any) -> None:
     ]
 
 
-def test_a_kernel_that_was_loaded_anew_is_looked_at_anew(again: Any, launched: Any) -> None:
+def test_a_reloaded_kernel_is_checked_again(again: Any, launched: Any) -> None:
     kernel = rtcompile.RawKernel(CODE, "k")
     launched((8,), (None,), kernel=kernel)
     kernel.__dict__["played"] = SimpleNamespace(ptr=100)

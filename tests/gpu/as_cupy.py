@@ -1,4 +1,4 @@
-"""A pytest plugin that puts rtcompile in CuPy's place, to run CuPy's own tests against it.
+"""A pytest plugin that replaces CuPy's classes by rtcompile's, to run CuPy's own tests with them.
 
     python -m pytest -p tests.gpu.as_cupy .../cupy/tests/cupy_tests/core_tests/test_raw.py
 

@@ -71,11 +71,11 @@ def load() -> rtcompile.RawModule:
 
 
 def run(draw: Draw) -> tuple[str, int]:
-    """Copy one tile, often over an edge; return what was copied and how many bytes are wrong."""
+    """Copy one tile, often over an edge; return its description and the number of wrong bytes."""
     tile = draw.pick(TILES)
     step = tile.alignment // math.gcd(
         tile.alignment, tile.itemsize
-    )  # elements between legal starts
+    )  # elements between valid starts
     rows, columns = (int(extent) for extent in draw.rng.integers(1, 60, 2))
     pitch = (-(-columns // step) + draw.pick((0, 1, 3))) * step
     row = int(draw.rng.integers(-tile.rows - 2, rows + 2))

@@ -1,10 +1,9 @@
-"""Device memory that shows what a kernel did beside its arrays.
+"""Device memory that detects accesses outside of arrays.
 
-Every allocation lies between two guards, and all bytes begin as 0xFF, which is NaN in every floating
-type: what is read outside an array spoils the result, what is not written stays NaN, and what is
-written outside an array is found by `GuardedMemory.check`. Where ``RTCOMPILE_TEST_EXACT_MEMORY`` is
-set there are no guards but one allocation of the driver for each array, whose ends compute-sanitizer
-knows.
+Every allocation is between two guards, and all bytes begin as 0xFF, which is NaN in every floating
+type. A read outside an array spoils the result, an unwritten element stays NaN, and
+`GuardedMemory.check` finds a write outside an array. If ``RTCOMPILE_TEST_EXACT_MEMORY`` is set, there are
+no guards. Instead each array has its own allocation of the driver, whose ends compute-sanitizer knows.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ class GuardedMemory:
         return start + GUARD
 
     def place(self, name: str, values: np.ndarray, *, pitch: int = 0, start: int = 0) -> Any:
-        """Copy an array to the device; `check` then requires that nobody wrote to it.
+        """Copy an array to the device; `check` then requires that it was not written to.
 
         A matrix may have rows `pitch` elements apart, the first one `start` elements into its
-        allocation; what lies between the rows is poison.
+        allocation; the space between the rows is poisoned.
         """
         return self._place(name, values, pitch, start, written=False)
 
     def room(self, name: str, like: np.ndarray, *, pitch: int = 0, start: int = 0) -> Any:
-        """Return an array to be written to: `check` requires that only its elements were."""
+        """Return an array for results; `check` requires that only its elements were written."""
         poison = np.full(like.nbytes, POISON, np.uint8).view(like.dtype).reshape(like.shape)
         return self._place(name, poison, pitch, start, written=True)
 
@@ -69,7 +68,7 @@ class GuardedMemory:
         return cp.ndarray(values.shape, values.dtype, pointer + start * itemsize, strides)
 
     def check(self) -> None:
-        """Raise AssertionError naming the first byte that was written outside of what may be."""
+        """Raise AssertionError naming the first byte that was written outside the result arrays."""
         cp.cuda.runtime.deviceSynchronize()
         for name, pointer, image, free in self._watched:
             now = _download(pointer.ptr, image.size)

@@ -1,9 +1,9 @@
 """Every example kernel at random shapes, strides and dtypes, in guarded memory, against float64.
 
-Each function draws one case, runs it and returns how far it was off. Where an argument is one that
-the example may refuse, the case is in order if the example's own code raises TypeError or ValueError,
-or if the result is right all the same. ``python -m tests.gpu.random_cases wmma_gemm --count 200``
-prints what happened as JSON; `benchmarks.examples_random` does it for all, under compute-sanitizer too.
+Each function draws one case, runs it and returns its error. If the example may reject an argument,
+the case passes if the example's own code raises TypeError or ValueError, or if the result is right.
+ ``python -m tests.gpu.random_cases wmma_gemm --count 200``
+prints the outcome as JSON; `benchmarks.examples_random` does it for all, under compute-sanitizer too.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ sys.path.append(str(EXAMPLES / "fastrows"))
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was run and how far it was off, as a multiple of `scale`; or that it was refused."""
+    """A case and its error as a multiple of `scale`, or that the example rejected it."""
 
     what: str
     error: float = 0.0
     tolerance: float = 0.0
-    refused: bool = False
+    rejected: bool = False
 
 
 class Draw:
-    """Random choices, and guarded memory to put what was chosen in."""
+    """Random choices, and guarded memory for the arrays."""
 
     def __init__(self, seed: Sequence[int], largest: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -85,7 +85,7 @@ class Draw:
         return self.rng.standard_normal(shape).astype(dtype)
 
     def place(self, name: str, values: np.ndarray, *, multiple: int = 0) -> Any:
-        """Put an array somewhere; with `multiple`, its rows lie that many elements apart, or more."""
+        """Put an array into memory; with `multiple`, the distance of its rows is a multiple of it."""
         if not multiple:
             return self.memory.place(name, values, start=int(self.rng.integers(9)))
         return self.memory.place(name, values, **self.layout(values.shape[1], multiple))
@@ -95,7 +95,7 @@ class Draw:
         return {"pitch": pitch * multiple, "start": multiple * int(self.rng.integers(5))}
 
 
-# Views of an array that an example may not be made for.
+# Views of an array that an example may reject.
 VIEWS: dict[str, Callable[[Any], Any]] = {
     "a row of {}": lambda x: x[0],
     "a stack of {}": lambda x: x[None],
@@ -128,11 +128,11 @@ def off_by(got: np.ndarray, expected: np.ndarray, scale: np.ndarray | float) -> 
     return math.inf if math.isnan(worst) else worst
 
 
-def refused_by_example(error: Exception) -> bool:
-    """Whether an example's own code raised the error, or a public function of ours that it called."""
+def rejected_by_example(error: Exception) -> bool:
+    """Return whether an example's own code raised the error, or a public function of rtcompile that it called."""
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     if isinstance(error, rtcompile.InvalidRequest) and files[-1] == errors.__file__:
-        files.pop()  # the frame with which every public function lets an error out
+        files.pop()  # the frame through which every public function raises errors
     return isinstance(error, (TypeError, ValueError)) and Path(files[-1]).is_relative_to(EXAMPLES)
 
 
@@ -144,7 +144,7 @@ def attempt(
     compare: Callable[..., float],
     tolerance: float,
 ) -> Outcome:
-    """Run on the arrays, one time of five with one of them in another view."""
+    """Run on the arrays; in one of five cases, one of them is another view."""
     arrays, legal, readable = (*arrays,), True, True
     if draw.chance(0.2):
         index, legal = int(draw.rng.integers(len(arrays))), False
@@ -160,11 +160,11 @@ def attempt(
     try:
         got = run(*arrays)
     except Exception as error:
-        if legal or not refused_by_example(error):
+        if legal or not rejected_by_example(error):
             raise
         draw.memory.check()
-        return Outcome(what, refused=True)
-    assert readable, f"{what}: not refused"
+        return Outcome(what, rejected=True)
+    assert readable, f"{what}: not rejected"
     return Outcome(what, compare(got, *arrays), tolerance)
 
 
@@ -294,7 +294,7 @@ def run_sm90_gemm(draw: Draw) -> Outcome:
 
 @functools.cache
 def build_cutlass() -> None:
-    """Build all instances at once: each takes half a minute, and all will be drawn."""
+    """Build all instances together, since each takes half a minute and all will be drawn."""
     orders = ("RowMajor", "ColumnMajor")
     modules = [cutlass_gemm.load(dtype, order) for dtype in cutlass_gemm.TYPES for order in orders]
     rtcompile.compile_many(modules, progress=False)
@@ -409,7 +409,7 @@ def run_fastrows(draw: Draw) -> Outcome:
     factor = 1 / np.sqrt(wide.var(axis=-1, keepdims=True) + float(np.float32(1e-5)))
     expected = (wide - mean) * factor
     tolerance = {"float16": 2e-3, "float32": 1e-5, "float64": 1e-12}[dtype]
-    # What rounding the mean costs, and what rounding the result does.
+    # The errors from rounding the mean and the result.
     return Outcome(what, off_by(got, expected, np.abs(mean) * factor + 1), tolerance)
 
 
@@ -432,7 +432,7 @@ CASES: dict[str, Callable[[Draw], Outcome]] = {
     "fastrows": run_fastrows,
     "async_copy": run_async_copy,
 }
-# The largest extent drawn: what a reference in float64 on the host takes a few milliseconds for.
+# The largest extent drawn, for which a float64 reference on the host takes a few milliseconds.
 LARGEST = {"sm90_gemm": 2500, "cutlass_gemm": 2500}
 FATAL = (
     cp.cuda.runtime.CUDARuntimeError,
@@ -443,8 +443,8 @@ HOPPER = ("sm90_gemm", "cutlass_gemm")
 
 
 def run(example: str, count: int, *, seed: int = 1, largest: int = 0) -> dict[str, Any]:
-    """Run `count` cases; return how many were refused, the worst, and what went wrong."""
-    refused, worst, failures = 0, (0.0, ""), []
+    """Run `count` cases; return the number rejected, the largest error, and the failures."""
+    rejected, worst, failures = 0, (0.0, ""), []
     for index in range(count):
         draw = Draw((seed, index), largest or LARGEST.get(example, 500))
         try:
@@ -459,13 +459,13 @@ def run(example: str, count: int, *, seed: int = 1, largest: int = 0) -> dict[st
             if isinstance(error, FATAL):
                 break  # the context is gone, or there is nothing to run
             continue
-        refused += outcome.refused
+        rejected += outcome.rejected
         if outcome.tolerance:
             worst = max(worst, (outcome.error / outcome.tolerance, outcome.what))
     return {
         "example": example,
         "cases": count,
-        "refused": refused,
+        "refused": rejected,
         "worst_error_of_tolerance": round(worst[0], 3),
         "worst_case": worst[1],
         "failures": failures,

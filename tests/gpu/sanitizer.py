@@ -1,7 +1,7 @@
-"""compute-sanitizer over random cases of one example, in a process of its own.
+"""Runs random cases of one example under compute-sanitizer, in another process.
 
-Its memcheck does not see what the TMA unit stores (of CUDA 13.0 it missed an overrun of 14 bytes): only
-the canaries of `tests.gpu.guarded` do, and they are checked also in these runs, as far as there are any.
+Its memcheck does not detect stores of the TMA unit (that of CUDA 13.0 missed an overrun of 14 bytes). Only
+the guards of `tests.gpu.guarded` detect them, and they are also checked in these runs where they exist.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 TOOLS = ("memcheck", "racecheck")
 FOLDERS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer")
-# What each tool must find, or its silence says nothing: a write behind an array, and a race.
+# Errors that each tool must find to be trusted: a write behind an array, and a race.
 PLANTED = {
     "memcheck": "x[64] = 1;",
     "racecheck": "__shared__ int s[64]; s[threadIdx.x] = x[0]; x[threadIdx.x] = s[63 - threadIdx.x];",
@@ -49,15 +49,15 @@ def planted(tool: str, *, timeout: float = 100.0) -> int:
 
 def _command(tool: str) -> list[str]:
     options = ["--target-processes=application-only", "--error-exitcode=99"]
-    # CuPy asks the driver for much that may fail; errors of its API are not what is looked for.
+    # CuPy makes calls of the driver that may fail; such errors are ignored.
     options += ["--report-api-errors=no"] if tool == "memcheck" else ["--racecheck-report=all"]
     return [str(program()), f"--tool={tool}", *options]
 
 
 def run(tool: str, example: str, count: int, *, timeout: float) -> dict[str, Any]:
-    """Run `count` small cases under `tool` (``"none"`` for nothing); return what was found.
+    """Run `count` small cases under `tool` (``"none"`` for no tool); return the findings.
 
-    Arrays are the driver's own allocations, so that the tool knows where each ends.
+    Each array is an allocation of the driver, so the tool knows its end.
     """
     command = [sys.executable, "-m", "tests.gpu.random_cases", example]
     environment = dict(os.environ)

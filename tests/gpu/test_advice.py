@@ -1,4 +1,4 @@
-"""The blocks that `advise` names are those that the driver names, for thirty kernels."""
+"""`advise` suggests the same blocks as the driver, for thirty kernels."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def module() -> Any:
     return rtcompile.RawModule(code=SOURCE, name_expressions=[name for name, _ in CASES])
 
 
-def asked(function: str, *arguments: Any) -> tuple[Any, ...]:
+def queried(function: str, *arguments: Any) -> tuple[Any, ...]:
     from cuda.bindings import driver
 
     status, *values = getattr(driver, function)(*arguments)
@@ -55,28 +55,28 @@ def asked(function: str, *arguments: Any) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def test_there_are_thirty_of_many_kinds(module: Any) -> None:
+def test_there_are_thirty_kernels_of_many_kinds(module: Any) -> None:
     assert len(CASES) == 30
     registers = {module.get_function(name).num_regs for name, _ in CASES}
     assert len(registers) > 8
 
 
 @pytest.mark.parametrize(("name", "dynamic"), CASES)
-def test_the_driver_names_the_same_block(module: Any, name: str, dynamic: int) -> None:
+def test_the_driver_suggests_the_same_block(module: Any, name: str, dynamic: int) -> None:
     kernel = module.get_function(name)
     kernel.max_dynamic_shared_size_bytes = dynamic
     function = kernel.kernel.ptr
     found = kernel.advise(dynamic)
     assert found.registers == kernel.num_regs
     assert found.local_bytes == kernel.local_size_bytes
-    (_, block) = asked("cuOccupancyMaxPotentialBlockSize", function, None, dynamic, 0)
+    (_, block) = queried("cuOccupancyMaxPotentialBlockSize", function, None, dynamic, 0)
     assert found.best is not None
     assert found.smallest is not None
     assert found.best.block == block
-    ask = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+    function_name = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
     for one in (found.best, found.smallest):
-        assert asked(ask, function, one.block, dynamic) == (one.blocks,)
+        assert queried(function_name, function, one.block, dynamic) == (one.blocks,)
     if found.smallest.block > 32:
         less = found.smallest.block - 32
-        (blocks,) = asked(ask, function, less, dynamic)
+        (blocks,) = queried(function_name, function, less, dynamic)
         assert blocks * less < found.best.blocks * found.best.block

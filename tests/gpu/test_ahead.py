@@ -1,4 +1,4 @@
-"""What a program constructs is compiled for its device before it has a context, and CUDA is left alone."""
+"""Constructed kernels are compiled for the device before the program has a context, without initialising CUDA."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(program: str, cache: Path) -> None:
         env={
             **os.environ,
             "RTCOMPILE_CACHE_DIR": str(cache),
-            "PYTHONWARNINGS": "ignore::DeprecationWarning",  # Python 3.12 warns of each fork beside threads
+            "PYTHONWARNINGS": "ignore::DeprecationWarning",  # Python 3.12 warns of forks while threads run
         },
         capture_output=True,
         text=True,
@@ -55,9 +55,7 @@ def test_kernels_are_ready_before_the_first_array(tmp_path: Path):
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_children_of_a_fork_can_use_the_gpu_as_nothing_has_initialised_it(
-    tmp_path: Path, known: bool
-):
+def test_forked_children_can_use_the_gpu(tmp_path: Path, known: bool):
     if known:
         run(textwrap.dedent(PROGRAM), tmp_path)
         program = PROGRAM.partition("deadline")[0] + "\n    time.sleep(0.5)\n"

@@ -1,4 +1,4 @@
-"""What a package ships runs on the device, compiled by nobody; its kernels check their arguments."""
+"""Bundled kernels of a package run on the device without compiling, and check their arguments."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def device_arch() -> str:
     return f"sm_{number}a" if int(number) >= 90 else f"sm_{number}"
 
 
-def test_a_shipped_kernel_runs(package: Package):
+def test_a_bundled_kernel_runs(package: Package):
     kernel = package.load().module["scale<float>"]
     x = cp.arange(1000, dtype="f4")
     kernel((8,), (128,), (x, 3, x.size))
@@ -94,8 +94,8 @@ def test_arrays_of_other_libraries_are_taken(package: Package):
 
 
 @pytest.mark.parametrize("arch", ["own", "older", "ptx"])
-def test_the_example_package_passes_its_tests_with_nothing_compiled(tmp_path, arch):
-    """Its own build, machine code of an older device of the generation, or PTX."""
+def test_the_example_package_passes_its_tests_without_compiling(tmp_path, arch):
+    """The build is for this device, for an older device of its generation, or PTX."""
     major = int(cp.cuda.Device().compute_capability) // 10
     archs = {"own": device_arch(), "older": f"sm_{major}0", "ptx": "compute_80"}
     project = tmp_path / "fastrows"

@@ -1,4 +1,4 @@
-"""Code of ours in cuda.core's kernels, and code of cuda.core's in ours."""
+"""cuda.core launches rtcompile's code, and rtcompile links cuda.core's code."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_code_of_cuda_core_is_linked_into_a_kernel_of_ours(device, kind):
     assert x.tolist() == [3.0] * 32
 
 
-def test_a_program_of_the_cache_follows_its_headers(device, tmp_path: Path):
+def test_a_cached_program_depends_on_its_headers(device, tmp_path: Path):
     for factor in (2, 5, 5):
         (tmp_path / "factor.h").write_text(f"#define FACTOR {factor}\n")
         options = core.ProgramOptions(include_path=str(tmp_path))
@@ -69,7 +69,7 @@ def test_a_program_of_the_cache_follows_its_headers(device, tmp_path: Path):
 
 
 @pytest.mark.parametrize("target", ["cubin", "ptx"])
-def test_a_program_that_was_kept_is_loaded(device, target):
+def test_a_cached_program_is_loaded(device, target):
     source = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] = 7; }'
     for _ in range(2):
         code = core.Program(source, "c++").compile(target, cache=ProgramCache())

@@ -1,4 +1,4 @@
-"""With a device, doctor launches a kernel, and occupancy is what the driver says."""
+"""With a device, `doctor` launches a kernel, and the computed occupancy equals the driver's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rtcompile.RawModule` and `RawKernel` do on a device what CuPy's do."""
+"""`rtcompile.RawModule` and `RawKernel` behave on a device like CuPy's."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def launch_add(kernel):
     cp.testing.assert_array_equal(out, a + b)
 
 
-def test_a_kernel_computes_what_cupys_computes():
+def test_a_kernel_computes_the_same_as_cupys():
     kernel = rtcompile.RawKernel(ADD, "add")
     assert isinstance(kernel, cp.RawKernel)
     launch_add(kernel)
 
 
 @pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
-def test_a_module_gives_kernels_globals_and_templates(backend):
+def test_a_module_returns_kernels_globals_and_templates(backend):
     expressions = {"a": "scale<float, 3>", "b": "scale<double, 5>"} if backend == "nvrtc" else None
     module = rtcompile.RawModule(
         code=SCALE,
@@ -220,7 +220,7 @@ def test_cucomplex_is_translated_to_cupys_complex():
 @pytest.mark.parametrize(
     "option", ["-arch=sm_70", "-arch=sm_120", "-arch sm_86", "-arch=compute_30"]
 )
-def test_an_architecture_that_the_device_cannot_run_is_passed_over_with_one_warning(option):
+def test_an_architecture_the_device_cannot_run_is_ignored_with_one_warning(option):
     if cp.cuda.Device().compute_capability != "90":
         pytest.skip("written for compute capability 9.0")
     kernel = rtcompile.RawKernel(ADD, "add", options=(option,))

@@ -1,4 +1,4 @@
-"""All of CuPy's kernels through rtcompile, on a device."""
+"""Tests of compiling all of CuPy's kernels by rtcompile, on a device."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def run(*arguments: str, cache: Path, **more: str) -> subprocess.CompletedProces
     return done
 
 
-def test_a_program_finds_what_it_finds_with_cupy_alone_and_cupy_compiles_nothing(tmp_path):
+def test_a_program_has_the_same_results_and_cupy_compiles_nothing(tmp_path):
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
 
-    alone = run(str(script), cache=tmp_path / "alone")
+    without = run(str(script), cache=tmp_path / "without")
     ours = run("-m", "rtcompile", "run", "--json", str(script), cache=tmp_path / "through us")
 
-    assert ours.stdout == alone.stdout
+    assert ours.stdout == without.stdout
     assert len(json.loads(ours.stderr.splitlines()[-1])["builds"]) > 8
     assert not list(tmp_path.glob("through us/cupys/**/*.cubin"))
 

@@ -1,4 +1,4 @@
-"""Every example runs, is right, and refuses bad input before it launches anything."""
+"""Every example runs, is right, and rejects invalid input before any launch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_example_agrees_with_numpy(example: str, least: int, exactly: bool) -> N
     assert import_module(f"examples.{example}").check(cp)
 
 
-def test_an_edited_kernel_runs_as_it_is_now(tmp_path: Path) -> None:
+def test_an_edited_kernel_runs_in_its_new_form(tmp_path: Path) -> None:
     from examples import edit_and_see
 
     seen = list(edit_and_see.loop(tmp_path, cp))
@@ -69,7 +69,7 @@ HOPPER_MISTAKES = [
 
 @pytest.mark.parametrize("example", ["sm90_gemm", "cutlass_gemm"])
 @pytest.mark.parametrize(("operands", "message"), HOPPER_MISTAKES)
-def test_hopper_matmul_rejects_what_it_cannot_do(
+def test_hopper_matmul_rejects_unsupported_operands(
     example: str, operands: Callable[[], Any], message: str
 ) -> None:
     require_capability(90, exactly=True)
@@ -86,7 +86,7 @@ def test_hopper_matmul_rejects_host_arrays() -> None:
 
 
 @pytest.mark.parametrize("example", ["sm90_gemm", "cutlass_gemm"])
-def test_hopper_matmul_writes_all_of_its_result_and_nothing_beside_it(example: str) -> None:
+def test_hopper_matmul_writes_exactly_its_result(example: str) -> None:
     require_capability(90, exactly=True)
     m, n = 300, 264
     around = cp.full((m + 2, n + 16), 7, np.float16)
@@ -99,7 +99,7 @@ def test_hopper_matmul_writes_all_of_its_result_and_nothing_beside_it(example: s
 
 
 @pytest.mark.parametrize("example", ["sm90_gemm", "cutlass_gemm"])
-def test_hopper_matmul_rejects_to_write_columns_that_tma_cannot_clip(example: str) -> None:
+def test_hopper_matmul_rejects_results_whose_columns_tma_cannot_clip(example: str) -> None:
     require_capability(90, exactly=True)
     operands, room = (half(8, 8), half(8, 16)[:, :9]), half(8, 24)
     with pytest.raises(ValueError, match=r"shape \(8, 16\).*stores 16 bytes or none"):

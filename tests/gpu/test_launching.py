@@ -1,4 +1,4 @@
-"""What `kernel.launch` asks of the driver happens on the device."""
+"""Tests of `kernel.launch` on a device: attributes and arguments take effect."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def test_a_cluster_has_the_requested_size(module: Any, cluster: tuple[int, ...])
 
 
 @pytest.mark.skipif(HOPPER or not cp.cuda.is_available(), reason="this device has clusters")
-def test_a_device_without_clusters_says_so(module: Any) -> None:
+def test_a_device_without_clusters_is_an_error(module: Any) -> None:
     with pytest.raises(rtcompile.InvalidRequest, match="has no clusters"):
         module.get_function("cluster_size").launch(2, 32, (cp.zeros(3, cp.int32),), cluster=2)
 
 
-def test_arguments_of_all_types_arrive_as_they_are(module: Any) -> None:
+def test_arguments_of_all_types_arrive_unchanged(module: Any) -> None:
     out = cp.zeros(14)
     opaque = np.frombuffer(bytes(range(128)), "V128")
     arguments = (
@@ -119,7 +119,7 @@ def test_dependent_launches_with_priority_keep_their_order(module: Any) -> None:
     assert bool((x == 121).all())
 
 
-def test_a_cooperative_grid_meets_and_one_that_is_too_large_is_an_error(module: Any) -> None:
+def test_a_cooperative_grid_synchronises_and_a_too_large_one_is_an_error(module: Any) -> None:
     meet, counts = module.get_function("meet"), cp.zeros(2, cp.int32)
     blocks = cp.cuda.Device().attributes["MultiProcessorCount"]
     meet.launch(blocks, 32, (counts, counts[1:]), cooperative=True)
@@ -128,7 +128,7 @@ def test_a_cooperative_grid_meets_and_one_that_is_too_large_is_an_error(module: 
         meet.launch(1 << 20, 1024, (counts, counts[1:]), cooperative=True)
 
 
-def test_a_kernel_that_is_not_loaded_leaves_a_capture_as_it_was() -> None:
+def test_a_kernel_that_is_not_loaded_does_not_change_a_capture() -> None:
     source = 'extern "C" __global__ void one(int* x) { atomicAdd(x, 1); }'
     x = cp.zeros(1, cp.int32)
     loaded = rtcompile.RawKernel(source, "one")
@@ -147,7 +147,7 @@ def test_a_kernel_that_is_not_loaded_leaves_a_capture_as_it_was() -> None:
     assert x[0] == 4
 
 
-def test_tensors_of_pytorch_are_worked_on_in_its_stream(module: Any) -> None:
+def test_tensors_of_pytorch_are_processed_in_its_stream(module: Any) -> None:
     torch = pytest.importorskip("torch")
     with torch.cuda.stream(torch.cuda.Stream()):
         torch.cuda._sleep(100_000_000)  # long enough for another stream to overtake

@@ -1,4 +1,4 @@
-"""What was linked, or built by NVCC, computes the right numbers."""
+"""Linked programs, and builds by NVCC, compute the right numbers."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_library_compiled_once_serves_many_kernels(target):
 
 
 @needs_nvcc
-def test_a_template_that_only_nvcc_can_build_runs():
+def test_a_template_that_needs_nvcc_runs():
     module = rtcompile.RawModule(code=HOST, name_expressions=["affine<float, 3>", "affine<int, 2>"])
     offset = np.array([5, 7], np.float32)
     module.get_global("offset").copy_from_host(offset.ctypes.data, offset.nbytes)
@@ -107,8 +107,8 @@ def test_a_template_that_only_nvcc_can_build_runs():
 
 
 @needs_nvcc
-def test_nvccs_linker_makes_programs_that_run():
-    """Forced by a toolchain without nvJitLink: the fallback for code that is too new for it."""
+def test_programs_linked_by_nvcc_run():
+    """The fallback for code too new for nvJitLink, forced by a toolchain without nvJitLink."""
     from rtcompile.compilers import nvcc
     from rtcompile.request.units import Compiled, Limits, LinkInput
     from rtcompile.request.values import Arch

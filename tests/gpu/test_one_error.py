@@ -1,4 +1,4 @@
-"""A mistake that only the driver sees ends in one error that says what it was."""
+"""A mistake that only the driver detects raises one error that names it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import rtcompile  # noqa: E402
 SCALE = 'extern "C" __global__ void scale(float* x) { extern __shared__ float s[]; x[0] = s[0]; }'
 
 
-def assert_alone(error: BaseException) -> None:
+def assert_unchained(error: BaseException) -> None:
     assert isinstance(error, rtcompile.RtcompileError)
     assert error.__context__ is None
     assert error.__cause__ is None
 
 
 @pytest.mark.parametrize(
-    ("code", "name", "says"),
+    ("code", "name", "message"),
     [
         (SCALE, "scael", "Is 'scale' meant?"),
         ("__global__ void scale(float* x) { *x = 1; }", "scale", "its scale(float*) is C++"),
@@ -33,29 +33,27 @@ def assert_alone(error: BaseException) -> None:
         ),
     ],
 )
-def test_a_kernel_that_is_not_there_is_distinguished_from_two_other_mistakes(
-    code, name, says
-) -> None:
+def test_a_missing_kernel_is_distinguished_from_two_other_mistakes(code, name, message) -> None:
     with pytest.raises(cupy.cuda.driver.CUDADriverError) as caught:
         rtcompile.RawModule(code=code).get_function(name)
-    assert_alone(caught.value)
+    assert_unchained(caught.value)
     assert caught.value.status == 500
-    assert says in str(caught.value)
-    assert "It has" in str(caught.value)  # the kernels that there are, or none
+    assert message in str(caught.value)
+    assert "It has" in str(caught.value)  # lists the existing kernels, or none
 
 
-def test_a_variable_that_is_not_there_is_reported() -> None:
+def test_a_missing_variable_is_reported() -> None:
     module = rtcompile.RawModule(code="__device__ int there;" + SCALE.replace("s[0]", "there"))
     assert module.get_global("there").ptr
     with pytest.raises(rtcompile.DriverError, match="Is 'there' meant") as caught:
         module.get_global("their")
-    assert_alone(caught.value)
+    assert_unchained(caught.value)
 
 
 def test_code_for_another_device_is_reported_with_both() -> None:
     with pytest.raises(rtcompile.DriverError, match="compiled for sm_75") as c:
         rtcompile.RawModule(code=SCALE, arch="sm_75").get_function("scale")
-    assert_alone(c.value)
+    assert_unchained(c.value)
     assert "compute capability" in str(c.value)
     assert c.value.status in (200, 209)
 
@@ -66,10 +64,10 @@ def test_a_launch_beyond_a_limit_is_reported_with_the_limit() -> None:
     kernel((1,), (32,), (x,), shared_mem=1024)
     with pytest.raises(rtcompile.DriverError, match="max_dynamic_shared_size_bytes = 60000") as c:
         kernel((1,), (32,), (x,), shared_mem=60000)
-    assert_alone(c.value)
+    assert_unchained(c.value)
     with pytest.raises(rtcompile.DriverError, match="4096 threads in a block are more than") as c:
         kernel((1,), (4096,), (x,))
-    assert_alone(c.value)
+    assert_unchained(c.value)
     kernel.max_dynamic_shared_size_bytes = 60000
     kernel((1,), (32,), (x,), shared_mem=60000)
     cupy.cuda.Device().synchronize()
@@ -84,7 +82,7 @@ FAILING = {
 
 
 @pytest.mark.parametrize("statement", FAILING.values(), ids=FAILING)
-def test_a_traceback_is_the_callers_line_and_the_error(statement: str) -> None:
+def test_a_traceback_shows_only_the_callers_line_and_the_error(statement: str) -> None:
     program = f"import rtcompile\n{statement}\n"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""Two hundred random cases of every example, in guarded memory; at sizes chosen for what they break, too."""
+"""Two hundred random cases of every example in guarded memory, and sizes at known limits."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_cutlass_runs_for_every_number_of_tiles(tiles_n: int) -> None:
         (12_800, 4352, 64),
     ],
 )
-def test_cutlass_runs_where_the_tiles_are_no_power_of_two(m: int, n: int, k: int) -> None:
+def test_cutlass_runs_with_tile_counts_that_are_not_powers_of_two(m: int, n: int, k: int) -> None:
     require_hopper()
     from examples import cutlass_gemm
 
@@ -84,7 +84,7 @@ def test_a_tall_matrix_is_multiplied(example: str, rows: int, matmul: Any) -> No
     assert bool((product == 2).all())
 
 
-def test_rows_beyond_what_an_int_counts_are_rejected() -> None:
+def test_more_rows_than_an_int_can_count_are_rejected() -> None:
     from examples import wmma_gemm
 
     one = cp.zeros((1, 1), np.int8)
@@ -102,7 +102,7 @@ extern "C" __global__ void touch(const float* x, float* y, int from, int to) { y
     ("to", "message"),
     [(-1, "before an allocation"), (100, "behind an allocation"), (9, "may write to")],
 )
-def test_the_guards_see_a_write_beside_an_array(to: int, message: str) -> None:
+def test_the_guards_detect_a_write_outside_an_array(to: int, message: str) -> None:
     memory = GuardedMemory()
     y = memory.room("y", np.empty((10, 8), np.float32), pitch=10)
     kernel = cp.RawKernel(KERNEL, "touch")
@@ -111,10 +111,10 @@ def test_the_guards_see_a_write_beside_an_array(to: int, message: str) -> None:
         memory.check()
 
 
-def test_the_guards_see_a_write_to_an_input() -> None:
+def test_the_guards_detect_a_write_to_an_input() -> None:
     memory = GuardedMemory()
     x = memory.place("x", np.ones(2, np.float32))
     cp.RawKernel(KERNEL, "touch")((1,), (1,), (x, x, np.int32(2), np.int32(1)))
-    assert np.isnan(x.get()[1])  # what lies behind the array reads as NaN
+    assert np.isnan(x.get()[1])  # memory behind the array reads as NaN
     with pytest.raises(AssertionError, match="4 bytes of x were written"):
         memory.check()

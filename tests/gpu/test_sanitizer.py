@@ -1,4 +1,4 @@
-"""compute-sanitizer finds neither a bad access nor a race in any example."""
+"""compute-sanitizer finds no bad access and no race in any example."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def one_cache(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("tool", sanitizer.TOOLS)
-def test_the_sanitizer_finds_what_is_planted(tool: str) -> None:
+def test_the_sanitizer_finds_planted_errors(tool: str) -> None:
     assert sanitizer.planted(tool) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tool", sanitizer.TOOLS)
 @pytest.mark.parametrize("example", random_cases.CASES)
-def test_the_sanitizer_finds_nothing(
+def test_the_sanitizer_finds_no_error_in_an_example(
     example: str, tool: str, one_cache: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if example in random_cases.HOPPER:

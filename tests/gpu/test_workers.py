@@ -1,4 +1,4 @@
-"""Workers beside a real driver: their memory maps show that they use neither it nor the device."""
+"""Workers do not use the driver or the device, as their memory maps show on a machine with a driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors are CuPy's where CuPy is, carry their evidence, and travel between processes."""
+"""Tests of errors: they are CuPy's classes if CuPy is installed, contain the evidence, and can be pickled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def make_error(kind=errors.CompileError) -> errors.CompileError:
 
 
 @pytest.mark.parametrize("kind", [errors.CompileError, errors.CompilerCrashed, errors.LinkError])
-def test_a_compile_error_pickles_whole(kind):
+def test_a_compile_error_pickles_with_all_fields(kind):
     error = make_error(kind)
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is kind
@@ -85,7 +85,7 @@ def failed(log: str, kind: str = "error", **more: str) -> errors.CompileError:
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("log", ["", "\n\n", " \t\n", "kernel.cu(1): warning #177-D: unused\n"])
-def test_a_compiler_that_fails_without_an_error_gets_a_first_line_that_says_so(log):
+def test_a_compiler_that_fails_without_a_message_is_reported(log):
     first = str(failed(log)).partition("\n")[0]
     assert first.startswith("error: nvcc failed and wrote ")
     assert "nvcc -cubin kernel.cu" in first
@@ -103,7 +103,7 @@ def test_every_frontend_renders_the_advice_in_its_own_spelling():
 
 
 @pytest.mark.parametrize("frontend", ["command", "cell"])
-def test_outside_of_python_no_hint_speaks_python(frontend):
+def test_hints_outside_python_contain_no_python(frontend):
     python = re.compile(
         r"(?<!--)\b(?:backend|arch|target|fallback|timeout|memory_limit|name_expressions?)=(?!\w)"
     )
@@ -114,8 +114,8 @@ def test_outside_of_python_no_hint_speaks_python(frontend):
 
 
 @pytest.mark.needs_compiler
-def test_a_crash_over_a_name_expression_is_looked_at_without_it():
-    """NVRTC 12.9 dies of the name expression, and without it says what it does not know."""
+def test_a_crash_by_a_name_expression_is_compiled_again_without_it():
+    """NVRTC 12.9 crashes on the name expression, and without it reports the unknown name."""
     concept = "template <class T> concept C = true;\ntemplate <C T> __global__ void k(T* x) {}\n"
     with pytest.raises(errors.CompileError) as caught:
         rtcompile.compile(concept, arch="sm_80", name_expressions=["k<int>"], fallback="never")
@@ -124,7 +124,7 @@ def test_a_crash_over_a_name_expression_is_looked_at_without_it():
 
 
 @pytest.mark.needs_compiler
-def test_a_crash_that_no_name_expression_causes_stays_one():
+def test_a_crash_without_a_name_expression_stays_a_crash():
     dies = "template <class T> struct B { friend bool operator==() = default; };\n"
     source = dies + "template <class T> __global__ void k(T* x) {}\n"
     with pytest.raises(errors.CompilerCrashed) as caught:

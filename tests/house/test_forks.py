@@ -1,4 +1,4 @@
-"""A program that forks while another thread builds: the child builds, too."""
+"""Tests of programs that fork while another thread builds: the child can build too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-# It forks while another thread is in the import of MODULE.
+# The program forks while another thread imports MODULE.
 FORKS_MEANWHILE = """if True:
     import os, signal, sys, threading, time
     from importlib.machinery import SourceFileLoader
@@ -35,7 +35,7 @@ FORKS_MEANWHILE = """if True:
 
 
 def forks_while(module: str, begin: str, seconds: float = 0.3) -> float:
-    """Run the program, whose import takes so long; return how long it and its child took."""
+    """Run the program with an import of this duration; return how long it and its child took."""
     program = FORKS_MEANWHILE.replace("MODULE", repr(module)).replace("BEGIN", begin)
     program = program.replace("SECONDS", str(seconds))
     begun = time.monotonic()
@@ -51,11 +51,11 @@ def forks_while(module: str, begin: str, seconds: float = 0.3) -> float:
         pytest.param("json", "rtcompile.compile('', arch='sm_80')", id="what ours imports"),
     ],
 )
-def test_a_child_that_was_forked_in_the_midst_of_an_import_builds(module: str, begin: str) -> None:
+def test_a_child_forked_during_an_import_builds(module: str, begin: str) -> None:
     forks_while(module, begin)
 
 
-def test_an_import_that_does_not_concern_us_delays_no_fork() -> None:
+def test_an_unrelated_import_delays_no_fork() -> None:
     begin = "globals().get('child') == 0 or __import__('colorsys')"
     assert forks_while("colorsys", begin, seconds=600) < 60
 
@@ -69,11 +69,11 @@ LOCKED = """if True:
     source.write_text('extern "C" __global__ void k() {}')
     code = ReloadedCode(source, {})
     taken, done = threading.Event(), threading.Event()
-    def hold():
+    def keep_locked():
         with code.lock, lazy_code.loading:
             taken.set()
             done.wait()
-    threading.Thread(target=hold, daemon=True).start()
+    threading.Thread(target=keep_locked, daemon=True).start()
     taken.wait()
     child = os.fork()
     if not child:

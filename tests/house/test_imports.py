@@ -40,12 +40,12 @@ ROOMS = (
 )
 FLOORS = {room: level for level, rooms in enumerate(ROOMS) for room in rooms.split()}
 
-# An extra may import the public names of `rtcompile`, and no module of the core but these two ports: what a
-# store of a cluster does, and the functions that a build reports to.
+# An extra may import the public names of `rtcompile`, and only these two ports of the core: the interface of
+# a cluster's store, and the listeners of builds.
 PORTS = {"store.shared": None, "lookup.find": {"listeners", "Listener"}}
-# Besides it may use helpers that know nothing of requests and builds, since a copy in each extra would be worse:
-# the base of all errors, styled text, files that are written by rename, and the one scanner of C++ text. A
-# test holds that they import nothing of ours but one another, so nothing of the core is reached through them.
+# It may also import helpers that do not depend on requests and builds, since a copy in each extra would be
+# worse: the base of all errors, styled text, files that are written by rename, and the scanner of C++ text. A
+# test checks that these helpers import only each other, so extras reach nothing else of the core by them.
 FOUNDATION = {"errors", "diagnostic", "styling", "files.sealed", "request.cxx"}
 EXTRAS = [
     folder
@@ -55,19 +55,18 @@ EXTRAS = [
 
 
 def floor(module: str) -> int:
-    """Return the floor of a module of ours; 0 for the package itself, whose names are loaded on use."""
+    """Return the floor of a module of rtcompile; 0 for the package itself, whose names are loaded on use."""
     room = module.partition(".")[2].partition(".")[0]
     return FLOORS[room] if room else 0
 
 
 @functools.cache
 def imports_of(file: Path, *, running: bool = False) -> set[tuple[str, str]]:
-    """Return our modules that a file names, each with the name that is taken from it, or "".
+    """Return the modules of rtcompile that a file names, each with the imported name, or "".
 
-    A statement counts wherever it is, in functions and for type checkers too. So does ``rtcompile.a.b`` in
-    an expression, a string that names a module, as for `sys.modules`, and one that is the beginning of such a
-    name; and the package itself as an argument of `getattr` and its like. Only statements that run
-    count if they are `running`.
+    All statements count, also in functions and for type checkers. These count too: ``rtcompile.a.b`` in an
+    expression; a string with a module's name, as for `sys.modules`, or the beginning of one; and the package
+    as an argument of `getattr` or the like. With `running`, only statements that run count.
     """
     tree = ast.parse(file.read_text())
     left_out = {
@@ -96,7 +95,7 @@ def taken(module: str, name: str) -> tuple[str, str]:
 
 
 def named_in(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield what an expression takes from our modules; a name "*" stands for one that is computed."""
+    """Yield the modules and names that an expression uses; "*" stands for a computed name."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         name = node.value.partition(":")[0]
         if re.fullmatch(r"rtcompile(\.\w+)*\.", name):
@@ -121,7 +120,7 @@ def is_module(name: str) -> bool:
 
 
 def imported_by(file: Path) -> set[str]:
-    """Return the modules of ours that a file imports when it runs, wherever the statement is."""
+    """Return the modules of rtcompile that a file imports at run time, also in functions."""
     return {module for module, _ in imports_of(file, running=True)} - {"rtcompile"}
 
 
@@ -135,7 +134,7 @@ def test_imports_go_one_way(file: Path):
 
 
 def is_allowed(module: str, name: str) -> bool:
-    """Return whether an extra may take a name ("" for the module itself) from one of our modules."""
+    """Return whether an extra may import a name ("" for the module itself) from a module of rtcompile."""
     if module == "rtcompile":
         return name in {"", "__version__", *rtcompile._HOME, *rtcompile._MODULES}
     own = module.partition(".")[2]
@@ -147,7 +146,7 @@ def is_allowed(module: str, name: str) -> bool:
 
 
 @pytest.mark.parametrize("extra", EXTRAS, ids=lambda folder: folder.name)
-def test_extras_stand_on_the_public_names_and_two_ports(extra: Path):
+def test_extras_use_only_public_names_and_two_ports(extra: Path):
     assert not {
         module.partition(".")[2] or name
         for file in extra.rglob("*.py")
@@ -157,7 +156,7 @@ def test_extras_stand_on_the_public_names_and_two_ports(extra: Path):
 
 
 @pytest.mark.parametrize("module", sorted(FOUNDATION))
-def test_what_extras_share_with_the_core_knows_nothing_of_it(module: str):
+def test_helpers_shared_with_extras_import_no_other_module(module: str):
     imported = {name for name, _ in imports_of(PACKAGE / f"{module.replace('.', '/')}.py")}
     assert imported <= {f"rtcompile.{each}" for each in FOUNDATION}
 
@@ -176,14 +175,14 @@ def test_what_extras_share_with_the_core_knows_nothing_of_it(module: str):
         "entry = 'rtcompile.build.many:found'",
     ],
 )
-def test_each_way_to_reach_into_the_core_is_seen(text: str, tmp_path: Path):
+def test_each_way_to_import_from_the_core_is_detected(text: str, tmp_path: Path):
     file = tmp_path / "extra.py"
     file.write_text(text)
     assert [each for each in imports_of(file) if not is_allowed(*each)]
 
 
 def test_no_extra_imports_another():
-    for extra in EXTRAS[:-1]:  # the last one has the documented names of the others
+    for extra in EXTRAS[:-1]:  # the last one re-exports documented names of the others
         named = {
             module.split(".")[2]
             for file in extra.rglob("*.py")
@@ -198,11 +197,11 @@ def module_of(file: Path) -> str:
     return ".".join(("rtcompile", *parts)).removesuffix(".__init__")
 
 
-def test_no_module_leads_back_to_itself():
-    """Also inside a floor, also by an import in a function."""
+def test_there_are_no_import_cycles():
+    """Imports within a floor, and in functions, count too."""
     modules = {module_of(file): file for file in MODULES}
     imports = {name: imported_by(file) & set(modules) for name, file in modules.items()}
-    while True:  # what imports nothing that is left is in no circle
+    while True:  # a module that imports none of the remaining ones is in no cycle
         ends = [name for name, others in imports.items() if not others & set(imports) - {name}]
         if not ends:
             break
@@ -253,14 +252,14 @@ def test_a_hit_loads_no_more_for_any_spelling(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     Path("options.txt").write_text("-DN=1 -DM=1\n")
-    ask = f"import rtcompile; rtcompile.compile('', options={spelling}, arch='sm_80')"
-    loaded_by(ask)
+    statement = f"import rtcompile; rtcompile.compile('', options={spelling}, arch='sm_80')"
+    loaded_by(statement)
 
-    assert not loaded_by(ask) & {"re", "shlex", "json", "typing", "inspect", "dataclasses"}
+    assert not loaded_by(statement) & {"re", "shlex", "json", "typing", "inspect", "dataclasses"}
 
 
 @pytest.mark.parametrize("name", rtcompile.__all__)
-def test_every_public_name_is_there(name: str):
+def test_every_public_name_exists(name: str):
     if name in ("RawKernel", "RawModule"):
         pytest.importorskip("cupy")
     assert getattr(rtcompile, name) is not None
@@ -272,7 +271,7 @@ def test_an_unknown_name_is_an_attribute_error():
         rtcompile.RawModul  # noqa: B018
 
 
-def test_type_checkers_see_the_names_that_there_are():
+def test_type_checkers_see_the_existing_names():
     stub = ast.parse((PACKAGE / "__init__.pyi").read_text())
     names = {
         alias.asname
@@ -306,11 +305,11 @@ importlib.util.find_spec = lambda name, *rest: None if name == "cupy" else found
         pytest.param("import rtcompile; assert 'RawModule' not in dir(rtcompile)", id="dir"),
     ],
 )  # fmt: skip
-def test_without_cupy_everything_else_is_there(code: str):
+def test_without_cupy_everything_else_works(code: str):
     subprocess.run([sys.executable, "-c", WITHOUT_CUPY + code], check=True)
 
 
-def test_importing_a_kernel_class_without_cupy_says_how_to_install_it():
+def test_importing_a_kernel_class_without_cupy_names_the_package():
     code = WITHOUT_CUPY + "from rtcompile import RawModule"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stderr.count("Traceback") == 1

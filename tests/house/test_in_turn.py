@@ -1,4 +1,4 @@
-"""Of a matrix that is marked `in_turn`, `make test` tries each row once, with one value in turn."""
+"""`make test` runs each row of a matrix marked `in_turn` once, with the values in turn."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_of_a_fixture(row, of_a_fixture): pass
 
 
 @pytest.mark.takes_seconds
-def test_each_row_is_tried_once_and_each_value_in_some(tmp_path: Path) -> None:
+def test_each_row_runs_once_and_each_value_occurs(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
         "from tests.conftest import pytest_collection_modifyitems\n"
     )

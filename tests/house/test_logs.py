@@ -1,4 +1,4 @@
-"""A build logs one line, to those who listen."""
+"""Tests of the log: each build logs one line to handlers and listeners."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_silent_by_default_and_one_line_per_build_on_request(monkeypatch):
     assert "hit (memory)" in second
 
 
-def test_the_line_says_which_options_were_changed_or_not_passed_on(caplog):
+def test_the_line_lists_options_that_were_changed_or_not_passed_on(caplog):
     with caplog.at_level(logging.INFO, "rtcompile"):
         code = rtcompile.compile(
             "__global__ void k() {}", arch="sm_80", options=["-std=gnu++17", "-Xcompiler=-Wall"]
@@ -69,7 +69,7 @@ def build():
     return rtcompile.compile("__global__ void k() {}", arch="sm_80", name="mine.cu")
 
 
-def test_the_line_on_stderr_is_for_as_long_as_the_variable_is_set(monkeypatch, capsys):
+def test_the_line_is_printed_as_long_as_the_variable_is_set(monkeypatch, capsys):
     lines = []
     for level in ("info", None, "error", "Info", ""):
         monkeypatch.setenv("RTCOMPILE_LOG", level) if level is not None else monkeypatch.delenv(
@@ -81,7 +81,7 @@ def test_the_line_on_stderr_is_for_as_long_as_the_variable_is_set(monkeypatch, c
 
 
 class Raising(logging.Handler):
-    """A handler whose author forgot `handleError`."""
+    """A handler that raises instead of calling `handleError`."""
 
     def emit(self, record):
         raise ZeroDivisionError("in a handler")
@@ -89,14 +89,14 @@ class Raising(logging.Handler):
 
 @pytest.fixture
 def heard(monkeypatch):
-    """What a listener that comes after those that raise was called with."""
+    """Return the calls of a listener that follows the raising ones."""
     heard = []
     monkeypatch.setattr(logs, "_has_warned", False)
     monkeypatch.setattr(find, "listeners", [lambda *_: 1 // 0, lambda *what: heard.append(what)])
     return heard
 
 
-def test_who_listens_and_raises_gets_one_warning_and_changes_no_result(heard):
+def test_a_listener_that_raises_causes_one_warning_and_changes_no_result(heard):
     with pytest.warns(rtcompile.RtcompileWarning, match="ZeroDivisionError") as warned:
         codes = [build() for _ in range(3)]
     assert len(warned) == 1
@@ -114,7 +114,7 @@ def test_a_handler_that_raises_changes_no_result(heard, monkeypatch):
     logger.manager._clear_cache()
 
 
-def test_an_error_reaches_its_caller_though_a_listener_raises(heard):
+def test_an_error_reaches_its_caller_despite_a_raising_listener(heard):
     with (
         pytest.warns(rtcompile.RtcompileWarning),
         pytest.raises(rtcompile.CompileError, match="undefined"),

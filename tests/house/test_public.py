@@ -1,4 +1,4 @@
-"""What the package exports is whole: what it returns is exported too, and its examples run."""
+"""Tests of the public names: all returned types are exported, and all examples run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXPORTED = [name for name in dir(rtcompile) if name not in ("__version__", "cach
 
 
 def returned_by(value: Any) -> Iterator[str]:
-    """Yield the annotations of what a function returns, or of what a class's members are."""
+    """Yield the return annotations of a function, or the annotations of a class's members."""
     if inspect.isclass(value):
         documented = set(re.findall(r"\w+", value.__doc__ or ""))
         annotations = vars(value).get("__annotations__", {})
@@ -55,12 +55,12 @@ def test_every_type_that_it_returns_is_exported(name: str):
 
 
 @pytest.mark.parametrize("name", EXPORTED)
-def test_it_has_a_docstring_of_its_own(name: str):
+def test_it_has_its_own_docstring(name: str):
     value = getattr(rtcompile, name)
     assert (vars(value)["__doc__"] if inspect.isclass(value) else value.__doc__) or ""
 
 
-# The errors and the types that a caller only gets: the examples of what gives them show them.
+# Errors and types that callers only receive; the examples of their sources show them.
 RESULTS = {
     "Advice",
     "CacheInfo",
@@ -96,9 +96,9 @@ def test_its_example_runs(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     text = inspect.getdoc(getattr(rtcompile, name)) or ""
     example = doctest.DocTestParser().get_doctest(text, {"rtcompile": rtcompile}, name, None, None)
     assert example.examples
-    said: list[str] = []
-    result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=said.append)
-    assert not result.failed, "".join(said)
+    output: list[str] = []
+    result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=output.append)
+    assert not result.failed, "".join(output)
 
 
 def test_a_star_import_leaves_pythons_own_functions() -> None:

@@ -1,4 +1,4 @@
-"""The environment's defaults are read, checked and overridden by arguments."""
+"""Tests of settings: environment variables are read, checked, and overridden by arguments."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_variable_sets_its_field(environ, field, value):
     ],
     ids=lambda environ: "=".join(*environ.items()),
 )
-def test_nonsense_is_an_error_that_names_the_variable(environ):
+def test_an_invalid_value_is_an_error_that_names_the_variable(environ):
     (name,) = environ
     with pytest.raises(InvalidRequest, match=name):
         Settings.from_environ(environ)
@@ -98,11 +98,11 @@ def test_an_argument_of_a_wrong_type_is_an_error_that_names_it(name, value):
 
 
 @pytest.mark.parametrize("seconds", [math.inf, 1e300, 10**5000, "inf"], ids=lambda _: "")
-def test_a_limit_beyond_all_time_is_none(seconds):
+def test_an_enormous_time_limit_means_no_limit(seconds):
     assert Settings("", timeout=1.0).override(timeout=seconds).timeout is None
 
 
-def test_arguments_win_over_the_environment():
+def test_arguments_take_precedence_over_the_environment():
     settings = Settings.from_environ({"RTCOMPILE_PCH": "1", "RTCOMPILE_FALLBACK": "never"})
     changed = settings.override(pch=False, fallback="always", timeout=3, memory_limit="1G")
     assert (changed.pch, changed.fallback, changed.timeout, changed.memory_limit) == (
@@ -141,7 +141,7 @@ def test_a_user_without_a_home_has_a_temporary_folder_of_its_own(environ, home, 
         Settings.from_environ({**environ, "RTCOMPILE_CACHE_DIR": "~/cache"})
 
 
-def test_the_root_of_all_is_a_home_for_root_alone(monkeypatch):
+def test_the_root_folder_is_a_home_only_for_root(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1234)
     found = Settings.from_environ({"HOME": "/", "TMPDIR": "/t"}).cache_dir
     assert found == "/t/rtcompile-cache-1234"
@@ -157,7 +157,7 @@ def test_the_root_of_all_is_a_home_for_root_alone(monkeypatch):
         (None, {"options": ["-idirafter", "x"]}),
     ],
 )
-def test_what_is_relative_to_a_removed_working_directory_is_an_error_of_ours(
+def test_a_path_relative_to_a_removed_working_directory_is_an_error(
     tmp_path, monkeypatch, variable, given
 ):
     (tmp_path / "gone").mkdir()
@@ -175,7 +175,7 @@ def cache_of_a_module() -> str:
     return Settings.from_environ().cache_dir
 
 
-def test_what_tests_share_is_not_built_in_the_developers_cache(cache_of_a_module: str) -> None:
+def test_fixtures_do_not_use_the_developers_cache(cache_of_a_module: str) -> None:
     own = Settings.from_environ({"HOME": os.environ.get("HOME", "/")}).cache_dir
     assert cache_of_a_module != own
     assert Settings.from_environ().cache_dir not in (own, cache_of_a_module)

@@ -1,4 +1,4 @@
-"""Colours: readable on a light and on a dark background, in a terminal as in HTML."""
+"""Tests of colours: all are readable on light and dark backgrounds, in terminals and in HTML."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def of_palette(number: int) -> str:
-    """The colour of a number of the 256: a cube of six steps, then grey."""
+    """Return the colour of a number of the 256-colour palette: a cube of six steps, then grey."""
     if number >= 232:
         return "#" + f"{8 + 10 * (number - 232):02x}" * 3
     steps = [0, 95, 135, 175, 215, 255]

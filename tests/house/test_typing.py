@@ -1,4 +1,4 @@
-"""What the README writes type-checks, for those who check their own code against ours."""
+"""The programs of the documentation pass a strict type checker."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_programs_of_the_documentation_are_typed_strictly(tmp_path: Path) ->
         (tmp_path / name).write_text(text)
     done = mypy(tmp_path, *given)
     lines = [line for line in done.stdout.splitlines() if ": error: " in line]
-    # Some blocks go on from the one above them.
+    # Some blocks continue the block above them.
     fragments = {line.partition(":")[0] for line in lines if line.endswith("[name-defined]")}
     lines = [line for line in lines if not line.endswith("[import-untyped]")]
     assert [line for line in lines if line.partition(":")[0] not in fragments] == []
@@ -92,12 +92,14 @@ def mypy(folder: Path, *files: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.takes_seconds
-def test_mypy_takes_what_is_documented_and_finds_what_is_wrong(tmp_path: Path) -> None:
+def test_mypy_accepts_documented_uses_and_finds_wrong_ones(tmp_path: Path) -> None:
     (tmp_path / "right.py").write_text(AS_DOCUMENTED)
     (tmp_path / "wrong.py").write_text(WRONG)
     done = mypy(tmp_path, "right.py", "wrong.py")
-    said = [line.partition(": error: ")[0] for line in done.stdout.splitlines() if "error" in line]
-    assert said == [
+    errors = [
+        line.partition(": error: ")[0] for line in done.stdout.splitlines() if "error" in line
+    ]
+    assert errors == [
         "wrong.py:3",
         "wrong.py:4",
         "wrong.py:5",

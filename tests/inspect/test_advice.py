@@ -1,4 +1,4 @@
-"""What `advise` says of a launch follows from the code and the architecture alone."""
+"""Tests of `advise`: its advice depends only on the code and the architecture."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rtcompile.request.values import Arch
 pytestmark = pytest.mark.needs_compiler
 
 PLAIN = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }'
-# Keeps 128 numbers at a time, which no 64 registers hold.
+# Keeps 128 numbers at a time, which do not fit into 64 registers.
 HUNGRY = """extern "C" __global__ void BOUNDS k(float* x) {
   float v[128];
   #pragma unroll
@@ -56,7 +56,7 @@ def test_registers_limit_a_kernel_that_keeps_many():
 
 
 @pytest.mark.parametrize("bounds", ["", "__launch_bounds__(128)"])
-def test_launch_bounds_are_tried_by_a_rebuild_that_says_what_they_cost(bounds: str):
+def test_launch_bounds_are_tried_by_a_rebuild_that_reports_their_cost(bounds: str):
     found = kernel_of(HUNGRY, f"-DBOUNDS={bounds}").advise(launch_bounds=(256, 4))
     assert found.bounded.registers <= 64 < found.registers
     assert found.bounded.spills.stores > found.spills.stores == 0
@@ -64,14 +64,14 @@ def test_launch_bounds_are_tried_by_a_rebuild_that_says_what_they_cost(bounds: s
     assert "rebuilt with __launch_bounds__(256, 4): " in str(found)
 
 
-def test_bounds_that_the_build_does_not_heed_are_an_error():
+def test_bounds_without_effect_are_an_error():
     kernel = kernel_of(HUNGRY, "-DBOUNDS=__attribute__((launch_bounds(128)))")
     with pytest.raises(rtcompile.InvalidRequest, match="the code says 128 of the threads"):
         kernel.advise(launch_bounds=256)
 
 
 @pytest.mark.parametrize(
-    ("bounds", "says"),
+    ("bounds", "message"),
     [
         ((), "must be the threads of a block"),
         ("256", "must be the threads of a block"),
@@ -79,12 +79,12 @@ def test_bounds_that_the_build_does_not_heed_are_an_error():
         ((256, -1), "launch_bounds' blocks must be"),
     ],
 )
-def test_invalid_bounds_are_rejected(bounds, says: str):
-    with pytest.raises(rtcompile.InvalidRequest, match=says):
+def test_invalid_bounds_are_rejected(bounds, message: str):
+    with pytest.raises(rtcompile.InvalidRequest, match=message):
         kernel_of(PLAIN).advise(launch_bounds=bounds)
 
 
-def test_dynamic_shared_memory_that_nobody_counted_is_mentioned():
+def test_uncounted_dynamic_shared_memory_is_mentioned():
     assert "say shared_mem=" in str(kernel_of(DYNAMIC).advise())
 
 
@@ -101,7 +101,7 @@ def test_shared_memory_that_has_to_be_requested_is_mentioned():
     assert "max_dynamic_shared_size_bytes = 100000" in str(found)
 
 
-def test_a_kernel_whose_blocks_do_not_fit_says_why():
+def test_a_kernel_whose_blocks_do_not_fit_is_explained():
     found = kernel_of(DYNAMIC, arch="sm_86").advise(shared_mem=200_000)
     assert found.best is None
     assert "200000 B of dynamic shared memory are more than the 101376 B" in str(found)

@@ -1,4 +1,4 @@
-"""What a cubin says of itself is what ptxas said while making it."""
+"""Tests of the cubin reader: its numbers equal those that ptxas reported."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ ARCHITECTURES = ["sm_75", "sm_80", "sm_90a", "sm_100a", "sm_100f", "sm_120a"]
 
 
 def printed_by_ptxas(log: str) -> dict[str, tuple[int, int, int]]:
-    """Kernel to registers, static shared memory and stack, from the log of -Xptxas -v."""
-    said = {}
+    """Return kernel to registers, static shared memory and stack, from the log of -Xptxas -v."""
+    reported = {}
     for part in log.split("Compiling entry function ")[1:]:
         name = part.split("'")[1]
         numbers = [re.search(pattern, part) for pattern in
                    (r"Used (\d+) registers", r"(\d+) bytes smem", r"(\d+) bytes cumulative stack")]  # fmt: skip
-        said[name] = tuple(int(found[1]) if found else 0 for found in numbers)
-    return said
+        reported[name] = tuple(int(found[1]) if found else 0 for found in numbers)
+    return reported
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def kernels(code: bytes) -> dict[str, Kernel]:
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_resources_are_what_ptxas_said(nvrtc: Any, arch: str) -> None:
+def test_resources_are_those_reported_by_ptxas(nvrtc: Any, arch: str) -> None:
     assert Arch.parse(arch) in supported(nvrtc.version)
     outcome = nvrtc.compile(SOURCE, f"-arch={arch}", "-Xptxas=-v")
     assert outcome.code is not None, outcome.log
@@ -92,7 +92,7 @@ def test_the_architecture_is_read_with_its_suffix(nvrtc: Any, arch: str) -> None
     assert read(nvrtc.compile(SOURCE, f"-arch={arch}").code).arch == Arch.parse(arch)
 
 
-def test_a_kernel_tells_its_parameters_and_bounds(nvrtc: Any) -> None:
+def test_a_kernels_parameters_and_bounds_are_read(nvrtc: Any) -> None:
     kernel = kernels(nvrtc.compile(SOURCE, "-arch=sm_90a").code)["shared"]
     assert kernel.parameters == ((0, 8), (8, 4), (16, 24))
     assert kernel.parameter_bytes == 40
@@ -121,7 +121,7 @@ def test_kernels_are_distinguished_from_device_functions(nvrtc: Any) -> None:
     assert (callee.kind, callee.section) == ("function", ".text._Z6calleePi")
 
 
-def test_a_symbol_tells_its_kind_size_and_section(sample: bytes) -> None:
+def test_a_symbols_kind_size_and_section_are_read(sample: bytes) -> None:
     symbols = {symbol.name: symbol for symbol in read(sample).symbols}
     marker = symbols["marker"]
     assert (marker.kind, marker.size, marker.section) == ("object", 8, ".nv.global.init")
@@ -151,17 +151,17 @@ def test_a_cubin_of_nvcc_is_read(tmp_path: Path) -> None:
         pytest.param(b"x" * (32 << 20), id="huge"),
     ],
 )
-def test_what_is_no_cubin_is_a_value_error(code: bytes) -> None:
+def test_other_bytes_than_a_cubin_are_a_value_error(code: bytes) -> None:
     with pytest.raises(ValueError, match="not a"):
         read(code)
 
 
-def test_the_hosts_own_elf_files_are_no_cubins() -> None:
+def test_elf_files_of_the_host_are_not_cubins() -> None:
     with pytest.raises(ValueError, match="for machine"):
         read(Path("/proc/self/exe").read_bytes())
 
 
-def test_a_truncated_cubin_is_never_taken_for_a_whole_one(sample: bytes) -> None:
+def test_a_truncated_cubin_is_an_error(sample: bytes) -> None:
     for end in [*range(0, len(sample), 97), len(sample) - 1]:
         with pytest.raises(ValueError, match="not a"):
             read(sample[:end])
@@ -169,15 +169,15 @@ def test_a_truncated_cubin_is_never_taken_for_a_whole_one(sample: bytes) -> None
 
 def test_damage_is_a_value_error_or_harmless(sample: bytes) -> None:
     chance = random.Random(0)
-    refused = 0
+    rejected = 0
     for _ in range(1500):
         damaged = bytearray(sample)
         for _ in range(chance.randint(1, 8)):
             damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
-        # The headers are where damage does most; they are a small part of the file.
+        # Damage in the headers has the largest effect, but they are a small part of the file.
         damaged[chance.randrange(16, 64)] = chance.randrange(256)
         try:
             read(bytes(damaged))
         except ValueError:
-            refused += 1
-    assert refused > 250
+            rejected += 1
+    assert rejected > 250

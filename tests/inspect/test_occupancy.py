@@ -1,4 +1,4 @@
-"""Our occupancy is that of CUDA's own cuda_occupancy.h, compiled here and asked."""
+"""The computed occupancy equals that of CUDA's own cuda_occupancy.h, compiled here."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_blocks_are_those_that_cudas_own_header_computes(tmp_path: Path) -> None
     (tmp_path / "oracle.cpp").write_text(ORACLE)
     program = tmp_path / "oracle"
     subprocess.run(["g++", "-I", include, "-o", program, tmp_path / "oracle.cpp"], check=True)
-    ours, asked = [], []
+    ours, cases = [], []
     cases = itertools.product(
         ARCHS, (32, 33, 96, 128, 256, 1000, 1024), (1, 24, 40, 63, 128, 255), (0, 1, 5000, 49152)
     )
@@ -62,19 +62,19 @@ def test_blocks_are_those_that_cudas_own_header_computes(tmp_path: Path) -> None
         assert limits is not None
         device = (limits.warps * 32, limits.block_registers, limits.shared, limits.block_shared)
         kernel = (block, registers, shared)
-        asked.append(
+        cases.append(
             " ".join(map(str, (arch.major, arch.minor, *device, limits.reserved_shared, *kernel)))
         )
         ours.append(occupancy(limits, block=block, registers=registers, shared=shared).blocks)
     done = subprocess.run(
-        [program], input="\n".join(asked), capture_output=True, text=True, check=True
+        [program], input="\n".join(cases), capture_output=True, text=True, check=True
     )
     theirs = [int(line) for line in done.stdout.split()]
-    wrong = [case for case, a, b in zip(asked, ours, theirs, strict=True) if a != b]
+    wrong = [case for case, a, b in zip(cases, ours, theirs, strict=True) if a != b]
     assert wrong == []
 
 
-def test_what_limits_a_kernel_is_named() -> None:
+def test_the_limit_of_a_kernel_is_named() -> None:
     limits = limits_of(Arch(9, 0))
     assert limits is not None
     found = occupancy(limits, block=256, registers=128, shared=0)

@@ -1,4 +1,4 @@
-"""A build's report agrees with what ptxas says of the same kernel."""
+"""Tests of a build's report: it agrees with ptxas's output for the same kernel."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def build() -> rtcompile.ObjectCode:
 
 def test_registers_shared_memory_and_spills_are_those_of_ptxas(build: rtcompile.ObjectCode) -> None:
     (found,) = Report.of(build, kernel="f<float>").kernels
-    said = re.search(
+    numbers = re.search(
         rf"properties for {found.symbol}\n[^\n]*?(\d+) bytes spill stores, (\d+) bytes spill loads"
         r"[^:]*: Used (\d+) registers[^\n]*?(\d+) bytes smem",
         build.build.log,
     )
-    assert said is not None
-    stores, loads, registers, shared = map(int, said.groups())
+    assert numbers is not None
+    stores, loads, registers, shared = map(int, numbers.groups())
     assert stores > 0
     assert found.spills == Spills(stores, loads)
     assert (found.registers, found.shared_bytes) == (registers, shared)
@@ -108,7 +108,7 @@ def test_a_cubin_alone_is_reported_without_spills(build: rtcompile.ObjectCode) -
     assert {kernel.name for kernel in found} == {build.lowered_names["f<float>"], "g"}
 
 
-def test_a_kernel_that_is_not_there_is_an_error_that_lists_those_that_are(
+def test_a_missing_kernel_is_an_error_that_lists_the_existing_ones(
     build: rtcompile.ObjectCode,
 ) -> None:
     with pytest.raises(InvalidRequest, match=r"no kernel 'nope' in the code; it has .*f<float>"):

@@ -1,4 +1,4 @@
-"""Every kind of header edit, with a real compiler: the binary is the one a build now would give."""
+"""After each kind of header edit, a real compiler's binary equals that of a fresh build."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SOURCE = """
 #else
 #define EXTRA 0
 #endif
-extern "C" __constant__ int answer = VALUE + EXTRA;
-extern "C" __global__ void k(int* out) { *out = answer; }
+extern "C" __constant__ int value = VALUE + EXTRA;
+extern "C" __global__ void k(int* out) { *out = value; }
 """
 
 
@@ -35,14 +35,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def build(folder: Path, source: str = SOURCE, *options: str) -> rtcompile.ObjectCode:
-    """Build as a new process would, to PTX, in which the answer can be read."""
+    """Build to PTX as a new process would; the PTX contains the value."""
     forget_caches()
     directories = [f"-I{folder / name}" for name in ("first", "second")]
     return rtcompile.compile(source, options=[*directories, *options], arch="sm_80", target="ptx")
 
 
-def answer(obj: rtcompile.ObjectCode) -> int:
-    _, _, initial = obj.code.decode().partition("answer = ")
+def value_of(obj: rtcompile.ObjectCode) -> int:
+    _, _, initial = obj.code.decode().partition("value = ")
     return int(initial.split(";")[0])
 
 
@@ -92,7 +92,7 @@ def directory_is_now_a_link(folder: Path) -> int:
 def twice_in_one_tick(folder: Path) -> int:
     for value in (1008, 1009):
         (folder / "second/nested.h").write_text(f"#define NESTED {value}\n")
-        assert answer(build(folder)) == value
+        assert value_of(build(folder)) == value
     return 1009
 
 
@@ -109,11 +109,13 @@ def twice_in_one_tick(folder: Path) -> int:
         twice_in_one_tick,
     ],
 )
-def test_after_an_edit_the_binary_is_the_new_one(folder: Path, edit: Callable[[Path], int]) -> None:
-    assert answer(build(folder)) == 1001
+def test_after_an_edit_the_binary_has_the_new_value(
+    folder: Path, edit: Callable[[Path], int]
+) -> None:
+    assert value_of(build(folder)) == 1001
     assert build(folder).build.hit == "disk"
     expected = edit(folder)
-    assert answer(build(folder)) == expected
+    assert value_of(build(folder)) == expected
     assert build(folder).build.hit == "disk"
 
 
@@ -123,7 +125,7 @@ def test_a_revert_is_a_hit(folder: Path) -> None:
     build(folder)
     (folder / "second/nested.h").write_text("#define NESTED 1001\n")
     again = build(folder)
-    assert (answer(again), again.build.hit) == (1001, "disk")
+    assert (value_of(again), again.build.hit) == (1001, "disk")
 
 
 def test_a_moved_project_is_a_hit(folder: Path, tmp_path: Path) -> None:
@@ -136,30 +138,30 @@ def test_a_moved_project_is_a_hit(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("macro", ["__TIME__", "__DATE__"])
-def test_what_reads_the_clock_is_built_every_time(folder: Path, macro: str) -> None:
+def test_a_source_that_reads_the_clock_is_built_every_time(folder: Path, macro: str) -> None:
     source = SOURCE + f"__device__ const char* when() {{ return {macro}; }}"
     build(folder, source)
     assert build(folder, source).build.hit is None
 
 
-def test_a_computed_include_is_followed(folder: Path) -> None:
+def test_a_header_included_by_a_macro_is_watched(folder: Path) -> None:
     source = SOURCE.replace('#include "value.h"', "#define X <value.h>\n#include X")
     build(folder, source)
     expected = nested(folder)
-    assert answer(build(folder, source)) == expected
+    assert value_of(build(folder, source)) == expected
 
 
-def test_a_pre_included_header_is_followed(folder: Path) -> None:
+def test_a_pre_included_header_is_watched(folder: Path) -> None:
     (folder / "second/pre.h").write_text("#define VALUE 1\n")
     source = SOURCE.replace('#include "value.h"', "")
-    assert answer(build(folder, source, "-include=pre.h")) == 1
+    assert value_of(build(folder, source, "-include=pre.h")) == 1
     (folder / "second/pre.h").write_text("#define VALUE 2\n")
-    assert answer(build(folder, source, "-include=pre.h")) == 2
+    assert value_of(build(folder, source, "-include=pre.h")) == 2
 
 
-def test_two_pre_included_headers_of_one_name_are_two(folder: Path) -> None:
+def test_two_pre_included_headers_of_one_name_are_distinguished(folder: Path) -> None:
     source = SOURCE.replace('#include "value.h"', "")
     for which, value in (("first", 1), ("second", 2)):
         (folder / which / "pre.h").write_text(f"#define VALUE {value}\n")
     for which, value in (("first", 1), ("second", 2)):
-        assert answer(build(folder, source, f"-include={folder / which}/pre.h")) == value
+        assert value_of(build(folder, source, f"-include={folder / which}/pre.h")) == value

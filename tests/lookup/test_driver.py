@@ -1,4 +1,4 @@
-"""What the driver says of the devices: a cuda-python, a libcuda and an NVML that answer for two devices."""
+"""Tests of queries to the driver, with fakes of cuda-python, libcuda and NVML that report two devices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import rtcompile
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
-# Both devices have FIRST and SECOND as compute capability, the second is current where there is a context.
+# The compute capabilities of the devices are FIRST and SECOND; the second is current if there is a context.
 LIBCUDA = """
 static int initialised;
 int cuInit(unsigned flags) { initialised = !flags; return flags ? 1 : BROKEN; }
@@ -62,7 +62,7 @@ def cuDeviceGetAttribute(attribute, device):
 """
 
 
-def said(
+def evaluated(
     folder: Path,
     expression: str,
     *,
@@ -74,7 +74,7 @@ def said(
     before: str = "",
     **environ: str,
 ) -> str:
-    """Return what a process prints of an expression, where these libraries are found."""
+    """Return the value that a process with these libraries prints for an expression."""
     defined = {"FIRST": first, "SECOND": second, "CONTEXT": context, "BROKEN": broken}
     options = [f"-D{name}={value}" for name, value in defined.items()]
     for name, text in (("libcuda.so.1", LIBCUDA), ("libnvidia-ml.so.1", NVML)):
@@ -101,36 +101,36 @@ def said(
 
 @pytest.mark.parametrize("cuda_python", [CUDA_PYTHON, ""], ids=["cuda-python", "libcuda"])
 @pytest.mark.parametrize(("context", "capability"), [(0, "(8, 0)"), (1, "(9, 0)")])
-def test_the_current_device_is_that_of_the_context_else_the_first(
+def test_the_current_device_is_the_contexts_or_else_the_first(
     tmp_path: Path, context: int, capability: str, cuda_python: str
 ) -> None:
-    asked = "find.compute_capability()"
-    found = said(tmp_path, asked, second=90, context=context, cuda_python=cuda_python)
+    expression = "find.compute_capability()"
+    found = evaluated(tmp_path, expression, second=90, context=context, cuda_python=cuda_python)
     assert found == capability
-    assert said(tmp_path, "driver.version()") == "13000"
+    assert evaluated(tmp_path, "driver.version()") == "13000"
 
 
 def test_a_driver_that_fails_is_named_with_its_error(tmp_path: Path) -> None:
-    found = said(tmp_path, "find.compute_capability()", broken=100)
+    found = evaluated(tmp_path, "find.compute_capability()", broken=100)
     assert "no CUDA device to compile for (cuInit: CUDA_ERROR_OF_TEST (100)); pass arch=" in found
 
 
 def test_an_error_of_cuda_python_is_named(tmp_path: Path) -> None:
     broken = CUDA_PYTHON + "def cuInit(flags): return CUresult.CUDA_ERROR_OF_PYTHON,"
-    found = said(tmp_path, "find.compute_capability()", cuda_python=broken)
+    found = evaluated(tmp_path, "find.compute_capability()", cuda_python=broken)
     assert "to compile for (cuInit: CUDA_ERROR_OF_PYTHON (7)); pass arch=" in found
 
 
 @pytest.mark.parametrize("first", [80, 90])
-def test_what_cupy_says_is_confirmed_by_cuda_python_once_the_device_is_used(
+def test_cuda_python_confirms_cupys_capability_once_the_device_is_used(
     tmp_path: Path, first: int
 ) -> None:
     assert (
-        said(tmp_path, "driver.confirm(lambda: (8, 0))", first=first, cuda_python=CUDA_PYTHON)
+        evaluated(tmp_path, "driver.confirm(lambda: (8, 0))", first=first, cuda_python=CUDA_PYTHON)
         == "None"
     )
     used = "driver.Driver()('cuInit', 0)"
-    found = said(
+    found = evaluated(
         tmp_path,
         "driver.confirm(lambda: (8, 0))",
         before=used,
@@ -140,17 +140,17 @@ def test_what_cupy_says_is_confirmed_by_cuda_python_once_the_device_is_used(
     assert found == "None" if first == 80 else "(9, 0) by the driver, and (8, 0) by CuPy" in found
 
 
-def test_a_driver_that_does_not_say_contradicts_nobody(tmp_path: Path) -> None:
+def test_a_driver_without_a_capability_contradicts_nothing(tmp_path: Path) -> None:
     broken = CUDA_PYTHON + "def cuCtxGetCurrent(): return CUresult.CUDA_ERROR_OF_PYTHON,"
     used = "driver.Driver()('cuInit', 0)"
-    asked = "driver.confirm(lambda: (8, 0))"
-    assert said(tmp_path, asked, before=used, cuda_python=broken) == "None"
+    expression = "driver.confirm(lambda: (8, 0))"
+    assert evaluated(tmp_path, expression, before=used, cuda_python=broken) == "None"
 
 
 def test_all_devices_are_known_without_cuinit_and_after_it(tmp_path: Path) -> None:
-    assert said(tmp_path, "driver.capability_of_all()") == "(8, 0)"
-    assert said(tmp_path, "driver.capability_of_all()", second=90) == "None"
-    assert said(tmp_path, "driver.capability_of_all()", CUDA_VISIBLE_DEVICES="-1") == "None"
-    # NVML is not asked once the driver knows.
-    asked = "[driver.Driver()('cuInit', 0), setattr(driver, '_of_nvml', None), driver.capability_of_all()][-1]"
-    assert said(tmp_path, asked) == "(8, 0)"
+    assert evaluated(tmp_path, "driver.capability_of_all()") == "(8, 0)"
+    assert evaluated(tmp_path, "driver.capability_of_all()", second=90) == "None"
+    assert evaluated(tmp_path, "driver.capability_of_all()", CUDA_VISIBLE_DEVICES="-1") == "None"
+    # NVML is not queried once the driver is initialised.
+    expression = "[driver.Driver()('cuInit', 0), setattr(driver, '_of_nvml', None), driver.capability_of_all()][-1]"
+    assert evaluated(tmp_path, expression) == "(8, 0)"

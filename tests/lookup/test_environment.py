@@ -1,4 +1,4 @@
-"""What a process is started with, the toolchain and the variables, is part of each look-up, or is none of its business."""
+"""Tests of the environment in look-ups: variables and toolchain files that matter, and those that do not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.lookups import CAPABILITY, CODE, build, found, kept, look
 
 pytestmark = pytest.mark.usefixtures("absent_device")
 
-compute_capability = device.compute_capability  # which the fixture replaces
+compute_capability = device.compute_capability  # the fixture replaces it
 
 
 @pytest.mark.needs_compiler
@@ -37,7 +37,7 @@ def test_a_change_in_the_toolchain_is_noticed(tmp_path):
     stamps = {str(part): environment.signature(str(part))}
     here.note(environment.packed(stamps, ""))
     for file in (tmp_path / "cache/index").iterdir():
-        file.unlink()  # of the toolchain that was found
+        file.unlink()  # one of the found toolchain's files
     kept(request)
     assert look(request) is not None
 
@@ -48,7 +48,7 @@ def test_a_change_in_the_toolchain_is_noticed(tmp_path):
 
 
 @pytest.mark.needs_compiler
-def test_what_another_toolchain_made_is_not_found_in_memory_either(tmp_path):
+def test_code_of_another_toolchain_is_not_found_in_memory(tmp_path):
     part = tmp_path / "part of a toolkit"
     part.write_text("one")
     request = build(CODE % 1)
@@ -67,7 +67,7 @@ def test_what_another_toolchain_made_is_not_found_in_memory_either(tmp_path):
 
 
 @pytest.mark.needs_compiler
-def test_nothing_is_kept_where_the_toolchain_was_replaced_during_the_build(monkeypatch):
+def test_a_build_during_which_the_toolchain_was_replaced_is_not_kept(monkeypatch):
     from rtcompile.build import miss
 
     compile_once = miss.compile_once
@@ -84,9 +84,7 @@ def test_nothing_is_kept_where_the_toolchain_was_replaced_during_the_build(monke
 
 
 @pytest.mark.parametrize(("seconds", "looks"), [(0.0, 0), (0.9, 0), (1.1, 1)])
-def test_the_files_of_a_toolchain_are_looked_at_once_a_second(
-    tmp_path, monkeypatch, seconds, looks
-):
+def test_a_toolchains_files_are_checked_once_a_second(tmp_path, monkeypatch, seconds, looks):
     part, looked, now = str(tmp_path / "part"), [], [1000.0]
     monkeypatch.setattr(environment, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     here = environment.current()
@@ -108,7 +106,7 @@ def test_damaged_files_of_a_toolchain_count_as_changed():
         assert not environment.are_unchanged(damaged)
 
 
-def test_a_toolchain_that_was_found_for_another_environment_is_not_taken():
+def test_the_toolchain_of_another_environment_is_not_used():
     here = environment.current()
     known = remembered.Known(Toolchain(), environment.packed({}, "libnvrtc.so"))
     settings = Settings("", cache_on_disk=False)
@@ -119,20 +117,20 @@ def test_a_toolchain_that_was_found_for_another_environment_is_not_taken():
     assert here.loads == "libnvrtc.so"
 
 
-def test_where_a_variable_cannot_be_understood_no_file_of_a_cache_is_read(monkeypatch):
+def test_an_invalid_variable_prevents_reading_the_cache(monkeypatch):
     monkeypatch.setenv("RTCOMPILE_TIMEOUT", "soon")
     here = environment.current()
     monkeypatch.setattr(type(here.folder), "read", None)
     assert here.signature() == ""
 
 
-def test_cupys_runtime_says_once_what_each_device_is(monkeypatch):
-    current, asked = [0], []
-    said = {(0, 75): 8, (0, 76): 6, (1, 75): 9, (1, 76): 0}
+def test_cupys_runtime_is_queried_once_per_device(monkeypatch):
+    current, queried = [0], []
+    attributes = {(0, 75): 8, (0, 76): 6, (1, 75): 9, (1, 76): 0}
 
     def attribute(which: int, ordinal: int) -> int:
-        asked.append(ordinal)
-        return said[ordinal, which]
+        queried.append(ordinal)
+        return attributes[ordinal, which]
 
     runtime = types.SimpleNamespace(
         getDevice=lambda: current[0], deviceGetAttribute=attribute, CUDARuntimeError=OSError
@@ -142,12 +140,12 @@ def test_cupys_runtime_says_once_what_each_device_is(monkeypatch):
     monkeypatch.setattr(device, "_known", {})
     for current[0], capability in ((0, (8, 6)), (1, (9, 0)), (0, (8, 6))):
         assert compute_capability() == capability
-    assert asked == [0, 0, 1, 1]
+    assert queried == [0, 0, 1, 1]
 
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("searched", ["sys.path", "PATH", "LD_LIBRARY_PATH"])
-def test_a_search_in_the_working_directory_is_another_one_elsewhere(
+def test_a_search_in_the_working_directory_depends_on_the_directory(
     tmp_path, monkeypatch, searched
 ):
     if searched == "sys.path":
@@ -164,7 +162,7 @@ def test_a_search_in_the_working_directory_is_another_one_elsewhere(
 
 
 @pytest.mark.needs_compiler
-def test_a_folder_of_packages_that_appears_is_another_environment(tmp_path, monkeypatch):
+def test_a_new_folder_of_packages_changes_the_environment(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     request = build(CODE % 1)
     assert look(request) is not None
@@ -177,7 +175,9 @@ def test_a_folder_of_packages_that_appears_is_another_environment(tmp_path, monk
 
 
 @pytest.mark.needs_compiler
-def test_nothing_is_kept_where_a_folder_of_packages_came_after_the_look_up(tmp_path, monkeypatch):
+def test_a_build_is_not_kept_if_a_folder_of_packages_appeared_after_the_look_up(
+    tmp_path, monkeypatch
+):
     monkeypatch.syspath_prepend(tmp_path)
     look(CompileRequest(CODE % 1))
     (tmp_path / "nvidia").mkdir()
@@ -225,7 +225,7 @@ def test_a_setting_that_changes_results_is_part_of_the_query(monkeypatch, name, 
         ("RTCOMPILE_LOG", "warning"),
     ],
 )
-def test_what_changes_no_result_is_part_of_no_query(monkeypatch, name, value):
+def test_a_setting_that_changes_no_result_is_not_part_of_the_query(monkeypatch, name, value):
     request = build(CODE % 1)
 
     monkeypatch.setenv(name, value)
@@ -235,7 +235,7 @@ def test_what_changes_no_result_is_part_of_no_query(monkeypatch, name, value):
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("name", ["RTCOMPILE_TIMEOUT", "RTCOMPILE_JIT"])
-def test_a_variable_that_cannot_be_understood_is_an_error_of_a_hit_too(monkeypatch, name):
+def test_an_invalid_variable_is_an_error_even_for_a_hit(monkeypatch, name):
     request = build(CODE % 1)
 
     monkeypatch.setenv(name, "soon")
@@ -247,9 +247,9 @@ def test_a_variable_that_cannot_be_understood_is_an_error_of_a_hit_too(monkeypat
 def test_a_home_in_a_variable_is_the_same_folder_everywhere(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("CUDA_PATH", "~/cuda")
-    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "other").mkdir()
     keys = set()
-    for folder in (tmp_path, tmp_path / "elsewhere"):
+    for folder in (tmp_path, tmp_path / "other"):
         monkeypatch.chdir(folder)
         environment.forget()
         keys.add(environment.current().key)
@@ -258,7 +258,7 @@ def test_a_home_in_a_variable_is_the_same_folder_everywhere(tmp_path, monkeypatc
 
 
 @pytest.mark.needs_compiler
-def test_the_folder_of_a_script_is_part_of_no_query(tmp_path, monkeypatch):
+def test_the_folder_of_a_script_is_not_part_of_the_query(tmp_path, monkeypatch):
     request = build(CODE % 1)
 
     monkeypatch.syspath_prepend(tmp_path)
@@ -268,7 +268,7 @@ def test_the_folder_of_a_script_is_part_of_no_query(tmp_path, monkeypatch):
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("entry", [Path("/packages"), b"/packages", None], ids=str)
-def test_what_is_no_text_in_the_search_path_is_ignored_as_imports_do(monkeypatch, entry):
+def test_entries_of_the_search_path_that_are_not_text_are_ignored(monkeypatch, entry):
     request = build(CODE % 1)
     key = environment.current().key
     monkeypatch.setattr(sys, "path", [*sys.path, entry])
@@ -320,10 +320,8 @@ def test_every_variable_that_is_read_anywhere_is_in_the_table():
 @pytest.mark.needs_compiler
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize("chosen", ["options", "NVCC_APPEND_FLAGS"])
-def test_what_a_compiler_of_the_users_choice_preprocessed_is_planned_each_time(
-    chosen, tmp_path, monkeypatch
-):
-    # Neither an edit of that compiler nor a relative directory in a variable shows in the words.
+def test_builds_with_the_users_host_compiler_are_planned_each_time(chosen, tmp_path, monkeypatch):
+    # The options show no edit of that compiler, and no relative directory in a variable.
     wrapper = tmp_path / "g++"
     wrapper.write_text('#!/bin/sh\nexec /usr/bin/g++ "$@"\n')
     wrapper.chmod(0o755)
@@ -339,7 +337,7 @@ def test_what_a_compiler_of_the_users_choice_preprocessed_is_planned_each_time(
 
 
 @pytest.mark.needs_compiler
-def test_a_relative_cache_is_another_one_elsewhere(tmp_path, monkeypatch):
+def test_a_relative_cache_depends_on_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", "cache")
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
@@ -349,7 +347,9 @@ def test_a_relative_cache_is_another_one_elsewhere(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["RTCOMPILE_CUTLASS_PATH", "CUDA_HOME"])
-def test_a_relative_folder_in_a_variable_is_another_one_elsewhere(tmp_path, monkeypatch, name):
+def test_a_relative_folder_in_a_variable_depends_on_the_working_directory(
+    tmp_path, monkeypatch, name
+):
     for folder in ("one", "two"):
         (tmp_path / folder / "here").mkdir(parents=True)
     monkeypatch.setenv(name, "here")

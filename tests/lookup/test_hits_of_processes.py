@@ -1,4 +1,4 @@
-"""What a hit costs a process, and how the hits of each process are counted."""
+"""Tests of what a hit imports, and of how each process's hits are counted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("absent_device")
 
 
 @pytest.mark.needs_compiler
-def test_a_forked_child_finds_code_and_counts_its_own_hits_alone(cache):
+def test_a_forked_child_finds_code_and_counts_only_its_own_hits(cache):
     program = """if True:
         import os, sys, rtcompile
         find = lambda: rtcompile.compile("__global__ void k() {}", arch="sm_80").build.hit
@@ -44,15 +44,15 @@ def test_no_descriptor_of_the_cache_stays_open(cache):
         links = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
         print(*(os.readlink(link) for link in links if os.path.lexists(link)))
     """
-    said = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     )
-    assert str(cache) not in said.stdout
+    assert str(cache) not in done.stdout
 
 
 @pytest.mark.needs_compiler
 def test_children_of_multiprocessing_count_their_hits(cache):
-    """They end without calling what `atexit` was given."""
+    """They end without calling the functions registered with `atexit`."""
     program = """if True:
         import multiprocessing, rtcompile
         find = lambda: rtcompile.compile("__global__ void k() {}", arch="sm_80").build.hit

@@ -1,4 +1,4 @@
-"""A look-up finds code without planning only while everything that the code depends on is as it was."""
+"""A look-up finds code without planning only while all its dependencies are unchanged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_same_request_gets_the_same_code_and_how_it_was_built():
 
 
 @pytest.mark.needs_compiler
-def test_an_index_entry_points_at_the_object_and_holds_no_copy_of_it(cache):
+def test_an_index_entry_names_the_object_and_contains_no_copy(cache):
     request = build(CODE % 1)
     code = found(request).code
     assert not any(code in file.read_bytes() for file in (cache / "index").iterdir())
@@ -58,7 +58,7 @@ def test_each_way_to_write_options_has_one_entry(cache):
 
 
 @pytest.mark.needs_compiler
-def test_where_a_build_in_between_read_another_header_each_gets_its_own(tmp_path):
+def test_alternating_builds_with_different_headers_get_their_own_code(tmp_path):
     for version in ("1", "2"):
         (tmp_path / version).mkdir()
         (tmp_path / version / "value.h").write_text(f"#define VALUE {version}\n")
@@ -107,7 +107,7 @@ def test_notes_about_options_are_found_too():
         ),
     ],
 )
-def test_a_change_in_what_was_read_is_noticed(value_header, change):
+def test_a_change_of_the_files_read_is_noticed(value_header, change):
     request = build(WITH_HEADER, f"-I{value_header.parents[1]}/first", f"-I{value_header.parent}")
     assert found(request) is not None
 
@@ -117,7 +117,7 @@ def test_a_change_in_what_was_read_is_noticed(value_header, change):
 
 
 @pytest.mark.needs_compiler
-def test_what_the_toolkit_has_may_be_a_second_old_and_nothing_else(tmp_path, monkeypatch):
+def test_only_the_toolkits_headers_may_be_a_second_old(tmp_path, monkeypatch):
     folders = [tmp_path / name for name in ("toolkit", "own")]
     queries = []
     for folder in folders:
@@ -139,7 +139,7 @@ def test_what_the_toolkit_has_may_be_a_second_old_and_nothing_else(tmp_path, mon
 
 
 @pytest.mark.needs_compiler
-def test_no_use_is_noted_where_nothing_may_be_written(cache, monkeypatch):
+def test_no_use_is_recorded_in_a_read_only_cache(cache, monkeypatch):
     request = build(CODE % 1)
     monkeypatch.setenv("RTCOMPILE_JIT", "0")
     for file in (cache / "index").iterdir():
@@ -158,7 +158,7 @@ def test_another_device_another_folder_of_packages_and_another_request_are_other
 
     assert look(request, capability=(9, 0)) is None
     assert look(request.replace(options=("-DN",))) is None
-    monkeypatch.setattr(sys, "path", [*sys.path, "/elsewhere/site-packages"])
+    monkeypatch.setattr(sys, "path", [*sys.path, "/other/site-packages"])
     assert look(request) is None
 
 
@@ -182,7 +182,7 @@ def test_each_field_of_a_request_is_part_of_the_query(change):
 
 
 @pytest.mark.needs_compiler
-def test_the_first_request_does_not_decide_for_those_that_want_no_option_added():
+def test_a_request_that_forbids_fixups_gets_no_code_with_added_options():
     source = 'extern "C" __global__ void k(float* x) { __int128 a = 1; *x = (float)a; }'
     request = build(source)  # --device-int128 is added
     strict = request.replace(allow_fixups=False)
@@ -198,7 +198,7 @@ def test_the_first_request_does_not_decide_for_those_that_want_no_option_added()
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("damage", [b"", b"\0" * 500, b"truncated"])
-def test_a_damaged_entry_is_none(cache, damage):
+def test_a_damaged_entry_is_not_used(cache, damage):
     request = build(CODE % 1)
     for file in (cache / "index").iterdir():
         data = file.read_bytes()
@@ -208,7 +208,7 @@ def test_a_damaged_entry_is_none(cache, damage):
 
 
 @pytest.mark.needs_compiler
-def test_an_entry_under_another_name_is_none(cache):
+def test_an_entry_under_another_name_is_not_used(cache):
     one, two = build(CODE % 1), build(CODE % 2)
     files = {file.name: file.read_bytes() for file in (cache / "index").iterdir()}
     assert len(files) == 2
@@ -244,7 +244,7 @@ def test_a_record_of_a_module_is_warmed_for_its_devices(tmp_path, monkeypatch):
 
 
 @pytest.mark.needs_compiler
-def test_what_is_different_in_every_build_is_not_found():
+def test_a_build_with_a_clock_macro_is_not_found():
     request = build('extern "C" __global__ void k(const char** x) { *x = __TIME__; }')
 
     assert found(request) is None
@@ -290,7 +290,7 @@ def test_a_read_only_entry_that_was_not_used_for_hours_is_found(cache, monkeypat
 
 
 @pytest.mark.takes_seconds
-def test_what_is_remembered_of_large_sources_is_limited_too():
+def test_memory_for_large_sources_is_limited():
     found = Found(ObjectCode(b"", "cubin", Arch(8, 0)), FileSet())
     sources = [str(number) * (caches.MAX_BYTES // 3) for number in range(5)]
     queries = [query_of(CompileRequest(source), Settings.from_environ()) for source in sources]

@@ -1,4 +1,4 @@
-"""Compilers' logs, collected live, become diagnostics; anything else is shown as it is."""
+"""Tests of parsing compilers' logs, produced live, into diagnostics; other text is shown unchanged."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_the_aftermath_is_left_out(nvrtc: Any) -> None:
 
 
 @pytest.mark.needs_compiler
-def test_an_error_in_a_template_leads_to_the_users_line(nvrtc: Any) -> None:
+def test_an_error_in_a_template_is_traced_to_the_users_line(nvrtc: Any) -> None:
     source = (
         "template<class T> struct A { typename T::foo x; };\n"
         "template<class T> __device__ void f(T t) { A<T> a; }\n"
@@ -205,7 +205,7 @@ HEADER_LOG = """\
 """
 
 
-def test_an_error_in_a_header_is_shown_from_the_line_that_led_to_it() -> None:
+def test_an_error_in_a_header_is_shown_from_the_including_line() -> None:
     text = render(parse(HEADER_LOG), source="__global__ void k() {\n  f(x);\n}\n", name="kernel.cu")
     assert text.split("\n") == [
         'kernel.cu:2: in this call: error: static assertion failed with "no"',
@@ -237,7 +237,7 @@ def test_the_message_shows_the_line_the_hint_and_the_other_errors() -> None:
 
 
 @pytest.mark.needs_compiler
-def test_the_compilers_own_words_survive(nvrtc: Any) -> None:
+def test_the_compilers_text_is_kept(nvrtc: Any) -> None:
     log = nvrtc_log(nvrtc, "#error precision not supported\n")
     assert "precision not supported" in render(parse(log))
 
@@ -261,7 +261,7 @@ __nv_name_map(3): error: Error in parsing name expression for lowered name looku
     assert "Error in parsing name expression" not in text
 
 
-def test_a_line_of_ptx_leads_to_the_asm_statement() -> None:
+def test_a_line_of_ptx_is_traced_to_the_asm_statement() -> None:
     log = "ptxas application ptx input, line 25; error   : Instruction 'wgmma.fence' not supported on .target 'sm_90'\n"
     source = '__global__ void k() {\n  asm volatile("wgmma.fence.sync.aligned;");\n}\n'
     text = render(parse(log), source=source, name="kernel.cu")
@@ -296,7 +296,7 @@ def test_nvcc_shows_global_expanded_and_the_caret_still_fits(tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="no g++")
-def test_gcc_says_where_it_was_before_what_is_wrong(tmp_path: Path) -> None:
+def test_gccs_context_before_an_error_is_read(tmp_path: Path) -> None:
     (tmp_path / "x.h").write_text("template<class T> int f(T t) { return t.foo(); }\n")
     (tmp_path / "x.cpp").write_text('#include "x.h"\nint g() { return f(3); }\n')
     done = subprocess.run(
@@ -317,14 +317,14 @@ def test_a_text_in_no_known_format_is_shown_unchanged() -> None:
     assert render(parse(text)) == text
 
 
-def test_what_is_not_understood_beside_an_error_is_kept() -> None:
+def test_unknown_lines_beside_an_error_are_kept() -> None:
     log = "gcc: No such file or directory\nnvcc fatal   : Failed to preprocess host compiler properties.\n"
     text = render(parse(log))
     assert text.startswith("nvcc: fatal error: Failed to preprocess")
     assert "gcc: No such file or directory" in text
 
 
-def test_an_empty_log_gives_nothing() -> None:
+def test_an_empty_log_has_no_diagnostics() -> None:
     assert parse("") == ()
     assert render(()) == ""
 
@@ -344,17 +344,17 @@ def test_binary_garbage_is_read_without_an_error() -> None:
 
 
 @pytest.mark.takes_seconds
-def test_of_a_log_of_200_megabytes_both_ends_are_read() -> None:
+def test_both_ends_of_a_huge_log_are_read() -> None:
     noise = "kernel.cu(2): warning #177-D: something\n" * 5_000_000
     log = f"kernel.cu(1): error: first\n\n{noise}\nkernel.cu(3): error: last\n"
     assert [d.message for d in parse(log) if d.is_error] == ["first", "last"]
 
 
-def test_a_message_said_twice_is_kept_once() -> None:
+def test_a_repeated_message_is_kept_once() -> None:
     assert len(parse("kernel.cu(1): error: same\n\n" * 3)) == 1
 
 
-def test_colours_and_html_hold_the_same_text() -> None:
+def test_colours_and_html_contain_the_same_text() -> None:
     found = parse('kernel.cu(1): error: expected <a> & "b"\n  a<b>\n  ^\n')
     plain = render(found)
     coloured = as_ansi(pieces_of(found))
@@ -396,7 +396,7 @@ def test_a_line_directive_is_honoured(backend: str, directive: str, location: st
     assert caret.index("^") == line.index("yy")
 
 
-def test_what_led_to_an_error_in_a_header_is_shown_by_its_directive() -> None:
+def test_the_includes_before_an_error_in_a_header_follow_line_directives() -> None:
     log = HEADER_LOG.replace("at line 2 of kernel.cu", "at line 71 of user.cu")
     source = '#define N 3\n#line 70 "user.cu"\n__global__ void k() {\n  f(x);\n}\n'
     text = render(parse(log), source=source, name="kernel.cu")
@@ -406,7 +406,7 @@ def test_what_led_to_an_error_in_a_header_is_shown_by_its_directive() -> None:
     ]
 
 
-def test_of_two_lines_with_one_number_the_printed_one_is_shown() -> None:
+def test_the_printed_one_of_two_lines_with_one_number_is_shown() -> None:
     source = "int a;\n#line 1\nint b = y;\n"
     error = Diagnostic("error", "wrong", "kernel.cu", 1, 9, excerpt="int b = y;\n        ^")
     assert line_in_source(error, source, "kernel.cu") == 3
@@ -432,7 +432,7 @@ def test_long_types_in_instantiations_are_not_searched_letter_by_letter() -> Non
     assert min(seconds(lambda: parse(log)) for _ in range(3)) < 0.8 * slow
 
 
-def test_of_two_hundred_thousand_errors_a_thousand_are_read() -> None:
+def test_a_thousand_of_many_errors_are_read() -> None:
     log = "".join(
         f'kernel.cu({i}): error: identifier "x{i}" is undefined\n' for i in range(200_000)
     )

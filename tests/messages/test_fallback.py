@@ -1,4 +1,4 @@
-"""Every class of refused source is decided rightly, by what NVRTC 12 and 13 really say about it."""
+"""Tests of the decision about each class of rejected source, with real messages of NVRTC 12 and 13."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.search import find
 from tests.toolkits import needs_host_compiler
 
-# A class is a file: its folder is what is to be decided, comments in it say "options:" and "arch:".
+# A class is a file: its folder names the expected decision, its comments have "options:" and "arch:".
 CLASSES = sorted((Path(__file__).parent / "source_classes").glob("*/*.cu"))
 ACTIONS = {"nvcc": "nvcc", "flags": "add-flags", "error": "error"}
 
@@ -37,9 +37,9 @@ def toolchain(request: pytest.FixtureRequest) -> Toolchain:
 def compiled(
     source: str, name: str, toolchain: Toolchain, more: tuple[str, ...] = ()
 ) -> Compiled | CompileFailure:
-    arch = Arch.parse(said(source, "arch") or "sm_90a")
+    arch = Arch.parse(comment_value(source, "arch") or "sm_90a")
     library = toolchain.require_nvrtc()
-    options = compiler_options.parse(said(source, "options").split()).with_defaults()
+    options = compiler_options.parse(comment_value(source, "options").split()).with_defaults()
     flags = command_lines.for_nvrtc(
         options.adding(*more),
         arch,
@@ -53,7 +53,7 @@ def compiled(
     )
 
 
-def said(source: str, what: str) -> str:
+def comment_value(source: str, what: str) -> str:
     match = re.search(rf"^// {what}: (.*)$", source, re.MULTILINE)
     return match[1] if match else ""
 
@@ -62,7 +62,7 @@ def said(source: str, what: str) -> str:
 @pytest.mark.parametrize(
     "path",
     [
-        # Another class is Thrust as the host calls it, and takes as long to read.
+        # Another class includes Thrust in the host's way, which takes as long to read.
         pytest.param(
             path,
             marks=[pytest.mark.slow] * (path.stem == "thrust_in_kernel"),
@@ -73,21 +73,23 @@ def said(source: str, what: str) -> str:
 )
 @pytest.mark.in_turn("toolchain")
 @needs_host_compiler
-def test_a_rejected_source_is_decided_as_its_class_says(path: Path, toolchain: Toolchain) -> None:
+def test_the_decision_about_a_rejected_source_matches_its_class(
+    path: Path, toolchain: Toolchain
+) -> None:
     source = path.read_text()
-    refused = compiled(source, path.name, toolchain)
-    assert isinstance(refused, CompileFailure), "NVRTC takes it: it belongs in no class"
+    failure = compiled(source, path.name, toolchain)
+    assert isinstance(failure, CompileFailure), "NVRTC accepts it, so it belongs to no class"
 
     decision = decide(
-        refused.log,
+        failure.log,
         source=source,
         name=path.name,
-        options=said(source, "options").split(),
+        options=comment_value(source, "options").split(),
         package_of=missing_header,
         declared=Declared(toolchain),
     )
 
-    assert decision.action == ACTIONS[path.parent.name], refused.log
+    assert decision.action == ACTIONS[path.parent.name], failure.log
 
 
 @pytest.mark.needs_compiler
@@ -95,20 +97,18 @@ def test_a_rejected_source_is_decided_as_its_class_says(path: Path, toolchain: T
 @pytest.mark.parametrize(
     "path", [p for p in CLASSES if p.parent.name == "flags"], ids=lambda path: path.stem
 )
-def test_the_flags_that_are_added_are_the_ones_that_were_missing(
-    path: Path, toolchain: Toolchain
-) -> None:
+def test_added_flags_are_the_missing_ones(path: Path, toolchain: Toolchain) -> None:
     source = path.read_text()
-    refused = compiled(source, path.name, toolchain)
+    failure = compiled(source, path.name, toolchain)
 
-    flags = decide(refused.log, source=source, name=path.name, declared=Declared(toolchain)).flags
+    flags = decide(failure.log, source=source, name=path.name, declared=Declared(toolchain)).flags
 
     assert isinstance(compiled(source, path.name, toolchain, flags), Compiled)
 
 
 @pytest.mark.needs_compiler
 @pytest.mark.in_turn("toolchain")
-def test_every_missing_include_brings_what_it_is_included_for(toolchain: Toolchain) -> None:
+def test_every_added_include_declares_the_missing_name(toolchain: Toolchain) -> None:
     headers = {*facts.STD.values(), *facts.GLOBAL.values()}
     types = [name for name in facts.GLOBAL if name.endswith("_t")]
     lines = [f"#include <{header}>" for header in sorted(headers)]
@@ -160,7 +160,7 @@ def test_every_missing_include_brings_what_it_is_included_for(toolchain: Toolcha
         pytest.param(
             '/x/thrust/a.h(70): error: static assertion failed with "T must be an integer"',
             "error",
-            id="Thrust says what its user did wrong",
+            id="Thrust reports its user's mistake",
         ),
         pytest.param(
             'x.cuh(3): error: #error directive: "Including <cub/cub.cuh> is not supported when '
@@ -201,13 +201,13 @@ def test_every_missing_include_brings_what_it_is_included_for(toolchain: Toolcha
     ],
 )
 @needs_host_compiler
-def test_a_log_is_decided_by_the_errors_in_it(log: str, action: str) -> None:
+def test_the_decision_about_a_log_follows_its_errors(log: str, action: str) -> None:
     declared = Declared(toolkit.current())
 
     assert decide(log, name="k.cu", declared=declared).action == action
 
 
-def test_a_header_of_a_known_package_is_not_for_nvcc_and_the_reason_names_it() -> None:
+def test_a_header_of_a_known_package_does_not_cause_a_fallback() -> None:
     log = 'k.cu(1): catastrophic error: cannot open source file "cute/tensor.hpp"'
 
     decision = decide(
@@ -250,7 +250,7 @@ def test_a_header_of_a_known_package_is_not_for_nvcc_and_the_reason_names_it() -
         pytest.param("}} {{ @ ;", False, id="unbalanced"),
     ],
 )
-def test_the_declaration_around_a_line_says_if_it_is_for_the_device(
+def test_the_declaration_around_a_line_decides_whether_it_is_device_code(
     source: str, device: bool
 ) -> None:
     before = source[: source.index("@")]
@@ -261,7 +261,7 @@ def test_the_declaration_around_a_line_says_if_it_is_for_the_device(
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize(
-    ("inputs", "name", "answer"),
+    ("inputs", "name", "expected"),
     [
         pytest.param("runtime", "cudaMalloc", True, id="a function of the runtime"),
         pytest.param("runtime", "cudaMaloc", False, id="one misspelled"),
@@ -278,11 +278,13 @@ def test_the_declaration_around_a_line_says_if_it_is_for_the_device(
     ],
 )
 @needs_host_compiler
-def test_the_headers_say_what_nvcc_would_know(inputs: str, name: str, answer: bool) -> None:
-    assert getattr(Declared(toolkit.current()), inputs)(name) is answer
+def test_declarations_are_found_in_the_headers_of_nvcc(
+    inputs: str, name: str, expected: bool
+) -> None:
+    assert getattr(Declared(toolkit.current()), inputs)(name) is expected
 
 
-def test_without_a_host_compiler_only_members_of_std_are_taken_for_known_ones() -> None:
+def test_without_a_host_compiler_only_members_of_std_are_known() -> None:
     declared = Declared(toolkit.current()._replace(host_compiler=None))
 
     assert declared.std("map")

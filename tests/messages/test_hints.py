@@ -1,4 +1,4 @@
-"""Every row of the catalogue meets its message as a real compiler writes it, and says the cause."""
+"""Tests of every row of the catalogue with real compilers' messages: it matches and explains the cause."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def wheels(request: pytest.FixtureRequest) -> Callable[[Sequence[str]], Path]:
         name = re.sub(r"[^\w.]+", "_", requirements[0])
         folder = Path(request.config.cache.mkdir("wheels")) / name
         if not folder.exists():
-            # Another process of this run may install the same at this moment.
+            # Another process of this run may be installing the same packages.
             own = folder.with_name(f"{name}-{os.getpid()}")
             command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
             try:
@@ -65,7 +65,7 @@ def wheels(request: pytest.FixtureRequest) -> Callable[[Sequence[str]], Path]:
                     timeout=120,
                 )
             except subprocess.TimeoutExpired:
-                pytest.skip(f"pip gets no answer when it is to install {requirements[0]}")
+                pytest.skip(f"pip cannot reach the index to install {requirements[0]}")
             if done.returncode != 0:
                 pytest.skip(f"pip cannot install {requirements[0]}: {done.stderr[-300:]}")
             try:
@@ -81,7 +81,7 @@ def wheels(request: pytest.FixtureRequest) -> Callable[[Sequence[str]], Path]:
 def toolchain(
     wheels: Callable[[Sequence[str]], Path], request: pytest.FixtureRequest
 ) -> Callable[[str], Toolchain]:
-    """The toolchain of a name: "12" is the environment's, "13" and "12.4" are other folders."""
+    """Return a toolchain by name: "12" is the environment's, "13" and "12.4" are other folders."""
     found: dict[str, Toolchain] = {}
 
     def of_name(name: str) -> Toolchain:
@@ -99,7 +99,7 @@ def toolchain(
 
 
 class Bench:
-    """Where messages are provoked: resolves headers and runs the compilers in their workers."""
+    """Provokes messages: resolves headers and runs the compilers in workers."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Bench:
         self._toolchain, self._wheels, self._scratch = toolchain, wheels, scratch
 
     def failure(self, how: Provoked, compiler: str) -> tuple[str, BuildContext]:
-        """Return the log that was provoked, and the context it belongs to."""
+        """Return the provoked log, and its context."""
         toolchain = self._toolchain(how.toolkit)
         search = tuple(self._directories(how.headers))
         flags = self._flags(how, compiler, search)
@@ -166,8 +166,8 @@ class Bench:
 
     def _flags(self, how: Provoked, compiler: str, search: Sequence[SearchDir]) -> tuple[str, ...]:
         includes = [f"-I{directory.path}" for directory in search]
-        usual = [] if how.alone else [f"-arch={how.arch}", "-std=c++17"]
-        if not how.alone and compiler == "nvrtc":
+        usual = [] if how.bare else [f"-arch={how.arch}", "-std=c++17"]
+        if not how.bare and compiler == "nvrtc":
             usual.append("-default-device")
         return (*usual, *how.options.split(), *includes)
 
@@ -210,7 +210,7 @@ def bench(
 
 
 def assert_explained(row: str, how: Provoked, log: str, context: BuildContext) -> None:
-    assert how.says in log
+    assert how.message in log
     found = [catalogue.explain(diagnostic, context) for diagnostic in diagnostics.parse(log)]
     explained = next((row for row in found if row is not None), None)
     assert explained is not None, log
@@ -221,22 +221,22 @@ def assert_explained(row: str, how: Provoked, log: str, context: BuildContext) -
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize(("row", "how"), BY_NVRTC)
-def test_what_nvrtc_says_is_explained_by_its_row(row: str, how: Provoked, bench: Bench) -> None:
+def test_a_message_of_nvrtc_is_explained_by_its_row(row: str, how: Provoked, bench: Bench) -> None:
     assert_explained(row, how, *bench.failure(how, "nvrtc"))
 
 
 @pytest.mark.needs_compiler
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc on PATH")
 @pytest.mark.parametrize(("row", "how"), BY_NVCC)
-def test_what_nvcc_says_is_explained_by_its_row(row: str, how: Provoked, bench: Bench) -> None:
+def test_a_message_of_nvcc_is_explained_by_its_row(row: str, how: Provoked, bench: Bench) -> None:
     assert_explained(row, how, *bench.failure(how, "nvcc"))
 
 
 @pytest.mark.needs_compiler
-@pytest.mark.parametrize(("row", "says", "hint", "given"), BY_NVJITLINK)
-def test_what_nvjitlink_says_is_explained_by_its_row(
+@pytest.mark.parametrize(("row", "message", "hint", "given"), BY_NVJITLINK)
+def test_a_message_of_nvjitlink_is_explained_by_its_row(
     row: str,
-    says: str,
+    message: str,
     hint: str,
     given: tuple[str, int, str, str],
     toolchain: Callable[[str], Toolchain],
@@ -260,11 +260,11 @@ def test_what_nvjitlink_says_is_explained_by_its_row(
         check=True,
     )
     context = BuildContext(backend="nvjitlink", versions=toolchain(name).versions)
-    assert_explained(row, Provoked(says, (hint,)), done.stdout, context)
+    assert_explained(row, Provoked(message, (hint,)), done.stdout, context)
 
 
 @pytest.mark.parametrize(("text", "row", "hint"), AS_REPORTED)
-def test_what_others_reported_is_explained_by_its_row(text: str, row: str, hint: str) -> None:
+def test_a_reported_message_is_explained_by_its_row(text: str, row: str, hint: str) -> None:
     context = BuildContext(Arch(9, 0, "a"), capability=(8, 9), versions={"nvrtc": "12.9.86"})
     explained = catalogue.explain(text, context)
     assert explained is not None
@@ -287,8 +287,8 @@ def test_wheels_of_nvcc_and_nvvm_that_do_not_match_are_explained(
         capture_output=True,
         text=True,
     )
-    says = "invalid option: --simt-only"
-    assert_explained("nvcc-and-nvvm", Provoked(says, ("Pin them",)), done.stderr, BuildContext())
+    message = "invalid option: --simt-only"
+    assert_explained("nvcc-and-nvvm", Provoked(message, ("Pin them",)), done.stderr, BuildContext())
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_wheels_of_nvcc_and_nvvm_that_do_not_match_are_explained(
      "calling a __host__ function", 'more than one operator "+" matches these operands'],
 )  # fmt: skip
 def test_a_hostile_message_delays_no_pattern(piece: str) -> None:
-    """A pattern that backtracks would need minutes for one of these, and not milliseconds."""
+    """A pattern that backtracks would need minutes instead of milliseconds for one of these."""
     catalogue.explain(piece * 20_000)
 
 
@@ -307,22 +307,22 @@ def test_a_hostile_message_delays_no_pattern(piece: str) -> None:
      "const ", "const a ", "*a", "a[", "f(a", "const f"],
 )  # fmt: skip
 def test_a_hostile_source_delays_no_hint(piece: str) -> None:
-    """Hints look into the source for what was meant, in time that does not grow with its square."""
+    """Hints search the source for the intended name in less than quadratic time."""
     context = BuildContext(source=piece * 20_000)
-    for says in (
+    for message in (
         'identifier "foo" is undefined',
         'kernel.cu: error: namespace "a" has no member "foo"',
         'kernel.cu: no instance of function template "f" matches the argument list',
         'too few arguments for class template "x"',
         "Error in parsing name expression for lowered name lookup",
     ):
-        catalogue.explain(says, context)
-    for says in (
+        catalogue.explain(message, context)
+    for message in (
         "static assertion failed",
         'argument of type "const float *" is incompatible with parameter of type "float *"',
     ):
         text = "static_assert(f(a, b));\n"
-        at = Diagnostic("error", says, "k.cu", 1, text.index("a, b") + 1, excerpt=text)
+        at = Diagnostic("error", message, "k.cu", 1, text.index("a, b") + 1, excerpt=text)
         own = f"void f(float* a) {{ {piece * 20_000}"
         for source in (own, f"#\n{own}", f"#\n{context.source}"):
             catalogue.explain(at, BuildContext(source=source))
@@ -347,11 +347,11 @@ __global__ void k(uint64_t* d, float* x) {
     ("arch", "warned"),
     [
         ("sm_90", True),
-        # tests/build/test_pipeline.py compiles for both, too.
+        # tests/build/test_pipeline.py also compiles for both.
         pytest.param("sm_90a", False, marks=pytest.mark.slow),
     ],
 )
-def test_traps_that_cute_put_instead_of_instructions_are_found(
+def test_traps_instead_of_instructions_in_cute_are_found(
     arch: str, warned: bool, toolchain: Callable[[str], Toolchain]
 ) -> None:
     search = toolchain("12").search
@@ -396,7 +396,7 @@ def test_every_error_that_a_header_of_cuda_lists_is_explained(
 ) -> None:
     found = toolchain(cuda)
     folders = [Path(d.path) for d in found.search]
-    if found.nvrtc is not None:  # the header of a library lies beside it
+    if found.nvrtc is not None:  # the library's header is beside it
         roots = Path(found.nvrtc.path).parents
         folders += [folder for root in (roots[1], roots[2]) for folder in root.glob("**/include")]
     paths = [folder / header for folder in folders if (folder / header).is_file()]
@@ -407,7 +407,7 @@ def test_every_error_that_a_header_of_cuda_lists_is_explained(
     assert [name for name in names if not catalogue.hint_for(name)] == []
 
 
-def test_nothing_is_found_in_what_is_no_cubin() -> None:
+def test_nothing_is_found_in_other_bytes_than_a_cubin() -> None:
     assert check_code(b"\x7fELF and no more", Arch(8, 0)) == ()
     assert check_code(b"", Arch(8, 0)) == ()
 
@@ -420,21 +420,21 @@ MISFITS = {
 
 
 @pytest.mark.parametrize("message", MISFITS.values(), ids=MISFITS)
-def test_a_cutlass_that_the_user_gave_is_to_be_named_where_shims_can_stand_before_it(
+def test_a_cutlass_passed_by_the_user_gets_advice_to_name_it_in_a_variable(
     message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "cute").mkdir()
     versions = {"cutlass": "4.2.0", "cccl": "3.5.0"}
     own = BuildContext(search=(SearchDir("user0", str(tmp_path)),), versions=versions)
-    said = catalogue.hint_for(f"cute/container/{message}", own)
-    assert f"CUTLASS of {tmp_path} and CCCL 3.5.0" in said
-    assert f"Remove -I{tmp_path} and set RTCOMPILE_CUTLASS_PATH={tmp_path}" in said
-    said = catalogue.hint_for(f"cute/container/{message}", BuildContext(versions=versions))
-    assert "CUTLASS 4.2.0 and CCCL 3.5.0" in said
-    assert "`pip install nvidia-cutlass`" in said
+    hint = catalogue.hint_for(f"cute/container/{message}", own)
+    assert f"CUTLASS of {tmp_path} and CCCL 3.5.0" in hint
+    assert f"Remove -I{tmp_path} and set RTCOMPILE_CUTLASS_PATH={tmp_path}" in hint
+    hint = catalogue.hint_for(f"cute/container/{message}", BuildContext(versions=versions))
+    assert "CUTLASS 4.2.0 and CCCL 3.5.0" in hint
+    assert "`pip install nvidia-cutlass`" in hint
 
 
-def test_no_row_takes_most_of_the_time_that_all_take() -> None:
+def test_no_row_takes_most_of_the_time() -> None:
     words = (
         "instantiation of void cute::copy(const Tensor<Engine, Layout> &) [with Engine=cute::C<1>] "
     )

@@ -1,4 +1,4 @@
-"""What typical mistakes end in: one error, its first line the mistake, nothing chained behind it."""
+"""Typical mistakes raise one error without chained exceptions, whose first line names the mistake."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def device():
         yield
 
 
-def assert_alone(error: BaseException) -> None:
+def assert_unchained(error: BaseException) -> None:
     assert isinstance(error, rtcompile.RtcompileError)
     assert error.__context__ is None
     assert error.__cause__ is None
@@ -40,7 +40,7 @@ def assert_alone(error: BaseException) -> None:
 @pytest.mark.parametrize(
     "mistake",
     [
-        # It takes seconds to read, and test_hints.py provokes what is said of it.
+        # Its headers take seconds to read, and test_hints.py tests its message.
         pytest.param(one, marks=[pytest.mark.slow] * (one.name == "all of CUB"), id=one.name)
         for one in MISTAKES
     ],
@@ -48,13 +48,13 @@ def assert_alone(error: BaseException) -> None:
 def test_a_mistake_is_the_first_line_of_one_error(mistake: Mistake, device) -> None:
     with pytest.raises(rtcompile.RtcompileError) as caught:
         mistake.module().get_function(mistake.kernel)
-    assert_alone(caught.value)
+    assert_unchained(caught.value)
     first, _, rest = str(caught.value).partition("\n")
-    assert mistake.says in first
+    assert mistake.message in first
     assert mistake.hint in " ".join(rest.split())
     assert (
         not mistake.compiles or "named symbol not found" in rest
-    )  # CuPy's words, which are matched
+    )  # the message must contain CuPy's text
 
 
 BAD = "this is no C++"
@@ -66,7 +66,7 @@ def library() -> rtcompile.KernelLibrary:
 
 
 def calls() -> dict[str, Any]:
-    """Return uses of every public function that fail, for reasons of every kind."""
+    """Return failing calls of every public function, with all kinds of reasons."""
     kernel = rtcompile.RawKernel(BAD, "k", arch="sm_80")
     bad = rtcompile.RawModule(code=BAD, arch="sm_80")
     good = rtcompile.RawModule(code=GOOD, arch="sm_80")
@@ -112,21 +112,21 @@ def calls() -> dict[str, Any]:
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("call", calls())
-def test_whatever_fails_nothing_of_ours_is_chained_behind_it(call: str, device) -> None:
+def test_no_internal_exception_is_chained_to_an_error(call: str, device) -> None:
     with pytest.raises(rtcompile.RtcompileError) as caught:
         calls()[call]()
-    assert_alone(caught.value)
+    assert_unchained(caught.value)
 
 
-def test_nothing_of_ours_is_chained_where_there_is_no_device() -> None:
+def test_no_internal_exception_is_chained_without_a_device() -> None:
     with pytest.raises(rtcompile.UnsupportedArch, match="no CUDA device") as caught:
         rtcompile.RawKernel(GOOD, "k")((1,), (1,), ())
-    assert_alone(caught.value)
+    assert_unchained(caught.value)
 
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("use", ["call", "launch", "get_function"])
-def test_code_for_an_arch_is_not_advised_to_pass_one_where_it_cannot_be_loaded(use: str) -> None:
+def test_loading_code_for_an_arch_gives_no_advice_to_pass_one(use: str) -> None:
     kernel = rtcompile.RawKernel(GOOD, "k", arch="sm_80")
     module = rtcompile.RawModule(code=GOOD, arch="sm_80")
     uses = {
@@ -140,7 +140,7 @@ def test_code_for_an_arch_is_not_advised_to_pass_one_where_it_cannot_be_loaded(u
 
 
 @pytest.mark.needs_compiler
-def test_what_the_caller_was_handling_stays_behind_the_error(device) -> None:
+def test_the_callers_own_exception_stays_chained(device) -> None:
     own = KeyError("the caller's")
     with pytest.raises(rtcompile.CompileError) as caught:  # noqa: PT012
         try:
@@ -151,7 +151,7 @@ def test_what_the_caller_was_handling_stays_behind_the_error(device) -> None:
 
 
 @pytest.mark.needs_compiler
-def test_errors_of_a_batch_are_alone_too() -> None:
+def test_errors_of_a_batch_have_no_chained_exception() -> None:
     wrong = rtcompile.CompileRequest(source=BAD, arch="sm_80")
     for error in rtcompile.compile_many([wrong], errors="return", progress=False):
         assert error.__context__ is None
@@ -169,7 +169,7 @@ def test_code_for_another_device_is_reported_with_both(device) -> None:
         pytest.raises(rtcompile.DriverError) as caught,
     ):
         module.get_function("k")
-    assert_alone(caught.value)
+    assert_unchained(caught.value)
     assert caught.value.status == 209
     first, _, hint = str(caught.value).partition("\n")
     assert first.startswith("kernel.cu (compiled for sm_90a) was not loaded: CUDA_ERROR_NO_BINARY")
@@ -177,15 +177,15 @@ def test_code_for_another_device_is_reported_with_both(device) -> None:
 
 
 @pytest.mark.needs_compiler
-def test_a_variable_that_is_not_there_is_distinguished_from_one_with_a_c_plus_plus_name(
+def test_a_missing_variable_is_distinguished_from_a_mangled_one(
     device,
 ) -> None:
     code = "namespace n { __device__ int count; }\n" + GOOD.replace("1;", "n::count++;")
     module = rtcompile.RawModule(code=code, arch="sm_80")
-    refused = cupy.cuda.driver.CUDADriverError.__new__(cupy.cuda.driver.CUDADriverError)
-    refused.args, refused.status = ("CUDA_ERROR_NOT_FOUND: named symbol not found",), 500
+    error = cupy.cuda.driver.CUDADriverError.__new__(cupy.cuda.driver.CUDADriverError)
+    error.args, error.status = ("CUDA_ERROR_NOT_FOUND: named symbol not found",), 500
     with pytest.raises(rtcompile.DriverError, match="its n::count is C") as caught:
-        build_of(module).named("variable", mock.Mock(side_effect=refused), "count")
+        build_of(module).named("variable", mock.Mock(side_effect=error), "count")
     assert "name_expressions=['&n::count']" in str(caught.value)
 
 
@@ -197,31 +197,31 @@ def test_errors_of_the_driver_are_cupys_and_pickle() -> None:
 
 
 @pytest.mark.parametrize(
-    ("block", "shared", "says"),
+    ("block", "shared", "message"),
     [
         ((128,), 60000, "set kernel.max_dynamic_shared_size_bytes = 60000 first"),
         ((64, 8), 0, "512 threads in a block are more than the 256"),
         ((1,), 0, "max_dynamic_shared_size_bytes"),
     ],
 )
-def test_a_rejected_launch_says_which_limit_it_broke(block, shared, says) -> None:
+def test_a_rejected_launch_names_the_exceeded_limit(block, shared, message) -> None:
     kernel = mock.Mock(
         max_threads_per_block=256, shared_size_bytes=1024, max_dynamic_shared_size_bytes=49152
     )
     kernel.name = "k"
     error = of_launch(kernel, "CUDA_ERROR_INVALID_VALUE: invalid argument", 1, block, shared)
     assert str(error).startswith("the launch of k was rejected: CUDA_ERROR_INVALID_VALUE")
-    assert says in str(error)
+    assert message in str(error)
 
 
 def test_a_launch_that_is_rejected_is_one_error(device) -> None:
     kernel = rtcompile.RawKernel(GOOD, "k", arch="sm_80")
-    refused = cupy.cuda.driver.CUDADriverError.__new__(cupy.cuda.driver.CUDADriverError)
-    refused.args, refused.status = ("CUDA_ERROR_INVALID_VALUE: invalid argument",), 1
-    functions_of(kernel)[0] = mock.Mock(side_effect=refused)
+    error = cupy.cuda.driver.CUDADriverError.__new__(cupy.cuda.driver.CUDADriverError)
+    error.args, error.status = ("CUDA_ERROR_INVALID_VALUE: invalid argument",), 1
+    functions_of(kernel)[0] = mock.Mock(side_effect=error)
     with pytest.raises(rtcompile.DriverError, match="the launch of k was rejected") as caught:
         kernel((1,), (1,), (), shared_mem=100_000)
-    assert_alone(caught.value)
+    assert_unchained(caught.value)
 
 
 @pytest.mark.parametrize("error", [rtcompile.ToolkitNotFound, rtcompile.UnsupportedArch,
@@ -232,7 +232,7 @@ def test_every_error_of_a_build_is_a_compile_exception(error) -> None:
 
 
 @pytest.mark.needs_compiler
-def test_ipython_shows_the_message_and_the_callers_line_alone(capsys, device) -> None:
+def test_ipython_shows_only_the_message_and_the_callers_line(capsys, device) -> None:
     pytest.importorskip("IPython")
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -269,7 +269,7 @@ def test_ipython_shows_the_message_and_the_callers_line_alone(capsys, device) ->
         "%%cuda_header\nint x;",
     ],
 )
-def test_whatever_fails_in_a_notebook_nothing_is_chained_behind_it(cell: str, device) -> None:
+def test_no_internal_exception_is_chained_in_a_notebook(cell: str, device) -> None:
     pytest.importorskip("IPython")
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -284,7 +284,7 @@ def test_whatever_fails_in_a_notebook_nothing_is_chained_behind_it(cell: str, de
 
 
 @pytest.mark.takes_seconds
-def test_ipython_hides_our_frames_of_another_librarys_error(capsys, device) -> None:
+def test_ipython_hides_rtcompiles_frames_of_another_librarys_error(capsys, device) -> None:
     pytest.importorskip("IPython")
     from IPython.core.interactiveshell import InteractiveShell
 

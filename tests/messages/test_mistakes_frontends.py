@@ -1,4 +1,4 @@
-"""Typical mistakes at the command and in a cell: the first line says which, as it does in Python."""
+"""Typical mistakes at the command and in a cell: the first line names the mistake, as in Python."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _FRONTENDS = [frontend for frontend in FRONTENDS if frontend != "Python"]
 @pytest.mark.parametrize(
     "mistake",
     [
-        # It takes seconds to read, and test_hints.py provokes what is said of it.
+        # Its headers take seconds to read, and test_hints.py tests its message.
         pytest.param(one, marks=[pytest.mark.slow] * (one.name == "all of CUB"), id=one.name)
         for one in MISTAKES
         if not one.compiles
     ],
 )
-def test_the_first_line_says_what_is_wrong(mistake: Mistake, frontend: str) -> None:
+def test_the_first_line_contains_the_mistake(mistake: Mistake, frontend: str) -> None:
     lines = FRONTENDS[frontend](mistake).split("\n")
-    assert mistake.says in lines[0]
+    assert mistake.message in lines[0]
     assert spelled(mistake.hint, frontend) in " ".join(" ".join(lines[1:]).split())
     assert len(lines) <= _MOST_LINES, lines
 
@@ -59,5 +59,5 @@ def test_the_document_is_written_from_the_mistakes() -> None:
     text = _DOCUMENT.read_text(encoding="utf-8")
     for mistake in MISTAKES:
         section = text.partition(f"## {mistake.name}\n")[2].partition("\n## ")[0]
-        found = section.count(mistake.says)
+        found = section.count(mistake.message)
         assert found >= len(frontends_of(mistake)), "run python -m benchmarks.mistakes"

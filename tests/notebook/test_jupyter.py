@@ -1,4 +1,4 @@
-"""``%%cuda`` in IPython: kernels bound, shown, rebuilt only as needed."""
+"""Tests of ``%%cuda`` in IPython: kernels are bound, displayed, and rebuilt only if needed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def ipython() -> Iterator[Any]:
 
 @pytest.fixture
 def shell(ipython: Any) -> Iterator[Any]:
-    """The shell, its notebook begun anew."""
+    """The shell with a new notebook."""
     ipython.run_line_magic("cuda_options", "--arch sm_80")
     yield ipython
     ipython.reset(new_session=False)
@@ -99,7 +99,7 @@ def test_kernels_of_a_cell_share_a_functions_static_variable(shell: Any):
         module.get_global("call")
 
 
-def test_an_instance_that_would_count_in_a_variable_of_its_own_is_rejected(shell: Any):
+def test_an_instance_with_its_own_static_variable_is_rejected(shell: Any):
     template = "template <class T> __global__ void c(T* x) { *x = next(); }\n"
     cuda(shell, COUNTING + template)
     with pytest.raises(InvalidRequest, match=r"\(next\(\)::calls\).* %%cuda -n 'c<int>'"):
@@ -108,7 +108,7 @@ def test_an_instance_that_would_count_in_a_variable_of_its_own_is_rejected(shell
     assert shell.user_ns["c"]["int"].code is shell.user_ns["a"].code
 
 
-def test_variables_of_kernels_alone_and_of_headers_stand_in_no_instances_way(shell: Any):
+def test_variables_of_kernels_and_headers_do_not_prevent_instances(shell: Any):
     shell.run_cell("%%cuda_header own.cuh\n__device__ int unseen;\n").raise_error()
     static = "__global__ void a(int* x) { static int calls; *x = calls++; }\n"
     cuda(shell, f'#include "own.cuh"\n{static}{TEMPLATE}')
@@ -120,7 +120,7 @@ def test_kernels_made_by_a_macro_are_bound_too(shell: Any):
     assert set(module) == {"one", "two"}
 
 
-def test_a_kernel_in_a_branch_that_is_not_taken_is_not_bound(shell: Any):
+def test_a_kernel_in_an_inactive_branch_is_not_bound(shell: Any):
     assert list(cuda(shell, f"#if 0\n{TWO}\n#endif\n__global__ void k() {{}}")) == ["k"]
 
 
@@ -133,7 +133,7 @@ def test_a_module_gets_a_name_on_request(shell: Any):
 # --- headers, options ----------------------------------------------------------------------------
 
 
-def test_a_header_in_a_cell_is_includable_and_rebuilds_who_includes_it(shell: Any):
+def test_a_header_cell_can_be_included_and_rebuilds_its_includers(shell: Any):
     use = '#include "own/shape.cuh"\n' + TWO.replace("*= 2", "*= SIDES")
     use = use.replace("/= 2", "/= SIDES")
     shell.run_cell("%%cuda_header own/shape.cuh\n#define SIDES 3  // a triangle\n").raise_error()
@@ -145,8 +145,8 @@ def test_a_header_in_a_cell_is_includable_and_rebuilds_who_includes_it(shell: An
 
 
 @pytest.mark.parametrize("line", ["", "-DSIDES=5 -lineinfo", "--backend nvcc"])
-def test_what_is_launched_is_what_the_cell_built(shell: Any, line: str):
-    """A launch takes the code from a `RawModule` of the same request, headers and options included."""
+def test_a_launch_uses_the_code_that_the_cell_built(shell: Any, line: str):
+    """A launch gets the code from a `RawModule` with the same request, including headers and options."""
     shell.run_cell("%%cuda_header own/shape.cuh\n#define CORNERS 3\n").raise_error()
     use = '#include "own/shape.cuh"\n' + TWO.replace("*= 2", "*= CORNERS")
     module = cuda(shell, use, line)
@@ -201,16 +201,16 @@ def test_a_template_in_a_namespace_is_found(shell: Any):
 
 
 @pytest.mark.parametrize(
-    ("choose", "says"),
+    ("choose", "message"),
     [
         (lambda scale: scale["nothing", 1], 'identifier "nothing" is undefined'),
         (lambda scale: scale[1.5], "1.5 is not a template argument"),
         (lambda scale: scale((1,), (1,), ()), r"choose its arguments first: scale\['float'\]"),
     ],
 )
-def test_what_is_no_instance_is_reported(shell: Any, choose, says: str):
+def test_an_invalid_instance_is_reported(shell: Any, choose, message: str):
     cuda(shell, TEMPLATE)
-    with pytest.raises((InvalidRequest, CompileError), match=says):
+    with pytest.raises((InvalidRequest, CompileError), match=message):
         choose(shell.user_ns["scale"])
 
 
@@ -218,7 +218,7 @@ def test_what_is_no_instance_is_reported(shell: Any, choose, says: str):
 
 
 @pytest.mark.parametrize(
-    ("line", "cell", "says"),
+    ("line", "cell", "message"),
     [
         (
             "",
@@ -240,15 +240,15 @@ def test_what_is_no_instance_is_reported(shell: Any, choose, says: str):
         ("-DX='", TWO, "InvalidRequest: %%cuda -DX=': No closing quotation"),
     ],
 )
-def test_a_mistake_is_one_readable_message(shell: Any, capsys, line: str, cell: str, says: str):
+def test_a_mistake_is_one_readable_message(shell: Any, capsys, line: str, cell: str, message: str):
     result = shell.run_cell(f"%%cuda {line}\n{cell}")
     assert isinstance(result.error_in_exec, rtcompile.RtcompileError)
     shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
-    assert re.search(says, shown), shown
+    assert re.search(message, shown), shown
     assert "Traceback" not in shown
 
 
-def test_a_cells_error_says_where_the_compilers_whole_text_is(shell: Any, capsys):
+def test_a_cells_error_names_the_attribute_with_the_whole_log(shell: Any, capsys):
     calls = "".join(f"nope{i}(); " for i in range(9))
     shell.run_cell(f"%%cuda\n__global__ void k() {{ {calls}}}")
     assert "`sys.last_value.log` has the compiler's whole text" in capsys.readouterr().out
@@ -279,7 +279,7 @@ def test_one_mistake_in_shared_code_is_reported_once(shell: Any, capsys):
     assert capsys.readouterr().out.count("expected an expression") == 1
 
 
-# --- looks ---------------------------------------------------------------------------------------
+# --- displays ---------------------------------------------------------------------------------------
 
 
 def shown(shell: Any, value: Any) -> tuple[str, str]:
@@ -306,7 +306,7 @@ def test_a_warning_about_the_cell_is_shown_once_at_its_line(shell: Any):
     assert "unused" in html
 
 
-def test_a_cell_without_kernels_says_so(shell: Any):
+def test_a_cell_without_kernels_is_reported(shell: Any):
     assert "no kernel (__global__)" in shown(shell, cuda(shell, "__device__ int f();"))[0]
 
 
@@ -316,7 +316,7 @@ def test_text_from_a_source_is_escaped(shell: Any):
     assert "<float" not in html
 
 
-def test_kernels_templates_and_code_have_looks(shell: Any):
+def test_kernels_templates_and_code_have_displays(shell: Any):
     module = cuda(shell, TEMPLATE + TWO)
     assert "halve_it(float* x, int n)" in shown(shell, module["halve_it"])[0]
     assert "scale['float'] is a kernel" in shown(shell, module["scale"])[0]
@@ -325,7 +325,7 @@ def test_kernels_templates_and_code_have_looks(shell: Any):
     assert "ptx for sm_80" in shown(shell, ptx)[0]
 
 
-def test_looking_at_a_module_of_cupys_kind_builds_nothing(shell: Any):
+def test_displaying_a_module_builds_nothing(shell: Any):
     pytest.importorskip("cupy")
     module = rtcompile.RawModule(code=TWO, arch="sm_80")
     assert "Not built yet" in shown(shell, module)[0]
@@ -369,7 +369,7 @@ def test_a_symbols_name_is_read(symbol: str, name: str):
     assert simple_name(symbol) == name
 
 
-def test_without_ipython_the_error_says_what_to_install():
+def test_without_ipython_the_error_names_the_package():
     code = (
         "import sys; sys.modules['IPython'] = None\n"
         "import rtcompile; rtcompile.load_ipython_extension(None)"

@@ -1,4 +1,4 @@
-"""Cells as the compiler gets them: what an edit changes for it, and where its messages point to."""
+"""Tests of the source that a cell gives the compiler: effects of edits, and lines in messages."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_a_cell_is_one_unit_without_its_comments():
     assert cells.read(text).source == '#include "a.h"\n__global__ void k() {}\n'
 
 
-def test_a_long_cell_is_compiled_as_it_is(monkeypatch: pytest.MonkeyPatch):
-    """Its comments stay: to read them one by one takes longer than a time limit allows."""
+def test_a_long_cell_is_compiled_unchanged(monkeypatch: pytest.MonkeyPatch):
+    """Its comments are kept, since reading them one by one takes too long."""
     monkeypatch.setattr(cxx, "Text", None)
     text = f"/* {'x' * cxx.MOST_READ} */ // two\n\n{TWO}"
     cell = cells.read(text)
@@ -55,11 +55,11 @@ def test_a_long_cell_is_compiled_as_it_is(monkeypatch: pytest.MonkeyPatch):
     ],
 )
 def test_a_comment_does_not_reach_the_compiler(edited: str):
-    # A comment inside a line leaves the one blank that C++ reads it as.
+    # A comment inside a line becomes one blank, as in C++.
     assert source(edited).replace(" ", "") == source(TWO).replace(" ", "")
 
 
-def test_another_text_of_a_comment_does_not_reach_the_compiler():
+def test_an_edited_comment_does_not_reach_the_compiler():
     assert source(TWO + "/* a */ // b") == source(TWO + "/* other */ // text")
 
 
@@ -75,7 +75,7 @@ def test_another_text_of_a_comment_does_not_reach_the_compiler():
         "#include <a//b.h> // comment",
     ],
 )
-def test_literals_and_macros_stay_what_they_are(text: str):
+def test_literals_and_macros_are_unchanged(text: str):
     assert source(text).rstrip("\n") == text.replace(" // comment", "").rstrip("\n")
 
 
@@ -84,7 +84,7 @@ def test_a_blank_line_that_ends_a_macro_stays():
 
 
 @pytest.mark.parametrize("word", ["assert(n);", "int l = __LINE__;"])
-def test_where_a_lines_number_matters_it_stays(word: str):
+def test_line_numbers_are_kept_if_they_matter(word: str):
     text = f"// a\n\n/* b\n c */\n{word}  // d\n"
     assert source(text).split("\n").index(word) == 4
 
@@ -100,7 +100,7 @@ def test_a_headers_raw_string_keeps_its_blanks():
     assert kept == header
 
 
-def test_a_headers_lines_stay_where_they_are():
+def test_the_lines_of_a_header_are_kept():
     header = "// one\nint a; // two\n/* three\nfour */ int b;\n"
     assert cells.read(header, keep_lines=True).source == "\nint a;\n\n  int b;\n"
 
@@ -167,7 +167,7 @@ def test_a_template_and_its_specialisation_are_one_kernel():
         "pragma",
     ],
 )
-def test_what_is_hard_to_read_hides_no_kernel_behind_it(before: str):
+def test_unusual_text_hides_no_following_kernel(before: str):
     text = before + "__global__ void b(int* x) {}\n"
     assert [kernel.name for kernel in cells.find(text, text)][-1] == "b"
 
@@ -175,11 +175,11 @@ def test_what_is_hard_to_read_hides_no_kernel_behind_it(before: str):
 @pytest.mark.parametrize(
     "text", ["__global__ void k(int);", "struct S { friend __global__ void k(S); };", ""]
 )
-def test_a_declaration_is_no_kernel(text: str):
+def test_a_declaration_is_not_a_kernel(text: str):
     assert cells.find(text, text) == ()
 
 
-# --- places --------------------------------------------------------------------------------------
+# --- lines --------------------------------------------------------------------------------------
 
 
 def test_a_line_in_the_source_is_turned_into_the_cells():
@@ -205,7 +205,7 @@ def test_a_line_in_a_message_is_turned_into_the_cells():
     assert cell.in_cell(Diagnostic("error", other, PROGRAM, 2, 17)).message == other
 
 
-def test_a_line_in_a_header_stays():
+def test_a_line_in_a_header_is_unchanged():
     there = cells.read(TWO).in_cell(Diagnostic("error", "x", "common.cuh", 3, 1))
     assert (there.file, there.line) == ("common.cuh", 3)
 

@@ -1,4 +1,4 @@
-"""``%%cuda`` in a real Jupyter kernel."""
+"""Tests of ``%%cuda`` in a real Jupyter kernel."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_interrupting_a_cell_ends_its_compiler(kernel: Any):
 
     cell = f"%%cuda --arch sm_80\n{ENDLESS}__global__ void k(F40) {{}}"
     reply = client.execute_interactive(cell, timeout=60, output_hook=on_output)
-    assert 0 < time.monotonic() - begin < 60  # of which a type without end takes hours
+    assert 0 < time.monotonic() - begin < 60  # compiling the endless type would take hours
     assert reply["content"]["ename"] == "KeyboardInterrupt"
     assert "Interrupted: nothing is being compiled" in reply["content"]["traceback"][0]
     assert any(message["header"]["msg_type"] == "clear_output" for message in messages)
@@ -57,7 +57,7 @@ def test_interrupting_a_cell_ends_its_compiler(kernel: Any):
     assert after["content"]["status"] == "ok"
 
 
-def test_a_batch_shows_a_line_in_a_notebook_without_ipywidgets(kernel: Any):
+def test_a_batch_shows_one_line_in_a_notebook_without_ipywidgets(kernel: Any):
     _, client = kernel
     drawn: list[dict[str, Any]] = []
 
@@ -91,7 +91,7 @@ def test_an_error_stops_a_notebook_with_a_message_readable_on_jupyters_red(kerne
     assert "magics.py" not in traceback
 
 
-ERRORS = {  # a cell of Python: what its error is to say, and the user's own line
+ERRORS = {  # a cell of Python: the text of its error, and the user's line
     "rtcompile.compile('__global__ void k() { nope(); }', arch='sm_80')": (
         'kernel.cu:1:23: error: identifier "nope" is undefined',
         "from line 2: rtcompile.compile(",

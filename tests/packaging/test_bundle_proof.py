@@ -1,4 +1,4 @@
-"""What a bundle ships is proven: for which GPUs, out of what, and that it can be made again."""
+"""Tests of proving a bundle: its GPUs, its provenance, and that it can be reproduced."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
 
 @pytest.fixture
 def built(package: Package) -> Package:
-    """The same, with k.rtcb built for sm_80, and as PTX."""
+    """The package with k.rtcb built for sm_80 and as PTX."""
     assert main(["bundle", package.name, "--arch", "sm_80,compute_80", "-o", "k.rtcb"]) == 0
     return package
 
@@ -44,7 +44,7 @@ def _served(bundle: Bundle) -> dict[str, tuple[str, str]]:
     return {served.gpu: (served.code, served.driver) for served in to_bundle.matrix(bundle)}
 
 
-def test_each_gpu_gets_machine_code_of_its_generation_then_ptx_then_nothing(monkeypatch):
+def test_each_gpu_gets_machine_code_or_ptx_or_nothing(monkeypatch):
     made = [("sm_80", "cubin"), ("sm_90a", "cubin"), ("sm_80", "ptx")]
     served = _served(_rows(monkeypatch, *((*each, "nvrtc 12.9.86 CL-1") for each in made)))
     assert served["7.5"] == ("nothing", "")
@@ -64,12 +64,12 @@ def test_the_driver_must_know_the_gpu_too(monkeypatch):
     assert served["9.0"] == ("ptx compute_80", "CUDA 12.4")
 
 
-def test_what_cuda_13_made_needs_its_driver(monkeypatch):
+def test_code_of_cuda_13_needs_its_driver(monkeypatch):
     served = _served(_rows(monkeypatch, ("sm_80", "cubin", "nvrtc 13.0.88 CL-1")))
     assert served["8.0"] == ("cubin sm_80", "CUDA 13.0")
 
 
-def test_the_generations_are_those_that_are_made_now():
+def test_the_generations_are_the_current_ones():
     found = generations()
     assert {(7, 5), (8, 6), (9, 0), (10, 3), (11, 0), (12, 1)} <= {*found}
     assert (10, 1) not in found
@@ -100,7 +100,7 @@ def test_the_provenance_names_compiler_options_and_headers(built: Package, capsy
     assert set(cubin["name expressions"]) == {"scale<float>", "fill"}
 
 
-def test_it_can_be_built_again_byte_by_byte(built: Package, capsys):
+def test_a_bundle_can_be_reproduced(built: Package, capsys):
     assert main(["bundle", "verify", "k.rtcb", built.name, "--rebuild"]) == 0
     assert "2 of 2 builds are the same, byte by byte" in capsys.readouterr().out
 
@@ -110,9 +110,9 @@ def test_another_source_is_reported(built: Package, capsys):
     for loaded in [name for name in sys.modules if name.split(".")[0] == built.name]:
         del sys.modules[loaded]
     assert main(["bundle", "verify", "k.rtcb", built.name, "--rebuild"]) == 1
-    said = capsys.readouterr().out
-    assert "not among the targets" in said
-    assert "0 of 2" in said
+    output = capsys.readouterr().out
+    assert "not among the targets" in output
+    assert "0 of 2" in output
 
 
 def test_another_header_makes_other_bytes(built: Package, capsys):
@@ -146,7 +146,7 @@ def test_every_byte_is_verified(built: Package, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["verify"], "write rtcompile bundle verify FILE"),
         (["verify", "k.rtcb", "--rebuild"], "write rtcompile bundle verify FILE"),
@@ -155,13 +155,13 @@ def test_every_byte_is_verified(built: Package, capsys):
         (["x", "-o", "k.rtcb", "--matrix"], "rtcompile bundle --matrix k.rtcb"),
     ],
 )
-def test_what_is_missing_is_reported(package: Package, arguments, says, capsys):
+def test_wrong_arguments_of_verify_are_reported(package: Package, arguments, message, capsys):
     assert main(["bundle", *arguments]) == 2
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("shown", ["--list", "--matrix", "--provenance"])
-def test_a_damaged_bundle_is_not_shown_as_if_it_served_anybody(built: Package, capsys, shown):
+def test_a_damaged_bundle_is_not_shown_as_usable(built: Package, capsys, shown):
     whole = Path("k.rtcb").read_bytes()
     Path("k.rtcb").write_bytes(whole[:-100])
     assert main(["bundle", shown, "k.rtcb"]) == 2

@@ -1,4 +1,4 @@
-"""Kernel libraries: declared cheaply, built once, checked at the call, picklable."""
+"""Tests of kernel libraries: cheap declarations, one build, checked arguments, pickling."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_parameters_are_split_where_cpp_splits_them(text, count):
         "float x[4",
     ],
 )
-def test_what_is_no_parameter_is_reported(text):
+def test_an_invalid_parameter_is_reported(text):
     with pytest.raises(InvalidRequest, match=r"a\.cu: k: .* is not a parameter of a kernel"):
         signature.parse(text, "a.cu: k")
 
@@ -100,7 +100,7 @@ def convert(text, *args):
 
 
 def device_array(typestr="<f4", *, read_only=False):
-    """What another library's array on the device shows of itself; there need be no device."""
+    """Return a fake device array of another library; no device is needed."""
     return SimpleNamespace(__cuda_array_interface__={"typestr": typestr, "data": (64, read_only)})
 
 
@@ -124,12 +124,12 @@ def device_array(typestr="<f4", *, read_only=False):
         ("float* x", 4096, ("uint64", 4096)),
     ],
 )
-def test_arguments_become_what_the_parameter_is(text, value, expected):
+def test_arguments_are_converted_to_the_parameters_type(text, value, expected):
     (converted,) = convert(text, value)
     assert (converted.dtype.name, converted) == expected
 
 
-def test_no_pointer_and_structs_are_handed_on():
+def test_null_pointers_and_structs_are_passed_on():
     import numpy as np
 
     struct = np.zeros(1, "V128")
@@ -137,7 +137,7 @@ def test_no_pointer_and_structs_are_handed_on():
 
 
 @pytest.mark.parametrize(
-    ("text", "args", "says"),
+    ("text", "args", "message"),
     [
         ("int n", (2**31,), r"argument 0 \(int n\) is 2147483648, which int32 cannot hold"),
         ("unsigned n", (-1,), "is -1, which uint32 cannot hold"),
@@ -154,8 +154,8 @@ def test_no_pointer_and_structs_are_handed_on():
         ("", (1,), r"k takes 0 \(\), not 1"),
     ],
 )
-def test_an_argument_that_does_not_fit_is_reported(text, args, says):
-    with pytest.raises(InvalidRequest, match=says):
+def test_an_argument_that_does_not_fit_is_reported(text, args, message):
+    with pytest.raises(InvalidRequest, match=message):
         convert(text, *args)
 
 
@@ -188,7 +188,7 @@ def test_sources_and_headers_come_from_the_package(package: Package):
 
 
 @pytest.mark.needs_compiler
-def test_sources_and_headers_may_lie_in_folders_of_their_own(package: Package):
+def test_sources_and_headers_may_have_their_own_folders(package: Package):
     declaration = 'library = KernelLibrary(__name__, folder="src/cuda", include_dirs=["include"])'
     text = DECLARATION.replace(
         'library = KernelLibrary(__name__, bundle="kernels.rtcb")', declaration
@@ -224,7 +224,7 @@ def test_a_kernel_that_is_not_declared_is_reported(package: Package):
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize(
-    ("declared", "says"),
+    ("declared", "message"),
     [
         ("float* x", r"of 8 bytes; the kernel in scale\.cu takes parameters of 8, 4 bytes"),
         ("float* x, double value", "declares parameters of 8, 8 bytes"),
@@ -232,15 +232,15 @@ def test_a_kernel_that_is_not_declared_is_reported(package: Package):
         ("", "declares no parameters"),
     ],
 )
-def test_a_signature_that_is_not_the_kernels_is_reported(package: Package, declared, says):
+def test_a_signature_that_is_not_the_kernels_is_reported(package: Package, declared, message):
     package.write("__init__.py", DECLARATION.replace("float* x, float value", declared))
     module = package.load().module
-    with pytest.raises(InvalidRequest, match=says):
+    with pytest.raises(InvalidRequest, match=message):
         module["fill"].check(module.compile("sm_80"))
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: KernelLibrary(None), "package must be a str, not None"),
         (lambda: KernelLibrary("no_such", folder=3), "folder must be a str, not int 3"),
@@ -252,8 +252,8 @@ def test_a_signature_that_is_not_the_kernels_is_reported(package: Package, decla
     ],
     ids=["package", "folder", "options", "kernels", "signature", "absent", "empty"],
 )
-def test_an_argument_of_a_wrong_type_is_reported(make, says):
-    with pytest.raises(InvalidRequest, match=says):
+def test_an_argument_of_a_wrong_type_is_reported(make, message):
+    with pytest.raises(InvalidRequest, match=message):
         make()
 
 

@@ -1,4 +1,4 @@
-"""The example package from source to use: built as a wheel, installed, used without a toolkit."""
+"""Tests of the example package: built as a wheel, installed, and used without a toolkit."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def rtcompile_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def build_environment(tmp_path_factory: pytest.TempPathFactory, rtcompile_wheel: Path) -> Path:
-    """A folder with rtcompile as installed: the hooks are found by its metadata."""
+    """A folder with an installed rtcompile, since the hooks are found by its metadata."""
     return unpack(rtcompile_wheel, tmp_path_factory.mktemp("build"))
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory, build_environment: Path) -> Path:
-    """The example's wheel, for two of its three architectures: CUB takes seconds for each."""
+    """The example's wheel for two of its three architectures, since CUB takes seconds for each."""
     project = tmp_path_factory.mktemp("wheel") / "fastrows"
     shutil.copytree(ROOT / "examples/fastrows", project)
     table = project / "pyproject.toml"
@@ -43,11 +43,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory, build_environment: Path) -> 
 def environment(
     tmp_path_factory: pytest.TempPathFactory, wheel: Path, rtcompile_wheel: Path
 ) -> Path:
-    """A fresh virtual environment's Python: the two wheels, and neither CuPy nor a toolkit."""
+    """The Python of a new virtual environment with the two wheels, without CuPy and a toolkit."""
     return bare_environment(tmp_path_factory.mktemp("environment"), rtcompile_wheel, wheel)
 
 
-def test_the_wheel_carries_the_bundle(wheel: Path):
+def test_the_wheel_contains_the_bundle(wheel: Path):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert {"fastrows/kernels.rtcb", "fastrows/kernels/rows.cu"} <= names
@@ -64,14 +64,14 @@ print(json.dumps([code.build.hit, code.build.compiler, len(code.build.headers), 
 """
 
 
-def test_it_is_used_without_a_toolkit_a_cache_or_a_folder_to_write_to(environment: Path, tmp_path):
+def test_it_works_without_a_toolkit_a_cache_or_a_writable_folder(environment: Path, tmp_path):
     home = tmp_path / "home"
     home.mkdir(mode=0o500)
     done = use(environment, USE, home, RTCOMPILE_JIT="0")
     assert done.returncode == 0, done.stderr
     hit, compiler, headers, loaded = json.loads(done.stdout)
     assert (hit, compiler.split()[0], loaded) == ("bundle", "nvrtc", [])
-    assert headers > 100  # CUB's, recorded; not there
+    assert headers > 100  # CUB's headers are recorded, but not installed here
     assert done.stderr == ""
     assert not list(home.iterdir())
 
@@ -83,13 +83,13 @@ def test_setuptools_is_warned_that_its_own_build_py_would_replace_the_hooks(
     (tmp_path / "pyproject.toml").write_text(
         """
         [project]
-        name = "shipped"
+        name = "package"
         version = "1"
         [tool.setuptools.cmdclass]
         build_py = "mine.BuildPy"
         [tool.rtcompile.bundle]
-        targets = ["shipped"]
-        bundle = "shipped/kernels.rtcb"
+        targets = ["package"]
+        bundle = "package/kernels.rtcb"
         archs = ["sm_80"]
         """
     )
@@ -98,16 +98,16 @@ def test_setuptools_is_warned_that_its_own_build_py_would_replace_the_hooks(
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("fields", "message"),
     [
         ({"targets": ["a"], "bundle": "a/k.rtcb"}, r"\[tool.x\] lacks archs"),
         ({"targets": "a", "bundle": "a/k.rtcb", "archs": []}, "targets = 'a': expected a list"),
         ({"arch": ["sm_80"]}, r"\[tool.x\] has 'arch'; known are targets, bundle, archs, source"),
     ],
 )
-def test_a_table_that_says_too_little_or_too_much_is_reported(fields, says):
+def test_an_incomplete_or_unknown_setting_is_reported(fields, message):
     from rtcompile.errors import InvalidRequest
     from rtcompile.extras.packaging.build_hooks import Table
 
-    with pytest.raises(InvalidRequest, match=says):
+    with pytest.raises(InvalidRequest, match=message):
         Table.read(fields, "tool.x")

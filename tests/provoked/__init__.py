@@ -1,4 +1,4 @@
-"""How to make real compilers say what the catalogue explains: one row per message and situation."""
+"""Cases that make real compilers print the catalogue's messages: one row per message and situation."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ OLD_WHEELS = (
     "nvidia-cuda-nvcc-cu12==12.4.131",
     "nvidia-cuda-cccl-cu12==12.4.127.post1",
 )
-# Pieces of another CCCL, as a stray -I brings them.
+# Parts of another CCCL, as a wrong -I includes them.
 STRAY_HEADERS = {
     "old_diagnostic_h": {"cuda/std/__cccl/diagnostic.h": "#pragma once\n"},
     "old_cccl_version": {"cuda/version": "#define CCCL_VERSION 1000000\n"},
@@ -80,7 +80,7 @@ MIXED_NVCC = (
 
 
 def coverage() -> dict[str, str]:
-    """Return by row how it is tested: "provoked" from a real compiler, or "as reported"."""
+    """Return for each row how it is tested: "provoked" with a real compiler, or "as reported"."""
     provoked = {param.values[0] for param in (*BY_NVRTC, *BY_NVCC)}
     provoked |= {row for row, *_ in BY_NVJITLINK} | {"nvcc-and-nvvm"}
     reported = {row for _, row, _ in AS_REPORTED}

@@ -1,4 +1,4 @@
-"""What NVRTC says of the source of a kernel, and of what it makes of it."""
+"""Cases of NVRTC's messages about kernels and their code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BY_KERNELS = [
         "-default-device",
         source="int f() { return 1; }\n" + EMPTY,
         options="-arch=sm_80",
-        alone=True,
+        bare=True,
     ),
     case(
         "no-memory-space",
@@ -25,7 +25,7 @@ BY_KERNELS = [
         "__constant__",
         source="int counter = 3;\n" + EMPTY,
         options="-arch=sm_80",
-        alone=True,
+        bare=True,
     ),
     case(
         "launch-in-kernel",
@@ -78,7 +78,7 @@ BY_KERNELS = [
         source="#include <mma.h>\nusing namespace nvcuda;\n" + EMPTY,
         headers="12:cudart 12:crt",
         options="-std=c++17",
-        alone=True,
+        bare=True,
     ),
     case(
         "wmma-namespace",
@@ -412,7 +412,7 @@ BY_KERNELS = [
         "NVRTC 12.9.86",
         source="template<class T> struct B { friend bool operator==() = default; };",
         options="-std=c++20 -arch=sm_80",
-        alone=True,
+        bare=True,
     ),
     case(
         "crash-in-cute",
@@ -422,7 +422,7 @@ BY_KERNELS = [
         "template<class T> struct B { friend bool operator==() = default; };",
         headers="12:cudart 12:crt 12:cccl 12:cutlass",
         options="-std=c++20 -arch=sm_80 -default-device",
-        alone=True,
+        bare=True,
     ),
     case(
         "timeout",

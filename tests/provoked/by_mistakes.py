@@ -1,4 +1,4 @@
-"""What NVRTC says of the slips that everybody makes: names, templates, brackets, types."""
+"""Cases of NVRTC's messages about common mistakes: names, templates, brackets, types."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GEMM = (
     "gemm(MMA_Atom<SM80_16x8x16_F32F16F16F32_TN>{}, a, "
 )
 
-# row, what NVRTC says, what the hint holds, the source
+# row, NVRTC's message, text of the hint, source
 _SLIPS = (
     ("source-is-a-file-name", "no storage class", "pathlib.Path('src/add.cu').read_text()", "src/add.cu"),
     ("odd-character", "unrecognized token", 'Type " in its place', _kernel("printf(\u201cx\u201d);")),
@@ -68,7 +68,7 @@ _SLIPS = (
 )  # fmt: skip
 
 BY_MISTAKES = [
-    *(case(row, says, hint, source=source) for row, says, hint, source in _SLIPS),
+    *(case(row, message, hint, source=source) for row, message, hint, source in _SLIPS),
     case(
         "std-replaced",
         'namespace "std" has no member "unordered_map"',

@@ -1,4 +1,4 @@
-"""What NVRTC says of options, and of headers that it misses, mixes or refuses."""
+"""Cases of NVRTC's messages about options, and about missing, mixed or rejected headers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ BY_OPTIONS_AND_HEADERS = [
         toolkit="12.4",
         plain=True,
         options="-arch=sm_80 -arch=sm_90",
-        alone=True,
+        bare=True,
     ),
     case(
         "option-twice",
         '"--std (-std)=c++14" followed by',
         "the last wins",
         options="-std=c++14 -std=c++17 -arch=sm_80",
-        alone=True,
+        bare=True,
     ),
     case(
         "option-twice",
@@ -27,7 +27,7 @@ BY_OPTIONS_AND_HEADERS = [
         "suffix stays",
         toolkit="13",
         options="-arch=sm_80 -arch=sm_90",
-        alone=True,
+        bare=True,
     ),
     case("arch-unknown", "invalid value for --gpu-arch", "13.0 or newer does", arch="sm_110"),
     case(
@@ -42,7 +42,7 @@ BY_OPTIONS_AND_HEADERS = [
         "specified with --nv_arch flag",
         "-arch=sm_90a and -arch=sm_80",
         options="-arch=sm_90a -arch=sm_80",
-        alone=True,
+        bare=True,
     ),
     case("arch-deprecated", "Architectures prior to", "Stay with CUDA 12", arch="sm_60"),
     case(
@@ -86,14 +86,14 @@ BY_OPTIONS_AND_HEADERS = [
         "invalid value for --std",
         "-std=gnu++17 is no language standard",
         options="-std=gnu++17 -arch=sm_80",
-        alone=True,
+        bare=True,
     ),
     case(
         "std-unknown",
         "invalid value for --std",
         "-std=c++23 is no",
         options="-std=c++23 -arch=sm_80",
-        alone=True,
+        bare=True,
     ),
     case(
         "host-headers",
@@ -165,7 +165,7 @@ BY_OPTIONS_AND_HEADERS = [
         source="#include <cuda/std/cstdint>\n" + EMPTY,
         headers="12:cudart 12:crt 12:cccl",
         options="-std=c++14 -arch=sm_80 -default-device",
-        alone=True,
+        bare=True,
     ),
     case(
         "standard-too-old",
@@ -175,11 +175,11 @@ BY_OPTIONS_AND_HEADERS = [
         toolkit="13",
         headers="13:cudart 13:cccl",
         options="-std=c++14 -arch=sm_80 -default-device",
-        alone=True,
+        bare=True,
     ),
     *(
-        case("standard-named", says, "Use -std=c++20.", source=f"{condition}\n" + EMPTY)
-        for says, condition in (
+        case("standard-named", message, "Use -std=c++20.", source=f"{condition}\n" + EMPTY)
+        for message, condition in (
             ("#error directive", '#if __cplusplus < 202002L\n#error "mine needs C++20"\n#endif'),
             ("static assertion", 'static_assert(__cplusplus >= 202002L, "mine needs C++ 20");'),
         )
@@ -209,11 +209,11 @@ BY_OPTIONS_AND_HEADERS = [
         source=CUTE,
         headers="12:cudart 12:crt 12:cccl 12:cutlass",
         options="-std=c++14 -arch=sm_80 -default-device",
-        alone=True,
+        bare=True,
     ),
     *(
-        case("cpp20", says, f"`{what}` is C++20; the options have -std=c++17", source=source)
-        for says, what, source in (
+        case("cpp20", message, f"`{what}` is C++20; the options have -std=c++17", source=source)
+        for message, what, source in (
             (
                 'identifier "concept" is undefined',
                 "concept",

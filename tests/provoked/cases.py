@@ -1,4 +1,4 @@
-"""What a case of the catalogue is, and the sources that several of them share."""
+"""The class of a catalogue's case, and sources that several cases share."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ WGMMA = """__global__ void k(float* x, unsigned long long a, unsigned long long 
 
 @dataclass(frozen=True)
 class Provoked:
-    """How to make a compiler say something, and what the hint must then hold.
+    """How to provoke a compiler's message, and texts that the hint must contain.
 
     `headers` are include directories: ``"12:cudart 13:cccl"``. `toolkit` is whose NVRTC it is.
     """
 
-    says: str
+    message: str
     hint: tuple[str, ...]
     source: str = EMPTY
     options: str = ""
@@ -49,20 +49,20 @@ class Provoked:
     toolkit: str = "12"
     arch: str = "sm_80"
     names: tuple[str, ...] = ()
-    alone: bool = False  # the options say everything: no -arch, no -std, no -default-device
+    bare: bool = False  # no options are added: no -arch, no -std, no -default-device
     capability: tuple[int, int] | None = None
     seconds: float | None = None
     memory: int | None = None
-    plain: bool = False  # NVRTC itself, with none of our options and precautions
-    builtins: bool = True  # whether its second library lies beside it
+    plain: bool = False  # plain NVRTC, without rtcompile's options and precautions
+    builtins: bool = True  # whether its second library is beside it
 
 
-def case(row: str, says: str, *hint: str, slow: bool = False, **how: object) -> object:
+def case(row: str, message: str, *hint: str, slow: bool = False, **how: object) -> object:
     """Return a case; it is `slow` where tests/forty_mistakes.py provokes the row in the same way."""
     suffix = "-".join(str(how[k]) for k in ("toolkit", "arch") if k in how)
     return pytest.param(
         row,
-        Provoked(says, hint, **how),  # type: ignore[arg-type]
+        Provoked(message, hint, **how),  # type: ignore[arg-type]
         id=f"{row}-{suffix}".rstrip("-"),
         marks=[pytest.mark.slow] * slow,
     )

@@ -1,4 +1,4 @@
-"""What nvcc and nvJitLink say, and what their makers report of machines that are not here."""
+"""Cases of messages of nvcc and nvJitLink, and reported messages that need other machines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BY_NVCC = [
         "Unsupported gpu architecture 'sm_10'",
         "does not compile for sm_10",
         options="-arch=sm_10",
-        alone=True,
+        bare=True,
     ),
     case(
         "nvcc-given-nvrtc-option",
@@ -100,7 +100,7 @@ BY_NVCC = [
 PTX = ".version {version}\n.target {target}\n.address_size 64\n.visible .entry k() {{ ret; }}\n"
 CUBIN, PTX_INPUT = 1, 2
 
-# (row, what nvJitLink says, what the hint says, toolkit, kind of input, input, options)
+# (row, nvJitLink's message, text of the hint, toolkit, kind of input, input, options)
 BY_NVJITLINK = [
     (
         "ptx-version",
@@ -151,7 +151,7 @@ BY_NVJITLINK = [
     ),
 ]
 
-# Messages that cannot be provoked here (no device, no such host compiler), as their makers print them.
+# Messages that cannot be provoked here (no device, no such host compiler), as others reported them.
 AS_REPORTED = [
     ('attribute "__global__" does not apply here', "undefined-parameter-type", "<cstdint>"),
     (

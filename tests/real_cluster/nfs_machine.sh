@@ -24,5 +24,5 @@ rpc.nfsd 4
 for mount in one two; do
     mount -t nfs -o vers=4.2,hard,nosharecache 127.0.0.1:/ /mnt/$mount || echo "no NFS"
 done
-cd "$ROOT" && timeout 200 "$PYTHON" "$FOLDER/program.py" > "$FOLDER/said" 2>&1
+cd "$ROOT" && timeout 200 "$PYTHON" "$FOLDER/program.py" > "$FOLDER/output" 2>&1
 poweroff -f

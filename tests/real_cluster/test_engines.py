@@ -1,4 +1,4 @@
-"""Batches and warm workers on Dask, Ray and MPI, as they are installed."""
+"""Tests of batches and warm workers on the installed Dask, Ray and MPI."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from rtcompile import CompileRequest, RawModule, compile_many
 from tests import nodes
 
-# Their sockets and event loops end when they like to.
+# Their sockets and event loops may end at any time.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -31,7 +31,7 @@ def requests(first: int) -> list[CompileRequest]:
 
 
 def hits(first: int) -> list[str | None]:
-    """Return where these builds come from in the process that is asked."""
+    """Return the hits of these builds in the process that calls this."""
     return [code.build.hit for code in compile_many(requests(first), progress=False)]
 
 
@@ -51,13 +51,13 @@ def dask(tmp_path: Path) -> Iterator[Any]:
         yield client
 
 
-def test_a_batch_on_dask_is_in_the_cache_here(dask):
+def test_a_batch_on_dask_is_in_the_local_cache(dask):
     built = compile_many(requests(10), executor=dask, progress=False)
     assert [code.build.hit for code in built] == [None] * 3
     assert hits(10) == ["memory"] * 3
 
 
-def test_workers_of_dask_are_warm_also_those_that_come_later(dask, tmp_path):
+def test_workers_of_dask_are_warm_even_if_they_start_later(dask, tmp_path):
     from rtcompile.cluster.dask import WarmUp
 
     dask.register_plugin(WarmUp(requests(20)))
@@ -68,7 +68,7 @@ def test_workers_of_dask_are_warm_also_those_that_come_later(dask, tmp_path):
 
 
 def in_memory() -> bool:
-    """Say whether this very process has had the builds before it is asked."""
+    """Return whether this process has the builds in memory."""
     return hits(20) == ["memory"] * 3
 
 
@@ -84,7 +84,7 @@ def code_of(module: Any) -> bytes:
     return code
 
 
-def test_a_module_travels_to_dask_as_its_request(dask):
+def test_a_module_is_sent_to_dask_as_its_request(dask):
     pytest.importorskip("cupy")
     module = RawModule(code=nodes.source(40), arch="sm_80")
 
@@ -120,7 +120,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         module.shutdown()
 
 
-def test_a_batch_on_ray_is_in_the_cache_here(ray):
+def test_a_batch_on_ray_is_in_the_local_cache(ray):
     from rtcompile.cluster.ray import RayExecutor
 
     with RayExecutor() as executor:
@@ -130,7 +130,7 @@ def test_a_batch_on_ray_is_in_the_cache_here(ray):
 
 
 def test_workers_of_ray_are_warm(ray):
-    # Ray extends `sys.path` after the hook, and code in memory holds for one search path.
+    # Ray extends `sys.path` after the hook, and code in memory is valid for one search path.
     assert ray.get(ray.remote(hits).remote(50)) in (["memory"] * 3, ["disk"] * 3)
 
 
@@ -174,17 +174,17 @@ def mpiexec(program: str, *arguments: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_batch_on_mpi_is_in_the_cache_here(tmp_path):
+def test_a_batch_on_mpi_is_in_the_local_cache(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(_POOL)
-    said = mpiexec(str(program), "-m", "mpi4py.futures")
-    assert said in [f"{[None] * 3} {[hit] * 3}" for hit in ("memory", "disk")]
+    output = mpiexec(str(program), "-m", "mpi4py.futures")
+    assert output in [f"{[None] * 3} {[hit] * 3}" for hit in ("memory", "disk")]
 
 
 def test_ranks_with_a_store_compile_each_kernel_once(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(_RANKS)
-    # A cache of its own for each rank, as on nodes of their own.
+    # Each rank has its own cache, as on separate nodes.
     wrapper = tmp_path / "rank.py"
     wrapper.write_text(
         "import os, runpy, sys\n"

@@ -1,4 +1,4 @@
-"""Stores by other addresses: Redis in cluster mode and behind Sentinel, Valkey's scheme, WebDAV, AWS's files."""
+"""Tests of other addresses of stores: Redis Cluster and Sentinel, Valkey, WebDAV, and AWS's configuration files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.jobs import until
 
 @contextlib.contextmanager
 def cluster(folder: Path, by: servers.Certificate | None = None) -> Iterator[str]:
-    """A cluster of two servers, which have half of the slots each."""
+    """A cluster of two servers, each with half of the slots."""
     redis = pytest.importorskip("redis")
     ports = [servers.free_port() for _ in range(2)] if by else []
     with contextlib.ExitStack() as stack:
@@ -64,7 +64,7 @@ def cluster_by_tls(folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def sentinels(folder: Path, master: int, *options: str, count: int = 1) -> Iterator[list[int]]:
-    """Sentinels of a master, which is gone for them after a second; yields their ports."""
+    """Sentinels that consider a master as failed after a second; yields their ports."""
     with contextlib.ExitStack() as stack:
         ports = []
         for number in range(count):
@@ -110,7 +110,7 @@ def valkey(folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def old(folder: Path) -> Iterator[str]:
-    """A server that knows no greeting, as before Redis 6."""
+    """A server without the greeting, as before Redis 6."""
     with servers.redis("--rename-command", "HELLO", "", "--rename-command", "CLIENT", "") as server:
         yield server.address
 
@@ -131,7 +131,7 @@ def webdav(folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def webdav_by_tls_with_a_token(folder: Path) -> Iterator[str]:
-    """The same behind a gate that has a certificate and wants a bearer token."""
+    """The same behind a proxy with TLS that requires a bearer token."""
     by = servers.certificate(folder)
     values = {"SSL_CERT_FILE": by.authority, "RTCOMPILE_REMOTE_TOKEN": servers.SECRET}
     with webdav(folder) as inner, servers.gate(inner, by) as address, servers.environment(values):
@@ -144,7 +144,7 @@ WAYS += [webdav, webdav_by_tls_with_a_token]
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("make", WAYS, ids=lambda m: m.__name__)
-def test_nodes_share_builds_by_it(
+def test_nodes_share_builds_by_each_address(
     on: Callable[..., None],
     tmp_path: Path,
     make: Callable[[Path], contextlib.AbstractContextManager[str]],
@@ -162,7 +162,7 @@ def test_nodes_share_builds_by_it(
             assert store.replace("f/lease/k", b"mine", None, 30.0)  # type: ignore[attr-defined]
 
 
-def test_webdav_gives_no_leases_and_says_so(tmp_path):
+def test_webdav_reports_that_it_has_no_leases(tmp_path):
     with webdav(tmp_path) as address:
         store = open_store(address)
         store.put("f/object/k", b"bytes")
@@ -180,10 +180,10 @@ def test_without_the_token_or_the_authority_a_store_is_not_read(tmp_path, monkey
             open_store(address).get("f/object/k")
 
 
-def test_a_cluster_that_is_not_there_is_a_short_error_of_the_store():
+def test_an_unreachable_cluster_is_a_short_error_of_the_store():
     pytest.importorskip("redis")
-    for scheme, said in (("redis+cluster", "onnect"), ("redis+sentinel", "the master 'main'")):
-        with pytest.raises(Exception, match=said) as caught:
+    for scheme, message in (("redis+cluster", "onnect"), ("redis+sentinel", "the master 'main'")):
+        with pytest.raises(Exception, match=message) as caught:
             open_store(f"{scheme}://127.0.0.1:{servers.free_port()}/main").get("f/object/k")
         assert len(str(caught.value)) < 200
 
@@ -210,16 +210,16 @@ def test_a_connection_that_is_idle_is_closed(tmp_path, monkeypatch, make):
 
 
 @pytest.mark.takes_seconds
-def test_sentinels_name_another_master_when_one_is_gone(tmp_path):
+def test_sentinels_name_another_master_when_one_fails(tmp_path):
     pytest.importorskip("redis")
-    home = ["--dir", str(tmp_path)]  # where a copy for the replica is kept
+    home = ["--dir", str(tmp_path)]  # the folder of the replica's copy
     with servers.redis(*home) as master:
         behind = [*home, "--replicaof", "127.0.0.1", str(master.port)]
         with servers.redis(*behind), sentinels(tmp_path, master.port, count=3) as ports:
             hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
             store = open_store(f"redis+sentinel://{hosts}/main/0")
             store.put("f/object/k", b"bytes")
-            time.sleep(5.0)  # the sentinels find the replica, and one another
+            time.sleep(5.0)  # until the sentinels found the replica and each other
             master.kill()
 
             def is_back() -> bool:
@@ -242,7 +242,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_credentials_are_taken_from_awss_files(files: Path, monkeypatch: pytest.MonkeyPatch):
+def test_credentials_are_read_from_awss_files(files: Path, monkeypatch: pytest.MonkeyPatch):
     (files / "credentials").write_text(
         "[team]\naws_access_key_id = from-a-file\naws_secret_access_key = secret\n"
     )
@@ -257,15 +257,15 @@ def test_credentials_are_taken_from_awss_files(files: Path, monkeypatch: pytest.
         assert store.get("f/object/k") == b"bytes"
 
 
-def test_a_profile_that_needs_more_than_a_file_is_refused_by_a_sentence(
+def test_a_profile_that_needs_more_than_a_file_is_rejected_with_a_reason(
     files: Path, monkeypatch: pytest.MonkeyPatch
 ):
     pytest.importorskip("obstore")
     (files / "config").write_text("[profile team]\nsso_session = here\n")
-    for profile, said in (
+    for profile, message in (
         ("team", "export-credentials --profile team"),
         ("nobody", "no such profile"),
     ):
         monkeypatch.setenv("AWS_PROFILE", profile)
-        with pytest.raises(InvalidRequest, match=said):
+        with pytest.raises(InvalidRequest, match=message):
             open_store("s3://kernels/cache")

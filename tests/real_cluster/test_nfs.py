@@ -1,4 +1,4 @@
-"""A real NFS: a server and two clients in a User Mode Linux, with this machine's files as its own."""
+"""Tests with a real NFS: a server and two clients in a User Mode Linux that uses this machine's files."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ os._exit(0)
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the program says of a machine with NFS."""
+    """The output of the program on a machine with NFS."""
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
     missing = [name for name in _NEEDED if shutil.which(name, path=path) is None]
     if missing or os.geteuid() != 0:
@@ -96,17 +96,17 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         text=True,
         timeout=400,
     )
-    said = folder / "said"
-    assert said.exists(), done.stdout[-3000:]
-    lines = said.read_text().splitlines()
+    output = folder / "output"
+    assert output.exists(), done.stdout[-3000:]
+    lines = output.read_text().splitlines()
     assert lines[-1:] == [line for line in lines if line.startswith("{")], lines[-20:]
     found: dict[str, Any] = json.loads(lines[-1])
     return found
 
 
-def test_what_a_client_of_nfs_remembers_as_missing_is_found(printed):
+def test_entries_that_an_nfs_client_cached_as_missing_are_found(printed):
     assert printed["before"] == [True, None]
-    assert printed["remembered"] is None  # else this machine's NFS remembers nothing
+    assert printed["remembered"] is None  # otherwise this machine's NFS caches nothing
     assert (printed["found"], printed["replaced"]) == ("bytes", "others")
 
 
@@ -114,7 +114,7 @@ def test_one_client_of_nfs_has_a_lease(printed):
     assert (printed["lease"], printed["released"]) == (["ours", "another's"], "ours")
 
 
-def test_what_two_clients_of_nfs_want_is_compiled_once(printed):
+def test_two_clients_of_nfs_compile_a_kernel_once(printed):
     hits = [hit for each in printed["hits"] for hit in each]
     assert (hits.count(None), hits.count("remote")) == (6, 6)
     assert printed["later"] == ["remote"] * 6
@@ -124,4 +124,6 @@ def test_an_nfs_server_that_is_gone_costs_one_warning_and_no_build(printed):
     assert printed["gone"]["hits"] == [None]
     (warning,) = printed["gone"]["warnings"]
     assert "no answer in 0.75 s" in warning
-    assert printed["gone"]["seconds"] < 60.0  # of an emulated machine; this server never answers
+    assert (
+        printed["gone"]["seconds"] < 60.0
+    )  # on an emulated machine, with a server that never responds

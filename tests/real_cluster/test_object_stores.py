@@ -1,4 +1,4 @@
-"""Object stores that keep conditions, and one that ignores them; builds that nodes share by each."""
+"""Tests of object stores with and without conditional writes, and of sharing builds by each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests import nodes, servers
 
 
 def opened(server: servers.Server) -> SharedStore:
-    """Return a client, once the store takes what is written."""
+    """Return a client once the store accepts writes."""
     store = open_store(server.address)
     deadline = time.monotonic() + 60
     while True:
@@ -34,7 +34,7 @@ def opened(server: servers.Server) -> SharedStore:
             time.sleep(0.5)
 
 
-# They set the environment to their address: one at a time.
+# They set environment variables to their address, so only one runs at a time.
 @pytest.fixture
 def moto() -> Iterator[SharedStore]:
     with servers.s3() as server:
@@ -80,7 +80,7 @@ def build(number: int) -> str | None:
     return code.build.hit
 
 
-def test_what_was_put_is_got_and_listed(store: SharedStore):
+def test_a_stored_value_is_returned_and_listed(store: SharedStore):
     store.put("object/abc", b"bytes" * 1000)
 
     assert store.get("object/abc") == b"bytes" * 1000
@@ -92,7 +92,7 @@ def test_what_was_put_is_got_and_listed(store: SharedStore):
     assert store.get("object/abc") is None
 
 
-def test_of_two_one_creates_and_only_what_is_known_is_replaced(store: SharedStore):
+def test_one_of_two_creates_an_entry_and_only_a_known_value_is_replaced(store: SharedStore):
     assert store.create("lease/k", b"mine", 30.0)
     assert not store.create("lease/k", b"theirs", 30.0)
     assert not store.replace("lease/k", b"other", b"theirs", 30.0)
@@ -103,7 +103,7 @@ def test_of_two_one_creates_and_only_what_is_known_is_replaced(store: SharedStor
     assert store.create("lease/k", b"theirs", 30.0)
 
 
-def test_of_two_that_take_a_lease_over_one_gets_it(store: SharedStore, monkeypatch):
+def test_only_one_of_two_takes_over_a_lease(store: SharedStore, monkeypatch):
     obstore = pytest.importorskip("obstore")
     faster = open_store(store.name)
     assert store.create("lease/old", b"dead", 10.0)
@@ -119,7 +119,7 @@ def test_of_two_that_take_a_lease_over_one_gets_it(store: SharedStore, monkeypat
     assert not store.replace("lease/old", b"dead", b"slower", 30.0)
 
 
-def test_what_is_larger_than_an_entry_can_be_is_not_read(store: SharedStore):
+def test_a_too_large_entry_is_not_read(store: SharedStore):
     store.put("f/lease/k", b"x" * (1 << 20))
     with pytest.raises(BadEntryError, match="1048576 bytes"):
         store.get("f/lease/k")
@@ -206,8 +206,8 @@ def test_a_cold_build_takes_three_requests_and_a_hit_one(moto: SharedStore, on, 
     counted = Counted(int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2]))
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{counted.port}")
     on("a")
-    monkeypatch.setenv("RTCOMPILE_REMOTE_TTL", "99")  # a client that knows the proxy
-    build(1)  # tries whether the store keeps conditions
+    monkeypatch.setenv("RTCOMPILE_REMOTE_TTL", "99")  # forces a new client, for the proxy
+    build(1)  # tests whether the store supports conditional writes
     counted.lines.clear()
     for number in range(2, 7):
         assert build(number) is None

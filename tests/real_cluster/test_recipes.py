@@ -1,4 +1,4 @@
-"""The recipes of docs/cluster.md, taken from the page and run: what it shows is what works."""
+"""Runs the recipes of docs/cluster.md as the page shows them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = [
 
 
 def recipe(heading: str, language: str) -> str:
-    """Return the one block of a language below a heading of the page."""
+    """Return the only block of a language below a heading of the page."""
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     begin = lines.index(f"## {heading}") + 1
     ends = [number for number, line in enumerate(lines) if line.startswith("## ")]
@@ -44,7 +44,7 @@ def recipe(heading: str, language: str) -> str:
 
 
 def replaced(text: str, values: Mapping[str, str]) -> str:
-    """Return a recipe with the reader's names in it, each of which it must have."""
+    """Return a recipe with its names replaced; all of them must occur."""
     for theirs, ours in values.items():
         assert theirs in text, f"the recipe has no {theirs}"
         text = text.replace(theirs, ours)
@@ -52,7 +52,7 @@ def replaced(text: str, values: Mapping[str, str]) -> str:
 
 
 class Node:
-    """A machine of the cluster: its home, and the shell of somebody who follows the page."""
+    """A machine of the cluster: a home, and a shell that runs the page's recipes."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -70,7 +70,7 @@ class Node:
         }
 
     def run(self, script: str, *, fails: bool = False) -> str:
-        """Run a script, in which nothing is installed, and return what it prints."""
+        """Run a script without its installation commands, and return its output."""
         done = subprocess.run(
             ["bash", "-c", "pip() { :; }\n" + script],
             env=self.environment(),
@@ -83,9 +83,9 @@ class Node:
         return done.stdout
 
     def hits(self, recipe: str) -> list[str | None]:
-        """Return where two kernels come from, after the recipe."""
-        said = self.run(f"{recipe}\npython -c {_quoted(PROGRAM)}")
-        hits: list[str | None] = json.loads(said.splitlines()[-1])
+        """Return the hits of two kernels after running the recipe."""
+        output = self.run(f"{recipe}\npython -c {_quoted(PROGRAM)}")
+        hits: list[str | None] = json.loads(output.splitlines()[-1])
         return hits
 
 
@@ -95,7 +95,7 @@ def _quoted(text: str) -> str:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[Node, Node]:
-    """Two nodes with the team's key, as the page makes it."""
+    """Two nodes with the team's key, created as on the page."""
     first, second = Node(tmp_path / "first"), Node(tmp_path / "second")
     first.run(recipe("Who is trusted", "bash"))
     shutil.copy(first.home / ".rtcompile-key", second.home)
@@ -106,7 +106,7 @@ KEY = "export RTCOMPILE_REMOTE_KEY_FILE=~/.rtcompile-key\n"
 
 
 def shared(pair: tuple[Node, Node], text: str) -> None:
-    """Check that what the first node builds after a recipe the second fetches."""
+    """Check that the second node fetches the first node's builds after a recipe."""
     assert [node.hits(KEY + text) for node in pair] == [[None] * 2, ["remote"] * 2]
 
 
@@ -131,22 +131,22 @@ def test_the_recipe_for_a_shared_folder(pair, tmp_path):
     values = {"/shared/team/kernels": f"{tmp_path}/team", "/local/$USER": "$HOME/local"}
     text = replaced(recipe("A shared folder (NFS, Lustre, GPFS)", "bash"), values)
     shared(pair, text)
-    (pages,) = (tmp_path / "team").glob("*/manifest")  # in a folder named by the key's fingerprint
+    (pages,) = (tmp_path / "team").glob("*/manifest")  # the folder's name is the key's fingerprint
     assert pages.stat().st_mode & 0o7777 == 0o2770
     assert (pair[0].home / "local" / "rtcompile" / "objects").is_dir()
 
 
-def test_the_commands_for_looking_after_it(pair, tmp_path):
+def test_the_maintenance_commands(pair, tmp_path):
     settings = KEY + f"export RTCOMPILE_REMOTE=file://{tmp_path}/team\n"
-    pair[0].hits("")  # built before there was a store
-    said = pair[0].run(settings + recipe("Maintenance", "bash"), fails=True)
-    assert said.startswith("2 builds copied")
+    pair[0].hits("")  # built before the store existed
+    output = pair[0].run(settings + recipe("Maintenance", "bash"), fails=True)
+    assert output.startswith("2 builds copied")
     assert pair[1].hits(settings) == ["remote"] * 2
 
 
 # --- ranks ----------------------------------------------------------------------------------------
 
-# A node of its own for each of the simulated machines, and its result in a file.
+# Each simulated machine has its own node, and writes its result to a file.
 TRAIN = f"""
 import json, os
 ranks = ("SLURM_PROCID", "PMI_RANK", "RANK")  # SLURM's, MPICH's, torchrun's
@@ -179,7 +179,7 @@ def train(pair: tuple[Node, Node], tmp_path: Path) -> Iterator[Node]:
 
 
 def compiled(tmp_path: Path) -> tuple[int, int]:
-    """Return how many ranks there were, and how often they compiled."""
+    """Return the number of ranks, and the number of their compiles."""
     hits = [json.loads(file.read_text()) for file in (tmp_path / "hits").iterdir()]
     return len(hits), sum(each.count(None) for each in hits)
 
@@ -254,8 +254,8 @@ def test_the_recipe_for_dask(recorded):
         "    client.close(), cluster.close()\n"
     )
     (recorded.home / "batch.py").write_text(program)
-    said = recorded.run("python batch.py").splitlines()[-1]
-    assert said == f"{[None] * 3} {['memory'] * 2}"
+    output = recorded.run("python batch.py").splitlines()[-1]
+    assert output == f"{[None] * 3} {['memory'] * 2}"
 
 
 def test_the_recipe_for_ray(recorded):
@@ -267,16 +267,16 @@ def test_the_recipe_for_ray(recorded):
         "print([code.build.hit for code in codes], ray.get(ray.remote(warm).remote()))\n"
     )
     (recorded.home / "batch.py").write_text(program)
-    said = recorded.run("export RAY_USAGE_STATS_ENABLED=0; python batch.py").splitlines()[-1]
+    output = recorded.run("export RAY_USAGE_STATS_ENABLED=0; python batch.py").splitlines()[-1]
     # Ray extends `sys.path` after the hook, and code in memory holds for one search path.
-    assert said in [f"{[None] * 3} {[hit] * 2}" for hit in ("memory", "disk")]
+    assert output in [f"{[None] * 3} {[hit] * 2}" for hit in ("memory", "disk")]
 
 
 # --- containers -----------------------------------------------------------------------------------
 
 
 def test_the_recipe_for_docker_without_a_container(recorded):
-    """Each line does what it is to do; an image was built of it by hand."""
+    """Each line works; an image was built from it by hand."""
     (recorded.home / "train.py").write_text(PROGRAM)
     text = replaced(recipe("Docker", "dockerfile"), {"sm_90a": "sm_80", "/app": "$HOME"})
     script = ["set -e"]
@@ -290,8 +290,8 @@ def test_the_recipe_for_docker_without_a_container(recorded):
             script.append(" ".join(json.loads(rest)))
         else:
             assert word in ("FROM", "WORKDIR", "COPY")
-    said = recorded.run("\n".join(script)).splitlines()[-1]
-    assert json.loads(said) == ["bundle"] * 2
+    output = recorded.run("\n".join(script)).splitlines()[-1]
+    assert json.loads(output) == ["bundle"] * 2
 
 
 @pytest.fixture
@@ -307,7 +307,7 @@ def test_the_manifests_for_kubernetes_are_valid(manifests):
         validate(manifest, "1.31", strict=True)
 
 
-def test_the_containers_of_kubernetes_do_their_work(manifests, pair, tmp_path):
+def test_the_containers_of_kubernetes_work(manifests, pair, tmp_path):
     (store,) = manifests["Deployment"]["spec"]["template"]["spec"]["containers"]
     pod = manifests["Job"]["spec"]["template"]["spec"]
     (train,) = pod["containers"]

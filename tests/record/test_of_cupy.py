@@ -1,4 +1,4 @@
-"""The record of CuPy's own kernels that the package has, as far as that goes without a device."""
+"""Tests of the package's record of CuPy's kernels, as far as possible without a device."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def kernels(request: Any) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Return what puts a record of two kernels in the place of the package's."""
+    """Return a function that replaces the package's record by one of two kernels."""
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
 
     def put(cupys: str = cupy.__version__, **more: Any) -> None:
@@ -63,7 +63,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def request_as_cupy(monkeypatch: pytest.MonkeyPatch, arch: str, kernel: dict[str, Any]) -> Any:
-    """Return the module for a kernel as a new process gets it on such a device, compiling nothing."""
+    """Return a kernel's module as in a new process on such a device, without compiling."""
     monkeypatch.setattr(function, "Module", Module)
     monkeypatch.setattr(
         compiler, "_get_arch_for_options_for_nvrtc", lambda arch: (f"-arch=sm_{arch}", "cubin")
@@ -77,7 +77,7 @@ def request_as_cupy(monkeypatch: pytest.MonkeyPatch, arch: str, kernel: dict[str
         )
 
 
-# --- what the package has ------------------------------------------------------------------------
+# --- the package's records ------------------------------------------------------------------------
 
 
 def test_every_minor_version_has_a_record_below_a_megabyte():
@@ -109,7 +109,7 @@ def test_a_kernel_has_the_name_by_which_it_is_requested(kernels):
     assert all(kernel["name"] == program_name(kernel["source"]) for kernel in kernels)
 
 
-def test_nothing_in_a_record_makes_a_compiler_run_or_write_anything(kernels):
+def test_a_record_makes_no_compiler_run_programs_or_write_files(kernels):
     for options in {tuple(kernel["options"]) for kernel in kernels}:
         assert compiler_options.distrusted(options) == []
 
@@ -126,7 +126,7 @@ def test_the_wheel_has_the_records_and_the_license_of_their_sources(tmp_path):
 
 @pytest.mark.needs_compiler
 @pytest.mark.takes_seconds
-def test_a_slice_of_the_record_builds_for_two_architectures_and_is_what_cupy_requests(
+def test_a_slice_of_the_record_builds_for_two_architectures_and_serves_cupy(
     kernels, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
@@ -146,9 +146,7 @@ def test_a_slice_of_the_record_builds_for_two_architectures_and_is_what_cupy_req
 
 
 @pytest.mark.needs_compiler
-def test_warm_says_how_many_kernels_there_are_how_long_it_took_and_how_large_they_are(
-    small, capsys, monkeypatch
-):
+def test_warm_prints_number_time_and_size(small, capsys, monkeypatch):
     assert main(["warm", "cupy", "--arch", "sm_90", "--json"]) == 0
 
     [row] = json.loads(capsys.readouterr().out)["records"]
@@ -199,7 +197,7 @@ def test_only_is_for_cupys_own_kernels(words, capsys):
     assert "CuPy's own kernels" in capsys.readouterr().err
 
 
-def test_a_bundle_of_nothing_is_refused(capsys):
+def test_an_empty_bundle_is_rejected(capsys):
     assert main(["bundle", "-o", "x.rtcb"]) == 2
     assert "--cupy" in capsys.readouterr().err
 
@@ -212,7 +210,7 @@ def test_a_patch_release_of_cupy_has_the_same_kernels(small):
     assert not recording.differences(of_cupy.record("sm_90"))
 
 
-def test_the_kernels_of_another_minor_version_are_built_with_a_word_about_it(small, tmp_path):
+def test_the_kernels_of_another_minor_version_are_built_with_a_note(small, tmp_path):
     (tmp_path / f"{MINOR}.json.xz").unlink()
     small("14.77.0")
     [difference] = recording.differences(of_cupy.record("sm_90"))
@@ -225,7 +223,7 @@ def test_another_major_version_of_cupy_is_an_error_that_names_the_known_ones(sma
         of_cupy.record("sm_90")
 
 
-def test_where_there_is_no_device_the_architecture_has_to_be_named(small, monkeypatch, capsys):
+def test_without_a_device_the_architecture_is_required(small, monkeypatch, capsys):
     def no_device() -> tuple[int, int]:
         raise rtcompile.UnsupportedArch("no CUDA device; pass --arch")
 

@@ -1,4 +1,4 @@
-"""Python processes that a program under `rtcompile run` starts are part of the run."""
+"""Tests of Python processes started by a program under `rtcompile run`: they are part of the run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def started_by(text: str, folder: Path) -> str:
         pytest.param(BY_SUBPROCESS.format(flags="'-B'"), id="subprocess"),
     ],
 )
-def test_what_a_started_process_requests_is_recorded_counted_and_checked(folder, text):
+def test_requests_of_a_started_process_are_recorded_counted_and_checked(folder, text):
     script, record = started_by(text, folder), folder / "kernels.json"
 
     missing = run("run", "--check", script, cache=folder / "empty")
@@ -90,7 +90,7 @@ def test_a_run_within_a_run_is_counted_and_recorded_by_both(folder):
 
 
 @pytest.mark.parametrize("where", ["relative", "/dev/null/folder"])
-def test_a_folder_for_temporary_files_that_others_cannot_use_loses_no_count(folder, where):
+def test_a_private_temporary_folder_loses_no_count(folder, where):
     (folder / "relative").mkdir()
     script = started_by(
         "import os, subprocess, sys\nos.mkdir('other')\nos.chdir('other')\n"
@@ -108,10 +108,10 @@ def test_a_folder_for_temporary_files_that_others_cannot_use_loses_no_count(fold
     [
         pytest.param("import atexit; atexit.register(start().wait)", id="at exit"),
         pytest.param("start()", id="a daemon"),
-        pytest.param("os.execv(sys.executable, WORDS)", id="in its place"),
+        pytest.param("os.execv(sys.executable, WORDS)", id="by exec"),
     ],
 )
-def test_what_is_requested_after_the_summary_is_left_nowhere(folder, begin):
+def test_requests_after_the_summary_leave_no_file(folder, begin):
     (folder / "late.py").write_text(
         f"{CHILD}\nimport os, time\n"
         "end = time.monotonic() + 30\n"
@@ -133,7 +133,7 @@ def test_what_is_requested_after_the_summary_is_left_nowhere(folder, begin):
 
 
 def test_the_file_of_a_run_that_was_killed_is_removed_a_day_later(folder):
-    nobody = 2**22  # the numbers of processes are smaller
+    nobody = 2**22  # larger than any process id
     named = (f"{nobody}-0", f"{nobody}-1", f"{os.getpid()}-0")
     old, young, running = (folder / f"rtcompile-run-{each}" for each in named)
     for path in (old, young, running):
@@ -147,7 +147,7 @@ def test_the_file_of_a_run_that_was_killed_is_removed_a_day_later(folder):
     assert [path.exists() for path in (old, young, running)] == [False, True, True]
 
 
-def test_what_could_not_be_written_whole_is_reported(tmp_path):
+def test_a_truncated_log_is_reported(tmp_path):
     log = tmp_path / "log"
     log.write_text('["missing", "half a li\n["missing", "whole"]\n')
 
@@ -157,16 +157,16 @@ def test_what_could_not_be_written_whole_is_reported(tmp_path):
     assert "is full" in tally.problems[0]
 
 
-def test_a_process_that_may_not_take_part_runs_as_it_would_have(folder):
+def test_a_process_that_is_not_part_of_a_run_is_unaffected(folder):
     script = started_by(BY_SUBPROCESS.format(flags="'-E'"), folder)
 
     done = run("run", script, cache=folder / "cache")
 
-    # It asks CuPy itself, which fails without a device in its own way or compiles.
+    # It uses CuPy itself, which fails without a device, or compiles.
     assert "0 kernels" in done.stderr
 
 
-def test_a_cupy_that_is_not_known_there_fails_the_check(folder):
+def test_an_unknown_cupy_in_a_child_fails_the_check(folder):
     other_cupy(folder)
     (folder / "child.py").write_text("import cupy.cuda.compiler\n")
     script = started_by(BY_SUBPROCESS.format(flags="'-B'"), folder)
@@ -180,12 +180,12 @@ def test_a_cupy_that_is_not_known_there_fails_the_check(folder):
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """The variables of a process that a run starts."""
+    """Return the variables of a process that a run starts."""
     folder = os.path.dirname(sitecustomize.__file__)
     (tmp_path / "log").touch()
     run = {"log": str(tmp_path / "log"), "process": "0 0"}
-    said = json.dumps([run])
-    return {**os.environ, "PYTHONPATH": folder, "RTCOMPILE_RUN": said}
+    text = json.dumps([run])
+    return {**os.environ, "PYTHONPATH": folder, "RTCOMPILE_RUN": text}
 
 
 def python(code: str, environ: dict[str, str], *flags: str) -> str:
@@ -200,7 +200,7 @@ def python(code: str, environ: dict[str, str], *flags: str) -> str:
     return done.stdout
 
 
-def test_the_sitecustomize_of_the_environment_is_imported_all_the_same(tmp_path, environ):
+def test_the_environments_own_sitecustomize_is_imported(tmp_path, environ):
     (tmp_path / "own").mkdir()
     (tmp_path / "own/sitecustomize.py").write_text("print('own')")
     environ["PYTHONPATH"] += f"{os.pathsep}{tmp_path}/own"
@@ -212,8 +212,8 @@ def test_the_sitecustomize_of_the_environment_is_imported_all_the_same(tmp_path,
     assert os.path.dirname(sitecustomize.__file__) not in printed.split()
 
 
-@pytest.mark.parametrize("said", [f"{os.pathsep}/x", f"/y{os.pathsep}{os.pathsep}/x", "/y", ""])
-def test_the_search_path_of_a_started_process_is_what_it_would_have_been(folder, said):
+@pytest.mark.parametrize("text", [f"{os.pathsep}/x", f"/y{os.pathsep}{os.pathsep}/x", "/y", ""])
+def test_the_search_path_of_a_started_process_is_unchanged(folder, text):
     script = started_by(
         "import subprocess, sys\n"
         "subprocess.run([sys.executable, '-c', 'import sys; print(sys.path)'], check=True)\n",
@@ -221,16 +221,16 @@ def test_the_search_path_of_a_started_process_is_what_it_would_have_been(folder,
     )
     plain = subprocess.run(
         [sys.executable, script],
-        env={**os.environ, "PYTHONPATH": said},
+        env={**os.environ, "PYTHONPATH": text},
         capture_output=True,
         text=True,
         check=True,
     )
 
-    assert run("run", script, cache=folder, PYTHONPATH=said).stdout == plain.stdout
+    assert run("run", script, cache=folder, PYTHONPATH=text).stdout == plain.stdout
 
 
-def test_a_finder_that_has_no_find_spec_is_passed_over(environ):
+def test_a_finder_without_find_spec_is_skipped(environ):
     code = (
         "import sys\n"
         "class Old:\n    find_module = lambda self, name, path=None: None\n"
@@ -241,15 +241,15 @@ def test_a_finder_that_has_no_find_spec_is_passed_over(environ):
     assert python(code, environ) == "None\n"
 
 
-def test_a_process_without_cupy_imports_nothing_of_ours(environ):
+def test_a_process_without_cupy_imports_nothing_of_rtcompile(environ):
     printed = python("import sys; print([m for m in sys.modules if 'rtcompile' in m])", environ)
 
     assert printed == "[]\n"
 
 
-@pytest.mark.parametrize("said", ["", "no JSON", "[]", "{}", "[{}]", "[1]", "1"])
-def test_a_process_that_is_no_part_of_a_run_counts_nothing(environ, said):
-    environ["RTCOMPILE_RUN"] = said
+@pytest.mark.parametrize("text", ["", "no JSON", "[]", "{}", "[{}]", "[1]", "1"])
+def test_a_process_outside_a_run_counts_nothing(environ, text):
+    environ["RTCOMPILE_RUN"] = text
 
     python(
         "import rtcompile.build.pipeline, rtcompile.lookup.find as l; assert not l.listeners",
@@ -257,7 +257,7 @@ def test_a_process_that_is_no_part_of_a_run_counts_nothing(environ, said):
     )
 
 
-def test_a_python_that_has_no_rtcompile_runs_as_it_would_have(environ):
+def test_a_python_without_rtcompile_is_unaffected(environ):
     code = """
 import sys
 class Without:

@@ -1,4 +1,4 @@
-"""How programs end under `rtcompile run`, and what their children and streams see of it."""
+"""Tests of how programs, their children and streams end under `rtcompile run`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_program_is_recorded_however_it_ends(tmp_path, ending, status):
         assert "rtcompile" not in done.stderr.partition("ValueError: mine")[0]
 
 
-def test_a_killed_program_leaves_what_it_had_requested(tmp_path):
+def test_a_killed_program_leaves_its_requests_in_the_record(tmp_path):
     script = program(
         tmp_path,
         f"compile({CODE!r})\nimport os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
@@ -70,7 +70,7 @@ def test_a_killed_program_leaves_what_it_had_requested(tmp_path):
     assert len(recording.read(f"{record}.part").builds) == 1
 
 
-def test_a_child_that_is_terminated_does_not_speak_for_the_program(tmp_path):
+def test_a_terminated_child_does_not_write_the_programs_summary(tmp_path):
     script = program(
         tmp_path,
         """
@@ -91,7 +91,7 @@ def test_a_child_that_is_terminated_does_not_speak_for_the_program(tmp_path):
     assert done.stderr.count("rtcompile:") == 1
 
 
-def test_a_child_that_comes_to_the_programs_end_does_not_speak_for_it(tmp_path):
+def test_a_child_that_reaches_the_programs_end_does_not_write_its_summary(tmp_path):
     script = program(tmp_path, "import os\nif os.fork(): os.wait()")
 
     done = run("run", "--record", str(tmp_path / "kernels.json"), script, cache=tmp_path)
@@ -99,7 +99,7 @@ def test_a_child_that_comes_to_the_programs_end_does_not_speak_for_it(tmp_path):
     assert done.stderr.count("builds recorded") == 1, done.stderr
 
 
-def test_what_children_request_is_counted_and_missed(tmp_path):
+def test_requests_of_children_are_counted(tmp_path):
     script = program(
         tmp_path,
         f"""
@@ -123,9 +123,9 @@ def test_what_children_request_is_counted_and_missed(tmp_path):
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-", ">/dev/full"])
-def test_streams_that_take_nothing_change_no_program(tmp_path, closed):
+def test_closed_streams_do_not_change_a_program(tmp_path, closed):
     script = tmp_path / "program.py"
-    script.write_text("print('said'); raise SystemExit(3)")
+    script.write_text("print('done'); raise SystemExit(3)")
 
     def outcome(*command: str) -> tuple[int, str]:
         words = " ".join(shlex.quote(word) for word in (sys.executable, *command, str(script)))
@@ -137,7 +137,7 @@ def test_streams_that_take_nothing_change_no_program(tmp_path, closed):
     assert outcome("-m", "rtcompile", "run") == outcome()
 
 
-def test_the_first_process_of_a_container_goes_on_after_a_signal_as_it_would_have(tmp_path):
+def test_signals_to_the_first_process_of_a_container_have_their_usual_effect(tmp_path):
     apart = ["unshare", "--pid", "--fork"]
     if shutil.which("unshare") is None or subprocess.call([*apart, "true"], stderr=-3):
         pytest.skip("needs to make a namespace of processes: root, and unshare of util-linux")

@@ -1,4 +1,4 @@
-"""Whole programs through rtcompile: run as Python runs them, recorded, built elsewhere."""
+"""Tests of whole programs under `rtcompile run`: same behaviour, records, and builds from records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def header(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_was_recorded_is_built_elsewhere_and_then_nothing_is_missing(
+def test_a_record_is_built_in_another_cache_and_then_nothing_is_missing(
     tmp_path, header, monkeypatch
 ):
     script = program(
@@ -57,7 +57,7 @@ def test_what_was_recorded_is_built_elsewhere_and_then_nothing_is_missing(
     assert "complete (2 builds in the record)" in checked.stderr
 
 
-def test_directories_that_are_relative_are_those_of_the_program(tmp_path, header):
+def test_relative_directories_are_resolved_as_in_the_program(tmp_path, header):
     script = program(
         tmp_path,
         f"""
@@ -102,7 +102,7 @@ def test_each_state_of_a_header_that_the_program_writes_is_built(tmp_path, heade
     assert checked.returncode == 0, checked.stderr
 
 
-def test_a_header_that_only_its_path_finds_is_reported(tmp_path, header):
+def test_a_header_with_an_absolute_path_is_reported(tmp_path, header):
     source = f'#include "{header}"\\n__global__ void k(float* x) {{{{ *x = SCALE; }}}}'
     script = program(tmp_path, f"compile('{source}')")
 
@@ -135,7 +135,7 @@ def test_a_record_that_would_be_a_folder_is_rejected_before_the_program_runs(tmp
     assert "Is a directory" in done.stderr
 
 
-def test_what_cannot_be_recorded_does_not_stop_the_program(tmp_path):
+def test_an_unrecordable_build_does_not_stop_the_program(tmp_path):
     record = tmp_path / "records" / "kernels.json"
     record.parent.mkdir()
     script = program(
@@ -154,7 +154,7 @@ def test_what_cannot_be_recorded_does_not_stop_the_program(tmp_path):
     assert (done.returncode, "was not written" in done.stderr) == (2, True), done.stderr
 
 
-def test_a_record_says_what_it_was_made_with(tmp_path):
+def test_a_record_contains_the_versions_used(tmp_path):
     script = program(tmp_path, f"compile({CODE!r})")
     record = tmp_path / "kernels.json"
     run("run", "--record", str(record), script, cache=tmp_path)
@@ -190,7 +190,7 @@ def test_a_record_of_another_version_is_named_and_built(tmp_path, name, sentence
 
 
 @pytest.mark.parametrize("way", ["--report", "--check"])
-def test_a_program_whose_cupy_is_not_known_runs_as_it_would_have(tmp_path, way):
+def test_a_program_with_an_unknown_cupy_is_unaffected(tmp_path, way):
     other_cupy(tmp_path)
     script = tmp_path / "program.py"
     script.write_text(
@@ -207,7 +207,7 @@ def test_a_program_whose_cupy_is_not_known_runs_as_it_would_have(tmp_path, way):
     assert done.returncode == (way == "--check")
 
 
-def test_looking_for_cupys_compiler_is_not_loading_it(tmp_path):
+def test_checking_cupys_compiler_does_not_load_it(tmp_path):
     script = tmp_path / "program.py"
     script.write_text(
         "import importlib.util; importlib.util.find_spec('cupy.cuda.compiler')\n"
@@ -220,7 +220,7 @@ def test_looking_for_cupys_compiler_is_not_loading_it(tmp_path):
     assert done.stdout == "rtcompile.frontends.cupy_hook\n", done.stderr
 
 
-def test_json_is_one_object_and_nothing_else(tmp_path):
+def test_json_output_is_exactly_one_object(tmp_path):
     script = program(tmp_path, f"compile({CODE!r})")
 
     for way in ("--record", "--check"):
@@ -235,7 +235,7 @@ def test_json_is_one_object_and_nothing_else(tmp_path):
         assert json.loads(done.stderr)["builds"][0]["arch"] == "sm_80"
 
 
-def test_a_header_whose_path_is_none_is_an_error_of_the_record(tmp_path, capsys):
+def test_an_invalid_header_path_is_an_error_of_the_record(tmp_path, capsys):
     text = b"#define SCALE 3\n"
     digest = content_digest(text)
     headers = [["user0", "scale.cuh", "/a\0b", digest]]
@@ -246,7 +246,7 @@ def test_a_header_whose_path_is_none_is_an_error_of_the_record(tmp_path, capsys)
 
 
 def test_warming_obeys_jobs(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("RTCOMPILE_JOBS", "2")  # put back at the end
+    monkeypatch.setenv("RTCOMPILE_JOBS", "2")  # restored at the end
     record = tmp_path / "kernels.json"
     record.write_text('{"format": "rtcompile record 5", "builds": [], "headers": {}}')
 
@@ -256,7 +256,7 @@ def test_warming_obeys_jobs(tmp_path, monkeypatch, capsys):
     assert os.environ["RTCOMPILE_JOBS"] == "1"
 
 
-# What a program can see of itself, and its end.
+# Everything that a program can observe of itself, and its end.
 ITSELF = """
 import atexit, pickle, sys, threading, time
 main = sys.modules["__main__"]
@@ -288,7 +288,7 @@ fails()
         pytest.param(["wrong.py"], id="no Python"),
     ],
 )
-def test_a_program_sees_itself_as_python_runs_it(tmp_path, arguments):
+def test_a_program_runs_as_under_python(tmp_path, arguments):
     (tmp_path / "package").mkdir()
     for name in ("program.py", "package/module.py", "package/__main__.py"):
         (tmp_path / name).write_text(ITSELF)
@@ -331,7 +331,7 @@ def test_an_invalid_record_is_rejected_in_one_line(tmp_path, capsys, text, what)
     assert what in capsys.readouterr().err
 
 
-def test_a_bundle_of_a_record_serves_where_nothing_is_cached(tmp_path):
+def test_a_bundle_of_a_record_serves_an_empty_cache(tmp_path):
     script = program(tmp_path, f"compile({CODE!r})")
     record, bundle = tmp_path / "kernels.json", tmp_path / "kernels.rtc"
     run("run", "--record", str(record), script, cache=tmp_path / "first")

@@ -1,4 +1,4 @@
-"""The right architecture for every device and every NVRTC, and the tables against real ones."""
+"""Tests of the architecture chosen for each device and NVRTC, and of the tables against real compilers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_anything_else_is_rejected_by_name(text: str) -> None:
         for nvrtc, expected in zip(VERSIONS, row, strict=True)
     ],
 )
-def test_a_device_gets_the_best_that_its_compiler_knows(
+def test_a_device_gets_the_best_architecture_that_its_compiler_knows(
     capability: tuple[int, int], nvrtc: tuple[int, int], expected: str | None
 ) -> None:
     if expected is None:
@@ -84,12 +84,12 @@ def test_ptx_on_request_keeps_the_architecture() -> None:
     assert (choice.arch, choice.target) == (Arch(9, 0, "a"), "ptx")
 
 
-def test_a_device_older_than_every_nvrtc_gets_an_error_that_says_so() -> None:
+def test_a_device_older_than_every_nvrtc_is_an_error() -> None:
     with pytest.raises(UnsupportedArch, match=r"begin at 5\.0"):
         choose((3, 5), (13, 0))
 
 
-def test_an_nvrtc_before_12_gets_an_error_that_says_so() -> None:
+def test_an_nvrtc_before_12_is_an_error() -> None:
     with pytest.raises(UnsupportedArch, match=r"11\.8 is too old"):
         choose((8, 0), (11, 8))
 
@@ -112,7 +112,7 @@ def test_cross_compiling_names_the_versions_that_could(
         check(Arch.parse(arch), "cubin", nvrtc)
 
 
-def test_a_release_newer_than_the_table_decides_for_itself() -> None:
+def test_a_release_newer_than_the_table_is_not_checked() -> None:
     check(Arch(14, 0), "cubin", (14, 0))
     assert choose((8, 0), (14, 0)).arch == Arch(8, 0)
 
@@ -125,17 +125,17 @@ def test_a_release_newer_than_the_table_decides_for_itself() -> None:
         pytest.param("sm_80", "cubin", (9, 0), False, id="other-major"),
         pytest.param("sm_80", "ptx", (12, 0), True, id="ptx-is-forward"),
         pytest.param("sm_90", "ptx", (8, 0), False, id="ptx-is-not-backward"),
-        pytest.param("sm_90a", "cubin", (9, 0), True, id="a-at-home"),
-        pytest.param("sm_100a", "cubin", (10, 3), False, id="a-abroad"),
-        pytest.param("sm_90a", "ptx", (10, 0), False, id="a-ptx-abroad"),
+        pytest.param("sm_90a", "cubin", (9, 0), True, id="a-same-device"),
+        pytest.param("sm_100a", "cubin", (10, 3), False, id="a-other-device"),
+        pytest.param("sm_90a", "ptx", (10, 0), False, id="a-ptx-other-device"),
         pytest.param("sm_100f", "cubin", (10, 3), True, id="f-in-family"),
         pytest.param("sm_100f", "ptx", (12, 0), False, id="f-outside"),
-        pytest.param("sm_100f", "ptx", (10, 1), False, id="10.1-is-no-kin-of-10.0"),
+        pytest.param("sm_100f", "ptx", (10, 1), False, id="10.1-is-not-in-10.0s-family"),
         pytest.param("sm_101f", "ptx", (11, 0), True, id="10.1-became-11.0"),
         pytest.param("sm_87", "cubin", (8, 9), True, id="integrated-left-to-the-driver"),
     ],
 )
-def test_what_runs_where(
+def test_which_code_runs_on_which_device(
     arch: str, target: str, capability: tuple[int, int], expected: bool
 ) -> None:
     assert runs_on(Arch.parse(arch), target, capability) is expected
@@ -152,7 +152,7 @@ def test_the_table_is_what_this_nvrtc_compiles_for(nvrtc: Any) -> None:
 
 @pytest.fixture
 def newer() -> Iterator[tuple[int, int]]:
-    """A release newer than the table, which lists what it compiles for."""
+    """A release newer than the table; it reports the architectures that it compiles for."""
     version = (NEWEST_MEASURED[0], NEWEST_MEASURED[1] + 1)
     learn(version, (75, 90, 100, 130))
     yield version
@@ -161,7 +161,7 @@ def newer() -> Iterator[tuple[int, int]]:
     choose.cache_clear()
 
 
-def test_a_release_newer_than_the_table_is_taken_at_its_word(newer: tuple[int, int]) -> None:
+def test_architectures_reported_by_a_newer_release_are_used(newer: tuple[int, int]) -> None:
     listed = [str(arch) for arch in supported(newer)]
     assert listed == [
         "sm_75",
@@ -180,7 +180,7 @@ def test_a_release_newer_than_the_table_is_taken_at_its_word(newer: tuple[int, i
         check(Arch(8, 0), "cubin", newer)
 
 
-def test_what_a_release_lists_has_the_suffixes_that_the_measured_ones_have() -> None:
+def test_reported_architectures_get_the_suffixes_of_measured_ones() -> None:
     for version in ((12, 9), (13, 0), (13, 4)):
         numbers = [arch.number for arch in supported(version) if not arch.suffix]
         own = [arch for number in numbers for arch in archs.variants(number)]

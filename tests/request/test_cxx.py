@@ -1,4 +1,4 @@
-"""The one reader of C++ text: odd spellings, and texts made to take it long."""
+"""Tests of the C++ scanner: unusual spellings, and texts that could make it slow."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ def test_an_include_is_read_whatever_its_spelling(source: str) -> None:
         pytest.param("#include_next <a.h>", "<a.h>", id="the next"),
     ],
 )
-def test_what_is_included_is_given_as_it_is_written(source: str, name: str) -> None:
+def test_an_included_name_is_returned_as_written(source: str, name: str) -> None:
     assert included(source) == [name]
 
 
-def test_all_of_a_text_is_one_piece_or_another() -> None:
+def test_each_character_belongs_to_a_piece() -> None:
     source = '/* a */ int b = \'c\'; // d\n# if /* e */ 1 "f"\nR"(g)" %: #h'
     assert pieces(source) == [
         *[("comment", "/* a */"), ("code", " int b = "), ("literal", "'c'"), ("code", "; ")],
@@ -97,7 +97,7 @@ def test_all_of_a_text_is_one_piece_or_another() -> None:
     ]
 
 
-def test_offsets_lead_back_to_the_text_as_it_was_written() -> None:
+def test_offsets_refer_to_the_text_as_written() -> None:
     source = 'a\\\nb\\\r\n\\\nc R"x(\\\n)x" /\\\n/ d'
     text = Text(source)
     assert text.text == 'abc R"x()x" // d'
@@ -113,7 +113,7 @@ def test_blanks_replace_comments() -> None:
     assert bare == f"a     \n{' ' * 15}\n \n{' ' * 13}\nR  \n   g"
 
 
-# --- what is decided by it ------------------------------------------------------------------------
+# --- decisions from a scan ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_blanks_replace_comments() -> None:
             "#if 0\n1'0 /*\n#endif\n__TIME__\n//*/", id="no separator where it is skipped"
         ),
         pytest.param(
-            "#if 0\n#include <it's/*.h>\n#endif\n__TIME__\n//*/", id="nor a header's name"
+            "#if 0\n#include <it's/*.h>\n#endif\n__TIME__\n//*/", id="and no header's name"
         ),
         pytest.param("/* a */ __TIME__", id="behind a comment"),
     ],
@@ -147,7 +147,7 @@ def test_the_clock_is_read_where_any_compiler_or_standard_reads_it(source: str) 
         "#\\\n/*\n*/include <a>",
     ],
 )
-def test_what_may_read_a_file_in_pieces_is_not_plain(source: str) -> None:
+def test_pasted_names_that_may_read_a_file_are_noticed(source: str) -> None:
     assert not cxx.reads_no_file(source, ())
 
 
@@ -173,7 +173,7 @@ def test_a_prefix_is_found_whatever_its_spelling(source: str, prefix: str) -> No
     assert split_prefix(source)[0] == prefix
 
 
-# Pieces that meet in odd ways, and what may stand within a directive.
+# Pieces that combine in unusual ways, and pieces that a directive may contain.
 PIECES = [
     *(
         "#",
@@ -229,7 +229,9 @@ def odd_text(random: Random) -> str:
 @pytest.mark.needs_compiler
 @pytest.mark.in_turn("nvrtc")
 @pytest.mark.parametrize("seed", range(3))
-def test_no_file_is_read_that_is_not_expected(nvrtc: PlainNvrtc, tmp_path: Path, seed: int) -> None:
+def test_nvrtc_reads_no_file_that_the_scanner_excluded(
+    nvrtc: PlainNvrtc, tmp_path: Path, seed: int
+) -> None:
     (tmp_path / "v.h").write_text("#error SEEN\n")
     random = Random(seed)
     seen = 0
@@ -253,9 +255,9 @@ def test_no_file_is_read_that_is_not_expected(nvrtc: PlainNvrtc, tmp_path: Path,
     assert seen > 25
 
 
-# --- texts made to take long -----------------------------------------------------------------------
+# --- texts that could make it slow -----------------------------------------------------------------------
 
-# What is repeated, and what comes before and behind it.
+# The repeated piece, and the text before and after it.
 HOSTILE = {
     "comments behind a comment": ("//#include", "/**/", ""),
     "comments behind an include": ("#include", "/**/", ""),
@@ -282,7 +284,7 @@ HOSTILE = {
     "has_include": ("#if ", "__has_include ", ""),
     "has_include without an end": ("#if ", "__has_include(<", ""),
     "defined": ("#if ", "defined(__has_include) && ", ""),
-    "asked": ("#if ", "__has_include(<a>) || ", ""),
+    "conditions": ("#if ", "__has_include(<a>) || ", ""),
     "trigraphs": ("", "??/\n", "include"),
     "stems": ("", "_cu", "include"),
     "form feeds": ("", "\f", "#include <a>"),
@@ -292,7 +294,7 @@ HOSTILE = {
 
 @pytest.mark.takes_seconds
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_no_text_takes_longer_than_in_proportion_to_its_length(kind: str) -> None:
+def test_scanning_time_is_proportional_to_length(kind: str) -> None:
     def seconds(size: int) -> float:
         before, repeated, behind = HOSTILE[kind]
         source = before + repeated * (size // len(repeated)) + behind
@@ -302,14 +304,14 @@ def test_no_text_takes_longer_than_in_proportion_to_its_length(kind: str) -> Non
         cxx.blanked(source, literals=True, directives=True)
         return time.thread_time() - start
 
-    # What is squared would take 64 times as long.
+    # Quadratic time would be 64 times as long.
     small_text = min(seconds(20_000) for _ in range(3))
     assert seconds(160_000) < max(24 * small_text, 0.5)
     if kind == "comments behind a comment":  # 25 of these took the regular expression 15 s
         assert seconds(800_000) < 20
 
 
-def test_a_texts_beginning_is_read_without_the_rest() -> None:
+def test_the_beginning_of_a_text_is_read_without_the_rest() -> None:
     source = '#include "a.h"\nint x;\n' + "/**/" * 100_000
     seen: Iterator[object] = Text(source).directives(opening=True)
     start = time.thread_time()
@@ -317,6 +319,6 @@ def test_a_texts_beginning_is_read_without_the_rest() -> None:
     assert time.thread_time() - start < 0.05
 
 
-def test_what_line_directives_say_is_read_with_and_without_a_file():
+def test_line_directives_are_read_with_and_without_a_file():
     source = '#line 7 "a.cu"\n\n# 9 "b c.cu" 2\n#line 5\n#line\n#line x\n#define L 3\n'
     assert [*cxx.renumbered(source)] == [(1, 7, "a.cu"), (3, 9, "b c.cu"), (4, 5, "")]

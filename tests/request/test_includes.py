@@ -1,4 +1,4 @@
-"""Includes: the compilers' traces, what texts say, and the prefix that can be precompiled."""
+"""Tests of includes: the compilers' traces, macros in texts, and the prefix that can be precompiled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from rtcompile.files.headers import SearchDir, parse_trace, relative_to
 from rtcompile.request.cxx import scan, split_prefix
 
-# As NVRTC 12.9.86 and 13.0.88 wrote it.
+# A trace as NVRTC 12.9.86 and 13.0.88 write it.
 TRACE = b"""\
 __nv_nvrtc_builtin_header.h
 /i1/a.h
@@ -59,7 +59,7 @@ SEARCH = (
         pytest.param("/p/../q/x.h", (0, "../q/x.h"), id="as spelled, not as resolved"),
     ],
 )
-def test_a_path_is_placed_in_the_innermost_search_directory(
+def test_a_path_is_relative_to_the_innermost_search_directory(
     path: str, expected: tuple[int, str]
 ) -> None:
     assert relative_to(SEARCH)(path) == expected
@@ -80,7 +80,7 @@ def test_a_path_is_placed_in_the_innermost_search_directory(
         pytest.param("int timed;", "", id="nowhere"),
     ],
 )
-def test_a_text_says_whether_it_reads_the_clock(text: str, clock: str) -> None:
+def test_a_clock_macro_is_found(text: str, clock: str) -> None:
     assert scan(text).clock == clock
 
 
@@ -93,7 +93,7 @@ def test_a_text_says_whether_it_reads_the_clock(text: str, clock: str) -> None:
         pytest.param("int x = __LINE__;", False, id="line only"),
     ],
 )
-def test_a_text_says_whether_it_names_itself(text: str, own_path: bool) -> None:
+def test_a_macro_of_the_own_path_is_found(text: str, own_path: bool) -> None:
     assert scan(text).own_path is own_path
 
 
@@ -135,9 +135,7 @@ def test_a_text_says_whether_it_names_itself(text: str, own_path: bool) -> None:
         pytest.param("", "", id="empty"),
     ],
 )
-def test_the_prefix_is_what_opens_the_source_up_to_its_last_include(
-    source: str, prefix: str
-) -> None:
+def test_the_prefix_ends_after_the_last_leading_include(source: str, prefix: str) -> None:
     assert split_prefix(source)[0] == prefix
 
 

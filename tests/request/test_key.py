@@ -1,4 +1,4 @@
-"""Keys: what changes the result changes the key; what does not, does not."""
+"""Tests of keys: an input changes the key if and only if it changes the result."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_portable_and_object_keys_have_every_content(change: dict[str, Any])
 
 
 @pytest.mark.parametrize("change", REQUESTED)
-def test_an_object_is_of_the_compiler_that_made_it_whoever_requested_it(
+def test_the_object_key_has_the_compiler_used_and_not_the_one_requested(
     change: dict[str, Any],
 ) -> None:
     one, other = make_key_inputs(), make_key_inputs(**change)
@@ -123,13 +123,13 @@ def object_key(
         pytest.param({}, {"code": b"at /home/a/inc/x.h"}, (), True, id="the code"),
     ],
 )
-def test_what_binds_code_to_its_paths(
+def test_which_code_depends_on_paths(
     inputs: dict[str, Any], made: dict[str, Any], own_path: tuple[str, ...], expected: bool
 ) -> None:
     given = make_key_inputs(search=(SearchDir("user0", "/home/a/inc"),), **inputs)
     dependencies = FileSet(own_path=own_path)
     assert path_bound(given, make_object(**made), dependencies) is expected
-    if own_path == ("",):  # the host compiler's headers, on one machine
+    if own_path == ("",):  # the host compiler's headers are equal on one machine
         assert not path_bound(given, make_object(**made), dependencies, same_system=True)
 
 
@@ -158,7 +158,7 @@ def test_the_object_key_has_the_compilers_build() -> None:
     assert object_key(one) != object_key(other)
 
 
-def test_another_version_of_rtcompile_has_keys_of_its_own(
+def test_keys_contain_the_version_of_rtcompile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = make_key_inputs().lookup_key()
@@ -166,7 +166,7 @@ def test_another_version_of_rtcompile_has_keys_of_its_own(
     assert make_key_inputs().lookup_key() != before
 
 
-def test_two_kinds_of_key_never_meet() -> None:
+def test_keys_of_two_kinds_differ() -> None:
     inputs = make_key_inputs()
     assert len({inputs.lookup_key(), inputs.portable_key(), object_key(inputs)}) == 3
 
@@ -199,14 +199,14 @@ def test_an_object_serves_requests_for_its_compiler(
         pytest.param("auto", "clang", False, id="a compiler that never is here"),
     ],
 )
-def test_where_no_nvcc_is_any_nvccs_object_serves(
+def test_without_nvcc_the_object_of_any_nvcc_serves(
     backend: str, built_by: str, serves: bool
 ) -> None:
     inputs = make_key_inputs(backend=backend, compilers={"nvrtc": "12.9"})
     assert inputs.serves(built_by, "12.8 elsewhere") is serves
 
 
-def test_what_was_linked_is_of_the_linkers_build_too() -> None:
+def test_the_key_of_linked_code_contains_the_linkers_build() -> None:
     one, other = (make_key_inputs(linker=build) for build in ("nvJitLink a", "nvJitLink b"))
     assert one.lookup_key() == other.lookup_key()
     assert object_key(one) == object_key(other)
@@ -231,7 +231,7 @@ def test_fields_cannot_run_into_each_other(
     assert digest(field(*f) for f in one) != digest(field(*f) for f in other)
 
 
-def test_a_program_in_the_root_folder_is_another_than_one_in_none() -> None:
+def test_a_program_in_the_root_folder_differs_from_one_without_a_folder() -> None:
     inputs = [make_key_inputs(name=name).lookup_key() for name in ("k.cu", "/k.cu")]
     assert len({*inputs}) == 2
 

@@ -1,4 +1,4 @@
-"""One architecture and one kind of code for each request: `arch=` and the options name the same, or it is refused."""
+"""Each request is for one architecture and kind of code: it is rejected if `arch=` and the options differ."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ def test_the_same_architecture_twice_is_one(door, options, monkeypatch) -> None:
 
 
 @pytest.mark.needs_compiler
-def test_of_several_in_the_options_one_is_chosen() -> None:
+def test_one_of_several_architecture_options_is_chosen() -> None:
     options = ("-gencode=arch=compute_80,code=sm_80", "-gencode=arch=compute_90,code=sm_90")
     assert str(rtcompile.compile(SOURCE, arch="sm_80", options=options).arch) == "sm_80"
 
 
-def test_cupys_own_architecture_beside_another_one_stays_as_it_was() -> None:
+def test_cupys_own_architecture_with_another_one_is_kept() -> None:
     CompileRequest(SOURCE, options=("-arch=sm_80",), arch=Arch(9, 0), allow_fixups=False)
 
 
-def test_an_option_for_one_device_gives_way_where_a_module_is_linked() -> None:
+def test_an_architecture_option_is_passed_over_when_a_module_is_linked() -> None:
     request = CompileRequest(SOURCE, options=("-arch=sm_80",), may_pass_over_arch=True)
     assert request.replace(arch=Arch(9, 0)).arch == Arch(9, 0)
 
@@ -93,7 +93,7 @@ def test_machine_code_and_ptx_at_once_are_rejected() -> None:
         CompileRequest(SOURCE, arch="sm_80", options=("-arch=compute_80",))
 
 
-def test_other_targets_stay_what_they_are() -> None:
+def test_other_targets_are_kept() -> None:
     assert CompileRequest(SOURCE, arch="compute_80", target="ltoir").target == "ltoir"
     with pytest.raises(InvalidRequest, match="target='ltoir'"):
         CompileRequest(SOURCE, arch="lto_80")

@@ -1,4 +1,4 @@
-"""Every spelling of every option, and the flags that real compilers take."""
+"""Tests of every spelling of every option, and of the flags that real compilers accept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NVRTC = (12, 9)
 def nvrtc_line(
     *options: str, nvrtc: tuple[int, int] = NVRTC, target: str = "cubin"
 ) -> Sequence[str]:
-    """What NVRTC is given, without the architecture."""
+    """Return the flags for NVRTC, without the architecture."""
     parsed = parse(options)
     return command_lines.for_nvrtc(parsed, SM_80, target, nvrtc, parsed.include_dirs)[1:]
 
@@ -100,7 +100,7 @@ def test_all_spellings_are_one_option(spellings: list[list[str]], expected: list
         pytest.param("-w --strange", ["--disable-warnings", "--strange"], id="unknown-after-flag"),
     ],
 )  # fmt: skip
-def test_one_element_may_hold_several_words(element: str, expected: list[str]) -> None:
+def test_one_element_may_contain_several_words(element: str, expected: list[str]) -> None:
     assert nvrtc_line(element) == tuple(expected)
 
 
@@ -119,7 +119,7 @@ def test_an_element_after_an_option_without_its_value_is_the_value(
     assert nvrtc_line(*elements) == tuple(expected)
 
 
-def test_what_the_host_compilers_preprocessor_obeys_is_the_programs_own() -> None:
+def test_options_for_the_host_preprocessor_are_read_as_the_programs_own() -> None:
     through = parse(["-Xcompiler=-I/a,-DX=1,-fPIC", "-Xcompiler", "-include h.h -isystem /b -U Y"])
     assert through == parse(
         ["-I/a", "-DX=1", "-Xcompiler=-fPIC", "-include=h.h", "-isystem=/b", "-UY"]
@@ -137,7 +137,7 @@ def test_what_the_host_compilers_preprocessor_obeys_is_the_programs_own() -> Non
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_a_file_that_a_compiler_would_read_unnoticed_is_rejected(options: list[str]) -> None:
+def test_an_option_that_reads_a_file_unnoticed_is_rejected(options: list[str]) -> None:
     with pytest.raises(InvalidRequest, match="go unnoticed"):
         parse(options)
 
@@ -171,7 +171,7 @@ def test_order_is_kept_where_it_means_something() -> None:
         pytest.param(["-arch=sm_80", "-arch=native"], [], id="native"),
     ],
 )  # fmt: skip
-def test_every_spelling_of_an_architecture_is_heeded(
+def test_every_spelling_of_an_architecture_is_read_from_options(
     options: list[str], expected: list[str]
 ) -> None:
     parsed = parse(options)
@@ -217,7 +217,7 @@ def test_impossible_options_are_rejected(options: list[str], message: str) -> No
 
 
 @pytest.mark.parametrize("name", ["c++98", "c++23", "C++26"])
-def test_which_standards_there_are_is_left_to_the_compiler(name: str) -> None:
+def test_the_compiler_decides_which_standards_exist(name: str) -> None:
     assert parse([f"-std={name}"]).get("std") == name.lower()
 
 
@@ -267,7 +267,7 @@ def test_options_added_later_win() -> None:
     assert added == parse(["-DX=2", "-DY", "-rdc=true", "-I/a", "-I/b"])
 
 
-def test_what_a_compiler_does_not_take_is_dropped_with_a_reason() -> None:
+def test_an_option_that_a_compiler_does_not_accept_is_dropped_with_a_reason() -> None:
     parsed = parse(["-O3", "-Xcompiler", "-fPIC", "--extended-lambda", "-minimal", "--pch", "-ptx"])
     assert command_lines.for_nvrtc(parsed, SM_80, "cubin", NVRTC, ())[1:] == ("--minimal",)
     assert command_lines.for_nvcc(parsed, SM_80, "cubin", (13, 0), ())[1:] == (
@@ -305,7 +305,7 @@ def test_the_key_has_no_directory() -> None:
 @pytest.mark.parametrize(
     "options", [["-G"], ["-DA"], ["-UA"], ["-w"], ["-Xptxas=-O1"], ["-x"], ["-include", "a.h"]]
 )
-def test_the_key_tells_options_apart(options: list[str]) -> None:
+def test_different_options_have_different_keys(options: list[str]) -> None:
     assert parse(options).key_fields() != parse([]).key_fields()
 
 
@@ -334,7 +334,7 @@ def test_directories_are_replaced_in_each_spelling_and_nothing_else_is():
 
 
 @pytest.mark.parametrize(("version", "given"), [((13, 2), False), ((13, 3), True)])
-def test_a_compiler_that_would_leave_tile_kernels_out_calls_that_an_error(version, given) -> None:
+def test_a_compiler_that_would_omit_tile_kernels_raises_an_error(version, given) -> None:
     options = parse([])
     lines = (
         command_lines.for_nvrtc(options, SM_80, "cubin", version, ()),
@@ -343,7 +343,7 @@ def test_a_compiler_that_would_leave_tile_kernels_out_calls_that_an_error(versio
     assert [("--diag-error=20360" in line) for line in lines] == [given, given]
 
 
-def test_an_option_that_is_known_to_cost_time_says_so() -> None:
+def test_an_option_that_costs_time_is_noted() -> None:
     (note,) = parse(["-Ofc=max"]).notes
     assert "CUTLASS" in note
     assert parse(["--Ofast-compile=0"]).notes == ()
@@ -376,6 +376,6 @@ def test_a_word_is_split_into_a_name_and_a_value(word: str, expected: tuple[str,
     assert name_and_value(word) == expected
 
 
-def test_only_the_standard_is_checked_as_one():
+def test_only_the_standard_is_checked():
     flags = dict(parse(("--threads=4", "-std=gnu++17")).flags)
     assert (flags["threads"], flags["std"]) == ("4", "c++17")

@@ -1,4 +1,4 @@
-"""Every flag that is emitted is one that NVRTC, NVCC and its shell, and nvJitLink take."""
+"""NVRTC, NVCC with its shell, and nvJitLink accept every flag that rtcompile emits."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ VALUES = {
 }
 CONFLICTING = {"extensible-whole-program", "no-display-error-number", "fdevice-syntax-only"}
 
-# Given otherwise, or by other arguments.
-ELSEWHERE = {
+# These are passed differently, or by other arguments.
+PASSED_DIFFERENTLY = {
     *(
         "define-macro",
         "undefine-macro",
@@ -56,12 +56,12 @@ ELSEWHERE = {
 
 
 def everything(compiler: str, folder: Path, *, but: set[str]) -> Options:
-    """Every row of the table that this compiler takes, with a value that it takes."""
+    """Return every option of the table that this compiler accepts, with a valid value."""
     words = [f"-I{folder}", "-DA=1", "-UB", f"-include={folder / 'pre.h'}", "-Xptxas=-v,-O2"]
     (folder / "pre.h").touch()
     for spec in SPECS:
         taken = spec.nvrtc is not None if compiler == "nvrtc" else spec.nvcc
-        if not taken or spec.name in but | CONFLICTING | ELSEWHERE:
+        if not taken or spec.name in but | CONFLICTING | PASSED_DIFFERENTLY:
             continue
         default = {"nothing": "", "boolean": "true"}.get(spec.takes, str(folder / spec.name))
         value = VALUES.get(spec.name, default)
@@ -71,7 +71,7 @@ def everything(compiler: str, folder: Path, *, but: set[str]) -> Options:
 
 def test_nvrtc_takes_every_flag_that_is_emitted(nvrtc: Any, tmp_path: Path) -> None:
     # 12.9 cannot write a time trace: it adds ".json" twice and then fails. NVRTC never turns
-    # optimization-info off again: it would show in the log of every later compile of this process.
+    # optimization-info off again, so it would appear in the log of every later compile of this process.
     options = everything("nvrtc", tmp_path, but={"fdevice-time-trace", "optimization-info"})
     line = command_lines.for_nvrtc(
         options, Arch(10, 0), "cubin", nvrtc.version, options.include_dirs
@@ -89,12 +89,12 @@ def test_warnings_become_errors_in_releases_without_the_option(nvrtc: Any) -> No
 
 def test_a_rejected_ftz_wins_over_fast_math_in_nvrtc(nvrtc: Any) -> None:
     source = "__global__ void kernel(float* p) { p[0] += p[1]; }"
-    for refused in ([], ["-ftz=false"]):
+    for rejected in ([], ["-ftz=false"]):
         line = command_lines.for_nvrtc(
-            parse(["--use_fast_math", *refused]), SM_80, "ptx", nvrtc.version, ()
+            parse(["--use_fast_math", *rejected]), SM_80, "ptx", nvrtc.version, ()
         )
         ptx = nvrtc.compile(source, *line, kind="PTX").code
-        assert (b"add.ftz.f32" in ptx) == (not refused)
+        assert (b"add.ftz.f32" in ptx) == (not rejected)
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +116,9 @@ def dry_run(nvcc: str, line: Sequence[str], folder: Path, make: str = "--cubin")
 def test_nvcc_takes_every_flag_that_is_emitted(nvcc: str, tmp_path: Path) -> None:
     options = everything("nvcc", tmp_path, but={"profile", "forward-unknown-to-host-compiler"})
     line = command_lines.for_nvcc(options, SM_80, "cubin", (13, 0), options.include_dirs)
-    said = dry_run(nvcc, line, tmp_path)
-    assert "-arch=sm_80" in said
-    assert "warning" not in said
+    stderr = dry_run(nvcc, line, tmp_path)
+    assert "-arch=sm_80" in stderr
+    assert "warning" not in stderr
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ DEFINITIONS = [
 
 
 @pytest.mark.parametrize("text", DEFINITIONS)
-def test_nvccs_shell_sees_nothing_of_a_definition(nvcc: str, tmp_path: Path, text: str) -> None:
+def test_nvccs_shell_changes_no_definition(nvcc: str, tmp_path: Path, text: str) -> None:
     line = command_lines.for_nvcc(parse([f"-DX={text}"]), SM_80, "ptx", (13, 0), ())
     (tmp_path / "kernel.cu").write_text("#ifdef SHOW\nX\n#endif\n")
     command = [nvcc, "-E", *line, "-DSHOW", "kernel.cu"]
@@ -155,7 +155,7 @@ def test_nvccs_shell_sees_nothing_of_a_definition(nvcc: str, tmp_path: Path, tex
     assert done.stdout.rstrip().splitlines()[-1] == text
 
 
-# Each plants a file when a shell reads it, in one way of quoting or another.
+# Each creates a file if a shell reads it; the rows differ in their quoting.
 ATTACKS = [
     f"{before}{text}{after}"
     for before, after in (("", ""), ('"', '"'), ("'", "'"), ("\\", ""), ("\\\\", ""), ('";', ';"'))
@@ -197,7 +197,7 @@ def test_no_shell_of_nvccs_acts_on_an_option(
 
 
 @pytest.mark.parametrize("character", ";`$|&<>(){}*?[]!~# '\"\\\n\t")
-def test_what_nvcc_does_not_quote_holds_nothing_that_means_something_to_a_shell(
+def test_options_that_nvcc_does_not_quote_contain_no_shell_characters(
     character: str,
 ) -> None:
     for options in (
@@ -210,7 +210,7 @@ def test_what_nvcc_does_not_quote_holds_nothing_that_means_something_to_a_shell(
             command_lines.for_nvcc(options, SM_80, "cubin", (13, 0), ())
 
 
-def test_nvcc_takes_a_directory_with_a_comma_and_is_kept_from_one_that_its_shell_expands(
+def test_nvcc_gets_a_directory_with_a_comma_but_none_that_its_shell_would_expand(
     nvcc: str, tmp_path: Path
 ) -> None:
     assert re.search(
@@ -235,7 +235,7 @@ FOR_THE_LINKER = (
 )
 
 
-def test_nvjitlink_is_given_what_still_means_something() -> None:
+def test_nvjitlink_gets_the_options_that_affect_linking() -> None:
     assert command_lines.for_nvjitlink(parse([FOR_THE_LINKER]), Arch(9, 0, "a"), (12, 0)) == (
         "-arch=sm_90a",
         "-lto",

@@ -1,4 +1,4 @@
-"""Requests are validated where they are made."""
+"""Requests are validated at construction."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_sequences_become_tuples_and_an_arch_is_parsed():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         pytest.param({"source": b"x"}, "decode the bytes", id="bytes"),
         pytest.param({"source": "a\nb\0c"}, r"source contains a NUL byte \(line 2\)", id="NUL"),
@@ -70,14 +70,14 @@ def test_sequences_become_tuples_and_an_arch_is_parsed():
         pytest.param({"target": None}, "target must be one of .* not None", id="no target"),
     ],
 )
-def test_what_cannot_describe_a_build_is_rejected(arguments, says):
-    with pytest.raises(InvalidRequest, match=says) as caught:
+def test_invalid_arguments_are_rejected(arguments, message):
+    with pytest.raises(InvalidRequest, match=message) as caught:
         CompileRequest(**{"source": "x", **arguments})
     assert isinstance(caught.value, TypeError)
     assert isinstance(caught.value, ValueError)
 
 
-def test_other_classes_of_text_and_any_iterables_are_taken_as_what_they_hold():
+def test_subclasses_of_str_and_any_iterables_are_converted():
     class Flag(str, enum.Enum):
         DEBUG = "-G"
 
@@ -91,7 +91,7 @@ def test_other_classes_of_text_and_any_iterables_are_taken_as_what_they_hold():
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         pytest.param(lambda: Arch("9", 0), "major must be an int", id="major"),
         pytest.param(lambda: Arch(9, 70), "minor must be an int from 0 to 9", id="minor"),
@@ -101,12 +101,12 @@ def test_other_classes_of_text_and_any_iterables_are_taken_as_what_they_hold():
         pytest.param(lambda: ObjectCode(b"", "exe", Arch(9, 0)), "kind must be one of", id="kind"),
     ],
 )
-def test_values_are_checked_where_they_are_made(make, says):
-    with pytest.raises(InvalidRequest, match=says):
+def test_values_are_checked_at_construction(make, message):
+    with pytest.raises(InvalidRequest, match=message):
         make()
 
 
-def test_a_code_is_shown_without_its_bytes():
+def test_the_repr_of_code_omits_its_bytes():
     names = {f"f<{i}>": f"_Zf{i}" for i in range(9)}
     code = ObjectCode(b"\x7f" * 538735, "cubin", Arch(9, 0, "a"), names)
     shown = "<ObjectCode: cubin for sm_90a, 538,735 bytes: f<0>, f<1>, f<2>, …>"
@@ -120,7 +120,7 @@ def test_object_code_pickles():
     assert (again.code, dict(again.lowered_names)) == (code.code, {"f<int>": "_Z1f"})
 
 
-def test_what_options_files_say_is_in_the_request(tmp_path) -> None:
+def test_the_contents_of_options_files_are_in_the_request(tmp_path) -> None:
     inner, outer = tmp_path / "inner.txt", tmp_path / "outer.txt"
     inner.write_text('-DY="a b"\n')
     outer.write_text(f"-DX=1 -I '/a b'\n-optf {inner}\n")
@@ -142,7 +142,7 @@ def test_an_options_file_that_cannot_be_read_is_an_error_that_names_it(
         CompileRequest("", options=("-optf", "self.txt"))
 
 
-def test_options_files_may_name_each_other_eight_deep_and_no_more(tmp_path) -> None:
+def test_options_files_may_be_nested_eight_deep(tmp_path) -> None:
     (tmp_path / "0").write_text("-DX=1")
     for number in range(1, 9):
         (tmp_path / str(number)).write_text(f"-optf {tmp_path}/{number - 1}")
@@ -151,5 +151,5 @@ def test_options_files_may_name_each_other_eight_deep_and_no_more(tmp_path) -> N
         CompileRequest("", options=(f"-optf {tmp_path}/8",))
 
 
-def test_a_build_that_took_no_time_says_so():
+def test_a_build_may_take_no_time():
     assert BuildInfo("nvrtc").milliseconds == 0.0

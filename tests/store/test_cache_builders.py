@@ -1,4 +1,4 @@
-"""Of many who ask for a build one makes it, whoever fails, is killed or forks meanwhile."""
+"""Of many threads or processes that request one build, one compiles it, even if others fail, die or fork."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from tests.interrupts import interrupted
 from tests.key_inputs import add, make_key_inputs, make_object, open_store
 
 
-def test_of_many_threads_one_builds(cache: Path) -> None:
+def test_one_of_many_threads_builds(cache: Path) -> None:
     kept = open_store(cache)
     inputs = make_key_inputs()
     builds = []
     start = threading.Barrier(8)
 
-    def ask() -> None:
+    def request_it() -> None:
         start.wait()
         with kept.building(inputs):
             if kept.find(inputs) is None:
                 builds.append(threading.get_ident())
                 kept.add(inputs, make_object(), manifests.record((), ()))
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
+    threads = [threading.Thread(target=request_it) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -53,16 +53,18 @@ def waits_for_a_flight(thread: threading.Thread) -> bool:
 @pytest.mark.parametrize(
     ("error", "builds"),
     [
-        pytest.param(CompileError("no"), 1, id="a refusal is everybody's"),
+        pytest.param(CompileError("no"), 1, id="a compiler's error is raised in all threads"),
         pytest.param(CompilerCrashed("gone"), 2, id="after a crash the next one tries"),
         pytest.param(KeyboardInterrupt(), 2, id="after an interrupt the next one tries"),
     ],
 )
-def test_who_waits_for_a_build_that_fails(cache: Path, error: BaseException, builds: int) -> None:
+def test_threads_that_wait_for_a_failing_build(
+    cache: Path, error: BaseException, builds: int
+) -> None:
     kept = open_store(cache)
     inside, tries, seen = threading.Event(), [], []
 
-    def ask() -> None:
+    def request_it() -> None:
         try:
             with kept.building(make_key_inputs()):
                 tries.append(1)
@@ -74,7 +76,7 @@ def test_who_waits_for_a_build_that_fails(cache: Path, error: BaseException, bui
         except BaseException as caught:
             seen.append(caught)
 
-    threads = [threading.Thread(target=ask) for _ in range(2)]
+    threads = [threading.Thread(target=request_it) for _ in range(2)]
     threads[0].start()
     inside.wait()
     threads[1].start()
@@ -84,7 +86,7 @@ def test_who_waits_for_a_build_that_fails(cache: Path, error: BaseException, bui
     assert [type(caught) for caught in seen] == [type(error)] * 2
 
 
-def test_a_failure_does_not_outlive_those_who_waited_for_it(cache: Path) -> None:
+def test_a_failure_is_forgotten_once_all_waiting_threads_got_it(cache: Path) -> None:
     kept = open_store(cache)
     with pytest.raises(CompileError), kept.building(make_key_inputs()):
         raise CompileError("no")
@@ -99,7 +101,7 @@ def test_an_interrupt_at_any_moment_leaves_no_build_locked(cache: Path) -> None:
         with kept.building(make_key_inputs(), timeout=60.0) as left:
             return left
 
-    build()  # locks are known to work there
+    build()  # afterwards locks are known to work there
     with ThreadPoolExecutor() as another:
         for number, interrupt in enumerate(interrupted(build, store, locks, contextlib)):
             assert build(), f"moment {number}"  # though the traceback keeps the interrupted frames
@@ -167,7 +169,7 @@ def test_the_locks_of_builds_are_one_file(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOSYS])
-def test_where_no_byte_of_a_file_can_be_locked_each_lock_is_a_file(
+def test_without_range_locks_each_lock_is_a_file(
     cache: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     def no_ranges(*_: object) -> None:
@@ -184,7 +186,7 @@ def test_where_no_byte_of_a_file_can_be_locked_each_lock_is_a_file(
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO])
-def test_storage_without_locks_builds_without(
+def test_storage_without_locks_is_used_without_locks(
     cache: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     def no_locks(*_: object) -> None:
@@ -196,14 +198,14 @@ def test_storage_without_locks_builds_without(
 
 
 def test_a_forked_child_has_a_store_of_its_own(cache: Path) -> None:
-    """A thread of the parent may hold the store's locks; it is not in the child to let go."""
+    """A thread of the parent may hold the store's locks; the child has no such thread to release them."""
     settings = Settings(cache_dir=str(cache))
     kept = Store.open(settings)
     with kept._guard, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
         if child == 0:
-            signal.alarm(10)  # where it would wait for ever
+            signal.alarm(10)  # instead of waiting for ever
             try:
                 add(Store.open(settings))
                 os._exit(0 if Store.open(settings).find(make_key_inputs()) else 1)

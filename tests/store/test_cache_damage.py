@@ -1,4 +1,4 @@
-"""Damaged, foreign and unusable files of a cache: each is a miss, and none of them is touched."""
+"""Damaged, foreign and unusable files of a cache are misses; foreign ones are never touched."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def stored(cache: Path, folder: str) -> Path:
         pytest.param(lambda data: re.sub(rb" \d\n", b" 0\n", data, count=1), id="another schema"),
     ],
 )
-def test_a_damaged_file_is_a_miss_removed_and_built_again(
+def test_a_damaged_file_is_removed_and_built_again(
     cache: Path, folder: str, damage: Callable[[bytes], bytes]
 ) -> None:
     inputs = make_key_inputs(paths_matter=True)  # one manifest
@@ -52,7 +52,7 @@ def test_a_damaged_file_is_a_miss_removed_and_built_again(
     assert open_store(cache).find(inputs)
 
 
-def test_a_missing_object_is_a_miss_that_says_so(cache: Path) -> None:
+def test_a_missing_object_is_a_miss_with_a_reason(cache: Path) -> None:
     inputs = make_key_inputs(source="#include NOTHING")
     add(open_store(cache), inputs)
     stored(cache, "objects").unlink()
@@ -60,7 +60,7 @@ def test_a_missing_object_is_a_miss_that_says_so(cache: Path) -> None:
     assert open_store(cache).why(inputs) == "its object was evicted or damaged"
 
 
-def test_verify_removes_what_is_damaged_and_names_it(cache: Path) -> None:
+def test_verify_removes_and_names_damaged_files(cache: Path) -> None:
     add(open_store(cache))
     path = stored(cache, "objects")
     path.write_bytes(path.read_bytes()[:-1])
@@ -69,7 +69,7 @@ def test_verify_removes_what_is_damaged_and_names_it(cache: Path) -> None:
     assert not path.exists()
 
 
-def test_verify_leaves_what_another_version_of_rtcompile_wrote_and_nothing_copies_it(
+def test_files_of_another_version_are_kept_by_verify_and_never_copied(
     cache: Path, tmp_path: Path
 ) -> None:
     add(open_store(cache))
@@ -139,7 +139,7 @@ def test_a_read_only_cache_is_read_and_costs_one_warning_when_something_is_built
 
 
 def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a file or folder another user's; who is not root becomes another user instead."""
+    """Give a file or folder to another user; without root rights, pretend to be another user."""
     if os.geteuid() == 0:
         os.chown(path, 54321, -1)
     else:
@@ -174,7 +174,7 @@ def test_the_cache_is_private(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o775, 0o777, 0o1777])
-def test_the_mode_of_a_folder_that_was_there_is_the_user_s(cache: Path, mode: int) -> None:
+def test_the_mode_of_an_existing_folder_is_kept(cache: Path, mode: int) -> None:
     cache.mkdir()
     cache.chmod(mode)
     add(open_store(cache))
@@ -183,7 +183,7 @@ def test_the_mode_of_a_folder_that_was_there_is_the_user_s(cache: Path, mode: in
     assert {path.stat().st_mode & 0o7777 for path in cache.iterdir()} == {0o700}
 
 
-def test_a_folder_in_which_others_can_write_is_rejected_and_stays_as_it_is(cache: Path) -> None:
+def test_a_folder_that_others_can_write_to_is_rejected_and_unchanged(cache: Path) -> None:
     add(open_store(cache))
     (cache / "objects").chmod(0o770)
     with pytest.warns(RtcompileWarning, match="objects can be written by others"):
@@ -231,7 +231,7 @@ def as_a_huge_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         as_a_huge_file,
     ],
 )
-def test_a_file_that_another_could_have_made_is_not_used_and_is_replaced(
+def test_a_file_that_another_user_could_have_made_is_replaced(
     cache: Path, monkeypatch: pytest.MonkeyPatch, folder: str, spoil: Callable[..., None]
 ) -> None:
     inputs = make_key_inputs(paths_matter=True)  # one manifest
@@ -249,7 +249,7 @@ def test_a_file_that_another_could_have_made_is_not_used_and_is_replaced(
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 @pytest.mark.parametrize("name", ["journal", "cache.db"])
 @pytest.mark.filterwarnings("ignore::rtcompile.errors.RtcompileWarning")
-def test_what_is_no_file_among_the_statistics_costs_no_build_and_no_wait(
+def test_an_invalid_statistics_file_costs_no_build_and_no_wait(
     cache: Path, make: Callable[[Path], None], name: str
 ) -> None:
     add(open_store(cache))
@@ -266,7 +266,7 @@ def test_what_is_no_file_among_the_statistics_costs_no_build_and_no_wait(
     assert open_store(cache).find(make_key_inputs(source="another"))
 
 
-def test_a_folder_with_files_under_an_object_s_path_is_said_and_left(cache: Path) -> None:
+def test_a_folder_under_an_objects_path_is_reported_and_kept(cache: Path) -> None:
     add(open_store(cache), make_key_inputs())
     path = stored(cache, "objects")
     path.unlink()
@@ -280,7 +280,7 @@ def test_a_folder_with_files_under_an_object_s_path_is_said_and_left(cache: Path
 
 
 @pytest.mark.parametrize("folder", ["objects", "manifests"])
-def test_a_file_under_another_one_s_key_is_a_miss_and_verify_finds_it(
+def test_a_file_under_another_files_key_is_a_miss_and_found_by_verify(
     cache: Path, folder: str
 ) -> None:
     first, second = (
@@ -303,7 +303,7 @@ def test_where_compiling_is_forbidden_nothing_is_written(cache: Path, tree: Head
     tree.build(open_store(cache), inputs, "user0/a.h")
     for path in cache.rglob("*"):
         os.utime(path, (1, 1))
-    os.utime(tree.path("user0/a.h"))  # a hit by content, which is noted elsewhere
+    os.utime(tree.path("user0/a.h"))  # a hit by contents, which a writable cache records
 
     def state() -> set[tuple[str, int]]:
         return {(str(path), path.stat().st_mtime_ns) for path in cache.rglob("*")}

@@ -1,4 +1,4 @@
-"""Dependencies: every change that would change the build is seen, by stat or by content."""
+"""Tests of recorded dependencies: every change that would change the build is noticed, by stat or by contents."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def shadow_in_a_new_folder(tree: HeaderTree) -> None:
         pytest.param(shadow_in_a_new_folder, "the files in {}/user0 are", id="new folder"),
     ],
 )
-def test_a_change_is_seen_and_named(
+def test_a_change_is_noticed_and_named(
     tree: HeaderTree, change: Callable[[HeaderTree], None], why: str
 ) -> None:
     recorded = tree.record("user1/a.h", "user1/b.h", "user1/sub/c.h")
@@ -88,24 +88,24 @@ def test_a_change_is_seen_and_named(
     assert recorded.difference().startswith(why.format(tree.root))
 
 
-def test_a_dangling_link_that_comes_alive_shadows(tree: HeaderTree) -> None:
-    os.symlink("elsewhere", tree.path("user0/sub"))
+def test_a_dangling_link_that_gets_a_target_shadows_a_header(tree: HeaderTree) -> None:
+    os.symlink("target", tree.path("user0/sub"))
     recorded = tree.record("user1/sub/c.h")
     assert recorded.current() is not None
-    tree.write("user0/elsewhere/c.h", "another")
+    tree.write("user0/target/c.h", "another")
     assert recorded.current() is None
 
 
-def test_a_quoted_include_would_be_found_beside_the_file_that_has_it(tree: HeaderTree) -> None:
-    tree.write("elsewhere/q.h", '#include "x.h"\n')
-    recorded = tree.record("elsewhere/q.h", "user1/a.h")
+def test_a_quoted_include_is_watched_beside_the_including_file(tree: HeaderTree) -> None:
+    tree.write("outside/q.h", '#include "x.h"\n')
+    recorded = tree.record("outside/q.h", "user1/a.h")
     tree.write("another/x.h", "")
     assert recorded.current() is not None, "nobody searched there"
-    tree.write("elsewhere/x.h", "")
+    tree.write("outside/x.h", "")
     assert recorded.current() is None
 
 
-def test_a_quoted_include_of_the_source_would_be_found_beside_the_program(tree: HeaderTree) -> None:
+def test_a_quoted_include_of_the_source_is_watched_beside_the_program(tree: HeaderTree) -> None:
     inputs = tree.key_inputs(source='#include "a.h"', name=tree.path("project/kernel.cu"))
     recorded = tree.record("user1/a.h", inputs=inputs)
     tree.write("project/a.h", "")
@@ -119,14 +119,14 @@ def test_a_computed_include_may_have_been_quoted(tree: HeaderTree) -> None:
     assert recorded.current() is None
 
 
-def test_a_header_of_the_host_is_shadowed_by_any_of_its_tails(tree: HeaderTree) -> None:
+def test_a_host_header_can_be_shadowed_by_any_end_of_its_path(tree: HeaderTree) -> None:
     host = tree.write("usr/include/c++/13/bits/stl.h", "")
     recorded = tree.record(host)
     tree.write("user1/bits/stl.h", "")
     assert recorded.current() is None
 
 
-def test_a_name_taken_by_a_folder_is_free_for_a_header_once_it_is_gone(tree: HeaderTree) -> None:
+def test_a_header_may_replace_a_folder_of_its_name(tree: HeaderTree) -> None:
     Path(tree.path("user0/a.h")).mkdir()
     recorded = tree.record("user1/a.h")
     assert recorded.current() is not None
@@ -135,7 +135,7 @@ def test_a_name_taken_by_a_folder_is_free_for_a_header_once_it_is_gone(tree: Hea
     assert recorded.current() is None
 
 
-def test_a_search_directory_that_is_not_there_may_come(tmp_path: Path) -> None:
+def test_a_missing_search_directory_may_appear(tmp_path: Path) -> None:
     tree = HeaderTree(tmp_path, "user0", "user1")
     tree.write("user1/a.h", "")
     os.rmdir(tree.path("user0"))
@@ -145,7 +145,9 @@ def test_a_search_directory_that_is_not_there_may_come(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spelling", ["<opt.h>", '"opt.h"', "<folder/opt.h>"])
-def test_what_has_include_did_not_find_must_not_appear(tree: HeaderTree, spelling: str) -> None:
+def test_a_path_that_has_include_did_not_find_must_not_appear(
+    tree: HeaderTree, spelling: str
+) -> None:
     inputs = tree.key_inputs(source=f"#if __has_include({spelling})\n#endif")
     recorded = tree.record(inputs=inputs)
     assert recorded.current() is not None
@@ -153,7 +155,7 @@ def test_what_has_include_did_not_find_must_not_appear(tree: HeaderTree, spellin
     assert recorded.current() is None
 
 
-def test_what_has_include_found_must_stay(tree: HeaderTree) -> None:
+def test_a_path_that_has_include_found_must_remain(tree: HeaderTree) -> None:
     inputs = tree.key_inputs(source="#if __has_include(<a.h>)\n#endif")
     recorded = tree.record(inputs=inputs)
     assert recorded.current() is not None
@@ -169,7 +171,7 @@ def test_has_include_of_a_header_looks_beside_it(tree: HeaderTree) -> None:
 
 
 @pytest.mark.parametrize("where", ["source", "header"])
-def test_what_reads_the_clock_is_not_cacheable(tree: HeaderTree, where: str) -> None:
+def test_a_text_that_reads_the_clock_is_not_cacheable(tree: HeaderTree, where: str) -> None:
     text = "const char* t = __TIME__;"
     tree.write("user1/a.h", text if where == "header" else "")
     inputs = tree.key_inputs(source=text if where == "source" else "")
@@ -191,7 +193,7 @@ COMPUTED = """
         pytest.param(COMPUTED, "user1/subfolder", id="put together"),
     ],
 )
-def test_the_folders_below_that_a_text_can_name_are_watched(
+def test_subfolders_that_a_text_can_name_are_watched(
     tree: HeaderTree, source: str, folder: str
 ) -> None:
     tree.write("user1/subfolder/other.h", "")
@@ -202,7 +204,7 @@ def test_the_folders_below_that_a_text_can_name_are_watched(
     assert recorded.current() is None
 
 
-def test_a_folder_below_that_nobody_names_and_files_that_are_no_headers_do_not_count(
+def test_unnamed_subfolders_and_files_that_are_not_headers_are_not_watched(
     tree: HeaderTree,
 ) -> None:
     tree.write("user1/results/1.h", "")
@@ -218,7 +220,7 @@ def test_a_folder_below_that_nobody_names_and_files_that_are_no_headers_do_not_c
 
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize("spelling", ['"../beside/opt.h"', "<{}/beside/opt.h>"])
-def test_a_name_that_leads_out_of_the_searched_folders_is_looked_up(
+def test_a_name_outside_the_searched_folders_is_watched(
     tree: HeaderTree, spelling: str, there: bool
 ) -> None:
     tree.write("beside/another.h", "")
@@ -236,7 +238,7 @@ def test_a_name_that_leads_out_of_the_searched_folders_is_looked_up(
     assert recorded.current() is None
 
 
-def test_a_name_that_a_macro_leads_out_of_the_searched_folders_is_not_cacheable(
+def test_a_macros_name_outside_the_searched_folders_is_not_cacheable(
     tree: HeaderTree,
 ) -> None:
     source = "#define UP(x) <../x>\n#define ASK(x) __has_include(UP(x))\n#if ASK(../a.h)\n#endif"
@@ -244,7 +246,7 @@ def test_a_name_that_a_macro_leads_out_of_the_searched_folders_is_not_cacheable(
     assert "outside" in recorded.uncacheable
 
 
-def test_a_folder_with_too_many_others_below_it_is_not_cacheable(
+def test_a_folder_with_too_many_subfolders_is_not_cacheable(
     tree: HeaderTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifests, "_MAX_FOLDERS", 4)
@@ -263,7 +265,7 @@ def test_a_folder_with_too_many_others_below_it_is_not_cacheable(
         pytest.param("user0", "cannot be read", id="a folder"),
     ],
 )
-def test_what_cannot_be_read_again_is_not_cacheable(
+def test_a_header_that_cannot_be_read_again_is_not_cacheable(
     tree: HeaderTree, path: str, reason: str
 ) -> None:
     assert reason in tree.record(path).uncacheable
@@ -286,13 +288,13 @@ def test_the_same_content_with_another_stat_is_unchanged(tree: HeaderTree) -> No
     assert [h.digest for h in fresh.headers] == [h.digest for h in recorded.headers]
 
 
-def test_a_link_that_turns_to_a_twin_is_seen(tree: HeaderTree) -> None:
+def test_a_link_that_changes_to_an_equal_file_is_noticed(tree: HeaderTree) -> None:
     one, other = tree.write("v1/x.h", "1"), tree.write("v2/x.h", "2")
     times = os.stat(one)
     os.symlink(one, tree.path("user1/x.h"))
     later(tree.root)
     recorded = tree.record("user1/x.h")
-    # The twin differs in the inode alone, as two files written within one tick would.
+    # The equal file differs only in its inode, like two files written within one tick.
     (header,) = recorded.headers
     os.unlink(tree.path("user1/x.h"))
     os.symlink(other, tree.path("user1/x.h"))
@@ -329,7 +331,7 @@ def test_the_newest_change_is_that_of_headers_and_searched_folders(tree: HeaderT
     assert recorded.current() is not None
 
 
-def test_a_second_recording_sees_an_edit(tree: HeaderTree) -> None:
+def test_a_second_recording_notices_an_edit(tree: HeaderTree) -> None:
     before = tree.record("user1/a.h")
     tree.write("user1/a.h", "edited")
     after = tree.record("user1/a.h")
@@ -343,7 +345,7 @@ def test_the_toolkit_s_folders_are_not_listed(tmp_path: Path) -> None:
     assert [path.partition("/.=")[0] for path in recorded.present] == [tree.path("user0")]
 
 
-# --- recording once what a batch's builds have in common --------------------------------------
+# --- one recording for the builds of a batch --------------------------------------
 
 
 def a_new_text(tree: HeaderTree) -> None:
@@ -354,16 +356,16 @@ def a_header_in_front(tree: HeaderTree) -> None:
     tree.write("user0/sub/c.h", "in front")
 
 
-def an_answer(tree: HeaderTree) -> None:
-    tree.write("user0/asked.h", "there now")
+def a_found_header(tree: HeaderTree) -> None:
+    tree.write("user0/tested.h", "there now")
 
 
-@pytest.mark.parametrize("change", [a_new_text, a_header_in_front, an_answer])
-def test_what_was_recorded_before_is_taken_only_if_nothing_changed(
+@pytest.mark.parametrize("change", [a_new_text, a_header_in_front, a_found_header])
+def test_a_recording_is_reused_only_if_nothing_changed(
     tree: HeaderTree, change: Callable[[HeaderTree], None]
 ) -> None:
     names = ("user1/a.h", "user1/b.h", "user1/sub/c.h")
-    inputs = tree.key_inputs(source="#if __has_include(<asked.h>)\n#endif\n")
+    inputs = tree.key_inputs(source="#if __has_include(<tested.h>)\n#endif\n")
     before = tree.record(*names, inputs=inputs)
     assert tree.record(*names, inputs=inputs) == before
     change(tree)
@@ -393,7 +395,7 @@ def test_a_named_pipe_under_a_header_s_path_is_not_waited_for(tree: HeaderTree, 
         assert known.refreshed() is None
 
 
-def test_a_build_that_passed_over_a_file_that_it_may_not_read_is_not_kept(
+def test_a_build_that_skipped_an_unreadable_file_is_not_kept(
     tree: HeaderTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree.write("user0/a.h", "somebody else's")

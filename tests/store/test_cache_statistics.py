@@ -1,4 +1,4 @@
-"""Statistics: sizes, eviction, statistics; lost without loss, and never unpickled."""
+"""Tests of sizes, eviction and statistics: lost statistics cost no build, and are never unpickled."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def build(kept: Store, source: str, code: bytes = b"code") -> KeyInputs:
 
 
 def date_back(cache: Path, hours: float) -> None:
-    """Date what was built or used just now so far back."""
+    """Set the times of files built or used just now back by some hours."""
     now = time.time()
     for folder in ("objects", "manifests", "portable"):
         for path in (cache / folder).iterdir():
@@ -57,7 +57,7 @@ def test_the_statistics_know_the_size(cache: Path) -> None:
     assert usage.size == bytes_in(cache) > 10_000
 
 
-def test_what_was_not_used_longest_is_evicted_first(cache: Path) -> None:
+def test_the_least_recently_used_is_evicted_first(cache: Path) -> None:
     for source, hours in (("a", 4), ("b", 3), ("c", 2)):
         build(open_store(cache), source, b"x" * 30_000)
         date_back(cache, hours)
@@ -84,8 +84,8 @@ def test_eviction_does_not_wait_for_the_end_of_the_process(cache: Path) -> None:
 
 
 @pytest.mark.takes_seconds
-def test_processes_that_end_at_once_keep_to_the_limit(cache: Path) -> None:
-    """As workers of multiprocessing, Dask and Ray do: no end of theirs can be relied on."""
+def test_processes_that_end_abruptly_respect_the_limit(cache: Path) -> None:
+    """Workers of multiprocessing, Dask and Ray may end without any exit handler."""
     for i in range(20):
         if (child := os.fork()) == 0:
             build(open_store(cache, size=100_000), str(i), b"x" * 20_000)
@@ -128,7 +128,7 @@ def test_the_limit_is_for_all_folders(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("age", [0, 60, 3600])
-def test_a_precompiled_header_never_drives_out_kernels_that_are_used(cache: Path, age: int) -> None:
+def test_a_precompiled_header_never_evicts_kernels_in_use(cache: Path, age: int) -> None:
     kept = open_store(cache, size=100_000)
     build(kept, "a", b"x" * 60_000)
     used = time.time() - age
@@ -140,7 +140,7 @@ def test_a_precompiled_header_never_drives_out_kernels_that_are_used(cache: Path
     assert open_store(cache).find(make_key_inputs(source="a"))
 
 
-def test_what_was_not_used_for_a_day_makes_room_for_a_precompiled_header(cache: Path) -> None:
+def test_kernels_unused_for_a_day_are_evicted_for_a_precompiled_header(cache: Path) -> None:
     kept = open_store(cache, size=100_000)
     build(kept, "a", b"x" * 60_000)
     room = inventory.room_for_precompiled(Folder(str(cache)), 100_000)
@@ -160,7 +160,7 @@ def test_an_evicted_object_that_is_open_can_be_read(cache: Path) -> None:
         assert b"x" * 10_000 in reader.read()
 
 
-def test_prune_removes_what_killed_processes_left(cache: Path) -> None:
+def test_prune_removes_files_of_killed_processes(cache: Path) -> None:
     kept = open_store(cache)
     build(kept, "a")
     old, new = cache / "objects" / ".old.tmp", cache / "objects" / ".new.tmp"
@@ -197,7 +197,7 @@ def test_clear_forgets_everything(cache: Path) -> None:
     assert bytes_in(cache) == 0
 
 
-def test_clear_empties_all_but_what_somebody_may_want_to_send(cache: Path) -> None:
+def test_clear_keeps_reproducers_and_locks(cache: Path) -> None:
     kept = open_store(cache)
     build(kept, "a")
     kept.keep_source("a.cu", "source")
@@ -230,7 +230,7 @@ def test_hits_and_misses_are_counted(cache: Path) -> None:
     assert (usage.hits, usage.misses) == (3, 1)
 
 
-def test_no_note_goes_into_notes_that_were_taken_since_they_were_opened(
+def test_no_record_is_added_to_a_journal_that_was_taken_meanwhile(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build(open_store(cache), "a")
@@ -246,7 +246,7 @@ def test_no_note_goes_into_notes_that_were_taken_since_they_were_opened(
     assert folder.journal() == {"misses": 7}
 
 
-def test_who_waits_for_a_processor_while_it_writes_a_record_is_waited_for(
+def test_the_journal_is_not_taken_while_a_slow_process_writes_to_it(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build(open_store(cache), "a")
@@ -295,7 +295,7 @@ def rows(cache: Path) -> sqlite3.Connection:
 
 
 class Planted:
-    """A pickle of this writes a file when it is opened."""
+    """Unpickling an instance writes a file."""
 
     def __init__(self, proof: Path) -> None:
         self.proof = proof
@@ -330,7 +330,7 @@ def test_a_planted_pickle_is_not_opened(cache: Path, tmp_path: Path, where: str)
     assert usage.size == bytes_in(cache)
 
 
-def test_a_row_that_names_a_file_does_not_remove_it(cache: Path, tmp_path: Path) -> None:
+def test_a_statistics_row_that_names_a_file_does_not_remove_it(cache: Path, tmp_path: Path) -> None:
     kept = open_store(cache)
     build(kept, "a")
     kept.maintain()
@@ -395,7 +395,7 @@ def test_locked_statistics_cost_one_warning_and_no_object(
     assert usage.misses == 2
 
 
-def test_statistics_on_storage_that_takes_no_database_say_so(tmp_path: Path) -> None:
+def test_storage_that_takes_no_database_is_reported(tmp_path: Path) -> None:
     (tmp_path / "statistics").write_text("in the way")
     with pytest.raises(OSError, match="not a directory"):
         inventory.add_counts(Folder(str(tmp_path)), {})
@@ -408,14 +408,14 @@ def test_no_build_needs_diskcache(tmp_path: Path) -> None:
         import rtcompile
         from rtcompile.settings import Settings
         from rtcompile.store.store import Store
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             for number in range(3):
                 code = rtcompile.compile("__global__ void k%d() {}" % number, arch="sm_80")
                 store = Store.open(Settings.from_environ())
                 assert code.code and store.usage() is None
                 store.prune(0)
-        print([str(each.message) for each in said])
+        print([str(each.message) for each in warned])
     """
     environ = {**os.environ, "RTCOMPILE_CACHE_DIR": str(tmp_path / "cache")}
     done = subprocess.run(
@@ -428,7 +428,7 @@ def test_no_build_needs_diskcache(tmp_path: Path) -> None:
     assert list((tmp_path / "cache" / "objects").iterdir()) == []
 
 
-def test_a_build_beside_a_damaged_database_is_kept(cache: Path) -> None:
+def test_a_build_is_kept_despite_a_damaged_database(cache: Path) -> None:
     kept = open_store(cache)
     build(kept, "first")
     assert kept.usage() is not None
@@ -454,7 +454,7 @@ def test_counts_wait_until_the_cache_can_be_written(cache: Path) -> None:
 
 
 def test_counts_of_many_builds_and_stores_add_up(cache: Path) -> None:
-    """The journal is added to the statistics when it has grown; what cannot be read in it is left out."""
+    """The journal is added to the statistics when it has grown; unreadable records are skipped."""
     kept = open_store(cache)
     build(kept, "a")
     folder = Folder(str(cache))

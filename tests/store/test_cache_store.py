@@ -1,4 +1,4 @@
-"""The store: finds what was built, and only that; no storage's fault costs a build."""
+"""Tests of the store: it finds exactly what was built, and faults of the storage cost no build."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.key_inputs import HeaderTree, add, make_key_inputs, make_object, open
 # --- found ---------------------------------------------------------------------------------------
 
 
-def test_what_was_added_is_found_whole_by_another_process(cache: Path, tree: HeaderTree) -> None:
+def test_an_added_build_is_found_by_another_process(cache: Path, tree: HeaderTree) -> None:
     inputs = tree.key_inputs()
     obj = make_object(b"\0\xffcode", lowered_names={"f<int>": "_Z1f", "ü": "_Z2u"})
     with (first := open_store(cache)).building(inputs):
@@ -52,14 +52,14 @@ def test_a_process_has_one_store_per_directory(cache: Path) -> None:
     assert Store.open(settings) is Store.open(settings)
 
 
-def test_what_auto_had_built_serves_auto_whichever_compiler_it_was(cache: Path) -> None:
+def test_code_built_for_auto_serves_auto_with_either_compiler(cache: Path) -> None:
     add(open_store(cache), make_key_inputs(), make_object(backend="nvcc"))
     assert open_store(cache).find(make_key_inputs(backend="auto"))
-    for asked in ("nvrtc", "nvcc"):
-        assert open_store(cache).find(make_key_inputs(backend=asked)) is None
+    for backend in ("nvrtc", "nvcc"):
+        assert open_store(cache).find(make_key_inputs(backend=backend)) is None
 
 
-def test_what_nvcc_had_to_build_does_not_become_what_auto_gives(cache: Path) -> None:
+def test_code_requested_from_nvcc_does_not_serve_auto(cache: Path) -> None:
     add(open_store(cache), make_key_inputs(backend="nvcc"), make_object(backend="nvcc"))
     assert open_store(cache).find(make_key_inputs(backend="nvcc"))
     assert open_store(cache).find(make_key_inputs(backend="auto")) is None
@@ -157,25 +157,25 @@ def test_a_header_that_changes_while_the_compiler_runs_is_not_cached(
 
 
 def other_header(here: Path) -> None:
-    """There is a link to a header, and it leads to another."""
+    """A link to a header changes to another header."""
     (here / "other").symlink_to("../v2/b.h")
     os.replace(here / "other", here / "user0" / "b.h")
 
 
 def other_link(here: Path) -> None:
-    """A link on the way leads to another folder."""
+    """A link on the path changes to another folder."""
     (here / "other").symlink_to("v2")
     os.replace(here / "other", here / "current")
 
 
 def other_folder(here: Path) -> None:
-    """A folder takes the tree of another."""
+    """A folder is replaced by another tree."""
     os.rename(here / "v1", here / "v0")
     os.rename(here / "v2", here / "v1")
 
 
 def folder_in_front(here: Path) -> None:
-    """A folder comes that is searched first."""
+    """A folder appears that is searched first."""
     os.rename(here / "v2", here / "user0" / "s")
 
 
@@ -188,7 +188,7 @@ def folder_in_front(here: Path) -> None:
         ("user1/s/b.h", folder_in_front),
     ],
 )
-def test_a_header_that_another_replaces_while_the_compiler_runs_is_not_cached(
+def test_a_header_that_is_replaced_while_the_compiler_runs_is_not_cached(
     cache: Path, tmp_path: Path, read: str, change: Callable[[Path], None]
 ) -> None:
     tree = HeaderTree(tmp_path / "here", "user0", "v1", "v2")
@@ -208,14 +208,14 @@ def test_a_header_that_another_replaces_while_the_compiler_runs_is_not_cached(
     assert tree.build(kept, inputs, read)
 
 
-def test_what_came_and_went_in_a_searched_folder_may_have_been_seen(
+def test_a_file_that_appeared_briefly_in_a_searched_folder_prevents_caching(
     cache: Path, tree: HeaderTree
 ) -> None:
     inputs = tree.key_inputs()
     kept = open_store(cache)
     with kept.building(inputs):
         kept.reading(inputs)
-        tree.write("elsewhere/other.h", "")
+        tree.write("outside/other.h", "")
         assert kept.add(inputs, make_object(), tree.record("user0/a.h"))
     with kept.building(inputs):
         kept.reading(inputs)
@@ -239,7 +239,9 @@ def test_a_header_written_just_before_the_build_is_cached(cache: Path, tree: Hea
         pytest.param(make_key_inputs(options=(("D", "T=__DATE__"),)), id="clock in an option"),
     ],
 )
-def test_what_depends_on_more_than_files_is_not_cached(cache: Path, inputs: KeyInputs) -> None:
+def test_a_build_that_depends_on_more_than_files_is_not_cached(
+    cache: Path, inputs: KeyInputs
+) -> None:
     kept = add(open_store(cache), inputs)
     assert kept.find(inputs) is None
     assert kept.why(inputs).startswith("never cached")
@@ -249,7 +251,7 @@ def test_what_depends_on_more_than_files_is_not_cached(cache: Path, inputs: KeyI
 
 
 def moved(tmp_path: Path) -> HeaderTree:
-    """The same contents elsewhere, as in another virtual environment."""
+    """The same contents in another folder, as in another virtual environment."""
     other = HeaderTree(tmp_path / "there" / "deeper", "user0", "cudart")
     other.write("user0/a.h", "one")
     other.write("cudart/b.h", "toolkit")
@@ -283,7 +285,7 @@ def test_the_same_contents_at_another_path_are_a_hit(
         pytest.param("", {"options": (("D", "F=__FILE__"),)}, b"", id="__FILE__ in an option"),
     ],
 )
-def test_a_build_with_a_path_in_it_serves_its_own_path_alone(
+def test_a_build_that_contains_a_path_serves_only_its_own_path(
     cache: Path,
     tree: HeaderTree,
     tmp_path: Path,
@@ -315,7 +317,7 @@ def test_a_toolkit_header_s_assertion_binds_only_code_that_cannot_be_searched(
 def test_a_header_outside_the_search_binds_the_build_to_its_path(
     cache: Path, tree: HeaderTree, tmp_path: Path
 ) -> None:
-    absolute = tree.write("elsewhere/x.h", "")
+    absolute = tree.write("outside/x.h", "")
     tree.build(open_store(cache), tree.key_inputs(), absolute)
     assert open_store(cache).find(tree.key_inputs())
     assert open_store(cache).find(moved(tmp_path).key_inputs()) is None
@@ -330,7 +332,7 @@ def test_a_shadow_at_the_other_path_is_noticed(
     assert open_store(cache).find(other.key_inputs()) is None
 
 
-def test_what_has_include_found_makes_another_object(cache: Path, tree: HeaderTree) -> None:
+def test_a_has_include_result_makes_another_object(cache: Path, tree: HeaderTree) -> None:
     inputs = tree.key_inputs(source="#if __has_include(<opt.h>)\n#endif")
     tree.build(open_store(cache), inputs, code=b"without")
     tree.write("user0/opt.h", "")
@@ -343,11 +345,11 @@ def test_an_export_is_a_cache_for_another_machine(
     cache: Path, tree: HeaderTree, tmp_path: Path
 ) -> None:
     kept = open_store(cache)
-    tree.build(kept, tree.key_inputs(), "user0/a.h", code=b"shipped")
-    assert kept.export(str(tmp_path / "shipped")) == 2
-    found = open_store(tmp_path / "shipped").find(moved(tmp_path).key_inputs())
+    tree.build(kept, tree.key_inputs(), "user0/a.h", code=b"exported")
+    assert kept.export(str(tmp_path / "exported")) == 2
+    found = open_store(tmp_path / "exported").find(moved(tmp_path).key_inputs())
     assert found is not None
-    assert found.code == b"shipped"
+    assert found.code == b"exported"
 
 
 # --- bounds, and what a hit costs ----------------------------------------------------------------
@@ -366,7 +368,7 @@ def test_a_manifest_keeps_the_latest_builds(cache: Path, tree: HeaderTree) -> No
     assert found == [False, *[True] * manifests.MOST_BUILDS]
 
 
-def test_builds_in_other_folders_drop_none_of_a_folders_own(
+def test_builds_in_other_folders_evict_none_of_a_folders_own(
     cache: Path, tree: HeaderTree, tmp_path: Path
 ) -> None:
     tree.build(open_store(cache), tree.key_inputs(), "user0/a.h", code=b"first")
@@ -390,7 +392,9 @@ def test_builds_in_two_folders_that_end_at_once_are_both_listed(
 
     def slowly(self: Store, kind: str, name: str, data: bytes) -> int:
         if kind == "portable":
-            time.sleep(0.3)  # in which another process may have read what is about to be replaced
+            time.sleep(
+                0.3
+            )  # meanwhile another process may read the file that is about to be replaced
         return write(self, kind, name, data)
 
     monkeypatch.setattr(Store, "_write", slowly)
@@ -437,7 +441,7 @@ def test_a_hit_loads_no_database_and_no_openssl(cache: Path) -> None:
     ).stdout
     loaded = set(ast.literal_eval(output))
     heavy = {"diskcache", "sqlite3", "json", "pickle", "_hashlib", "subprocess", "tempfile"}
-    ours = {"core.mentions", "core.units", "cache.books", "cache.locks"}
+    ours = {"request.units", "store.statistics", "store.locks"}
     assert not loaded & {*heavy, *(f"rtcompile.{name}" for name in ours)}
 
 
@@ -445,7 +449,7 @@ def test_search_directories_may_have_equal_labels(cache: Path, tmp_path: Path) -
     here = HeaderTree(tmp_path / "here", "one", "two")
     search = tuple(SearchDir("cccl", directory.path) for directory in here.search)
     here.write("two/x.h", "")
-    fileset.next_tick()  # no toolkit is written right before a build
+    fileset.next_tick()  # a real toolkit is not written right before a build
     inputs = here.key_inputs(search=search)
     here.build(open_store(cache), inputs, "two/x.h")
     found = open_store(cache).find(inputs)

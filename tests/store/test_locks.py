@@ -1,4 +1,4 @@
-"""Waiting for others: no longer than the time limit says, whatever lies in a lock's place or the clock does."""
+"""A wait for another build ends within the time limit, even with a broken lock file or a changed clock."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_waiting_for_another_process_counts_towards_the_time_limit(
 
 
 @pytest.mark.needs_compiler
-def test_what_another_process_had_built_in_time_is_a_hit(
+def test_code_that_another_process_built_in_time_is_a_hit(
     built_elsewhere: ExitStack, inputs: KeyInputs
 ) -> None:
     def finish() -> None:
@@ -79,7 +79,7 @@ def test_what_another_process_had_built_in_time_is_a_hit(
 
 
 @pytest.mark.needs_compiler
-def test_the_compiler_gets_what_waiting_has_left(
+def test_the_compiler_gets_the_time_that_waiting_left(
     built_elsewhere: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = []
@@ -93,7 +93,7 @@ def test_the_compiler_gets_what_waiting_has_left(
     lock = locks.of_key
 
     def lock_of_another(*given: Any) -> Any:
-        # Not sooner: the time limit has begun to run by now, however busy the machine is.
+        # The lock is taken only now: the time limit has begun, however busy the machine is.
         threading.Timer(0.8, built_elsewhere.close).start()
         return lock(*given)
 
@@ -106,12 +106,12 @@ def test_a_thread_waits_for_another_thread_no_longer_than_its_time_limit(tmp_pat
     kept = Store(str(tmp_path), on_disk=True, size=1 << 30)
     lefts = []
 
-    def ask() -> None:
+    def request_it() -> None:
         with kept.building(make_key_inputs(), 0.2) as seconds_left:
             lefts.append(seconds_left)
 
     with kept.building(make_key_inputs()):
-        waiter = threading.Thread(target=ask)
+        waiter = threading.Thread(target=request_it)
         waiter.start()
         waiter.join()
         assert lefts == [0.0]
@@ -120,7 +120,7 @@ def test_a_thread_waits_for_another_thread_no_longer_than_its_time_limit(tmp_pat
 
 @pytest.mark.parametrize("plant", [os.mkfifo, os.mkdir], ids=["fifo", "folder"])
 @pytest.mark.parametrize("where", ["locks", "locks/key"])
-def test_what_is_no_file_under_a_locks_path_delays_nobody(
+def test_a_folder_or_pipe_under_a_locks_path_delays_nobody(
     tmp_path: Path, where: str, plant: Callable[[Path], None]
 ) -> None:
     if where != "locks":
@@ -140,7 +140,7 @@ def test_a_clock_that_is_stepped_back_delays_nobody(
     kept = Store(str(tmp_path), on_disk=True, size=1 << 30)
     begin = time.monotonic()
     with kept.building(make_key_inputs()):
-        # What is edited from now on carries a time of that clock, and must look edited.
+        # Files edited from now on get times of that clock, and the edits must be noticed.
         assert list(kept.started.values()) == [an_hour_ago]
     assert time.monotonic() - begin < 60
 
@@ -157,9 +157,7 @@ def refuse() -> None:
 @pytest.mark.parametrize(
     ("harm", "what"), [(hang, "did not respond in 1 s"), (refuse, "No locks available")]
 )
-def test_locks_that_do_not_work_cost_a_second_once_and_are_said_once(
-    tmp_path, monkeypatch, harm, what
-):
+def test_broken_locks_cost_one_second_and_one_warning(tmp_path, monkeypatch, harm, what):
     tried = []
 
     def flock(descriptor: int, operation: int) -> None:
@@ -175,12 +173,12 @@ def test_locks_that_do_not_work_cost_a_second_once_and_are_said_once(
 
 
 @pytest.mark.takes_seconds
-def test_a_lock_that_was_answered_while_python_stood_still_works(tmp_path, monkeypatch):
+def test_a_lock_acquired_while_python_was_suspended_works(tmp_path, monkeypatch):
     with_pythons_lock = ctypes.PyDLL(None)
 
     def flock(descriptor: int, operation: int) -> None:
         with_pythons_lock.usleep(1_200_000)
-        time.sleep(0.1)  # who waits for it goes first
+        time.sleep(0.1)  # lets the waiting thread run first
 
     monkeypatch.setattr(locks, "_working", {})
     with monkeypatch.context() as standing_still:

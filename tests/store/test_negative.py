@@ -1,4 +1,4 @@
-"""The negative cache: what failed, and would fail again, is found by the next process without a compiler."""
+"""Tests of the negative cache: the next process finds a reproducible failure without a compiler."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def remembered(why_nvcc: str = "", log: str = ERROR) -> Remembered:
     return Remembered(failure(log), why_nvcc, ())
 
 
-# --- what is kept --------------------------------------------------------------------------------
+# --- which failures are kept --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def remembered(why_nvcc: str = "", log: str = ERROR) -> Remembered:
         pytest.param(failure(kind="timeout"), id="time limit"),
         pytest.param(failure(kind="memory"), id="memory limit"),
         pytest.param(failure(kind="start"), id="not started"),
-        pytest.param(failure(trace=None), id="nobody knows what was read"),
+        pytest.param(failure(trace=None), id="unknown dependencies"),
         pytest.param(failure("nvcc: No space left on device"), id="the machine's"),
         pytest.param(failure(ERROR + "No space left on device"), id="the machine's, too"),
         pytest.param(failure("k.cu(3): catastrophic error: out of memory"), id="memory"),
@@ -70,7 +70,7 @@ def remembered(why_nvcc: str = "", log: str = ERROR) -> Remembered:
         ),
     ],
 )
-def test_what_may_go_well_the_next_time_is_not_remembered(other: CompileFailure) -> None:
+def test_a_failure_that_may_not_recur_is_not_remembered(other: CompileFailure) -> None:
     assert dependencies_of(other, FileSet).uncacheable
 
 
@@ -85,11 +85,11 @@ def test_what_may_go_well_the_next_time_is_not_remembered(other: CompileFailure)
         "nvrtc: error: unrecognized option -foo found",
     ],
 )
-def test_what_the_source_and_its_options_caused_is_remembered(log: str) -> None:
+def test_a_failure_caused_by_source_and_options_is_remembered(log: str) -> None:
     assert not dependencies_of(failure(log), FileSet).uncacheable
 
 
-def test_a_linker_that_is_not_there_is_not_remembered() -> None:
+def test_a_missing_linker_is_not_remembered() -> None:
     for log, kind, is_kept in (
         ("error : Undefined reference to 'f'", "link", True),
         ("elfLink linker library load error", "link", False),
@@ -99,7 +99,7 @@ def test_a_linker_that_is_not_there_is_not_remembered() -> None:
         assert (not found.uncacheable) is is_kept
 
 
-def test_a_failure_holds_while_its_headers_are_as_they_were_and_those_it_missed_are_not_there(
+def test_a_failure_is_valid_while_its_headers_are_unchanged_and_missing_ones_stay_missing(
     cache: Path, tmp_path: Path
 ) -> None:
     tree = HeaderTree(tmp_path, "user0", "user1")
@@ -142,7 +142,7 @@ def test_a_failure_is_the_same_value_for_the_next_process(cache: Path) -> None:
     assert open_store(cache).negative.failure(make_key_inputs()) is None, "NVCC can make it"
 
 
-def test_what_the_time_of_the_build_decided_is_not_remembered(cache: Path) -> None:
+def test_a_failure_that_depends_on_the_clock_is_not_remembered(cache: Path) -> None:
     inputs = make_key_inputs(source="static_assert(__TIME__[7] == '0');")
     kept = open_store(cache)
     kept.negative.remember(inputs, remembered())
@@ -150,7 +150,7 @@ def test_what_the_time_of_the_build_decided_is_not_remembered(cache: Path) -> No
 
 
 @pytest.mark.parametrize("on_disk", [True, False], ids=["read-only", "in memory"])
-def test_where_nothing_may_be_written_the_latest_are_kept_in_memory(
+def test_in_a_read_only_cache_the_latest_failures_are_kept_in_memory(
     cache: Path, on_disk: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder, "MAX_BYTES", 20 * folder.OVERHEAD)
@@ -178,7 +178,7 @@ def test_where_nothing_may_be_written_the_latest_are_kept_in_memory(
         pytest.param(lambda data: re.sub(rb" \d\n", b" 0\n", data, count=1), id="another schema"),
     ],
 )
-def test_a_damaged_entry_is_none(cache: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_entry_is_not_used(cache: Path, damage: Callable[[bytes], bytes]) -> None:
     inputs = make_key_inputs()
     open_store(cache).negative.remember(inputs, remembered())
     (path,) = (cache / "negative").iterdir()
@@ -187,7 +187,7 @@ def test_a_damaged_entry_is_none(cache: Path, damage: Callable[[bytes], bytes]) 
     assert not path.exists()
 
 
-def test_an_entry_that_others_could_have_written_is_none(cache: Path) -> None:
+def test_an_entry_that_others_could_have_written_is_not_used(cache: Path) -> None:
     inputs = make_key_inputs()
     open_store(cache).negative.remember(inputs, remembered())
     (path,) = (cache / "negative").iterdir()
@@ -195,7 +195,7 @@ def test_an_entry_that_others_could_have_written_is_none(cache: Path) -> None:
     assert open_store(cache).negative.find(inputs) is None
 
 
-def test_an_entry_under_another_ones_key_is_none_and_verify_finds_it(cache: Path) -> None:
+def test_an_entry_under_another_key_is_not_used_and_found_by_verify(cache: Path) -> None:
     first, second = make_key_inputs(), make_key_inputs(source="2")
     for inputs in (first, second):
         open_store(cache).negative.remember(inputs, remembered())
@@ -246,7 +246,7 @@ try:
         code = pipeline.build(request, Settings.from_environ())
     found["hit"] = code.build.hit
 except rtcompile.RtcompileError as error:
-    found.update(kind=type(error).__name__, said=str(error), cached=getattr(error, "cached", None))
+    found.update(kind=type(error).__name__, message=str(error), cached=getattr(error, "cached", None))
     found["log"] = getattr(error, "log", "")
 found["compiled"] = bool(started) or "rtcompile.workers.pool" in sys.modules
 print(json.dumps(found))
@@ -254,7 +254,7 @@ print(json.dumps(found))
 
 
 def another_process(source: str = TYPO, *, allow_fixups: bool = True, **given: Any) -> Any:
-    """Compile in a new process; return its error or where the code was, and whether it asked a compiler."""
+    """Compile in a new process; return its error or the level of its hit, and whether a compiler ran."""
     given = {"source": source, "arch": "sm_90a", **given}
     arguments = ["-c", CHILD, json.dumps(given), json.dumps(allow_fixups)]
     command = [sys.executable, *PYTHON["options"], *arguments]
@@ -263,11 +263,11 @@ def another_process(source: str = TYPO, *, allow_fixups: bool = True, **given: A
 
 
 def this_process(source: str, **given: Any) -> Any:
-    """Compile here; return what `another_process` does, but for whether a compiler was asked."""
+    """Compile here; return the same as `another_process`, except whether a compiler ran."""
     try:
         return {"hit": rtcompile.compile(source, arch="sm_90a", **given).build.hit}
     except rtcompile.CompileError as error:
-        return {"said": str(error), "cached": error.cached, "log": error.log}
+        return {"message": str(error), "cached": error.cached, "log": error.log}
 
 
 SHARED = "__global__ void k(int* x) { __shared__ int s[99999]; s[*x] = *x; *x = s[x[1]]; }"
@@ -299,8 +299,8 @@ def test_a_failure_is_found_by_the_next_process_without_a_compiler(
     assert first["cached"] is False
     assert (second["kind"], second["cached"], second["compiled"]) == (kind, True, False)
     assert second["log"] == first["log"]
-    assert second["said"].partition("\nCached: ")[0] == first["said"]
-    assert "recompile=True" in second["said"]
+    assert second["message"].partition("\nCached: ")[0] == first["message"]
+    assert "recompile=True" in second["message"]
 
 
 def write(path: Path, text: str) -> Callable[[], object]:
@@ -308,7 +308,7 @@ def write(path: Path, text: str) -> Callable[[], object]:
 
 
 def edits(folder: Path) -> dict[str, tuple[str, list[str], Callable[[], object]]]:
-    """Return sources that fail for a file, their options, and what fixes each."""
+    """Return sources that fail because of a file, their options, and a fix for each."""
     first, second = folder / "first", folder / "second"
     header = second / "mine.h"
     both = [f"-I{first}", f"-I{second}"]
@@ -320,7 +320,7 @@ def edits(folder: Path) -> dict[str, tuple[str, list[str], Callable[[], object]]
         "shadowed": (fails, both, write(first / "mine.h", "// fine")),
         "added": ('#include "late.h"\n', both, write(first / "late.h", "")),
         "removed": ('#if __has_include("mine.h")\n#error\n#endif', both, header.unlink),
-        "asked for and added": (
+        "tested and added": (
             '#if !__has_include("late.h")\n#error\n#endif',
             both,
             write(second / "late.h", ""),
@@ -346,7 +346,7 @@ def edits(folder: Path) -> dict[str, tuple[str, list[str], Callable[[], object]]
         "shadowed",
         "added",
         "removed",
-        "asked for and added",
+        "tested and added",
         "folder replaced",
         "options file",
     ],
@@ -383,10 +383,10 @@ def settings(**changes: Any) -> Settings:
 
 
 @pytest.mark.needs_compiler
-def test_recompile_removes_a_failure_that_no_longer_is_one() -> None:
+def test_recompile_removes_an_outdated_failure() -> None:
     source = "__global__ void k() {}"
     request = CompileRequest(source, arch="sm_90a")
-    rtcompile.compile(source, arch="sm_90a")  # the compiler's build is known
+    rtcompile.compile(source, arch="sm_90a")  # afterwards the compiler's build is known
     inputs = planned.plan(request, settings()).key_inputs
     store = Store.open(settings())
     store.clear()
@@ -430,7 +430,7 @@ def test_a_cache_in_memory_remembers_for_its_process(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.needs_compiler
-def test_another_toolkits_failure_is_none(cuda13_prefix: Path, tmp_path: Path) -> None:
+def test_another_toolkits_failure_is_not_used(cuda13_prefix: Path, tmp_path: Path) -> None:
     for package in (diskcache, packaging):
         folder = Path(package.__path__[0])
         (tmp_path / folder.name).symlink_to(folder)
@@ -438,23 +438,23 @@ def test_another_toolkits_failure_is_none(cuda13_prefix: Path, tmp_path: Path) -
     assert [another_process(source)["cached"] for _ in range(2)] == [False, True]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{cuda13_prefix}:{tmp_path}:{ROOT}")
-        patch.setitem(PYTHON, "options", ["-S"])  # CuPy, and the toolkit for it, are not there
+        patch.setitem(PYTHON, "options", ["-S"])  # hides CuPy and its toolkit
         assert [another_process(source)["hit"] for _ in range(2)] == [None, "disk"]
     assert another_process(source)["cached"] is True
 
 
 @pytest.mark.needs_compiler
-@pytest.mark.parametrize("asks_first", ["CuPy's hook", "compile"])
-def test_the_first_request_does_not_decide_for_the_other(asks_first: str) -> None:
+@pytest.mark.parametrize("first", ["CuPy's hook", "compile"])
+def test_failures_with_and_without_fixups_are_separate(first: str) -> None:
     source = 'extern "C" __global__ void k(float* x) { __int128 a = 1; *x = (float)a; }'
-    for who in sorted(["CuPy's hook", "compile"] * 2, key=lambda each: each != asks_first):
+    for who in sorted(["CuPy's hook", "compile"] * 2, key=lambda each: each != first):
         found = another_process(source, allow_fixups=who == "compile")
         assert ("hit" in found) == (who == "compile")
     assert found["compiled"] is False
 
 
 @pytest.mark.needs_compiler
-def test_who_waited_for_a_failing_build_of_another_process_does_not_try_it_too(
+def test_a_process_that_waited_for_a_failing_build_does_not_repeat_it(
     tmp_path: Path,
 ) -> None:
     source = "__global__ void k() {}"
@@ -480,7 +480,7 @@ def test_a_batch_finds_its_failures_without_a_compiler(monkeypatch: pytest.Monke
     batch += [rtcompile.CompileRequest(good % n, arch="sm_90a") for n in range(3)]
     with pytest.raises(rtcompile.BatchError):
         rtcompile.compile_many(batch)
-    monkeypatch.setattr(nvrtc, "compile", lambda *_, **__: pytest.fail("a compiler was asked"))
+    monkeypatch.setattr(nvrtc, "compile", lambda *_, **__: pytest.fail("a compiler ran"))
     with pytest.raises(rtcompile.BatchError) as caught:
         rtcompile.compile_many(batch)
     assert list(caught.value.errors) == [0]

@@ -1,4 +1,4 @@
-"""NVCC's failures in the negative cache, and those that NVCC's host compiler decided."""
+"""Tests of the negative cache with failures of NVCC and of its host compiler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.needs_nvcc
 @pytest.mark.parametrize(
     ("source", "given"),
     [
-        pytest.param(TYPO, {"backend": "nvcc"}, id="NVCC alone", marks=pytest.mark.slow),
+        pytest.param(TYPO, {"backend": "nvcc"}, id="NVCC only", marks=pytest.mark.slow),
         pytest.param(SHARED, {"backend": "nvcc"}, id="its ptxas", marks=pytest.mark.slow),
         pytest.param(
             SHARED + "\ntemplate <class T> __global__ void f(T* x) {}",
@@ -33,7 +33,7 @@ def test_a_failure_of_nvcc_is_found_by_the_next_process_until_a_header_changes(
     (tmp_path / "mine.h").write_text("// old")
     given = {**given, "options": [f"-I{tmp_path}"]}
     source = f'#include "mine.h"\n{source}'
-    time.sleep(0.02)  # what is written in the tick in which it is read is taken for changed
+    time.sleep(0.02)  # a file written in the tick in which it is read counts as changed
     found = [another_process(source, **given) for _ in range(2)]
     assert [(each["cached"], each["compiled"]) for each in found] == [(False, True), (True, False)]
 
@@ -42,7 +42,7 @@ def test_a_failure_of_nvcc_is_found_by_the_next_process_until_a_header_changes(
 
 
 @pytest.mark.parametrize("folder", ["listed", "not/there/yet"])
-def test_a_header_that_the_host_compiler_missed_is_looked_for_in_every_build(
+def test_a_header_missing_for_the_host_compiler_is_searched_in_every_build(
     folder: str, tmp_path: Path
 ) -> None:
     (tmp_path / "listed").mkdir()
@@ -64,7 +64,7 @@ def test_a_header_that_the_host_compiler_missed_is_looked_for_in_every_build(
     assert rtcompile.compile(**given).build.backend == "nvcc"
 
 
-def test_a_header_that_nvrtc_could_not_read_is_nvccs_until_it_is_edited(tmp_path: Path) -> None:
+def test_a_header_that_nvrtc_rejects_is_compiled_by_nvcc_until_edited(tmp_path: Path) -> None:
     header = tmp_path / "mine.h"
     header.write_text("#include <vector>\n")
     given: dict[str, Any] = {"arch": "sm_90a", "options": (f"-I{tmp_path}",)}

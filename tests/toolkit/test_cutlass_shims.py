@@ -1,4 +1,4 @@
-"""CUTLASS beside a CCCL that it was not written for: the shims, with what newer CCCLs changed."""
+"""Tests of the shims that let CUTLASS compile with a newer CCCL than its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.needs_compiler
 
 SHIMS = Path(__file__).parents[2] / "include_shims/cutlass"
 
-# What CCCL 3.2 (CUDA 13.2) declares: templates of one type, and with their names again, an error.
+# Declarations of CCCL 3.2 (CUDA 13.2): templates of one type; declaring their names again is an error.
 STRUCTURED_BINDINGS = """
 #ifndef _LIBCUDACXX___TUPLE_STRUCTURED_BINDINGS_H
 #define _LIBCUDACXX___TUPLE_STRUCTURED_BINDINGS_H
@@ -25,7 +25,7 @@ template <cuda::std::size_t I, class T> struct tuple_element;
 }
 #endif
 """
-# What CCCL 3.5 (CUDA 13.5) adds.
+# Additions of CCCL 3.5 (CUDA 13.5).
 GET = """
 #include <cuda/std/utility>
 namespace cuda::std {
@@ -54,7 +54,7 @@ Errors = Callable[..., str]
 
 @pytest.fixture(scope="session")
 def errors(nvrtc13, cuda13_prefix, tmp_path_factory, cutlass_folder) -> Errors:
-    """Compile beside CUDA 13.0's CCCL, whose declarations may be those of 13.2."""
+    """Compile with CUDA 13.0's CCCL, optionally with the declarations of 13.2."""
     newer = tmp_path_factory.mktemp("newer")
     write(newer / "cuda/std/__tuple_dir/structured_bindings.h", STRUCTURED_BINDINGS)
     found = find({"PATH": ""}, [str(cuda13_prefix)], usual_roots=(), last=lambda _: ()).search
@@ -75,7 +75,7 @@ def cutlass_folder() -> Path:
     return Path(library.__file__).parent / "source/include"
 
 
-def test_tuple_size_is_declared_by_cccl_alone_and_cutes_get_is_taken(errors):
+def test_tuple_size_comes_from_cccl_and_get_from_cute(errors):
     assert errors(GET + USE, "newer", "shims") == ""
 
 

@@ -1,4 +1,4 @@
-"""Which build a compiler is: read from every file that decides what it makes, wherever it lies."""
+"""Tests of a compiler's identity: it covers every file that affects the code, and no path."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILES = (
 
 
 def nvcc(root: Path) -> str:
-    """Make a toolkit, if it is not there, and a host compiler; return NVCC's build."""
+    """Create a toolkit, if it is missing, and a host compiler; return NVCC's build."""
     for name in (*FILES, "g++"):
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def test_every_file_that_decides_what_nvcc_makes_is_in_its_build(name: str, tmp_
     assert nvcc(tmp_path) != before
 
 
-def test_two_folders_with_the_same_files_are_one_build(tmp_path: Path) -> None:
+def test_two_folders_with_the_same_files_have_the_same_build(tmp_path: Path) -> None:
     assert nvcc(tmp_path / "here") == nvcc(tmp_path / "there")
 
 
@@ -53,7 +53,7 @@ def test_two_folders_with_the_same_files_are_one_build(tmp_path: Path) -> None:
         pytest.param('#!/bin/sh\nexec {nvcc}-12 "$@"\n', id="leads elsewhere"),
     ],
 )
-def test_a_script_that_leads_to_nvcc_is_another_compiler(script: str, tmp_path: Path) -> None:
+def test_a_wrapper_script_of_nvcc_is_another_compiler(script: str, tmp_path: Path) -> None:
     before = nvcc(tmp_path)
     binary = str(tmp_path / "bin/nvcc")
     wrapper = tmp_path / "wrapper"
@@ -62,20 +62,20 @@ def test_a_script_that_leads_to_nvcc_is_another_compiler(script: str, tmp_path: 
     assert model.of_nvcc(program, str(tmp_path / "g++")) != before
 
 
-def test_a_link_to_the_toolkit_is_the_toolkit(tmp_path: Path) -> None:
+def test_a_link_to_the_toolkit_has_the_same_build(tmp_path: Path) -> None:
     before = nvcc(tmp_path / "cuda-13.0")
     (tmp_path / "cuda").symlink_to("cuda-13.0")
     assert nvcc(tmp_path / "cuda") == before
 
 
-def test_files_that_decide_are_what_the_remembered_toolchain_watches(tmp_path: Path) -> None:
+def test_the_remembered_toolchain_watches_the_deciding_files(tmp_path: Path) -> None:
     nvcc(tmp_path)
     program = Program(str(tmp_path / "bin/nvcc"), "13.0.88", str(tmp_path / "bin/nvcc"))
     assert {str(tmp_path / name) for name in FILES} <= set(model.files_of_nvcc(program))
 
 
 @pytest.mark.parametrize("changed", ["libnvJitLink.so.12", "libcudadevrt.a"])
-def test_the_linkers_build_is_of_the_linker_and_of_the_device_runtime(
+def test_the_linkers_build_covers_the_linker_and_the_device_runtime(
     changed: str, tmp_path: Path
 ) -> None:
     def build() -> str:
@@ -90,7 +90,7 @@ def test_the_linkers_build_is_of_the_linker_and_of_the_device_runtime(
 
 
 @pytest.mark.parametrize("at", [0, 10 << 20, -1], ids=["beginning", "size", "end"])
-def test_of_a_large_file_the_size_and_both_ends_count(at: int, tmp_path: Path) -> None:
+def test_the_size_and_both_ends_of_a_large_file_count(at: int, tmp_path: Path) -> None:
     data = bytearray(5 << 20)
     (tmp_path / "cicc").write_bytes(data)
     before = model.of_file(str(tmp_path / "cicc"))
@@ -102,7 +102,7 @@ def test_of_a_large_file_the_size_and_both_ends_count(at: int, tmp_path: Path) -
     assert model.of_file(str(tmp_path / "cicc")) != before
 
 
-def test_the_folder_of_a_host_compiler_is_what_lies_in_it(tmp_path: Path) -> None:
+def test_the_build_of_a_host_compiler_covers_its_folder(tmp_path: Path) -> None:
     (tmp_path / "gcc").write_text("one")
     before = model.of_host_compiler(f"{tmp_path}/")
     (tmp_path / "gcc").write_text("two")

@@ -1,4 +1,4 @@
-"""Packages that provide headers: found without an import, behind CUDA's, and told when broken."""
+"""Tests of packages that provide headers: found without an import, searched after CUDA's, reported if broken."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from rtcompile.toolkit import search as searching
 from rtcompile.toolkit.search import find
 from tests.toolkits import Wheels, write
 
-USE = '#include <mylib/answer.cuh>\nextern "C" __global__ void k(int* x) { *x = MYLIB_ANSWER; }'
+USE = '#include <mylib/value.cuh>\nextern "C" __global__ void k(int* x) { *x = MYLIB_VALUE; }'
 
 
 def provider(
-    site: Path, name: str = "mylib", *, version: str = "1.2", said: str = "", package: str = ""
+    site: Path, name: str = "mylib", *, version: str = "1.2", declared: str = "", package: str = ""
 ) -> Path:
-    """Lay out a package that provides headers, as installed; return the folder of its headers."""
-    said, package = said or f"{name}.include", package or name
+    """Create an installed package that provides headers; return the folder of its headers."""
+    declared, package = declared or f"{name}.include", package or name
     info = site / f"{package}-{version}.dist-info"
     write(info / "METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
-    write(info / "entry_points.txt", f"[rtcompile.headers]\n{name} = {said}\n")
+    write(info / "entry_points.txt", f"[rtcompile.headers]\n{name} = {declared}\n")
     write(site / name / "__init__.py", "raise RuntimeError('imported')")
-    return write(site / name / "include/mylib/answer.cuh", "#define MYLIB_ANSWER 42\n").parents[1]
+    return write(site / name / "include/mylib/value.cuh", "#define MYLIB_VALUE 42\n").parents[1]
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_providers_headers_are_found_by_each_compiler(site: Path, backend):
 
 @pytest.mark.needs_compiler
 def test_installing_a_provider_is_noticed(site: Path):
-    with pytest.raises(rtcompile.CompileError, match=r"mylib/answer\.cuh"):
+    with pytest.raises(rtcompile.CompileError, match=r"mylib/value\.cuh"):
         rtcompile.compile(USE, arch="sm_80", backend="nvrtc")
     provider(site)
     assert rtcompile.compile(USE, arch="sm_80", backend="nvrtc").code
@@ -65,18 +65,18 @@ def test_installing_a_provider_is_noticed(site: Path):
 def test_a_change_of_a_providers_header_is_noticed(site: Path):
     include = provider(site)
     before = rtcompile.compile(USE, arch="sm_80")
-    (include / "mylib/answer.cuh").write_text("#define MYLIB_ANSWER 43\n")
+    (include / "mylib/value.cuh").write_text("#define MYLIB_VALUE 43\n")
     assert rtcompile.compile(USE, arch="sm_80").code != before.code
 
 
-def test_providers_come_behind_cuda_and_before_the_shims(tmp_path: Path):
+def test_providers_are_searched_after_cuda_and_before_the_shims(tmp_path: Path):
     site = Wheels(tmp_path).cuda12().site
     provider(site)
     labels = [directory.label for directory in search(site).search]
     assert labels.index("cccl") < labels.index("headers:mylib") < labels.index("shims")
 
 
-def test_the_toolchain_says_the_version_and_the_package(tmp_path: Path):
+def test_the_toolchain_has_the_version_and_the_package(tmp_path: Path):
     provider(tmp_path, version="3.4", package="my-lib-headers")
     found = search(tmp_path)
     assert found.versions["headers:mylib"] == "3.4"
@@ -103,14 +103,14 @@ def test_an_editable_install_is_found_where_its_source_is(site: Path, tmp_path, 
     ]
 
 
-def test_a_folder_that_is_not_there_is_reported(tmp_path: Path):
-    provider(tmp_path, said="mylib.headers")
+def test_a_missing_folder_is_reported(tmp_path: Path):
+    provider(tmp_path, declared="mylib.headers")
     found = search(tmp_path)
     assert any("mylib 1.2 says that its headers are in mylib.headers" in p for p in found.problems)
     assert not any(directory.is_provided for directory in found.search)
 
 
-def test_of_two_packages_with_one_name_the_first_installed_one_wins(tmp_path: Path):
+def test_the_first_of_two_packages_with_one_name_is_used(tmp_path: Path):
     provider(tmp_path / "a", package="one")
     provider(tmp_path / "b", package="two")
     found = list(searching.provided([str(tmp_path / "a"), str(tmp_path / "b")]))
@@ -125,7 +125,7 @@ def test_a_providers_folder_keeps_its_name_in_every_environment(tmp_path: Path):
 
 def test_doctor_shows_providers_and_what_is_wrong_with_them(tmp_path: Path):
     include = provider(tmp_path)
-    provider(tmp_path, "broken", said="broken.nowhere")
+    provider(tmp_path, "broken", declared="broken.nowhere")
     reports = list(checks.toolkit_parts(search(tmp_path)))
     shown = {report.name: report.detail for report in reports}
     assert shown["headers:mylib"] == f"1.2, mylib, {include}"

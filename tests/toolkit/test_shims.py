@@ -1,4 +1,4 @@
-"""The std shims: what a user may include, and that it means what it means elsewhere."""
+"""Tests of the std shims: which headers can be included, and that they match other compilers'."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ pytestmark = pytest.mark.needs_compiler
 
 SHIMS = Path(__file__).parents[2] / "include_shims/std"
 
-# What libcu++ 2.8 (CUDA 12.9) has not: the shim is there, the header is not.
+# Headers that libcu++ 2.8 (CUDA 12.9) lacks, although the shims exist.
 LATER = {"charconv", "linalg", "numbers", "random", "string_view"}
 HEADERS = sorted(path.name for path in SHIMS.iterdir() if not path.name.startswith("rtcompile_"))
-# Most shims are these three lines; what each of them compiles to is libcu++'s header of its name.
+# Most shims are these three lines, which include libcu++'s header of the same name.
 FORWARD = '#pragma once\n#include <cuda/std/{0}>\n#include "rtcompile_std.h"\n'
 FORWARDS = [name for name in HEADERS if (SHIMS / name).read_text() == FORWARD.format(name)]
 
@@ -133,7 +133,7 @@ class Compiler:
         self.search = search
 
     def errors(self, source: str, *options: str, arch: str = "sm_90a", std: str = "c++17") -> str:
-        """Return what went wrong, warnings about our own headers included."""
+        """Return the errors, and warnings about rtcompile's own headers."""
         folders = [f"-I{directory.path}" for directory in self.search]
         fixed = (f"-arch={arch}", f"-std={std}", "-default-device", "-DNDEBUG")
         outcome = self.nvrtc.compile(source, *fixed, *options, *folders)
@@ -150,7 +150,7 @@ def compiler12(nvrtc12) -> Compiler:
 
 @pytest.fixture(scope="session")
 def compiler13(nvrtc13, cuda13_prefix, tmp_path_factory) -> Compiler:
-    # The folder may hold NVIDIA's wheels alone: CUTLASS and CuPy's headers are this environment's.
+    # The folder may contain only NVIDIA's wheels, so CUTLASS and CuPy's headers are this environment's.
     extra = tmp_path_factory.mktemp("site-packages")
     for name in ("cutlass_library", "cupy"):
         spec = importlib.util.find_spec(name)
@@ -174,7 +174,7 @@ def compiler(request: pytest.FixtureRequest) -> Compiler:
         if header not in LATER
     ],
 )
-def test_each_header_compiles_alone(compiler12, header):
+def test_each_header_compiles_on_its_own(compiler12, header):
     assert compiler12.errors(including([header])) == ""
 
 
@@ -206,7 +206,7 @@ def test_a_program_that_includes_them_all_and_uses_std_compiles(compiler, arch, 
     [(version, first) for version in ("compiler12", "compiler13") for first in (True, False)],
     ids=lambda beside: f"{beside[0]}-std-{'first' if beside[1] else 'last'}",
 )
-def test_std_goes_with_device_libraries_in_either_order(library, beside, request):
+def test_std_can_be_combined_with_device_libraries_in_either_order(library, beside, request):
     compiler, std_first = request.getfixturevalue(beside[0]), beside[1]
     includes, body = LIBRARIES[library]
     std = including(["algorithm", "cfloat", "cmath", "complex", "cstdint", "tuple", "utility"])
@@ -232,7 +232,7 @@ def test_the_toolkits_own_cuda_h_compiles(compiler):
 
 
 @pytest.mark.in_turn("compiler")
-def test_math_functions_take_what_the_standard_lets_them_take(compiler):
+def test_math_functions_accept_the_standards_arguments(compiler):
     checks = """
 #include <cmath>
 #include <complex>
@@ -263,7 +263,7 @@ BUILDER = "#include <cutlass/epilogue/collective/collective_builder.hpp>\n"
 
 
 @pytest.mark.in_turn("compiler")
-def test_the_prelude_gives_cutlass_the_std_that_it_does_not_include(compiler):
+def test_the_prelude_declares_names_of_std_for_cutlass(compiler):
     assert compiler.errors(BUILDER, "-include=rtcompile_prelude.h") == ""
 
 
@@ -273,12 +273,12 @@ def test_without_the_prelude_cutlass_lacks_names_of_std(compiler):
 
 
 @pytest.mark.parametrize("header", ["vector", "map", "thread", "no_such_header"])
-def test_what_no_device_can_have_is_missing_by_name(compiler12, header):
+def test_a_header_that_no_device_supports_is_missing_by_name(compiler12, header):
     assert f'"{header}"' in compiler12.errors(including([header]))
 
 
 @pytest.mark.parametrize("header", sorted(LATER))
-def test_what_this_libcuxx_has_not_is_missing_by_name(compiler12, header):
+def test_a_header_that_this_libcuxx_lacks_is_missing_by_name(compiler12, header):
     assert f'open source file "{header}"' in compiler12.errors(including([header]))
 
 
@@ -286,7 +286,7 @@ def test_what_this_libcuxx_has_not_is_missing_by_name(compiler12, header):
     ("header", "use"),
     [("iostream", "std::cout << n;"), ("string", "std::string s;"), ("cstdio", "std::fopen;")],
 )
-def test_what_an_empty_shim_has_not_is_an_error_that_names_it(compiler12, header, use):
+def test_a_name_that_an_empty_shim_lacks_is_an_error_that_names_it(compiler12, header, use):
     errors = compiler12.errors(including([header, "cstdint"]) + KERNEL.format(body=use))
     assert 'namespace "std" has no member' in errors
 
@@ -296,7 +296,7 @@ def test_without_cccl_the_error_names_libcuxxs_header(compiler12):
     assert 'open source file "cuda/std/array"' in errors
 
 
-def test_no_shim_is_found_before_the_header_of_one_who_ships_it(compiler12, tmp_path):
+def test_shims_are_found_after_headers_of_other_packages(compiler12, tmp_path):
     (tmp_path / "vector").write_text("#define MINE\n")
     (tmp_path / "cmath").write_text("#define MINE\n")
     source = "#include <cmath>\n#ifndef MINE\n#error not mine\n#endif\n"
@@ -321,9 +321,7 @@ def test_every_public_header_of_libcuxx_and_cubs_collectives_is_forwarded(compil
     assert [name for name in public if not (CCCL_SHIMS / "cccl" / name).is_file()] == []
 
 
-def test_what_is_spelled_cccl_is_the_chosen_one_whatever_lies_beside_the_runtime_headers(
-    compiler12, tmp_path
-):
+def test_cccl_includes_find_the_chosen_version(compiler12, tmp_path):
     other = tmp_path / "cccl/cuda/std/type_traits"
     other.parent.mkdir(parents=True)
     other.write_text("#error a CCCL that was not chosen\n")

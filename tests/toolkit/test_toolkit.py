@@ -1,4 +1,4 @@
-"""The search on made-up trees: one consistent set, whatever is installed around it."""
+"""Tests of the toolkit search in fake trees: it finds one consistent set, whatever else is installed."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_complete_toolkit_is_found_in_every_layout(tmp_path, lay_out, found_vi
     assert str(tmp_path / cccl) in found
 
 
-def test_nvrtc_brings_the_builtins_that_must_be_opened_before_it(tmp_path):
+def test_nvrtc_has_the_path_of_its_builtins(tmp_path):
     nvrtc = search(Wheels(tmp_path).cuda12().site).require_nvrtc()
     folder = tmp_path / "nvidia/cuda_nvrtc/lib"
     assert nvrtc.path == str(folder / "libnvrtc.so.12")
@@ -93,7 +93,7 @@ def test_the_target_of_an_arm_server_is_called_sbsa(tmp_path):
     assert directories(toolchain)["cudart"] == str(prefix / "targets/sbsa-linux/include")
 
 
-def test_the_headers_of_other_conda_packages_stay_out(tmp_path):
+def test_headers_of_other_conda_packages_are_not_searched(tmp_path):
     toolchain = search(environ={"CONDA_PREFIX": str(conda(tmp_path, "12.9.86"))})
     assert str(tmp_path / "include") not in directories(toolchain).values()
 
@@ -107,7 +107,7 @@ def test_a_folder_with_the_hosts_headers_is_never_searched(tmp_path):
 
 
 @pytest.mark.parametrize("variable", ["CUDA_PATH", "CUDA_HOME", "PATH"])
-def test_a_toolkit_behind_a_link_and_two_dots_is_the_systems(tmp_path, variable):
+def test_a_toolkit_with_a_link_and_two_dots_is_resolved_by_the_system(tmp_path, variable):
     (tmp_path / "real/bin").mkdir(parents=True)
     (tmp_path / "link").symlink_to("real/bin")
     for folder, version in ((tmp_path / "real", "12.8.93"), (tmp_path, "12.9.86")):
@@ -117,7 +117,7 @@ def test_a_toolkit_behind_a_link_and_two_dots_is_the_systems(tmp_path, variable)
     assert toolchain.require_nvrtc().version == "12.8.93"
 
 
-def test_ours_come_last_and_the_shims_last_of_all(tmp_path):
+def test_rtcompiles_headers_are_searched_last(tmp_path):
     site = Wheels(tmp_path).cuda12().cupy().site
     write(site / "cutlass_library/source/include/cutlass/version.h")
     labels = [d.label for d in search(site).search]
@@ -129,7 +129,7 @@ def test_ours_come_last_and_the_shims_last_of_all(tmp_path):
 
 @pytest.fixture
 def everywhere(tmp_path: Path) -> dict[str, str]:
-    """One complete toolkit per kind of place, each of its own version."""
+    """One complete toolkit per layout, each of its own version."""
     return {
         "site": str(Wheels(tmp_path / "site").cuda12("12.9.86").site),
         "CONDA_PREFIX": str(conda(tmp_path / "conda", "12.8.93")),
@@ -151,9 +151,7 @@ def everywhere(tmp_path: Path) -> dict[str, str]:
         ),
     ],
 )
-def test_of_several_complete_toolkits_the_first_in_pathfinders_order_wins_alone(
-    everywhere, without, version
-):
+def test_the_first_complete_toolkit_in_pathfinders_order_is_used(everywhere, without, version):
     named = {name: path for name, path in everywhere.items() if name not in without}
     sites = [Path(named.pop("site"))] if "site" in named else []
     usual = [named.pop("usual")]
@@ -171,7 +169,7 @@ def test_the_newest_of_the_systems_toolkits_is_tried_first(tmp_path):
     assert toolchain.require_nvrtc().version == "12.10.1"
 
 
-def test_a_complete_toolkit_beats_wheels_that_lack_a_part(tmp_path):
+def test_a_complete_toolkit_is_preferred_to_incomplete_wheels(tmp_path):
     site = Wheels(tmp_path / "site").cuda12("12.9.86", crt=None).site
     root = toolkit(tmp_path / "cuda", "12.6.85")
     toolchain = search(site, environ={"CUDA_PATH": str(root)})
@@ -192,7 +190,7 @@ def test_a_missing_part_is_taken_from_a_toolkit_of_the_same_minor(tmp_path):
     assert toolchain.found_via["cudart"] == "site-packages"
 
 
-def test_a_part_of_another_version_is_not_mixed_in_and_both_are_named(tmp_path):
+def test_a_part_of_another_version_is_not_used_and_both_versions_are_named(tmp_path):
     site = Wheels(tmp_path).cuda12("12.9.86", cudart="12.6.77").site
     toolchain = search(site)
     assert "cudart" not in directories(toolchain)
@@ -204,7 +202,7 @@ def test_a_part_of_another_version_is_not_mixed_in_and_both_are_named(tmp_path):
     assert 'pip install "nvidia-cuda-runtime-cu12==12.9.*"' in problem
 
 
-def test_another_versions_toolkit_elsewhere_is_nobodys_problem(tmp_path):
+def test_an_unused_toolkit_of_another_version_is_not_reported(tmp_path):
     site = Wheels(tmp_path / "site").cuda12().site
     root = toolkit(tmp_path / "cuda-13.0", "13.0.88")
     write(root / "lib64/libnvJitLink.so.13.0.88")
@@ -222,12 +220,12 @@ def test_another_versions_toolkit_elsewhere_is_nobodys_problem(tmp_path):
         pytest.param("cccl", 'pip install "nvidia-cuda-cccl-cu12==12.9.*"', id="cccl"),
     ],
 )
-def test_a_missing_header_set_is_a_problem_that_says_what_to_install(tmp_path, part, command):
+def test_missing_headers_are_reported_with_the_command_to_install_them(tmp_path, part, command):
     (problem,) = search(Wheels(tmp_path).cuda12(**{part: None}).site).problems
     assert command in problem
 
 
-def test_a_folder_that_holds_a_part_of_another_version_is_not_searched(tmp_path):
+def test_a_folder_with_a_part_of_another_version_is_not_searched(tmp_path):
     site = drifted(Wheels(tmp_path).cuda13("13.0.88"), "nvidia_cuda_crt", "13.5.37")
     toolchain = search(site)
     assert str(site / "nvidia/cu13/include") not in directories(toolchain).values()
@@ -237,7 +235,7 @@ def test_a_folder_that_holds_a_part_of_another_version_is_not_searched(tmp_path)
         assert '`pip install "nvidia-cuda-crt==13.0.*"`' in toolchain.missing[part]
 
 
-def test_a_complete_toolkit_elsewhere_beats_wheels_that_drifted_apart(tmp_path):
+def test_a_complete_toolkit_is_preferred_to_wheels_of_mixed_versions(tmp_path):
     site = drifted(Wheels(tmp_path / "a").cuda13("13.0.88"), "nvidia_cuda_crt", "13.5.37")
     root = toolkit(tmp_path / "cuda", "13.1.80")
     toolchain = search(site, environ={"CUDA_PATH": str(root)})
@@ -253,7 +251,7 @@ def test_a_newer_nvjitlink_of_the_major_version_links_and_an_older_one_does_not(
         assert (search(wheels.site).nvjitlink is not None) is good
 
 
-def test_this_pythons_conda_environment_goes_before_the_active_one(tmp_path):
+def test_this_pythons_conda_environment_precedes_the_active_one(tmp_path):
     own = conda(tmp_path / "kernel", "12.9.86")
     active = conda(tmp_path / "jupyter", "12.6.85")
     environ = {"CONDA_PREFIX": str(active)}
@@ -261,7 +259,7 @@ def test_this_pythons_conda_environment_goes_before_the_active_one(tmp_path):
     assert search(environ=environ, prefix=str(tmp_path)).require_nvrtc().version == "12.6.85"
 
 
-def test_metadata_that_an_upgrade_left_behind_is_not_believed(tmp_path):
+def test_outdated_metadata_is_ignored(tmp_path):
     wheels = Wheels(tmp_path).cuda12("12.9.86")
     os.rename(
         tmp_path / "nvidia_cuda_runtime_cu12-12.9.86.dist-info",
@@ -272,7 +270,7 @@ def test_metadata_that_an_upgrade_left_behind_is_not_believed(tmp_path):
     assert toolchain.versions["cudart"] == "12.9"
 
 
-def test_cccl_is_matched_by_what_it_says_because_its_wheel_counts_otherwise(tmp_path):
+def test_cccl_is_matched_by_its_header_and_not_by_its_wheels_number(tmp_path):
     wheels = Wheels(tmp_path).cuda13("13.5.37")
     os.rename(
         tmp_path / "nvidia_cuda_cccl-13.5.37.dist-info",
@@ -283,7 +281,7 @@ def test_cccl_is_matched_by_what_it_says_because_its_wheel_counts_otherwise(tmp_
     assert toolchain.versions["cccl"] == "3.5.0"
 
 
-def test_the_cuda_of_cupys_major_version_goes_first(tmp_path):
+def test_the_cuda_of_cupys_major_version_is_preferred(tmp_path):
     site = Wheels(tmp_path).cuda12().cuda13().site
     assert search(site).require_nvrtc().version_pair == (13, 0)
     Wheels(tmp_path).cupy("cupy_cuda12x")
@@ -303,12 +301,12 @@ def cccl_directories(toolchain: Toolchain) -> list[str]:
     return [d.path for d in toolchain.search if (Path(d.path) / "cuda/std/version").exists()]
 
 
-def test_the_toolkits_cccl_keeps_cupys_out(tmp_path):
+def test_the_toolkits_cccl_replaces_cupys(tmp_path):
     toolchain = search(Wheels(tmp_path).cuda12().cupy().site)
     assert cccl_directories(toolchain) == [str(tmp_path / "nvidia/cuda_cccl/include")]
 
 
-def test_without_a_toolkits_cccl_cupys_is_the_one(tmp_path):
+def test_without_a_toolkits_cccl_cupys_is_used(tmp_path):
     toolchain = search(Wheels(tmp_path).cuda12(cccl=None).cupy().site)
     root = tmp_path / "cupy/_core/include/cupy/_cccl"
     assert toolchain.problems == ()
@@ -318,7 +316,7 @@ def test_without_a_toolkits_cccl_cupys_is_the_one(tmp_path):
     assert directories(toolchain)["cccl-thrust"] == str(root / "thrust")
 
 
-def test_a_cccl_of_another_version_gives_way_to_cupys_and_is_reported(tmp_path):
+def test_a_cccl_of_another_version_is_reported_and_cupys_used(tmp_path):
     toolchain = search(Wheels(tmp_path).cuda12(cccl="12.6.77").cupy().site)
     assert toolchain.found_via["cccl"] == "cupy"
     (problem,) = toolchain.problems
@@ -334,7 +332,7 @@ def test_wheels_that_lack_only_cccl_are_complete_with_cupys(tmp_path):
     assert toolchain.found_via["cccl"] == "cupy"
 
 
-def test_a_second_cccl_beside_the_runtime_headers_stays_out(tmp_path):
+def test_a_second_cccl_beside_the_runtime_headers_is_not_searched(tmp_path):
     site = Wheels(tmp_path / "site").cuda12("12.9.86", cudart=None, crt=None).site
     root = toolkit(tmp_path / "cuda", "12.9.41")
     for file in (root / "lib64").iterdir():
@@ -344,7 +342,7 @@ def test_a_second_cccl_beside_the_runtime_headers_stays_out(tmp_path):
     assert cccl_directories(toolchain) == [str(root / "include")]
 
 
-def test_curands_wheel_joins_the_search_though_it_is_numbered_apart(tmp_path):
+def test_curands_wheel_is_searched_despite_its_own_numbering(tmp_path):
     wheels = Wheels(tmp_path).cuda12()
     write(tmp_path / "nvidia/curand/include/curand_kernel.h")
     wheels.dist("nvidia_curand_cu12", "10.3.10.19")
@@ -358,7 +356,7 @@ def test_curands_wheel_joins_the_search_though_it_is_numbered_apart(tmp_path):
 
 @pytest.mark.parametrize("variable", ["RTCOMPILE_CUTLASS_PATH", "CUTLASS_PATH"])
 @pytest.mark.parametrize("below", ["include", ""], ids=["checkout", "include-folder"])
-def test_a_named_cutlass_wins_over_the_wheel(tmp_path, variable, below):
+def test_a_named_cutlass_precedes_the_wheel(tmp_path, variable, below):
     site = Wheels(tmp_path / "site").cuda12().site
     write(site / "cutlass_library/source/include/cutlass/version.h")
     cutlass_header(tmp_path / "mine" / below, "4.3.1")
@@ -368,7 +366,7 @@ def test_a_named_cutlass_wins_over_the_wheel(tmp_path, variable, below):
     assert toolchain.found_via["cutlass"] == variable
 
 
-def test_our_variable_to_nowhere_is_an_error_and_no_other_cutlass_is_taken(tmp_path):
+def test_a_missing_folder_in_rtcompiles_cutlass_variable_is_an_error(tmp_path):
     site = Wheels(tmp_path).cuda12().site
     write(site / "cutlass_library/source/include/cutlass/version.h")
     toolchain = search(site, environ={"RTCOMPILE_CUTLASS_PATH": str(tmp_path / "no")})
@@ -377,7 +375,7 @@ def test_our_variable_to_nowhere_is_an_error_and_no_other_cutlass_is_taken(tmp_p
     assert str(tmp_path / "no/include/cutlass/version.h") in toolchain.missing["cutlass"]
 
 
-def test_everybodys_variable_to_nowhere_is_ignored_aloud(tmp_path):
+def test_a_missing_folder_in_the_common_cutlass_variable_is_ignored_with_a_report(tmp_path):
     site = Wheels(tmp_path).cuda12().site
     write(site / "cutlass_library/source/include/cutlass/version.h")
     toolchain = search(site, environ={"CUTLASS_PATH": "/proc/nowhere"})
@@ -396,7 +394,7 @@ def test_everybodys_variable_to_nowhere_is_ignored_aloud(tmp_path):
         pytest.param("13.5.37", "3.0.0", ["cutlass"], False, id="too-old"),
     ],
 )
-def test_cutlass_is_searched_behind_the_shims_that_it_needs(tmp_path, cuda, version, labels, fits):
+def test_cutlass_is_searched_after_the_shims_that_it_needs(tmp_path, cuda, version, labels, fits):
     site = Wheels(tmp_path).cuda13(cuda).cutlass(version).site
     toolchain = search(site)
     assert [d.label for d in toolchain.search if d.label.startswith("cutlass")] == labels
@@ -409,23 +407,23 @@ def test_cutlass_is_searched_behind_the_shims_that_it_needs(tmp_path, cuda, vers
 @pytest.mark.parametrize(
     "packages", [["nvidia-cutlass", "flashinfer-python"], ["vllm", "tilelang"]]
 )
-def test_the_newest_cutlass_of_any_package_is_taken(tmp_path, packages):
+def test_the_newest_cutlass_of_any_package_is_used(tmp_path, packages):
     wheels = Wheels(tmp_path).cuda13("13.5.37").cutlass("4.2.0", packages[0])
     toolchain = search(wheels.cutlass("4.5.0", packages[1]).site)
     assert directories(toolchain)["cutlass"] == str(tmp_path / CUTLASS_PACKAGES[packages[1]])
     assert toolchain.versions["cutlass"] == "4.5.0"
-    said = f"{packages[1]}, the newest that goes with CUDA 13.5.37 (there is 4.2.0 of {packages[0]} too)"
-    assert toolchain.found_via["cutlass"] == said
+    reason = f"{packages[1]}, the newest that goes with CUDA 13.5.37 (there is 4.2.0 of {packages[0]} too)"
+    assert toolchain.found_via["cutlass"] == reason
 
 
-def test_a_newer_cutlass_that_does_not_fit_is_passed_over(tmp_path):
+def test_a_newer_incompatible_cutlass_is_skipped(tmp_path):
     wheels = Wheels(tmp_path).cuda12("12.4.131").cutlass("4.2.0")
     toolchain = search(wheels.cutlass("4.7.0", "flashinfer-python").site)
     assert toolchain.versions["cutlass"] == "4.2.0"
     assert toolchain.problems == ()
 
 
-def test_a_named_cutlass_that_does_not_fit_is_used_and_the_error_says_how_to_replace_it(tmp_path):
+def test_a_named_incompatible_cutlass_is_used_with_advice_to_replace_it(tmp_path):
     site = Wheels(tmp_path / "site").cuda12("12.4.131").cutlass("4.2.0").site
     Wheels(tmp_path / "mine").cutlass("4.7.0")
     checkout = tmp_path / "mine" / CUTLASS_PACKAGES["nvidia-cutlass"]
@@ -443,7 +441,7 @@ def test_condas_cutlass_is_searched_after_all_others(tmp_path):
     assert "cutlass" in search(environ={"CONDA_PREFIX": str(prefix)}).missing
 
 
-def test_a_cutlass_path_to_nowhere_is_a_problem(tmp_path):
+def test_a_missing_cutlass_path_is_a_problem(tmp_path):
     site = Wheels(tmp_path).cuda12().site
     (problem,) = search(site, environ={"CUTLASS_PATH": "/proc/nowhere/cutlass"}).problems
     assert "CUTLASS_PATH=/proc/nowhere/cutlass" in problem

@@ -1,4 +1,4 @@
-"""NVRTC as a whole toolkit: the headers inside its file, written once and kept in the cache."""
+"""Tests of NVRTC as a whole toolkit: its bundled headers are written once and kept in the cache."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def nvrtc_alone(site: Path, version: str = "13.5.37") -> Path:
 # --- the search ----------------------------------------------------------------------------------
 
 
-def test_nvrtc_alone_is_completed_by_what_is_inside_it(tmp_path):
+def test_nvrtc_alone_is_completed_by_its_bundled_headers(tmp_path):
     site, own = nvrtc_alone(tmp_path / "site"), bundle(tmp_path / "own", "13.5.37")
     toolchain = search(site, unpack=lambda nvrtc: str(own))
     assert toolchain.problems == ()
@@ -55,14 +55,14 @@ def test_nvrtc_alone_is_completed_by_what_is_inside_it(tmp_path):
     assert toolchain.versions["cccl"] == "3.5.0"
 
 
-def test_only_the_parts_that_are_not_installed_are_taken_from_inside(tmp_path):
+def test_only_missing_parts_are_taken_from_the_bundled_headers(tmp_path):
     wheels, own = Wheels(tmp_path / "site").cuda13("13.5.37"), bundle(tmp_path / "own", "13.5.37")
     shutil.rmtree(wheels.site / "nvidia/cu13/include/cccl")
     found = search(wheels.site, unpack=lambda nvrtc: str(own)).found_via
     assert (found["cccl"], found["crt"]) == ("NVRTC", "site-packages")
 
 
-def test_a_complete_toolkit_leaves_nvrtcs_headers_inside_it(tmp_path):
+def test_with_a_complete_toolkit_nvrtcs_headers_are_not_unpacked(tmp_path):
     def unpack(nvrtc: Hit) -> str:
         raise AssertionError("nothing is missing")
 
@@ -71,7 +71,7 @@ def test_a_complete_toolkit_leaves_nvrtcs_headers_inside_it(tmp_path):
     assert search(both[0], usual_roots=[str(both[1])], unpack=unpack).problems == ()
 
 
-def test_a_header_that_is_not_inside_is_named_with_its_wheel(tmp_path):
+def test_a_header_that_nvrtc_does_not_contain_is_named_with_its_wheel(tmp_path):
     site, own = nvrtc_alone(tmp_path / "site"), bundle(tmp_path / "own", "13.5.37")
     advice = missing_header("cuda.h", search(site, unpack=lambda nvrtc: str(own)))
     assert advice is not None
@@ -103,7 +103,7 @@ def test_headers_are_written_once_for_a_build_of_nvrtc(tmp_path, settings, monke
     assert first is not None
     assert os.path.isfile(f"{first}/include/crt/mma.h")
     assert first.startswith(f"{settings.cache_dir}/headers/13.5.37-")
-    monkeypatch.setattr(subprocess, "run", None)  # nothing is started any more
+    monkeypatch.setattr(subprocess, "run", None)  # no program may be started
     assert unpacking.unpack(found, settings) == first
 
 
@@ -117,7 +117,7 @@ def test_an_older_nvrtc_and_one_that_fails_have_none(tmp_path, settings):
 
 @pytest.mark.takes_seconds
 @needs_host_compiler
-def test_without_a_cache_on_disk_they_are_this_processs_own(tmp_path, settings):
+def test_without_a_cache_on_disk_each_process_has_its_own_headers(tmp_path, settings):
     folder = unpacking.unpack(
         nvrtc(tmp_path), Settings(cache_dir=settings.cache_dir, cache_on_disk=False)
     )
@@ -147,13 +147,13 @@ def date_back(path: Path, hours: float) -> None:
     os.utime(path, (time.time() - 3600 * hours,) * 2)
 
 
-def test_the_first_of_two_that_write_the_same_is_kept(cache):
+def test_the_first_of_two_simultaneous_writes_is_kept(cache):
     first = publish(cache)
     assert publish(cache) == first
     assert os.listdir(cache / "headers") == ["13.5.37-ab-500"]
 
 
-def test_they_count_and_are_evicted_after_their_last_use(cache):
+def test_unpacked_headers_count_and_are_evicted_after_their_last_use(cache):
     path, other = publish(cache), publish(cache, "13.4.9-cd")
     folder = Folder(str(cache))
     assert inventory.size(folder) == 1000
@@ -164,14 +164,14 @@ def test_they_count_and_are_evicted_after_their_last_use(cache):
     assert other.exists()
 
 
-def test_a_use_is_noted(cache):
+def test_a_use_is_recorded(cache):
     path = publish(cache)
     date_back(path, 5)
     assert inventory.find(str(cache), path.name) == str(path)
     assert time.time() - path.stat().st_mtime < 60
 
 
-def test_clearing_the_cache_removes_them(cache):
+def test_clearing_the_cache_removes_unpacked_headers(cache):
     path = publish(cache)
     inventory.empty(Folder(str(cache)))
     assert not path.exists()

@@ -1,4 +1,4 @@
-"""Where nvcc is found, and what is said of what is not there."""
+"""Tests of the search for nvcc, and of reports about missing parts."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def test_nvcc_of_another_version_is_better_than_none(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("nvvm", "said"),
+    ("nvvm", "text"),
     [
         pytest.param("13.5.37", "nvidia-nvvm 13.5.37", id="of-another-version"),
         pytest.param("", "lacks nvidia-nvvm", id="missing"),
     ],
 )
-def test_pips_nvcc_without_the_nvvm_of_its_version_is_not_used(tmp_path, nvvm, said):
+def test_pips_nvcc_without_the_nvvm_of_its_version_is_not_used(tmp_path, nvvm, text):
     toolchain = search(Wheels(tmp_path).cuda13("13.0.88", nvcc="13.0.88", nvvm=nvvm).site)
     assert toolchain.nvcc is None
-    assert any(said in problem and "13.0.88" in problem for problem in toolchain.problems)
+    assert any(text in problem and "13.0.88" in problem for problem in toolchain.problems)
 
 
 def test_pips_nvcc_on_runtime_headers_of_another_version_is_not_used(tmp_path):
@@ -62,7 +62,7 @@ def test_pips_nvcc_on_runtime_headers_of_another_version_is_not_used(tmp_path):
     assert "13.5.*" not in str(toolchain.problems)
 
 
-def test_an_nvcc_of_another_cuda_is_used_but_not_without_a_word(tmp_path):
+def test_an_nvcc_of_another_cuda_is_used_with_a_report(tmp_path):
     site = Wheels(tmp_path / "site").cuda12("12.9.86").site
     on_path = program(tmp_path / "bin/nvcc", "13.0.88")
     toolchain = search(site, environ={"PATH": f"{on_path.parent}:/usr/bin:/bin"})
@@ -71,14 +71,14 @@ def test_an_nvcc_of_another_cuda_is_used_but_not_without_a_word(tmp_path):
     assert "CUDA toolkit 12.9" in problem
 
 
-def test_for_a_missing_nvcc_no_extra_is_named_that_has_none():
-    said = search().missing["nvcc"]
-    assert "rtcompile[cuda12]" not in said
-    assert '"rtcompile[cuda13]"' in said
-    assert "for CUDA 12 no wheel" in said
+def test_for_a_missing_nvcc_only_extras_with_nvcc_are_named():
+    missing = search().missing["nvcc"]
+    assert "rtcompile[cuda12]" not in missing
+    assert '"rtcompile[cuda13]"' in missing
+    assert "for CUDA 12 no wheel" in missing
 
 
-def test_the_identity_of_a_wrapped_nvcc_is_that_of_the_binary_behind_it(tmp_path):
+def test_the_identity_of_a_wrapped_nvcc_is_that_of_its_binary(tmp_path):
     real = write(tmp_path / "cuda/bin/nvcc")
     wrapper = program(tmp_path / "bin/nvcc", "13.0.88")
     wrapper.write_text(wrapper.read_text() + f'echo "#\\$ _HERE_={real.parent}"\n')
@@ -89,7 +89,7 @@ def test_the_identity_of_a_wrapped_nvcc_is_that_of_the_binary_behind_it(tmp_path
     assert model.of_nvcc(found, None) != before
 
 
-def test_nvcc_gets_no_cuda_headers_and_no_shims_of_ours(tmp_path):
+def test_nvcc_gets_no_cuda_headers_and_no_shims(tmp_path):
     site = Wheels(tmp_path).cuda12().cupy().site
     write(site / "cutlass_library/source/include/cutlass/version.h")
     labels = [directory.label for directory in search(site).nvcc_search]
@@ -97,14 +97,14 @@ def test_nvcc_gets_no_cuda_headers_and_no_shims_of_ours(tmp_path):
 
 
 @pytest.mark.parametrize("variable", ["NVCC_CCBIN", "CUDAHOSTCXX"])
-def test_the_named_host_compiler_wins(tmp_path, variable):
+def test_the_named_host_compiler_is_used(tmp_path, variable):
     named = program(tmp_path / "g++-12", "12")
     program(tmp_path / "bin/g++", "14")
     environ = {"PATH": str(tmp_path / "bin"), variable: str(named)}
     assert search(environ=environ).host_compiler == str(named)
 
 
-# --- what is not there ---------------------------------------------------------------------------
+# --- missing parts ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_useless_cuda_path_is_ignored_and_reported(tmp_path, make, state):
     assert f"CUDA_PATH={named} {state}" in problem
 
 
-def test_without_any_toolkit_the_error_says_where_it_looked_and_what_to_install():
+def test_without_any_toolkit_the_error_lists_searched_folders_and_packages():
     toolchain = search(environ={"CUDA_PATH": "/opt/nocuda"}, usual_roots=["/opt/cuda"])
     with pytest.raises(ToolkitNotFound) as error:
         toolchain.require_nvrtc()
@@ -141,7 +141,7 @@ def test_without_any_toolkit_the_error_says_where_it_looked_and_what_to_install(
         pytest.param(lambda t: t.not_found("host_compiler"), "apt install g++", id="host-compiler"),
     ],
 )
-def test_a_part_that_only_some_builds_need_is_missed_when_it_is_needed(tmp_path, require, command):
+def test_an_optional_part_is_an_error_only_when_needed(tmp_path, require, command):
     toolchain = search(Wheels(tmp_path).cuda12().site)
     assert toolchain.problems == ()
     with pytest.raises(ToolkitNotFound) as error:
@@ -149,23 +149,23 @@ def test_a_part_that_only_some_builds_need_is_missed_when_it_is_needed(tmp_path,
     assert command in str(error.value)
 
 
-def test_the_last_roots_are_looked_at_only_where_the_others_leave_something_missing(tmp_path):
+def test_the_last_roots_are_searched_only_for_missing_parts(tmp_path):
     calls = []
 
-    def elsewhere(where: SearchContext) -> Iterator[Root]:
+    def last_roots(where: SearchContext) -> Iterator[Root]:
         calls.append(where)
         yield Root(str(tmp_path / "cuda"), "toolkit", "pathfinder", where.targets, {})
 
     toolkit(tmp_path / "cuda", "12.4.131")
-    search(Wheels(tmp_path / "complete").cuda12().site, last=elsewhere)
+    search(Wheels(tmp_path / "complete").cuda12().site, last=last_roots)
     assert not calls
-    toolchain = search(Wheels(tmp_path / "lacking").cuda12(crt=None).site, last=elsewhere)
+    toolchain = search(Wheels(tmp_path / "lacking").cuda12(crt=None).site, last=last_roots)
     assert set(toolchain.found_via.values()) == {"pathfinder"}
 
 
 @pytest.mark.takes_seconds
-def test_cuda_pathfinder_is_called_without_loading_a_library_here(tmp_path):
-    # This environment's wheels are not what it finds first.
+def test_cuda_pathfinder_is_called_without_loading_a_library(tmp_path):
+    # It does not find this environment's wheels first.
     source = f"""
 import os, pathlib, site, sys
 site.PREFIXES = []
@@ -184,5 +184,5 @@ assert "libcudart" not in pathlib.Path("/proc/self/maps").read_text()
         "CONDA_PREFIX": "",
     }
     command = [sys.executable, "-I", "-S", "-W", "error", "-c", source]
-    said = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    assert said.stdout == f"[({str(root)!r}, 'cuda.pathfinder')]\n", said.stderr
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.stdout == f"[({str(root)!r}, 'cuda.pathfinder')]\n", done.stderr

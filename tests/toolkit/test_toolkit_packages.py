@@ -1,4 +1,4 @@
-"""What this machine really has: the environment's toolkits, and the packages of their headers."""
+"""Tests with this machine's toolkits, and of the packages of their headers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def of_cuda13(prefix: Path) -> Toolchain:
 
 @pytest.fixture(scope="module")
 def environments() -> Toolchain:
-    """The CUDA 12 wheels that the tests run beside."""
+    """The CUDA 12 wheels of the test environment."""
     folders = site.getsitepackages()
     if not any(Path(folder, "nvidia/cuda_nvrtc").is_dir() for folder in folders):
         pytest.skip("the CUDA 12 wheels are not installed here")
@@ -41,8 +41,8 @@ def versions(toolchain: Toolchain) -> set[str]:
 
 
 @pytest.mark.needs_compiler
-def test_the_environments_cuda_12_is_complete_and_of_one_version(environments):
-    # An nvcc on PATH may be of another CUDA: no wheel of CUDA 12 has one.
+def test_the_environments_cuda_12_is_complete_and_consistent(environments):
+    # No wheel of CUDA 12 has nvcc, so an nvcc on PATH may be of another CUDA.
     assert [each for each in environments.problems if not each.startswith("nvcc")] == []
     assert versions(environments) == {"12.9"}
     assert environments.versions["cccl"].startswith("2.8.")
@@ -51,7 +51,7 @@ def test_the_environments_cuda_12_is_complete_and_of_one_version(environments):
 
 
 @pytest.mark.needs_compiler
-def test_the_cuda_13_folder_is_complete_and_of_one_version(cuda13_prefix):
+def test_the_cuda_13_folder_is_complete_and_consistent(cuda13_prefix):
     toolchain = of_cuda13(cuda13_prefix)
     assert toolchain.problems == ()
     assert versions(toolchain) == {"13.0"}
@@ -59,7 +59,7 @@ def test_the_cuda_13_folder_is_complete_and_of_one_version(cuda13_prefix):
 
 
 @pytest.mark.needs_compiler
-def test_what_is_resolved_for_this_process_is_what_the_search_finds(environments):
+def test_the_current_toolchain_equals_a_fresh_search(environments):
     settings = Settings.from_environ()
     assert current(settings).require_nvrtc().path == environments.require_nvrtc().path
 
@@ -81,7 +81,7 @@ def test_what_is_resolved_for_this_process_is_what_the_search_finds(environments
         pytest.param("cupy/complex.cuh", "cupy-cuda12x", id="cupy"),
     ],
 )
-def test_a_header_comes_with_the_package_that_the_table_names(header, package):
+def test_the_table_names_the_package_of_a_header(header, package):
     import importlib.metadata
 
     advice = missing_header(header)
@@ -92,25 +92,25 @@ def test_a_header_comes_with_the_package_that_the_table_names(header, package):
 
 
 @pytest.mark.parametrize(
-    ("header", "said"),
+    ("header", "text"),
     [
         pytest.param("curand_kernel.h", "nvidia-curand-cu12", id="curand"),
         pytest.param("nvtx3/nvtx3.hpp", "nvidia-nvtx-cu12", id="nvtx"),
         pytest.param("cufftdx.hpp", "nvidia-mathdx", id="mathdx"),
     ],
 )
-def test_packages_that_are_not_installed_here_are_named_too(header, said):
+def test_packages_that_are_not_installed_are_named(header, text):
     advice = missing_header(header)
     assert advice is not None
-    assert said in advice.step
+    assert text in advice.step
 
 
 @pytest.mark.parametrize("header", ["mine.h", "vector", "stdlib.h", "sub/cuda.h"])
-def test_nothing_is_said_of_a_header_that_no_package_is_known_for(header):
+def test_there_is_no_advice_for_a_header_of_no_known_package(header):
     assert missing_header(header) is None
 
 
-# --- of this build -------------------------------------------------------------------------------
+# --- advice for a build -------------------------------------------------------------------------------
 
 
 def advice_for(header: str, site: Path, backend: str = "nvrtc", path: str = "") -> str:
@@ -120,32 +120,32 @@ def advice_for(header: str, site: Path, backend: str = "nvrtc", path: str = "") 
     return f"{advice.what}, {advice.why}. {advice.step}"
 
 
-def test_what_is_installed_in_another_version_is_not_called_missing(tmp_path):
-    said = advice_for("crt/mma.h", Wheels(tmp_path).cuda12("12.8.93", crt="12.9.86").site)
-    assert "not installed" not in said
-    assert "version 12.9.86" in said
-    assert "NVRTC 12.8.93" in said
-    assert '`pip install "nvidia-cuda-nvcc-cu12==12.8.*"`' in said
+def test_a_package_of_another_version_is_not_reported_as_missing(tmp_path):
+    step = advice_for("crt/mma.h", Wheels(tmp_path).cuda12("12.8.93", crt="12.9.86").site)
+    assert "not installed" not in step
+    assert "version 12.9.86" in step
+    assert "NVRTC 12.8.93" in step
+    assert '`pip install "nvidia-cuda-nvcc-cu12==12.8.*"`' in step
 
 
-def test_one_command_brings_all_that_lacks(tmp_path):
-    said = advice_for("cub/cub.cuh", Wheels(tmp_path).cuda12("12.8.93", crt=None, cccl=None).site)
+def test_one_command_installs_all_missing_packages(tmp_path):
+    step = advice_for("cub/cub.cuh", Wheels(tmp_path).cuda12("12.8.93", crt=None, cccl=None).site)
     command = '`pip install "nvidia-cuda-nvcc-cu12==12.8.*" "nvidia-cuda-cccl-cu12==12.8.*"`'
-    assert command in said
+    assert command in step
 
 
-def test_headers_that_only_nvrtc_is_given_are_not_called_missing(tmp_path):
+def test_headers_searched_only_by_nvrtc_are_not_reported_as_missing(tmp_path):
     wheels = Wheels(tmp_path / "site").cuda12()
     write(wheels.site / "nvidia/curand/include/curand_kernel.h")
     wheels.dist("nvidia_curand_cu12", "10.3.10.19")
     nvcc = program(tmp_path / "cuda/bin/nvcc", "12.9.86")
-    said = advice_for("curand_kernel.h", wheels.site, "nvcc", f"{nvcc.parent}:/usr/bin:/bin")
-    assert "not installed" not in said
-    assert f"nvcc 12.9.86 ({nvcc}) reads the headers of its own toolkit" in said
-    assert f"-I{wheels.site}/nvidia/curand/include" in said
+    step = advice_for("curand_kernel.h", wheels.site, "nvcc", f"{nvcc.parent}:/usr/bin:/bin")
+    assert "not installed" not in step
+    assert f"nvcc 12.9.86 ({nvcc}) reads the headers of its own toolkit" in step
+    assert f"-I{wheels.site}/nvidia/curand/include" in step
 
 
-def test_what_nvcc_of_wheels_lacks_is_a_wheel_of_its_version(tmp_path):
+def test_a_part_missing_for_nvcc_of_wheels_is_a_wheel_of_its_version(tmp_path):
     wheels = Wheels(tmp_path).cuda13("13.0.88", nvcc="13.0.88", nvvm="13.0.88").cupy("cupy_cuda13x")
     shutil.rmtree(wheels.site / "nvidia/cu13/include/cccl")
     assert '`pip install "nvidia-cuda-cccl==13.0.*"`' in advice_for(
@@ -153,10 +153,10 @@ def test_what_nvcc_of_wheels_lacks_is_a_wheel_of_its_version(tmp_path):
     )
 
 
-def test_a_file_that_an_installed_package_lacks_is_not_answered_by_installing_it(tmp_path):
-    said = advice_for("cuda_fp4.h", Wheels(tmp_path).cuda12().site)
-    assert "which is installed, 12.9.86" in said
-    assert "pip install" not in said
+def test_no_advice_to_install_a_package_that_is_already_installed(tmp_path):
+    step = advice_for("cuda_fp4.h", Wheels(tmp_path).cuda12().site)
+    assert "which is installed, 12.9.86" in step
+    assert "pip install" not in step
 
 
 # --- the extras ----------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def test_a_file_that_an_installed_package_lacks_is_not_answered_by_installing_it
         pytest.param(["cuda13", "cutlass"], "13.0.2 13.2.2 13.5.0", id="cuda13-cutlass"),
     ],
 )
-def test_the_extras_take_what_pytorch_pins_and_cutlass_bounds_no_cuda(extras, allowed):
+def test_the_extras_accept_pytorchs_pins_and_cutlass_limits_no_cuda(extras, allowed):
     from packaging.requirements import Requirement
 
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
@@ -181,7 +181,7 @@ def test_the_extras_take_what_pytorch_pins_and_cutlass_bounds_no_cuda(extras, al
         (entries,) = re.findall(rf"^{extra} = \[(.*?)\]$", listed, re.DOTALL | re.MULTILINE)
         lines = [Requirement(entry) for entry in re.findall(r'"([^"]+)"', entries)]
         wanted += [each.specifier for each in lines if each.name == "cuda-toolkit"]
-        # A part beside the metapackage would drift away from it.
+        # A part beside the metapackage could get another version.
         assert not [each.name for each in lines if each.name.startswith("nvidia-cuda-")]
     versions = ["12.6.3", "12.8.2", "12.9.2", "13.0.2", "13.2.2", "13.5.0"]
     assert [v for v in versions if all(v in each for each in wanted)] == allowed.split()
@@ -203,5 +203,5 @@ def test_a_command_in_a_hint_is_not_broken_into_lines():
         ("cccl", (13, 5), "13.3.5"),
     ],
 )
-def test_a_wheel_is_named_by_its_own_number(part, cuda, wheel):
+def test_a_wheel_is_pinned_by_its_own_numbering(part, cuda, wheel):
     assert wheel_version(part, *cuda) == wheel

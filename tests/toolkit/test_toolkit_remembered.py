@@ -1,4 +1,4 @@
-"""The remembered answer is used while it holds, and not a moment longer."""
+"""Tests of the remembered toolchain: it is used exactly as long as it is valid."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def sealed(key: str, record: object) -> bytes:
 
 
 class Environment:
-    """A site-packages folder, a PATH and a cache of one test, and how often it was searched."""
+    """A test's site-packages folder, PATH and cache, and the number of searches."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.wheels = Wheels(tmp_path / "site-packages").cuda12("12.9.86")
@@ -78,14 +78,14 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
     return made
 
 
-def test_the_second_process_gets_the_same_answer_without_a_search(environment):
+def test_the_second_process_gets_the_same_toolchain_without_a_search(environment):
     first = current(environment.settings)
     assert environment.as_a_new_process() == first
     assert first.require_nvrtc().version == "12.9.86"
     assert environment.searches == 1
 
 
-def test_a_relative_cutlass_path_is_another_one_in_each_project(environment, monkeypatch):
+def test_a_relative_cutlass_path_depends_on_the_working_directory(environment, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_CUTLASS_PATH", "cutlass")
     for project in ("a", "b"):
         folder = environment.wheels.site.parent / project
@@ -115,14 +115,12 @@ def test_one_process_reads_the_file_once(environment):
         ),
         pytest.param(
             lambda e: (e.wheels.site.parent / "roots/cuda-12.9").mkdir(parents=True),
-            id="toolkit-in-a-usual-place",
+            id="toolkit-in-a-default-folder",
         ),
     ],
 )
 @pytest.mark.parametrize("same_process", [True, False])
-def test_a_change_of_what_the_answer_stands_on_means_a_new_search(
-    environment, change, same_process
-):
+def test_a_change_of_the_searched_files_causes_a_new_search(environment, change, same_process):
     current(environment.settings)
     change(environment)
     if same_process:
@@ -135,7 +133,7 @@ def test_a_change_of_what_the_answer_stands_on_means_a_new_search(
 @pytest.mark.parametrize(
     "variable", ["CUDA_PATH", "CUDA_HOME", "CONDA_PREFIX", "CUTLASS_PATH", "NVCC_CCBIN"]
 )
-def test_another_value_of_a_variable_is_another_answer(environment, monkeypatch, variable):
+def test_another_value_of_a_variable_causes_a_new_search(environment, monkeypatch, variable):
     current(environment.settings)
     monkeypatch.setenv(variable, "/proc/nowhere")
     current(environment.settings)
@@ -143,7 +141,7 @@ def test_another_value_of_a_variable_is_another_answer(environment, monkeypatch,
     monkeypatch.undo()
 
 
-def test_a_scripts_own_folder_is_no_part_of_the_key(environment, monkeypatch, tmp_path):
+def test_a_scripts_own_folder_is_not_part_of_the_key(environment, monkeypatch, tmp_path):
     current(environment.settings)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     environment.as_a_new_process()
@@ -169,22 +167,22 @@ def test_a_scripts_own_folder_is_no_part_of_the_key(environment, monkeypatch, tm
         pytest.param(lambda file: file.chmod(0o666), id="writable-by-others"),
     ],
 )
-def test_a_file_that_cannot_be_trusted_is_searched_for_again_and_replaced(environment, spoil):
-    answer = current(environment.settings)
+def test_an_untrusted_file_is_replaced_by_a_new_search(environment, spoil):
+    found = current(environment.settings)
     spoil(environment.file())
-    assert environment.as_a_new_process() == answer
+    assert environment.as_a_new_process() == found
     assert environment.searches == 2
-    assert environment.as_a_new_process() == answer
+    assert environment.as_a_new_process() == found
     assert environment.searches == 2
 
 
-def test_a_link_to_a_file_of_ours_in_a_foreign_folder_is_not_followed(environment, tmp_path):
-    answer = current(environment.settings)
+def test_a_link_to_a_file_in_another_folder_is_not_followed(environment, tmp_path):
+    found = current(environment.settings)
     file, cache = environment.file(), Path(environment.settings.cache_dir)
-    (tmp_path / "elsewhere").mkdir()
-    os.rename(file, tmp_path / "elsewhere" / file.name)
-    os.symlink(tmp_path / "elsewhere" / file.name, file)
-    assert environment.as_a_new_process() == answer
+    (tmp_path / "other").mkdir()
+    os.rename(file, tmp_path / "other" / file.name)
+    os.symlink(tmp_path / "other" / file.name, file)
+    assert environment.as_a_new_process() == found
     assert environment.searches == 2
     (cache / "toolchains").rename(tmp_path / "moved")
     (cache / "toolchains").symlink_to(tmp_path / "moved")
@@ -192,8 +190,8 @@ def test_a_link_to_a_file_of_ours_in_a_foreign_folder_is_not_followed(environmen
     assert environment.searches == 3
 
 
-def test_no_flipped_bit_is_believed(environment):
-    answer = current(environment.settings)
+def test_a_flipped_bit_causes_a_new_search(environment):
+    found = current(environment.settings)
     file = environment.file()
     data = file.read_bytes()
     chance = random.Random(1)
@@ -204,10 +202,10 @@ def test_no_flipped_bit_is_believed(environment):
         forget_toolkit()
         key = environments.current().toolchain_key
         assert remembered.read(environment.settings, key) is None
-    assert environment.as_a_new_process() == answer
+    assert environment.as_a_new_process() == found
 
 
-def test_another_path_to_the_same_programs_costs_no_search_and_no_build(environment, monkeypatch):
+def test_another_path_with_the_same_programs_causes_no_search(environment, monkeypatch):
     folder = environment.wheels.site.parent / "cuda/bin"
     program(folder / "nvcc", "12.9.86")
     program(folder / "g++", "12.2")
@@ -221,7 +219,7 @@ def test_another_path_to_the_same_programs_costs_no_search_and_no_build(environm
     assert environment.searches == searches
 
 
-def test_where_a_program_is_missing_another_path_without_it_costs_no_search(
+def test_another_path_that_also_lacks_a_program_causes_no_search(
     environment, monkeypatch, tmp_path
 ):
     (tmp_path / "of this shell").mkdir()
@@ -233,7 +231,7 @@ def test_where_a_program_is_missing_another_path_without_it_costs_no_search(
     assert environment.searches == 1
 
 
-def test_another_compiler_earlier_on_path_is_another_answer(environment, monkeypatch):
+def test_another_compiler_earlier_on_path_causes_a_new_search(environment, monkeypatch):
     program(environment.wheels.site.parent / "bin/nvcc", "12.9.86")
     current(environment.settings)
     newer = program(environment.wheels.site.parent / "first/bin/nvcc", "12.9.99")
@@ -241,7 +239,7 @@ def test_another_compiler_earlier_on_path_is_another_answer(environment, monkeyp
     assert environment.as_a_new_process().require_nvcc().path == str(newer)
 
 
-def test_a_compiler_that_does_not_answer_is_run_again(environment, monkeypatch):
+def test_a_compiler_that_does_not_report_its_version_is_run_again(environment, monkeypatch):
     nvcc = program(environment.wheels.site.parent / "bin/nvcc", "12.9.86")
     works = nvcc.read_text()
     status = nvcc.stat()
@@ -259,18 +257,18 @@ def test_a_compiler_that_does_not_answer_is_run_again(environment, monkeypatch):
     assert current(environment.settings).nvcc is not None
 
 
-def test_folder_and_file_are_the_users_alone(environment):
+def test_folder_and_file_are_accessible_only_to_the_user(environment):
     current(environment.settings)
     modes = [environment.file(), environment.file().parent, Path(environment.settings.cache_dir)]
     assert [stat.S_IMODE(path.stat().st_mode) for path in modes] == [0o600, 0o700, 0o700]
 
 
 def test_without_a_folder_to_write_to_the_result_is_the_same(environment, tmp_path):
-    answer = current(environment.settings)
+    found = current(environment.settings)
     forget_toolkit()
     not_a_folder = tmp_path / "file"
     not_a_folder.touch()
-    assert current(Settings(cache_dir=str(not_a_folder / "cache"))) == answer
+    assert current(Settings(cache_dir=str(not_a_folder / "cache"))) == found
 
 
 def test_a_cache_in_memory_leaves_nothing_on_disk(environment):
@@ -278,7 +276,7 @@ def test_a_cache_in_memory_leaves_nothing_on_disk(environment):
     assert not Path(environment.settings.cache_dir).exists()
 
 
-def test_a_compilers_own_word_on_its_build_is_kept_for_the_next_process(environment):
+def test_a_compilers_reported_build_is_kept_for_the_next_process(environment):
     current(environment.settings)
     remember_compiler_id("nvrtc", "12.9.86 CL-36037853", environment.settings)
     assert current(environment.settings).require_nvrtc().build == "12.9.86 CL-36037853"
@@ -287,38 +285,38 @@ def test_a_compilers_own_word_on_its_build_is_kept_for_the_next_process(environm
     assert current(environment.settings).require_nvrtc().build == ""
 
 
-def test_a_build_that_was_reported_while_another_thread_looks_is_kept(environment, monkeypatch):
+def test_a_build_reported_during_another_threads_check_is_kept(environment, monkeypatch):
     current(environment.settings)
-    stamp = environments.signature
+    signature = environments.signature
 
     def while_it_looks(path):
-        monkeypatch.setattr(environments, "signature", stamp)
+        monkeypatch.setattr(environments, "signature", signature)
         remember_compiler_id("nvrtc", "its own word", environment.settings)
-        return stamp(path)
+        return signature(path)
 
     monkeypatch.setattr(environments, "signature", while_it_looks)
     current(environment.settings)
-    assert environments.signature is stamp  # it looked
+    assert environments.signature is signature  # it was called
     assert current(environment.settings).require_nvrtc().build == "its own word"
 
 
-def test_threads_that_look_at_once_get_one_toolchain(environment):
-    answers: list[Toolchain] = []
+def test_simultaneous_threads_get_one_toolchain(environment):
+    results: list[Toolchain] = []
     threads = [
-        threading.Thread(target=lambda: answers.append(current(environment.settings)))
+        threading.Thread(target=lambda: results.append(current(environment.settings)))
         for _ in range(8)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(answers) == 8
-    assert len({answer.require_nvrtc().path for answer in answers}) == 1
-    assert environment.as_a_new_process() == answers[0]
+    assert len(results) == 8
+    assert len({found.require_nvrtc().path for found in results}) == 1
+    assert environment.as_a_new_process() == results[0]
 
 
 @pytest.mark.takes_seconds
-def test_the_warm_path_imports_neither_the_search_nor_what_it_uses(tmp_path):
+def test_a_remembered_toolchain_does_not_import_the_search(tmp_path):
     source = """
 import sys
 from rtcompile.settings import Settings
@@ -338,7 +336,9 @@ print([name for name in heavy if name in sys.modules])
 @pytest.mark.parametrize(
     ("system", "machine"), [("darwin", "arm64"), ("win32", "AMD64"), ("linux", "ppc64le")]
 )
-def test_elsewhere_the_error_says_where_it_works(environment, monkeypatch, system, machine):
+def test_on_other_platforms_the_error_names_the_supported_ones(
+    environment, monkeypatch, system, machine
+):
     monkeypatch.setattr(sys, "platform", system)
     name = os.uname_result(("", "", "", "", machine))
     monkeypatch.setattr(os, "uname", lambda: name)
@@ -347,7 +347,7 @@ def test_elsewhere_the_error_says_where_it_works(environment, monkeypatch, syste
     assert environment.searches == 0
 
 
-def test_headers_out_of_nvrtc_that_were_evicted_are_written_again(environment, monkeypatch):
+def test_evicted_headers_of_nvrtc_are_unpacked_again(environment, monkeypatch):
     cache = Path(environment.settings.cache_dir)
     written: list[str] = []
 
@@ -365,7 +365,7 @@ def test_headers_out_of_nvrtc_that_were_evicted_are_written_again(environment, m
     inventory.discard(Folder(str(cache)), "headers", Path(written[0]).name)
     assert environment.as_a_new_process().found_via["cccl"] == "NVRTC"
     assert written == [written[0]] * 2
-    Path(written[0]).chmod(0o777)  # others may put headers into it
+    Path(written[0]).chmod(0o777)  # other users may now add headers
     environment.as_a_new_process()
     assert environment.searches == 3
 
@@ -377,7 +377,7 @@ extern "C" int nvrtcGetSupportedArchs(int* numbers) { numbers[0] = 90; numbers[1
 
 
 @needs_host_compiler
-def test_an_nvrtc_newer_than_rtcompile_says_what_it_compiles_for_once(environment, monkeypatch):
+def test_a_newer_nvrtc_is_queried_once_for_its_architectures(environment, monkeypatch):
     release = archs.NEWEST_MEASURED[0], archs.NEWEST_MEASURED[1] + 1
     version = f"{release[0]}.{release[1]}.1"
     environment.nvrtc.unlink()

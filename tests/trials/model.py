@@ -1,18 +1,17 @@
-"""A random program against a model: after each step, every process gets what a fresh build gives.
+"""Compares a random program with a model: after each step, every process gets the result of a fresh build.
 
-A world is a folder of headers and some kernels. A step changes the folder, or requests while it changes;
-then one process, another that lives as long, and a new one request a kernel, in any order. The model is
-NVRTC itself, called with the same options and nothing of ours. A kernel's code says in a string which
-header gave what.
+A world is a folder of headers and some kernels. A step changes the folder, or requests a kernel during a
+change. Then one process, another that lives as long, and a new one request a kernel, in any order. The model
+is plain NVRTC, called with the same options. A string in a kernel's code shows which header defined what.
 
-Kinds of steps, after each of which three processes request it in any order, through any of four doors:
+Kinds of steps; after each, three processes request the kernel in any order, through any of four doors:
 
 - a header is written, removed, touched, moved, copied, replaced by a rename, by a link or a hard link, or
   becomes a folder; it gets another number of the same size, also with its times set back;
 - a folder is moved, swapped with another, copied, linked or removed;
 - a folder is mounted over another, an empty file system over one, an image over one, later another image with the
   same inodes and times under the same path, and all of these are unmounted (as root);
-- a header given as a text, by `headers=`, gets another text or appears;
+- a header passed as text by `headers=` gets another text or appears;
 - an input of the linker (LTO-IR, PTX, a source), named by `link=`, is written, with its times set back,
   replaced by a rename, moved or removed;
 - *twice*: a header is edited twice within a second, and requested in between;
@@ -23,8 +22,8 @@ Kinds of steps, after each of which three processes request it in any order, thr
 Kernels include headers in thirteen spellings (`steps.INCLUDES`), along 2 to 5 folders, absolute or relative.
 
 ``python -m tests.trials.model FOLDER PLACE SEED WORLDS STEPS`` prints one line of JSON: the number of
-steps and answers, and the worlds that went wrong, with the fewest steps that show it. A world's steps
-follow from its seed alone.
+steps and results, and the worlds with a wrong result, each with the fewest steps that show it. A world's
+steps depend only on its seed.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.kernel_process import Process, RequestError, answer_of
+from tests.kernel_process import Process, RequestError, text_in
 from tests.plain_nvrtc import PlainNvrtc
 from tests.trials.steps import LIBRARIES, LIBRARY, NUMBERS, Kernel, Step, plan, text_of
 from tests.trials.trees import NAMES, Folder, make_images, may_mount, mount
@@ -50,7 +49,7 @@ SHRINK_SECONDS = 60.0
 
 
 class Failure(NamedTuple):
-    """The answer that was wrong: who gave it after which step, and what a fresh build gives."""
+    """A wrong result: the process and step, the result, and that of a fresh build."""
 
     step: int
     who: str
@@ -58,11 +57,11 @@ class Failure(NamedTuple):
     expected: str
 
 
-# --- what is done --------------------------------------------------------------------------------
+# --- running steps --------------------------------------------------------------------------------
 
 
 class Players:
-    """The processes that request kernels, and NVRTC, whose result is right."""
+    """The processes that request kernels, and plain NVRTC, whose result is right."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -77,15 +76,15 @@ class Players:
         self._nvrtc = PlainNvrtc(Path(spec.submodule_search_locations[0]) / "cuda_nvrtc")
         empty = folder / "empty"
         empty.mkdir(exist_ok=True)
-        os.chdir(empty)  # where NVRTC looks too
+        os.chdir(empty)  # NVRTC searches the working directory too
         self.live = {"same": Process(cupy=False), "other": Process()}
-        # They take part in a race alone: with the two others they are four.
+        # These two are only for races; with the two others there are four.
         self.further = [Process(cupy=False) for _ in range(2)]
         self._ready()
         self.libraries = {path: {n: self._library(path, n) for n in NUMBERS} for path in LIBRARIES}
 
     def _library(self, path: str, number: str) -> bytes:
-        """Return the bytes of an input of the linker."""
+        """Return the bytes of a link input."""
         source, kind = LIBRARY % number, path.rpartition(".")[2]
         if kind == "cu":
             return source.encode()
@@ -96,7 +95,7 @@ class Players:
         return code if lto else code.rstrip(b"\0")
 
     def _ready(self) -> None:
-        """Start the next new process, which does nothing of ours before its first request."""
+        """Start the next new process, which does nothing of rtcompile before its first request."""
         self._new.append(Process(cupy=False))
 
     def request(self, who: str, kernel: Kernel, root: Path, door: str) -> str:
@@ -116,8 +115,8 @@ class Players:
         return process
 
     def start_in(self, process: Process, kernel: Kernel, root: Path, door: str) -> None:
-        """Begin to request; without a door by `compile`, for the architecture that the others' device has."""
-        with suppress(RequestError):  # the directory may be gone
+        """Begin a request; without a door by `compile`, for the fake device's architecture."""
+        with suppress(RequestError):  # the directory may be missing
             process.run(f"os.chdir({str(root / kernel.folder)!r})")
         options = tuple(option.format(root=root) for option in kernel.options)
         more: dict[str, Any] = {} if door else {"arch": "sm_80"}
@@ -135,11 +134,11 @@ class Players:
             missing = error.args[0] == "InvalidRequest" and "link[0]" in error.args[1]
             return "refused" if refused or missing else f"{error.args}"
         return " ".join(
-            [answer_of(code), *sorted({*re.findall(r"LINKED:\d+", code.decode("latin-1"))})]
+            [text_in(code), *sorted({*re.findall(r"LINKED:\d+", code.decode("latin-1"))})]
         )
 
     def right(self, kernel: Kernel, root: Path) -> str:
-        """Return what a build without any cache gives."""
+        """Return the result of a build without any cache."""
         options = []
         if kernel.given:
             self._texts += 1
@@ -156,7 +155,7 @@ class Players:
         more = ["-arch=sm_80", "-std=c++17", "-default-device"]
         linked = []
         if kernel.library:
-            more.append("-rdc=true")  # so that another input may have the function
+            more.append("-rdc=true")  # the function may be in another input
             try:
                 data = (root / kernel.library).read_bytes()
             except OSError:
@@ -164,7 +163,7 @@ class Players:
             every = self.libraries[kernel.library].items()
             linked = [f"LINKED:{number}" for number, library in every if library == data]
         code = self._nvrtc.compile(kernel.source, *options, *more).code
-        return "refused" if code is None else " ".join([answer_of(code), *linked])
+        return "refused" if code is None else " ".join([text_in(code), *linked])
 
     def close(self) -> None:
         for process in (*self.live.values(), *self.further, *self._new):
@@ -172,7 +171,7 @@ class Players:
 
 
 class Course:
-    """One course through a world: its folder is made anew, and its steps are taken in order."""
+    """One run through a world: its folder is created, and its steps run in order."""
 
     def __init__(self, players: Players, root: Path, kernels: list[Kernel]) -> None:
         self.players, self.root = players, root
@@ -186,8 +185,8 @@ class Course:
         self.kernels = list(kernels)
         for path, library in players.libraries.items():
             (root / path).write_bytes(library["1111"])
-        self.answers = 0
-        self._seconds = 0.03  # that the last build took
+        self.results = 0
+        self._seconds = 0.03  # duration of the last build
 
     def run(self, steps: list[Step]) -> Failure | None:
         try:
@@ -214,7 +213,9 @@ class Course:
             begin = time.monotonic()
             process = self.players.start("same", kernel, self.root, "compile")
             timer.start()
-            self.players.finish(process)  # of before, of after, or of something between
+            self.players.finish(
+                process
+            )  # the result may be from before, after or during the change
             self._seconds = time.monotonic() - begin
             timer.join()
         elif kind == "race":
@@ -229,14 +230,14 @@ class Course:
         elif kind != "given":
             self._change(step.change)
         got = {who: self.players.request(who, kernel, self.root, step.door) for who in step.order}
-        self.answers += len(got)
+        self.results += len(got)
         if not self._stands(kernel):
             return None
         expected = self.players.right(kernel, self.root)
-        for who, answer in got.items():
-            if answer != expected:
+        for who, result in got.items():
+            if result != expected:
                 named = f"{who} by {step.door}" if who == "other" else who
-                return Failure(number, named, answer, expected)
+                return Failure(number, named, result, expected)
         return None
 
     def _change(self, change: list[Any]) -> None:
@@ -249,7 +250,7 @@ class Course:
             self.folder.change(change)
 
     def _race(self, kernel: Kernel, changes: list[list[Any]]) -> None:
-        """Make the changes, one after the other, while four processes build the kernel."""
+        """Make the changes in order while four processes build the kernel."""
 
         def edit() -> None:
             for change in changes:
@@ -262,16 +263,18 @@ class Course:
         for process in builders:
             self.players.start_in(process, kernel, self.root, "")
         for process in builders:
-            self.players.finish(process)  # of before, of after, or of something between
+            self.players.finish(
+                process
+            )  # the result may be from before, after or during the change
         editor.join()
 
     def _begin_a_second(self) -> None:
-        """Wait for the next second, where the file system's clock knows no less."""
+        """Wait for the next second if the file system's times have whole seconds."""
         if os.stat(self.root).st_mtime_ns % 10**9 == 0:
             time.sleep(1.0 - time.time() % 1.0)
 
     def _stands(self, kernel: Kernel) -> bool:
-        """Say whether the working directory is there, without which no path is relative to it."""
+        """Return whether the working directory exists, which relative paths need."""
         return (self.root / kernel.folder).is_dir()
 
 
@@ -279,7 +282,7 @@ class Course:
 
 
 def shrunk(players: Players, root: Path, kernels: list[Kernel], steps: list[Step]) -> list[Step]:
-    """Return fewer steps that go wrong too, as far as a minute leads."""
+    """Return fewer steps that fail too, found within a minute."""
     until = time.monotonic() + SHRINK_SECONDS
     tries = 0
 
@@ -315,7 +318,7 @@ def main() -> None:
         mount(file_system, folder / "image", trees)
     mounts = file_system != "here" or may_mount(trees)
     players = Players(home)
-    steps_taken = answers = 0
+    steps_taken = results = 0
     wrong = []
     for number in range(seed, seed + worlds):
         kernels, steps = plan(number, count, mounts)
@@ -323,7 +326,7 @@ def main() -> None:
         course = Course(players, root, kernels)
         failure = course.run(steps)
         steps_taken += count if failure is None else failure.step + 1
-        answers += course.answers
+        results += course.results
         if failure is not None:
             fewer = shrunk(players, root, kernels, steps[: failure.step + 1])
             wrong.append(
@@ -335,7 +338,7 @@ def main() -> None:
                 }
             )
     players.close()
-    print(json.dumps({"steps": steps_taken, "answers": answers, "wrong": wrong}))
+    print(json.dumps({"steps": steps_taken, "results": results, "wrong": wrong}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Values of every kind, for arguments that were meant for other ones."""
+"""Values of every kind, for arguments of other types."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPTIONS = [
     *("-no", "--nothing=3", "nothing", "'", '"', "-D'", "\\", "$(id)", "`id`", ";", "-DX=$(id)"),
     *("-split-compile=x", "-diag-suppress=", "--frandom-seed=;", "-w", "-Werror", "-lcudadevrt", "-lm"),
 ]  # fmt: skip
-# Verbs of the command that end by themselves, and words to follow them.
+# Verbs of the command that end by themselves, and arguments for them.
 VERBS = ["compile", "inspect", "explain", "cache", "why-miss", "bundle", "repro", "warm"]
 WORDS = [
     *("k.cu", "odd.cu", "empty", "nowhere", ".", "/", "-", "--", "", "\udcff", "²", "9" * 5000, "-o"),
@@ -36,7 +36,7 @@ WORDS = [
     *("--memory-limit", "1e400", "--backend", "nvcc", "--target", "ptx", "--list", "stats", "prune"),
     *("verify", "--size", "-1", "--name", "a\nb", "--link", "--trace", "x", "-h", "--block", "--kernel"),
 ]  # fmt: skip
-# Settings by their names behind RTCOMPILE_.
+# Settings by their names after RTCOMPILE_.
 ENVIRONMENT = [
     *("FALLBACK", "PCH", "TIMEOUT", "MEMORY_LIMIT", "CACHE_SIZE", "JOBS", "TRACE", "LOG", "JIT"),
     *("CACHE_DIR", "CUTLASS_PATH", "BUNDLES"),
@@ -44,7 +44,7 @@ ENVIRONMENT = [
 
 
 class Text(str):
-    """A str with opinions."""
+    """A subclass of str."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -64,7 +64,7 @@ class Number(enum.IntEnum):
 
 
 class Hostile:
-    """An object of which nothing may be asked."""
+    """An object whose every operation raises."""
 
     def _refuse(self, *_: Any) -> Any:
         raise RuntimeError("do not touch me")
@@ -82,7 +82,7 @@ class OddPath:
 
 
 def values(known: ObjectCode) -> list[Callable[[], Any]]:
-    """Return makers of values that have nothing to do with what is asked for."""
+    """Return functions that create values of unrelated types."""
     plain = [
         *(None, True, False, 0, 1, -1, 90, 3.5, 10**30, -(10**30), 10**5000, 1e-300, 1e300),
         *(

@@ -1,6 +1,6 @@
-"""What the trials found, for the table of `make trials`: each trial says what it did and how often it went wrong.
+"""Records the trials' results for the table of `make trials`: each trial's kind, count and failures.
 
-``RTCOMPILE_TEST_TRIALS=full`` repeats each trial as often as the table says; an everyday run takes
+``RTCOMPILE_TEST_TRIALS=full`` repeats each trial as often as in the table; an everyday run takes
 seconds. ``RTCOMPILE_TEST_TRIALS_OUT`` names the file that gets the counts, a line of JSON for each.
 """
 
@@ -14,28 +14,28 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# Read here, at import: a fixture takes the developer's settings away from each test.
+# Read at import, since a fixture removes the developer's settings for each test.
 FULL = os.environ.get("RTCOMPILE_TEST_TRIALS") == "full"
 _OUT = os.environ.get("RTCOMPILE_TEST_TRIALS_OUT")
 
 
 def times(everyday: T, full: T) -> T:
-    """Return how often a trial is repeated in this run."""
+    """Return the number of repetitions of a trial in this run."""
     return full if FULL else everyday
 
 
 def record(kind: str, count: int, bad: int = 0) -> None:
-    """Note that `count` trials of a kind were made and `bad` of them went wrong.
+    """Record that `count` trials of a kind were made and `bad` of them failed.
 
-    A trial calls it before it asserts, so that the table shows what failed. Several calls with one
-    kind are added up.
+    A trial calls it before its assertions, so the table includes failures. Several calls with one kind
+    are added up.
 
     Parameters
     ----------
     kind : str
-        What was done and to what, for a reader of the table: ``"cache file with a bit flipped"``.
+        The trial's description in the table: ``"cache file with a bit flipped"``.
     count, bad : int
-        How often, and how often with a result that must not be.
+        The number of trials, and of those with a wrong result.
     """
     if _OUT:
         with open(_OUT, "a", encoding="utf-8") as file:
@@ -44,7 +44,7 @@ def record(kind: str, count: int, bad: int = 0) -> None:
 
 @contextmanager
 def tally(kind: str) -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """Yield what each trial of a kind runs in; record them in the end, and fail if any went wrong.
+    """Yield a context manager for each trial of a kind; record the trials at the end, and fail if any failed.
 
     >>> with tally("dice thrown") as trial:
     ...     for _ in range(times(6, 600)):

@@ -1,4 +1,4 @@
-"""What is random in the model's worlds: their kernels, and the steps that are taken in them."""
+"""Draws the random kernels and steps of the model's worlds."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tests.trials.trees import FOLDERS, NAMES
 
 PATHS = [f"{folder}/{name}" for folder in FOLDERS for name in NAMES]
 TAIL = "".join(f'\n#ifndef M{i}\n#define M{i} "-"\n#endif' for i in range(len(NAMES))) + (
-    '\nextern "C" __device__ const char answer[] = "ANSWER:" '
+    '\nextern "C" __device__ const char text[] = "TEXT:" '
     + " ".join(f"M{i}" for i in range(len(NAMES)))
-    + ';\nextern "C" __global__ void k(char* p) { *p = answer[threadIdx.x]; }\n'
+    + ';\nextern "C" __global__ void k(char* p) { *p = text[threadIdx.x]; }\n'
 )
 
-# What `link=` names, and what is in it: its text says which of two numbers it is.
+# The link inputs; a string in each contains one of two numbers.
 LIBRARIES = ("d0/l.ltoir", "d1/l.ptx", "d2/l.cu")
 NUMBERS = ("1111", "2222")
 LIBRARY = """extern "C" __device__ const char linked[] = "LINKED:%s";
@@ -25,7 +25,7 @@ extern "C" __device__ int lib(int);
 extern "C" __global__ void calls(int* p) { *p = lib(threadIdx.x); }
 """
 
-# Ways to include X if there is one. {n} is a number, for macros of its own.
+# Ways to include X if it exists. {n} is a number, for unique macros.
 INCLUDES = (
     "#if __has_include({x})\n#include {x}\n#endif",
     "#if __has_include( /* c */ {x})\n#include {x}\n#endif",
@@ -41,12 +41,12 @@ INCLUDES = (
     "#if __has_include_next({x})\n#include_next {x}\n#endif",
     "#include {x}",
 )
-# The last of them is an error where there is none.
+# The last one is an error if X is missing.
 _USUAL = (20,) + (3,) * (len(INCLUDES) - 2) + (1,)
 
 
 class Step(NamedTuple):
-    """What is changed, which kernel is asked for then, and by whom first."""
+    """A change, the kernel requested afterwards, and the order of the processes."""
 
     change: list[Any]
     kernel: int
@@ -55,7 +55,7 @@ class Step(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """A source, options without a place, and the working directory."""
+    """A source, options with relative paths, and the working directory."""
 
     source: str
     options: list[str]
@@ -83,7 +83,7 @@ def _kernel(chance: random.Random, number: int) -> Kernel:
     lines = [_include(chance, name) for name in names]
     if chance.random() < 0.2:
         options.append("-DASK=__has_include(<b.h>)")
-        lines.append("#if ASK\n#include <b.h>\n#endif")
+        lines.append("#if TEST\n#include <b.h>\n#endif")
     given = {NAMES[i]: text_of(chance, i) for i in range(len(NAMES)) if chance.random() < 0.3}
     library = chance.choice(LIBRARIES) if number == 3 else ""
     return Kernel(
@@ -102,7 +102,7 @@ def _include(chance: random.Random, name: int) -> str:
 
 
 def text_of(chance: random.Random, name: int) -> str:
-    """Return a header: a macro of a number, and maybe other headers."""
+    """Return a header: a macro with a number, and possibly includes of other headers."""
     lines = [_include(chance, i) for i in range(name + 1, len(NAMES)) if chance.random() < 0.2]
     number = chance.randrange(1000, 9999)
     lines += [f"#ifndef M{name}", f'#define M{name} "{number}"', "#endif"]
@@ -116,10 +116,10 @@ def _step(chance: random.Random, kernels: list[Kernel], mounts: bool) -> Step:
     number = chance.randrange(len(kernels))
     kernel = kernels[number]
     if (kernel.given or kernel.library) and door == "install":
-        door = "compile"  # CuPy's own classes take neither
+        door = "compile"  # CuPy's own classes accept neither
 
     def changed() -> list[Any]:
-        # Mostly of what the kernel looks at.
+        # Mostly files that the kernel uses.
         folders = [f for f in FOLDERS if any(f in option for option in kernel.options)]
         return _change(chance, folders if chance.random() < 0.8 else list(FOLDERS), mounts)
 

@@ -1,7 +1,7 @@
 """The table of `make trials`: ``python -m tests.trials.table COUNTS [--save] [--join]``.
 
-With ``--save`` it goes to ``benchmarks/results/trials.json``, with the machine and the versions, and to
-the page on security. With ``--join`` the rows that are there and were not tried in this run stay.
+With ``--save`` the table is written to ``benchmarks/results/trials.json``, with the machine and the versions,
+and to the page on security. With ``--join`` existing rows that this run did not try are kept.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BEGIN, END = "<!-- trials: written by `make trials` -->", "<!-- end of trials --
 
 
 def read(lines: list[str]) -> list[dict[str, object]]:
-    """Add up what was recorded, kind by kind."""
+    """Add up the records of each kind."""
     sums: dict[str, list[int]] = {}
     for line in lines:
         noted = json.loads(line)
@@ -31,21 +31,21 @@ def read(lines: list[str]) -> list[dict[str, object]]:
 def joined(
     before: list[dict[str, object]], rows: list[dict[str, object]]
 ) -> list[dict[str, object]]:
-    """Return the rows of a run with those rows of the one before it that it did not try."""
+    """Return the rows of a run, and the previous rows that it did not try."""
     tried = {row["kind"] for row in rows}
     kept = [row for row in before if row["kind"] not in tried]
     return sorted([*kept, *rows], key=lambda row: str(row["kind"]))
 
 
 def markdown(rows: list[dict[str, object]]) -> str:
-    """Return the table as the page shows it."""
+    """Return the table in the page's form."""
     lines = ["| Tried | Times | Wrong |", "| --- | ---: | ---: |"]
     lines += [f"| {row['kind']} | {row['count']:,} | {row['bad']} |" for row in rows]
     return "\n".join(lines)
 
 
 def within(page: str, table: str) -> str:
-    """Return the page with `table` in the place of the one it has."""
+    """Return the page with its table replaced by `table`."""
     before, _, rest = page.partition(BEGIN)
     return f"{before}{BEGIN}\n\n{table}\n\n{END}{rest.partition(END)[2]}"
 

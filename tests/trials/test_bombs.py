@@ -1,4 +1,4 @@
-"""Requests that never end, or are too large to read: each ends within its time limit, whichever way it came."""
+"""Requests that never end, or are too large to read, end within their time limit by every entry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.trials.record import FULL, tally, times
 
 LIMIT = times(1.0, 3.0)
 LIMITS: dict[str, Any] = {"timeout": LIMIT, "memory_limit": "2G"}
-# Another program's work on this machine is not counted against a run in which nothing is measured.
+# Nothing is measured here, so other programs on the machine do not matter.
 GRACE = times(30.0, 2.0)
 KERNEL = "__global__ void k(int* p) { *p = 1; }\n"
 MANY = times(10_000, 100_000)
@@ -33,7 +33,7 @@ def chain(first: str, link: str, last: str, length: int) -> str:
     return "\n".join([first, *links, last.replace("{n}", str(length))])
 
 
-# What the compilers never finish, run out of memory of, or refuse at length.
+# Sources that the compilers never finish, that exhaust memory, or that are rejected slowly.
 SOURCES: dict[str, Callable[[], str]] = {
     "function pointers": lambda: chain(
         "typedef int T0;", "typedef T{n} (*T{m})(T{n}, T{n});", "__global__ void k(T{n} f) {}", 40
@@ -104,39 +104,39 @@ REQUESTS: dict[str, Callable[[], Callable[[], object]]] = {
     "module": lambda: RawModule(code=large(24), arch="sm_80", **LIMITS)._build.object_code,
     "kernel": lambda: RawKernel(large(24), "f1", arch="sm_80", **LIMITS)._build.object_code,
     "batch": lambda: batch([CompileRequest(large(12), arch="sm_80")]),
-    "line information": lambda: asked(large(24), options=["-lineinfo"]),
-    "name expressions": lambda: asked(
+    "line information": lambda: requested(large(24), options=["-lineinfo"]),
+    "name expressions": lambda: requested(
         "template<int I> __global__ void f() {}", name_expressions=[f"f<{n}>" for n in range(MANY)]
     ),
-    "wrong name expressions": lambda: asked(
+    "wrong name expressions": lambda: requested(
         "template<int I> __global__ void f() {}", name_expressions=[f"g<{n}>" for n in range(MANY)]
     ),
-    "a long name expression": lambda: asked(
+    "a long name expression": lambda: requested(
         "template<int I> __global__ void f() {}", name_expressions=["f<1" + "+1" * (4 << 20) + ">"]
     ),
-    "large header": lambda: asked(f'#include "a.h"\n{KERNEL}', headers={"a.h": large(100)}),
-    "headers": lambda: asked(
+    "large header": lambda: requested(f'#include "a.h"\n{KERNEL}', headers={"a.h": large(100)}),
+    "headers": lambda: requested(
         f'#include "7.h"\n{KERNEL}', headers={f"{n}.h": "int x;\n" for n in range(10_000)}
     ),
-    "options": lambda: asked(KERNEL, options=[f"-DA{n}=1" for n in range(20_000)]),
-    "options in one string": lambda: asked(KERNEL, options="-DA=1 " * 15_000),
-    "too many options": lambda: asked(KERNEL, options=[f"-DA{n}=1" for n in range(100_000)]),
-    "directories": lambda: asked(
+    "options": lambda: requested(KERNEL, options=[f"-DA{n}=1" for n in range(20_000)]),
+    "options in one string": lambda: requested(KERNEL, options="-DA=1 " * 15_000),
+    "too many options": lambda: requested(KERNEL, options=[f"-DA{n}=1" for n in range(100_000)]),
+    "directories": lambda: requested(
         f"#include <cuda_fp16.h>\n{KERNEL}", options=[f"-I/nowhere/{n}" for n in range(1000)]
     ),
-    "a long option": lambda: asked(KERNEL, options=["-DA=" + "x" * (24 << 20)]),
-    "linked sources": lambda: asked(KERNEL, link=[large(12), large(13), large(14)]),
-    "many linked sources": lambda: asked(
+    "a long option": lambda: requested(KERNEL, options=["-DA=" + "x" * (24 << 20)]),
+    "linked sources": lambda: requested(KERNEL, link=[large(12), large(13), large(14)]),
+    "many linked sources": lambda: requested(
         KERNEL, link=[f"__device__ int f{n}();" for n in range(MANY)]
     ),
-    "linked PTX": lambda: asked(
+    "linked PTX": lambda: requested(
         KERNEL, link=[ObjectCode(b"//\n.version 7.0\n" + b"//x\n" * (20 << 20), "ptx", Arch(8, 0))]
     ),
 }  # fmt: skip
 
 
 def cell(source: str) -> object:
-    """Compile as a cell of a notebook, whose limits are the environment's."""
+    """Compile as a cell of a notebook, whose limits come from the environment."""
     magics = pytest.importorskip("rtcompile.extras.notebook.magics", exc_type=ImportError)
     return magics.Compilation(source, magics.Line.read("--arch sm_80"), {}).module()
 
@@ -145,7 +145,7 @@ def batch(builds: list[CompileRequest]) -> Callable[[], object]:
     return lambda: rtcompile.compile_many(builds, progress=False, **LIMITS)
 
 
-def asked(source: str, **given: Any) -> Callable[[], object]:
+def requested(source: str, **given: Any) -> Callable[[], object]:
     return lambda: rtcompile.compile(source, arch="sm_80", **LIMITS, **given)
 
 
@@ -159,7 +159,7 @@ def seconds(begin: Callable[[], object]) -> float:
 
 
 def everyday(names: list[str], step: int) -> list[Any]:
-    """Mark what `make test` leaves out: all but each so many-th."""
+    """Mark all but every `step`-th case as slow."""
     slow = () if FULL else (pytest.mark.slow,)
     return [pytest.param(name, marks=slow if at % step else ()) for at, name in enumerate(names)]
 

@@ -1,4 +1,4 @@
-"""Killed writers, damaged files, many processes: never a wrong object, never an exception, no leak."""
+"""Killed writers, damaged files and many processes cause no wrong object, no exception and no leak."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROCESSES = 8
 
 
 def code_of(source: str) -> bytes:
-    """The one right answer to a look-up, long enough to be cut in two by a kill."""
+    """Return the right code of a source, long enough that a kill can truncate it."""
     return f"code of {source};".encode() * 2000
 
 
@@ -48,7 +48,7 @@ def begin_a_writer(program: subprocess.Popen[str]) -> None:
     program.stdin.flush()
 
 
-# A child for each line of its input: forked, so that the trial is not the starting of interpreters.
+# It forks a child for each line of its input, since starting interpreters would take most of the time.
 WRITERS = """
 import itertools, os, sys
 from pathlib import Path
@@ -75,18 +75,18 @@ for _ in sys.stdin:
 """
 
 
-def test_a_writer_killed_at_any_moment_leaves_nothing_wrong(tmp_path: Path) -> None:
+def test_a_writer_killed_at_any_moment_leaves_no_wrong_object(tmp_path: Path) -> None:
     chance = random.Random(7)
     programs = [python(WRITERS, str(tmp_path)) for _ in range(2)]
     for program in programs:
         begin_a_writer(program)
     finished = 0
     for number in range(KILLS):
-        program = programs[number % 2]  # the other one's works meanwhile
+        program = programs[number % 2]  # the other one works meanwhile
         assert program.stdout is not None
         ready, pid = program.stdout.readline().split()
         assert ready == "ready"
-        # Until so many builds have finished, and a moment of the next one: however busy the machine is.
+        # Wait for a number of builds and a part of the next one, independent of the machine's load.
         for _ in range(chance.choice((0, 0, 1, 2, 10, 11))):
             assert program.stdout.readline() == "finished\n"
             finished += 1
@@ -112,7 +112,7 @@ def test_a_writer_killed_at_any_moment_leaves_nothing_wrong(tmp_path: Path) -> N
     for source in map(str, range(20)):
         kept = open_store(tmp_path)
         inputs = make_key_inputs(source=source)
-        with kept.building(inputs):  # no lock is left
+        with kept.building(inputs):  # no lock remained
             assert kept.add(inputs, make_object(code_of(source)), manifests.record((), ()))
     assert found
     assert finished >= KILLS * 2 // 5, "too few builds finished for the kills to meet the rest"
@@ -174,7 +174,7 @@ for _ in range(300):
 """
 
 
-def test_a_lock_whose_file_comes_and_goes_is_held_by_one_at_a_time(tmp_path: Path) -> None:
+def test_a_lock_whose_file_is_recreated_has_one_holder_at_a_time(tmp_path: Path) -> None:
     (tmp_path / "counter").write_text("0")
     processes = [python(COUNTER, str(tmp_path)) for _ in range(4)]
     for process in processes:
@@ -193,7 +193,7 @@ for _ in range(40):
 """
 
 
-def test_eviction_beside_readers_and_writers_costs_only_misses(tmp_path: Path) -> None:
+def test_eviction_during_reads_and_writes_causes_only_misses(tmp_path: Path) -> None:
     evictor = python(EVICTOR, str(tmp_path))
     for i in range(200):
         kept = open_store(tmp_path)
@@ -208,7 +208,7 @@ def test_eviction_beside_readers_and_writers_costs_only_misses(tmp_path: Path) -
     assert evictor.returncode == 0
 
 
-# --- bytes that were never written so --------------------------------------------------------
+# --- bytes that rtcompile never wrote --------------------------------------------------------
 
 
 SEARCH = (SearchDir("user0", "/u"), SearchDir("cudart", "/t"))
@@ -223,7 +223,7 @@ def some_manifest() -> bytes:
 
 
 def damages(data: bytes, chance: random.Random) -> Iterator[bytes]:
-    """Yield truncations at every length of the head and at many others, flips, and noise."""
+    """Yield truncations at each length of the head and at many others, flipped bits, and noise."""
     lengths = {*range(130), *(chance.randrange(len(data)) for _ in range(200)), len(data) - 1}
     for length in sorted(lengths):
         yield data[:length]
@@ -238,14 +238,14 @@ def damages(data: bytes, chance: random.Random) -> Iterator[bytes]:
     yield data[:96] + data
 
 
-def test_a_damaged_object_is_none() -> None:
+def test_a_damaged_object_is_not_decoded() -> None:
     data = objects.encode("key", make_object(b"code" * 50), "kernel.cu")
     assert objects.decode("key", data) is not None
     for damaged in damages(data, random.Random(1)):
         assert objects.decode("key", damaged) is None
 
 
-def test_a_damaged_manifest_is_none() -> None:
+def test_a_damaged_manifest_is_not_decoded() -> None:
     data = some_manifest()
     assert manifests.decode("key", data, SEARCH) is not None
     for damaged in damages(data, random.Random(2)):
@@ -253,7 +253,7 @@ def test_a_damaged_manifest_is_none() -> None:
 
 
 @pytest.mark.parametrize("kind", ["object", "manifest"])
-def test_fields_that_carry_a_right_digest_and_nonsense_are_none_or_harmless(kind: str) -> None:
+def test_invalid_fields_with_a_valid_digest_are_harmless(kind: str) -> None:
     chance = random.Random(3)
     real = sealed.unseal(
         kind,
@@ -280,14 +280,14 @@ def test_fields_that_carry_a_right_digest_and_nonsense_are_none_or_harmless(kind
 
 
 @pytest.mark.parametrize("fewer", [SEARCH[:1], ()])
-def test_a_manifest_read_with_other_directories_is_none_or_harmless(
+def test_a_manifest_read_with_other_directories_is_harmless(
     fewer: tuple[SearchDir, ...],
 ) -> None:
     manifests.decode("key", some_manifest(), fewer)
 
 
 def test_a_header_edited_again_and_again_is_never_stale(tmp_path: Path) -> None:
-    """As fast as it goes, so that many edits fall into one tick of the file clock."""
+    """Edit as fast as possible, so that many edits fall into one tick of the file clock."""
     tree = HeaderTree(tmp_path / "tree", "user0")
     chance = random.Random(5)
     kept = open_store(tmp_path / "cache")
@@ -295,10 +295,10 @@ def test_a_header_edited_again_and_again_is_never_stale(tmp_path: Path) -> None:
     for _ in range(300):
         text = chance.choice("abcdef")
         tree.write("user0/x.h", text)
-        asked = kept if chance.random() < 0.5 else open_store(tmp_path / "cache")
-        obj = asked.find(inputs)
+        queried = kept if chance.random() < 0.5 else open_store(tmp_path / "cache")
+        obj = queried.find(inputs)
         if obj is None:
-            assert tree.build(asked, inputs, "user0/x.h", code=text.encode())
+            assert tree.build(queried, inputs, "user0/x.h", code=text.encode())
         else:
             assert obj.code == text.encode()
 
@@ -328,7 +328,7 @@ CHANGES = (flip, cut, overwrite, grow)
 
 
 def misplace(path: Path, chance: random.Random) -> None:
-    """Put what is no file of ours in a file's tree."""
+    """Replace a file by a folder, link or pipe."""
     other = path.with_name("other")
     kind = chance.randrange(4)
     if kind == 0:
@@ -345,7 +345,7 @@ def misplace(path: Path, chance: random.Random) -> None:
         path.symlink_to(other)
 
 
-def test_a_mutated_cache_gives_right_objects_or_none(tmp_path: Path) -> None:
+def test_a_mutated_cache_returns_right_objects_or_misses(tmp_path: Path) -> None:
     chance = random.Random(11)
     cache = tmp_path / "cache"
     tree = HeaderTree(tmp_path / "tree", "user0")
@@ -387,7 +387,7 @@ def test_a_mutated_cache_gives_right_objects_or_none(tmp_path: Path) -> None:
         right &= everything_is_found()
         counts[kind] += 1
         bad[kind] += not right
-        # What the mutation made unreachable is of no inputs; the next one begins with a whole cache.
+        # Remove entries that the mutation made unreachable; the next mutation begins with an intact cache.
         open_store(cache).verify()
         build()
     record("cache file damaged", counts["changed"], bad["changed"])

@@ -1,4 +1,4 @@
-"""Two users and one cache: no user gets the code of another."""
+"""Tests of two users and one cache: no user gets the code of another."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ two_users = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as t
 
 @pytest.fixture
 def ground(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for all, as /tmp is, and the working directory: a path to it may be closed to users."""
+    """A folder for all users like /tmp, as the working directory, since users may not reach it by its path."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o1777)
         monkeypatch.chdir(folder)
-        # What is imported where it is used may lie in root's home.
+        # Modules that are imported late may be in root's home.
         fill(Path("rehearsal"), b"")
         assert found(Path("rehearsal")) == ["", ""]
         yield Path()
@@ -54,7 +54,7 @@ def fill(cache: Path, code: bytes) -> None:
 
 
 def found(cache: Path) -> list[str]:
-    """Return whose build is found, and whose toolchain."""
+    """Return whose build and whose toolchain is found."""
     obj = open_store(cache).find(WANTED)
     known = remembered.read(Settings(cache_dir=str(cache)), "key")
     return [
@@ -64,7 +64,7 @@ def found(cache: Path) -> list[str]:
 
 
 def own_folder(cache: Path) -> None:
-    """The whole cache is the attacker's."""
+    """Give the whole cache to the attacker."""
     as_user(ATTACKER, lambda: (fill(cache, b"planted"), os.chmod(cache, 0o777), open_up(cache)))
 
 
@@ -74,14 +74,14 @@ def open_up(cache: Path) -> None:
 
 
 def in_a_folder_for_all(cache: Path) -> None:
-    """The cache is put into a sticky folder, and the attacker was there first."""
+    """Put the cache into a sticky folder in which the attacker created it first."""
     cache.mkdir()
     cache.chmod(0o1777)
     as_user(ATTACKER, lambda: (fill(cache, b"planted"), open_up(cache)))
 
 
 def once_open(cache: Path) -> None:
-    """The victim's cache was open to all, and is not any more."""
+    """Let the victim's cache have been open to all earlier."""
     as_user(VICTIM, lambda: (fill(cache, b"right"), os.chmod(cache, 0o777), open_up(cache)))
     as_user(
         ATTACKER,
@@ -101,7 +101,7 @@ def once_open(cache: Path) -> None:
 
 
 def linked_once_open(cache: Path) -> None:
-    """As before, by a second name of a file that the victim owns and the attacker wrote."""
+    """Likewise, with a second link to a file that the victim owns and the attacker wrote."""
     once_open(cache)
     for kind in KINDS:
         for path in (cache.with_name("his") / kind).iterdir():
@@ -114,7 +114,7 @@ def linked_once_open(cache: Path) -> None:
 
 
 def swapped_folder(cache: Path) -> None:
-    """Everybody may write where the victim's folders lie, and the attacker exchanged two of them."""
+    """Let everybody write to the parent of the victim's folders, and the attacker exchange two of them."""
     as_user(VICTIM, lambda: (fill(cache, b"right"), os.chmod(cache, 0o777)))
     his = cache.with_name("his")
     as_user(ATTACKER, lambda: (fill(his, b"planted"), open_up(his)))
@@ -128,7 +128,7 @@ def swapped_folder(cache: Path) -> None:
 
 
 def linked_folder(cache: Path) -> None:
-    """A folder of the attacker's whose folders are links to the victim's own, and to his."""
+    """Use a folder of the attacker whose entries are links to the victim's folders and to the attacker's."""
     his = cache.with_name("his")
     as_user(ATTACKER, lambda: (fill(his, b"planted"), open_up(his)))
     his.chmod(0o755)
@@ -142,7 +142,7 @@ def linked_folder(cache: Path) -> None:
     "plant",
     [own_folder, in_a_folder_for_all, once_open, linked_once_open, swapped_folder, linked_folder],
 )
-def test_what_another_user_planted_is_not_found(
+def test_files_planted_by_another_user_are_not_found(
     ground: Path, plant: Callable[[Path], None]
 ) -> None:
     cache = ground / "cache"
@@ -153,18 +153,18 @@ def test_what_another_user_planted_is_not_found(
 
 
 @two_users
-def test_root_s_read_only_cache_serves_everybody(ground: Path) -> None:
+def test_roots_read_only_cache_serves_all_users(ground: Path) -> None:
     cache = ground / "cache"
     fill(cache, b"right")
     for i, path in enumerate([cache, *cache.rglob("*")]):
         path.chmod(0o755 if path.is_dir() else 0o644)
-        if path.is_file():  # layers of container images share files
+        if path.is_file():  # layers of container images share files by hard links
             os.link(path, ground / f"shared {i}")
     assert as_user(VICTIM, lambda: found(cache)) == ["right", "right"]
 
 
 @two_users
-def test_the_system_s_temporary_folder_stays_everybody_s(ground: Path) -> None:
+def test_the_systems_temporary_folder_keeps_its_mode(ground: Path) -> None:
     fill(ground, b"root's")
     assert ground.stat().st_mode & 0o7777 == 0o1777
     assert as_user(VICTIM, lambda: found(ground)) == []

@@ -1,4 +1,4 @@
-"""A cluster with a shared store: strangers' entries, stores that fail in mid-run, one compile for all."""
+"""Trials of a cluster with a shared store: foreign entries, failing stores, and one compile for all nodes."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def swapped(chance: random.Random, entries: dict[str, bytes]) -> tuple[str, byte
 
 
 def forged(chance: random.Random, entries: dict[str, bytes]) -> tuple[str, bytes]:
-    place = chance.choice([*entries])
+    key = chance.choice([*entries])
     secret = chance.choice([None, chance.randbytes(32), nodes.KEY[:-1]])
-    return place, of(secret).seal(*place.split("/")[1:], b"another's code")
+    return key, of(secret).seal(*key.split("/")[1:], b"another's code")
 
 
 def of(secret: bytes | None) -> Envelope:
@@ -64,7 +64,7 @@ def of(secret: bytes | None) -> Envelope:
 HARMS: list[Harm] = [flipped, cut, longer, swapped, forged]
 
 
-def test_nothing_of_a_stranger_is_taken_from_a_store(tmp_path: Path) -> None:
+def test_entries_of_strangers_are_not_accepted(tmp_path: Path) -> None:
     chance = random.Random(7)
     settings = RemoteSettings((f"file://{tmp_path}/shared",), key_file=nodes.key_file(tmp_path))
     stores = Remote(settings)
@@ -81,9 +81,9 @@ def test_nothing_of_a_stranger_is_taken_from_a_store(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for _ in range(times(500, 10_000)):
-            place, data = chance.choice(HARMS)(chance, entries)
-            tier.store = Held({place: data})  # type: ignore[assignment]
-            accepted += stores.get(*place.split("/")[1:]) is not None
+            key, data = chance.choice(HARMS)(chance, entries)
+            tier.store = StoreWith({key: data})  # type: ignore[assignment]
+            accepted += stores.get(*key.split("/")[1:]) is not None
     record(
         "entry of a shared store changed, cut, swapped, replayed or forged",
         times(500, 10_000),
@@ -92,8 +92,8 @@ def test_nothing_of_a_stranger_is_taken_from_a_store(tmp_path: Path) -> None:
     assert not accepted
 
 
-class Held:
-    """A store that holds what it is given."""
+class StoreWith:
+    """A store with the given entries."""
 
     name = "held"
 
@@ -108,7 +108,7 @@ class Held:
 
 
 class Proxy:
-    """Passes bytes on to a port; from `slow` on, an answer takes a second."""
+    """Passes bytes on to a port; after `slow`, each reply takes a second."""
 
     def __init__(self, port: int) -> None:
         self._to = port
@@ -152,14 +152,14 @@ def slow(server: servers.Server, proxy: Proxy) -> None:
 
 
 def fill(server: servers.Server, proxy: Proxy) -> None:
-    said(server, "CONFIG", "SET", "maxmemory", "1000")
+    send(server, "CONFIG", "SET", "maxmemory", "1000")
 
 
 def forbid_writing(server: servers.Server, proxy: Proxy) -> None:
-    said(server, "ACL", "SETUSER", "default", "-@write")
+    send(server, "ACL", "SETUSER", "default", "-@write")
 
 
-def said(server: servers.Server, *words: str) -> None:
+def send(server: servers.Server, *words: str) -> None:
     import redis
 
     with contextlib.closing(redis.Redis(port=server.port)) as client:
@@ -168,14 +168,14 @@ def said(server: servers.Server, *words: str) -> None:
 
 @pytest.fixture
 def lost(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What the caller's thread waited for answers of stores, in seconds."""
+    """Return the list of seconds that the caller's thread waited for replies of stores."""
     waited: list[float] = []
-    ask = Tier.query
+    query = Tier.query
 
     def measured(self: Tier, *given: object, **more: object) -> object:
         begin = time.monotonic()
         try:
-            return ask(self, *given, **more)  # type: ignore[arg-type]
+            return query(self, *given, **more)  # type: ignore[arg-type]
         finally:
             if threading.current_thread() is threading.main_thread():
                 waited.append(time.monotonic() - begin)
@@ -239,7 +239,7 @@ def in_a_batch(sources: list[str]) -> list[rtcompile.ObjectCode]:
 
 @pytest.mark.parametrize("build", [in_threads, in_a_batch], ids=lambda build: build.__name__)
 @pytest.mark.parametrize("store", [servers.redis, servers.s3], ids=lambda store: store.__name__)
-def test_threads_and_the_processs_end_lose_a_second_in_all_by_a_silent_store(
+def test_a_silent_store_costs_all_threads_and_the_exit_one_second_together(
     tmp_path, monkeypatch, store, build
 ) -> None:
     waits: list[tuple[float, float]] = []
@@ -266,7 +266,7 @@ def test_threads_and_the_processs_end_lose_a_second_in_all_by_a_silent_store(
             codes = build(sources)
         monkeypatch.setattr(remote(), "flush", measured(remote().flush))
         remote().flush()
-    # What several threads wait at the same time is lost once.
+    # Simultaneous waits of several threads count once.
     lost, until = 0.0, 0.0
     for begin, end in sorted(waits):
         lost += max(0.0, end - max(begin, until))
@@ -274,12 +274,12 @@ def test_threads_and_the_processs_end_lose_a_second_in_all_by_a_silent_store(
     name = f"{store.__name__}, {build.__name__.replace('_', ' ')}"
     record(f"process that loses more than a second by a silent store ({name})", 1, int(lost > 1.0))
     assert len(codes) == len(sources)
-    assert lost <= 1.5  # which includes waits for a processor
+    assert lost <= 1.5  # includes waits for a processor
     assert len(warned) == 1
 
 
 @pytest.mark.parametrize("harm", [fill, forbid_writing], ids=lambda harm: harm.__name__)
-def test_a_store_that_cannot_be_written_is_read_all_the_same(tmp_path, harm) -> None:
+def test_a_store_that_cannot_be_written_is_still_read(tmp_path, harm) -> None:
     with servers.redis() as server, contextlib.closing(Proxy(server.port)) as proxy:
         for name, expected in (("a", None), ("b", "remote")):
             with node(tmp_path, name, server.address):
@@ -305,7 +305,7 @@ extern "C" __global__ void k(int* out) { out[0] = 10000 + A * 100 + B * 10 + C; 
 """
 
 
-def test_what_is_edited_on_one_node_is_stale_on_none(tmp_path) -> None:
+def test_an_edit_on_one_node_leaves_no_stale_code_on_another(tmp_path) -> None:
     chance = random.Random(11)
     values = {name: {"a.h": 0, "deep/b.h": 0} for name in "abc"}
     came = 0
@@ -344,7 +344,7 @@ def test_what_is_edited_on_one_node_is_stale_on_none(tmp_path) -> None:
         pytest.param((2, 2), (4, 16), 50, id="many kernels"),
     ],
 )
-def test_what_many_processes_of_many_nodes_want_is_compiled_once(
+def test_many_processes_of_many_nodes_compile_a_kernel_once(
     tmp_path, everyday, full, kernels
 ) -> None:
     count, each = times(everyday, full)

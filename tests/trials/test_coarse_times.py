@@ -1,4 +1,4 @@
-"""File systems whose times hide changes: whole seconds, and images with one time for all files."""
+"""Tests on file systems whose times hide changes: whole seconds, and images with one time for all files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KERNEL = '#include <v.h>\nextern "C" __global__ void k(int* out) { *out = VALUE;
 
 
 def image(path: Path, *options: str) -> Path:
-    """Return a new image of a file system that keeps whole seconds."""
+    """Return a new image of a file system with whole seconds."""
     with path.open("wb") as file:
         file.truncate(1 << 20)
     command = ["mke2fs", "-q", "-F", "-t", "ext4", "-I", "128", "-O", "^has_journal", *options]
@@ -56,7 +56,7 @@ def next_second() -> None:
     time.sleep(1.01 - time.time() % 1)
 
 
-def test_edits_within_one_second_where_times_are_whole_seconds(tmp_path: Path) -> None:
+def test_edits_within_one_second_on_a_file_system_with_whole_seconds(tmp_path: Path) -> None:
     with (
         mounted(image(tmp_path / "image"), tmp_path / "folder", "loop") as folder,
         tally("header edited within one second, on ext4 with whole seconds") as trial,

@@ -1,4 +1,4 @@
-"""Whatever stands on the command line: an exit code and a message, never a traceback. Nothing is compiled."""
+"""Any command line ends with an exit code and a message, never a traceback. Nothing is compiled."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.trials.record import record, times
 CHUNKS = 8
 LINES = times(25, 625)  # of each chunk: 200, 5,000
 
-# `watch` never ends; `run` runs programs, and `doctor` and `profile` compilers, whatever JIT says.
+# `watch` never ends; `run` runs programs; `doctor` and `profile` run compilers despite RTCOMPILE_JIT=0.
 VERBS = sorted({*arguments.parser().verbs()} - {"watch", "run", "doctor", "profile"})
-ENDLESS = ("-h", "--help")  # help ends all that follows
+ENDLESS = ("-h", "--help")  # help ends the command
 FILES = ["k.cu", "k.cubin", "odd.cu", "empty", "folder", "k.json", "k.rtcb", "k.log"]
 VALUES = [
     *WORDS,
@@ -34,7 +34,7 @@ VALUES = [
 
 
 class Lines:
-    """Makes command lines: a verb, its own options and others', and values of every kind."""
+    """Creates command lines: a verb, its own and other options, and values of every kind."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -70,7 +70,7 @@ class Lines:
 
 
 def outcome(line: list[str]) -> str:
-    """Run a line; return "" if it ends with an exit code of the command's."""
+    """Run a line; return "" if it ends with an exit code of the command."""
     try:
         code = cli.main(line)
     except SystemExit as end:  # argparse's
@@ -80,7 +80,7 @@ def outcome(line: list[str]) -> str:
     return "" if code in range(5) else f"exit code {code!r}"
 
 
-def test_two_dashes_are_no_value(capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_dashes_are_not_a_value(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main(["clangd", "folder", "--root=--"])
     assert end.value.code == 2
@@ -110,9 +110,9 @@ def test_a_command_line_ends_without_a_traceback(
         line = lines.make()
         monkeypatch.setenv("RTCOMPILE_JIT", "0")
         problem = outcome(line)
-        said = capfd.readouterr().err
-        if not problem and "Traceback (most recent call last)" in said:
-            problem = said[-1000:]
+        stderr = capfd.readouterr().err
+        if not problem and "Traceback (most recent call last)" in stderr:
+            problem = stderr[-1000:]
         if problem:
             bad.append(f"{[word[:60] for word in line]}: {problem}")
     record("command line of random words", LINES, len(bad))

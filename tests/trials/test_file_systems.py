@@ -1,4 +1,4 @@
-"""Temporary folders and caches as others have them: shared with a hostile user, full, without locks.
+"""Trials of temporary folders and caches that are shared with a hostile user, full, or without locks.
 
 ``RTCOMPILE_TEST_TRIALS=full`` repeats each trial more often.
 """
@@ -25,7 +25,7 @@ from tests.trials.test_workers_trials import AS_NOBODY, NOBODY, ROOT
 
 ATTACKER = NOBODY + 1
 
-# What is built: small kernels, and one whose header is worth precompiling.
+# The builds: small kernels, and one whose header is worth precompiling.
 BUILDS = """
     import json, os, sys, threading, warnings
     import rtcompile
@@ -56,7 +56,7 @@ def program(body: str) -> str:
 
 
 def attack(shared: Path, victims: list[Path], ready: int) -> None:
-    """As another user, plant whatever may be planted where the victim's workers want to be."""
+    """As another user, plant files, folders and links under the paths of the victim's workers."""
     home = shared / f"rtcompile-workers-{NOBODY}"
     mine = shared / "mine"
     mine.mkdir(exist_ok=True)
@@ -73,7 +73,7 @@ def attack(shared: Path, victims: list[Path], ready: int) -> None:
                 (dead / "1").mkdir(parents=True)
                 for folder in (dead, dead / "1"):
                     folder.chmod(0o777)
-                for victim in victims:  # what is removed becomes a link while it is looked at
+                for victim in victims:  # a removed path becomes a link during the victim's check
                     (dead / "1").rename(mine / "1")
                     (dead / "1").symlink_to(victim)
                     (dead / "1").unlink()
@@ -91,7 +91,7 @@ def attack(shared: Path, victims: list[Path], ready: int) -> None:
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """A temporary folder for all users, as /tmp is."""
+    """A temporary folder for all users, like /tmp."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o711)
         shared = Path(folder) / "shared"
@@ -102,7 +102,7 @@ def shared() -> Iterator[Path]:
 
 @pytest.fixture
 def precious(shared: Path) -> Path:
-    """A folder of the victim's with a file in it."""
+    """A folder of the victim with a file."""
     folder = shared.parent / "precious"
     folder.mkdir()
     (folder / "thesis.tex").write_text("ten years")
@@ -117,7 +117,7 @@ def attacker(shared: Path, precious: Path) -> Iterator[None]:
     process = os.fork()
     if process == 0:
         try:
-            os.chdir(shared)  # which he might not reach otherwise
+            os.chdir(shared)  # the attacker may not reach it by its path
             os.setgroups([])
             os.setgid(ATTACKER)
             os.setuid(ATTACKER)
@@ -140,9 +140,7 @@ def attacker(shared: Path, precious: Path) -> Iterator[None]:
     reason="needs to become two other users: root, and setpriv of util-linux",
 )
 @pytest.mark.usefixtures("attacker")
-def test_another_user_plants_what_he_likes_in_the_temporary_folder(
-    shared: Path, precious: Path
-) -> None:
+def test_another_user_plants_files_in_the_temporary_folder(shared: Path, precious: Path) -> None:
     cache = shared.parent / "victims-cache"
     cache.mkdir()
     os.chown(cache, NOBODY, NOBODY)
@@ -152,15 +150,15 @@ def test_another_user_plants_what_he_likes_in_the_temporary_folder(
         from pathlib import Path
         from rtcompile.workers import pool
         for number in range(int(sys.argv[1])):
-            said = build(number)
+            outcome = build(number)
             with suppress(OSError):  # removed while it is looked at
                 for used in Path(os.environ["TMPDIR"]).glob("rtcompile-workers-*/zygote-*"):
                     if used.lstat().st_uid == os.getuid() != used.parent.stat().st_uid:
-                        said = "worked in another user's folder"
+                        outcome = "worked in another user's folder"
             for worker in list(pool.shared().zygotes.values()):
                 os.kill(worker.pid, signal.SIGKILL)
             pool.shared().close()  # clears up after it
-            print(said, flush=True)
+            print(outcome, flush=True)
     """
     count = times(20, 500)
     victim = subprocess.run(
@@ -174,10 +172,10 @@ def test_another_user_plants_what_he_likes_in_the_temporary_folder(
     if victim.stderr.startswith("setpriv"):
         pytest.skip(f"may not become another user here: {victim.stderr.strip()}")
     with tally("build and clearing up beside a user who plants folders and links") as trial:
-        said = victim.stdout.splitlines()
+        lines = victim.stdout.splitlines()
         for number in range(count):
             with trial():
-                assert said[number : number + 1] == ["right"], victim.stderr[-2000:]
+                assert lines[number : number + 1] == ["right"], victim.stderr[-2000:]
     assert (precious / "thesis.tex").read_text() == "ten years"
     assert not list((shared / "mine").glob("could-*"))
 
@@ -186,7 +184,7 @@ def test_another_user_plants_what_he_likes_in_the_temporary_folder(
 
 
 def on_tmpfs(script: str, folder: Path, kibibytes: int) -> list[str]:
-    """Run a script that finds a small file system in its working directory; return what it says."""
+    """Run a script on a small file system as its working directory; return its outcomes."""
     folder.mkdir(exist_ok=True)
     mount = 'mount -t tmpfs -o size="$1"k none "$2" && cd "$2" && exec "$3" -c "$4"'
     arguments = [str(kibibytes), str(folder), sys.executable, script]
@@ -200,8 +198,8 @@ def on_tmpfs(script: str, folder: Path, kibibytes: int) -> list[str]:
     if done.stderr.startswith(("unshare", "mount")):
         pytest.skip(f"may not mount a file system here: {done.stderr.strip()}")
     assert done.returncode == 0, done.stderr
-    said: list[str] = json.loads(done.stdout)
-    return said
+    outcomes: list[str] = json.loads(done.stdout)
+    return outcomes
 
 
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="util-linux is not installed")
@@ -211,48 +209,48 @@ def test_a_full_file_system(what: str, tmp_path: Path) -> None:
     script = f"""
         os.mkdir("folder", 0o700)
         os.environ[{what!r}] = os.path.abspath("folder")
-        said = [build(number) for number in range(3)]
+        outcomes = [build(number) for number in range(3)]
         for number in range(3, 6):  # the second makes the header, for which there is no room
-            said.append(build(number, HEADER))
+            outcomes.append(build(number, HEADER))
         os.system("mount -o remount,size=1g .")
         for number in range(6, 10):
-            said.append(build(number, HEADER))
+            outcomes.append(build(number, HEADER))
         files = os.listdir(os.path.join(os.environ["RTCOMPILE_CACHE_DIR"], "pch"))
-        said.append(f"{{sum(name.endswith('.pch') for name in files)}} precompiled")
-        print(json.dumps(said))
+        outcomes.append(f"{{sum(name.endswith('.pch') for name in files)}} precompiled")
+        print(json.dumps(outcomes))
     """
     sizes = times([64, 1024], [16 << step for step in range(11)])
     with tally(f"build on a full file system ({what})") as trial:
         for size in sizes:
-            said = on_tmpfs(program(script), tmp_path / "mounted", size)
-            for outcome in said[:-1]:
+            outcomes = on_tmpfs(program(script), tmp_path / "mounted", size)
+            for outcome in outcomes[:-1]:
                 with trial():
                     assert outcome == "right" or "No space left" in outcome, (
                         f"{size} KiB: {outcome}"
                     )
             with trial():
-                assert said[6:] == [*["right"] * 4, "1 precompiled"], f"{size} KiB: {said}"
+                assert outcomes[6:] == [*["right"] * 4, "1 precompiled"], f"{size} KiB: {outcomes}"
 
 
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="util-linux is not installed")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system read-only")
 @pytest.mark.parametrize("builds", [0, 1, 3])
 def test_a_cache_that_becomes_read_only(builds: int, tmp_path: Path) -> None:
-    """Also where a header was made, by the second build."""
+    """The second build creates a precompiled header."""
     script = f"""
         os.mkdir("folder", 0o700)
         os.environ["RTCOMPILE_CACHE_DIR"] = os.path.abspath("folder")
-        said = [build(number, HEADER) for number in range({builds})]
+        outcomes = [build(number, HEADER) for number in range({builds})]
         while os.system("mount -o remount,ro . 2>/dev/null"):  # a file is being written
             pass
-        said += [build(number, HEADER) for number in range(3, 6)]
+        outcomes += [build(number, HEADER) for number in range(3, 6)]
         names = os.listdir("folder/pch") if {builds} else []
-        said.append([name for name in names if ".tmp" in name])
-        print(json.dumps(said))
+        outcomes.append([name for name in names if ".tmp" in name])
+        print(json.dumps(outcomes))
     """
-    *said, unfinished = on_tmpfs(program(script), tmp_path / "mounted", 1 << 20)
-    assert said == ["right"] * (builds + 3)
-    assert len(unfinished) <= 1  # what cannot be removed now is by the next build that makes one
+    *outcomes, unfinished = on_tmpfs(program(script), tmp_path / "mounted", 1 << 20)
+    assert outcomes == ["right"] * (builds + 3)
+    assert len(unfinished) <= 1  # the next build that creates a header removes it
 
 
 # --- a file system without locks -----------------------------------------------------------------
@@ -265,7 +263,7 @@ int flock(int fd, int operation) { errno = ENOLCK; return -1; }
 
 @pytest.fixture
 def python_without_locks(tmp_path: Path) -> Path:
-    """A Python that finds no locks, and neither do its workers."""
+    """A Python without file locks, also in its workers."""
     if shutil.which("gcc") is None:
         pytest.skip("there is no C compiler for a library without flock")
     (tmp_path / "flock.c").write_text(NO_LOCKS)
@@ -287,14 +285,14 @@ def test_a_file_system_without_locks(python_without_locks: Path, tmp_path: Path)
             assert error.errno == 37, error
         sys.executable = {str(python_without_locks)!r}
         own, count = int(sys.argv[1]), int(sys.argv[2])
-        said = []
-        for number in range(count):  # every second kernel is built by one process alone
-            said.append(build(number + own * count if number % 2 else number))
+        outcomes = []
+        for number in range(count):  # only one process builds every second kernel
+            outcomes.append(build(number + own * count if number % 2 else number))
             if number % 2:
                 (worker,) = pool.shared().zygotes.values()
                 os.kill(worker.pid, signal.SIGKILL)
                 pool.shared().close()
-        print(json.dumps(said))
+        print(json.dumps(outcomes))
     """
     temporary = tmp_path / "tmp"
     temporary.mkdir(mode=0o700)
@@ -310,8 +308,8 @@ def test_a_file_system_without_locks(python_without_locks: Path, tmp_path: Path)
     ]
     with tally("build on a file system without locks") as trial:
         for process in processes:
-            said = process.communicate(timeout=600)[0]
-            for outcome in json.loads(said or '["nothing was said"]'):
+            output = process.communicate(timeout=600)[0]
+            for outcome in json.loads(output or '["no output"]'):
                 with trial():
                     assert outcome == "right"
     assert list(temporary.iterdir()) == []

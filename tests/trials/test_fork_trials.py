@@ -1,4 +1,4 @@
-"""Programs that fork at any moment of another thread's first build: the child builds, too."""
+"""Trials of forks at any moment of another thread's first build: the child can build too."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_fork_at_any_moment_of_a_first_build(
     chance = random.Random(seed)
     with tally("fork at any moment of another thread's first build") as trial:
         for number in range(times(2, 15)):
-            # Some find the code, and some have a toolkit to search for.
+            # Some children find the code, and some have to search for a toolkit.
             monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / str(number // 2)))
             seconds = chance.uniform(0, 0.6) * chance.random()
             source = f'extern "C" __global__ void k() {{ /* {number % 4} */ }}'

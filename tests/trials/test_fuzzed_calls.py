@@ -1,7 +1,7 @@
-"""Whatever a public function is called with: a result or a `RtcompileError`, soon, and never another error.
+"""Any call of a public function ends soon, in a result or a `RtcompileError`, and never in another error.
 
-Most calls are made where nothing may be compiled (``RTCOMPILE_JIT=0``): they end in an error about
-their arguments, in the one build that the cache holds, or in `JitDisabled`. Some are built.
+For most calls compiling is forbidden (``RTCOMPILE_JIT=0``). They end in an error about their arguments,
+in the only cached build, or in `JitDisabled`. Some are built.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ np = pytest.importorskip("numpy")
 
 CHUNKS = 8
 CALLS = times(25, 625)  # of each chunk: 200, 5,000
-SECONDS = 30  # no call takes longer, one that builds included
+SECONDS = 30  # limit for each call, also one that builds
 BUILT = 0.04  # of the calls may compile
 
 SOURCE = 'template <class T> __global__ void f(T* x) { *x = 1; }\nextern "C" __global__ void g() {}'
 KNOWN: dict[str, Any] = {"source": SOURCE, "arch": "sm_90", "name_expressions": ["f<float>"]}
 
 
-# What is called, and its arguments for a message.
+# A call, and its arguments for a message.
 Call = tuple[Callable[[], object], dict[str, Any]]
 
 
 class Calls:
-    """Makes calls: an entry and its arguments, some of them right and some of them not."""
+    """Creates calls: an entry with arguments, some valid and some invalid."""
 
     def __init__(self, seed: int, known: ObjectCode, folder: Path, package: Package) -> None:
         self.chance = random.Random(seed)
@@ -60,7 +60,7 @@ class Calls:
         self.folder = folder
         self.package = package
         self.values = values(known)
-        self.odd = 0.0  # chance that a value has nothing to do with what is asked for
+        self.odd = 0.0  # chance of a value of an unrelated type
         self.entries = [
             *(self.compile,) * 4,
             *(self.request, self.many, self.module, self.kernel, self.library, self.signature),
@@ -76,7 +76,7 @@ class Calls:
         ]
 
     def make(self) -> tuple[str, Call]:
-        """Return a call to make, and the name of its entry: some nearly right, some all wrong."""
+        """Return a call and the name of its entry; some are nearly valid, some entirely invalid."""
         self.odd = self.chance.choice((0.05, 0.3, 0.8))
         entry = self.chance.choice(self.entries)
         return entry.__name__, entry()
@@ -85,7 +85,7 @@ class Calls:
         return self.chance.choice(self.values)()
 
     def one(self, *typed: Any) -> Any:
-        """Return one of the typed values, or anything."""
+        """Return one of the typed values, or any value."""
         return (
             self.any()
             if not typed or self.chance.random() < self.odd
@@ -93,19 +93,19 @@ class Calls:
         )
 
     def some(self, make: Callable[[], Any], most: int = 4) -> Any:
-        """Return several of something in a container, or anything."""
+        """Return a container of several values, or any value."""
         if self.chance.random() < self.odd / 2:
             return self.any()
         made = [make() for _ in range(self.chance.randint(0, most))]
         return self.chance.choice((list, tuple, iter))(made)
 
     def arguments(self, known: dict[str, Any], **makers: Callable[[], Any]) -> dict[str, Any]:
-        """Return known arguments with one to three of them made anew."""
+        """Return valid arguments with one to three of them replaced."""
         chosen = self.chance.sample(sorted(makers), k=min(len(makers), self.chance.randint(1, 3)))
         return {**known, **{name: makers[name]() for name in chosen}}
 
     def building(self) -> dict[str, Callable[[], Any]]:
-        """Return makers of the arguments that describe a build."""
+        """Return functions that create the arguments of a build."""
         return {
             "source": lambda: self.one(SOURCE, "", "mistake", "#include <nowhere>"),
             "options": lambda: self.some(lambda: self.one(*OPTIONS)),
@@ -127,7 +127,7 @@ class Calls:
         }
 
     def crafted(self) -> str:
-        """Return the path of a file that begins like code and goes on like none."""
+        """Return the path of a file that begins like compiled code and continues with noise."""
         begin = self.chance.choice(
             (
                 self.known.code,
@@ -176,7 +176,7 @@ class Calls:
 
         def progress() -> Any:
             value = self.one(False, 1)
-            return None if callable(value) else value  # what it raises is its own
+            return None if callable(value) else value  # a callable may raise anything
 
         arguments = self.arguments(
             {"builds": [CompileRequest(**KNOWN)], "progress": False},
@@ -292,7 +292,7 @@ class Calls:
         return environment, variables
 
     def crafted_bundle(self) -> Call:
-        """A bundle whose index carries a right digest and says something else."""
+        """Return a function that crafts a bundle with invalid contents and a valid digest."""
         data = self.package.bundle.read_bytes()
         size = HEAD.unpack(data[: HEAD.size])[1]
         fields = [*(sealed.unseal(INDEX, "", data[HEAD.size : HEAD.size + size]) or ())]
@@ -330,7 +330,7 @@ class Calls:
         return crafted_bundle, {"index": fields[at]}
 
     def crafted_record(self) -> Call:
-        """A program's record with values in it that `rtcompile run --record` does not write."""
+        """Return a function that crafts a record with values that `rtcompile run --record` does not write."""
         build = rtcompile.RecordedBuild.of(CompileRequest(**KNOWN), self.known).fields
         build["headers"] = [["user0", "a.cuh", str(self.folder / "../a.cuh"), "0" * 64]]
         document: dict[str, Any] = {"format": recording.FORMAT, "headers": {}, "builds": [build]}
@@ -403,7 +403,7 @@ class Calls:
 
 
 class TooLong(BaseException):
-    """A call went over its time."""
+    """A call exceeded its time."""
 
 
 @contextmanager
@@ -421,7 +421,7 @@ def within(seconds: int) -> Iterator[None]:
 
 
 def wrong_with(call: Callable[[], object]) -> str:
-    """Make a call and say what is wrong with how it ended; "" where nothing is."""
+    """Make a call; return a description of a wrong end, or "" if there is none."""
     try:
         with within(SECONDS), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -453,7 +453,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> ObjectCode:
 
 
 @pytest.mark.parametrize("seed", range(CHUNKS))
-def test_a_call_ends_in_a_result_or_an_error_of_ours(
+def test_a_call_ends_in_a_result_or_an_rtcompile_error(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -466,11 +466,11 @@ def test_a_call_ends_in_a_result_or_an_error_of_ours(
     for _ in range(CALLS):
         entry, (call, arguments) = calls.make()
         monkeypatch.setenv("RTCOMPILE_JIT", "1" if calls.chance.random() < BUILT else "0")
-        # A crafted source that is built may be any source: not for ever.
+        # A crafted source may never finish compiling, so there is a limit.
         monkeypatch.setenv("RTCOMPILE_TIMEOUT", "5")
         problem = wrong_with(call)
         if problem:
-            said = ", ".join(f"{name}={reported(value)}" for name, value in arguments.items())
-            bad.append(f"{entry}({said}): {problem}")
+            shown = ", ".join(f"{name}={reported(value)}" for name, value in arguments.items())
+            bad.append(f"{entry}({shown}): {problem}")
     record("call with fuzzed arguments", CALLS, len(bad))
     assert not bad, "\n".join(bad)

@@ -1,4 +1,4 @@
-"""Whatever a log holds, reading, explaining and showing it is never an error of ours."""
+"""Reading, explaining and showing any log raises no error."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.trials.record import record, times
 
 ROUNDS = times(400, 2500)
 PIECES = [
-    *(f"kernel.cu(3): error: {param.values[1].says}\n  x = 1\n  ^\n" for param in (*BY_NVRTC, *BY_NVCC)),
-    *(f"ptxas fatal   : {says}\n" for _, says, *_ in BY_NVJITLINK),
+    *(f"kernel.cu(3): error: {param.values[1].message}\n  x = 1\n  ^\n" for param in (*BY_NVRTC, *BY_NVCC)),
+    *(f"ptxas fatal   : {message}\n" for _, message, *_ in BY_NVJITLINK),
     *(f"{text}\n" for text, *_ in AS_REPORTED),
     "          detected during:\n            instantiation of \"f\" at line 3 of k.cu\n",
     "In file included from a.h:2,\n                 from b.cu:1:\n",

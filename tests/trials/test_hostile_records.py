@@ -1,4 +1,4 @@
-"""Records that somebody else made: none runs a program, writes a file of its choice, or fills the memory."""
+"""No foreign record runs a program, writes a file of its choice, or fills the memory."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ OPTIONS: tuple[tuple[str, ...], ...] = (
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    """Return what writes a record of one build, as another made it."""
+    """Return a function that writes a record of one build, as another user could."""
 
     return functools.partial(written_record, tmp_path / "kernels.json")
 
 
 @pytest.fixture
 def traps(tmp_path: Path) -> tuple[str, str, str]:
-    """Return a program, the file that a compiler must not write, and a file of options."""
+    """Return a program, a file that compilers must not write, and an options file."""
     program, options = tmp_path / "evil.sh", tmp_path / "options"
     program.write_text(f'#!/bin/sh\ntouch {tmp_path}/planted\nexec gcc "$@"\n')
     program.chmod(0o755)
@@ -59,7 +59,7 @@ def planted(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("verb", [("warm",), ("bundle", "-o", "made.rtcb")], ids=lambda v: v[0])
-def test_no_record_has_a_compiler_run_or_write_something(
+def test_no_record_makes_a_compiler_run_programs_or_write_files(
     write, traps, tmp_path, monkeypatch, capsys, verb
 ):
     monkeypatch.chdir(tmp_path)
@@ -74,14 +74,14 @@ def test_no_record_has_a_compiler_run_or_write_something(
                     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_the_options_of_what_is_linked_count_too(write, traps, capsys):
+def test_the_options_of_link_inputs_are_checked_too(write, traps, capsys):
     item = {"source": CODE, "options": ["-ccbin", traps[0]], "name": "other.cu"}
 
     assert main(["warm", str(write(link=[item]))]) == 2
     assert "--compiler-bindir runs a program that the option chooses" in capsys.readouterr().err
 
 
-def test_a_record_is_built_with_all_its_options_where_it_is_trusted(write, traps, tmp_path):
+def test_a_trusted_record_is_built_with_all_its_options(write, traps, tmp_path):
     found = toolkit.current()
     if found.nvcc is None or found.host_compiler is None:
         pytest.skip("nvcc and a host compiler are needed")
@@ -99,7 +99,7 @@ def test_a_record_is_built_with_all_its_options_where_it_is_trusted(write, traps
         ("-ftemplate-depth", "100", "--keep-device-functions", "-Xcompiler=-DX=1", "-arch=sm_80"),
     ],
 )  # fmt: skip
-def test_what_only_changes_code_and_messages_needs_no_trust(write, options):
+def test_options_that_only_change_code_and_messages_need_no_trust(write, options):
     assert recording.read(str(write(options=list(options)))).builds
 
 
@@ -109,7 +109,7 @@ def test_what_only_changes_code_and_messages_needs_no_trust(write, options):
     [each for each in OPTIONS if "{1}" in "".join(each)],
     ids=" ".join,
 )
-def test_an_option_of_ones_own_writes_no_file_either(tmp_path, traps, options, backend):
+def test_the_users_own_options_write_no_file_either(tmp_path, traps, options, backend):
     given = [option.format(*traps) for option in options]
     try:
         code = rtcompile.compile(CODE, options=given, arch="sm_80", backend=backend)
@@ -120,7 +120,7 @@ def test_an_option_of_ones_own_writes_no_file_either(tmp_path, traps, options, b
 
 
 def bomb(size: int) -> str:
-    """Return so many zeros, compressed: a block of a megabyte, repeated."""
+    """Return this many zeros, compressed: a block of a megabyte, repeated."""
     packer = zlib.compressobj(9, wbits=-15)
     block, checksum = bytes(1 << 20), 1
     packed = packer.compress(block) + packer.flush(zlib.Z_FULL_FLUSH)
@@ -130,14 +130,14 @@ def bomb(size: int) -> str:
     return base64.b64encode(whole).decode()
 
 
-def test_a_header_is_decompressed_to_what_the_record_says_and_no_more(write, tmp_path):
+def test_decompression_is_limited_to_the_recorded_size(write, tmp_path):
     gigabyte = bomb(1 << 30)
     cases = {
-        "says nothing": gigabyte,
-        "says less": f"100:{gigabyte}",
-        "says what it is": f"{1 << 30}:{gigabyte}",
-        "says nonsense": f"-1:{gigabyte}",
-        "says all there is": f"{'9' * 4000}:{gigabyte}",
+        "no size": gigabyte,
+        "too small a size": f"100:{gigabyte}",
+        "the right size": f"{1 << 30}:{gigabyte}",
+        "a negative size": f"-1:{gigabyte}",
+        "an enormous size": f"{'9' * 4000}:{gigabyte}",
         "is several": f"{200 << 20}:{gigabyte}",
     }
     digest = content_digest(b"#define X 1\n")
@@ -168,7 +168,7 @@ def test_a_header_is_decompressed_to_what_the_record_says_and_no_more(write, tmp
     ],
     ids=["a file without end", "one below another", "a path that leads out"],
 )
-def test_a_header_goes_nowhere_but_into_a_folder_of_ours(write, tmp_path, headers, capsys):
+def test_a_header_is_written_only_into_rtcompiles_folder(write, tmp_path, headers, capsys):
     text = b"#define X 1\n"
     digest = content_digest(text)
     contents = {digest: packed(text)}

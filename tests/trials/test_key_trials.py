@@ -1,4 +1,4 @@
-"""Two requests that differ in one separator share no entry of the cache, whichever field it is in."""
+"""Two requests that differ in one separator, in any field, share no entry of the cache."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Fields = list[list[str]]
 
 
 class Pairs:
-    """Makes fields of random texts, and others that differ from them in one separator."""
+    """Creates fields of random texts, and others that differ from them in one separator."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -48,31 +48,31 @@ class Pairs:
         return [[self.text() for _ in range(self.chance.randint(1, 3))] for _ in range(number)]
 
     def other(self, fields: Fields) -> Fields:
-        """Return fields with a separator more, less or in another place."""
+        """Return fields with an added, removed or moved separator."""
         other = [[*field] for field in fields]
         field = self.chance.choice(other)
         at = self.chance.randrange(len(field))
         text, separator = field[at], self.chance.choice(SEPARATORS)
-        place = self.chance.randint(0, len(text))
+        position = self.chance.randint(0, len(text))
         way = self.chance.randrange(6)
         if way == 0:
-            field[at] = text[:place] + separator + text[place:]
+            field[at] = text[:position] + separator + text[position:]
         elif way == 1:
-            field[at] = text[:place] + separator + text[place + 1 :]
+            field[at] = text[:position] + separator + text[position + 1 :]
         elif way == 2:  # one text becomes two
-            field[at : at + 1] = [text[:place], text[place:]]
+            field[at : at + 1] = [text[:position], text[position:]]
         elif way == 3 and len(field) > 1:  # two become one
             field[:2] = [separator.join(field[:2])]
         elif way == 4:  # the end of a field becomes the beginning of the next
             following = other[(other.index(field) + 1) % len(other)]
-            following[0], field[at] = text[place:] + following[0], text[:place]
+            following[0], field[at] = text[position:] + following[0], text[:position]
         else:
             other[0], other[-1] = other[-1], other[0]
         return other
 
 
 def index_name(fields: Fields) -> tuple[str, object]:
-    """Return the index entry's name of a request with these texts ("" if it is refused), and the request."""
+    """Return the index entry's name of a request with these texts ("" if it is rejected), and the request."""
     source, options, names, headers = fields
     try:
         request = CompileRequest(
@@ -108,7 +108,9 @@ def lookup_key(fields: Fields) -> tuple[str, object]:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("key", [index_name, lookup_key], ids=["index", "lookup"])
 def test_requests_that_differ_in_one_separator_share_no_entry(key, seed: int) -> None:
-    rtcompile.compile("", arch="sm_80")  # there is no index before the toolchain is known
+    rtcompile.compile(
+        "", arch="sm_80"
+    )  # afterwards the toolchain is known, which index entries need
     pairs, bad = Pairs(seed), []
     for _ in range(PAIRS):
         one = pairs.fields(4)

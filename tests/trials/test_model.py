@@ -1,4 +1,4 @@
-"""After any change of any header, every process gets what a fresh build gives: steps drawn by lot."""
+"""After any random change of headers, every process gets the result of a fresh build."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.trials.test_workers_trials import ROOT
 pytest.importorskip("cupy")
 
 SEED = 1
-STEPS = 40  # of a world
-# How many worlds there are on each file system: 5,000 steps in full.
+STEPS = 40  # per world
+# The number of worlds on each file system; 5,000 steps in a full run.
 WORLDS = {"here": times(1, 100), "tmpfs": times(0, 13), "ext4 of whole seconds": times(1, 12)}
 SHORT = times(16, STEPS)
 PRIVATE = ["unshare", "--mount", "--propagation", "private"]

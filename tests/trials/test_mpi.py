@@ -1,4 +1,4 @@
-"""Under MPI: ranks of one node compile one kernel once, MPI goes on working, nobody is left behind."""
+"""Under MPI, ranks of one node compile a kernel once, MPI keeps working, and no process remains."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ source = 'extern "C" __global__ void k(int* p) { *p = %d; }'
 world.Barrier()
 shared = rtcompile.compile(source % 0, arch="sm_90")
 own = rtcompile.compile(source % (1 + rank), arch="sm_90")
-answers = world.gather({
+replies = world.gather({
     "pid": os.getpid(),
     "compiled": shared.build.hit is None,
     "own": own.build.hit is None,
@@ -37,15 +37,15 @@ answers = world.gather({
     "echo": len(world.bcast(bytes(1 << 24) if rank == 0 else None)),
 })
 if rank == 0:
-    print(json.dumps(answers))
+    print(json.dumps(replies))
 """
 
 
 def workers_of(callers: Collection[int]) -> list[str]:
-    """Return the command lines of worker processes that were started by one of these."""
+    """Return the command lines of worker processes started by one of these."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # the process has ended
             words = (folder / "cmdline").read_text().split("\0")
             if "rtcompile.workers.zygote:main" in words:
                 found += [" ".join(words)] if {str(pid) for pid in callers} & set(words) else []
@@ -64,12 +64,12 @@ def test_ranks_compile_a_kernel_once_and_leave_nothing(tmp_path: Path) -> None:
     )
     record("MPI rank that compiles with its neighbours", RANKS, RANKS * bool(done.returncode))
     assert done.returncode == 0, done.stderr
-    answers = json.loads(done.stdout)
-    assert len(answers) == RANKS
-    assert sum(answer["compiled"] for answer in answers) == 1
-    assert all(answer["own"] for answer in answers)
-    assert len({answer["code"] for answer in answers}) == 1
-    assert {answer["sum"] for answer in answers} == {sum(range(RANKS))}
-    assert {answer["echo"] for answer in answers} == {1 << 24}
-    pids = [answer["pid"] for answer in answers]
+    replies = json.loads(done.stdout)
+    assert len(replies) == RANKS
+    assert sum(reply["compiled"] for reply in replies) == 1
+    assert all(reply["own"] for reply in replies)
+    assert len({reply["code"] for reply in replies}) == 1
+    assert {reply["sum"] for reply in replies} == {sum(range(RANKS))}
+    assert {reply["echo"] for reply in replies} == {1 << 24}
+    pids = [reply["pid"] for reply in replies]
     assert eventually(lambda: not workers_of(pids)), workers_of(pids)

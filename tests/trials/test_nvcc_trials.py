@@ -1,4 +1,4 @@
-"""NVCC's side: no shell acts on an option, and no change of what a build reads goes unnoticed."""
+"""Trials of NVCC: no shell interprets an option, and every change of a build's inputs is noticed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_no_option_reaches_a_shell(tmp_path: Path) -> None:
 
 
 class Project:
-    """A source whose value every file and variable has a part in, and what it must be."""
+    """A source whose value depends on every file and variable, and the expected value."""
 
     HEADERS = ("beside", "first", "second", "last")
 
@@ -61,7 +61,7 @@ class Project:
             self.write(name)
 
     def change(self, chance: random.Random) -> str:
-        """Change one thing, or put it back; return its name."""
+        """Change one input, or restore it; return its name."""
         name = chance.choice(("wrapper", "file", "appended", *self.HEADERS))
         gone = name in self.here() and len(self.here()) > 1 and chance.random() < 0.5
         if gone:

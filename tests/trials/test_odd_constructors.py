@@ -1,4 +1,4 @@
-"""Every exported callable, with arguments of every kind: a value or an error of ours, and no other error."""
+"""Every exported callable, with arguments of every kind, returns a value or raises an rtcompile error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytest.importorskip("cupy")
 
 SOURCE = 'extern "C" __global__ void g() {}'
 CALLS = times(600, 10_000)
-# What a callable takes besides the argument that is odd.
+# Valid arguments of the callables besides the odd one.
 RIGHT: dict[str, dict[str, Any]] = {
     "compile": {"source": SOURCE, "arch": "sm_80"},
     "RawModule": {"code": SOURCE, "arch": "sm_80"},
@@ -35,12 +35,12 @@ RIGHT: dict[str, dict[str, Any]] = {
     },
     "Installation": {"ours": False},
 }
-# `SharedStore` is a protocol, of which Python makes no instance.
+# `SharedStore` is a protocol, which has no instances.
 NAMES = sorted({*rtcompile._HOME} - rtcompile._NOT_LISTED - {"install", "uninstall", "SharedStore"})
 
 
 def arguments(name: str, chance: random.Random, odd: list[Any]) -> dict[str, Any]:
-    """Return the right arguments and one odd one, or odd ones alone."""
+    """Return valid arguments and one odd one, or only odd ones."""
     kinds = inspect.Parameter
     found = [
         each
@@ -52,17 +52,17 @@ def arguments(name: str, chance: random.Random, odd: list[Any]) -> dict[str, Any
     else:
         needed = [each for each in found if each.default is kinds.empty or chance.random() < 0.3]
         given = {each.name: chance.choice(odd)() for each in needed}
-    if callable(given.get("progress")):  # what it raises is its own
+    if callable(given.get("progress")):  # a callable may raise anything
         del given["progress"]
     return given
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_exported_callable_raises_errors_of_ours_alone(
+def test_an_exported_callable_raises_only_rtcompile_errors(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    # What `doctor` looks at has tests of its own, and takes seconds whatever it is given.
+    # The checks of `doctor` have their own tests, and take seconds for any argument.
     for what in ("toolkit_parts", "packages", "cache_checks"):
         monkeypatch.setattr(f"rtcompile.checkup.checks.{what}", lambda *_: ())
     for what in ("workers", "probes"):
@@ -74,17 +74,17 @@ def test_an_exported_callable_raises_errors_of_ours_alone(
         name = chance.choice(NAMES)
         try:
             given = arguments(name, chance, odd)
-        except ValueError:  # a NamedTuple of C's, without a signature
+        except ValueError:  # implemented in C, without a signature
             continue
-        forget_bundles()  # `use_bundle` may have taken one
+        forget_bundles()  # `use_bundle` may have loaded one
         try:
             getattr(rtcompile, name)(**given)
         except RtcompileError as error:
             if not str(error).strip():
                 bad.append(f"{name}: an empty message")
         except Exception:
-            said = ", ".join(f"{key}: {type(value).__name__}" for key, value in given.items())
-            bad.append(f"{name}({said}): {traceback.format_exc(limit=-2)}")
+            shown = ", ".join(f"{key}: {type(value).__name__}" for key, value in given.items())
+            bad.append(f"{name}({shown}): {traceback.format_exc(limit=-2)}")
     forget_bundles()
     record("exported callable with an odd argument", CALLS, len(bad))
     assert not bad, "\n".join(bad[:8])

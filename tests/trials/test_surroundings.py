@@ -1,7 +1,7 @@
-"""Builds in surroundings that nobody chose for them: limits, folders with odd names, stopped processes.
+"""Trials of builds in difficult environments: limits, folders with odd names, stopped processes.
 
-A build gives the right code, or an error of ours within its time limit, and leaves nothing: no process, no file,
-no failure that a later build without the limit is given.
+A build returns the right code, or raises an rtcompile error within its time limit. It leaves no process, no
+file, and no cached failure for a later build without the limit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CUTLASS_VERSION = """#define V %d
 #define CUTLASS_PATCH 0
 """
 
-# What a build of a kernel gives, as one line: "right", "wrong", or the name of its error.
+# Prints the outcome of a build as one line: "right", "wrong", or the name of its error.
 BUILD = f"""if True:
     import sys, rtcompile
     backend, options = sys.argv[1], sys.argv[2:]
@@ -48,7 +48,7 @@ BUILD = f"""if True:
 
 
 def outcome(backend: str, *options: str, flags: tuple[str, ...] = (), **more: Any) -> str:
-    """Return what a process of its own says of its build, with all that it printed where it ended otherwise."""
+    """Return the outcome of a build in another process, or all its output if it ended abnormally."""
     done = subprocess.run(
         [sys.executable, *flags, "-c", BUILD, backend, *options],
         **{"capture_output": True, "text": True, "timeout": 300, **more},
@@ -91,7 +91,7 @@ DOORS = [from_file, from_options_file, from_include_path, from_command, from_cut
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
 @pytest.mark.parametrize("where", ["", "/"], ids=["relative", "absolute"])
-def test_a_path_behind_a_link_and_two_dots_is_the_systems(
+def test_a_path_with_a_link_and_two_dots_is_resolved_by_the_system(
     door: Callable[[str], bytes],
     where: str,
     tmp_path: Path,
@@ -110,7 +110,7 @@ def test_a_path_behind_a_link_and_two_dots_is_the_systems(
         assert is_right(door(f"{tmp_path}/link/../" if where else "link/../"))
 
 
-def test_a_file_named_where_the_working_directory_was_removed(
+def test_a_file_in_a_removed_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = tmp_path / "gone"
@@ -145,7 +145,7 @@ def test_a_stopped_worker_ends_no_later_than_its_limit(
             with trial():
                 assert code is None or value.to_bytes(4, "little") in code
                 assert took < seconds + 3, f"{took:.1f} s"
-                # The one that is stopped now, too, is replaced after its limit.
+                # If its replacement is stopped too, it is replaced after its limit.
                 for _ in range(2):
                     try:
                         _built(value + 1000, backend, seconds)
@@ -158,7 +158,7 @@ def test_a_stopped_worker_ends_no_later_than_its_limit(
     _stop_one(chance)
     assert pools._pool is not None
     pools._pool.close()
-    assert time.monotonic() - begin < 5  # A stopped one ends, too.
+    assert time.monotonic() - begin < 5  # a stopped worker ends too
 
 
 def _built(value: int, backend: Any, seconds: float) -> rtcompile.ObjectCode:
@@ -168,7 +168,7 @@ def _built(value: int, backend: Any, seconds: float) -> rtcompile.ObjectCode:
 
 
 def _stop_one(chance: random.Random) -> None:
-    assert pools._pool is not None  # this test's own: another test may need another pool's
+    assert pools._pool is not None  # only workers of this test's own pool are stopped
     started = [zygote.pid for zygote in list(pools._pool.zygotes.values())]
     for zygote in started[:]:
         try:
@@ -182,7 +182,7 @@ def _stop_one(chance: random.Random) -> None:
 
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
-def test_a_shell_reads_nothing_into_the_name_of_tmpdir(
+def test_no_shell_interprets_the_name_of_tmpdir(
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     characters = ["$", "`", '"', "'", "\\", " ", "\n", ";", "&", "(", "*", "%", "é", "\x01"]
@@ -206,7 +206,7 @@ LIMITS = [
 
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
-def test_what_a_limit_made_fail_is_not_remembered(backend: str) -> None:
+def test_a_failure_caused_by_a_limit_is_not_remembered(backend: str) -> None:
     with tally("build under a limit of the process (ulimit), then without it") as trial:
         for number, (limit, most) in enumerate(LIMITS[: times(2, None)]):
             option = f"-DN={number}"

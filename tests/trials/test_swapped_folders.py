@@ -1,4 +1,4 @@
-"""Another user exchanges the folders of a cache while its owner compiles: no kernel holds his text."""
+"""Another user exchanges the folders of a cache while its owner compiles: no kernel contains that user's text."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SOURCE = '#include "value.h"\n__global__ void k%d(int* p) { *p = VALUE; }\n'
 
 @pytest.fixture
 def ground(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for all, as /tmp is."""
+    """A folder for all users, like /tmp."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o1777)
@@ -42,7 +42,7 @@ def ground(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def make_cache(ground: Path, mode: int, owner: int = VICTIM) -> Path:
-    """Return a cache of its owner's, whose mode lets the attacker write to it."""
+    """Return a cache whose mode lets the attacker write to it."""
     cache = ground / "cache"
     for path in (cache, *(cache / kind for kind in FOLDERS)):
         path.mkdir(mode=0o700, exist_ok=True)
@@ -53,7 +53,7 @@ def make_cache(ground: Path, mode: int, owner: int = VICTIM) -> Path:
 
 
 def exchange(cache: Path, until: Path) -> None:
-    """Put folders of one's own, with another text of the header, in place of the victim's, and back."""
+    """Replace the victim's folders by ones with another text of the header, and restore them, repeatedly."""
     mine = cache.parent / "mine"
     for kind in FOLDERS:
         (mine / kind).mkdir(parents=True)
@@ -71,7 +71,7 @@ def exchange(cache: Path, until: Path) -> None:
 
 
 def build(ground: Path, number: int, backend: str, way: str) -> str:
-    """Build as the victim, who is root here; say whose text the kernel holds."""
+    """Build as the victim, who is root here; return whose text the kernel contains."""
     include = f"-I{ground}/include"
     given = {"headers": {"value.h": f"#define VALUE {OURS}\n"}} if way == "headers" else {}
     options = ("-lineinfo",) if way == "headers" else ("-lineinfo", include)
@@ -82,12 +82,12 @@ def build(ground: Path, number: int, backend: str, way: str) -> str:
     return "his" if HIS.encode() in ptx else "ours" if OURS.encode() in ptx else "nobody's"
 
 
-@pytest.mark.filterwarnings("ignore")  # a cache that another user fills is not used
+@pytest.mark.filterwarnings("ignore")  # there are warnings that the cache is not used
 @pytest.mark.in_turn("backend")
 @MODES
 @pytest.mark.parametrize("way", ["headers", "folder"])
 @pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
-def test_no_kernel_holds_what_another_user_put_into_the_cache(
+def test_no_kernel_contains_text_that_another_user_put_into_the_cache(
     ground: Path, mode: int, way: str, backend: str
 ) -> None:
     found = toolkit.current()
@@ -114,7 +114,7 @@ def test_no_kernel_holds_what_another_user_put_into_the_cache(
 
 @MODES
 @pytest.mark.parametrize("above", [False, True], ids=["the cache", "a folder above it"])
-def test_a_compiler_gets_no_path_that_another_user_can_lead_elsewhere(
+def test_a_compiler_gets_no_path_that_another_user_can_redirect(
     ground: Path, mode: int, above: bool
 ) -> None:
     cache = make_cache(ground, mode)
@@ -129,7 +129,7 @@ def test_a_compiler_gets_no_path_that_another_user_can_lead_elsewhere(
     assert used is (mode == 0o1777)
 
 
-def test_a_folder_in_one_of_another_users_can_be_exchanged(ground: Path) -> None:
+def test_a_folder_below_another_users_can_be_replaced(ground: Path) -> None:
     his, cache = ground / "his", ground / "his" / "cache"
     cache.mkdir(parents=True)
     os.chown(his, ATTACKER, ATTACKER)
@@ -138,7 +138,7 @@ def test_a_folder_in_one_of_another_users_can_be_exchanged(ground: Path) -> None
     assert as_user(VICTIM, lambda: sealed.can_be_swapped(str(cache)))
 
 
-def test_a_link_of_another_users_can_be_exchanged(ground: Path) -> None:
+def test_another_users_link_can_be_replaced(ground: Path) -> None:
     cache = make_cache(ground, 0o700)
     link = ground / "link"
     link.symlink_to(cache)
@@ -149,10 +149,10 @@ def test_a_link_of_another_users_can_be_exchanged(ground: Path) -> None:
     assert as_user(VICTIM, found) == [True, True]
 
 
-def test_a_group_of_ones_own_is_nobody_else(ground: Path) -> None:
+def test_a_group_with_only_the_user_is_trusted(ground: Path) -> None:
     home = ground / "home"
     home.mkdir()
-    home.chmod(0o775)  # root's, whose group is root's
+    home.chmod(0o775)  # it belongs to root and root's group
     assert not sealed.can_be_swapped(str(home / "cache"))
     os.chown(home, 0, TEAM)
     assert sealed.can_be_swapped(str(home / "cache"))

@@ -1,6 +1,6 @@
-"""Workers under attack and under limits: no wrong result, no hang, no orphan.
+"""Trials of workers under attack and under limits: no wrong result, no hang, no orphan.
 
-``RTCOMPILE_TEST_TRIALS=full`` repeats the killings more often than the few times of an everyday run.
+``RTCOMPILE_TEST_TRIALS=full`` repeats the kills more often than an everyday run.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def is_right(outcome: Compiled | CompileFailure, number: int) -> bool:
 def children(pid: int) -> list[int]:
     try:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    except OSError:  # it has ended, maybe while it was read
+    except OSError:  # the process has ended
         return []
     return [int(child) for child in text.split()]
 
@@ -104,7 +104,7 @@ def trial(pool: Pool, number: int, attack: Callable[[Callable[[], bool]], int]) 
     builder.start()
     victim = attack(lambda: not builder.is_alive())
     builder.join(120)
-    assert outcomes, "the build hangs"
+    assert outcomes, "the build does not end"
     (outcome,) = outcomes
     if isinstance(outcome, CompileFailure):
         assert (outcome.kind, outcome.signal) == ("crash", 9)
@@ -210,12 +210,12 @@ def test_all_killed_at_once_while_nvcc_runs(scratch: Path) -> None:
             with counted():
                 family = until_it_runs(program.pid, "cicc" if number % 2 else "nvcc")
                 for pid in (program.pid, *family):
-                    with suppress(OSError):  # it has ended meanwhile
+                    with suppress(OSError):  # the process has ended
                         if Path(f"/proc/{pid}/comm").read_text().startswith("python"):
                             kill(pid)
                 program.communicate()
                 assert all(ended(pid) for pid in family)
-    # The next who clears up finds the rest.
+    # The next cleanup removes the rest.
     pool = Pool(jobs=1)
     pool.run(Job("", {}), Limits())
     pool.close()
@@ -223,7 +223,7 @@ def test_all_killed_at_once_while_nvcc_runs(scratch: Path) -> None:
 
 
 def until_it_runs(pid: int, name: str) -> list[int]:
-    """Wait until a program runs below a process; return all its descendants then."""
+    """Wait until a process has a descendant that runs a program; return all descendants."""
     while True:
         family = descendants(pid)
         with suppress(OSError):
@@ -246,7 +246,7 @@ def python(script: str) -> subprocess.Popen[str]:
 
 
 def limited(script: str, **limits: int) -> str:
-    """Run a script under resource limits; return what it prints."""
+    """Run a script under resource limits; return its output."""
 
     def limit() -> None:
         for name, value in limits.items():
@@ -296,16 +296,16 @@ def test_builds_work_under_limits(limits: dict[str, int]) -> None:
     assert limited(BUILD, **limits) == "True"
 
 
-def test_without_address_space_there_are_no_precompiled_headers_but_code() -> None:
+def test_without_address_space_builds_work_without_precompiled_headers() -> None:
     assert limited(WITH_PCH, AS=1 << 30) == "False 1"
 
 
-def test_an_unlimited_stack_does_not_keep_precompiled_headers_away() -> None:
+def test_an_unlimited_stack_does_not_prevent_precompiled_headers() -> None:
     assert limited(WITH_PCH, STACK=resource.RLIM_INFINITY) == "True 1"
 
 
-def elsewhere(mounts: str, script: str) -> str:
-    """Run a script where other file systems are mounted; return what it prints."""
+def with_mounts(mounts: str, script: str) -> str:
+    """Run a script with other file systems mounted; return its output."""
     mounts = f'{mounts} && exec "$0" -c "$1"'
     command = ["unshare", "--mount", "sh", "-c", mounts, sys.executable, textwrap.dedent(script)]
     try:
@@ -327,24 +327,24 @@ def elsewhere(mounts: str, script: str) -> str:
     ],
 )
 def test_builds_work_without(mounts: str) -> None:
-    assert elsewhere(mounts, BUILD) == "True"
+    assert with_mounts(mounts, BUILD) == "True"
 
 
-def test_without_any_folder_for_temporary_files_the_first_line_says_so() -> None:
+def test_without_a_temporary_folder_the_first_line_says_so() -> None:
     script = """
         from tests.trials.test_workers_trials import *
         from rtcompile.workers import scratch
-        for place in (os.environ["TMPDIR"], *scratch.PARENTS):
-            assert not os.path.isdir(place) or not os.system(f"mount -t tmpfs -o ro none {place}")
+        for folder in (os.environ["TMPDIR"], *scratch.PARENTS):
+            assert not os.path.isdir(folder) or not os.system(f"mount -t tmpfs -o ro none {folder}")
         print(build(1).log.splitlines()[0])
     """
     covered = (*scratch_places.PARENTS, os.environ.get("TMPDIR", "/tmp"))
     if f"{ROOT}/".startswith(covered) or sys.prefix.startswith(covered):
         pytest.skip("the checkout lies in a folder that this test covers")
-    said = elsewhere("true", script)
-    assert "no folder for temporary files can be used" in said
-    assert "/tmp: Read-only file system" in said
-    assert "Set TMPDIR to a folder of your own" in said
+    output = with_mounts("true", script)
+    assert "no folder for temporary files can be used" in output
+    assert "/tmp: Read-only file system" in output
+    assert "Set TMPDIR to a folder of your own" in output
 
 
 @needs_host_compiler
@@ -360,14 +360,14 @@ def test_twenty_thousand_options() -> None:
             except rtcompile.CompileError as error:
                 print(str(error).splitlines()[0])
     """
-    nvrtc_said, nvcc_said = limited(script).splitlines()
-    assert nvrtc_said == "cubin"
-    assert "nvcc" in nvcc_said
+    nvrtc_output, nvcc_output = limited(script).splitlines()
+    assert nvrtc_output == "cubin"
+    assert "nvcc" in nvcc_output
 
 
-# One for each process of the tests: what a user may have counts for all of his processes together.
+# One user for each process of the tests, since a limit counts all processes of a user.
 NOBODY = 54321 + 100 * (os.getpid() % 10_000)
-# The other user may read what is root's, so that a Python in root's home can be run, and no more.
+# The other user may only read root's files, to run a Python in root's home.
 AS_NOBODY = (
     *("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
     *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"),
@@ -376,7 +376,7 @@ AS_NOBODY = (
 
 
 def as_nobody(script: str, scratch: Path, processes: int) -> str:
-    """Run a script as a user who may have so many processes, threads counted; root may have any."""
+    """Run a script as a user with a limit on processes and threads; root has no limit."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("needs to become a user without processes: root, and setpriv of util-linux")
     scratch.chmod(0o1777)
@@ -384,7 +384,7 @@ def as_nobody(script: str, scratch: Path, processes: int) -> str:
         import os
         os.environ["RTCOMPILE_CACHE_DIR"] = {str(scratch / "cache")!r}
         from tests.trials.test_workers_trials import *
-        toolkit.current()  # asks nvcc, in a process
+        toolkit.current()  # runs nvcc in a process
         resource.setrlimit(resource.RLIMIT_NPROC, ({processes}, {processes}))
     """
     command = [*AS_NOBODY, sys.executable, "-c", textwrap.dedent(opening) + textwrap.dedent(script)]
@@ -395,12 +395,12 @@ def as_nobody(script: str, scratch: Path, processes: int) -> str:
     return done.stdout.strip()
 
 
-def test_no_more_processes_is_an_error_that_says_so(scratch: Path) -> None:
-    said = as_nobody("print(build(1))", scratch, processes=0)
-    assert "Resource temporarily unavailable" in said
+def test_reaching_the_process_limit_is_an_error_that_names_it(scratch: Path) -> None:
+    output = as_nobody("print(build(1))", scratch, processes=0)
+    assert "Resource temporarily unavailable" in output
 
 
-def test_few_processes_make_builds_slower_and_no_worse(scratch: Path) -> None:
+def test_builds_work_with_few_processes(scratch: Path) -> None:
     script = """
         os.environ["RTCOMPILE_JOBS"] = "4"
         outcomes = []
@@ -409,7 +409,7 @@ def test_few_processes_make_builds_slower_and_no_worse(scratch: Path) -> None:
         [thread.join() for thread in threads]
         print([is_right(outcome, 7) for outcome in outcomes])
     """
-    # The main thread, four that wait, the zygote, and one worker.
+    # The main thread, four waiting threads, the zygote, and one worker.
     assert as_nobody(script, scratch, processes=7) == "[True, True, True, True]"
 
 
@@ -420,12 +420,12 @@ def test_a_build_waits_for_a_thread_that_is_ending(scratch: Path) -> None:
         threading.Thread(target=time.sleep, args=(0.2,)).start()
         print(is_right(build(7), 7))
     """
-    # The main thread, the zygote, and one worker when the other thread has ended.
+    # The main thread, the zygote, and one worker after the other thread has ended.
     assert as_nobody(script, scratch, processes=3) == "True"
 
 
 @pytest.mark.parametrize("processes", [3, pytest.param(5, marks=pytest.mark.slow), 8])
-def test_few_processes_make_batches_slower_and_no_worse(scratch: Path, processes: int) -> None:
+def test_batches_work_with_few_processes(scratch: Path, processes: int) -> None:
     script = """
         import rtcompile
         source = 'extern "C" __global__ void k() { __nanosleep(N); }'
@@ -437,7 +437,7 @@ def test_few_processes_make_batches_slower_and_no_worse(scratch: Path, processes
     assert as_nobody(script, scratch, processes) == "8"
 
 
-def test_address_space_randomisation_is_left_as_it_is() -> None:
-    # personality() is forbidden in many containers: nothing here asks for it.
+def test_address_space_randomisation_is_unchanged() -> None:
+    # personality() is forbidden in many containers, so nothing here calls it.
     sources = (ROOT / "rtcompile").rglob("*.py")
     assert not any(".personality(" in path.read_text() for path in sources)

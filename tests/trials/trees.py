@@ -1,4 +1,4 @@
-"""Folders of headers, and all that can happen to them: edits, renames, links, mounts, other images."""
+"""Folders of headers, and their changes: edits, renames, links, mounts, other images."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Folder:
-    """The folder of a world, and the changes that steps make to it: one that cannot be made is none."""
+    """The folder of a world, and the changes by steps; an impossible change has no effect."""
 
     def __init__(self, path: Path, images: Path, texts: dict[str, str]) -> None:
         self.path, self._images = path, images
@@ -152,7 +152,7 @@ def may_mount(where: Path) -> bool:
 
 
 def make_images(folder: Path) -> None:
-    """Make images of a file system with all headers, which differ in nothing but their numbers."""
+    """Create images of a file system with all headers, which differ only in their numbers."""
     tree = folder / "tree"
     (tree / "c").mkdir(parents=True)
     for number, name in enumerate(NAMES):
@@ -164,7 +164,7 @@ def make_images(folder: Path) -> None:
 
 
 def mount(file_system: str, image: Path, where: Path) -> None:
-    """Mount a file system whose clock is the kernel's (tmpfs), or ticks in seconds (ext4 of old)."""
+    """Mount a file system with the kernel's clock (tmpfs), or with whole seconds (old ext4)."""
     if file_system == "tmpfs":
         command = f"mount -t tmpfs none '{where}'"
     else:

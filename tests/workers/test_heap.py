@@ -62,10 +62,10 @@ def pinned(stack: int, *, used: bool = False, taken: bool = False) -> str:
         pytest.param(resource.RLIM_INFINITY, id="memory from the bottom"),
     ],
 )
-def test_it_is_pinned_however_memory_is_laid_out(stack: int, used: bool) -> None:
+def test_the_heap_is_pinned_in_every_memory_layout(stack: int, used: bool) -> None:
     assert pinned(stack, used=used) == "True"
 
 
 @pytest.mark.needs_compiler
-def test_what_lies_there_already_stays_and_the_compiler_works() -> None:
+def test_an_existing_mapping_is_kept_and_the_compiler_works() -> None:
     assert pinned(8 << 20, taken=True) == "False"

@@ -1,4 +1,4 @@
-"""What NVRTC asks of the file system is seen at the moment it asks, whatever the source spells."""
+"""Tests of the probes: each file access of NVRTC is recorded when it happens, in any spelling of the source."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def library(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def one(tmp_path: Path) -> Path:
-    """A folder that is searched before `two`, which has v.h."""
+    """A folder that is searched before `two`, which contains v.h."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     (tmp_path / "two/v.h").write_text("#define VALUE 1\n")
@@ -70,7 +70,7 @@ def files_of(source: str, one: Path, library: Any, **more: Any) -> FileSet:
     return outcome.files
 
 
-ASKS = {
+CONDITIONS = {
     "plain": "#if __has_include(<opt.h>)\n#endif",
     "comment inside": "#if __has_include( /* c */ <opt.h>)\n#endif",
     "comment before": '#if __has_include /**/ (/**/"opt.h")\n#endif',
@@ -85,16 +85,14 @@ ASKS = {
         "#if CAT(__ha, s_include)(<opt.h>)\n#endif"
     ),
     "computed": "#define NAME <opt.h>\n#if __has_include(NAME)\n#endif",
-    "renamed": "#define ASK __has_include\n#if ASK(<opt.h>)\n#endif",
+    "renamed": "#define TEST __has_include\n#if TEST(<opt.h>)\n#endif",
     "named for nothing": "#define EXISTS(x) __has_include(x)\n#if EXISTS(<opt.h>)\n#endif",
     "in a branch": "#if 1\n#elif __has_include(<no.h>)\n#endif\n#if __has_include(<opt.h>)\n#endif",
 }
 
 
-@pytest.mark.parametrize("spelling", ASKS.values(), ids=ASKS)
-def test_a_header_that_was_looked_for_is_noticed_when_it_comes(
-    spelling: str, one: Path, library: Any
-) -> None:
+@pytest.mark.parametrize("spelling", CONDITIONS.values(), ids=CONDITIONS)
+def test_a_tested_header_is_noticed_when_it_appears(spelling: str, one: Path, library: Any) -> None:
     files = files_of(f"{spelling}\n#define VALUE 1\n{KERNEL}", one, library)
     assert not files.headers
     (one / "opt.h").write_text("")
@@ -102,8 +100,8 @@ def test_a_header_that_was_looked_for_is_noticed_when_it_comes(
     assert "opt.h" in files.difference()
 
 
-@pytest.mark.parametrize("spelling", ASKS.values(), ids=ASKS)
-def test_a_header_that_was_found_may_change_and_must_not_go(
+@pytest.mark.parametrize("spelling", CONDITIONS.values(), ids=CONDITIONS)
+def test_a_header_found_by_has_include_may_change_but_must_remain(
     spelling: str, one: Path, library: Any
 ) -> None:
     (one / "opt.h").write_text("one")
@@ -116,9 +114,11 @@ def test_a_header_that_was_found_may_change_and_must_not_go(
     assert files.current() is None
 
 
-def test_pieces_in_an_option_are_seen(one: Path, library: Any) -> None:
+def test_conditions_in_options_are_noticed(one: Path, library: Any) -> None:
     flags = ("-DASK=__has_include", "-DNAME=<opt.h>")
-    files = files_of(f"#if ASK(NAME)\n#endif\n#define VALUE 1\n{KERNEL}", one, library, flags=flags)
+    files = files_of(
+        f"#if TEST(NAME)\n#endif\n#define VALUE 1\n{KERNEL}", one, library, flags=flags
+    )
     (one / "opt.h").write_text("")
     assert files.current() is None
 
@@ -137,7 +137,7 @@ INCLUDES = {
 
 
 @pytest.mark.parametrize("spelling", INCLUDES.values(), ids=INCLUDES)
-def test_an_edit_and_a_header_in_front_are_noticed(spelling: str, one: Path, library: Any) -> None:
+def test_an_edit_and_a_shadowing_header_are_noticed(spelling: str, one: Path, library: Any) -> None:
     header = one.parent / "two/v.h"
     (header.parent / "sub").mkdir()
     files = files_of(f"{spelling}\n{KERNEL}", one, library)
@@ -154,7 +154,7 @@ def test_an_edit_and_a_header_in_front_are_noticed(spelling: str, one: Path, lib
     assert files.current() is None
 
 
-def test_a_folder_is_no_header_and_may_become_one(one: Path, library: Any) -> None:
+def test_a_folder_is_not_a_header_but_may_become_one(one: Path, library: Any) -> None:
     (one / "v.h").mkdir()
     files = files_of(f"#include <v.h>\n{KERNEL}", one, library)
     assert f"{one}/v.h/." in files.present
@@ -163,7 +163,7 @@ def test_a_folder_is_no_header_and_may_become_one(one: Path, library: Any) -> No
     assert files.current() is None
 
 
-def test_a_link_on_the_way_that_leads_elsewhere_is_noticed(one: Path, library: Any) -> None:
+def test_a_link_on_the_path_that_changes_is_noticed(one: Path, library: Any) -> None:
     (one.parent / "three").mkdir()
     (one.parent / "three/v.h").write_text("#define VALUE 3\n")
     (one / "sub").symlink_to(one.parent / "two")
@@ -173,7 +173,7 @@ def test_a_link_on_the_way_that_leads_elsewhere_is_noticed(one: Path, library: A
     assert files.current() is None
 
 
-def test_a_header_that_is_not_found_is_noticed_when_it_comes(one: Path, library: Any) -> None:
+def test_a_missing_header_is_noticed_when_it_appears(one: Path, library: Any) -> None:
     failure = outcome_of(f'#include "missing.h"\n{KERNEL}', one, library)
     assert isinstance(failure, CompileFailure)
     assert failure.files is not None
@@ -182,22 +182,22 @@ def test_a_header_that_is_not_found_is_noticed_when_it_comes(one: Path, library:
     assert not failure.files.is_unchanged()
 
 
-def test_what_a_precompiled_header_depends_on_is_depended_on_by_its_users(
+def test_builds_depend_on_the_dependencies_of_their_precompiled_header(
     one: Path, library: Any
 ) -> None:
     (one / "rest.h").write_text("__device__ const char* here() { return __FILE__; }\n")
     made = files_of("#include <v.h>\n#if __has_include(<opt.h>)\n#endif\n", one, library)
-    asked = {"begun_ns": time.time_ns(), "problem": "", "opened": [], "files": [], "folders": []}
-    asked["absent texts"] = []
+    seen = {"begun_ns": time.time_ns(), "problem": "", "opened": [], "files": [], "folders": []}
+    seen["absent texts"] = []
     gone = {"absent": [os.fsencode(one / "gone/x")], "texts": []}
-    used = observed.file_set({**asked, **gone}, (), before=made)
+    used = observed.file_set({**seen, **gone}, (), before=made)
     assert used.headers == made.headers
     assert {*made.absent, str(one / "gone")} == {*used.absent}
     assert not used.newest_ns
 
     (one.parent / "two/v.h").write_text("#define VALUE 2\n")
     assert used.current() is None
-    again = observed.file_set({**asked, "absent": [], "texts": []}, (), before=made)
+    again = observed.file_set({**seen, "absent": [], "texts": []}, (), before=made)
     assert again.newest_ns, "it changed after the precompiled header was looked for"
 
 
@@ -212,7 +212,7 @@ def test_a_missing_folder_stands_for_all_below_it(one: Path, library: Any) -> No
     assert files.absent == (f"{one}/deep",)
 
 
-def test_a_header_beside_the_program_is_looked_for(one: Path, library: Any) -> None:
+def test_a_header_beside_the_program_is_searched(one: Path, library: Any) -> None:
     name = str(one.parent / "project/kernel.cu")
     files = files_of(f'#include "v.h"\n{KERNEL}', one, library, name=name)
     Path(name).parent.mkdir()
@@ -221,9 +221,9 @@ def test_a_header_beside_the_program_is_looked_for(one: Path, library: Any) -> N
     assert files.current() is None
 
 
-def test_a_file_that_may_not_be_followed_is_not_kept(one: Path, library: Any) -> None:
+def test_a_build_with_an_untraceable_file_is_not_kept(one: Path, library: Any) -> None:
     files = files_of('#include "v.h"\n#define AT __TIME__[0]\n' + KERNEL, one, library)
-    assert not files.uncacheable, "the source's own text is looked at elsewhere"
+    assert not files.uncacheable, "other code checks the source's own text"
     (one / "v.h").write_text("#define VALUE __TIME__[0]\n")
     outcome = outcome_of(f'#include "v.h"\n{KERNEL}', one, library)
     assert outcome.files is not None
@@ -243,7 +243,7 @@ def test_a_pipe_is_not_followed(one: Path, library: Any) -> None:
     os.mkfifo(one / "v.h")
 
     def write() -> None:
-        with suppress(BrokenPipeError):  # it may be closed before it is read
+        with suppress(BrokenPipeError):  # the reader may close it first
             (one / "v.h").write_text("#define VALUE 7\n")
 
     writer = threading.Thread(target=write)
@@ -254,7 +254,9 @@ def test_a_pipe_is_not_followed(one: Path, library: Any) -> None:
     assert outcome.files.uncacheable == f"header {one}/v.h is not a regular file"
 
 
-def test_a_header_that_is_found_by_a_relative_path_is_not_kept(one: Path, library: Any) -> None:
+def test_a_build_with_a_header_found_by_a_relative_path_is_not_kept(
+    one: Path, library: Any
+) -> None:
     out = "../" * 20
     flags = (f"-I{out}{str(one.parent)[1:]}/two",)
     source = f"#include <v.h>\n{KERNEL}"
@@ -264,30 +266,28 @@ def test_a_header_that_is_found_by_a_relative_path_is_not_kept(one: Path, librar
     assert "was found by a relative path" in outcome.files.uncacheable
 
 
-def test_a_header_that_may_not_be_read_is_not_passed_over_in_silence(
-    one: Path, library: Any
-) -> None:
-    (one / "v.h").symlink_to("v.h")  # root may read everything but a loop of links
+def test_an_unreadable_header_is_not_skipped_silently(one: Path, library: Any) -> None:
+    (one / "v.h").symlink_to("v.h")  # root can read everything except a loop of links
     files = files_of(f"#include <v.h>\n{KERNEL}", one, library)
     assert "v.h may not be read" in files.uncacheable
 
 
 def test_no_descriptor_is_left_open(one: Path) -> None:
-    """One process compiles many kernels."""
+    """One process compiles many kernels, so a leak would add up."""
     (one / "read.h").write_text("text")
-    (one / "asked.h").write_text("text")
+    (one / "tested.h").write_text("text")
     texts = {probes.MEMORY + b"d/t.h": b"text"}
     before = {*os.listdir("/proc/self/fd")}
     probes.begin({"texts": texts}, reports=False)
-    for name in ("read.h", "asked.h", "read.h"):
+    for name in ("read.h", "tested.h", "read.h"):
         descriptor = probes._job.open(os.fsencode(one / name))
         if name == "read.h":
             assert os.read(descriptor, 100) == b"text"
         os.close(descriptor)
     assert probes._job.in_memory(probes.MEMORY + b"d/../d/t.h") is not None
-    asked = probes.end()
-    assert [was_read for *_, was_read in asked["opened"]] == [True, False]
-    assert {*os.listdir("/proc/self/fd")} <= before  # those of other threads may be closed
+    seen = probes.end()
+    assert [was_read for *_, was_read in seen["opened"]] == [True, False]
+    assert {*os.listdir("/proc/self/fd")} <= before  # other threads may have closed some
 
 
 # --- during a build ------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ def renamed_away(folder: Path) -> None:
 
 
 def swapped(folder: Path) -> None:
-    """A folder of the same texts takes its place, with one that the compiler did not find."""
+    """The folder is replaced by one with the same texts and a header that the compiler did not find."""
     other = folder.with_name("other")
     shutil.copytree(folder, other)
     folder.rename(f"{folder}-away")
@@ -331,14 +331,14 @@ def made_a_folder(folder: Path) -> None:
 
 DURING = [removed, created, renamed_away, swapped, edited, edited_with_its_old_times, made_a_folder]
 READS = {
-    "asked": "#if __has_include(<opt.h>)\n#endif\n#define VALUE 1\n",
+    "seen": "#if __has_include(<opt.h>)\n#endif\n#define VALUE 1\n",
     "read": "#include <opt.h>\n",
 }
 
 
 @pytest.fixture
 def at_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], object]]]:
-    """Functions that run when the compiler has ended, before anything is made of its answer."""
+    """A list of functions that run after the compiler, before its result is used."""
     then: list[Callable[[], object]] = []
     original = observed.file_set
 
@@ -354,7 +354,7 @@ def at_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], ob
 
 @pytest.mark.parametrize("change", DURING)
 @pytest.mark.parametrize("reads", READS)
-def test_a_build_that_saw_what_is_no_more_is_not_kept(
+def test_a_build_whose_files_changed_meanwhile_is_not_kept(
     tmp_path: Path,
     at_the_end: list[Callable[[], object]],
     change: Callable[[Path], None],
@@ -372,11 +372,11 @@ def test_a_build_that_saw_what_is_no_more_is_not_kept(
 
     at_the_end.append(lambda: change(folder))
     assert build().build.hit is None
-    if reads == "asked" and change in (edited, edited_with_its_old_times):
+    if reads == "seen" and change in (edited, edited_with_its_old_times):
         assert build().build.hit == "disk", "what is in it does not matter"
         return
     for undone in (False, True):
-        if undone:  # what was built is true again, and was not kept all the same
+        if undone:  # the build would be right again, but was not kept
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             (folder / "opt.h").write_text("#define VALUE 1\n")
@@ -410,7 +410,7 @@ def test_a_header_of_the_toolkit_that_changed_meanwhile_has_no_known_contents(
     assert outcome.files.newest_ns
 
 
-def test_a_change_that_is_undone_before_the_end_does_not_matter(
+def test_a_change_that_is_reverted_before_the_end_does_not_matter(
     tmp_path: Path, at_the_end: list[Callable[[], object]]
 ) -> None:
     (tmp_path / "opt.h").write_text("#define VALUE 1\n")
@@ -427,14 +427,16 @@ def test_a_change_that_is_undone_before_the_end_does_not_matter(
     assert again.build.hit is not None
 
 
-# --- where the probes do not work ----------------------------------------------------------------
+# --- without probes ----------------------------------------------------------------
 
 PASTED_NAME = "#define NAMED(x) __has_include(<x##t.h>)\n#if NAMED(op)\n#endif"
 
 
-@pytest.mark.parametrize("spelling", [*ASKS.values(), PASTED_NAME], ids=[*ASKS, "pasted name"])
+@pytest.mark.parametrize(
+    "spelling", [*CONDITIONS.values(), PASTED_NAME], ids=[*CONDITIONS, "pasted name"]
+)
 @pytest.mark.parametrize("where", ["source", "header"])
-def test_elsewhere_the_folders_that_were_searched_are_watched(
+def test_without_probes_the_searched_folders_are_watched(
     spelling: str, where: str, one: Path
 ) -> None:
     header = one.parent / "two/v.h"
@@ -447,20 +449,20 @@ def test_elsewhere_the_folders_that_were_searched_are_watched(
 
 
 def test_slots_are_made_writable_by_whole_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, int]] = []
+    seen: list[tuple[int, int]] = []
 
     class Libc:
         @staticmethod
         def mprotect(address: Any, size: Any, _: int) -> int:
-            asked.append((address.value, size.value))
+            seen.append((address.value, size.value))
             return 0
 
     monkeypatch.setattr(ctypes, "CDLL", lambda _: Libc)
-    monkeypatch.setattr(os, "sysconf", {"SC_PAGESIZE": 65536}.__getitem__)  # as of many Arm servers
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGESIZE": 65536}.__getitem__)  # as on many Arm servers
     slot = ctypes.c_void_p()
     function = ctypes.CFUNCTYPE(None)(lambda: None)
     assert probes.redirect(ctypes.addressof(slot), function)
-    assert asked == [(ctypes.addressof(slot) // 65536 * 65536, 65536)]
+    assert seen == [(ctypes.addressof(slot) // 65536 * 65536, 65536)]
     assert slot.value == ctypes.cast(function, ctypes.c_void_p).value
 
 
@@ -477,14 +479,14 @@ def test_a_library_without_such_slots_is_not_observed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "lost",
     [
-        pytest.param({"absent": [b"/proc/nowhere/asked.h"]}, id="a pasted inputs"),
+        pytest.param({"absent": [b"/proc/nowhere/tested.h"]}, id="a pasted inputs"),
         pytest.param({"opened": []}, id="an open"),
         pytest.param({"texts": []}, id="a text"),
         pytest.param({"problem": "an unknown call"}, id="a problem"),
         pytest.param({}, id="nothing"),
     ],
 )
-def test_probes_that_miss_anything_are_not_used(
+def test_probes_that_miss_an_access_are_not_used(
     monkeypatch: pytest.MonkeyPatch, lost: dict[str, Any]
 ) -> None:
     here = os.fsencode(os.path.abspath(worker.__file__))

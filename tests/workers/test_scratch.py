@@ -1,4 +1,4 @@
-"""The folder for workers' files: ours alone, found again when its owner was killed, and nothing else touched."""
+"""Tests of the folder for workers' files: it is private, and only leftovers of killed owners are removed."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ DAY = 86400
 
 @pytest.fixture
 def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A TMPDIR, and the only one there is."""
+    """A TMPDIR that is the only temporary folder."""
     folder = tmp_path / "parent"
-    folder.mkdir(mode=0o700)  # whatever the umask
+    folder.mkdir(mode=0o700)  # independent of the umask
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(scratch, "PARENTS", ())
     return folder
@@ -38,7 +38,7 @@ def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def precious(tmp_path: Path) -> Path:
-    """A folder of the user's with a file in it."""
+    """A folder of the user with a file."""
     folder = tmp_path / "precious"
     folder.mkdir(mode=0o700)
     (folder / "thesis.tex").write_text("ten years")
@@ -50,7 +50,7 @@ def claim(parent: Path) -> Scratch:
 
 
 def killed(owner: Scratch) -> Path:
-    """What is left of a zygote that was killed: its folder, whose lock the kernel has freed."""
+    """Return the leftover folder of a killed zygote, whose lock the kernel has released."""
     os.close(owner.descriptor)
     os.close(owner.home)
     return Path(owner.path)
@@ -58,7 +58,7 @@ def killed(owner: Scratch) -> Path:
 
 @pytest.fixture
 def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file system without flock, as some over a network are."""
+    """Simulate a file system without flock, as some network file systems."""
 
     def refuse(descriptor: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
@@ -67,7 +67,7 @@ def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_and_kill(pool: Pool) -> None:
-    """Run a job, kill the zygote, and let the caller clear up after it."""
+    """Run a job, kill the zygote, and let the caller clean up."""
     job = {"command": ["/bin/true"], "environ": {}, "files": {}, "results": []}
     assert isinstance(pool.run(Job("rtcompile.workers.child:run", job), Limits()), Answer)
     (worker,) = pool.zygotes.values()
@@ -75,14 +75,14 @@ def run_and_kill(pool: Pool) -> None:
     pool.close()
 
 
-def test_nothing_stays_of_one_that_ends(parent: Path) -> None:
+def test_a_folder_is_removed_with_its_zygote(parent: Path) -> None:
     owner = claim(parent)
     owner.make_job_folder("1")
     owner.remove()
     assert list(parent.iterdir()) == []
 
 
-def test_others_may_not_even_look_into_it(parent: Path) -> None:
+def test_the_folder_is_private(parent: Path) -> None:
     owner = claim(parent)
     modes = [
         folder.stat().st_mode & 0o777 for folder in (Path(owner.path), Path(owner.path).parent)
@@ -91,7 +91,7 @@ def test_others_may_not_even_look_into_it(parent: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rtcompile-cache", "rtcompile-0.9-src", "rtcompile-1-dead"])
-def test_folders_with_similar_names_are_left_alone(parent: Path, name: str) -> None:
+def test_folders_with_similar_names_are_not_touched(parent: Path, name: str) -> None:
     theirs = parent / name
     (theirs / "1").mkdir(parents=True)
     (theirs / "1" / "file").touch()
@@ -100,7 +100,7 @@ def test_folders_with_similar_names_are_left_alone(parent: Path, name: str) -> N
     assert (theirs / "1" / "file").exists()
 
 
-def test_a_temporary_folder_goes_with_the_process_that_made_it(parent: Path) -> None:
+def test_a_temporary_folder_is_removed_with_its_process(parent: Path) -> None:
     script = """
         import os
         from rtcompile import settings as temporary
@@ -110,20 +110,20 @@ def test_a_temporary_folder_goes_with_the_process_that_made_it(parent: Path) -> 
         os.wait()
         print(os.path.basename(folder), os.path.isdir(folder))
     """
-    said = subprocess.run(
+    stdout = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    assert re.fullmatch(r"rtcompile-notebook-\w+ True\n", said)
+    assert re.fullmatch(r"rtcompile-notebook-\w+ True\n", stdout)
     assert list(parent.iterdir()) == []
 
 
 @pytest.fixture
 def bystander(parent: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process at work in a folder whose name begins as ours do."""
+    """A process that works in a folder with a similar name."""
     folder = parent / "rtcompile-shell"
     folder.mkdir()
     os.utime(folder, (0, 0))
@@ -133,13 +133,13 @@ def bystander(parent: Path) -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def test_processes_in_such_folders_live_on(bystander: subprocess.Popen[bytes]) -> None:
+def test_processes_in_such_folders_are_not_killed(bystander: subprocess.Popen[bytes]) -> None:
     run_and_kill(Pool(jobs=1))
     with pytest.raises(subprocess.TimeoutExpired):
         bystander.wait(0.1)
 
 
-def test_what_a_killed_zygote_left_is_removed_by_the_next_that_ends(parent: Path) -> None:
+def test_the_folder_of_a_killed_zygote_is_removed_by_the_next_one(parent: Path) -> None:
     dead = claim(parent)
     dead.make_job_folder("1")
     left = killed(dead)
@@ -151,7 +151,7 @@ def test_what_a_killed_zygote_left_is_removed_by_the_next_that_ends(parent: Path
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("prepare", ["", "rtcompile.workers.nvrtc:load"])
-def test_a_pool_works_on_where_somebody_empties_tmpdir(parent: Path, prepare: str) -> None:
+def test_a_pool_survives_emptying_tmpdir(parent: Path, prepare: str) -> None:
     library = toolkit.current().require_nvrtc().to_load() if prepare else ""
     job = {"command": ["/bin/true"], "environ": {}, "files": {}, "results": []}
     pool = Pool(jobs=1)
@@ -160,7 +160,7 @@ def test_a_pool_works_on_where_somebody_empties_tmpdir(parent: Path, prepare: st
             ran = pool.run(Job("rtcompile.workers.child:run", job, prepare, library), Limits())
             assert isinstance(ran, Answer)
             assert ran.value["status"] == 0
-            while list(parent.iterdir()):  # the zygote may be removing the job's folder, too
+            while list(parent.iterdir()):  # the zygote may also be removing the job's folder
                 shutil.rmtree(parent / HOME, ignore_errors=True)
     finally:
         pool.close()
@@ -175,8 +175,8 @@ def test_what_is_locked_is_in_use(parent: Path) -> None:
     assert Path(alive.path).exists()
 
 
-def test_the_folder_of_another_machine_stays_for_a_day(parent: Path) -> None:
-    # Its lock may be one that only its machine knows of, as on NFS with `nolock`.
+def test_the_folder_of_another_machine_is_kept_for_a_day(parent: Path) -> None:
+    # Its lock may be visible only on its own machine, as on NFS with `nolock`.
     theirs = killed(scratch.claim(str(parent), "zygote-00000000-000000000000000000000000"))
     scratch.sweep(str(parent), "")
     assert theirs.exists()
@@ -185,7 +185,9 @@ def test_the_folder_of_another_machine_stays_for_a_day(parent: Path) -> None:
     assert not theirs.exists()
 
 
-def test_a_link_in_what_was_left_is_removed_and_not_followed(parent: Path, precious: Path) -> None:
+def test_a_link_in_a_leftover_folder_is_removed_and_not_followed(
+    parent: Path, precious: Path
+) -> None:
     dead = claim(parent)
     dead.make_job_folder("1")
     left = killed(dead)
@@ -228,7 +230,7 @@ PLANTS = [plant_link, plant_dangling_link, plant_file, plant_fifo, plant_open_fo
 
 
 @pytest.mark.parametrize("plant", PLANTS)
-def test_where_the_name_is_taken_the_next_one_is_used(
+def test_if_a_name_is_taken_the_next_one_is_used(
     parent: Path, precious: Path, plant: object
 ) -> None:
     assert callable(plant)
@@ -241,7 +243,7 @@ def test_where_the_name_is_taken_the_next_one_is_used(
     assert (parent / HOME).lstat()
 
 
-def test_where_all_names_are_taken_the_error_says_so(parent: Path) -> None:
+def test_if_all_names_are_taken_there_is_an_error(parent: Path) -> None:
     (parent / HOME).touch()
     for number in range(2, 20):
         (parent / f"{HOME}-{number}").touch()
@@ -249,7 +251,7 @@ def test_where_all_names_are_taken_the_error_says_so(parent: Path) -> None:
         claim(parent)
 
 
-def test_a_folder_in_which_others_can_rename_is_not_used(parent: Path) -> None:
+def test_a_folder_whose_entries_others_can_rename_is_not_used(parent: Path) -> None:
     parent.chmod(0o777)
     with pytest.raises(OSError, match="others could replace its contents"):
         claim(parent)
@@ -257,7 +259,7 @@ def test_a_folder_in_which_others_can_rename_is_not_used(parent: Path) -> None:
     claim(parent)
 
 
-def test_where_tmpdir_cannot_be_used_the_usual_folders_are(
+def test_if_tmpdir_cannot_be_used_the_usual_folders_are(
     parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scratch, "PARENTS", (str(tmp_path / "missing"), str(parent)))
@@ -266,7 +268,7 @@ def test_where_tmpdir_cannot_be_used_the_usual_folders_are(
 
 
 @pytest.mark.takes_seconds
-def test_who_claims_while_others_sweep_gets_a_folder(parent: Path) -> None:
+def test_claiming_a_folder_during_sweeps_works(parent: Path) -> None:
     done = threading.Event()
 
     def sweep() -> None:
@@ -286,7 +288,7 @@ def test_who_claims_while_others_sweep_gets_a_folder(parent: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_locks")
-def test_without_locks_there_is_a_folder_all_the_same(parent: Path) -> None:
+def test_a_folder_is_created_without_locks(parent: Path) -> None:
     owner = claim(parent)
     owner.make_job_folder("1")
     owner.remove()
@@ -294,7 +296,7 @@ def test_without_locks_there_is_a_folder_all_the_same(parent: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_locks")
-def test_without_locks_what_was_used_lately_stays(parent: Path) -> None:
+def test_without_locks_recently_used_folders_are_kept(parent: Path) -> None:
     left = killed(claim(parent))
     scratch.sweep(str(parent), "")
     assert left.exists()
@@ -304,7 +306,7 @@ def test_without_locks_what_was_used_lately_stays(parent: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_locks")
-def test_without_locks_a_caller_removes_what_its_own_zygote_left(parent: Path) -> None:
+def test_without_locks_a_caller_removes_its_own_zygotes_folder(parent: Path) -> None:
     left = killed(claim(parent))
     scratch.sweep(str(parent), left.name)
     assert not left.exists()

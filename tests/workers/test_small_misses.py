@@ -1,4 +1,4 @@
-"""Small kernels: jobs that read no file share a process one after another, and share nothing else."""
+"""Tests of small kernels: jobs that read no file share a process in turn, without affecting each other."""
 
 from __future__ import annotations
 
@@ -60,30 +60,30 @@ def job(source: str, *options: str, **changes: Any) -> Job:
     return job._replace(reusable=bool(changes.get("reusable", True)))
 
 
-def answer(pool: Pool, *arguments: Any, limits: Limits | None = None, **changes: Any) -> Any:
+def compiled(pool: Pool, *arguments: Any, limits: Limits | None = None, **changes: Any) -> Any:
     outcome = pool.run(job(*arguments, **changes), limits or Limits())
     assert isinstance(outcome, Answer), outcome
     return outcome.value
 
 
-def said(reply: Any) -> dict[str, Any]:
-    """What the compiler said; not who said it, and when."""
+def compiler_result(reply: Any) -> dict[str, Any]:
+    """Return the fields of a reply that come from the compiler."""
     return {key: reply.get(key) for key in ("error", "log", "code", "lowered_names", "trace")}
 
 
 def children(pool: Pool) -> list[int]:
-    """The processes that the pool's only zygote has."""
+    """Return the child processes of the pool's only zygote."""
     (zygote,) = pool.zygotes.values()
     path = f"/proc/{zygote.pid}/task/{zygote.pid}/children"
     return [int(pid) for pid in Path(path).read_text().split()]
 
 
 def computing(pool: Pool) -> list[int]:
-    """Those of the processes that have computed for a tenth of a second: they have a job."""
+    """Return the child processes that have computed for a tenth of a second, so they have a job."""
     tick = os.sysconf("SC_CLK_TCK")
     found = []
     for pid in children(pool):
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # the process has ended
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             if int(fields[11]) > tick / 10:
                 found.append(pid)
@@ -93,23 +93,23 @@ def computing(pool: Pool) -> list[int]:
 # --- one process for reusable jobs ----------------------------------------------------------------
 
 
-def test_plain_jobs_one_after_another_are_done_by_one_process(pool: Pool) -> None:
-    assert len({answer(pool, KERNEL % n)["pid"] for n in range(4)}) == 1
+def test_consecutive_reusable_jobs_share_one_process(pool: Pool) -> None:
+    assert len({compiled(pool, KERNEL % n)["pid"] for n in range(4)}) == 1
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"reusable": False}, id="its options hold"),
+        pytest.param({"reusable": False}, id="its options have a lasting effect"),
         pytest.param({"limits": Limits(timeout=60.0)}, id="it has a time limit"),
         pytest.param({"limits": Limits(memory=4 << 30)}, id="it has a memory limit"),
     ],
 )
-def test_any_other_job_has_a_process_of_its_own(pool: Pool, changes: dict[str, Any]) -> None:
-    shared = answer(pool, KERNEL % 1)["pid"]
-    alone = [answer(pool, KERNEL % n, **changes)["pid"] for n in (2, 3)]
-    assert len({shared, *alone}) == 3
-    assert answer(pool, KERNEL % 4)["pid"] == shared
+def test_any_other_job_has_its_own_process(pool: Pool, changes: dict[str, Any]) -> None:
+    shared = compiled(pool, KERNEL % 1)["pid"]
+    fresh = [compiled(pool, KERNEL % n, **changes)["pid"] for n in (2, 3)]
+    assert len({shared, *fresh}) == 3
+    assert compiled(pool, KERNEL % 4)["pid"] == shared
 
 
 def test_a_source_that_reads_a_header_is_built_as_in_a_new_process(
@@ -117,16 +117,18 @@ def test_a_source_that_reads_a_header_is_built_as_in_a_new_process(
 ) -> None:
     (tmp_path / "a.h").write_text("#pragma once\n#define A 1\n")
     sources = ['#include "a.h"\n' + KERNEL % 1, KERNEL % 1, '#include "a.h"\nint a = A;']
-    shared = [answer(pool, source, f"-I{tmp_path}") for source in sources]
-    fresh = [answer(pool, source, f"-I{tmp_path}", reusable=False) for source in sources]
+    shared = [compiled(pool, source, f"-I{tmp_path}") for source in sources]
+    fresh = [compiled(pool, source, f"-I{tmp_path}", reusable=False) for source in sources]
     assert len({reply["pid"] for reply in shared}) == 1
-    assert [said(reply) for reply in shared] == [said(reply) for reply in fresh]
+    assert [compiler_result(reply) for reply in shared] == [
+        compiler_result(reply) for reply in fresh
+    ]
 
 
-def test_an_error_is_reported_by_the_process_that_found_it_and_is_its_last_word(pool: Pool) -> None:
-    before = answer(pool, KERNEL % 1)["pid"]
-    assert answer(pool, MISTAKE)["pid"] == before
-    assert answer(pool, KERNEL % 2)["pid"] != before
+def test_a_process_that_reports_an_error_takes_no_further_job(pool: Pool) -> None:
+    before = compiled(pool, KERNEL % 1)["pid"]
+    assert compiled(pool, MISTAKE)["pid"] == before
+    assert compiled(pool, KERNEL % 2)["pid"] != before
 
 
 CONSTANT = """
@@ -136,34 +138,41 @@ __global__ void k(const __grid_constant__ Table table, int* x) { *x = table.of[*
 
 
 @pytest.mark.parametrize("option", ["--restrict", "--device-debug"])
-def test_an_option_that_is_kept_in_its_process_has_no_effect_on_the_next_build(
+def test_an_option_with_a_lasting_effect_does_not_affect_the_next_build(
     pool: Pool, option: str
 ) -> None:
-    answer(pool, KERNEL % 1, option, reusable=nvrtc.is_forgotten((option,)))
-    assert said(answer(pool, CONSTANT)) == said(answer(pool, CONSTANT, reusable=False))
+    compiled(pool, KERNEL % 1, option, reusable=nvrtc.is_forgotten((option,)))
+    assert compiler_result(compiled(pool, CONSTANT)) == compiler_result(
+        compiled(pool, CONSTANT, reusable=False)
+    )
 
 
-def test_jobs_with_different_precompiled_headers_or_none_share_a_process_and_nothing_else(
+def test_jobs_with_different_precompiled_headers_share_only_the_process(
     pool: Pool, tmp_path: Path
 ) -> None:
     def with_header(name: str, **changes: Any) -> Any:
         source = f'#include "{name}.h"\n' + KERNEL % 1
-        return answer(pool, source, f"-I{tmp_path}", pch=bytes(tmp_path / f"{name}.pch"), **changes)
+        return compiled(
+            pool, source, f"-I{tmp_path}", pch=bytes(tmp_path / f"{name}.pch"), **changes
+        )
 
     for name in ("a", "b"):
         (tmp_path / f"{name}.h").write_text(f"__device__ int of_{name} = {ord(name)};\n")
         source = f'#include "{name}.h"\n' + KERNEL % 1
         path = bytes(tmp_path / f"{name}.pch")
-        assert answer(pool, source, f"-I{tmp_path}", create_pch=path, reusable=False)["pch"]
+        assert compiled(pool, source, f"-I{tmp_path}", create_pch=path, reusable=False)["pch"]
 
-    shared = [with_header("a"), with_header("b"), answer(pool, KERNEL % 1), with_header("a")]
+    shared = [with_header("a"), with_header("b"), compiled(pool, KERNEL % 1), with_header("a")]
     fresh = [with_header("a", reusable=False), with_header("b", reusable=False)]
 
     assert len({reply["pid"] for reply in shared}) == 1
     assert all(reply["pch"] for reply in (shared[0], shared[1], shared[3], *fresh))
-    assert [said(shared[0]), said(shared[1])] == [said(fresh[0]), said(fresh[1])]
-    assert said(shared[3]) == said(fresh[0])
-    assert said(shared[2]) == said(answer(pool, KERNEL % 1, reusable=False))
+    assert [compiler_result(shared[0]), compiler_result(shared[1])] == [
+        compiler_result(fresh[0]),
+        compiler_result(fresh[1]),
+    ]
+    assert compiler_result(shared[3]) == compiler_result(fresh[0])
+    assert compiler_result(shared[2]) == compiler_result(compiled(pool, KERNEL % 1, reusable=False))
 
 
 def test_two_reusable_jobs_at_once_have_a_process_each(pool: Pool) -> None:
@@ -171,70 +180,68 @@ def test_two_reusable_jobs_at_once_have_a_process_each(pool: Pool) -> None:
     thread.start()
     assert eventually(lambda: pool.zygotes and computing(pool))
     (first,) = computing(pool)
-    assert answer(pool, KERNEL % 1)["pid"] != first
+    assert compiled(pool, KERNEL % 1)["pid"] != first
     os.kill(first, signal.SIGKILL)
     thread.join()
 
 
 @pytest.mark.parametrize("source", [KERNEL % 7, WARNED, MISTAKE], ids=["good", "warned", "wrong"])
 @pytest.mark.parametrize("before", [KERNEL % 1, WARNED, MISTAKE], ids=["good", "warned", "wrong"])
-def test_what_a_process_did_before_is_not_seen(pool: Pool, before: str, source: str) -> None:
-    alone = said(answer(pool, source, reusable=False))
-    answer(pool, before)
-    assert said(answer(pool, source)) == alone
+def test_earlier_jobs_of_a_process_have_no_effect(pool: Pool, before: str, source: str) -> None:
+    fresh = compiler_result(compiled(pool, source, reusable=False))
+    compiled(pool, before)
+    assert compiler_result(compiled(pool, source)) == fresh
 
 
-def test_a_crash_is_the_crash_of_one_job(pool: Pool) -> None:
-    shared = answer(pool, KERNEL % 1)["pid"]
+def test_a_crash_affects_only_one_job(pool: Pool) -> None:
+    shared = compiled(pool, KERNEL % 1)["pid"]
     crashed = pool.run(job(CRASHES, "-std=c++20"), Limits())
     assert isinstance(crashed, Crash)
     assert (crashed.kind, crashed.signal) == ("crash", signal.SIGSEGV)
-    again = answer(pool, KERNEL % 2)
+    again = compiled(pool, KERNEL % 2)
     assert again["code"]
     assert again["pid"] != shared
 
 
 def test_a_process_that_is_killed_while_it_waits_costs_no_job(pool: Pool) -> None:
     for number in range(3):
-        os.kill(answer(pool, KERNEL % number)["pid"], signal.SIGKILL)
-    assert answer(pool, KERNEL % 3)["code"]
+        os.kill(compiled(pool, KERNEL % number)["pid"], signal.SIGKILL)
+    assert compiled(pool, KERNEL % 3)["code"]
 
 
-def test_a_process_that_finds_what_it_did_not_put_there_does_not_go_on(
-    pool: Pool, scratch: Path
-) -> None:
-    pid = answer(pool, KERNEL % 1)["pid"]
+def test_a_process_that_finds_a_foreign_file_is_not_reused(pool: Pool, scratch: Path) -> None:
+    pid = compiled(pool, KERNEL % 1)["pid"]
     folder = Path(os.readlink(f"/proc/{pid}/cwd"))
     (folder / "b.h").write_text("")
-    assert answer(pool, KERNEL % 2)["pid"] != pid
+    assert compiled(pool, KERNEL % 2)["pid"] != pid
 
 
-def test_files_of_one_job_are_gone_when_the_next_begins(pool: Pool) -> None:
-    pid = answer(pool, KERNEL % 1)["pid"]
+def test_files_of_a_job_are_removed_before_the_next_one(pool: Pool) -> None:
+    pid = compiled(pool, KERNEL % 1)["pid"]
     temporary = Path(os.readlink(f"/proc/{pid}/cwd")).parent / "tmp"
     (temporary / "secret").write_text("of the first job")
-    assert answer(pool, KERNEL % 2)["pid"] == pid
+    assert compiled(pool, KERNEL % 2)["pid"] == pid
     assert "secret" not in os.listdir(temporary)
 
 
-def test_a_process_that_goes_on_keeps_the_memory_that_its_jobs_take_in_turn(pool: Pool) -> None:
+def test_a_reused_process_keeps_its_memory_for_the_next_jobs(pool: Pool) -> None:
     def page_faults() -> int:
-        pid = answer(pool, KERNEL % 1)["pid"]
+        pid = compiled(pool, KERNEL % 1)["pid"]
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
 
     for _ in range(3):
         before = page_faults()
-    assert page_faults() - before < 600  # of 1500 where it is given back each time
+    assert page_faults() - before < 600  # 1500 if the memory is returned each time
 
 
-def test_where_processes_are_few_none_waits(scratch: Path) -> None:
+def test_under_a_process_limit_no_child_is_kept_idle(scratch: Path) -> None:
     script = """
         import resource, time
         from rtcompile.workers.zygote import _ROOMY
         resource.setrlimit(resource.RLIMIT_NPROC, (_ROOMY - 1, _ROOMY - 1))
-        from tests.workers.test_small_misses import KERNEL, Pool, answer, children, eventually
+        from tests.workers.test_small_misses import KERNEL, Pool, children, compiled, eventually
         pool = Pool(jobs=2)
-        pids = {answer(pool, KERNEL % n)["pid"] for n in range(3)}
+        pids = {compiled(pool, KERNEL % n)["pid"] for n in range(3)}
         time.sleep(0.5)
         assert len(pids) == 3 and eventually(lambda: not children(pool)), pids
     """
@@ -242,7 +249,7 @@ def test_where_processes_are_few_none_waits(scratch: Path) -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=root, check=True)
 
 
-# --- what makes a job reusable, and needs no declarations -----------------------------------------
+# --- which jobs are reusable, and compile without declarations -----------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -256,18 +263,20 @@ def test_where_processes_are_few_none_waits(scratch: Path) -> None:
         ("import a;", ()),
         ("", ("-include=a.h",)),
         ("", ("--pre-include=a.h",)),
-        ("ASK", ("-DASK=__has_include(<a.h>)",)),
+        ("TEST", ("-DASK=__has_include(<a.h>)",)),
         ("??=include <a.h>", ()),
         ("/* */ # /* */ include <a.h>", ()),
         ("# /*\n*/ include <a.h>", ()),
         ("#inc\\ \r\nlude <a.h>", ()),
-        ("#define ASK \\\n  __has_include(<a.h>)\n#if ASK\n#endif", ()),
+        ("#define TEST \\\n  __has_include(<a.h>)\n#if TEST\n#endif", ()),
         ("int x[] = {\n#embed <a>\n};", ()),
         ("export import a;", ()),
         ("#pragma include_alias(<b.h>, <a.h>)", ()),
     ],
 )
-def test_what_may_read_a_file_is_not_plain(source: str, options: tuple[str, ...]) -> None:
+def test_a_source_that_may_read_a_file_is_not_reusable(
+    source: str, options: tuple[str, ...]
+) -> None:
     assert not cxx.reads_no_file(source, options)
 
 
@@ -284,7 +293,7 @@ def test_a_source_without_such_words_reads_no_file(source: str) -> None:
     assert cxx.reads_no_file(source, ())
 
 
-def test_where_headers_would_be_found_does_not_matter_to_who_reads_none() -> None:
+def test_search_directories_do_not_matter_to_a_source_without_includes() -> None:
     assert cxx.reads_no_file(KERNEL, ("-I/usr/include", "--include-path=/opt/include", "-DN=4"))
 
 
@@ -305,7 +314,7 @@ def test_where_headers_would_be_found_does_not_matter_to_who_reads_none() -> Non
         (KERNEL, (), "ptx"),
     ],
 )
-def test_what_may_need_a_declaration_is_compiled_with_them(
+def test_a_source_that_may_need_a_declaration_is_compiled_with_all(
     source: str, options: tuple[str, ...], target: str
 ) -> None:
     assert cxx.reads_no_file(source, options)
@@ -327,7 +336,9 @@ BODIES = [
 def test_code_without_declarations_is_the_same_to_the_byte(pool: Pool, body: str) -> None:
     source = f'extern "C" __global__ void k(float* x, const float* y) {{ {body} }}'
     assert nvrtc.needs_no_declarations(source, (), "cubin")
-    assert said(answer(pool, source, minimal=True)) == said(answer(pool, source, reusable=False))
+    assert compiler_result(compiled(pool, source, minimal=True)) == compiler_result(
+        compiled(pool, source, reusable=False)
+    )
 
 
 def test_code_without_declarations_is_the_same_with_cuda_13(
@@ -339,21 +350,21 @@ def test_code_without_declarations_is_the_same_with_cuda_13(
     monkeypatch.setitem(globals(), "library", lambda: of_13)
     for body in BODIES:
         source = f'extern "C" __global__ void k(float* x, const float* y) {{ {body} }}'
-        assert said(answer(pool, source, minimal=True)) == said(
-            answer(pool, source, reusable=False)
+        assert compiler_result(compiled(pool, source, minimal=True)) == compiler_result(
+            compiled(pool, source, reusable=False)
         )
 
 
-def test_no_macro_that_minimal_takes_away_or_gives_passes_the_rule(pool: Pool) -> None:
+def test_a_source_with_a_macro_that_minimal_changes_is_compiled_with_all(pool: Pool) -> None:
     names = {"__CUDACC_RTC_MINIMAL__", "__CUDA_ARCH__"}
     for directory in toolkit.current().search:
         if directory.label in ("cudart", "crt"):
             for path in Path(directory.path).glob("*.h"):
                 text = path.read_text(errors="replace")
                 names |= set(re.findall(r"# *(?:define|ifn?def) +([A-Za-z_]\w*)", text))
-    asked = "".join(f"#ifdef {n}\n__device__ int has_{n};\n#endif\n" for n in sorted(names))
+    source = "".join(f"#ifdef {n}\n__device__ int has_{n};\n#endif\n" for n in sorted(names))
     defined = [
-        set(re.findall(rb"has_(\w+)", answer(pool, asked, *options, target="ptx")["code"]))
+        set(re.findall(rb"has_(\w+)", compiled(pool, source, *options, target="ptx")["code"]))
         for options in ((), ("--minimal",))
     ]
     differing = {name.decode() for name in defined[0] ^ defined[1]}
@@ -362,12 +373,14 @@ def test_no_macro_that_minimal_takes_away_or_gives_passes_the_rule(pool: Pool) -
     assert not [n for n in differing if nvrtc.needs_no_declarations(f"#ifdef {n}", (), "cubin")]
 
 
-def test_what_minimal_rejects_is_compiled_without_it(pool: Pool) -> None:
+def test_a_source_that_minimal_rejects_is_compiled_without_it(pool: Pool) -> None:
     source = "__global__ void k(cudaError_t* e) { *e = cudaSuccess; }"
-    assert said(answer(pool, source, minimal=True)) == said(answer(pool, source))
+    assert compiler_result(compiled(pool, source, minimal=True)) == compiler_result(
+        compiled(pool, source)
+    )
 
 
-# --- neither the clock nor the disk -------------------------------------------------------------
+# --- no wait for the clock or the disk -------------------------------------------------------------
 
 
 def test_a_header_that_changes_once_files_are_read_is_noticed(tmp_path: Path) -> None:
@@ -376,12 +389,12 @@ def test_a_header_that_changes_once_files_are_read_is_noticed(tmp_path: Path) ->
     tree.write("user0/a.h", "before")
     kept = Store(str(tmp_path / "cache"), on_disk=True, size=1 << 30)
     with kept.building(inputs, reads=False):
-        kept.reading(inputs)  # NVCC, say, after NVRTC has refused
+        kept.reading(inputs)  # for example NVCC, after NVRTC has rejected the source
         tree.write("user0/a.h", "edited meanwhile")
         assert not kept.add(inputs, make_object(), tree.record("user0/a.h"))
 
 
-def test_a_build_is_kept_though_its_process_ends_at_once_and_the_disk_is_never_waited_for(
+def test_a_build_is_kept_without_syncing_though_its_process_ends_at_once(
     tmp_path: Path,
 ) -> None:
     script = f"""
@@ -402,8 +415,8 @@ def test_a_build_is_kept_though_its_process_ends_at_once_and_the_disk_is_never_w
     assert hits == ["None", "disk"]
 
 
-def test_a_child_that_is_about_to_be_killed_takes_no_other_job() -> None:
-    """It dies a moment later, and the job that it took would be called a crash of the compiler."""
+def test_a_child_that_is_about_to_be_killed_takes_no_further_job() -> None:
+    """Otherwise its death would be reported as a crash of the compiler in the other job."""
     lifeline, ours = os.pipe()
     os.close(lifeline)
     channel, theirs = socket.socketpair()

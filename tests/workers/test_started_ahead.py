@@ -1,4 +1,4 @@
-"""A program's worker starts before a miss knows what it will ask of it, and ends beside the program."""
+"""Tests of workers that start before a miss is planned, and end with their program."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ PARENT = "ps -o ppid= -p $PPID"
 
 
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> Iterator[None]:
-    """As in a program that has started no worker yet."""
+def own_zygotes(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> Iterator[None]:
+    """Start without workers, as a new program."""
     monkeypatch.setattr(process, "_ahead", None)
     others, ZygoteProcess.alive = ZygoteProcess.alive, set()
     yield
@@ -47,7 +47,7 @@ def started() -> ZygoteProcess:
     return zygote
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("own_zygotes")
 def test_the_first_job_is_done_by_the_process_that_was_started_ahead() -> None:
     ahead = started()
     pool = Pool(jobs=1)
@@ -57,16 +57,16 @@ def test_the_first_job_is_done_by_the_process_that_was_started_ahead() -> None:
 
 
 @pytest.mark.takes_seconds
-@pytest.mark.usefixtures("alone")
-def test_what_it_loaded_in_advance_serves_no_job_that_needs_something_else() -> None:
+@pytest.mark.usefixtures("own_zygotes")
+def test_a_zygote_started_ahead_serves_no_job_that_needs_another_library() -> None:
     ahead = started()
     process.start("another compiler")
     pool = Pool(jobs=1)
     assert int(output(pool.run(shell(PARENT), Limits()))) != ahead.pid
 
 
-@pytest.mark.usefixtures("alone")
-def test_one_that_was_killed_meanwhile_is_replaced() -> None:
+@pytest.mark.usefixtures("own_zygotes")
+def test_a_zygote_started_ahead_that_was_killed_is_replaced() -> None:
     os.kill(started().pid, signal.SIGKILL)
     assert isinstance(Pool(jobs=1).run(shell("true"), Limits()), Answer)
 
@@ -81,7 +81,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def started_for(request: CompileRequest) -> list[str]:
-    """What a new process starts a worker for, before it plans the build."""
+    """Return the libraries for which a new process starts a worker before it plans the build."""
     environment.forget()
     loaded: list[str] = []
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -96,13 +96,13 @@ KERNEL = 'extern "C" __global__ void k(float* x) { *x = %s; }'
 
 @pytest.mark.needs_compiler
 @pytest.mark.usefixtures("cache")
-def test_a_hit_starts_none() -> None:
+def test_a_hit_starts_no_worker() -> None:
     assert started_for(build(KERNEL % 1)) == []
 
 
 @pytest.mark.needs_compiler
 @pytest.mark.usefixtures("cache")
-def test_a_miss_starts_one_and_knows_what_the_last_build_loaded() -> None:
+def test_a_miss_starts_a_worker_with_the_library_of_the_last_build() -> None:
     build(KERNEL % 1)
     library = toolkit.current().require_nvrtc()
     assert started_for(CompileRequest(KERNEL % 2)) == [library.to_load()]
@@ -110,7 +110,7 @@ def test_a_miss_starts_one_and_knows_what_the_last_build_loaded() -> None:
 
 @pytest.mark.needs_compiler
 @pytest.mark.usefixtures("cache")
-def test_an_edited_header_starts_one(tmp_path: Path) -> None:
+def test_an_edited_header_starts_a_worker(tmp_path: Path) -> None:
     (tmp_path / "value.h").write_text("#define VALUE 1")
     request = build('#include "value.h"\n' + KERNEL % "VALUE", f"-I{tmp_path}")
     (tmp_path / "value.h").write_text("#define VALUE 22")
@@ -127,7 +127,7 @@ def test_an_edited_header_starts_one(tmp_path: Path) -> None:
         pytest.param(("RTCOMPILE_BUNDLES", "/proc/nowhere"), id="a bundle may have it"),
     ],
 )
-def test_a_miss_that_may_need_no_nvrtc_starts_none(
+def test_a_miss_that_may_not_need_nvrtc_starts_no_worker(
     variable: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(*variable)
@@ -161,7 +161,7 @@ PROGRAM = """
 
 
 @pytest.mark.needs_compiler
-def test_a_program_starts_its_worker_before_it_imports_what_a_miss_needs_and_a_hit_none(
+def test_a_worker_starts_before_the_imports_of_a_miss(
     tmp_path: Path,
 ) -> None:
     pytest.importorskip("cupy")
@@ -177,7 +177,7 @@ def test_a_program_starts_its_worker_before_it_imports_what_a_miss_needs_and_a_h
         assert done.returncode == 0, done.stderr
         return str(done.stdout).split("\n")[:-1]
 
-    run()  # the search for a toolkit starts programs, too
+    run()  # the search for a toolkit also starts programs
     subprocess.run(["rm", "-r", str(tmp_path / "cache" / "index")], check=True)
     for folder in ("objects", "manifests", "portable"):
         subprocess.run(["rm", "-rf", str(tmp_path / "cache" / folder)], check=True)
@@ -189,7 +189,7 @@ def test_a_program_starts_its_worker_before_it_imports_what_a_miss_needs_and_a_h
 
 
 @pytest.mark.takes_seconds
-def test_a_program_that_ends_leaves_no_process_to_whoever_inherits_its_own(scratch: Path) -> None:
+def test_a_program_that_ends_leaves_no_orphan(scratch: Path) -> None:
     ends = """
         from rtcompile.request.units import Limits
         from rtcompile.workers import pool, process

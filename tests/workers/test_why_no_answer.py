@@ -1,4 +1,4 @@
-"""A worker that cannot answer is no missing toolkit: the error says what ended it or kept it away."""
+"""Tests of workers that die or cannot start: the error states the reason, and not a missing toolkit."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rtcompile.settings import Settings
 from rtcompile.workers import pool
 from rtcompile.workers.pool import Pool
 from rtcompile.workers.process import ZygoteProcess
-from tests.trials.test_workers_trials import elsewhere
+from tests.trials.test_workers_trials import with_mounts
 
-# No build was kept, so the compiler is asked for its version first.
+# No build was cached, so the compiler's version is queried first.
 FIRST_BUILD = """
     import os, rtcompile
     try:
@@ -42,7 +42,7 @@ def own_pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
     ("number", "meaning"),
     [(signal.SIGKILL, "lack of memory"), (signal.SIGTERM, "another program ended it")],
 )
-def test_a_zygote_that_was_killed_is_said_to_be(
+def test_a_killed_zygote_is_reported(
     own_pool: Pool, monkeypatch: pytest.MonkeyPatch, number: int, meaning: str
 ) -> None:
     monkeypatch.setattr(ZygoteProcess, "load", lambda self, *_: os.kill(self.pid, number))
@@ -51,7 +51,7 @@ def test_a_zygote_that_was_killed_is_said_to_be(
     assert not isinstance(raised.value, ToolkitNotFound)
 
 
-def test_the_query_for_the_compiler_s_build_counts(
+def test_the_query_for_the_compilers_build_has_a_time_limit(
     own_pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Settings.from_environ().replace(timeout=1.0)
@@ -65,9 +65,7 @@ def test_the_query_for_the_compiler_s_build_counts(
     assert time.monotonic() - begin < 30
 
 
-def test_a_job_that_was_killed_is_said_to_be(
-    own_pool: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_job_is_reported(own_pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     killed = pool.Crash("crash", signal.SIGKILL, "", b"")
     monkeypatch.setattr(nvrtc.pool, "run", lambda *_: killed)
     with pytest.raises(CompilerCrashed, match=r"died by signal 9 \(.*lack of memory"):
@@ -78,8 +76,8 @@ def test_a_job_that_was_killed_is_said_to_be(
     ("mounts", "expected"),
     [
         pytest.param(
-            "for place in /var/tmp /dev/shm ${TMPDIR:-/tmp} /tmp; do mkdir -p $place; "
-            "mount -t tmpfs -o ro none $place || exit 1; done",
+            "for folder in /var/tmp /dev/shm ${TMPDIR:-/tmp} /tmp; do mkdir -p $folder; "
+            "mount -t tmpfs -o ro none $folder || exit 1; done",
             "no folder for temporary files can be used",
             id="nothing to write to",
         ),
@@ -88,9 +86,9 @@ def test_a_job_that_was_killed_is_said_to_be(
         ),
     ],
 )
-def test_a_system_that_keeps_workers_from_starting_is_described(mounts: str, expected: str) -> None:
+def test_the_reason_why_a_worker_cannot_start_is_reported(mounts: str, expected: str) -> None:
     if f"{sys.prefix}/".startswith(("/tmp/", "/var/tmp/")):
         pytest.skip("the environment lies in a folder that this test covers")
-    said = elsewhere(mounts, FIRST_BUILD)
-    assert said.startswith("CompileError "), said
-    assert expected in said
+    output = with_mounts(mounts, FIRST_BUILD)
+    assert output.startswith("CompileError "), output
+    assert expected in output

@@ -1,4 +1,4 @@
-"""Worker processes: a job's value comes back, and whatever happens to a job ends with the job."""
+"""Tests of worker processes: a job returns its value, and no failure of a job affects anything else."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def in_thread(function: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]
     return thread, results
 
 
-def test_values_come_back_as_they_were_returned(pool: Pool) -> None:
+def test_values_are_returned_unchanged(pool: Pool) -> None:
     outcome = pool.run(shell("printf '\\000\\377' > made", results=["made"]), Limits())
     assert isinstance(outcome, Answer)
     assert outcome.value["files"] == {"made": b"\0\xff"}
 
 
-def test_a_job_finds_an_empty_folder_and_a_temporary_folder_of_its_own(
+def test_a_job_has_an_empty_working_directory_and_its_own_temporary_folder(
     pool: Pool, scratch: Path
 ) -> None:
     script = "pwd; echo $TMPDIR; ls -A . $TMPDIR | grep -v : ; touch left $TMPDIR/left"
@@ -62,13 +62,13 @@ def test_jobs_of_one_compiler_share_a_zygote(pool: Pool) -> None:
     assert len(parents) == 1
 
 
-def test_a_worker_leaves_the_callers_terminal_and_process_group(pool: Pool) -> None:
+def test_a_worker_has_its_own_session_and_process_group(pool: Pool) -> None:
     session, group = output(pool.run(shell("ps -o sid=,pgid= -p $PPID"), Limits())).split()
     assert int(session) != os.getsid(0)
     assert int(group) != os.getpgrp()
 
 
-def test_the_callers_environment_stays_out_of_workers(
+def test_workers_do_not_inherit_the_callers_environment(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("LD_PRELOAD", "NVRTC_DISABLE_PCH", "PYTHONPATH", "A_PASSWORD"):
@@ -79,7 +79,7 @@ def test_the_callers_environment_stays_out_of_workers(
     assert "CUDA_CACHE_DISABLE=1" in environ
 
 
-def test_descriptors_of_the_caller_stay_out_of_workers(pool: Pool, tmp_path: Path) -> None:
+def test_workers_do_not_inherit_the_callers_descriptors(pool: Pool, tmp_path: Path) -> None:
     with open(tmp_path / "secret", "w") as file:
         os.set_inheritable(file.fileno(), True)
         assert "secret" not in output(pool.run(shell("ls -l /proc/$PPID/fd"), Limits()))
@@ -96,7 +96,7 @@ def test_a_worker_that_dies_is_reported_as_a_crash_and_the_next_job_works(
     assert output(pool.run(shell("echo alive"), Limits())) == "alive"
 
 
-def test_what_a_dead_worker_had_said_on_its_stderr_is_kept(pool: Pool) -> None:
+def test_the_stderr_of_a_dead_worker_is_kept(pool: Pool) -> None:
     outcome = pool.run(shell("echo last words >&2; kill -6 $PPID"), Limits())
     assert isinstance(outcome, Crash)
     assert outcome.stderr == b"last words\n"
@@ -117,9 +117,9 @@ def test_an_error_of_any_length_is_reported(pool: Pool, size: int) -> None:
     assert "x" * size in outcome.text
 
 
-def test_programs_get_the_signals_that_python_ignores(pool: Pool) -> None:
+def test_signals_that_python_ignores_are_restored_for_programs(pool: Pool) -> None:
     ignored = output(pool.run(shell("grep SigIgn /proc/$$/status"), Limits())).split()[1]
-    assert not int(ignored, 16) & 0x7FFFFFFF  # 32 and above are the C library's
+    assert not int(ignored, 16) & 0x7FFFFFFF  # signals from 32 on belong to the C library
 
 
 def test_a_worker_that_cannot_start_leaves_no_descriptor(
@@ -148,19 +148,21 @@ def test_only_functions_of_this_package_are_run(pool: Pool) -> None:
     assert "'os:system' is not in rtcompile" in outcome.text
 
 
-def test_a_time_limit_kills_the_job_and_all_it_started(pool: Pool, tmp_path: Path) -> None:
-    said = tmp_path / "said"
-    script = f"({FOREVER}) & echo $! > {said}; wait"
+def test_a_time_limit_kills_the_job_and_its_children(pool: Pool, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid_file"
+    script = f"({FOREVER}) & echo $! > {pid_file}; wait"
     seconds = 0.5
-    while not said.exists() or not said.read_text():  # it was killed before it had come so far
+    while (
+        not pid_file.exists() or not pid_file.read_text()
+    ):  # it was killed before it had come so far
         outcome = pool.run(shell(script), Limits(timeout=seconds))
         assert isinstance(outcome, Crash)
         assert outcome.kind == "timeout"
         seconds *= 2
-    assert ended(said.read_text())
+    assert ended(pid_file.read_text())
 
 
-def test_what_a_job_left_running_is_killed_with_it(pool: Pool) -> None:
+def test_processes_that_a_job_left_running_are_killed(pool: Pool) -> None:
     assert ended(output(pool.run(shell(f"({FOREVER}) >/dev/null 2>&1 & echo $!"), Limits())))
 
 
@@ -172,7 +174,7 @@ def test_a_memory_limit_counts_all_processes_of_a_job(pool: Pool) -> None:
     assert outcome.kind == "memory"
 
 
-def test_a_worker_is_what_the_kernel_kills_first_for_memory(pool: Pool) -> None:
+def test_a_worker_is_the_first_that_the_kernel_kills_for_memory(pool: Pool) -> None:
     assert output(pool.run(shell("cat /proc/$PPID/oom_score_adj"), Limits())) == "1000"
 
 
@@ -317,7 +319,7 @@ def test_a_zygote_that_has_idled_out_is_replaced(scratch: Path) -> None:
     pool = Pool(jobs=1, idle=0.01)
     try:
         first = output(pool.run(shell("ps -o ppid= -p $PPID"), Limits()))
-        # A zombie until the pool finds out; its folder goes before it does.
+        # It is a zombie until the pool notices its end; its folder is removed before.
         assert eventually(lambda: list(scratch.iterdir()) == [])
         assert output(pool.run(shell("ps -o ppid= -p $PPID"), Limits())) != first
     finally:
@@ -325,9 +327,7 @@ def test_a_zygote_that_has_idled_out_is_replaced(scratch: Path) -> None:
 
 
 @pytest.mark.takes_seconds
-def test_a_forked_process_has_workers_of_its_own(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forked_process_has_its_own_workers(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_pool", pool)
     script = "ps -o ppid= -p $PPID"
     ours = output(workers.run(shell(script), Limits()))

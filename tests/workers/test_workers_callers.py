@@ -1,4 +1,4 @@
-"""Workers beside the program that has them: its Ctrl-C, its forks and its end."""
+"""Tests of workers and their program's Ctrl-C, forks and end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("scratch")
 
 
 def run_script(script: str, fifo: Fifo, **options: Any) -> subprocess.Popen[str]:
-    """Start a program that uses a pool, with `job` ready: it says its worker's pid and stays."""
+    """Start a program that uses a pool and defines `job`; the job prints its worker's pid and waits."""
     opening = f"""
         import os, signal, sys, threading
         # A test run in the background of a shell hands down that Ctrl-C is ignored.
@@ -111,7 +111,7 @@ def test_workers_serve_a_caller_that_ignores_sigchld(fifo: Fifo) -> None:
     assert program.communicate(timeout=60)[0] == "works\n" * 12
 
 
-def test_what_a_job_started_dies_when_all_who_could_kill_it_are_killed_at_once(
+def test_a_jobs_processes_die_even_if_caller_zygote_and_child_are_killed(
     fifo: Fifo, scratch: Path
 ) -> None:
     program = run_script(
@@ -123,7 +123,7 @@ def test_what_a_job_started_dies_when_all_who_could_kill_it_are_killed_at_once(
     )
     worker, started, grandchild = fifo.read().split()
     zygote = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1]
-    os.kill(int(zygote), signal.SIGSTOP)  # or it would still see the others die
+    os.kill(int(zygote), signal.SIGSTOP)  # otherwise it would notice the others' deaths
     program.kill()
     program.communicate()
     os.kill(int(worker), signal.SIGKILL)
@@ -181,7 +181,7 @@ def test_the_callers_main_module_is_not_run_again(fifo: Fifo) -> None:
 
 
 @pytest.mark.takes_seconds
-def test_an_exit_handler_builds_that_is_called_after_ours(fifo: Fifo) -> None:
+def test_an_exit_handler_that_runs_after_rtcompiles_can_build(fifo: Fifo) -> None:
     program = run_script(
         """
         import atexit
@@ -192,7 +192,7 @@ def test_an_exit_handler_builds_that_is_called_after_ours(fifo: Fifo) -> None:
 
         atexit._clear()
         atexit.register(late)
-        atexit.register(pool.process._end)  # the last that was registered is called first
+        atexit.register(pool.process._end)  # handlers run in reverse order
         arguments["command"] = ["/bin/echo", "done"]
         echo = pool.Job("rtcompile.workers.child:run", arguments)
         print(pool.run(echo, Limits()).value["log"], end="", flush=True)
@@ -204,7 +204,7 @@ def test_an_exit_handler_builds_that_is_called_after_ours(fifo: Fifo) -> None:
 
 
 @pytest.mark.takes_seconds
-def test_an_application_may_close_all_descriptors_and_have_their_numbers(fifo: Fifo) -> None:
+def test_an_application_may_close_all_descriptors_and_reuse_their_numbers(fifo: Fifo) -> None:
     program = run_script(
         """
         arguments["command"] = ["/bin/echo", "done"]
@@ -228,7 +228,7 @@ def test_an_application_may_close_all_descriptors_and_have_their_numbers(fifo: F
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize(
-    ("limits", "says"),
+    ("limits", "message"),
     [
         pytest.param(
             "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))",
@@ -247,8 +247,8 @@ def test_an_application_may_close_all_descriptors_and_have_their_numbers(fifo: F
         ),
     ],
 )
-def test_a_limit_of_the_shell_is_an_error_that_names_it_and_the_way_out(
-    tmp_path: Path, limits: str, says: str
+def test_a_shell_limit_is_an_error_that_names_it_and_the_fix(
+    tmp_path: Path, limits: str, message: str
 ) -> None:
     script = f"""
             import contextlib, resource, sys
@@ -277,5 +277,5 @@ def test_a_limit_of_the_shell_is_an_error_that_names_it_and_the_way_out(
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count(says) == 2, done.stdout
+    assert done.stdout.count(message) == 2, done.stdout
     assert done.stdout.count("before") == 2
