@@ -64,7 +64,7 @@ ENDLESS = (
 TEMPLATE = "template <class T> __global__ void scale(T* x) { *x *= 2; }\n"
 
 MISTAKES = (
-    Mistake("a name that is not declared", body("x[0] = yy;"), 'identifier "yy" is undefined'),
+    Mistake("an undeclared name", body("x[0] = yy;"), 'identifier "yy" is undefined'),
     Mistake("a forgotten semicolon", body("x[0] = 1"), 'expected a ";"'),
     Mistake("a forgotten brace", body("if (x) { x[0] = 1;"), 'expected a "}"'),
     Mistake("a misspelt type", body("", "flaot* x"), 'identifier "flaot" is undefined'),
@@ -76,7 +76,7 @@ MISTAKES = (
         "too few arguments in function call",
     ),
     Mistake(
-        "a header that is nowhere",
+        "a missing header",
         '#include "mine.h"\n' + body("x[0] = 1;"),
         'cannot open source file "mine.h"',
         "Add its folder with -I",
@@ -104,7 +104,7 @@ MISTAKES = (
         "an exception",
         body("if (!x) throw 1;"),
         "does not support exception handling",
-        "no exceptions in device code",
+        "cannot throw or catch exceptions",
     ),
     Mistake(
         "a warp function without a mask",
@@ -126,7 +126,7 @@ MISTAKES = (
         "constexpr",
     ),
     Mistake(
-        "C++20 without asking for it",
+        "C++20 without its option",
         CONCEPT,
         'identifier "concept" is undefined',
         "Use -std=c++20",
@@ -142,17 +142,17 @@ MISTAKES = (
         "CuTe in C++14",
         "#include <cute/tensor.hpp>\n" + body(""),
         "error: ",
-        "needs C++17; the options have --std=c++14",
+        "needs C++17, and the options have --std=c++14",
         options=("-std=c++14",),
     ),
     Mistake(
-        "a standard that NVRTC has not",
+        "an unknown language standard",
         body(""),
         "invalid value for --std",
         options=("-std=c++23",),
     ),
     Mistake("an unknown option", body(""), "-nonsense", options=("-nonsense",)),
-    Mistake("an architecture that is none", body(""), "sm_42", arch="sm_42"),
+    Mistake("an unknown architecture", body(""), "sm_42", arch="sm_42"),
     Mistake(
         "a template with a C name",
         'extern "C" template <class T> __global__ void k(T* x) {}\n',
@@ -160,7 +160,7 @@ MISTAKES = (
         "name_expressions",
     ),
     Mistake(
-        "a name expression of nothing",
+        "a name expression of an unknown name",
         TEMPLATE,
         "error: `Real` in 'scale<Real>' is no type or constant of the source",
         'identifier "Real" is undefined',
@@ -175,7 +175,7 @@ MISTAKES = (
         "extern __shared__",
     ),
     Mistake(
-        "a function that is defined nowhere",
+        "an undefined function",
         "extern __device__ float f(float);\n" + body("*x = f(3);"),
         "Unresolved extern function",
         "link=",
@@ -187,9 +187,9 @@ MISTAKES = (
         "arch='sm_90a'",
         arch="sm_90",
     ),
-    Mistake("a WMMA shape that is none", WMMA, "incomplete type", "not 16x16x15"),
+    Mistake("an unknown WMMA shape", WMMA, "incomplete type", "not 16x16x15"),
     Mistake(
-        "a PTX instruction that is none",
+        "an unknown PTX instruction",
         body('asm volatile("mov.f33 %0, %0;" : "+f"(x[0]));'),
         "'.f33'",
     ),
@@ -210,7 +210,7 @@ MISTAKES = (
         compiles=True,
     ),
     Mistake(
-        "a template that nothing instantiates",
+        "a template without an instance",
         TEMPLATE,
         "has no kernel 'scale': it is a template, and nothing instantiates it",
         "name_expressions=['scale<float>']",
@@ -218,7 +218,7 @@ MISTAKES = (
         compiles=True,
     ),
     Mistake(
-        "another instance than was compiled",
+        "an instance that was not compiled",
         TEMPLATE,
         "has no kernel 'scale<float>': a C++ name is found only if",
         "name_expressions=['scale<float>']",
@@ -226,9 +226,7 @@ MISTAKES = (
         kernel="scale<float>",
         compiles=True,
     ),
-    Mistake(
-        "a type without end", ENDLESS, "killed after its time limit of", "timeout=", timeout=1.0
-    ),
+    Mistake("an endless type", ENDLESS, "killed after its time limit of", "timeout=", timeout=1.0),
     Mistake(
         "a source that crashes the compiler",
         "template <class T> struct B { friend bool operator==() = default; };\n" + body(""),

@@ -238,9 +238,9 @@ except LinkerError:
     ("kind", "data", "text"),
     [
         pytest.param("archive", b"!<arch>\n" + b"x" * 100, "archive", id="broken archive"),
-        pytest.param("archive", b"int x;", "no cubin", id="an archive that is none"),
+        pytest.param("archive", b"int x;", "no cubin", id="an invalid archive"),
         pytest.param("cubin", b"", "is empty", id="empty"),
-        pytest.param("ptx", b"// not PTX\nint x;", "no cubin", id="PTX that is none"),
+        pytest.param("ptx", b"// not PTX\nint x;", "no cubin", id="invalid PTX"),
         pytest.param("cubin", b"\x7fELF\x02\x01\x01" + b"\0" * 60, "host object", id="host object"),
     ],
 )

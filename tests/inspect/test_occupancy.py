@@ -52,7 +52,7 @@ def test_blocks_are_those_that_cudas_own_header_computes(tmp_path: Path) -> None
     (tmp_path / "oracle.cpp").write_text(ORACLE)
     program = tmp_path / "oracle"
     subprocess.run(["g++", "-I", include, "-o", program, tmp_path / "oracle.cpp"], check=True)
-    ours, cases = [], []
+    ours, lines = [], []
     cases = itertools.product(
         ARCHS, (32, 33, 96, 128, 256, 1000, 1024), (1, 24, 40, 63, 128, 255), (0, 1, 5000, 49152)
     )
@@ -62,15 +62,15 @@ def test_blocks_are_those_that_cudas_own_header_computes(tmp_path: Path) -> None
         assert limits is not None
         device = (limits.warps * 32, limits.block_registers, limits.shared, limits.block_shared)
         kernel = (block, registers, shared)
-        cases.append(
+        lines.append(
             " ".join(map(str, (arch.major, arch.minor, *device, limits.reserved_shared, *kernel)))
         )
         ours.append(occupancy(limits, block=block, registers=registers, shared=shared).blocks)
     done = subprocess.run(
-        [program], input="\n".join(cases), capture_output=True, text=True, check=True
+        [program], input="\n".join(lines), capture_output=True, text=True, check=True
     )
     theirs = [int(line) for line in done.stdout.split()]
-    wrong = [case for case, a, b in zip(cases, ours, theirs, strict=True) if a != b]
+    wrong = [case for case, a, b in zip(lines, ours, theirs, strict=True) if a != b]
     assert wrong == []
 
 

@@ -41,7 +41,7 @@ def test_the_first_line_contains_the_mistake(mistake: Mistake, frontend: str) ->
 
 @pytest.mark.parametrize(
     "name",
-    ["a forgotten brace", "a PTX instruction that is none", "Hopper's instructions for sm_90"],
+    ["a forgotten brace", "an unknown PTX instruction", "Hopper's instructions for sm_90"],
 )
 def test_an_error_without_a_line_gets_the_programs_line(name: str) -> None:
     (mistake,) = (one for one in MISTAKES if one.name == name)

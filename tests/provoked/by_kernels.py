@@ -56,13 +56,13 @@ BY_KERNELS = [
     case(
         "exceptions",
         "does not support exception handling",
-        "no exceptions",
+        "cannot throw or catch exceptions",
         source="__global__ void k() { throw 1; }",
     ),
     case(
         "annotated-lambda",
         "annotation on lambda requires --extended-lambda",
-        "Drop the annotation",
+        "Remove the annotation",
         source="__global__ void k() { auto f = [=] __device__ (int x) { return x; }; f(1); }",
     ),
     case(
@@ -128,7 +128,7 @@ BY_KERNELS = [
     case(
         "cp-async-in-cute",
         "cp.async sizeof(TS) is not supported",
-        "cp.async of one short",
+        "cp.async cannot copy one short",
         "UniversalCopy",
         source="#include <cute/arch/copy_sm80.hpp>\nusing namespace cute;\n"
         "__global__ void k(short* x) { SM80_CP_ASYNC_CACHEALWAYS<short>::copy(x[0], x[1]); }",
@@ -186,7 +186,7 @@ BY_KERNELS = [
     case(
         "identifier-beyond-arch",
         'no member "this_cluster"',
-        "begins with sm_90",
+        "needs sm_90",
         source="#include <cooperative_groups.h>\n"
         "__global__ void k() { cooperative_groups::this_cluster().sync(); }",
         headers="12:cudart 12:crt 12:cccl",
@@ -272,7 +272,7 @@ BY_KERNELS = [
         "parameter-space",
         "Formal parameter space overflowed",
         "40008 bytes",
-        "passes 32764",
+        "allows 32764",
         source="struct P { char x[40000]; };\n__global__ void k(P p, int* x) { *x = p.x[*x]; }",
     ),
     case(
@@ -334,7 +334,7 @@ BY_KERNELS = [
     case(
         "instruction-needs-arch",
         "requires .target sm_90 or higher",
-        "begins with sm_90; this build is for sm_80",
+        "needs sm_90; this build is for sm_80",
         source='__global__ void k() { asm volatile("barrier.cluster.arrive;"); }',
     ),
     case(
@@ -360,7 +360,7 @@ BY_KERNELS = [
     case(
         "code-generator",
         "failed with an internal error",
-        "code generator gave up",
+        "code generator failed",
         source='extern "C" __device__ int cudaDeviceSynchronize();\n'
         "__global__ void k() { cudaDeviceSynchronize(); }",
         arch="sm_90a",

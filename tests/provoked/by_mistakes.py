@@ -47,7 +47,7 @@ _SLIPS = (
     ("type-mismatch", "is incompatible with parameter", "reinterpret_cast", _kernel("f(x);", "__device__ void f(int*) {}\n")),
     ("type-mismatch", "is incompatible with parameter", "write `const float*` in line 1; if it writes, write `float* x` in line 2", _kernel("f(x);", "__device__ void f(float*) {}\n", "const float* x")),
     ("type-mismatch", "cannot be assigned", "dereference", _kernel("x[0] = x;")),
-    ("const-write", "modifiable lvalue", "Take const off", _kernel("x[0] = 1;", parameters="const float* x")),
+    ("const-write", "modifiable lvalue", "Remove const from", _kernel("x[0] = 1;", parameters="const float* x")),
     ("not-constant", "must have a constant value", "extern __shared__", _kernel("__shared__ float s[n];")),
     ("kernel-returns", "void return type", "Declare it void", "__global__ int k() { return 1; }"),
     ("argument-count", "too few arguments in function call", "as are declared", _kernel("f();", "__device__ void f(int) {}\n")),
@@ -64,7 +64,7 @@ _SLIPS = (
     ("header-of-another-project", "open source file", "cupy/complex.cuh", "#include <pycuda-complex.hpp>\n"),
     ("header-of-another-project", "open source file", "data_ptr()", "#include <ATen/cuda/CUDAContext.h>\n"),
     ("python-syntax", 'expected a "("', "Python's syntax", _kernel("for i in range(n):")),
-    ("not-an-expression", "expected an expression", "above the caret", _kernel("x[0] = * ;")),
+    ("not-an-expression", "expected an expression", "word at the caret", _kernel("x[0] = * ;")),
 )  # fmt: skip
 
 BY_MISTAKES = [

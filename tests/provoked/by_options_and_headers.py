@@ -17,14 +17,14 @@ BY_OPTIONS_AND_HEADERS = [
     case(
         "option-twice",
         '"--std (-std)=c++14" followed by',
-        "the last wins",
+        "the last one counts",
         options="-std=c++14 -std=c++17 -arch=sm_80",
         bare=True,
     ),
     case(
         "option-twice",
         '"--gpu-architecture(-arch)=80" followed by',
-        "suffix stays",
+        "is kept",
         toolkit="13",
         options="-arch=sm_80 -arch=sm_90",
         bare=True,
@@ -44,7 +44,9 @@ BY_OPTIONS_AND_HEADERS = [
         options="-arch=sm_90a -arch=sm_80",
         bare=True,
     ),
-    case("arch-deprecated", "Architectures prior to", "Stay with CUDA 12", arch="sm_60"),
+    case(
+        "arch-deprecated", "Architectures prior to", "Use CUDA 12 for such a device", arch="sm_60"
+    ),
     case(
         "option-of-nvcc", "unrecognized option -O3 found", "-O3 is an option of nvcc", options="-O3"
     ),
@@ -84,14 +86,14 @@ BY_OPTIONS_AND_HEADERS = [
     case(
         "std-unknown",
         "invalid value for --std",
-        "-std=gnu++17 is no language standard",
+        "does not know the language standard -std=gnu++17",
         options="-std=gnu++17 -arch=sm_80",
         bare=True,
     ),
     case(
         "std-unknown",
         "invalid value for --std",
-        "-std=c++23 is no",
+        "language standard -std=c++23",
         options="-std=c++23 -arch=sm_80",
         bare=True,
     ),
@@ -170,7 +172,7 @@ BY_OPTIONS_AND_HEADERS = [
     case(
         "standard-too-old",
         "CUB requires at least C++17",
-        "CUB of this version needs C++17",
+        "This version of CUB needs C++17",
         source="#include <cub/block/block_reduce.cuh>\n" + EMPTY,
         toolkit="13",
         headers="13:cudart 13:cccl",
@@ -187,7 +189,7 @@ BY_OPTIONS_AND_HEADERS = [
     case(
         "umbrella-header",
         "Including <cub/cub.cuh> is not supported",
-        "launches kernels from the host",
+        "host code that launches kernels",
         source="#include <cub/cub.cuh>\n" + EMPTY,
         toolkit="13",
         headers="13:cudart new:cccl",
@@ -205,7 +207,7 @@ BY_OPTIONS_AND_HEADERS = [
     case(
         "standard-too-old-for-library",
         "cute/",
-        "<cute/…> needs C++17; the options have -std=c++14",
+        "<cute/…> needs C++17, and the options have -std=c++14",
         source=CUTE,
         headers="12:cudart 12:crt 12:cccl 12:cutlass",
         options="-std=c++14 -arch=sm_80 -default-device",
@@ -259,7 +261,7 @@ BY_OPTIONS_AND_HEADERS = [
         "cutlass-and-cccl",
         "array.hpp(451): error: declaration is incompatible",
         "CUTLASS 4.2.0",
-        "do not go together",
+        "are incompatible",
         source="#include <cute/container/array.hpp>\n" + EMPTY,
         headers="12:cudart 12:crt new:cccl 12:cutlass",
     ),

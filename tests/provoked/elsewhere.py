@@ -23,7 +23,7 @@ BY_NVCC = [
     case(
         "std-unknown",
         "Value 'c++99' is not defined for option 'std'",
-        "-std=c++99 is no",
+        "language standard -std=c++99",
         options="-std=c++99",
     ),
     case(
@@ -79,7 +79,7 @@ BY_NVCC = [
     case(
         "annotated-lambda",
         "annotation on lambda requires --extended-lambda",
-        "Drop",
+        "Remove the annotation",
         source="__global__ void k() { auto f = [=] __device__ (int x) { return x; }; f(1); }",
     ),
     case(
@@ -105,7 +105,7 @@ BY_NVJITLINK = [
     (
         "ptx-version",
         "Unsupported .version 9.0; current version is '8.8'",
-        "PTX 9.0 (CUDA 13.0); this assembler reads up to PTX 8.8 (CUDA 12.9)",
+        "PTX 9.0 (CUDA 13.0), and this assembler reads up to PTX 8.8 (CUDA 12.9)",
         ("12", PTX_INPUT, PTX.format(version="9.0", target="sm_80"), "-arch=sm_80"),
     ),
     (
@@ -176,7 +176,7 @@ AS_REPORTED = [
     (
         "CUDADriverError: CUDA_ERROR_NO_BINARY_FOR_GPU: no kernel image is available for execution on the device",
         "no-binary-for-gpu",
-        "The code is for sm_90a; the device (compute capability 8.9) does not run it",
+        "The code is for sm_90a, and the device (compute capability 8.9) cannot run it",
     ),
     (
         "CUDADriverError: CUDA_ERROR_UNSUPPORTED_PTX_VERSION: the provided PTX was compiled with an unsupported toolchain.",

@@ -82,7 +82,7 @@ def _kernel(chance: random.Random, number: int) -> Kernel:
     names = chance.sample(range(len(NAMES)), chance.randint(2, len(NAMES)))
     lines = [_include(chance, name) for name in names]
     if chance.random() < 0.2:
-        options.append("-DASK=__has_include(<b.h>)")
+        options.append("-DTEST=__has_include(<b.h>)")
         lines.append("#if TEST\n#include <b.h>\n#endif")
     given = {NAMES[i]: text_of(chance, i) for i in range(len(NAMES)) if chance.random() < 0.3}
     library = chance.choice(LIBRARIES) if number == 3 else ""

@@ -115,7 +115,7 @@ def test_a_header_found_by_has_include_may_change_but_must_remain(
 
 
 def test_conditions_in_options_are_noticed(one: Path, library: Any) -> None:
-    flags = ("-DASK=__has_include", "-DNAME=<opt.h>")
+    flags = ("-DTEST=__has_include", "-DNAME=<opt.h>")
     files = files_of(
         f"#if TEST(NAME)\n#endif\n#define VALUE 1\n{KERNEL}", one, library, flags=flags
     )

@@ -263,7 +263,7 @@ def test_under_a_process_limit_no_child_is_kept_idle(scratch: Path) -> None:
         ("import a;", ()),
         ("", ("-include=a.h",)),
         ("", ("--pre-include=a.h",)),
-        ("TEST", ("-DASK=__has_include(<a.h>)",)),
+        ("TEST", ("-DTEST=__has_include(<a.h>)",)),
         ("??=include <a.h>", ()),
         ("/* */ # /* */ include <a.h>", ()),
         ("# /*\n*/ include <a.h>", ()),
