@@ -333,17 +333,14 @@ def _pack(values: tuple[Any, ...], provided: tuple[str, ...]) -> list[bytes]:
     headers, absent, present, include_results, own_path = values
     fields: list[bytes] = []
     for is_provided in (False, True):
-
-        def chosen(path: str, is_provided: bool = is_provided) -> bool:
-            return path.startswith(provided) is is_provided
-
-        own = [header for header in headers if chosen(header.path)]
-        fields += [
-            joined([header.path for header in own]),
-            b"".join([_STAT.pack(*header[4:]) for header in own]),
-            joined(filter(chosen, absent)),
-            joined(filter(chosen, present)),
-        ]
+        own = [h for h in headers if h.path.startswith(provided) is is_provided]
+        paths = [h.path for h in own]
+        others = (
+            [path for path in paths if path.startswith(provided) is is_provided]
+            for paths in (absent, present)
+        )
+        stats = b"".join([_STAT.pack(*header[4:]) for header in own])
+        fields += [joined(paths), stats, *map(joined, others)]
     origins = [(h.label, h.relative, "1" * h.path.startswith(provided)) for h in headers]
     return [
         *fields,

@@ -215,13 +215,15 @@ def query_of(
     environment = environments.current()
     if environment.settings.cache_dir != settings.cache_dir:
         links = None
-    if request.arch is None and capability is None:
+    if request.arch is not None:
+        capability = None
+    elif capability is None:
         try:
             capability = compute_capability()
-        except UnsupportedArch:
-            capability = None  # planning raises the error, unless the options name an architecture
-    elif request.arch is not None:
-        capability = None
+        except (
+            UnsupportedArch
+        ):  # planning raises the error, unless the options name an architecture
+            pass
     return Query(request, settings, environment, capability, links)
 
 

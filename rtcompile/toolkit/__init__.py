@@ -7,14 +7,7 @@
 
 from __future__ import annotations
 
-from rtcompile.toolkit.model import Library, Program, Toolchain
+from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.remembered import current, remember_compiler_id, remember_device
 
-__all__ = [
-    "Library",
-    "Program",
-    "Toolchain",
-    "current",
-    "remember_compiler_id",
-    "remember_device",
-]
+__all__ = ["Toolchain", "current", "remember_compiler_id", "remember_device"]

@@ -13,7 +13,7 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Any, NamedTuple
+from typing import Any
 
 from rtcompile.files.headers import PROVIDED, SearchDir
 from rtcompile.lookup.environment import on_path
@@ -211,15 +211,16 @@ class _Assembly:
 
     def providers(self) -> None:
         """Add the headers that packages declare."""
-        for one in provided(self.where.site_dirs):
-            if one.directory:
-                label = f"{PROVIDED}{one.name}"
-                self.searches(label, one.directory)
-                self.found(label, one.version, one.package, one.directory)
+        for entry, distribution, directory in provided(self.where.site_dirs):
+            package, version = distribution.metadata["Name"], distribution.version
+            if directory:
+                label = f"{PROVIDED}{entry.name}"
+                self.searches(label, directory)
+                self.found(label, version, package, directory)
                 continue
             self.problems.append(
-                f"{one.package} {one.version} says that its headers are in {one.declared}, which is "
-                f"not there: ignored. Reinstall {one.package}."
+                f"{package} {version} says that its headers are in {entry.value}, which is not there: "
+                f"ignored. Reinstall {package}."
             )
 
     def nvcc(self) -> Program | None:
@@ -367,28 +368,19 @@ def _out_of_step(nvcc: Program, root: Root | None, nvrtc: Hit | None) -> str:
     return ""
 
 
-class Provided(NamedTuple):
-    """A folder of headers that a package provides: entry, distribution, version, folder found and declared."""
-
-    name: str
-    package: str
-    version: str
-    directory: str  # "" if the declared one does not exist
-    declared: str
+_Provided = tuple[metadata.EntryPoint, metadata.Distribution, str]
 
 
-def provided(site_dirs: Sequence[str]) -> Iterator[Provided]:
-    """Yield the folders that packages in these directories declare, the first of each name."""
-    found: dict[str, Provided] = {}
-    for distribution in metadata.distributions(path=list(site_dirs)):
+def provided(site_dirs: Sequence[str]) -> Iterator[_Provided]:
+    """Yield entry, package and path ("" for none) of the folders that packages declare, the first of each name."""
+    found: dict[str, _Provided] = {}
+    for package in metadata.distributions(path=list(site_dirs)):
         # Most packages declare none, which a text search shows without parsing.
-        if GROUP not in (distribution.read_text("entry_points.txt") or ""):
+        if GROUP not in (package.read_text("entry_points.txt") or ""):
             continue
-        for entry in distribution.entry_points:
+        for entry in package.entry_points:
             if entry.group == GROUP:
-                whose = distribution.metadata["Name"], distribution.version
-                where = _directory(distribution, entry.value)
-                found.setdefault(entry.name, Provided(entry.name, *whose, where, entry.value))
+                found.setdefault(entry.name, (entry, package, _directory(package, entry.value)))
     yield from (found[name] for name in sorted(found))
 
 

@@ -88,7 +88,7 @@ def test_several_entries_give_several_folders(tmp_path: Path):
     write(tmp_path / "mylib/third_party/other.cuh")
     entries = tmp_path / "mylib-1.2.dist-info/entry_points.txt"
     entries.write_text(entries.read_text() + "mylib-others = mylib.third_party\n")
-    folders = [one.directory for one in searching.provided([str(tmp_path)])]
+    folders = [directory for *_, directory in searching.provided([str(tmp_path)])]
     assert folders == [str(tmp_path / "mylib/include"), str(tmp_path / "mylib/third_party")]
 
 
@@ -98,7 +98,7 @@ def test_an_editable_install_is_found_where_its_source_is(site: Path, tmp_path, 
     info = site / "mylib-1.2.dist-info"
     (source / info.name).rename(info)
     monkeypatch.syspath_prepend(str(source))
-    assert [one.directory for one in searching.provided([str(site)])] == [
+    assert [directory for *_, directory in searching.provided([str(site)])] == [
         str(source / "mylib/include")
     ]
 
@@ -114,7 +114,7 @@ def test_the_first_of_two_packages_with_one_name_is_used(tmp_path: Path):
     provider(tmp_path / "a", package="one")
     provider(tmp_path / "b", package="two")
     found = list(searching.provided([str(tmp_path / "a"), str(tmp_path / "b")]))
-    assert [one.package for one in found] == ["one"]
+    assert [package.metadata["Name"] for _, package, _ in found] == ["one"]
 
 
 def test_a_providers_folder_keeps_its_name_in_every_environment(tmp_path: Path):
