@@ -244,12 +244,7 @@ _temporary = itertools.count()
 
 
 def publish(
-    path: str,
-    data: bytes,
-    *,
-    dir_fd: int | None = None,
-    durable: bool = True,
-    mode: int = 0o600,
+    path: str, data: bytes, *, dir_fd: int | None = None, durable: bool = True, mode: int = 0o600
 ) -> None:
     """Put `data` at `path` in one step: a reader, or a crash, finds the old file or the new one."""
     # Without `durable`, a power cut may damage the file, but it saves 3 ms for the sync.

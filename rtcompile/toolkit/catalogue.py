@@ -199,10 +199,7 @@ WHEELS = {"wheels13": 13, "wheels12": 12}
 _HEAD = 64 << 10
 
 # The headers with CCCL's version, since CUDA 12.5 and before.
-_CCCL_HEADERS = (
-    "cuda/std/__cccl/version.h",
-    "cuda/std/detail/libcxx/include/__cccl/version.h",
-)
+_CCCL_HEADERS = ("cuda/std/__cccl/version.h", "cuda/std/detail/libcxx/include/__cccl/version.h")
 
 _IN_FILE_NAME = re.compile(r"\.so\.(\d+\.\d+(?:\.\d+)*)$")
 
