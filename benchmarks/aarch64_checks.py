@@ -224,7 +224,7 @@ def precompiled(bench: Bench) -> object:
     _, plain, none = bench.build(source, options=[], pch=False, recompile=True)
     assert any("precompiled" in note for note in notes), notes
     assert (plain, none) == (said, []), "the same code as without"
-    return "made by a process of its own after the second build, used by another process, same code"
+    return "made beside the code of the second build, used by another process, same code"
 
 
 def killed_worker(bench: Bench) -> object:
