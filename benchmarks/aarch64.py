@@ -33,6 +33,7 @@ ENVIRONMENTS = {
     "cuda13.0": ["{wheel}[cuda13,cutlass]", "cuda-toolkit==13.0.*", "zstandard"],
     "cuda13": ["{wheel}[cuda13,cutlass]", "zstandard"],
 }
+PROGRAMS = ("apt-get", "dpkg-deb", "setpriv", "unshare", "tar")
 TAGS = ("2_34", "2_31", "2_28", "2_27", "2_26", "2_17")
 
 # As root of a new user namespace: QEMU becomes the interpreter of aarch64's programs, and the folder
@@ -91,7 +92,7 @@ def unpack(machine: str, folder: Path, names: str = "*") -> None:
 
 def make_system() -> Path:
     """Lay out the emulated machine, and return the path of QEMU."""
-    for program in ("apt-get", "dpkg-deb", "setpriv", "unshare", "tar"):
+    for program in PROGRAMS:
         if shutil.which(program) is None:
             raise SystemExit(f"{program} is not installed; this runs on Debian and Ubuntu.")
     if not os.path.isfile(KEYRING):

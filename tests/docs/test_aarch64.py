@@ -27,7 +27,7 @@ def test_the_log_names_no_folder_of_its_machine() -> None:
 
 @pytest.mark.parametrize("program", ["apt-get", "unshare"])
 def test_a_program_that_is_missing_is_named(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {name: f"/usr/bin/{name}" for name in ("apt-get", "dpkg-deb", "unshare", "tar")}
+    found = {name: f"/usr/bin/{name}" for name in aarch64.PROGRAMS}
     found[program] = None
     monkeypatch.setattr(aarch64.shutil, "which", found.get)
     with pytest.raises(SystemExit, match=f"{program} is not installed"):
