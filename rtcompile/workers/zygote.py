@@ -7,6 +7,7 @@ its parent, or after some idle time.
 from __future__ import annotations
 
 import _socket
+import fcntl
 import os
 import resource
 import select
@@ -20,11 +21,13 @@ _ROOMY = 2048  # with a lower limit on processes (`ulimit -u`), no child is kept
 _STACK_BYTES = 64 << 20
 _DESCRIPTORS = 4096
 _MOST_INHERITED = 65536
+_SIGCONT = 18
 
 
 def main(parent: str, idle: str, temporary: str, name: str) -> None:
     """Serve jobs from the control socket until the parent ends or the idle time is over."""
     _isolate()
+    _continue_at_end()
     control = _socket.socket(fileno=protocol.CONTROL)
     zygote = Zygote(control, int(parent), float(idle), temporary, name)
     try:
@@ -262,6 +265,17 @@ class Zygote:
             self._reap_and_report(child, 0)  # waiting callers see the end of file
         if self.scratch is not None:
             self.scratch.remove()
+
+
+def _continue_at_end() -> None:
+    """Let the kernel continue a zygote that somebody stopped when its caller ends, so that it ends too."""
+    # The signal also comes with each message, and does nothing to a process that is not stopped.
+    try:
+        fcntl.fcntl(protocol.CONTROL, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(protocol.CONTROL, fcntl.F_SETSIG, _SIGCONT)
+        fcntl.fcntl(protocol.CONTROL, fcntl.F_SETFL, os.O_RDWR | os.O_ASYNC)
+    except OSError:
+        pass  # an emulated Linux kernel
 
 
 def keep_priority() -> None:

@@ -123,20 +123,24 @@ def test_a_jobs_processes_die_even_if_caller_zygote_and_child_are_killed(
     )
     worker, started, grandchild = fifo.read().split()
     zygote = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1]
-    os.kill(int(zygote), signal.SIGSTOP)  # otherwise it would notice the others' deaths
-    program.kill()
-    program.communicate()
+    for stopped in (program.pid, int(zygote)):  # otherwise they would notice the others' deaths
+        os.kill(stopped, signal.SIGSTOP)
     os.kill(int(worker), signal.SIGKILL)
     assert ended(worker)
     os.kill(int(zygote), signal.SIGKILL)
+    program.kill()
+    program.communicate()
     assert ended(started)
     assert ended(grandchild)
 
 
-def test_workers_die_with_a_killed_caller(fifo: Fifo, scratch: Path) -> None:
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["running", "stopped"])
+def test_workers_die_with_a_killed_caller(fifo: Fifo, scratch: Path, is_stopped: bool) -> None:
     program = run_script("pool.run(job, Limits())", fifo)
     worker = fifo.read()
     zygote = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1]
+    if is_stopped:
+        os.kill(int(zygote), signal.SIGSTOP)
     program.kill()
     program.communicate()
     assert ended(worker)
