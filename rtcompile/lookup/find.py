@@ -187,9 +187,9 @@ class Query:
             return ""
         if self._named[0] != signature:
             assert self.identity is not None
-            source, *rest = self.identity
             # The repr of nested lists of texts, numbers and None is unique.
-            name = digest(INDEX, [self.environment.key, signature, source, repr(rest)])
+            texts = signature, self.request.source_digest, repr(self.identity[1:])
+            name = digest(INDEX, [self.environment.key, *texts])
             self._named = signature, name
         return self._named[1]
 

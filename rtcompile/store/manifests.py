@@ -183,7 +183,7 @@ def record(
     watched = _Watched(tuple(f"{path.rstrip('/')}/" for path in trusted))
     watched.roots = [d.path for d in search] + [beside] * beside.startswith("/")
     watched.texts = [source]
-    if clock := scan(source).clock:
+    if len(source) <= _MAX_TEXT and (clock := scan(source).clock):
         watched.doubt(f"{clock} is different in every build")
     split_path = relative_to(tuple(search))
     headers: list[Header] = []
@@ -244,10 +244,10 @@ class _Watched:
 
     def look(self) -> None:
         """Record all of `roots`, the folders below them, and names that lead out of them."""
-        text = _SPLICE.sub("", "\n".join(self.texts))
-        if len(text) > _MAX_TEXT:
+        if sum(map(len, self.texts)) > _MAX_TEXT:
             self.doubt("its sources are too long to be searched for the folders that they may name")
             return
+        text = _SPLICE.sub("", "\n".join(self.texts))
         self._ignored = [suffix for suffix in _NO_HEADERS.split() if suffix not in text]
         roots = [root.rstrip("/") for root in dict.fromkeys(self.roots)]
         roots = [root for root in roots if not f"{root}/".startswith(self._trusted)]
