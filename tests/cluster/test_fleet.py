@@ -191,8 +191,8 @@ def test_a_setting_fetches_a_record_during_the_first_build(on, tmp_path):
     record = recorded(tmp_path, range(3))
     on("b", address, RTCOMPILE_REMOTE_PREFETCH=record)
     rtcompile.compile(nodes.source(99), arch="sm_80")
-    objects = tmp_path / "b" / "cache" / "objects"
-    until(lambda: len([*objects.iterdir()]) >= 4)
+    manifests = tmp_path / "b" / "cache" / "portable"  # each is written after its object
+    until(lambda: sum(not file.name.startswith(".") for file in manifests.iterdir()) >= 4)
     assert rtcompile.compile(nodes.source(2), arch="sm_80").build.hit == "disk"
 
 
