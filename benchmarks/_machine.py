@@ -1,4 +1,4 @@
-"""What a result must carry: the machine and the versions it was measured with."""
+"""Describes the machine and the versions with which a result was measured."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from rtcompile._version import __version__
 
-# An installed package is byte-compiled. Where this is set, every process that is measured would compile
-# our modules anew, for 20 ms that no user pays.
+# An installed package is byte-compiled. With this variable every measured process would compile rtcompile's
+# modules again, which takes 20 ms that users do not pay.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 PACKAGES = ("cupy-cuda12x", "cupy-cuda13x", "cuda-bindings", "cuda-core", "numpy")

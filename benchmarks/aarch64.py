@@ -1,9 +1,9 @@
 """rtcompile on aarch64 (Grace Hopper, DGX Spark, Jetson), emulated by QEMU on an x86-64.
 
-``make test-aarch64`` lays out a folder ``.aarch64`` with Debian's arm64 packages (Python and g++) and,
+``make test-aarch64`` creates a folder ``.aarch64`` with Debian's arm64 packages (Python and g++) and,
 for each CUDA, an environment of aarch64 wheels. It runs `aarch64_checks` there and exits with 1 if a
-check fails. Nothing of the machine is changed: QEMU is registered in a user namespace of its own, which
-Linux has from 6.7 on. Arguments: names of environments, of checks, and --save.
+check fails. The machine is not changed: QEMU is registered in a separate user namespace, which Linux
+supports from 6.7 on. Arguments: names of environments, of checks, and --save.
 """
 
 from __future__ import annotations

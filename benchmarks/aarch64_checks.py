@@ -1,8 +1,8 @@
-"""What rtcompile does on aarch64, check by check, in the environment that this is run in; prints lines of JSON.
+"""Checks rtcompile on aarch64 in the current environment, and prints a line of JSON for each check.
 
-Run by `aarch64`, as a file and not as a module: the rtcompile that is installed is tried. Each
-program of a check is a process of its own, and nothing of it may be left when it has ended. The
-argument is a folder that may hold a store which an x86-64 has filled.
+`aarch64` runs it as a file and not as a module, so it tests the installed rtcompile. Each program of a
+check is a separate process that must leave nothing behind. The argument is a folder that may contain a
+store filled by an x86-64 machine.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def ten_builds(bench: Bench) -> object:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])["builds"]
     seen = {name: each.get("backend") or each["error"] for name, each in found.items()}
-    built = [name for name, said in seen.items() if said in ("nvrtc", "nvcc")]
+    built = [name for name, output in seen.items() if output in ("nvrtc", "nvcc")]
     # No wheel of CUDA 12 has nvcc, which two of them need.
     assert len(built) == (10 if "13" in sys.prefix else 8), seen
     return seen
@@ -127,15 +127,15 @@ def architectures(bench: Bench) -> object:
     thor = "sm_110" if "13" in sys.prefix else "sm_101"
     seen = []
     for arch in ("sm_87", "sm_90", "sm_90a", "sm_100a", thor, "sm_121", "sm_121a"):
-        hit, said, _ = bench.build(KERNEL.replace("VALUE", "1"), arch=arch)
-        assert hit is None, said
+        hit, output, _ = bench.build(KERNEL.replace("VALUE", "1"), arch=arch)
+        assert hit is None, output
         seen.append(arch)
     return seen
 
 
 def slots_and_heap(bench: Bench) -> object:
-    said = bench.run(STATE)
-    assert said == "True True", said
+    output = bench.run(STATE)
+    assert output == "True True", output
     return "NVRTC is observed through its PLT slots, and its heap for PCH lies at the fixed address"
 
 
@@ -181,8 +181,8 @@ def shared_store(bench: Bench) -> object:
     source = KERNEL.replace("VALUE", "4")
     hits = []
     for node in ("one", "two"):
-        place = {"RTCOMPILE_REMOTE": store, "RTCOMPILE_CACHE_DIR": str(bench.folder / node)}
-        hits.append(bench.build(source, environ=place)[0])
+        environ = {"RTCOMPILE_REMOTE": store, "RTCOMPILE_CACHE_DIR": str(bench.folder / node)}
+        hits.append(bench.build(source, environ=environ)[0])
     assert hits == [None, "remote"], hits
     return "what one node compiled another one fetches from a folder"
 
@@ -209,21 +209,21 @@ def batch(bench: Bench) -> object:
         "print(len({m.code for m in many}))"
     )
     assert bench.run(program, RTCOMPILE_JOBS="2") == "6"
-    return "six kernels in two workers: the code of each alone"
+    return "six kernels in two workers: the same code as in single builds"
 
 
 def precompiled(bench: Bench) -> object:
     notes: list[str] = []
     for value in range(4):
         source = f"#include <cuda_fp16.h>\n{KERNEL.replace('VALUE', str(value))}"
-        hit, said, notes = bench.build(source, options=[])
-        assert hit is None, said
+        hit, output, notes = bench.build(source, options=[])
+        assert hit is None, output
         if value == 1:
             wait_for(lambda: [*bench.folder.glob("cache/pch/*.pch")], 900)
             wait_for(lambda: len(processes()) == 1, 300)
     _, plain, none = bench.build(source, options=[], pch=False, recompile=True)
     assert any("precompiled" in note for note in notes), notes
-    assert (plain, none) == (said, []), "the same code as without"
+    assert (plain, none) == (output, []), "the same code as without"
     return "made beside the code of the second build, used by another process, same code"
 
 
@@ -236,20 +236,20 @@ def killed_worker(bench: Bench) -> object:
             parent, seconds = status(pid)
             if parent not in (0, os.getpid(), process.pid) and seconds > 3:
                 os.kill(pid, signal.SIGKILL)
-    kind, said, _ = json.loads(finished(process))
-    assert kind == "CompilerCrashed", said
-    assert "signal 9" in said
+    kind, output, _ = json.loads(finished(process))
+    assert kind == "CompilerCrashed", output
+    assert "signal 9" in output
     assert bench.build(KERNEL.replace("VALUE", "5"))[0] is None
-    return said.splitlines()[0]
+    return output.splitlines()[0]
 
 
 def time_limit(bench: Bench) -> object:
     assert bench.build(KERNEL.replace("VALUE", "6"))[0] is None
     begin = time.monotonic()
-    kind, said, _ = bench.build(LONG, timeout=15)
-    assert kind == "CompileTimeout", said
-    assert "killed" in said
-    return f"{said.splitlines()[0]} ({time.monotonic() - begin:.0f} s, the process included)"
+    kind, output, _ = bench.build(LONG, timeout=15)
+    assert kind == "CompileTimeout", output
+    assert "killed" in output
+    return f"{output.splitlines()[0]} ({time.monotonic() - begin:.0f} s, the process included)"
 
 
 # --- processes: this runs in a namespace of process ids of its own ----------------------------------

@@ -1,8 +1,8 @@
-"""How to launch thirty kernels: what `advise` says beside the driver, and what it costs without a GPU.
+"""Compares `advise` with the driver for thirty kernels, and measures its time without a GPU.
 
 The kernels are those of tests/gpu/test_advice.py: 1 to 230 values in registers, 0 to 200,000 bytes of
 shared memory, with and without launch bounds. With a GPU each block is compared with what
-``cuOccupancyMaxPotentialBlockSize`` names; without one only the time is measured, for sm_90a.
+``cuOccupancyMaxPotentialBlockSize`` suggests; without one only the time is measured, for sm_90a.
 ``--save`` writes benchmarks/results/advise.json.
 """
 
@@ -55,10 +55,10 @@ def without_a_gpu(source: str, cases: list[tuple[str, int]]) -> dict[str, float]
             advice.advise(code, kernel=name, shared_mem=dynamic, source=source)
             once.append((time.perf_counter() - begin) * 1e3)
 
-    def build(asked: rtcompile.CompileRequest) -> rtcompile.ObjectCode:
+    def build(request: rtcompile.CompileRequest) -> rtcompile.ObjectCode:
         from rtcompile.build import pipeline
 
-        return pipeline.build(asked, Settings.from_environ().override(recompile=True))
+        return pipeline.build(request, Settings.from_environ().override(recompile=True))
 
     for name in names[:ROUNDS]:
         only = request.replace(name_expressions=(name,))

@@ -1,13 +1,14 @@
-"""Cold whole processes whose kernels are compiled from their construction on, beside CuPy alone.
+"""Measures cold whole processes whose kernels are compiled ahead, in comparison with CuPy alone.
 
-CuPy alone, rtcompile, and rtcompile with ``RTCOMPILE_AHEAD=0`` take turns; both caches hold what any
-program has (CuPy's own kernel, our toolchain) and nothing else. Rows: one kernel made after the first
-array; one, and 20, made at the program's top; 100 with headers of one's own after the edit of one; eight
-CuTe kernels, beside NVRTC as CuPy calls it, one after another; 500 made of which three are launched.
-``seconds`` is wall time, ``processor`` the processor time of the process and all that it waited for.
+CuPy alone, rtcompile, and rtcompile with ``RTCOMPILE_AHEAD=0`` take turns; both caches contain only
+what any program has (CuPy's own kernel, rtcompile's toolchain). Rows: one kernel constructed after the first
+array; one, and 20, constructed at the program's top; 100 with user headers after an edit of one; eight
+CuTe kernels, in comparison with NVRTC as CuPy calls it; 500 constructed kernels, three of them launched.
+``seconds`` is wall time, ``processor`` the processor time of the process and of all its children.
 
-Without a GPU kernels are compiled for sm_90 and not run. CORES ("16,4,1") and ROUNDS are numbers, ROWS
-names rows; of fewer cores than the first there are half as many rounds. ``--save`` writes benchmarks/results/ahead_h200.json.
+Without a GPU kernels are compiled for sm_90 and not run. CORES ("16,4,1") and ROUNDS are numbers, ROWS names
+rows; of fewer cores than the first there are half as many rounds. ``--save`` writes
+benchmarks/results/ahead_h200.json.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def process(who: str, row: str, cache: str, folder: str, cores: int) -> tuple[fl
         **os.environ,
         "RTCOMPILE_CACHE_DIR": os.path.join(cache, "rtcompile"),
         "CUPY_CACHE_DIR": os.path.join(cache, "cupy"),
-        # NVRTC from 12.9 on asks the driver's cache, which would answer CuPy's later rounds.
+        # From 12.9 on NVRTC uses the driver's cache, which would have the code of CuPy's later rounds.
         "CUDA_CACHE_PATH": os.path.join(cache, "driver"),
         "RTCOMPILE_AHEAD": "0" if who.endswith("=0") else "1",
     }

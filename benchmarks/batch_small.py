@@ -2,12 +2,12 @@
 
 ``python -m benchmarks.batch_small [KERNELS …] [--workers N …] [--save]``: by default 64 and 256
 kernels that include nothing, with as many workers as there are cores. Every contender starts in a
-fresh process; they take turns, and medians are told: of the whole process, of the batch, which is a
-part of it, and of what the batch cost the calling process on a processor.
+fresh process; they take turns. Medians are printed: of the whole process, of the batch, which is a part
+of it, and of the processor time of the calling process.
 
-- *N workers*: `compile_many` with a cache that holds only what was found of the toolchain.
-- *N processes of NVRTC alone*: forked, each does every Nth kernel and keeps nothing: what the machine
-  can do at most.
+- *N workers*: `compile_many` with a cache that contains only the found toolchain.
+- *N processes of NVRTC alone*: forked, each compiles every Nth kernel and stores nothing: the most that
+  the machine can do.
 - *all hits*: `compile_many` with all of them in the cache; *one by one, all hits*: `compile` of each.
 
 ROUNDS sets the number of rounds.
@@ -81,7 +81,7 @@ def process(who: str, kernels: int, cache: str, workers: int) -> tuple[float, fl
     """Return the seconds of the whole process, of the batch in it, and of the caller's processor."""
     with tempfile.TemporaryDirectory() as driver:
         environ = {"RTCOMPILE_CACHE_DIR": cache, "RTCOMPILE_JOBS": str(workers)}
-        # Where there is a GPU, NVRTC alone finds in the driver's cache what a round before had built.
+        # With a GPU, NVRTC alone would find the builds of earlier rounds in the driver's cache.
         environ["CUDA_CACHE_PATH"] = driver
         begin = time.perf_counter()
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""`bundle verify --rebuild`: how many builds come out the same, byte by byte, and how long each takes.
+"""Measures `bundle verify --rebuild`: how many builds are reproduced byte by byte, and their times.
 
 The kernels of examples/fastrows and of the example cute_tiled_copy for four architectures and as PTX. The
 bundle is built with an empty cache and rebuilt, past all caches, on the same machine. Needs no GPU.

@@ -72,10 +72,10 @@ def start(way: str, source: str, options: tuple[str, ...], bundle: str, gpu: boo
     )
     if done.returncode:
         return None
-    answer = json.loads(done.stdout)
-    if way == "bundle" and answer["hit"] != "bundle":
-        raise RuntimeError(f"not from the bundle but {answer['hit']}")
-    return float(answer["ms"])
+    reply = json.loads(done.stdout)
+    if way == "bundle" and reply["hit"] != "bundle":
+        raise RuntimeError(f"not from the bundle but {reply['hit']}")
+    return float(reply["ms"])
 
 
 def imports(statement: str) -> float:

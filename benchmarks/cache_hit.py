@@ -1,8 +1,8 @@
-"""What a cache hit costs, without a compiler and without a GPU: the whole `Store.find` of a process
-that has nothing in memory, beside the floors it stands on.
+"""Measures a cache hit without a compiler and a GPU: the whole `Store.find` of a process with nothing in
+memory, and the lower bounds of its parts.
 
-Two questions: a kernel that includes nothing, and one with as many headers as CuTe has (392 files,
-8 MB, made up here, spread over directories and including each other as CuTe's do). Alternating in
+Two requests: a kernel without includes, and one with as many headers as CuTe (392 generated files, 8 MB,
+in several directories, which include each other as CuTe's do). Alternating in
 one run, medians. `--save` writes benchmarks/results/cache_hit.json.
 """
 
@@ -56,16 +56,18 @@ def key_inputs(source: str, search: tuple[SearchDir, ...]) -> KeyInputs:
     )
 
 
-def fill(store: Store, asked: KeyInputs, trace: list[str], size: int) -> dict[str, float]:
+def fill(store: Store, inputs: KeyInputs, trace: list[str], size: int) -> dict[str, float]:
     """Add a build and find it through a refresh; return what recording and adding cost in ms."""
     obj = ObjectCode(os.urandom(size), "cubin", Arch(9, 0, "a"), {}, BuildInfo("nvrtc"))
-    with store.building(asked):
+    with store.building(inputs):
         start = time.perf_counter()
-        dependencies = manifests.record(trace, asked.search, source=asked.source, name=asked.name)
+        dependencies = manifests.record(
+            trace, inputs.search, source=inputs.source, name=inputs.name
+        )
         recorded = time.perf_counter()
-        again = manifests.record(trace, asked.search, source=asked.source, name=asked.name)
+        again = manifests.record(trace, inputs.search, source=inputs.source, name=inputs.name)
         recorded_again = time.perf_counter()
-        assert store.add(asked, obj, dependencies)
+        assert store.add(inputs, obj, dependencies)
         added = time.perf_counter()
     return {
         "headers": len(dependencies.headers),
@@ -104,24 +106,24 @@ def main() -> None:
         }
         for name, (source, headers_read, size) in cases.items():
             cache = str(root / "cache" / name.replace(" ", "-"))
-            asked = key_inputs(source, search)
+            inputs = key_inputs(source, search)
 
             def fresh(cache: str = cache) -> Store:
                 return Store(cache, on_disk=True, size=1 << 30)
 
-            costs = fill(fresh(), asked, headers_read, size)
+            costs = fill(fresh(), inputs, headers_read, size)
             kept = fresh()
             files = [str(path) for path in Path(cache).rglob("*") if path.is_file()]
             files = sorted(files, key=os.path.getsize)[-2:]
             measured: dict[str, Callable[[], object]] = {
-                "find on disk": lambda fresh=fresh, asked=asked: fresh().find(asked),
-                "find in memory": lambda kept=kept, asked=asked: kept.find(asked),
+                "find on disk": lambda fresh=fresh, inputs=inputs: fresh().find(inputs),
+                "find in memory": lambda kept=kept, inputs=inputs: kept.find(inputs),
                 "floor: read and hash two files": lambda files=files: read_and_hash(files),
             }
             if headers_read:
                 measured["floor: stat every header"] = lambda: [os.stat(p) for p in trace]
                 measured["instead: read and hash every header"] = lambda: read_and_hash(trace)
-            found = fresh().find(asked)
+            found = fresh().find(inputs)
             assert found is not None
             assert found.build.hit == "disk"
             costs.update(medians(measured))

@@ -1,9 +1,9 @@
-"""Every kernel of the examples through ``clangd --check``: files, errors, seconds.
+"""Runs ``clangd --check`` on every kernel of the examples, and counts files, errors and seconds.
 
-`rtcompile clangd` is run on a copy of examples/, once for all of them and once more for each that is told
-macros or folders on the command line. An error is a diagnostic of clangd's. ``--check`` also tries its code
-actions at each token and counts those that fail within clangd, such as the type of an ``auto`` in a template;
-they are counted apart. Needs clangd and no GPU. ``--save`` writes benchmarks/results/clangd.json.
+`rtcompile clangd` runs on a copy of examples/, once for all of them and once more for each that needs macros
+or folders on the command line. An error is a diagnostic of clangd. ``--check`` also tries its code actions at
+each token. Those that fail within clangd, such as the type of an ``auto`` in a template, are counted
+separately. Needs clangd and no GPU. ``--save`` writes benchmarks/results/clangd.json.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks._machine import save
 EXAMPLES = Path(__file__).parents[1] / "examples"
 ARCH = "sm_90a"
 # What an editor cannot know: macros and folders that a program gives.
-TOLD: dict[str, list[str]] = {
+EXTRA_OPTIONS: dict[str, list[str]] = {
     "examples": [],
     "examples/kernel_tuner_space.py": [
         "-Dblock_size_x=128",
@@ -55,7 +55,7 @@ def main() -> None:
         copied = shutil.ignore_patterns("__pycache__")
         shutil.copytree(EXAMPLES, os.path.join(folder, "examples"), ignore=copied)
         begin = time.perf_counter()
-        for path, options in TOLD.items():
+        for path, options in EXTRA_OPTIONS.items():
             command = [sys.executable, "-m", "rtcompile", "clangd", path, "--arch", ARCH]
             subprocess.run(
                 [*command, *(["--", *options] if options else [])],

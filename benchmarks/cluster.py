@@ -1,14 +1,14 @@
-"""A second node of a cluster: kernels fetched from a store, beside compiling them.
+"""Measures a second node of a cluster that fetches kernels from a store instead of compiling them.
 
 49 kernels as CuPy makes them (its prefix, its headers) and 20 small ones without includes, as in 20
 RawModules. The first node compiles and pushes; the second, with an empty cache, fetches them one
 after the other in a fresh process. For each kernel: the mean over the process, of which the median
-process is shown, and the lower quartile over all, since the machine may have other work to do. Then
+process is shown, and the lower quartile over all, since other programs disturb the machine. Then
 local hits are measured with and without a store configured, in processes that take turns.
 
-Last, what a store costs that stops answering in the middle: 40 small kernels in 8 threads, from the
-moment that the store is paused (or killed, or goes on) until the process has ended, beside the same
-without a store. The quickest of the rounds, which take turns, and the most that one waited for slow answers.
+Last, the cost of a store that stops responding during a run: 40 small kernels in 8 threads, from the
+moment at which the store is paused (or killed, or continues) until the process has ended, and the same
+without a store. The rounds take turns. The quickest is shown, and the longest wait for slow replies.
 
 The stores are a folder, redis-server, and moto for S3; what is not installed is left out. No GPU. ROUNDS sets the
 number of rounds; ``--save`` writes benchmarks/results/cluster.json.
@@ -55,7 +55,7 @@ for name, kernels in (("cupy", cupys), ("small", small)):
 print(json.dumps(found))
 """
 
-# Builds one kernel, is told to go on, builds 40 in threads, and ends.
+# Builds one kernel, waits for a line, builds 40 in threads, and ends.
 THREADS = r"""
 import atexit, sys, warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -64,7 +64,7 @@ from tests import nodes
 
 
 @atexit.register  # the first that is registered is the last that runs: after all is written
-def tell():
+def print_waited():
     from rtcompile.store.remote import remote
     stores = remote()
     print(0.0 if stores is None else stores.tiers[0].ledger.waited)
@@ -126,11 +126,11 @@ def second_node(folder: Path, address: str) -> dict[str, object]:
 def local_hits(folder: Path, address: str) -> dict[str, object]:
     """Measure local hits of fresh processes, with and without a store."""
     with_store = nodes.environment(folder, "local", address)
-    alone = {**with_store, "RTCOMPILE_REMOTE": ""}
-    run(with_store), run(alone), run(with_store), run(alone)
+    without_store = {**with_store, "RTCOMPILE_REMOTE": ""}
+    run(with_store), run(without_store), run(with_store), run(without_store)
     times: dict[str, list[float]] = {"with": [], "without": []}
     for _ in range(4 * ROUNDS):
-        for name, environ in (("with", with_store), ("without", alone)):
+        for name, environ in (("with", with_store), ("without", without_store)):
             found = run(environ)
             assert set(found["hits"]) == {"disk"}
             times[name] += [float(each) for each in found["small"]]  # type: ignore[arg-type]
@@ -155,9 +155,9 @@ def until_its_end(environ: dict[str, str], harm: Callable[[], None]) -> tuple[fl
     assert process.stdout.readline() == "ready\n"
     harm()
     begin = time.perf_counter()
-    said, _ = process.communicate("\n")
+    output, _ = process.communicate("\n")
     assert process.returncode == 0
-    return time.perf_counter() - begin, float(said)
+    return time.perf_counter() - begin, float(output)
 
 
 def store_that_ends(server: Callable[[], AbstractContextManager[servers.Server]]) -> object:

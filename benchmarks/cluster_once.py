@@ -1,13 +1,12 @@
-"""One compile for all: 64 processes on 4 nodes that want the same kernels at the same moment.
+"""Measures one compile for all: 64 processes on 4 nodes that request the same kernels at once.
 
-A node is a home, a cache and locks of its own; the nodes share a store. All processes are started,
-have imported everything and built a small kernel of their own before any begins: what is measured is
-the wait from the common begin to each process's result. It stands beside the time that one such
-process takes alone, without a store; and, since the machine may have other work to do then, beside
-the wait of the process of the same run that compiled.
+A node has its own home, cache and locks; the nodes share a store. Before the common begin all processes
+have finished their imports and built a small kernel of their own. The wait from the begin to each
+process's result is measured. It is compared with the time of a single process without a store, and, since
+other programs may disturb the machine, with the wait of the process of the same run that compiled.
 
 - One kernel, whose compile takes seconds.
-- Twenty kernels, which each process asks for one after the other.
+- Twenty kernels, which each process requests in order.
 
 Needs redis-server for the stores on Redis; a folder is the other one. ``--save`` writes
 benchmarks/results/cluster_once.json. NODES and EACH set the number of nodes and of processes on each,
@@ -38,15 +37,15 @@ _AT_ONCE = 8  # processes that are started at once
 
 PROGRAM = r"""
 import json, sys, time
-told = json.loads(sys.stdin.readline())
+task = json.loads(sys.stdin.readline())
 import rtcompile
 own = 'extern "C" __global__ void own(int* out) { out[0] = %d; }'
-rtcompile.compile(own % told["number"], arch="sm_80")  # the modules, the connection, a worker
+rtcompile.compile(own % task["number"], arch="sm_80")  # the modules, the connection, a worker
 print("{}", flush=True)
 at = float(sys.stdin.readline())
 time.sleep(max(0.0, at - time.time()))
 begin, computed = time.perf_counter(), time.process_time()
-codes = [rtcompile.compile(source, arch="sm_80") for source in told["sources"]]
+codes = [rtcompile.compile(source, arch="sm_80") for source in task["sources"]]
 seconds = time.perf_counter() - begin
 hits = [code.build.hit for code in codes]
 computed = time.process_time() - computed
@@ -67,7 +66,7 @@ def heavy(number: int, weight: int) -> str:
 
 
 def run(environments: list[dict[str, str]], sources: list[str]) -> list[dict[str, object]]:
-    """Return what the processes say, one of each environment, which begin at one moment."""
+    """Return the output of one process for each environment; all begin at once."""
     running: list[subprocess.Popen[str]] = []
     for first in range(0, len(environments), _AT_ONCE):
         for environ in environments[first : first + _AT_ONCE]:
@@ -103,16 +102,16 @@ def _hear(process: subprocess.Popen[str]) -> dict[str, object]:
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line, "a process ended before its result"
-    said: dict[str, object] = json.loads(line)
-    return said
+    result: dict[str, object] = json.loads(line)
+    return result
 
 
-def alone(sources: list[str], times: int = 3) -> float:
-    """Return what one process takes that is alone and has no store, in seconds."""
+def single(sources: list[str], times: int = 3) -> float:
+    """Return the seconds that a single process takes without a store."""
     taken = []
     for _ in range(times):
         with tempfile.TemporaryDirectory() as folder:
-            environ = {**nodes.environment(Path(folder), "alone", ""), "RTCOMPILE_REMOTE": ""}
+            environ = {**nodes.environment(Path(folder), "single", ""), "RTCOMPILE_REMOTE": ""}
             taken.append(float(run([environ], sources)[0]["seconds"]))  # type: ignore[arg-type]
     return statistics.median(taken)
 
@@ -136,7 +135,7 @@ def together(name: str, sources: list[str], one: float) -> dict[str, object]:
             for _ in range(EACH)
         ]
         found = run(environments, sources)
-        asked = _asked(server)
+        requests = _requests(server)
     hits = [hit for each in found for hit in each["hits"]]  # type: ignore[attr-defined]
     waits = sorted(float(each["seconds"]) for each in found)  # type: ignore[arg-type]
     builder = max(found, key=lambda each: each["hits"].count(None))  # type: ignore[attr-defined]
@@ -154,12 +153,12 @@ def together(name: str, sources: list[str], one: float) -> dict[str, object]:
             statistics.median(float(each["computed"]) for each in found),  # type: ignore[arg-type]
             3,
         ),
-        **asked,
+        **requests,
     }
 
 
-def _asked(server: servers.Server | None) -> dict[str, object]:
-    """Return how often the store was asked for a lease and for an entry, own kernels included."""
+def _requests(server: servers.Server | None) -> dict[str, object]:
+    """Return how often leases and entries were requested from the store, including the processes' own kernels."""
     if server is None:
         return {}
     import redis
@@ -176,15 +175,15 @@ def _asked(server: servers.Server | None) -> dict[str, object]:
 def main() -> None:
     one = [heavy(0, 1200)]
     twenty = [heavy(number, 250) for number in range(20)]
-    alone_one, alone_twenty = alone(one), alone(twenty)
+    single_one, single_twenty = single(one), single(twenty)
     results: dict[str, object] = {"nodes": NODES, "processes on each": EACH}
     for name in STORES:
         if name == "redis" and shutil.which("redis-server") is None:
             print("redis-server is not installed: left out", file=sys.stderr)
             continue
         results[name] = {
-            "one kernel": together(name, one, alone_one),
-            "twenty kernels": together(name, twenty, alone_twenty),
+            "one kernel": together(name, one, single_one),
+            "twenty kernels": together(name, twenty, single_twenty),
         }
     _machine.save("cluster_once", results)
 

@@ -1,8 +1,8 @@
 """Cold compiles in fresh processes: rtcompile against NVRTC in process, cuda.core and nvcc.
 
-Each round starts one process per contender, in turn; what counts is the time from the contender's
-import to the code, the medians, and the peak memory that the calling process is left with. For
-CuTe also with its precompiled header in place. ``--save`` writes benchmarks/results/compile_cold.json.
+Each round starts one process per contender, in turn. Results are the medians of the time from the
+contender's import to the code, and the peak memory of the calling process. CuTe is also measured with an
+existing precompiled header. ``--save`` writes benchmarks/results/compile_cold.json.
 """
 
 from __future__ import annotations

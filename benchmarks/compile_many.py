@@ -2,11 +2,11 @@
 
 ``python -m benchmarks.compile_many [KERNELS …] [--workers 1 2 4 …] [--save]``: by default 8 and 32
 kernels with as many workers as there are cores. Every contender starts in a fresh process with an
-empty cache, but for the rows whose precompiled header is in place. They take turns, and medians are
-told of ROUNDS runs (by default 3). Kernels differ, so none is found in any cache. Of two sorts, since
-a precompiled header spares the headers and not the instantiation: one that addresses a tensor, and
-one that fills and copies one. *N processes of NVRTC alone* each do every Nth kernel and keep nothing:
-what the machine can do at most without a header.
+empty cache, except for the rows with an existing precompiled header. They take turns, and medians of
+ROUNDS runs (by default 3) are printed. All kernels differ, so no cache has them. There are two kinds, since
+a precompiled header saves reading headers but not instantiating templates: one kernel addresses a tensor,
+the other fills and copies one. *N processes of NVRTC alone* each compile every Nth kernel and store
+nothing: the most that the machine can do without a header.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def seconds(
     }
     with tempfile.TemporaryDirectory() as driver:
         environ = {"RTCOMPILE_CACHE_DIR": cache, "RTCOMPILE_JOBS": str(workers)}
-        # Where there is a GPU, NVRTC alone finds in the driver's cache what a round before had built.
+        # With a GPU, NVRTC alone would find the builds of earlier rounds in the driver's cache.
         environ["CUDA_CACHE_PATH"] = driver
         done = subprocess.run(
             [sys.executable, "-c", CHILD],

@@ -45,11 +45,11 @@ def run(processes: int) -> dict[str, object]:
             assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
-        answers = [process.communicate()[0].split() for process in running]
-    waited = sorted(float(seconds) for _, seconds in answers)
+        outputs = [process.communicate()[0].split() for process in running]
+    waited = sorted(float(seconds) for _, seconds in outputs)
     return {
         "processes": processes,
-        "compiled": sum(hit == "None" for hit, _ in answers),
+        "compiled": sum(hit == "None" for hit, _ in outputs),
         "median s": round(statistics.median(waited), 3),
         "last s": round(waited[-1], 3),
     }

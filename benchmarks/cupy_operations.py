@@ -1,8 +1,8 @@
 """Everyday operations of cupy and cupyx, and the arrays that they are applied to.
 
-An operation is an expression, which is evaluated with the names of `arrays` for one dtype after the
-other. Those in cupy_operations.txt are written out. To them `tasks` adds reductions, casts, and the
-ufuncs of cupy and of cupyx.scipy.special in every layout for which CuPy makes another kernel.
+An operation is an expression that is evaluated with the names of `arrays` for each dtype in turn. The file
+cupy_operations.txt lists some. `tasks` adds reductions, casts, and the ufuncs of cupy and of
+cupyx.scipy.special in every layout for which CuPy has another kernel.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Makes the record of CuPy's own kernels that the wheel has for one minor version of CuPy.
 
 ``python -m benchmarks.cupy_record [--jobs 16] [--seconds 240] [-o FILE]`` runs the operations of
-benchmarks/cupy_operations.py, each process its share, and writes the kernels that they asked for. Needs a
+benchmarks/cupy_operations.py in several processes, and writes the kernels that they requested. Needs a
 GPU and that CuPy. Without ``-o`` the file in the package is replaced. An operation that this CuPy does not
-have, or not for a dtype, is counted and left out; one that ends the CUDA context ends its process, and the
-rest of its share goes on in another.
+have, or not for a dtype, is counted and skipped. One that ends the CUDA context ends its process, and
+another process continues with the rest.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def run_share(share: int, shares: int, notes: Path, first: int) -> None:
 
         from rtcompile.lookup.find import listeners
 
-        asked: set[Any] = set()
+        seen: set[Any] = set()
         current = ["", ""]
 
         def heard(request: Any, outcome: Any) -> None:
             key = (request.source, request.options, request.name_expressions)
-            if key in asked or isinstance(outcome, Exception):
+            if key in seen or isinstance(outcome, Exception):
                 return
-            asked.add(key)
+            seen.add(key)
             kernel = {"name": request.name, "source": request.source}
             kernel["names"] = list(request.name_expressions)
             own = own_options(request.options)

@@ -1,10 +1,11 @@
-"""CuPy's own tests, by CuPy alone and with every kernel through rtcompile: counts, and what differs.
+"""Runs CuPy's own tests with CuPy alone and with all kernels compiled by rtcompile, and compares outcomes.
 
-``python -m benchmarks.cupy_tests .../cupy/tests [--seconds 480] [--processes 8] [--save]``. Needs CuPy's
-tests of the installed version, and a GPU: without one most fail on both sides, and those that read a compiler's
-or a cache's files are compared (``--only test_compiler jit_tests``). The exit status is 1 where something differs. Both sides run beside each other, each with so many processes
-and a cache of its own. A test that ends the CUDA context ends its process; the rest of its file goes on
-in another. At the time limit all are ended, and only tests that ended on both sides are compared.
+``python -m benchmarks.cupy_tests .../cupy/tests [--seconds 480] [--processes 8] [--save]``. Needs CuPy's tests
+of the installed version, and a GPU: without one most fail on both sides, and those that read a compiler's or a
+cache's files are compared (``--only test_compiler jit_tests``). The exit status is 1 if an outcome differs.
+Both sides run in parallel, each with this many processes and its own cache. A test that ends the CUDA context
+ends its process; another process continues with the rest of its file. At the time limit all end, and only tests
+that finished on both sides are compared.
 
 This module is also the pytest plugin of those processes: it runs one part of a file's tests, and notes
 each outcome as a line of JSON.
@@ -218,7 +219,7 @@ def compared(alone: Side, ours: Side) -> dict[str, Any]:
 
 
 def _copy_logs(side: Side) -> None:
-    """Copy the ends of the logs to $OUT: they say which files were not collected, and why."""
+    """Copy the ends of the logs to $OUT; they list files that were not collected, with the reasons."""
     if out := os.environ.get("OUT"):
         for log in side.folder.glob("*.log"):
             (Path(out) / f"{side.name}-{log.name}").write_text(log.read_text()[-4000:])

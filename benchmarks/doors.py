@@ -1,20 +1,21 @@
-"""What a kernel that is in the cache costs, through each door and in each spelling of its options.
+"""Measures hits of cached kernels through each door and in each spelling of options.
 
-A door is what a program calls: `compile`, `compile_many`, `RawKernel`, `RawModule`, CuPy's own classes
-after `install()`, a ``%%cuda`` cell. Their kernels are in the cache, which they filled themselves; or in a
-bundle made of a record of all of them, beside an empty cache ("from a bundle"); or in a cache that
-`rtcompile warm` filled from this record ("from a record"). Each row is a fresh process, and all rows take
-turns in one run; the quickest of them counts, since a machine does more besides. The columns are parts of that process: the
-import, the first hit with it, each further hit (other kernels; their median), and the same request again
-(its median). A kernel class is made and its function taken, which with a
-GPU loads the code; without one CuPy gets a device that takes code and loads nothing.
+A *door* is a function or class that programs use: `compile`, `compile_many`, `RawKernel`, `RawModule`, CuPy's
+own classes after `install()`, a ``%%cuda`` cell. Their kernels are in the cache, which they filled themselves;
+or in a bundle made of a record of all of them, beside an empty cache ("from a bundle"); or in a cache that
+`rtcompile warm` filled from this record ("from a record"). Each row is a fresh process, and all rows take turns
+in one run; the quickest of them counts, since a machine does more besides. The columns are parts of that
+process: the import, the first hit with it, each further hit (other kernels; their median), and the same request
+again (its median). A kernel class is made and its function taken, which with a GPU loads the code; without one
+CuPy gets a device that takes code and loads nothing.
 
-Then: the same for kernels with headers, where a plain kernel was asked for before; and how many functions
-and modules of ours a call passes.
+Then: the same for kernels with headers, after a kernel without headers was requested; and the number of
+functions and modules of rtcompile that a call uses.
 
-Without a GPU: ``ROUNDS=3 python -m benchmarks.doors --save NAME``. ``--save NAME`` writes benchmarks/results/NAME.json, ``--table BEFORE.json [AFTER.json]`` prints files as
-tables. ROWS is a regular expression that a row's name has to contain. ROUNDS sets the number of rounds, LIMIT the seconds after which no further round is begun that
-would outlast them.
+Without a GPU: ``ROUNDS=3 python -m benchmarks.doors --save NAME``. ``--save NAME`` writes
+benchmarks/results/NAME.json, ``--table BEFORE.json [AFTER.json]`` prints files as tables. ROWS is a regular
+expression that a row's name has to contain. ROUNDS sets the number of rounds, LIMIT the seconds after which no
+further round is begun that would outlast them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ ROWS = re.compile(os.environ.get("ROWS", ""))
 FURTHER, AGAIN = 20, 100
 ROOT = Path(__file__).parents[1]
 
-# It imports nothing before the clock starts, and counts functions where it is asked to.
+# It imports nothing before the clock starts, and counts functions on request.
 CHILD = r"""
 import sys, time
 job = eval(sys.argv[1])
@@ -85,7 +86,7 @@ result = {"import": (imported - since) * 1e3, "spans": spans, "again": again, "c
 print(result, file=sys.__stdout__)
 """
 
-# Asks for all kernels of all rows, to be recorded.
+# Requests all kernels of all rows, to record them.
 PROGRAM = r"""
 import sys
 sys.path.insert(0, {root!r})
@@ -151,13 +152,13 @@ def jobs(folder: Path, arch: str, gpu: bool) -> dict[str, dict[str, Any]]:
     """Return what each process does, by the name of its row."""
     found: dict[str, dict[str, Any]] = {}
     common = {"root": str(ROOT), "gpu": gpu, "count": False}
-    places = [("without CuPy", door) for door in WITHOUT_CUPY]
-    places += [(place, door) for place in ("with CuPy", *KEPT) for door in TAKES]
-    for place, door in places:
-        cupy = place != "without CuPy"
-        common = {**common, "kept": KEPT.get(place, "")}
+    contexts = [("without CuPy", door) for door in WITHOUT_CUPY]
+    contexts += [(context, door) for context in ("with CuPy", *KEPT) for door in TAKES]
+    for context, door in contexts:
+        cupy = context != "without CuPy"
+        common = {**common, "kept": KEPT.get(context, "")}
         for spelling, (options, more) in spellings(folder, arch).items():
-            # CuPy takes tuples alone; a cell is one line of options.
+            # CuPy accepts only tuples; a cell has one line of options.
             fits = {"install": tuple, "cell": (str, tuple)}.get(door, (str, list, tuple))
             if not isinstance(options, fits) or not more.keys() <= TAKES[door]:
                 continue
@@ -168,7 +169,7 @@ def jobs(folder: Path, arch: str, gpu: bool) -> dict[str, dict[str, Any]]:
             if not cupy:
                 more = {**more, "arch": arch}
             source = TEMPLATE if spelling == "name_expressions" else PLAIN
-            found[f"{place}: {door}, {spelling}"] = {
+            found[f"{context}: {door}, {spelling}"] = {
                 **common,
                 "cupy": cupy,
                 "door": door,
@@ -179,7 +180,7 @@ def jobs(folder: Path, arch: str, gpu: bool) -> dict[str, dict[str, Any]]:
             }
         own = (*OPTIONS, f"-I{folder}")
         for kernel, source in KERNELS.items():
-            found[f"{place}: {door}, {kernel}"] = {
+            found[f"{context}: {door}, {kernel}"] = {
                 **common,
                 "cupy": cupy,
                 "door": door,
@@ -225,7 +226,7 @@ def run(job: dict[str, Any], folder: Path, cache: str) -> dict[str, Any]:
     """Run one process; return what it measured."""
     environ = environment(str(folder / job["kept"]) if job["kept"] else cache)
     if job["kept"]:
-        environ["RTCOMPILE_JIT"] = "0"  # what is missing is refused, and no row
+        environ["RTCOMPILE_JIT"] = "0"  # a missing build is an error, and the row is left out
     if job["kept"] == KEPT["from a bundle"]:
         environ["RTCOMPILE_BUNDLES"] = str(folder / BUNDLE)
     begin = time.perf_counter()
@@ -269,11 +270,11 @@ def columns(job: dict[str, Any], runs: list[dict[str, Any]]) -> dict[str, float]
 
 
 def counts(folder: Path, arch: str, gpu: bool, works: set[str]) -> dict[str, dict[str, int]]:
-    """Return the functions, modules and calls of ours by what is asked of what, for doors that work."""
+    """Return the functions, modules and calls of rtcompile for each request and door that works."""
     found: dict[str, dict[str, int]] = {}
-    for place, door in [("without CuPy", "compile"), *(("with CuPy", d) for d in TAKES)]:
-        cupy = place == "with CuPy"
-        if f"{place}: {door}" not in works:
+    for context, door in [("without CuPy", "compile"), *(("with CuPy", d) for d in TAKES)]:
+        cupy = context == "with CuPy"
+        if f"{context}: {door}" not in works:
             continue
         job = {
             "root": str(ROOT),
@@ -292,9 +293,9 @@ def counts(folder: Path, arch: str, gpu: bool, works: set[str]) -> dict[str, dic
             run({**job, "sources": [PLAIN % 2], "count": False}, folder, cache)
             cold = run(job, folder, cache)["counts"]
             disk = run(job, folder, cache)["counts"]
-        found[f"{place}: {door}, cold build"] = cold[0]
-        found[f"{place}: {door}, hit from disk"] = disk[0]
-        found[f"{place}: {door}, again"] = disk[-1]
+        found[f"{context}: {door}, cold build"] = cold[0]
+        found[f"{context}: {door}, hit from disk"] = disk[0]
+        found[f"{context}: {door}, again"] = disk[-1]
     return found
 
 
@@ -363,16 +364,16 @@ def worst(rows: dict[str, dict[str, float]]) -> dict[str, str]:
         ("a cell, each further hit, ms", "further hit ms", "with CuPy: cell"),
         ("a cell again, us", "again us", "with CuPy: cell"),
     ):
-        told = {
+        times = {
             row: values[column]
             for row, values in plain.items()
             if _belongs(row, wanted) and (": cell" in row) == (": cell" in wanted)
         }
-        if not told:
+        if not times:
             continue
-        row = max(told, key=lambda each: told[each])
-        least = min(told.values())
-        found[title] = f"{told[row]:.3f} ({row}); the best {least:.3f}"
+        row = max(times, key=lambda each: times[each])
+        least = min(times.values())
+        found[title] = f"{times[row]:.3f} ({row}); the best {least:.3f}"
     return found
 
 

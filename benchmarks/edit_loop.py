@@ -1,9 +1,9 @@
-"""The way people work: edit a kernel, run the program, edit it again. A fresh process per edit.
+"""Measures the edit loop of programs: edit a kernel, run the program in a new process, edit it again.
 
 Ten edits each of a small kernel, a WMMA kernel and a CuTe kernel, compiled for sm_90 and not run.
 rtcompile with and without precompiled headers, and NVRTC in process as CuPy calls it, take turns
-edit by edit. What counts is the whole process. ``pause`` is the time between two edits, during
-which a precompiled header may be finished: nobody edits faster than that. ``--save`` writes
+edit by edit. The whole process is measured. ``pause`` is the time between two edits, during which a
+precompiled header may be finished. Nobody edits faster. ``--save`` writes
 benchmarks/results/edit_loop.json.
 """
 

@@ -1,9 +1,9 @@
-"""From saving a file to the launch of what it says, or to its machine code: the edit loop of one process.
+"""Measures the edit loop within one process, from saving a file to its launch or its machine code.
 
 A `RawModule.from_file(…, reload=True)` each for a small, a WMMA and a CuTe kernel and for the example
 cute_tiled_copy, with one of its three instances. Each edit adds a line that changes the code;
 the clock runs from before the file is written until the device has run it. Without a GPU it runs until the
-code is there, for sm_90a. The first edits, while a precompiled header is made, are told apart.
+code exists, for sm_90a. The first edits, during which a precompiled header is created, are listed separately.
 ``--save`` writes benchmarks/results/edit_to_launch.json (``…_h200.json`` with a GPU).
 """
 
@@ -82,12 +82,12 @@ def edits(kind: str, folder: str, gpu: bool) -> dict[str, object]:
         codes.add(module.object_code.code)
     assert len(codes) == len(milliseconds), "an edit was not seen"
     sys.stderr.write(f"{kind}: {[round(took) for took in milliseconds]} ms\n")
-    settled = milliseconds[1 + SETTLING :]
+    later = milliseconds[1 + SETTLING :]
     return {
         "first build and its edits, ms": [round(took, 1) for took in milliseconds],
-        "median ms of an edit, settled": round(statistics.median(settled), 1),
-        "largest ms of an edit, settled": round(max(settled), 1),
-        "within a second": max(settled) <= 1000,
+        "median ms of an edit, settled": round(statistics.median(later), 1),
+        "largest ms of an edit, settled": round(max(later), 1),
+        "within a second": max(later) <= 1000,
     }
 
 

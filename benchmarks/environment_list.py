@@ -1,4 +1,4 @@
-"""The environments that `environments` makes: what is typed for each, and what is arranged then."""
+"""The environments that `environments` creates: the commands for each, and changes of files afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SYSTEM = "/usr/local/cuda"
 
 @dataclass(frozen=True)
 class Environment:
-    """What is typed to make an environment; `arrange` changes the files afterwards."""
+    """The commands that create an environment; `arrange` changes the files afterwards."""
 
     name: str
     commands: Sequence[str]

@@ -1,9 +1,9 @@
-"""Ten builds in each of many environments, made from the package index as users make them.
+"""Runs ten builds in each of many environments, which are installed from the package index as by users.
 
-``make environments`` installs each into a virtual environment of its own, one after the other,
-compiles ten sources in it, types the commands that the failures name, compiles again what failed,
-and writes ``results/environments.json`` and ``docs/environments.md``. Toolkits of this machine are
-seen only by the environments that name one. No GPU is needed. Arguments: names of environments.
+``make environments`` installs each into its own virtual environment, compiles ten sources in it, runs the
+commands that the errors name, compiles the failed sources again, and writes ``results/environments.json`` and
+``docs/environments.md``. Toolkits of this machine are seen only by the environments that name one. No GPU is
+needed. Arguments: names of environments.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Venv:
         )
 
     def type(self, command: str) -> str:
-        """Run a command; return the end of what it says if it fails."""
+        """Run a command; return the end of its output if it fails."""
         words = [word.strip("'\"") for word in command.split()]
         done = subprocess.run(
             [self.prefix / "bin/python", "-m", *words],
@@ -73,7 +73,7 @@ class Venv:
 
 
 def run(environment: Environment, folder: Path) -> dict[str, object]:
-    """Make an environment, build in it, do what its failures say, and build again."""
+    """Create an environment, build in it, follow the errors' advice, and build again."""
     begin = time.monotonic()
     venv = Venv(environment, folder)
     empty, start = bytes_in(venv.prefix), time.monotonic()

@@ -1,9 +1,9 @@
-"""All of CuPy: 31 everyday operations in a fresh process, by CuPy alone and through `rtcompile run`.
+"""Measures 31 everyday operations of CuPy in a new process, with CuPy alone and with `rtcompile run`.
 
-Needs a GPU. Whole processes, each with its own caches: cold, cold with precompiled headers in place,
+Needs a GPU. Whole processes, each with its own caches: cold, cold with existing precompiled headers,
 warm, and a fresh container (empty caches) with a bundle; and of each the part from the device's context
 up to the last result, which leaves out interpreter, imports and context. ``rtcompile warm`` of the
-record is timed beside them. Contenders take turns; medians. ``--save`` writes
+record is also timed. Contenders take turns; medians. ``--save`` writes
 benchmarks/results/everywhere.json. ROUNDS sets the number of rounds.
 """
 

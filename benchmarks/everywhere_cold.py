@@ -1,13 +1,13 @@
-"""The kernels of a record, compiled one after the other as CuPy asks for them. Needs no GPU.
+"""Measures cold compiles of a record's kernels in order, as CuPy requests them. Needs no GPU.
 
 ``python -m benchmarks.everywhere_cold kernels.json [--save] [--each]``: a record of
-``rtcompile run --record``. NVRTC in process, as CuPy has it; rtcompile with an empty cache; with only
-the precompiled headers in place; and ``rtcompile warm``, many at once. Every contender is a fresh
+``rtcompile run --record``. NVRTC in process, as CuPy calls it; rtcompile with an empty cache; with only
+the precompiled headers cached; and ``rtcompile warm``, many at once. Every contender is a fresh
 process, they take turns, and the figures are those of the whole process, less the start of an
 interpreter. All code must be the same, byte by byte. ROUNDS sets the number of rounds.
 
 ``--parts`` measures where a kernel's time goes instead: kernels in turns, by NVRTC in process, by rtcompile
-without a precompiled header, and with the headers in place, by the phases that the compiler reports.
+without a precompiled header, and with existing headers, by the phases that the compiler reports.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def forget_builds(cache: Path) -> None:
 
 
 def builds_of(path: str) -> list[dict[str, Any]]:
-    """Return a record's builds as this CuPy would ask for them, with its own directories."""
+    """Return a record's builds as this CuPy would request them, with its own directories."""
     from cupy._core import core
 
     builds = []
@@ -103,7 +103,7 @@ def builds_of(path: str) -> list[dict[str, Any]]:
     return builds
 
 
-# Kernels in turns, so that what else the machine does falls on all ways alike.
+# Kernels take turns, so other work of the machine affects all contenders equally.
 PARTS = r"""
 import json, os, statistics, sys, time
 with open(sys.argv[1]) as file:
@@ -127,7 +127,7 @@ def noted(*given, run=nvrtc._run):
 nvrtc._run = noted
 spans = []
 tracing.add = lambda phase, begin, end, **more: spans.append((phase, end - begin))
-def ask(b, number):
+def request_of(b, number):
     # A comment at the end makes it another source, that is not cached.
     source = b["source"] + f"\n// {os.getpid()} {number}"
     return source, tuple(b["options"]), b["arch"]
@@ -139,13 +139,13 @@ OPENING = {**builds[0], "source": builds[0]["source"].partition("\n\n")[0] + '\n
 for number, b in enumerate([EMPTY, OPENING, *builds]):
     row = {"name": b["name"], "in process": [], "without": [], "with": [], "phases": []}
     for turn in range(int(sys.argv[2])):
-        source, options, arch = ask(b, f"{number} {turn} p")
+        source, options, arch = request_of(b, f"{number} {turn} p")
         started = time.perf_counter()
         by_cupy(source, (*options, "-ftz=true"), arch, "kernel.cu", None, None, False, False)
         row["in process"].append(time.perf_counter() - started)
         for way, pch in (("without", "0"), ("with", "1")):
             os.environ["RTCOMPILE_PCH"] = pch
-            source, options, arch = ask(b, f"{number} {turn} {way}")
+            source, options, arch = request_of(b, f"{number} {turn} {way}")
             del spans[:], reused[:]
             started = time.perf_counter()
             compiler._compile_module_with_cache(source, options, arch=arch)
@@ -160,7 +160,7 @@ PHASES = ("front end", "optimizer", "ptxas")
 
 
 def parts(task: Path, cache: Path) -> None:
-    """Measure each kernel by each way, and the compiler's phases with the headers in place."""
+    """Measure each kernel by each method, and the compiler's phases with existing headers."""
     done = subprocess.run(
         [sys.executable, "-c", PARTS, str(task), str(ROUNDS)],
         env={

@@ -1,11 +1,11 @@
-"""The hits of a record's kernels, as CuPy asks for them. Needs no GPU.
+"""Measures hits of a record's kernels as CuPy requests them. Needs no GPU.
 
 ``python -m benchmarks.everywhere_warm kernels.json [--save]``: a record of ``rtcompile run --record``,
 whose kernels are recorded again for the CuPy and CUDA that are here. CuPy alone with its cache filled;
 rtcompile with its cache filled by an earlier run; the first run after ``rtcompile warm``; and an empty
 cache with a bundle of the record. Every contender is a fresh process, they take turns; code is not
 loaded, since there is no device. Besides the milliseconds, the processor's time of the whole process, and
-what the kernels add to a process that asks for none: calls that open files, or look at them (``strace``).
+what the kernels add to a process without kernels: system calls on files (``strace``).
 ROUNDS sets the number of rounds.
 """
 
@@ -62,7 +62,7 @@ LOOKS = ("stat", "newfstatat", "lstat", "fstat", "statx", "access", "faccessat",
 
 
 class Contender:
-    """A process that asks for the kernels of a task, and what it needs before each run."""
+    """A process that requests the kernels of a task, and its preparation before each run."""
 
     def __init__(self, here: Path, task: Path, who: str, name: str, bundle: str = "") -> None:
         self.cache = here / name
@@ -82,7 +82,7 @@ class Contender:
         shutil.copytree(self.cache, self.kept, symlinks=True)
 
     def run(self, *before: str, task: Path | None = None) -> dict[str, float]:
-        """Run a process; return its seconds, those of a processor, and what it says itself."""
+        """Run a process; return its seconds, its processor seconds, and its output."""
         shutil.rmtree(self.cache, ignore_errors=True)
         shutil.copytree(self.kept, self.cache, symlinks=True)
         command = list(self.command)
@@ -102,7 +102,7 @@ def _processor_seconds() -> float:
 
 
 def counts(contender: Contender, nothing: Path, folder: Path) -> dict[str, int | None]:
-    """Return what the kernels add to a process that asks for none."""
+    """Return what the kernels add to a process that requests none."""
     found: dict[str, int | None] = {}
     if shutil.which("strace"):
         calls = []

@@ -1,7 +1,7 @@
-"""Random cases of every example, and compute-sanitizer over some: what was run and what was found.
+"""Runs random cases of every example, some under compute-sanitizer, and records the findings.
 
-``python -m benchmarks.examples_random --save``, on a machine with a GPU. Each example runs in processes of
-its own, so that one that ends its context spoils no other's.
+``python -m benchmarks.examples_random --save``, on a machine with a GPU. Each example runs in its
+own processes, so an example that ends its context does not affect others.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Sources that fail, again: what the second pass over them costs, each in a process of its own.
+"""Measures repeated builds of sources that fail, each in a separate process.
 
 ``python -m benchmarks.failing [--save]``. The sources are those of `tests.provoked` and
-`tests.mistakes` that a compiler or linker refuses here, without those whose limits end the build. The
+`tests.mistakes` that a compiler or linker rejects here, without those whose limits end the build. The
 first process of a source begins with an empty cache; ROUNDS processes follow. The times are those of
-the call of `rtcompile.compile` to its error, and of a processor, the compiler's own included.
+the call of `rtcompile.compile` until its error, and the processor time including the compiler's.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ print(json.dumps([kind, taken, sum(r.ru_utime + r.ru_stime for r in spent) * 1e3
 
 
 def requests() -> list[dict[str, Any]]:
-    """Return the arguments of builds, of which most fail."""
+    """Return the arguments of builds; most of them fail."""
     found = [
         {
             "source": each.source,

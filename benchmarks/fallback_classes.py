@@ -1,9 +1,10 @@
-"""What NVRTC refuses, what is decided about it, and whether NVCC proves the decision right.
+"""Lists sources that NVRTC rejects, the decisions about them, and whether NVCC confirms the decisions.
 
-One row for each source in tests/messages/source_classes, whose folder says what should be decided:
-``nvcc`` (NVRTC's limit), ``flags`` (a flag is missing), ``error`` (the user's mistake). A decision is
-wrong if NVCC refuses what it was sent, if the flags do not help, or if NVCC takes what was called a
-mistake. Needs no GPU. `--save` writes benchmarks/results/fallback_classes_cuda12.json, or whichever NVRTC it was.
+One row for each source in tests/messages/source_classes, whose folder is the expected decision: ``nvcc``
+(NVRTC's limit), ``flags`` (a flag is missing), ``error`` (the user's mistake). A decision is wrong if NVCC
+rejects a source that it was given, if the flags do not help, or if NVCC accepts a source that was called a
+mistake. Needs no GPU. `--save` writes benchmarks/results/fallback_classes_cuda12.json, or whichever NVRTC it
+was.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ CLASSES = Path(__file__).parent.parent / "tests" / "messages" / "source_classes"
 Outcome = Compiled | CompileFailure
 
 
-def said(source: str, what: str) -> str:
+def comment_value(source: str, what: str) -> str:
     match = re.search(rf"^// {what}: (.*)$", source, re.MULTILINE)
     return match[1] if match else ""
 
@@ -35,8 +36,8 @@ class Source:
 
     def __init__(self, path: Path) -> None:
         self.text, self.name = path.read_text(), path.name
-        self.given = said(self.text, "options").split()
-        self.arch = Arch.parse(said(self.text, "arch") or "sm_90a")
+        self.given = comment_value(self.text, "options").split()
+        self.arch = Arch.parse(comment_value(self.text, "arch") or "sm_90a")
         self.options = compiler_options.parse(self.given).with_defaults()
         self.toolchain = toolkit.current()
 
@@ -72,10 +73,10 @@ def first_error(outcome: Outcome) -> str:
 
 def row(path: Path) -> dict[str, object]:
     source = Source(path)
-    refused = source.by_nvrtc()
-    assert isinstance(refused, CompileFailure), f"NVRTC takes {path}"
+    failure = source.by_nvrtc()
+    assert isinstance(failure, CompileFailure), f"NVRTC accepts {path}"
     decision = fallback.decide(
-        refused.log,
+        failure.log,
         source=source.text,
         name=source.name,
         options=source.given,
@@ -85,7 +86,7 @@ def row(path: Path) -> dict[str, object]:
     proof = source.by_nvrtc(*decision.flags) if decision.flags else source.by_nvcc()
     return {
         "class": f"{path.parent.name}/{path.stem}",
-        "NVRTC": first_error(refused),
+        "NVRTC": first_error(failure),
         "decision": " ".join((decision.action, *decision.flags)),
         "reason": decision.reason,
         "NVRTC with the flags" if decision.flags else "NVCC": first_error(proof),

@@ -1,8 +1,8 @@
-"""Where the first kernel that a program has to compile spends its time, step by step.
+"""Measures the steps of a program's first compile.
 
 Each round is a fresh process with an empty cache that knows its toolchain, as in
-`whole_process`. The times are milliseconds since the kernel was called for, medians over the rounds.
-Without a GPU the device and the launch are played, and the code is not loaded. ``--save`` writes
+`whole_process`. The times are milliseconds since the kernel was requested, medians over the rounds.
+Without a GPU the device and the launch are fakes, and the code is not loaded. ``--save`` writes
 benchmarks/results/first_miss.json. ROUNDS sets the number of rounds.
 """
 

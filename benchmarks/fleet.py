@@ -1,14 +1,15 @@
-"""What a fleet waits for, shares and fetches: real servers on the loopback behind a proxy that delays answers.
+"""Measures waits, shared work and fetches of a fleet, with real servers behind a proxy that delays replies.
 
-- Hits: a node with an empty cache asks for kernels that the store has, with a constant delay of each answer, and with tails.
-- A store that dies (SIGSTOP) in the middle of many builds: what the process lost.
-- Leases that are stuck, since their holder is stopped (SIGSTOP), or forged: what another node waits for its builds.
-- Four nodes of one job each that want the same kernels at one moment, beside one node alone. The machine has fewer
-  processors than that takes, so a compiler's time is a sleep, beside its real work.
+- Hits: a node with an empty cache requests kernels that the store has, with a constant delay of each reply, and with
+  occasional long delays.
+- A store that is stopped (SIGSTOP) during many builds: the time that the process loses.
+- Stuck leases, since their holder is stopped (SIGSTOP), and forged ones: the time that another node waits.
+- Four nodes with one job each that request the same kernels at once, in comparison with a single node. The machine has
+  too few processors for this, so a compile also sleeps.
 - Versions of a header (1,000): requests and bytes of a hit, by how many versions the store has.
-- How a process ends right after a build: seconds until its lease is gone, and what that costs each build.
-- A record's kernels fetched ahead, from Redis and from S3 (moto) whose answers take 20 ms.
-- The paper: 10,000 ranks on 1,250 nodes that want 500 kernels, by the costs above (`benchmarks.fleet_paper`).
+- A process that ends right after a build: seconds until its lease is gone, and the cost for each build.
+- A record's kernels fetched ahead, from Redis and from S3 (moto) with replies after 20 ms.
+- A simulation of 10,000 ranks on 1,250 nodes that request 500 kernels, by the costs above (`benchmarks.fleet_paper`).
 
 FLEET_PYTHONPATH names another checkout whose rtcompile is measured in the first two, too. KERNELS is the number of kernels.
 ``--save`` writes benchmarks/results/fleet_cpu.json; PARTS names parts of that file, separated by commas, and then the
@@ -39,32 +40,32 @@ from tests import nodes, servers
 KERNELS = int(os.environ.get("KERNELS", "100"))
 OTHER = os.environ.get("FLEET_PYTHONPATH", "")
 
-# Asks for kernels one by one; after `die` of them it stops the store. What the main thread waited is measured.
+# Requests kernels one by one, and stops the store after `die` of them. The waits of the main thread are measured.
 ONE_BY_ONE = r"""
 import json, os, signal, sys, time, warnings
-told = json.loads(sys.argv[1])
-sys.path[:0] = [told["path"]] if told["path"] else []
+task = json.loads(sys.argv[1])
+sys.path[:0] = [task["path"]] if task["path"] else []
 import rtcompile
 from rtcompile.store import remote
 warnings.simplefilter("ignore")
 waited = []
-ask = remote.Tier.query
+query = remote.Tier.query
 import threading
 def measured(self, *given, **more):
     begin = time.monotonic()
     try:
-        return ask(self, *given, **more)
+        return query(self, *given, **more)
     finally:
         if threading.current_thread() is threading.main_thread():
             waited.append(time.monotonic() - begin)
 remote.Tier.query = measured
 begin = time.monotonic()
 hits = 0
-for n in range(told["first"], told["first"] + told["count"]):
-    if n - told["first"] == told["die"]:
-        os.kill(told["server"], signal.SIGSTOP)
+for n in range(task["first"], task["first"] + task["count"]):
+    if n - task["first"] == task["die"]:
+        os.kill(task["server"], signal.SIGSTOP)
         waited.clear()
-    code = rtcompile.compile(told["source"] % n, arch="sm_80")
+    code = rtcompile.compile(task["source"] % n, arch="sm_80")
     hits += code.build.hit == "remote"
 print(json.dumps({"hits": hits, "seconds": time.monotonic() - begin, "waited": sum(waited)}))
 """
@@ -114,7 +115,7 @@ codes = rtcompile.compile_many(requests)
 print(json.dumps([time.monotonic() - begin, sum(c.build.hit is None for c in codes)]))
 """
 
-# Builds each version of a header; now and then another node asks for some of them.
+# Builds each version of a header; at times another node requests some of them.
 VERSIONS = r"""
 import json, os, pathlib, sys
 import rtcompile
@@ -132,8 +133,8 @@ for number in range(count):
         for version in {0, number // 2, number}:
             info = build(f"of {number} {version}", version)
             (counts,) = info.stores.values()
-            told = [info.hit, counts["requests"], counts["bytes_read"]]
-            found[f"version {version} of {number + 1}"] = told
+            seen = [info.hit, counts["requests"], counts["bytes_read"]]
+            found[f"version {version} of {number + 1}"] = seen
 print(json.dumps(found))
 """
 
@@ -153,7 +154,7 @@ if "fork" in sys.argv[1] and os.fork():
     os._exit(0)
 rtcompile.compile("__global__ void last() {}", arch="sm_80")
 """
-# What the shell beside a process costs: its start, and what it is told for each build.
+# Measures the shell that returns a process's leases: its start, and its messages for each build.
 NOTED = r"""
 import json, time
 from rtcompile.store.leases import Helper
@@ -188,7 +189,7 @@ with warming.requests(recording.read(sys.argv[1])) as wanted:
 
 
 class Proxy:
-    """Passes bytes to a port; the answers take `delay()` seconds longer each."""
+    """Passes bytes to a port, and delays each reply by `delay()` seconds."""
 
     def __init__(self, port: int) -> None:
         self._to = port
@@ -210,20 +211,20 @@ class Proxy:
                 except OSError:  # the server has ended
                     ours.close()
                     continue
-                asked = threading.Event()
+                requested = threading.Event()
                 for pair, slow in (((ours, theirs), False), ((theirs, ours), True)):
-                    given = (*pair, slow, asked)
+                    given = (*pair, slow, requested)
                     threading.Thread(target=self._pass, args=given, daemon=True).start()
 
     def _pass(
-        self, source: socket.socket, target: socket.socket, slow: bool, asked: threading.Event
+        self, source: socket.socket, target: socket.socket, slow: bool, requested: threading.Event
     ) -> None:
         with contextlib.suppress(OSError), source, target:
             while data := source.recv(1 << 18):
                 if not slow:
-                    asked.set()
-                elif asked.is_set():  # the first chunk of an answer
-                    asked.clear()
+                    requested.set()
+                elif requested.is_set():  # the first chunk of a reply
+                    requested.clear()
                     time.sleep(self._delay())
                 target.sendall(data)
 
@@ -235,8 +236,8 @@ def delayed_redis() -> Iterator[tuple[servers.Server, Proxy, str]]:
         yield server, proxy, server.address.replace(str(server.port), str(proxy.port))
 
 
-def run(program: str, told: object, environ: dict[str, str]) -> object:
-    command = [sys.executable, "-c", program, told if isinstance(told, str) else json.dumps(told)]
+def run(program: str, task: object, environ: dict[str, str]) -> object:
+    command = [sys.executable, "-c", program, task if isinstance(task, str) else json.dumps(task)]
     done = subprocess.run(
         command, env={**os.environ, **environ}, capture_output=True, text=True, check=False
     )
@@ -244,24 +245,24 @@ def run(program: str, told: object, environ: dict[str, str]) -> object:
     return json.loads(done.stdout)
 
 
-def told(path: str, **more: object) -> dict[str, object]:
+def task(path: str, **more: object) -> dict[str, object]:
     return {"path": path, "first": 0, "die": -1, "server": 0, "source": SOURCE, **more}
 
 
 def hits(path: str = "") -> dict[str, object]:
-    """Fetch what is there, through answers that are late always or now and then."""
+    """Fetch existing entries, with replies that are always or sometimes late."""
     found: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as name, delayed_redis() as (_, proxy, address):
         folder = Path(name)
         first = run(
-            ONE_BY_ONE, told(path, count=KERNELS), nodes.environment(folder, "first", address)
+            ONE_BY_ONE, task(path, count=KERNELS), nodes.environment(folder, "first", address)
         )
         found["compiled"] = first
         ways = [(f"{ms} ms", ms / 1e3, 0.0) for ms in (5, 50, 120, 200)]
         ways += [(f"{tail} % at 200 ms", 0.0, tail / 100) for tail in (2, 5, 10)]
         for number, (way, proxy.base, proxy.tail) in enumerate(ways):
             environ = nodes.environment(folder, f"node{number}", address)
-            found[way] = run(ONE_BY_ONE, told(path, count=KERNELS), environ)
+            found[way] = run(ONE_BY_ONE, task(path, count=KERNELS), environ)
             print(way, found[way], file=sys.stderr)
     return found
 
@@ -270,7 +271,7 @@ def death(path: str = "") -> object:
     """Stop the store after half of the builds, none of which it has."""
     with tempfile.TemporaryDirectory() as name, servers.redis() as server:
         environ = nodes.environment(Path(name), "node", server.address)
-        given = told(path, count=2 * KERNELS, die=KERNELS, server=server.process.pid)
+        given = task(path, count=2 * KERNELS, die=KERNELS, server=server.process.pid)
         return run(ONE_BY_ONE, given, environ)
 
 
@@ -284,17 +285,17 @@ def false_leases(count: int = 4) -> dict[str, object]:
             holder = subprocess.Popen([sys.executable, "-c", HOLDING, given], env=environ)
             try:
                 stores = nodes.remote(server.address, nodes.key_file(Path(name)))
-                store, place = stores.tiers[0].store, stores.envelope.store_key
-                while len(held := [*store.listing(place("lease", "").strip("/"))]) < count:  # type: ignore[attr-defined]
+                store, store_key = stores.tiers[0].store, stores.envelope.store_key
+                while len(held := [*store.listing(store_key("lease", "").strip("/"))]) < count:  # type: ignore[attr-defined]
                     time.sleep(0.05)
                 holder.send_signal(signal.SIGSTOP)
                 for key, _ in held:
-                    data = store.get(place("lease", key))
+                    data = store.get(store_key("lease", key))
                     if way == "forged":
                         fields = stores.envelope.open("lease", key, data)
-                        store.put(place("lease", key), Envelope().seal("lease", key, fields))
+                        store.put(store_key("lease", key), Envelope().seal("lease", key, fields))
                     elif way == "no lease":
-                        store.replace(place("lease", key), data, None, 1.0)  # type: ignore[attr-defined]
+                        store.replace(store_key("lease", key), data, None, 1.0)  # type: ignore[attr-defined]
                 node = nodes.environment(Path(name), "node", server.address)
                 found[way] = run(WAITING, given, node)
             finally:
@@ -349,11 +350,11 @@ def ends() -> dict[str, object]:
             subprocess.run(command, env=environ, check=False)
             ended = time.monotonic()
             stores = nodes.remote(server.address, nodes.key_file(Path(name)))
-            (store,), place = [each.store for each in stores.tiers], stores.envelope.store_key
-            while any(store.listing(place("lease", "").strip("/"))):  # type: ignore[attr-defined]
+            (store,), store_key = [each.store for each in stores.tiers], stores.envelope.store_key
+            while any(store.listing(store_key("lease", "").strip("/"))):  # type: ignore[attr-defined]
                 time.sleep(0.005)
             seconds = time.monotonic() - ended
-            kept = [*store.listing(place("manifest", "").strip("/"))]  # type: ignore[attr-defined]
+            kept = [*store.listing(store_key("manifest", "").strip("/"))]  # type: ignore[attr-defined]
             found[way] = {"lease gone after": round(seconds, 3), "builds kept of 2": len(kept)}
     return found
 
@@ -383,7 +384,7 @@ def ahead(count: int = 500) -> dict[str, object]:
         record_it = [*command, "run", "--record", record, str(script)]
         subprocess.run(record_it, env=alone, check=True, capture_output=True)
         push = [*command, "cache", "push"]
-        # On a busy machine a store may be left alone meanwhile.
+        # On a busy machine a store may be paused meanwhile.
         while subprocess.run(push, env={**os.environ, **first}, check=False).returncode:
             time.sleep(1.0)
         for name, store in stores.items():

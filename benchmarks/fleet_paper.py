@@ -1,8 +1,8 @@
-"""10,000 ranks on 1,250 nodes that want the same 500 kernels, simulated with costs that were measured or are published.
+"""Simulates 10,000 ranks on 1,250 nodes that request the same 500 kernels, with measured or published costs.
 
-Each node has a cache and eight ranks, of which one asks for a kernel and the others find it in the node's cache. A rank
-begins at a random place, goes on with the next kernel where another node compiles one, and comes back. The store answers
-requests one after the other, so many in a second, and each takes its way besides. ``python -m benchmarks.fleet_paper``.
+Each node has a cache and eight ranks. One of them requests a kernel, and the others find it in the node's cache. A rank
+begins with a random kernel, continues with the next one if another node is compiling it, and returns to it later. The
+store handles requests in order, at a fixed rate, and each request also has a latency. ``python -m benchmarks.fleet_paper``.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ COMPILE_SECONDS = 1.0  # of a kernel, as a small CUTLASS or CUB kernel takes
 BYTES = 4_000  # of a kernel's entry, compressed
 LOCAL_SECONDS = 0.0005  # to adopt what came, and to look into the node's cache
 POLL_SECONDS = 0.5
-# Requests in a second, seconds of an answer, keys at a time when all is fetched: Redis 7 on one core; S3's published limits for one prefix, reads and writes together.
+# Requests per second, seconds of a reply, keys at a time when all is fetched: Redis 7 on one core; S3's published limits for one prefix, reads and writes together.
 STORES = {"Redis": (60_000.0, 0.0005, 128), "S3": (5_500.0, 0.12, 16)}
 
 
 class Fleet:
     """The store, the nodes, and what has happened so far."""
 
-    def __init__(self, rate: float, answer: float, *, warm: bool) -> None:
-        self.rate, self.answer = rate, answer
+    def __init__(self, rate: float, reply: float, *, warm: bool) -> None:
+        self.rate, self.reply = rate, reply
         self.free_at = 0.0  # when the store has served what came before
         self.done = [warm] * KERNELS
         self.leased = [False] * KERNELS
@@ -34,12 +34,12 @@ class Fleet:
         self.by_second: Counter[int] = Counter()
         self.seconds = 0.0
 
-    def answered(self, now: float, count: float) -> float:
-        """Return when the store has answered requests that come now."""
+    def replied(self, now: float, count: float) -> float:
+        """Return when the store has replied to requests that arrive now."""
         self.requests += round(count)
         self.by_second[int(now)] += round(count)
         self.free_at = max(self.free_at, now) + count / self.rate
-        return self.free_at + self.answer
+        return self.free_at + self.reply
 
     def rank(self, left: deque[int]) -> Iterator[tuple[str, float]]:
         """One rank: yields requests to the store, and seconds of its own."""
@@ -47,20 +47,20 @@ class Fleet:
         while left:
             kernel = left.popleft()
             firsts -= 1
-            yield "ask", 1
+            yield "request", 1
             if self.done[kernel]:
                 self.fetched += 1
                 yield "work", LOCAL_SECONDS
                 continue
-            yield "ask", 1  # for the lease
+            yield "request", 1  # for the lease
             if not self.leased[kernel]:
                 self.leased[kernel] = True
                 yield "work", COMPILE_SECONDS
                 self.compiled += 1
-                yield "ask", 2  # the entry, and the lease's end
+                yield "request", 2  # the entry, and the lease's end
                 self.done[kernel] = True
             else:
-                yield "ask", 1  # whose it is
+                yield "request", 1  # the lease's holder
                 left.append(kernel)
                 if firsts < 0:
                     yield "work", POLL_SECONDS
@@ -69,7 +69,7 @@ class Fleet:
         """One node that fetches its list: `keys` at a time, by one request or by as many connections."""
         for _ in range(0, KERNELS, keys):
             yield (
-                "ask",
+                "request",
                 2 if keys > 16 else keys,
             )  # 128 small values take Redis as long as two requests
             self.fetched += keys
@@ -86,7 +86,7 @@ class Fleet:
             if what == "end":
                 self.seconds = max(self.seconds, now)
                 continue
-            then = self.answered(now, amount) if what == "ask" else now + amount
+            then = self.replied(now, amount) if what == "request" else now + amount
             heapq.heappush(events, (then, number))
         return {
             "seconds": round(self.seconds, 1),
@@ -97,9 +97,9 @@ class Fleet:
         }
 
 
-def asked_one_by_one(rate: float, answer: float, *, warm: bool) -> dict[str, float]:
-    """Simulate ranks that ask for each kernel."""
-    fleet, processes = Fleet(rate, answer, warm=warm), []
+def requested_one_by_one(rate: float, reply: float, *, warm: bool) -> dict[str, float]:
+    """Simulate ranks that request each kernel."""
+    fleet, processes = Fleet(rate, reply, warm=warm), []
     chance = random.Random(2)
     for _ in range(NODES):
         start = chance.randrange(KERNELS)
@@ -108,9 +108,9 @@ def asked_one_by_one(rate: float, answer: float, *, warm: bool) -> dict[str, flo
     return {**fleet.run(processes), "connections, most": NODES * RANKS}
 
 
-def fetched_ahead(rate: float, answer: float, keys: int) -> dict[str, float]:
+def fetched_ahead(rate: float, reply: float, keys: int) -> dict[str, float]:
     """Simulate nodes that fetch all at first."""
-    fleet = Fleet(rate, answer, warm=True)
+    fleet = Fleet(rate, reply, warm=True)
     found = fleet.run([fleet.ahead(keys) for _ in range(NODES)])
     return {**found, "connections, most": NODES * (1 if keys > 16 else keys)}
 
@@ -118,11 +118,11 @@ def fetched_ahead(rate: float, answer: float, keys: int) -> dict[str, float]:
 def all_cases() -> dict[str, object]:
     alone = KERNELS * COMPILE_SECONDS / RANKS
     found: dict[str, object] = {"every node for itself, seconds": round(alone, 1)}
-    for store, (rate, answer, keys) in STORES.items():
+    for store, (rate, reply, keys) in STORES.items():
         for warm in (False, True):
             name = f"{store}, {'warm' if warm else 'cold'}"
-            found[name] = asked_one_by_one(rate, answer, warm=warm)
-        found[f"{store}, warm, fetched ahead"] = fetched_ahead(rate, answer, keys)
+            found[name] = requested_one_by_one(rate, reply, warm=warm)
+        found[f"{store}, warm, fetched ahead"] = fetched_ahead(rate, reply, keys)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Matrix products on a Hopper GPU: our kernel and CUTLASS, both built by NVRTC, against cuBLAS.
+"""Measures matrix products on a Hopper GPU: the example's kernel and CUTLASS, built by NVRTC, and cuBLAS.
 
 cuBLAS is called by torch and by CuPy. ``python -m benchmarks.gemm --save``; each row is one dtype,
 size and layout of b. All candidates take turns within a round, timed by events on a GPU that is

@@ -1,7 +1,7 @@
-"""Edit a header, run the kernel again: does CuPy see the edit, does rtcompile?
+"""Tests whether CuPy and rtcompile notice edits of headers between two runs of a program.
 
 Each kind of edit is made between two fresh processes that run the same program. The kernel writes
-the number that the headers give it, so a stale binary shows as the old number. Needs a GPU.
+the number from the headers, so a stale binary writes the old number. Needs a GPU.
 `--save` writes benchmarks/results/header_edits.json.
 """
 
@@ -122,7 +122,7 @@ def run(library: str, folder: Path) -> tuple[int, str]:
 
 
 def row(kind: str, change: Callable[[Path], int], scratch: Path) -> dict[str, str]:
-    answers = {"kind": kind}
+    outcomes = {"kind": kind}
     for library in ("cupy", "rtcompile"):
         folder = scratch / library / kind.replace(" ", "-")
         lay_out(folder)
@@ -137,8 +137,8 @@ def row(kind: str, change: Callable[[Path], int], scratch: Path) -> dict[str, st
         expected = change(folder)
         value, hit = run(library, folder)
         right = "right" if value == expected else f"STALE ({value}, not {expected})"
-        answers[library] = right + (f", hit: {hit}" if hit else "")
-    return answers
+        outcomes[library] = right + (f", hit: {hit}" if hit else "")
+    return outcomes
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""What headers given as texts cost beside the same headers in a folder: a miss, a first hit, further hits.
+"""Compares headers passed as texts with the same headers in a folder: a miss, a first hit, further hits.
 
-One header of 1 kB and twenty of 10 kB. Each measurement is a fresh process; the two take turns. What is
-measured is `rtcompile.compile` by itself, a part of the process. Needs no GPU. ``--save`` writes
+One header of 1 kB and twenty of 10 kB. Each measurement is a new process; the two take turns. Only the call
+of `rtcompile.compile` is measured. Needs no GPU. ``--save`` writes
 benchmarks/results/header_texts.json.
 """
 

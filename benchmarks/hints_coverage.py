@@ -1,4 +1,4 @@
-"""Print how each row of the message catalogue is tested; the documentation's page of errors says it too.
+"""Prints how each row of the message catalogue is tested, as the documentation's page of errors also does.
 
 python benchmarks/hints_coverage.py
 """

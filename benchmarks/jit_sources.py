@@ -1,10 +1,10 @@
-"""The sources that DeepGEMM, FlashInfer and cuDF compile at run time: rtcompile beside NVRTC alone.
+"""Compiles sources that DeepGEMM, FlashInfer and cuDF compile at run time, by rtcompile and by NVRTC alone.
 
-``python -m benchmarks.jit_sources FOLDER [--only TEXT] [--save]``: FOLDER holds checkouts named DeepGEMM,
-flashinfer, cudf, cutlass (the version that DeepGEMM names) and cccl (which cuDF brings along), each with a file
-COMMIT. They are others' work and no part of this repository. With --only, the other outcomes stay as they were
-saved. DeepGEMM's and cuDF's sources are written as their own JIT writes them, with template arguments of usual
-sizes; FlashInfer's are those of its files that need no host code.
+``python -m benchmarks.jit_sources FOLDER [--only TEXT] [--save]``: FOLDER contains checkouts named DeepGEMM,
+flashinfer, cudf, cutlass (DeepGEMM's version) and cccl (cuDF's version), each with a file COMMIT. They are not
+part of this repository. With --only, the other saved outcomes are kept. DeepGEMM's and cuDF's sources are
+written as their own JIT writes them, with template arguments of usual sizes; FlashInfer's are those of its
+files that need no host code.
 
 NVRTC alone gets the project's options, the toolkit's folders, what `rtcompile.compile` adds as CuPy does, and
 the include that DeepGEMM's headers need. rtcompile gets the project's options alone and may fall back to NVCC.

@@ -1,8 +1,8 @@
-"""What a launch costs the caller: `kernel.launch` beside ``kernel(…)``, CuPy's own, and cuda.core's.
+"""Measures the caller's time of a launch: `kernel.launch`, ``kernel(…)``, CuPy's and cuda.core's.
 
 A kernel with three arguments that does nothing, launched in turns by all of them in one process; with a
-cluster, cooperative, with programmatic dependence, with a priority. What is measured is the time until
-the call returns, the device keeping up. ``--save`` writes benchmarks/results/launch_variants.json.
+cluster, cooperative, with programmatic dependence, with a priority. The time until the call returns is
+measured, while the device keeps up. ``--save`` writes benchmarks/results/launch_variants.json.
 """
 
 from __future__ import annotations

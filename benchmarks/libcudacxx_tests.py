@@ -1,16 +1,15 @@
-"""The tests of libcu++, compiled by rtcompile and by NVRTC alone: the same verdicts, and the same bytes?
+"""Compiles the tests of libcu++ by rtcompile and by NVRTC alone, and compares verdicts and code.
 
 ``python -m benchmarks.libcudacxx_tests CCCL [--every 60 [--first 30]] [--processes 16] [--arch 90] [--std c++20]
 [--seconds 200] [--minutes 8] [--lines FILE] [--save]``: CCCL is a checkout of NVIDIA/cccl, with dlpack's in CCCL/dlpack.
 
 Each test is compiled as upstream's ``nvrtcc`` does (libcudacxx/test/utils/nvidia/nvrtc): a kernel that
-calls the test's ``main`` stands in front, the options are those of upstream's lit configuration, and its
-keywords are obeyed (REQUIRES, UNSUPPORTED, ADDITIONAL_COMPILE_DEFINITIONS). Nothing is run on a device.
+calls the test's ``main`` precedes the test, the options are those of upstream's lit configuration, and its
+keywords are honoured (REQUIRES, UNSUPPORTED, ADDITIONAL_COMPILE_DEFINITIONS). Nothing is run on a device.
 NVRTC alone gets the two options that `rtcompile.compile` adds as CuPy does. A process of each side
-compiles one test after the other, and a new one takes its place when it dies. At the time limit all end.
---lines keeps each test's outcome in a file as it comes; tests that the file has are not compiled again,
-so that a run can be continued. --after N leaves out the first N tests of the order, which is the same in
-every run: those that an earlier run reached whose file is gone.
+compiles one test after the other, and is replaced if it dies. At the time limit all end. --lines writes each
+test's outcome to a file at once. Tests in this file are not compiled again, so a run can be continued.
+--after N skips the first N tests, for an earlier run whose file was lost; the order is the same in every run.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from typing import Any
 
 SUFFIXES = (".pass.cpp", ".fail.cpp", ".runfail.cpp", ".sh.cpp")  # of upstream's lit.cfg
 SIDES = ("plain", "ours")
-NO_ANSWER = "the process died, or ended at the time limit of one compile"
+NO_REPLY = "the process died, or ended at the time limit of one compile"
 FAKE_MAIN = """
 __host__ __device__ int fake_main(int argc, char ** argv);
 #define main fake_main
@@ -58,7 +57,7 @@ def features_of(arch: int, std: str) -> set[str]:
     return found | ({"pre-sm-90a"} if arch <= 90 else set())
 
 
-def holds(expression: str, features: set[str]) -> bool:
+def is_met(expression: str, features: set[str]) -> bool:
     """Evaluate a boolean expression of lit: names, ``!``, ``&&``, ``||`` and parentheses."""
     words = re.findall(r"&&|\|\||[!()]|[-+=.\w]+|\S", expression)
     python = {"&&": "and", "||": "or", "!": "not", "(": "(", ")": ")"}
@@ -67,7 +66,7 @@ def holds(expression: str, features: set[str]) -> bool:
 
 
 class Test:
-    """One test: its text, the macros that it asks for, and why it is not compiled, if it is not.
+    """One test: its text, its macros, and the reason if it is not compiled.
 
     `should_compile` is None if upstream knows that the test fails, be it only when it runs.
     """
@@ -83,8 +82,8 @@ class Test:
                 if keyword == "ADDITIONAL_COMPILE_DEFINITIONS":
                     self.macros.append(f"-D{part}")
                 elif keyword == "XFAIL":
-                    self.should_compile = None if holds(part, features) else self.should_compile
-                elif holds(part, features) == (keyword == "UNSUPPORTED"):
+                    self.should_compile = None if is_met(part, features) else self.should_compile
+                elif is_met(part, features) == (keyword == "UNSUPPORTED"):
                     self.skipped = self.skipped or f"{keyword}: {part}"
 
 
@@ -114,7 +113,7 @@ def options_of(test: Test, checkout: Path, toolkit: list[str], arch: int, std: s
 
 
 def serve(side: str, arch: int) -> None:
-    """Compile what standard input asks for, a line each; the code goes to the file that the line names."""
+    """Compile the tasks on standard input, one per line, and write the code to each task's file."""
     compiled = _by_rtcompile(arch) if side == "ours" else _by_nvrtc(arch)
     print("ready", flush=True)
     for line in sys.stdin:
@@ -183,7 +182,7 @@ class Child:
         if line:
             return dict(json.loads(line))
         self.end()
-        return {"ok": False, "log": NO_ANSWER, "seconds": self._seconds}
+        return {"ok": False, "log": NO_REPLY, "seconds": self._seconds}
 
     def _line(self, seconds: float) -> bytes:
         assert self._process is not None
@@ -191,12 +190,12 @@ class Child:
         ready, _, _ = select.select([self._process.stdout], [], [], seconds)
         return self._process.stdout.readline() if ready else b""
 
-    def end(self, patience: float = 0) -> None:
+    def end(self, seconds: float = 0) -> None:
         if self._process is not None:
             assert self._process.stdin is not None
             self._process.stdin.close()
             try:
-                self._process.wait(patience)
+                self._process.wait(seconds)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
@@ -213,12 +212,12 @@ def one(test: Test, options: list[str], children: dict[str, Child], folder: Path
     for side, child in children.items():
         file = folder / f"{threading.get_ident()}.{side}"
         task = {"source": FAKE_MAIN + test.source, "name": str(test.path), "options": options}
-        answer = child.compile({**task, "to": str(file)})
-        outcome[side] = answer["ok"]
-        outcome[f"{side} seconds"] = round(answer["seconds"], 3)
-        if not answer["ok"]:
-            outcome[f"{side} says"] = _first_error(answer["log"])
-        codes[side] = file.read_bytes() if answer["ok"] else b""
+        reply = child.compile({**task, "to": str(file)})
+        outcome[side] = reply["ok"]
+        outcome[f"{side} seconds"] = round(reply["seconds"], 3)
+        if not reply["ok"]:
+            outcome[f"{side} says"] = _first_error(reply["log"])
+        codes[side] = file.read_bytes() if reply["ok"] else b""
     outcome["code"] = _compared(codes["plain"], codes["ours"])
     return outcome
 
@@ -283,7 +282,7 @@ class Run:
                 thread.join(max(0, self._deadline - time.monotonic()))
             for _ in range(2):  # a thread may have started one meanwhile
                 for child in children:
-                    child.end(patience=0 if self._is_over() else 5)
+                    child.end(seconds=0 if self._is_over() else 5)
                 for thread in threads:
                     thread.join()
         if self._failures:
@@ -333,7 +332,7 @@ def summary(outcomes: dict[str, Any], skipped: dict[str, str]) -> dict[str, Any]
         "code of those compiled": dict(Counter(o["code"] for o in same.values() if o["plain"])),
         "seconds in sum": seconds,
         "without an answer": sorted(
-            n for n, o in outcomes.items() if NO_ANSWER in (o.get("plain says"), o.get("ours says"))
+            n for n, o in outcomes.items() if NO_REPLY in (o.get("plain says"), o.get("ours says"))
         ),
         "different verdict": {n: o for n, o in sorted(outcomes.items()) if n not in same},
         "different code": {

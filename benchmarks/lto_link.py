@@ -1,7 +1,7 @@
 """Twenty kernels over one device library: linked as LTO-IR, against compiled with it, all in one run.
 
-The library stands on CUB's block algorithms; what costs is to read those headers. Compiled once to
-LTO-IR, it is linked into every kernel by nvJitLink and inlined there. Needs no GPU.
+The library uses CUB's block algorithms; reading their headers takes most of the time. The library is
+compiled once to LTO-IR, linked into every kernel by nvJitLink, and inlined there. Needs no GPU.
 `--save` writes benchmarks/results/lto_link.json.
 """
 

@@ -1,4 +1,4 @@
-"""What the first line about typical mistakes is, in Python, at the command and in a notebook cell.
+"""Writes the first lines of typical mistakes' errors in Python, at the command and in a notebook cell.
 
 `python -m benchmarks.mistakes` writes docs/mistakes.md.
 """
@@ -81,7 +81,7 @@ def document() -> str:
     lines += ["As Python shows them, and below each, for comparison, what an earlier state showed."]
     before = json.loads(BEFORE.read_text(encoding="utf-8"))
     for mistake in FORTY:
-        asked = [*(f"-n '{n}'" for n in mistake.names), *mistake.options]
+        arguments = [*(f"-n '{n}'" for n in mistake.names), *mistake.options]
         language = "cuda" if mistake.source.isascii() else "text"  # quotes that no lexer takes
         lines += [
             "",
@@ -92,14 +92,18 @@ def document() -> str:
             "```",
             "",
         ]
-        lines += [f"With `{' '.join(asked)}`:", ""] if asked else []
+        lines += [f"With `{' '.join(arguments)}`:", ""] if arguments else []
         lines += ["```text", portable(in_python(mistake)), "```", "", "Before:", ""]
         lines += ["```text", before.get(mistake.name, "(not tried)"), "```"]
     for mistake in MISTAKES:
-        asked = [f"--arch {mistake.arch}", *(f"-n '{n}'" for n in mistake.names), *mistake.options]
+        arguments = [
+            f"--arch {mistake.arch}",
+            *(f"-n '{n}'" for n in mistake.names),
+            *mistake.options,
+        ]
         lines += ["", f"## {mistake.name}", "", "```cuda", mistake.source.rstrip(), "```"]
         called = f", and `get_function({mistake.kernel!r})`" if mistake.compiles else ""
-        lines += ["", f"`{' '.join(asked)}`{called}", "", "| | first line |", "|---|---|"]
+        lines += ["", f"`{' '.join(arguments)}`{called}", "", "| | first line |", "|---|---|"]
         for frontend, render in frontends_of(mistake).items():
             first = render(mistake).partition("\n")[0].replace("|", r"\|")
             lines.append(f"| {frontend} | `{first}` |")
@@ -107,7 +111,7 @@ def document() -> str:
 
 
 def frontends_of(mistake: Mistake) -> dict[str, Callable[[Mistake], str]]:
-    """Return the frontends that meet a mistake: only Python asks a module for a kernel by its name."""
+    """Return the frontends in which a mistake occurs: only Python requests a kernel of a module by its name."""
     return {"Python": in_python} if mistake.compiles else FRONTENDS
 
 

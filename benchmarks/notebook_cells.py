@@ -1,4 +1,4 @@
-"""A `%%cuda` cell run again: unchanged, with another comment, with one of its kernels edited.
+"""Measures running a `%%cuda` cell again: unchanged, with another comment, with an edited kernel.
 
 In IPython, without a display; medians. `--save` writes benchmarks/results/notebook_cells.json.
 """

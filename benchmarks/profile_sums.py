@@ -1,8 +1,8 @@
-"""Does a profile add up, and what does it name first? A plain kernel, a CUB reduction, a CuTe copy, an example.
+"""Tests whether profiles add up, and which header they name first, for four sources.
 
 Each source is profiled ROUNDS times and compiled as often without a profile, in turns; then built with
-the precompiled header of its includes. Of the rounds the quickest is shown, since other processes slow all
-but that one. Needs no GPU.
+the precompiled header of its includes. The quickest round is shown, since other processes disturb it least.
+ Needs no GPU.
 `--save` writes benchmarks/results/profile_sums.json.
 """
 

@@ -1,8 +1,8 @@
-"""Sources of public projects, all of them again: what a second process pays for what the first one found.
+"""Measures repeated builds of public projects' sources in further processes.
 
-``python -m benchmarks.public_again FOLDER [--save]``: FOLDER holds a folder for each project, named
-OWNER__PROJECT, with its CUDA sources and their headers in any depth. They are others' work and are no
-part of this repository; FOLDER/projects.json maps each project to its commit, which the results state.
+``python -m benchmarks.public_again FOLDER [--save]``: FOLDER contains a folder for each project, named
+OWNER__PROJECT, with its CUDA sources and their headers at any depth. They are not part of this
+repository; FOLDER/projects.json maps each project to its commit, which the results state.
 
 Each source is compiled as it is, `main` and all, with its own folder and its project's folders for
 headers (``include``, ``inc``, ``Common``) searched. Many are made by NVCC, and many fail. The first

@@ -1,8 +1,8 @@
-"""Kernels of public projects, built one after the other: rtcompile beside NVRTC in process.
+"""Measures builds of public projects' kernels in order, by rtcompile and by NVRTC in process.
 
-``python -m benchmarks.public_kernels FOLDER [--save]``: FOLDER holds CUDA sources, one a
-file, that NVRTC builds with the toolkit's headers alone; the file names begin with OWNER__PROJECT--.
-They are others' work and are no part of this repository; FOLDER/projects.json, if there, maps each
+``python -m benchmarks.public_kernels FOLDER [--save]``: FOLDER contains CUDA sources, one per
+file, that NVRTC builds with only the toolkit's headers; the file names begin with OWNER__PROJECT--.
+They are not part of this repository; FOLDER/projects.json, if it exists, maps each
 project to its commit, which the results then state.
 
 Each contender is a process that lives for a round, begins with an empty cache and has built a first
@@ -11,10 +11,9 @@ kernel. The two take turns, some kernels each. The times are those of the calls:
 - *rtcompile*: `rtcompile.compile`, which looks into the cache, builds in a worker and keeps the code.
 - *NVRTC*: CuPy's class that compiles with NVRTC in process. CuPy's cache is left out.
 
-Per kernel the median over the rounds counts. What both took of a processor is less at the mercy of
-what else the machine does; it is of all kernels.
-Kernels are told apart by what they say of headers: nothing; "include", "import" and the like
-without one being read; or they read the toolkit's.
+For each kernel the median over the rounds counts. The processor time, for all kernels together, depends
+less on other work of the machine. Kernels are grouped by their use of headers: none; words such as
+"include" and "import" without reading a header; headers of the toolkit.
 
 ROUNDS sets the number of rounds.
 """
@@ -80,12 +79,12 @@ print(json.dumps([spent * 1e3, (children.ru_utime + children.ru_stime) * 1e3]))
 class Contender:
     """A process that builds what it is given."""
 
-    def __init__(self, who: str, place: str, folders: list[str]) -> None:
+    def __init__(self, who: str, folder: str, folders: list[str]) -> None:
         environ = {
             **os.environ,
-            "RTCOMPILE_CACHE_DIR": f"{place}/ours",
-            "CUPY_CACHE_DIR": f"{place}/cupy",
-            "CUDA_CACHE_PATH": f"{place}/{who} driver",
+            "RTCOMPILE_CACHE_DIR": f"{folder}/ours",
+            "CUPY_CACHE_DIR": f"{folder}/cupy",
+            "CUDA_CACHE_PATH": f"{folder}/{who} driver",
         }
         given = json.dumps([who, ARCH, OPTIONS, folders])
         self.process = subprocess.Popen(
@@ -108,8 +107,8 @@ class Contender:
 
     def close(self) -> list[float]:
         """Return the milliseconds of a processor that the process took, and those of its workers."""
-        said, _ = self.process.communicate()
-        return list(json.loads(said))
+        output, _ = self.process.communicate()
+        return list(json.loads(output))
 
 
 def one_round(
@@ -124,8 +123,8 @@ def one_round(
     random.Random(number).shuffle(names)
     taken: dict[str, dict[str, float]] = {"rtcompile": {}, "NVRTC": {}}
     read: dict[str, bool] = {}
-    with tempfile.TemporaryDirectory() as place:
-        contenders = {who: Contender(who, place, folders) for who in taken}
+    with tempfile.TemporaryDirectory() as folder:
+        contenders = {who: Contender(who, folder, folders) for who in taken}
         for turn, begin in enumerate(range(0, len(names), IN_TURN)):
             some = names[begin : begin + IN_TURN]
             for who in sorted(contenders, reverse=bool((turn + number) % 2)):
@@ -135,8 +134,8 @@ def one_round(
                     if who == "rtcompile":
                         read[name] = did_read
         spent = {who: contender.close() for who, contender in contenders.items()}
-        shutil.rmtree(place, ignore_errors=True)
-        os.makedirs(place, exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder, exist_ok=True)
     return taken, spent, read
 
 

@@ -1,4 +1,4 @@
-"""What cold builds of public projects' sources take of a processor, beside NVRTC in process as CuPy calls it.
+"""Measures the processor time of cold builds of public projects' sources, by rtcompile and by NVRTC in process.
 
 ``python -m benchmarks.public_processor FOLDER [--save]``: FOLDER is as for `public_again`. Of each project
 those sources count that NVRTC compiles alone, with the toolkit's headers and the project's own; of more than
@@ -73,7 +73,7 @@ print(json.dumps([begin, taken]))
 
 
 def program(who: str, edit: int, given: list[Any], cache: str) -> tuple[float, list[bool]]:
-    """Run one program; return the seconds of a processor of all its processes, and what it said of each source."""
+    """Run one program; return the processor seconds of all its processes, and its result for each source."""
     environ = {
         **os.environ,
         "RTCOMPILE_CACHE_DIR": cache,
@@ -91,7 +91,7 @@ def program(who: str, edit: int, given: list[Any], cache: str) -> tuple[float, l
     assert child.stdout is not None
     with child.stdin:
         child.stdin.write(json.dumps([who, edit, folders, given]).encode())
-    begin, said = json.loads(child.stdout.read())
+    begin, results = json.loads(child.stdout.read())
     child.stdout.close()
     spent = -begin
     while True:
@@ -102,7 +102,7 @@ def program(who: str, edit: int, given: list[Any], cache: str) -> tuple[float, l
         assert pid != child.pid or not status
         spent += usage.ru_utime + usage.ru_stime
     child.returncode = 0
-    return spent, said
+    return spent, results
 
 
 def measure(folder: Path) -> dict[str, Any]:
@@ -132,9 +132,9 @@ def measure(folder: Path) -> dict[str, Any]:
                 shutil.copytree(f"{known_toolchain.name}/toolchains", f"{cache}/toolchains")
                 for edit in range(1 + EDITS):
                     for who in CONTENDERS[:: 1 if (number + edit) % 2 else -1]:
-                        spent[project, edit, who], said = program(who, edit, given, cache)
+                        spent[project, edit, who], results = program(who, edit, given, cache)
                         if who == "rtcompile":
-                            with_headers[project] = sum(said)
+                            with_headers[project] = sum(results)
         rounds.append(spent)
         sums = [sum(v for k, v in spent.items() if k[2] == who) for who in CONTENDERS]
         sys.stderr.write(f"round {number + 1}: {sums[0]:.1f} s, NVRTC {sums[1]:.1f} s\n")

@@ -76,8 +76,8 @@ def build(names: Sequence[str], system: bool) -> None:
             results[name] = {"backend": built.build.backend}
         except rtcompile.RtcompileError as error:
             text = str(error)
-            said = re.findall(r"`((?:pip|conda) install [^`]+)`", " ".join(text.split()))
-            results[name] = {"error": text.splitlines()[0], "commands": said, "text": text}
+            commands = re.findall(r"`((?:pip|conda) install [^`]+)`", " ".join(text.split()))
+            results[name] = {"error": text.splitlines()[0], "commands": commands, "text": text}
     toolchain = current()
     report = {
         "builds": results,

@@ -1,4 +1,4 @@
-"""Whole processes, from the interpreter's start to the result, beside the same with CuPy alone.
+"""Measures whole processes, from the interpreter's start to the result, in comparison with CuPy alone.
 
 With a GPU each process makes arrays, runs one CuPy operation (so that CuPy's context is up, as in
 any program), then 1 or 20 kernels through `RawKernel`: CuPy's or rtcompile's. Warm: both caches
@@ -98,7 +98,7 @@ def process(child: str, who: str, count: int, options: list[str], cache: str) ->
     folders = {
         "RTCOMPILE_CACHE_DIR": os.path.join(cache, "rtcompile"),
         "CUPY_CACHE_DIR": os.path.join(cache, "cupy"),
-        # NVRTC from 12.9 on asks the driver's cache, which would answer CuPy's later rounds.
+        # From 12.9 on NVRTC uses the driver's cache, which would have the code of CuPy's later rounds.
         "CUDA_CACHE_PATH": os.path.join(cache, "driver"),
     }
     argument = json.dumps([who, count, options])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.libcudacxx_tests import Test as LibcxxTest
-from benchmarks.libcudacxx_tests import features_of, holds
+from benchmarks.libcudacxx_tests import features_of, is_met
 
 REPOSITORY = Path(__file__).parents[2]
 CHECKOUT = REPOSITORY / ".cccl"
@@ -39,7 +39,7 @@ SMALL = {
     ],
 )
 def test_a_lit_condition_is_evaluated(expression: str, holding: bool) -> None:
-    assert holds(expression, features_of(90, "c++20")) is holding
+    assert is_met(expression, features_of(90, "c++20")) is holding
 
 
 def test_a_tests_own_declarations_are_read(tmp_path: Path) -> None:
