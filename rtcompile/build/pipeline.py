@@ -52,16 +52,16 @@ def find(query: Query) -> ObjectCode | None:
 
 def in_levels(query: Query, *, counts: bool = True) -> ObjectCode | None:
     """Return the levels' code for a request; ``RTCOMPILE_BUNDLES`` adds the level for bundles."""
-    _use_bundles(query)
+    if query.settings.bundles:
+        _use_bundles(query.settings.bundles)
     return lookup.find(query, counts=counts)
 
 
-def _use_bundles(query: Query) -> None:
-    if query.settings.bundles:
-        from rtcompile.bundles import index
+def _use_bundles(paths: tuple[str, ...]) -> None:
+    from rtcompile.bundles import index
 
-        for path in query.settings.bundles:
-            index.use(path)
+    for path in paths:
+        index.use(path)
 
 
 def is_cached(request: CompileRequest, settings: Settings) -> bool:
@@ -95,5 +95,6 @@ def start_compiler(settings: Settings) -> None:
 
 def is_found(query: Query) -> bool:
     """Return whether a level has the code or its failure; the result is not kept."""
-    _use_bundles(query)
+    if query.settings.bundles:
+        _use_bundles(query.settings.bundles)
     return any(find_in(query) is not None for _, find_in, _ in lookup.LEVELS) or query.failed

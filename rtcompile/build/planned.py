@@ -107,11 +107,9 @@ def _in_manifests(query: Query) -> Found | None:
 
 def _in_shared_stores(query: Query) -> Found | None:
     """Return code from shared stores if compiling is forbidden, since then no lease is needed."""
-    settings = query.settings
-    if settings.jit:
-        return None
     from rtcompile.build import miss
 
+    settings = query.settings
     query.plan = miss.identified(plan_of(query), settings)
     code = None
     if settings.remote:
@@ -143,12 +141,13 @@ def _as_found(query: Query, code: ObjectCode) -> Found:
 
 def _found(query: Query) -> ObjectCode | None:
     """Return the code of a planned request: from a bundle, by the manifests, or from a shared store."""
-    for find in (_in_bundles, _in_manifests, _in_shared_stores):
-        found = find(query)
-        if found is not None:
-            lookup.keep(query, found)
-            return found.obj
-    return None
+    found = _in_bundles(query) or _in_manifests(query)
+    if found is None and not query.settings.jit:
+        found = _in_shared_stores(query)
+    if found is None:
+        return None
+    lookup.keep(query, found)
+    return found.obj
 
 
 def keep_known(query: Query) -> None:

@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rtcompile import tracing
@@ -91,12 +91,10 @@ def observe(
 ) -> tuple[dict[str, Any] | CompileFailure, float]:
     """Compile a unit by a function of `workers.nvrtc`; return its reply and the seconds in the queue."""
     arguments = {
-        **_text_fields(unit, unit.flags),
-        "target": unit.target,
+        **observed.job_fields(unit, unit.flags),
         "pch": b"",
         "create_pch": b"",
         "nested": True,
-        **observed.for_probes((), unit.texts),
         **more,
     }
     answer = pool.run(job_of(library, function, arguments), limits)
@@ -176,13 +174,11 @@ def _run(
         header = prefix.find() if prefix is not None else None
         making = prefix is not None and prefix.is_made_here
         arguments = {
-            **_text_fields(unit, options),
+            **observed.job_fields(unit, options, search),
             "minimal": minimal,
             "reusable": reusable and not making,
-            "target": unit.target,
             "pch": os.fsencode(header.path) if header is not None else b"",
             "create_pch": os.fsencode(prefix.temporary) if prefix is not None and making else b"",
-            **observed.for_probes(search, unit.texts),
         }
         return job_of(library, "compile_unit", arguments, reusable=reusable and not making)
 
@@ -212,16 +208,6 @@ def is_forgotten(options: tuple[str, ...]) -> bool:
         option.startswith(("-D", "-U", "-I")) or option.lstrip("-").partition("=")[0] in _FORGOTTEN
         for option in options
     )
-
-
-def _text_fields(unit: TranslationUnit, options: Iterable[str]) -> dict[str, Any]:
-    """Return a unit's texts, encoded, as fields of a job."""
-    return {
-        "source": unit.source.encode(),
-        "name": unit.name.encode(),
-        "options": [option.encode() for option in options],
-        "expressions": [expression.encode() for expression in unit.name_expressions],
-    }
 
 
 def job_of(
@@ -255,11 +241,16 @@ def _outcome(
     search: Sequence[SearchDir] = (),
 ) -> Compiled | CompileFailure:
     reply = answer.value
-    files = None
-    if reply["observed"] is not None:
+    files, seen = None, reply["observed"]
+    # The headers that were read, in the order of their first inclusion; None if unknown.
+    trace: tuple[str, ...] | None = None
+    if seen is None and reply["trace"] is not None:
+        trace = parse_trace(reply["trace"])
+    elif seen is not None:
+        trace = tuple(os.fsdecode(path) for path, *_, was_read in seen["opened"] if was_read)
         before = header.dependencies if header is not None else FileSet()
         with tracing.span("headers", program=unit.name):
-            files = observed.file_set(reply["observed"], search, texts=unit.texts, before=before)
+            files = observed.file_set(seen, search, texts=unit.texts, before=before)
     for phase, begin, end in reply["spans"]:
         tracing.add(phase, begin, end, row=f"worker {answer.slot}", program=unit.name)
     (_, begin, end), *phases = reply["spans"]
@@ -267,7 +258,6 @@ def _outcome(
     # "compile" is the rest outside NVRTC's phases, so the sum is the total.
     milliseconds["compile"] = (end - begin) * 1000 - sum(milliseconds.values())
     milliseconds["queue"] = answer.queued * 1000
-    trace = observed.headers_read(reply)
     if reply["error"]:
         if header is not None and trace is not None:
             trace = tuple(dict.fromkeys((*header.trace, *trace)))

@@ -15,8 +15,9 @@ from typing import Any
 from rtcompile.files import fileset
 from rtcompile.files import headers as memory_headers
 from rtcompile.files.fileset import FileSet
-from rtcompile.files.headers import Header, SearchDir, parse_trace, relative_to
+from rtcompile.files.headers import Header, SearchDir, relative_to
 from rtcompile.request.cxx import scan
+from rtcompile.request.units import TranslationUnit
 from rtcompile.workers import probes
 
 _NOTHING = FileSet()
@@ -27,23 +28,20 @@ _digests: dict[tuple[Any, ...], tuple[str, int]] = {}
 _MAX_DIGESTS = 8192
 
 
-def for_probes(search: Sequence[SearchDir], texts: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Return the fields of a job for `workers.probes`."""
+def job_fields(
+    unit: TranslationUnit, options: Iterable[str], search: Sequence[SearchDir] = ()
+) -> dict[str, Any]:
+    """Return a unit as fields of a job for `workers.nvrtc` and `workers.probes`."""
     toolkit = [d.path for d in search if not (d.is_own or d.is_provided)]
-    given = {
+    return {
+        "source": unit.source.encode(),
+        "name": unit.name.encode(),
+        "options": [option.encode() for option in options],
+        "expressions": [expression.encode() for expression in unit.name_expressions],
+        "target": unit.target,
         "provided": [os.fsencode(path.rstrip("/") + "/") for path in toolkit],
-        "texts": {os.fsencode(path): text.encode() for path, text in texts},
+        "texts": {os.fsencode(path): text.encode() for path, text in unit.texts},
     }
-    return {key: value for key, value in given.items() if value}
-
-
-def headers_read(reply: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the headers that were read, in the order of their first inclusion; None if unknown."""
-    if reply["observed"] is not None:
-        return tuple(
-            os.fsdecode(path) for path, *_, was_read in reply["observed"]["opened"] if was_read
-        )
-    return None if reply["trace"] is None else parse_trace(reply["trace"])
 
 
 def file_set(  # noqa: C901, PLR0912, PLR0915  # one branch for each kind of observation

@@ -87,9 +87,9 @@ class Project:
 def project(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Project:
-    real = observed.for_probes
+    real = observed.job_fields
     # As if the probes had failed their check.
-    monkeypatch.setattr(observed, "for_probes", lambda *given: {**real(*given), "nested": True})
+    monkeypatch.setattr(observed, "job_fields", lambda *given: {**real(*given), "nested": True})
     return Project(tmp_path, request.param)
 
 
