@@ -392,7 +392,7 @@ for _name, _class in [*globals().items()]:
         _class.__module__ = "rtcompile"  # its public module, also for pickling
 
 
-def alone(error: RtcompileError) -> RtcompileError:
+def unchained(error: RtcompileError) -> RtcompileError:
     """Return an error without chained exceptions and without a traceback."""
     error.__cause__ = error.__context__ = None
     error.__suppress_context__ = False
@@ -459,7 +459,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
                 raise
             error = found
         # Raised outside the except clause, so Python chains only the caller's own exception.
-        raise alone(error)
+        raise unchained(error)
 
     # Like `functools.wraps`, whose import takes a third of a hit's time.
     for name in ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__"):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rtcompile.workers.pool import Answer, Crash, Job
+from rtcompile.workers.pool import Crash, Job, JobResult
 
 FOREVER = "sleep 1000"
 
@@ -40,8 +40,8 @@ def shell(script: str, **fields: Any) -> Job:
     return Job("rtcompile.workers.child:run", arguments, **fields)
 
 
-def output(outcome: Answer | Crash) -> str:
-    assert isinstance(outcome, Answer), outcome
+def output(outcome: JobResult | Crash) -> str:
+    assert isinstance(outcome, JobResult), outcome
     return str(outcome.value["log"]).strip()
 
 

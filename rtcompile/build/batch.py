@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rtcompile.build import pipeline, planned
-from rtcompile.errors import ExecutorError, InvalidRequest, RtcompileError, alone, public, shown
+from rtcompile.errors import ExecutorError, InvalidRequest, RtcompileError, public, shown, unchained
 from rtcompile.lookup.find import Query
 from rtcompile.request import cxx
 from rtcompile.request.object_code import ObjectCode
@@ -94,7 +94,7 @@ class Build:
                     return True
                 future.set_result(found)
             except RtcompileError as error:
-                future.set_exception(alone(error))
+                future.set_exception(unchained(error))
             except Exception as error:  # noqa: BLE001  # the future keeps whatever was raised
                 future.set_exception(error)
             finally:
@@ -257,7 +257,7 @@ class RemoteFuture(Future[ObjectCode]):
                 self.set_exception(_lost(error))
                 return
             if isinstance(outcome, RtcompileError):
-                self.set_exception(alone(outcome))
+                self.set_exception(unchained(outcome))
                 return
             if packed is not None:
                 with suppress(RtcompileError):  # there may be no toolkit here
@@ -304,7 +304,7 @@ def _work(job: Job) -> _Answer:
         inputs = planned.plan(job.request, settings).key_inputs
         return code, sharing.pack(inputs, Store.open(settings), code)
     except RtcompileError as error:
-        return alone(error), None
+        return unchained(error), None
 
 
 def _keep(job: Job, packed: Page) -> None:

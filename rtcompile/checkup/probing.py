@@ -70,7 +70,7 @@ def workers(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
         yield _failed("worker", error)
         return
     milliseconds = (time.monotonic() - begin) * 1e3
-    yield Check("worker", "ok", f"NVRTC {build} answers after {milliseconds:.0f} ms")
+    yield Check("worker", "ok", f"NVRTC {build} responds after {milliseconds:.0f} ms")
     if library.version_pair < _FIRST_WITH_PCH:
         step = "NVRTC 12.8 and newer parse header-heavy sources three to ten times faster."
         yield Check("precompiled headers", "note", f"NVRTC {library.version} has none", step)

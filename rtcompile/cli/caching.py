@@ -331,7 +331,7 @@ _COUNTS = {
     "refused": "entries that were not valid, and not used",
     "failures": "replies that were missing or wrong",
     "requests": "requests to the store",
-    "pauses": "times that the store was left alone",
+    "pauses": "times that the store was paused",
     "bytes_read": "bytes of entries read",
     "bytes_written": "bytes of entries written",
     "seconds_waited": "seconds in which builds waited for the store",

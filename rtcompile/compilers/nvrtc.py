@@ -97,10 +97,10 @@ def observe(
         "nested": True,
         **more,
     }
-    answer = pool.run(job_of(library, function, arguments), limits)
-    if isinstance(answer, pool.Crash):
-        return _death(answer, unit.flags, limits), 0.0
-    return answer.value, answer.queued
+    result = pool.run(job_of(library, function, arguments), limits)
+    if isinstance(result, pool.Crash):
+        return _death(result, unit.flags, limits), 0.0
+    return result.value, result.queued
 
 
 def identify(library: Library, timeout: float | None = None) -> str:
@@ -182,12 +182,12 @@ def _run(
         }
         return job_of(library, "compile_unit", arguments, reusable=reusable and not making)
 
-    answer = pool.run(job, limits, meanwhile)
-    if isinstance(answer, pool.Crash):
-        return _death(answer, options, limits, header), header
-    if answer.value["pch"] is None:
+    result = pool.run(job, limits, meanwhile)
+    if isinstance(result, pool.Crash):
+        return _death(result, options, limits, header), header
+    if result.value["pch"] is None:
         header = None
-    return _outcome(unit, answer, options, header, search), header
+    return _outcome(unit, result, options, header, search), header
 
 
 def needs_no_declarations(source: str, options: Sequence[str], target: str) -> bool:
@@ -235,12 +235,12 @@ def _own_options(unit: TranslationUnit, library: Library) -> tuple[str, ...]:
 
 def _outcome(
     unit: TranslationUnit,
-    answer: pool.Answer,
+    result: pool.JobResult,
     options: tuple[str, ...],
     header: Precompiled | None,
     search: Sequence[SearchDir] = (),
 ) -> Compiled | CompileFailure:
-    reply = answer.value
+    reply = result.value
     files, seen = None, reply["observed"]
     # The headers that were read, in the order of their first inclusion; None if unknown.
     trace: tuple[str, ...] | None = None
@@ -252,12 +252,12 @@ def _outcome(
         with tracing.span("headers", program=unit.name):
             files = observed.file_set(seen, search, texts=unit.texts, before=before)
     for phase, begin, end in reply["spans"]:
-        tracing.add(phase, begin, end, row=f"worker {answer.slot}", program=unit.name)
+        tracing.add(phase, begin, end, row=f"worker {result.slot}", program=unit.name)
     (_, begin, end), *phases = reply["spans"]
     milliseconds = {phase: (until - since) * 1000 for phase, since, until in phases}
     # "compile" is the rest outside NVRTC's phases, so the sum is the total.
     milliseconds["compile"] = (end - begin) * 1000 - sum(milliseconds.values())
-    milliseconds["queue"] = answer.queued * 1000
+    milliseconds["queue"] = result.queued * 1000
     if reply["error"]:
         if header is not None and trace is not None:
             trace = tuple(dict.fromkeys((*header.trace, *trace)))

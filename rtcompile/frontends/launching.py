@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import cupy
 import numpy as np
 
-from rtcompile.errors import DriverError, InvalidRequest, RtcompileError, alone, shown
+from rtcompile.errors import DriverError, InvalidRequest, RtcompileError, shown, unchained
 from rtcompile.frontends.lazy_code import CUDARuntimeError, ordinal
 from rtcompile.frontends.repeated import Loaded, parameter_buffer
 from rtcompile.frontends.tensors import bindings, device_array
@@ -97,7 +97,7 @@ def explain_failure(kernel: RawKernel, error: Any, block: Any, shared: Any) -> A
         else:
             return error
     if isinstance(error, RtcompileError):
-        return alone(error)
+        return unchained(error)
     from rtcompile.frontends.driver_errors import of_launch
 
     return of_launch(kernel, str(error), error.status, block, shared)

@@ -96,8 +96,8 @@ class KeyInputs:
 
     def object_key(self, dependencies: FileSet, *, backend: str, path_bound: bool = False) -> str:
         """Return the object's key: compiler build and contents, and paths only if `path_bound`."""
-        alone = not path_bound and dependencies.is_empty
-        made: str | None = self._made.get(f"alone {backend}") if alone else None
+        no_dependencies = not path_bound and dependencies.is_empty
+        made: str | None = self._made.get(f"no_dependencies {backend}") if no_dependencies else None
         if made is not None:
             return made
         fields = [field("key", "object"), self._content()]
@@ -112,8 +112,8 @@ class KeyInputs:
                 _paths(self.search, self.name[: self.name.rfind("/") + 1], self.pre_includes)
             )
         made = digest(fields)
-        if alone:
-            self._made[f"alone {backend}"] = made
+        if no_dependencies:
+            self._made[f"no_dependencies {backend}"] = made
         return made
 
     def bundle_key(self) -> str:

@@ -27,7 +27,7 @@ from rtcompile.settings import flag, seconds, size
 # --- The interface: a store keeps bytes under text keys, and may support leases --------------------
 
 CONNECT_SECONDS = 0.5
-ANSWER_SECONDS = 0.75
+REPLY_SECONDS = 0.75
 # The largest size of an entry, before and after compression. Both are checked before reading, since otherwise a few
 # kilobytes in a store, or one large value, could fill a node's memory.
 MOST_BYTES = {"object": 64 << 20, "manifest": 4 << 20, "lease": 4096}

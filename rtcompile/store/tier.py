@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from rtcompile import logs
 from rtcompile.errors import warn
 from rtcompile.store.shared import (
-    ANSWER_SECONDS,
+    REPLY_SECONDS,
     BadEntryError,
     LeasesUnsupportedError,
     SharedStore,
@@ -52,7 +52,7 @@ class Ledger:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.waited = self.spared = self.compiled = 0.0  # seconds
-        self.has_answered = False
+        self.has_replied = False
         self.is_silent = False  # whether it is paused because it did not respond
         self.pauses = 0
         self._forgiven = 0.0  # costs that no longer count
@@ -73,7 +73,7 @@ class Ledger:
 
     def time_limit(self) -> float:
         """Return how long a build waits for the next reply."""
-        most = ANSWER_SECONDS if self.has_answered else _FIRST_SECONDS
+        most = REPLY_SECONDS if self.has_replied else _FIRST_SECONDS
         return max(_LEAST_SECONDS, min(most, self.balance))
 
     def wait(self, seconds: float) -> None:
@@ -178,7 +178,7 @@ class Tier:
 
     def _try(self) -> None:
         """Send a test request to a silent store, while builds continue without it."""
-        _, _, problem = within(ANSWER_SECONDS, lambda: self.store.get("probe/none"))
+        _, _, problem = within(REPLY_SECONDS, lambda: self.store.get("probe/none"))
         with self._guard:
             if problem:
                 self._pause(problem, silent=True)
@@ -191,8 +191,8 @@ class Tier:
         ledger = self.ledger
         if not self.open:  # another thread has paused it
             return
-        ledger.has_answered = ledger.has_answered or not problem
-        if problem and (act == "read" or took >= ANSWER_SECONDS / 2):
+        ledger.has_replied = ledger.has_replied or not problem
+        if problem and (act == "read" or took >= REPLY_SECONDS / 2):
             self._pause(problem, silent=True)
         elif problem and act == "write":
             self._not_written_until = self._clock() + _NOT_WRITTEN_SECONDS
@@ -203,7 +203,7 @@ class Tier:
 
     def _pause(self, why: str, *, silent: bool) -> None:
         seconds = self.ledger.pause(silent)
-        self._fail(why, f"is left alone for {seconds:.0f} s: {why}")
+        self._fail(why, f"is paused for {seconds:.0f} s: {why}")
 
     def count(self, name: str, number: int = 1) -> None:
         """Add to what this process and this thread requested."""
@@ -221,7 +221,11 @@ class Tier:
         """Count an entry that is not valid, with a warning for the first."""
         self.counts["refused"] += 1
         hint = "Do all nodes have the same key in RTCOMPILE_REMOTE_KEY_FILE, and the same RTCOMPILE_REMOTE_UNSIGNED?"
-        self._fail(f"an entry was refused: {problem}", f"gave what is not used: {problem}", hint)
+        self._fail(
+            f"an entry was refused: {problem}",
+            f"returned an entry that is not used: {problem}",
+            hint,
+        )
 
     def _fail(self, problem: str, what: str, hint: str = _HINT) -> None:
         self.counts["failures"] += 1
@@ -268,7 +272,7 @@ def within(
         ticks += 1
     took = min(time.monotonic() - begin, (ticks + 1) * _TICK_SECONDS)
     if not reply.done():
-        return None, took, f"no answer in {seconds:.2g} s"
+        return None, took, f"no reply in {seconds:.2g} s"
     error = reply.exception()
     if isinstance(error, (LeasesUnsupportedError, BadEntryError)):
         raise error

@@ -213,8 +213,8 @@ def _serve(channel: _socket.socket) -> int:
         stays = well and size < _MOST_BYTES
         if stays:
             # Sent before the reply, so the zygote knows that the job is done when the caller hangs up.
-            protocol.send(channel, (protocol.ANSWER,))
-        protocol.send(socket, (protocol.ANSWER, value))
+            protocol.send(channel, (protocol.RESULT,))
+        protocol.send(socket, (protocol.RESULT, value))
         if not stays:
             return 0
         socket.close()

@@ -59,7 +59,7 @@ class Job(NamedTuple):
     reusable: bool = False
 
 
-class Answer(NamedTuple):
+class JobResult(NamedTuple):
     """A job's reply: the function's result, the seconds that the job waited for a slot, and the slot's number."""
 
     value: Any
@@ -135,7 +135,7 @@ class Pool:
 
     def run(
         self, job: Job | Callable[[], Job], limits: Limits, meanwhile: _Meanwhile = None
-    ) -> Answer | Crash:
+    ) -> JobResult | Crash:
         """Run the job (or the job that a callable returns) when a slot is free; an exception kills it."""
         # `meanwhile` is called when the job starts or restarts.
         taker = threading.get_ident()
@@ -152,7 +152,7 @@ class Pool:
             # Ctrl-C may arrive between any two bytecodes. A call in C is one bytecode.
             self._slots.pop(taker, None)
             self._wake()
-        if isinstance(outcome, Answer):
+        if isinstance(outcome, JobResult):
             return outcome._replace(queued=started - begin, slot=slot)
         return outcome
 
@@ -178,7 +178,9 @@ class Pool:
         if self._freed.qsize() < self.jobs:
             self._freed.put(None)
 
-    def run_beside(self, job: Job, limits: Limits, meanwhile: _Meanwhile = None) -> Answer | Crash:
+    def run_beside(
+        self, job: Job, limits: Limits, meanwhile: _Meanwhile = None
+    ) -> JobResult | Crash:
         """Run the job now, without a slot."""
         # An exit handler that runs after rtcompile's may also build.
         exiting = ZygoteProcess.all_ended
@@ -195,7 +197,7 @@ class Pool:
             self._forget(job, worker)
             if ZygoteProcess.all_ended and not exiting:
                 raise SystemExit  # ends a daemon thread silently while the interpreter exits
-        text = f"The worker process ended before it answered. {worker.last_stderr}".strip()
+        text = f"The worker process ended before it returned a result. {worker.last_stderr}".strip()
         return Crash("start", 0, text, b"")
 
     def _zygote(self, prepare: str, argument: str) -> ZygoteProcess:
@@ -224,7 +226,7 @@ class Pool:
 
 def _run(
     zygote: ZygoteProcess, job: Job, limits: Limits, meanwhile: _Meanwhile
-) -> Answer | Crash | None:
+) -> JobResult | Crash | None:
     """Run one job; None if the zygote has ended."""
     ours, theirs = process.socket_pair()
     cancellation = Cancellation.current.get()
@@ -255,8 +257,8 @@ def _run(
     if reply is None:
         return None
     message, descriptors = reply
-    if message[0] == protocol.ANSWER:
-        return Answer(message[1])
+    if message[0] == protocol.RESULT:
+        return JobResult(message[1])
     _, kind, number, text = message
     if kind in ("start", "load"):
         _raise_limit(number)
@@ -310,7 +312,7 @@ def shared() -> Pool:
 
 def run(
     job: Job | Callable[[], Job], limits: Limits, meanwhile: _Meanwhile = None
-) -> Answer | Crash:
+) -> JobResult | Crash:
     """Run a job in the process's pool: `Pool.run`."""
     return shared().run(job, limits, meanwhile)
 
@@ -339,7 +341,7 @@ def failure(death: Crash, command: tuple[str, ...], backend: str, limits: Limits
     reasons = {
         "crash": f"The compiler died by signal {process.meaning_of(death.signal)}."
         if death.signal
-        else "The compiler's process exited without an answer.",
+        else "The compiler's process exited without a result.",
         "timeout": f"The compiler was killed after its time limit of {round(seconds, 2) or seconds:g} s.",
         "memory": f"The compiler was killed beyond its memory limit of {limits.memory} bytes.",
         "start": f"The compiler could not be run: {death.text}",

@@ -8,7 +8,7 @@ A *job* is a function of this package, named ``"module:function"``, and a dict o
        └──── job socket ──── child: function(arguments) -> plain value
 
 On the zygote's control socket the caller sends what to load, and for each job the function's name, the limits, one
-end of a new *job socket* and a memfd with the arguments. The job socket returns ``ANSWER`` and the value, or
+end of a new *job socket* and a memfd with the arguments. The job socket returns ``RESULT`` and the value, or
 ``CRASH`` with its kind, the number of a signal or an error, and the child's stderr; if it closes without a message,
 the zygote is gone. The caller cancels by closing its end.
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 CONTROL = 3  # the zygote's descriptor of the control socket
-ANSWER = "answer"
+RESULT = "result"
 CRASH = "death"
 
 _ENDING_SECONDS = 0.5  # for how long an ending thread or process may still be counted

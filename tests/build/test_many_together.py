@@ -192,7 +192,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def run(*given: Any) -> Any:
         reply = only.run(*given)
-        pids.append(reply.value["pid"] if isinstance(reply, pool.Answer) else 0)
+        pids.append(reply.value["pid"] if isinstance(reply, pool.JobResult) else 0)
         return reply
 
     monkeypatch.setattr(pool, "run", run)

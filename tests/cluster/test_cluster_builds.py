@@ -272,7 +272,7 @@ def test_a_store_that_ends_during_a_run_costs_one_second_and_no_build(on, tmp_pa
         on("a", server.address)
         assert build(nodes.source(1)) is None
         getattr(server, harm)()
-        with pytest.warns(RtcompileWarning, match="left alone") as warned:
+        with pytest.warns(RtcompileWarning, match="is paused") as warned:
             hits = [
                 rtcompile.compile(nodes.source(number), arch="sm_80").build.hit
                 for number in range(2, 8)

@@ -166,6 +166,6 @@ def test_a_setting_that_cannot_be_used_is_an_error(on, tmp_path):
 def test_the_counts_of_an_unreachable_store_are_reported_as_missing(on, capsys):
     pytest.importorskip("redis")
     on("a", f"redis://127.0.0.1:{servers.free_port()}/0")
-    with pytest.warns(rtcompile.RtcompileWarning, match="left alone"):
+    with pytest.warns(rtcompile.RtcompileWarning, match="is paused"):
         assert main(["cache", "metrics", "--fleet", "--json"]) == 0
     assert [*json.loads(capsys.readouterr().out)["stores"].values()] == [{}]

@@ -207,7 +207,7 @@ def test_a_server_that_is_gone_costs_a_second_one_warning_and_no_build(on, tmp_p
     on("a", f"file://{tmp_path}/shared")
     stores = remote()
     begin = time.monotonic()
-    with pytest.warns(rtcompile.RtcompileWarning, match=r"no answer in 1 s") as warned:
+    with pytest.warns(rtcompile.RtcompileWarning, match=r"no reply in 1 s") as warned:
         found = [stores.get("object", str(number)) for number in range(20)]
     assert time.monotonic() - begin < 20 * 0.75  # instead of 20 waits
     assert (found, len(warned)) == ([None] * 20, 1)
@@ -217,7 +217,7 @@ def test_a_server_that_is_gone_costs_a_second_one_warning_and_no_build(on, tmp_p
 def test_doctor_names_a_server_that_is_gone(on, tmp_path, gone):
     on("a", f"file://{tmp_path}/shared")
     (check,) = checks.shared_stores(Settings.from_environ())
-    assert (check.status, "no answer" in check.detail) == ("error", True)
+    assert (check.status, "no reply" in check.detail) == ("error", True)
 
 
 # --- users ----------------------------------------------------------------------------------------

@@ -236,7 +236,7 @@ def test_builds_with_the_header_share_a_process(
     pids = set()
     outcome = nvrtc._outcome
 
-    def noted(unit: TranslationUnit, reply: pool.Answer, *rest: Any) -> Any:
+    def noted(unit: TranslationUnit, reply: pool.JobResult, *rest: Any) -> Any:
         pids.add(reply.value["pid"])
         return outcome(unit, reply, *rest)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.provoked.by_kernels import BY_KERNELS
 from tests.provoked.by_mistakes import BY_MISTAKES
 from tests.provoked.by_options_and_headers import BY_OPTIONS_AND_HEADERS
+from tests.provoked.by_other_compilers import AS_REPORTED, BY_NVCC, BY_NVJITLINK
 from tests.provoked.cases import EMPTY, SHARED_80000, Provoked
-from tests.provoked.elsewhere import AS_REPORTED, BY_NVCC, BY_NVJITLINK
 
 __all__ = [
     "AS_REPORTED",

@@ -123,7 +123,7 @@ def test_two_clients_of_nfs_compile_a_kernel_once(printed):
 def test_an_nfs_server_that_is_gone_costs_one_warning_and_no_build(printed):
     assert printed["gone"]["hits"] == [None]
     (warning,) = printed["gone"]["warnings"]
-    assert "no answer in 0.75 s" in warning
+    assert "no reply in 0.75 s" in warning
     assert (
         printed["gone"]["seconds"] < 60.0
     )  # on an emulated machine, with a server that never responds

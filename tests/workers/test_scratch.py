@@ -19,7 +19,7 @@ import pytest
 from rtcompile import toolkit
 from rtcompile.request.units import Limits
 from rtcompile.workers import scratch
-from rtcompile.workers.pool import Answer, Job, Pool
+from rtcompile.workers.pool import Job, JobResult, Pool
 from rtcompile.workers.scratch import Scratch
 
 HOME = f"rtcompile-workers-{os.geteuid()}"
@@ -69,7 +69,7 @@ def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 def run_and_kill(pool: Pool) -> None:
     """Run a job, kill the zygote, and let the caller clean up."""
     job = {"command": ["/bin/true"], "environ": {}, "files": {}, "results": []}
-    assert isinstance(pool.run(Job("rtcompile.workers.child:run", job), Limits()), Answer)
+    assert isinstance(pool.run(Job("rtcompile.workers.child:run", job), Limits()), JobResult)
     (worker,) = pool.zygotes.values()
     os.kill(worker.pid, 9)
     pool.close()
@@ -158,7 +158,7 @@ def test_a_pool_survives_emptying_tmpdir(parent: Path, prepare: str) -> None:
     try:
         for _ in range(3):
             ran = pool.run(Job("rtcompile.workers.child:run", job, prepare, library), Limits())
-            assert isinstance(ran, Answer)
+            assert isinstance(ran, JobResult)
             assert ran.value["status"] == 0
             while list(parent.iterdir()):  # the zygote may also be removing the job's folder
                 shutil.rmtree(parent / HOME, ignore_errors=True)

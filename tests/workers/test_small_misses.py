@@ -23,7 +23,7 @@ from rtcompile.request.units import Limits
 from rtcompile.store.store import Store
 from rtcompile.toolkit.model import Library
 from rtcompile.workers.child import Child, Order
-from rtcompile.workers.pool import Answer, Crash, Job, Pool
+from rtcompile.workers.pool import Crash, Job, JobResult, Pool
 from tests.jobs import eventually
 from tests.key_inputs import HeaderTree, make_object
 
@@ -62,7 +62,7 @@ def job(source: str, *options: str, **changes: Any) -> Job:
 
 def compiled(pool: Pool, *arguments: Any, limits: Limits | None = None, **changes: Any) -> Any:
     outcome = pool.run(job(*arguments, **changes), limits or Limits())
-    assert isinstance(outcome, Answer), outcome
+    assert isinstance(outcome, JobResult), outcome
     return outcome.value
 
 

@@ -19,7 +19,7 @@ from rtcompile.lookup import environment
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import Limits
 from rtcompile.workers import process
-from rtcompile.workers.pool import Answer, Pool
+from rtcompile.workers.pool import JobResult, Pool
 from rtcompile.workers.process import ZygoteProcess
 from tests.jobs import output, shell
 from tests.lookups import CAPABILITY, build
@@ -68,7 +68,7 @@ def test_a_zygote_started_ahead_serves_no_job_that_needs_another_library() -> No
 @pytest.mark.usefixtures("own_zygotes")
 def test_a_zygote_started_ahead_that_was_killed_is_replaced() -> None:
     os.kill(started().pid, signal.SIGKILL)
-    assert isinstance(Pool(jobs=1).run(shell("true"), Limits()), Answer)
+    assert isinstance(Pool(jobs=1).run(shell("true"), Limits()), JobResult)
 
 
 # --- when it is started --------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import pytest
 from rtcompile.request.units import Limits
 from rtcompile.workers import pool as workers
 from rtcompile.workers import process
-from rtcompile.workers.pool import Answer, Cancellation, Cancelled, Crash, Job, Pool
+from rtcompile.workers.pool import Cancellation, Cancelled, Crash, Job, JobResult, Pool
 from tests.interrupts import interrupted
 from tests.jobs import FOREVER, Fifo, ended, eventually, output, shell
 
@@ -41,7 +41,7 @@ def in_thread(function: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]
 
 def test_values_are_returned_unchanged(pool: Pool) -> None:
     outcome = pool.run(shell("printf '\\000\\377' > made", results=["made"]), Limits())
-    assert isinstance(outcome, Answer)
+    assert isinstance(outcome, JobResult)
     assert outcome.value["files"] == {"made": b"\0\xff"}
 
 
@@ -265,7 +265,7 @@ def test_many_threads_use_one_pool(pool: Pool) -> None:
 def test_a_cancelled_job_frees_its_caller_and_is_killed(pool: Pool, fifo: Fifo) -> None:
     cancellation = Cancellation()
 
-    def run() -> Answer | Crash:
+    def run() -> JobResult | Crash:
         Cancellation.current.set(cancellation)
         return pool.run(shell(f"echo $PPID > {fifo}; {FOREVER}"), Limits())
 
@@ -282,7 +282,7 @@ def test_a_cancelled_job_that_is_still_queued_never_runs(tmp_path: Path, fifo: F
     pool = Pool(jobs=1)
     cancellation = Cancellation()
 
-    def queued() -> Answer | Crash:
+    def queued() -> JobResult | Crash:
         Cancellation.current.set(cancellation)
         return pool.run(shell(f"touch {tmp_path}/ran"), Limits())
 

@@ -50,7 +50,7 @@ class CloudStore:
         config: dict[str, Any] = {"skip_signature": True} if anonymous else {}
         options: dict[str, Any] = {
             "connect_timeout": f"{round(shared.CONNECT_SECONDS * 1000)}ms",
-            "timeout": f"{round(shared.ANSWER_SECONDS * 1000)}ms",
+            "timeout": f"{round(shared.REPLY_SECONDS * 1000)}ms",
             "allow_http": True,
         }
         if address.startswith("s3://") and not anonymous:

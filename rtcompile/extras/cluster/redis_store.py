@@ -29,7 +29,7 @@ _GREETINGS = ["driver_info"] if find_spec("redis.driver_info") else ["lib_name",
 _IDLE_SECONDS = 5.0  # after which connections are closed: a server takes 10,000 by default
 _OPTIONS: dict[str, Any] = {
     "socket_connect_timeout": shared.CONNECT_SECONDS,
-    "socket_timeout": shared.ANSWER_SECONDS,
+    "socket_timeout": shared.REPLY_SECONDS,
     # Without HELLO, which old servers do not know, connecting needs no round trips.
     "protocol": 2,
     **dict.fromkeys(_GREETINGS),

@@ -180,7 +180,7 @@ def test_waiting_for_a_processor_does_not_make_a_store_seem_slow(monkeypatch):
 
 @pytest.mark.takes_seconds
 def test_waiting_threads_stop_once_a_store_is_paused(monkeypatch, silence):
-    for name in ("ANSWER_SECONDS", "_FIRST_SECONDS"):
+    for name in ("REPLY_SECONDS", "_FIRST_SECONDS"):
         monkeypatch.setattr(tier, name, LONG)
     stores, queried, scripted = stores_with(get=silence)
     waiting = [threading.Thread(target=stores.get, args=("object", str(n))) for n in range(4)]
@@ -189,7 +189,7 @@ def test_waiting_threads_stop_once_a_store_is_paused(monkeypatch, silence):
     while len(scripted.calls) < 4:
         time.sleep(0.01)
     scripted._acts["get"] = fails_late(0.0)
-    with pytest.warns(RtcompileWarning, match="left alone") as warned:
+    with pytest.warns(RtcompileWarning, match="is paused") as warned:
         queried.query("get", "object/k")
     for thread in waiting:
         thread.join(LONG / 2)
@@ -203,8 +203,8 @@ def test_a_store_that_stops_responding_costs_one_wait_and_is_used_again_later(mo
     clock = queried._clock
     stores.get("object", "k")
     scripted._acts["get"] = silence
-    monkeypatch.setattr(tier, "ANSWER_SECONDS", 0.1)
-    with pytest.warns(RtcompileWarning, match=r"left alone for 1 s: no answer in 0\.25 s"):
+    monkeypatch.setattr(tier, "REPLY_SECONDS", 0.1)
+    with pytest.warns(RtcompileWarning, match=r"paused for 1 s: no reply in 0\.25 s"):
         stores.get("object", "k")
     lost = queried.ledger.waited
     assert lost < 1.0
@@ -235,7 +235,7 @@ def test_every_pause_is_a_line_in_the_log(capsys, monkeypatch):
     queried._clock.now += 1.0
     queried.query("get", "object/k")
     queried._probe.join()
-    lines = [line for line in capsys.readouterr().err.splitlines() if "left alone" in line]
+    lines = [line for line in capsys.readouterr().err.splitlines() if "is paused" in line]
     assert (["1 s" in lines[0], "2 s" in lines[1]], len(warned)) == ([True, True], 1)
 
 
@@ -270,7 +270,7 @@ def test_a_bad_entry_is_a_miss_and_does_not_pause_the_store():
 
 def test_returning_a_lease_is_tried_only_once(monkeypatch):
     stores, _, scripted = stores_with(
-        create=lambda *_: True, replace=fails_late(tier.ANSWER_SECONDS)
+        create=lambda *_: True, replace=fails_late(tier.REPLY_SECONDS)
     )
     leases = [stores.lease(str(n), lambda: None) for n in range(3)]
     with warnings.catch_warnings(record=True) as warned:
