@@ -6,6 +6,7 @@ adds them.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from rtcompile.errors import own
+from rtcompile.errors import limit_reached, own
 from rtcompile.files.headers import FOLDER
 from rtcompile.request import cxx, units
 from rtcompile.request.command_lines import nvcc_path
@@ -129,7 +130,7 @@ _TRACE = "headers.d"
 _RESULT = "result"
 _TEXTS = FOLDER.lstrip("/")
 
-_SIGKILL = 9
+_SIGKILL, _SIGXFSZ = 9, 25
 _CHILD_DIED = re.compile(r"died due to signal (\d+)")
 _SCRATCH_NAME = re.compile(r"\S*tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_")
 
@@ -307,6 +308,8 @@ def _failure(
     signal = int(died[1]) if died else signal
     if not signal:
         return CompileFailure("error", log, command, "nvcc", milliseconds=milliseconds)
+    if signal == _SIGXFSZ and (limit := limit_reached(errno.EFBIG)):
+        raise limit
     # If memory runs out, the kernel sends SIGKILL to a compiler but not to its worker.
     kind = "memory" if signal == _SIGKILL else "crash"
     if not died:  # a shell between them printed at most "Killed"

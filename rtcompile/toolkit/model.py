@@ -283,7 +283,8 @@ def _output(command: list[str], environ: dict[str, str], seconds: float = _SECON
             timeout=seconds,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    # RuntimeError: an isolated subinterpreter starts no programs in this way.
+    except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
         if limit := limit_reached(getattr(error, "errno", None)):
             raise limit from None  # and not "nvcc not found"
         return ""

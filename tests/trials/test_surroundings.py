@@ -210,12 +210,40 @@ def test_a_failure_caused_by_a_limit_is_not_remembered(backend: str) -> None:
     with tally("build under a limit of the process (ulimit), then without it") as trial:
         for number, (limit, most) in enumerate(LIMITS[: times(2, None)]):
             option = f"-DN={number}"
+            # -B: this Python would keep a module's bytecode cut off at the limit, which no later one can read.
             limited = outcome(
-                backend, option, preexec_fn=lambda of=limit, n=most: resource.setrlimit(of, (n, n))
+                backend,
+                option,
+                flags=("-B",),
+                preexec_fn=lambda of=limit, n=most: resource.setrlimit(of, (n, n)),
             )
             with trial():
                 assert limited == "right" or limited.split()[0] in dir(rtcompile), limited
                 assert outcome(backend, option) == "right", f"after {limit}, {most}: {limited}"
+
+
+@pytest.mark.needs_nvcc
+@pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
+def test_a_file_that_the_limit_cuts_off_is_no_crash_of_the_compiler(backend: str) -> None:
+    found = outcome(
+        backend,
+        flags=("-B",),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)),
+    )
+    assert found == "right" or "ulimit -f" in found
+
+
+def test_an_isolated_subinterpreter_builds(tmp_path: Path) -> None:
+    pytest.importorskip("_xxsubinterpreters")  # of Python 3.10 to 3.12
+    inner = f"import sys; sys.argv = ['', 'nvrtc']\n{BUILD}"
+    program = f"import _xxsubinterpreters as of; of.run_string(of.create(), {inner!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "RTCOMPILE_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "right\n", done.stderr
 
 
 def test_bytes_and_texts_are_not_compared() -> None:
