@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import Any
 
 import cupy as cp
@@ -11,15 +12,17 @@ import pytest
 
 import rtcompile
 
-PACKAGES = ["numba_cuda", "numba_cuda_mlir"]
+# Numba warns of the small grids.
+pytestmark = pytest.mark.filterwarnings("ignore:Grid size")
 
 
-@pytest.fixture(params=PACKAGES)
+@pytest.fixture(params=["numba", "numba_cuda_mlir"])
 def cuda(request: pytest.FixtureRequest) -> Any:
-    pytest.importorskip(request.param, reason=f"{request.param} is not installed")
-    return importlib.import_module(
-        "numba.cuda" if request.param == "numba_cuda" else "numba_cuda_mlir.cuda"
-    )
+    """Return the module `cuda` of numba-cuda, which replaces the one in Numba, or of numba-cuda-mlir."""
+    package = "numba_cuda" if request.param == "numba" else request.param
+    if importlib.util.find_spec(package) is None or importlib.util.find_spec(request.param) is None:
+        pytest.skip(f"{package} is not installed")
+    return importlib.import_module(f"{request.param}.cuda")
 
 
 def device_architecture() -> rtcompile.Arch:
