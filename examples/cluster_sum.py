@@ -15,7 +15,7 @@ SOURCE = r"""
 #include <cooperative_groups.h>
 namespace cg = cooperative_groups;
 
-// out[i] = the sum of x[i] over the blocks of a cluster: each block holds a part in shared memory.
+// out[i] = the sum of x[i] over the blocks of a cluster: each block has a part in shared memory.
 template <class T> __global__ void sum_over_cluster(const T* x, T* out) {
     __shared__ T part[256];
     auto cluster = cg::this_cluster();
@@ -26,7 +26,7 @@ template <class T> __global__ void sum_over_cluster(const T* x, T* out) {
     T sum = 0;
     for (unsigned rank = 0; rank < cluster.num_blocks(); rank++)
         sum += cluster.map_shared_rank(part, rank)[threadIdx.x];
-    cluster.sync();  // nobody leaves while another reads his shared memory
+    cluster.sync();  // no block ends while another reads its shared memory
     out[at] = sum;
 }
 """

@@ -29,7 +29,7 @@ using namespace cute;
 using cutlass::layout::ColumnMajor;
 using cutlass::layout::RowMajor;
 
-// ---- What a CUTLASS program says, word for word ----
+// ---- The code of a CUTLASS program, unchanged ----
 using TileShape = Shape<_128, _256, _64>;
 using ClusterShape = Shape<_2, _1, _1>;
 template <class T, class OrderB>
@@ -95,7 +95,7 @@ plan(Plan<typename Gemm<T, OrderB>::Kernel>* plan, int m, int n, int k, int mult
     const auto schedule = Scheduler::to_underlying_arguments(
         shape, TileShape{}, ClusterShape{}, hardware, scheduling, nullptr);
 
-    // Null pointers: Params holds the operands' addresses in the tensor maps and nowhere else.
+    // Null pointers: Params contains the operands' addresses only in the tensor maps.
     const auto& params = plan->params = {
         cutlass::gemm::GemmUniversalMode::kGemm, shape,
         G::Mainloop::to_underlying_arguments(shape, {}, nullptr),
@@ -115,7 +115,7 @@ OPTIONS = (
     "-DNDEBUG",
     # The scheduler divides by multiplying with a 128-bit reciprocal, which it makes where it is
     # initialised. CUTLASS expects a host there: on a device its 128-bit division is a breakpoint, which
-    # ends the context, unless it is told that the compiler has such a type.
+    # ends the context, unless an option declares that the compiler has such a type.
     "--device-int128",
     "-DCUTLASS_UINT128_NATIVE",
     # An unused variable in CUTLASS, of the half that NVRTC does not see.
@@ -158,7 +158,7 @@ def compile_only(arch: str = "sm_90a") -> rtcompile.ObjectCode:
 
 @functools.cache
 def load(dtype: str, order: str) -> rtcompile.RawModule:
-    """Return a module per dtype and order of b: nobody waits for an instance he does not use."""
+    """Return a module per dtype and order of b, so each instance is compiled only if it is used."""
     return rtcompile.RawModule(
         code=SOURCE, options=OPTIONS, name_expressions=name_expressions(dtype, order)
     )
@@ -168,7 +168,7 @@ def load(dtype: str, order: str) -> rtcompile.RawModule:
 def _plan(
     dtype: str, order: str, shape: tuple[int, int, int], device: int
 ) -> tuple[np.void, bytes]:
-    """Run the plan kernel; return its answers and the bytes of Params without tensor maps."""
+    """Run the plan kernel; return its results and the bytes of Params without tensor maps."""
     import cupy as cp
 
     kernel = load(dtype, order).get_function(name_expressions(dtype, order)[1])
@@ -178,7 +178,9 @@ def _plan(
     data = buffer.get()
     plan = data[: _PLAN.itemsize].view(_PLAN)[0]
     if not 0 < plan["params_bytes"] <= _PLAN_BYTES - _PARAMS_AT:
-        raise RuntimeError(f"the plan kernel says that Params takes {plan['params_bytes']} bytes")
+        raise RuntimeError(
+            f"according to the plan kernel, Params takes {plan['params_bytes']} bytes"
+        )
     return plan, data[_PARAMS_AT:][: plan["params_bytes"]].tobytes()
 
 

@@ -88,7 +88,7 @@ def main(*, is_second: bool) -> None:
             print(f"    ran {len(errors)} cases; largest relative error against NumPy: ", end="")
             print(f"{max(errors.values()):.1e}")
     if not is_second:
-        print("\nA second program asks for the same kernels:", flush=True)
+        print("\nA second program requests the same kernels:", flush=True)
         subprocess.run([sys.executable, "-m", "examples.demo", "second"], check=True)
         print(NEXT)
 

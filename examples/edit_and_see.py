@@ -48,7 +48,7 @@ EDITS = {
 
 
 class Seen(NamedTuple):
-    """What came of an edit: until the kernel had run (or was built, without a GPU), and what it takes."""
+    """The result of an edit: the time until the kernel had run (or was built, without a GPU), and its resources."""
 
     edit: str
     milliseconds: float
@@ -57,7 +57,7 @@ class Seen(NamedTuple):
 
 
 def loop(folder: Path, cp: Any = None, arch: str | None = "sm_90a") -> Iterator[Seen]:
-    """Make each edit, and yield what came of it; without CuPy, build for `arch` and launch nothing."""
+    """Make each edit, and yield its result; without CuPy, build for `arch` and launch nothing."""
     file = folder / "sums.cu"
     file.write_text(FIRST)
     module = rtcompile.RawModule.from_file(file, reload=True, arch=None if cp else arch)
@@ -68,7 +68,7 @@ def loop(folder: Path, cp: Any = None, arch: str | None = "sm_90a") -> Iterator[
         file.write_text(source)
         with contextlib.redirect_stderr(io.StringIO()) as shown:
             if cp is None:
-                module.object_code  # noqa: B018 - asked for, it is built
+                module.object_code  # noqa: B018 - reading it builds the module
             else:
                 run(cp, module)
         took = (time.perf_counter() - begin) * 1e3
@@ -85,7 +85,7 @@ def run(cp: Any, module: rtcompile.RawModule) -> None:
 
 
 def main() -> None:
-    """Print what came of each edit."""
+    """Print the result of each edit."""
     with tempfile.TemporaryDirectory() as folder:
         for seen in loop(Path(folder), cupy_with_gpu()):
             print(f"\n{seen.edit}: {seen.milliseconds:.0f} ms\n{seen.advice}")

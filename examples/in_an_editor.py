@@ -30,8 +30,8 @@ def database(project: Path) -> list[Path]:
 def errors(file: Path) -> list[tuple[int, str]]:
     """Return clangd's errors in a file: line, which is that of the Python file, and text."""
     command = ["clangd", f"--check={file}", "--log=error", "--tweaks=none"]
-    said = subprocess.run(command, cwd=file.parent, capture_output=True, text=True).stderr
-    found = re.findall(r"^E\[[^]]*\] \[\w+\] Line (\d+): (.*)$", said, re.MULTILINE)
+    output = subprocess.run(command, cwd=file.parent, capture_output=True, text=True).stderr
+    found = re.findall(r"^E\[[^]]*\] \[\w+\] Line (\d+): (.*)$", output, re.MULTILINE)
     return [(int(line), text) for line, text in found]
 
 
@@ -46,7 +46,7 @@ def check(project: Path) -> dict[str, list[tuple[int, str]] | None]:
 
 
 def main() -> None:
-    """Print what clangd says."""
+    """Print clangd's errors."""
     with tempfile.TemporaryDirectory() as folder:
         for name, found in check(Path(folder)).items():
             if found is None:

@@ -91,13 +91,13 @@ def requests_of(
     kernel_name, kernel_source, problem_size, tune_params
         As for ``kernel_tuner.tune_kernel``, and so are the others up to `compiler_options`. One
         source: of a list, Kernel Tuner writes all but the first to files with random names, which
-        nobody can tell beforehand.
+        nobody can know beforehand.
     lang : {"cupy", "CUDA"}
         As for ``tune_kernel``, which takes CuPy for CUDA where cuda-python is not installed.
     max_threads : int
         Threads that a block of the device may have.
     arch : str, optional
-        Compile for this architecture; None asks the current device.
+        Compile for this architecture; None means the current device's.
 
     Returns
     -------
@@ -148,8 +148,8 @@ def compile_space(
     make: Callable[[Mapping[str, Any]], str] = source,
     arch: str | None = None,
 ) -> list[Any]:
-    """Build every variant in parallel; a variant that does not compile is an error in its place."""
-    # Kernel Tuner's CuPy backend asks for exactly this: source, options, one name expression.
+    """Build every variant in parallel; the result of a variant that does not compile is its error."""
+    # Kernel Tuner's CuPy backend requests exactly this: source, options, one name expression.
     requests = [
         rtcompile.CompileRequest(make(v), options=OPTIONS, arch=arch, name_expressions=(NAME,))
         for v in variants

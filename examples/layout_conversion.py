@@ -24,8 +24,7 @@ using namespace cute;
 
 constexpr int threads = 128;
 
-// Takes a vector of Size floats from the registers that hold it in layout From to those that want it
-// in layout To. A layout maps (thread, value) to an element; threads may share elements.
+// Moves a vector of Size floats from registers in layout From to registers in layout To. A layout maps (thread, value) to an element; threads may share elements.
 template <int Size, class From, class To, int Scratch>
 struct Conversion {
     static constexpr int rounds = ceil_div(Size, Scratch);
@@ -74,7 +73,7 @@ template <int Rows, int PerThread, int Scratch>
 __global__ void __launch_bounds__(threads)
 broadcast_sums(const float* x, float* out, int columns) {
     __shared__ alignas(16) float scratch[Scratch];
-    // Eight threads sum a row and all hold the result; sixteen rows at a time.
+    // Eight threads sum a row, and each gets the result; sixteen rows at a time.
     using Reduced = Layout<Shape<Shape<_8, _16>, Int<Rows / 16>>, Stride<Stride<_0, _1>, _16>>;
     // PerThread neighbouring rows a thread, the remaining threads on other columns of the same rows.
     constexpr int down = Rows / PerThread, across = threads / down;
@@ -123,7 +122,7 @@ def compile_only(arch: str = "sm_90a") -> rtcompile.ObjectCode:
 
 
 def compile_impossible(arch: str = "sm_90a") -> rtcompile.ObjectCode:
-    """Ask for two rounds of one value per thread, which raises `rtcompile.CompileError`."""
+    """Request two rounds of one value per thread, which raises `rtcompile.CompileError`."""
     return rtcompile.compile(
         SOURCE, options=OPTIONS, arch=arch, name_expressions=["broadcast_sums<64, 1, 32>"]
     )

@@ -19,7 +19,7 @@ class Matrix:
     pointer : int
         Device address of the first element.
     shape, strides : (int, int)
-        In elements. A dimension of one has the stride of a contiguous matrix, whatever the array says.
+        In elements. A dimension of one has the stride of a contiguous matrix, whatever the array's stride is.
     dtype : str
         ``"float16"``, ``"bfloat16"``, …
     device : int

@@ -78,7 +78,7 @@ __device__ void load(void* tile, const TensorMap& map, int x, int y, u64* barrie
                  " [%0], [%1, {%2, %3}], [%4];"
                  ::"r"(address(tile)), "l"(&map), "r"(x), "r"(y), "r"(address(barrier)) : "memory");
 }
-// The same bytes to the same place in every block of the cluster, each told by its own barrier.
+// The same bytes to the same address in every block of the cluster, each signalled by its own barrier.
 __device__ void load_multicast(void* tile, const TensorMap& map, int x, int y, u64* barrier) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
                  ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;"
@@ -132,7 +132,7 @@ template <Type type> __device__ u32 round(float low, float high) {
     return pair;
 }
 
-// The stage to use next; `parity` tells this round of its barriers from the last.
+// The stage to use next; `parity` distinguishes this round of its barriers from the last.
 struct Ring {
     int stage = 0;
     u32 parity = 0;

@@ -35,7 +35,7 @@ template <> struct Shape<tf32> : Fragments<16, 16, 8, float, float> {};
 template <> struct Shape<signed char> : Fragments<16, 16, 16, signed char, int> {};
 template <> struct Shape<double> : Fragments<8, 8, 4, double, double> {};
 
-// A piece of a row-major matrix, zeros where it hangs over the edge: that makes every size legal,
+// A piece of a row-major matrix, with zeros beyond the edge: that makes every size valid,
 // and every alignment, since WMMA itself then reads nothing but shared memory.
 template <int Rows, int Columns, typename T>
 __device__ void load(T* tile, const T* matrix, int row, int column, int rows, int columns) {

@@ -1,4 +1,4 @@
-"""Without a GPU: every kernel compiles and is what its signature says. With one: the numbers."""
+"""Without a GPU: every kernel compiles and matches its signature. With one: the numbers are right."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_an_empty_array_stays_empty():
     assert fastrows.softmax(cp.empty((0, 5), "float32")).shape == (0, 5)
 
 
-def test_another_element_type_is_refused():
+def test_another_element_type_is_rejected():
     cp = gpu()
     with pytest.raises(TypeError, match="int32: expected one of float32"):
         fastrows.softmax(cp.zeros((2, 2), "int32"))
