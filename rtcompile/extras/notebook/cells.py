@@ -132,7 +132,7 @@ def own_variables(
 # --- The source for the compiler: the cell without comments and blank lines ------------------------
 
 # In a longer cell only the symbols of the code name the kernels; templates are not bound.
-_MOST_SEARCHED = 16 * cxx.MOST_READ
+_MOST_SEARCHED = 4 * cxx.MOST_READ
 
 # The cell's number is not in the name, since the position of a cell must not change its key.
 PROGRAM = "cell.cu"
