@@ -55,8 +55,11 @@ class BuildFuture(Future[ObjectCode]):
         if not super().cancel():
             return False
         self.set_running_or_notify_cancel()  # wakes up as_completed()
-        self._cancellation.cancel()
+        self._stop()
         return True
+
+    def _stop(self) -> None:
+        self._cancellation.cancel()
 
 
 @dataclass(eq=False)
@@ -232,8 +235,8 @@ class Job(NamedTuple):
 _Answer = tuple[ObjectCode | RtcompileError, "Page | None"]
 
 
-class RemoteFuture(Future[ObjectCode]):
-    """A build in another process."""
+class RemoteFuture(BuildFuture):
+    """A build in another process; if it is already running when it is cancelled, it may continue there."""
 
     def __init__(self, job: Job, theirs: Future[_Answer]) -> None:
         super().__init__()
@@ -241,13 +244,8 @@ class RemoteFuture(Future[ObjectCode]):
         self._theirs = theirs
         theirs.add_done_callback(self._take)
 
-    def cancel(self) -> bool:
-        """Cancel the build; if it is already running elsewhere, it may continue there."""
+    def _stop(self) -> None:
         self._theirs.cancel()
-        if not super().cancel():
-            return self.cancelled()
-        self.set_running_or_notify_cancel()  # wakes up as_completed()
-        return True
 
     def _take(self, theirs: Future[_Answer]) -> None:
         with suppress(InvalidStateError):  # it was cancelled meanwhile

@@ -118,7 +118,10 @@ def write(failure: CompileFailure, plan: Plan, folder: Folder) -> str | None:
                 for file_name, text in texts.items():
                     _write(f"{top}/{file_name}", text.encode("utf-8", "surrogateescape"))
                 os.chmod(f"{top}/run.sh", 0o700)
-            _forget_oldest(folder, f"/proc/self/fd/{reproducers}", keep=home)
+            others = [found for found in folder.listing("reproducers") if found[0] != home]
+            others.sort(key=lambda found: -found[1].st_mtime)
+            for name, _ in others[_MOST_FOLDERS - 1 :]:
+                _remove(f"/proc/self/fd/{reproducers}/{name}")
     except (OSError, UnicodeEncodeError):
         return None
     return folder.file("reproducers", home)
@@ -184,12 +187,6 @@ def _readme(failure: CompileFailure, report: Mapping[str, Any]) -> str:
         f"./run.sh PATH does so with another {'libnvrtc' if failure.backend == 'nvrtc' else 'nvcc'}.\n\n"
         f"{lines}"
     )
-
-
-def _forget_oldest(folder: Folder, parent: str, keep: str) -> None:
-    homes = [found for found in folder.listing("reproducers") if found[0] != keep]
-    for name, _ in sorted(homes, key=lambda found: -found[1].st_mtime)[_MOST_FOLDERS - 1 :]:
-        _remove(f"{parent}/{name}")
 
 
 # --- Turns a `CompileFailure` into the error that the caller sees ---------------------------------

@@ -88,13 +88,16 @@ class Search:
         self._request = query.request
         self._inputs = key_inputs(query.request, query.settings)
         self._key = self._inputs.bundle_key() if self._inputs is not None else ""
+        self._folders = self._inputs.search if self._inputs is not None else ()
 
     def exact(self) -> ObjectCode | None:
         """Return the bundled build of exactly this request, or None."""
         rows = list(self._rows())
         for arch, kind in self._wanted() if rows else ():
             for bundle, row in rows:
-                if (row.arch, row.kind) == (arch, kind) and (code := self._load(bundle, row)):
+                if (row.arch, row.kind) == (arch, kind) and (
+                    code := bundle.load(row, self._folders)
+                ):
                     return code
         return None
 
@@ -104,7 +107,7 @@ class Search:
         if rows and self._requested() is None and self._request.target == "cubin":
             for row in usable([row for _, row in rows], self._capability()):
                 bundle = next(bundle for bundle, each in rows if each is row)
-                if code := self._load(bundle, row):
+                if code := bundle.load(row, self._folders):
                     return code
         sentences = [self._sentence(bundle) for bundle in in_use()]
         details = "".join(f" {sentence}" for sentence in sentences if sentence)
@@ -129,10 +132,6 @@ class Search:
             for row in rows:
                 if self._inputs.backend in ("auto", row.backend):
                     yield bundle, row
-
-    def _load(self, bundle: Bundle, row: Row) -> ObjectCode | None:
-        assert self._inputs is not None
-        return bundle.load(row, self._inputs.search)
 
     def _wanted(self) -> list[tuple[Arch, str]]:
         """Return the architectures and kinds for which a compiler of any version would compile."""
@@ -173,8 +172,7 @@ class Search:
             return f"Bundle {bundle.path}: {bundle.problem}."
         if rows:
             for row in rows:
-                assert self._inputs is not None
-                if changed := bundle.difference(row, self._inputs.search):
+                if changed := bundle.difference(row, self._folders):
                     return f"Bundle {bundle.path} contains it, but {changed}."
             archs_there = ", ".join(sorted({str(row.arch) for row in rows}))
             return (

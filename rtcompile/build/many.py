@@ -240,11 +240,9 @@ def found(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[ObjectCod
     """Return the codes of a batch if all are cached, without further imports."""
     every = []
     for request, settings, _ in requests_in(builds, overrides):
-        code = (
-            None
-            if settings.trace
-            else pipeline.in_levels(query_of(request, settings), counts=False)
-        )
+        if settings.trace:
+            return None
+        code = pipeline.in_levels(query_of(request, settings), counts=False)
         if code is None:
             return None
         every.append((request, code, settings.log))
@@ -277,6 +275,8 @@ def _builds(
     builds: Sequence[Any], overrides: Mapping[str, Any], *, elsewhere: bool = False
 ) -> list[Build]:
     """Return the builds of a batch; on other machines (`elsewhere`) their device may determine the architecture."""
+    from contextlib import suppress
+
     from rtcompile.build import planned
     from rtcompile.build.batch import Build
     from rtcompile.errors import ToolkitNotFound, UnsupportedArch
@@ -286,11 +286,8 @@ def _builds(
         query = query_of(request, settings)
         if request.arch is None and (elsewhere or query.capability is None):
             # A bundle may have the code.
-            lacking = (ToolkitNotFound, UnsupportedArch) if elsewhere else (ToolkitNotFound,)
-            try:
+            with suppress(ToolkitNotFound, *(UnsupportedArch,) * elsewhere):
                 choice = planned.plan(request.replace(link=()), settings).choice
                 query.request = request.replace(arch=choice.arch, target=choice.target)
-            except lacking:
-                pass
         made.append(Build(query, given))
     return made

@@ -295,7 +295,9 @@ class Miss:
             self.store.reading(self.plan.key_inputs)  # NVCC reads other headers
         self.plan = self.plan._replace(options=plans.for_nvcc(self.plan.options))
         self.folders = self._folders()
-        outcome = self._until_nothing_helps(self._nvcc)
+        outcome = self._until_nothing_helps(
+            lambda: nvcc.compile(self.nvcc_unit(), self.plan.toolchain, limits=self.limits)
+        )
         if isinstance(outcome, CompileFailure):
             raise self._refused(outcome._replace(before=rejected))
         nvrtc = self.plan.toolchain.nvrtc
@@ -304,11 +306,6 @@ class Miss:
                 f"nvcc {program.version} is of another CUDA than NVRTC {nvrtc.version}"
             )
         return self._finish("nvcc", outcome, self._nvcc_searched(outcome))
-
-    def _nvcc(self) -> Compiled | CompileFailure:
-        from rtcompile.compilers import nvcc
-
-        return nvcc.compile(self.nvcc_unit(), self.plan.toolchain, limits=self.limits)
 
     def nvcc_unit(self) -> TranslationUnit:
         """Return NVCC's flags."""

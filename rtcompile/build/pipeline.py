@@ -45,7 +45,13 @@ def find(query: Query) -> ObjectCode | None:
     found = None if settings.recompile else in_levels(query)
     if found is not None and not query.quiet:
         if settings.trace or "rtcompile.tracing" in sys.modules:
-            _trace(request, found)
+            import time
+
+            from rtcompile import tracing
+
+            now = time.monotonic()
+            begin = now - found.build.milliseconds / 1e3
+            tracing.add("cache", begin, now, program=request.name)
         lookup.report(request, found, settings.log)
     return found
 
@@ -72,15 +78,6 @@ def is_cached(request: CompileRequest, settings: Settings) -> bool:
     from rtcompile.build import planned
 
     return planned.is_cached(query)
-
-
-def _trace(request: CompileRequest, found: ObjectCode) -> None:
-    import time
-
-    from rtcompile import tracing
-
-    now = time.monotonic()
-    tracing.add("cache", now - found.build.milliseconds / 1e3, now, program=request.name)
 
 
 def start_compiler(settings: Settings) -> None:

@@ -283,7 +283,24 @@ def linker_inputs(
     lto = request.target == "ltoir" or compiler_options.parse(request.options).lto
     lto = lto or any(isinstance(item, LinkInput) and item.kind == "ltoir" for item in items)
     target = "ltoir" if lto else "object"
-    return tuple(_compiled(item, request, arch, target, settings, build) for item in items)
+    found = []
+    for item in items:
+        if isinstance(item, LinkInput):
+            found.append(item)
+            continue
+        if item.link:
+            raise InvalidRequest(f"{item.name} has its own link=; pass all inputs to one link=")
+        # The program's options (-std, -G, …) apply to each part, unless the part has its own.
+        unit = item.replace(
+            options=(*request.options, *item.options),
+            arch=arch,
+            target=target,
+            link=(),
+            may_pass_over_arch=request.may_pass_over_arch,
+        )
+        code = build(unit, settings)
+        found.append(LinkInput(code.kind, item.name, code.code))
+    return tuple(found)
 
 
 def request_of_ptx(
@@ -319,7 +336,8 @@ def linker_input(item: Any, index: int) -> LinkInput | CompileRequest:
         return item
     if isinstance(item, ObjectCode):
         return LinkInput(item.kind, f"link[{index}]", item.code)
-    if isinstance(item, str) and _is_source(item):
+    # Every useful translation unit has one of these characters, and paths do not have them.
+    if isinstance(item, str) and any(character in item for character in "\n;{"):
         return CompileRequest(item, name=f"link{index}.cu")
     if isinstance(item, (str, os.PathLike)):
         return _file(checked_path(f"link[{index}]", item), index)
@@ -327,11 +345,6 @@ def linker_input(item: Any, index: int) -> LinkInput | CompileRequest:
         f"link[{index}] is {shown(item)}; it may be a source string, a CompileRequest, "
         "an ObjectCode, or the path of a cubin, PTX, LTO-IR, fatbin, object or archive file"
     )
-
-
-def _is_source(text: str) -> bool:
-    # Every useful translation unit has one of these characters, and paths do not have them.
-    return any(character in text for character in "\n;{")
 
 
 def _file(path: str, index: int) -> LinkInput | CompileRequest:
@@ -355,27 +368,3 @@ def _file(path: str, index: int) -> LinkInput | CompileRequest:
             f"(it begins with {data[:8]!r})"
         )
     return LinkInput(kind, os.path.basename(path), data)
-
-
-def _compiled(
-    item: LinkInput | CompileRequest,
-    request: CompileRequest,
-    arch: Arch,
-    target: str,
-    settings: Settings,
-    build: _Build,
-) -> LinkInput:
-    if isinstance(item, LinkInput):
-        return item
-    if item.link:
-        raise InvalidRequest(f"{item.name} has its own link=; pass all inputs to one link=")
-    # The program's options (-std, -G, …) apply to each part, unless the part has its own.
-    unit = item.replace(
-        options=(*request.options, *item.options),
-        arch=arch,
-        target=target,
-        link=(),
-        may_pass_over_arch=request.may_pass_over_arch,
-    )
-    code = build(unit, settings)
-    return LinkInput(code.kind, item.name, code.code)

@@ -160,7 +160,7 @@ def keep_known(query: Query) -> None:
 # --- compiling -----------------------------------------------------------------------------------
 
 
-def _compiled(query: Query, *, waits: bool = True) -> ObjectCode:
+def _compiled(query: Query, *, waits: bool) -> ObjectCode:
     """Return the code of a request that no level has."""
     settings = query.settings
     store = Store.open(settings)
@@ -220,8 +220,7 @@ def plan(
     since: float | None = None,
 ) -> Plan:
     """Plan a build; only sources in ``link=`` are compiled, if `link_settings` allow it."""
-    if request.headers:
-        request = with_headers(request)
+    request = with_headers(request)
     inputs = None
     if request.link:
         inputs = partial(plans.linker_inputs, request, link_settings or settings, _linked)

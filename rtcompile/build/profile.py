@@ -27,7 +27,6 @@ from rtcompile.styling import table
 from rtcompile.workers.nvrtc import ENDS
 
 _SHOWN = 15  # rows of a table
-_FIRST_WITH_PCH = (12, 8)
 _FINISH = "Wrapping up translation unit"
 _BUILTIN = "__nv_nvrtc_builtin_header.h"
 _HEADER = "Processing Header File"
@@ -312,7 +311,7 @@ def _measured(plan: Plan, settings: Settings) -> Profile | CompileFailure:
     source = front_end - sum(header.own for header in headers)
     finish = sum(lasted for name, _, lasted, _ in events if name == _FINISH) / 1e3
     finish = min(finish, source) if headers else 0.0
-    has_pch = library.version_pair >= _FIRST_WITH_PCH
+    has_pch = library.version_pair >= nvrtc.FIRST_WITH_PCH
     return Profile(
         program=os.path.basename(plan.key_inputs.name),
         arch=str(plan.choice.arch),

@@ -143,11 +143,4 @@ class FirstRun:
 
 _LONG = 2.0  # seconds
 first_run = FirstRun()
-
-
-def _forget_after_fork() -> None:
-    global first_run
-    first_run = FirstRun()
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)
+os.register_at_fork(after_in_child=lambda: globals().update(first_run=FirstRun()))

@@ -51,9 +51,8 @@ class Work:
 
     request: CompileRequest
     arguments: Mapping[str, Any] = field(default_factory=lambda: dict.fromkeys(OVERRIDES))
-    kernels: tuple[
-        Any, ...
-    ] = ()  # a library's `Kernel`s, whose signatures are checked against the code
+    # A library's `Kernel`s, whose signatures are checked against the code.
+    kernels: tuple[Any, ...] = ()
     # The programs' own request, if it is not `request`, and their devices' compute capability; None for the build's
     # architecture.
     requested: CompileRequest | None = None
@@ -175,8 +174,8 @@ def _request_digests(work: Work, row: Row, folders: int) -> list[str]:
         inputs = from_bundle.key_inputs(request, settings)
         is_exact = request.arch in (None, row.arch) and request.target == row.kind
         # Another form of the request may need another build.
-        if found and inputs and inputs.bundle_key() == row.key and is_exact:
-            digests |= {found[0]: None} if len(found[1]) == folders else {}
+        if inputs and inputs.bundle_key() == row.key and is_exact:
+            digests |= {found[0]: None} if found and len(found[1]) == folders else {}
     return list(digests)
 
 

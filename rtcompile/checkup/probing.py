@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from rtcompile.request.values import Backend
 
 _SECONDS = 120.0  # for one probe, also on a slow machine; RTCOMPILE_TIMEOUT sets another
-_FIRST_WITH_PCH = (12, 8)
 _WITHOUT_PCH = "Builds go on without, header-heavy ones three to ten times slower."
 
 
@@ -71,7 +70,7 @@ def workers(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
         return
     milliseconds = (time.monotonic() - begin) * 1e3
     yield Check("worker", "ok", f"NVRTC {build} responds after {milliseconds:.0f} ms")
-    if library.version_pair < _FIRST_WITH_PCH:
+    if library.version_pair < nvrtc.FIRST_WITH_PCH:
         step = "NVRTC 12.8 and newer parse header-heavy sources three to ten times faster."
         yield Check("precompiled headers", "note", f"NVRTC {library.version} has none", step)
     elif not settings.pch:

@@ -114,15 +114,8 @@ _TARGET_FLAGS = {
     "fatbin": ("--fatbin",),
 }
 _HOST_COMPILER_FLAGS = ("-ccbin", "--compiler-bindir")
-# NVCC's linker recognises the kind of an input by the suffix of its file.
-_SUFFIXES = {
-    "cubin": ".cubin",
-    "ptx": ".ptx",
-    "ltoir": ".ltoir",
-    "fatbin": ".fatbin",
-    "object": ".o",
-    "archive": ".a",
-}
+# NVCC's linker recognises the kind of an input by the suffix of its file: here those unlike the kind.
+_SUFFIXES = {"object": "o", "archive": "a"}
 
 _SOURCE = "kernel.cu"
 _PTX = "kernel.ptx"
@@ -142,11 +135,7 @@ def compile(
     nvcc = _Nvcc(toolchain, limits)
     if not unit.name_expressions:
         return nvcc.compile(unit)
-    return _compile_with_names(unit, nvcc)
-
-
-def _compile_with_names(unit: TranslationUnit, nvcc: _Nvcc) -> Compiled | CompileFailure:
-    """Compile to PTX, read the names in it, and assemble it; this takes 30 ms longer than one run."""
+    # Compile to PTX, read the names in it, and assemble it; this takes 30 ms longer than one run.
     markers = Markers.of(unit.source, unit.name_expressions)
     marked = unit._replace(source=unit.source + markers.text())
     flags = [flag.replace("code=lto_", "code=sm_") for flag in unit.flags]
@@ -190,7 +179,7 @@ def link(
         stem = re.sub(r"\W+", "_", os.path.splitext(os.path.basename(given.name))[0])
         # NVRTC ends its PTX with a NUL, at which ptxas would stop and report a missing end.
         data = given.data.rstrip(b"\0") if given.kind == "ptx" else given.data
-        files[f"{i}-{stem}{_SUFFIXES[given.kind]}"] = data
+        files[f"{i}-{stem}.{_SUFFIXES.get(given.kind, given.kind)}"] = data
     lto = ["-dlto"] if any(given.kind == "ltoir" for given in inputs) else []
     # Wheels have libcudadevrt in lib, but their nvcc searches lib64.
     root = os.path.dirname(os.path.dirname(toolchain.require_nvcc().binary))

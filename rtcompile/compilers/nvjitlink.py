@@ -34,7 +34,7 @@ _PRINTED_ERROR = re.compile(r"^(?:@E@)?(?:error|fatal)\s*:", re.MULTILINE)
 _INPUT_TOO_NEW = re.compile(r"Unsupported \.version|may need newer version of nvJitLink")
 
 
-def link(  # noqa: C901, PLR0912  # one linker after another, each with its reasons
+def link(  # noqa: C901  # one linker after another, each with its reasons
     inputs: Sequence[LinkInput],
     arch: Arch,
     flags: Sequence[str],
@@ -84,9 +84,8 @@ def link(  # noqa: C901, PLR0912  # one linker after another, each with its reas
             return outcome
     # NVCC's linker needs nvJitLink for LTO, which is not installed.
     lto = any(given.kind == "ltoir" for given in inputs)
-    if target in _FIRST_WITH or lto or toolchain.nvcc is None:
-        return outcome
-    if toolchain.nvcc.version_pair <= linker.version_pair:
+    other = toolchain.nvcc
+    if target in _FIRST_WITH or lto or other is None or other.version_pair <= linker.version_pair:
         return outcome
     return nvcc.link(inputs, arch, toolchain, limits=limits)
 

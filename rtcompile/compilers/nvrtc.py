@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # The first NVRTC with an option for the names of internal symbols; older ones use the process id.
 _FIRST_WITH_SEED = (12, 9)
-_FIRST_WITH_PCH = (12, 8)
+FIRST_WITH_PCH = (12, 8)
 # Options with a path. The seed leaves them out, so it is equal on all machines.
 _PATH_OPTIONS = ("-I", "--include-path", "-include", "--pre-include")
 
@@ -129,20 +129,13 @@ def identify(library: Library, timeout: float | None = None) -> str:
 _SECONDS_TO_IDENTIFY = 60.0  # for a build without a time limit
 _identifying = threading.RLock()
 _builds: dict[str, str] = {}  # reported builds, by the library that a worker loads
-
-
-def _after_fork() -> None:
-    global _identifying
-    _identifying = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=lambda: globals().update(_identifying=threading.RLock()))
 
 
 def _prefix(
     unit: TranslationUnit, library: Library, cache_dir: str, search: Sequence[SearchDir]
 ) -> Prefix | None:
-    if library.version_pair < _FIRST_WITH_PCH:
+    if library.version_pair < FIRST_WITH_PCH:
         return None
     text, rest = cxx.split_prefix(unit.source)
     if not text:
@@ -248,9 +241,9 @@ def _outcome(
         trace = parse_trace(reply["trace"])
     elif seen is not None:
         trace = tuple(os.fsdecode(path) for path, *_, was_read in seen["opened"] if was_read)
-        before = header.dependencies if header is not None else FileSet()
+        known = header.dependencies if header is not None else FileSet()
         with tracing.span("headers", program=unit.name):
-            files = observed.file_set(seen, search, texts=unit.texts, before=before)
+            files = observed.file_set(seen, search, texts=unit.texts, before=known)
     for phase, begin, end in reply["spans"]:
         tracing.add(phase, begin, end, row=f"worker {result.slot}", program=unit.name)
     (_, begin, end), *phases = reply["spans"]
@@ -258,9 +251,11 @@ def _outcome(
     # "compile" is the rest outside NVRTC's phases, so the sum is the total.
     milliseconds["compile"] = (end - begin) * 1000 - sum(milliseconds.values())
     milliseconds["queue"] = result.queued * 1000
+    # The compiler reports only the headers that it read itself, after the prefix.
+    before = () if header is None or not (reply["pch"] or reply["error"]) else header.trace
+    if before and trace is not None:
+        trace = tuple(dict.fromkeys((*before, *trace)))
     if reply["error"]:
-        if header is not None and trace is not None:
-            trace = tuple(dict.fromkeys((*header.trace, *trace)))
         return CompileFailure(
             reply["error"],
             reply["log"],
@@ -271,11 +266,7 @@ def _outcome(
             files=files,
             busy=reply["busy"],
         )
-    notes: tuple[str, ...] = ()
-    if header is not None and reply["pch"] and trace is not None:
-        # The compiler reports only the headers that it read itself, after the prefix.
-        trace = tuple(dict.fromkeys((*header.trace, *trace)))
-        notes = (f"{len(header.trace)} headers came precompiled",)
+    precompiled = before and trace is not None
     return Compiled(
         code=reply["code"],
         kind=unit.target,
@@ -283,7 +274,7 @@ def _outcome(
         log=reply["log"],
         trace=trace,
         milliseconds=milliseconds,
-        notes=notes,
+        notes=(f"{len(before)} headers came precompiled",) if precompiled else (),
         files=files,
         busy=reply["busy"],
     )

@@ -274,7 +274,7 @@ class Prefix:
 
     def _look(self) -> Precompiled | None:
         record = Record.read(self._record)
-        if record is None or not record.image or not self._is_private():
+        if record is None or not record.image or not has_private_folder(self._cache_dir):
             return None
         now = record.dependencies.current()
         if now is None or record.image != image(self._path):
@@ -292,7 +292,7 @@ class Prefix:
         with _guard:
             # Without the lock no header is written: another process makes it, or this file system has no
             # locks, and two builds would write to one file.
-            if self.key in _making or not self._is_due() or not self._is_private():
+            if self.key in _making or not self._is_due() or not has_private_folder(self._cache_dir):
                 return
             self._lock = locks.take(self._lock_path, 0.0)
             if self._lock is not None:
@@ -317,9 +317,6 @@ class Prefix:
         limit = Settings.from_environ().cache_size
         return inventory.room_for_precompiled(Folder(self._cache_dir), limit)
 
-    def _is_private(self) -> bool:
-        return has_private_folder(self._cache_dir)
-
     def stop_making(self) -> None:
         """Let other builds make the header."""
         if self._lock is not None:
@@ -333,7 +330,7 @@ class Prefix:
         """Note a build that had to do without, and the header that it made."""
         trace = tuple(outcome.trace or ())
         # Else no number of builds makes it worth it.
-        if not trace or _saved(seconds) < _LEAST_SAVED or not self._is_private():
+        if not trace or _saved(seconds) < _LEAST_SAVED or not has_private_folder(self._cache_dir):
             return
         lock = self._lock if self.is_made_here else locks.take(self._lock_path, 0.0)
         if lock is None:

@@ -410,14 +410,8 @@ def _load_file(path: str) -> Any:
 
 # CuPy's memo has no lock: two threads would load one module twice, with separate variables.
 loading = threading.RLock()
-
-
-def _after_fork() -> None:
-    global loading
-    loading = threading.RLock()  # another thread of the parent may have held it
-
-
-os.register_at_fork(after_in_child=_after_fork)
+# Another thread of the parent may have held it.
+os.register_at_fork(after_in_child=lambda: globals().update(loading=threading.RLock()))
 
 
 def ordinal(loading: bool = False) -> int:

@@ -106,14 +106,14 @@ def choose(capability: Capability, nvrtc: Version, *, virtual: bool = False) -> 
     releases = {release for _, *ends in _KNOWN for release in ends if release is not None}
     if not older or any(plain in supported(earlier) for earlier in releases if earlier < nvrtc):
         raise UnsupportedArch(_dropped(capability, nvrtc))
-    kin = [arch for arch in older if _promised(arch, capability)]
+    unknown = f"NVRTC {_dotted(nvrtc)} does not know it"
+    generation = [arch for arch in older if arch.major == capability[0]]
+    kin = [arch for arch in generation if not _INTEGRATED & {(arch.major, arch.minor), capability}]
     if not kin:
-        nearest = max(older)
-        why = f"NVRTC {_dotted(nvrtc)} does not know it; the driver compiles PTX for it"
-        return Choice(nearest, "ptx", why)
+        return Choice(max(older), "ptx", f"{unknown}; the driver compiles PTX for it")
     nearest = max(kin)
-    family = Arch(nearest.major, nearest.minor, "f")
-    why = f"NVRTC {_dotted(nvrtc)} does not know it; the nearest of its generation"
+    family = nearest.replace(suffix="f")
+    why = f"{unknown}; the nearest of its generation"
     return Choice(family if family in known else nearest, kind, why)
 
 
@@ -148,11 +148,6 @@ def runs_on(arch: Arch, target: str, capability: Capability) -> bool:
         one_generation = _RENAMED.get(own, own)[0] == _RENAMED.get(capability, capability)[0]
         return own < capability and one_generation
     return own < capability
-
-
-def _promised(arch: Arch, capability: Capability) -> bool:
-    own = (arch.major, arch.minor)
-    return own[0] == capability[0] and not _INTEGRATED & {own, capability}
 
 
 def _dotted(version: tuple[int, int]) -> str:

@@ -63,7 +63,7 @@ def for_nvcc(
             continue
         spelled = _spelled(name, value)
         line.append(nvcc_path(spelled) if name in _PATHS else _plain(spelled))
-    line += [f"-{kind}{_macro(text)}" for kind, text in options.macros]
+    line += [f"-{kind}{text.translate(_ESCAPES)}" for kind, text in options.macros]
     if beside:
         line.append(f"--compiler-options=-iquote,{_quoted(beside)}")
     line += [f"-I{_path(path)}" for path in include_dirs]
@@ -79,10 +79,7 @@ def for_nvjitlink(options: Options, arch: Arch, nvjitlink: Version) -> tuple[str
     line = [f"-arch={arch}"]
     if options.lto:
         line.append("-lto")
-    if options.get("use_fast_math") is not None:
-        values = {"ftz": "true", "prec-div": "false", "prec-sqrt": "false", "fmad": "true"}
-    else:
-        values = {}
+    values = {} if options.get("use_fast_math") is None else dict(_FAST_MATH)
     values.update((name, value) for name, value in options.flags if name in _JITLINK_BOOLEANS)
     line += [f"-{_JITLINK_BOOLEANS[name]}={int(value == 'true')}" for name, value in values.items()]
     for name, value in options.flags:
@@ -97,6 +94,7 @@ def for_nvjitlink(options: Options, arch: Arch, nvjitlink: Version) -> tuple[str
 
 # nvJitLink's names for options of the compilers.
 _JITLINK_BOOLEANS = {"ftz": "ftz", "prec-div": "prec-div", "prec-sqrt": "prec-sqrt", "fmad": "fma"}
+_FAST_MATH = {"ftz": "true", "prec-div": "false", "prec-sqrt": "false", "fmad": "true"}
 _JITLINK_FLAGS: dict[str, tuple[str, Version]] = {
     "device-debug": ("-g", (12, 0)),
     "generate-line-info": ("-lineinfo", (12, 0)),
@@ -129,8 +127,7 @@ def _spelled(name: str, value: str) -> str:
     return f"{dashes}{name}={value}" if value else dashes + name
 
 
-# --- nvcc's shell
-# ----------------------------------------------------------------------------------
+# --- nvcc's shell ---------------------------------------------------------------------------------
 
 # Undocumented, measured with 13.0: nvcc puts definitions and directories between double quotes, and
 # leaves options for ptxas, the front end and the host compiler unquoted.
@@ -149,11 +146,7 @@ def _plain(word: str) -> str:
     return word
 
 
-def _macro(text: str) -> str:
-    """Escape a definition for nvcc, which splits it at commas and passes it to a shell in quotes."""
-    return text.translate(_ESCAPES)
-
-
+# nvcc splits definitions at commas and passes them to a shell in quotes.
 _ESCAPES = str.maketrans({",": r"\,", "$": r"\\$", "`": r"\\`", "\\": "\\" * 4})
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rtcompile._version import __version__
 from rtcompile.files import headers as memory_headers
@@ -42,7 +42,7 @@ def digest(fields: Iterable[bytes]) -> str:
     return content_digest(b"".join(fields))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KeyInputs:
     """The inputs of a cache key: a request together with everything that its environment adds."""
 
@@ -70,37 +70,18 @@ class KeyInputs:
     allow_fixups: bool = True  # whether rtcompile may add an option because of an error
     # The options that were added because of an error; empty in a look-up.
     fixups: tuple[str, ...] = ()
-    # Memoised keys: a miss of 20 ms needs the same keys eight times, which would take a millisecond.
-    _made: dict[str, Any] = dataclass_field(
-        init=False, default_factory=dict, compare=False, repr=False
-    )
 
     def lookup_key(self) -> str:
         """Return the manifest's key: everything known before a header is read, paths included."""
-        made: str | None = self._made.get("lookup")
-        if made is None:
-            fields = [
-                *self._policy("lookup"),
-                self._content(),
-                _paths(self.search, self.name[: self.name.rfind("/") + 1], self.pre_includes),
-            ]
-            made = self._made["lookup"] = digest(fields)
-        return made
+        return digest([*self._policy("lookup"), self._content, self._paths()])
 
     def portable_key(self) -> str:
         """Return the key of the manifest for other folders and machines with the same contents."""
-        made: str | None = self._made.get("portable")
-        if made is None:
-            made = self._made["portable"] = digest([*self._policy("portable"), self._content()])
-        return made
+        return digest([*self._policy("portable"), self._content])
 
     def object_key(self, dependencies: FileSet, *, backend: str, path_bound: bool = False) -> str:
         """Return the object's key: compiler build and contents, and paths only if `path_bound`."""
-        no_dependencies = not path_bound and dependencies.is_empty
-        made: str | None = self._made.get(f"no_dependencies {backend}") if no_dependencies else None
-        if made is not None:
-            return made
-        fields = [field("key", "object"), self._content()]
+        fields = [field("key", "object"), self._content]
         fields += [field("built by", backend), field("compiler", self.compilers.get(backend, ""))]
         fields += [*_read(dependencies.headers)]
         fields += [field("fixup", option) for option in self.fixups]
@@ -108,13 +89,8 @@ class KeyInputs:
         if not dependencies.is_empty:  # The object is never used without checking these files.
             fields.append(field("files", "checked"))
         if path_bound:
-            fields.append(
-                _paths(self.search, self.name[: self.name.rfind("/") + 1], self.pre_includes)
-            )
-        made = digest(fields)
-        if no_dependencies:
-            self._made[f"no_dependencies {backend}"] = made
-        return made
+            fields.append(self._paths())
+        return digest(fields)
 
     def bundle_key(self) -> str:
         """Return the key of builds in a package's bundle: only what the package itself decides."""
@@ -173,18 +149,23 @@ class KeyInputs:
         policy = field("allow fixups", str(self.allow_fixups))
         return [field("key", kind), field("requested compiler", self.backend), policy]
 
+    @functools.cached_property  # a miss of 20 ms needs it eight times, which would take a millisecond
     def _content(self) -> bytes:
-        made: bytes | None = self._made.get("content")
-        if made is None:
-            fields = [
-                # Another version of rtcompile may turn the same normal form into other flags.
-                field("rtcompile", __version__),
-                field("arch", str(self.arch)),
-                field("target", self.target),
-                *self._given(field("source digest", self.source_digest)),
-            ]
-            made = self._made["content"] = b"".join(fields)
-        return made
+        fields = [
+            # Another version of rtcompile may turn the same normal form into other flags.
+            field("rtcompile", __version__),
+            field("arch", str(self.arch)),
+            field("target", self.target),
+            *self._given(field("source digest", self.source_digest)),
+        ]
+        return b"".join(fields)
+
+    def _paths(self) -> bytes:
+        """Return the paths in a lookup key, and in the object key of code that has a path."""
+        fields = [field("program directory", self.name[: self.name.rfind("/") + 1])]
+        fields += [field("directory", directory.path) for directory in self.search]
+        fields += [field("-include", path) for path in self.pre_includes]
+        return b"".join(fields)
 
     def _given(self, source: bytes) -> list[bytes]:
         folder, _, program = self.name.rpartition("/")
@@ -221,15 +202,6 @@ def _layout(
         placed_at = f"{parent} {rest}" if parent >= 0 else path.rpartition("/")[2]
         fields.append(field(label, placed_at))
     return tuple(fields)
-
-
-@functools.lru_cache(maxsize=64)
-def _paths(search: tuple[SearchDir, ...], folder: str, pre_includes: tuple[str, ...]) -> bytes:
-    """Return the paths in a lookup key, and in the object key of code that has a path."""
-    fields = [field("program directory", folder)]
-    fields += [field("directory", directory.path) for directory in search]
-    fields += [field("-include", path) for path in pre_includes]
-    return b"".join(fields)
 
 
 @functools.lru_cache(maxsize=16)

@@ -52,22 +52,9 @@ class BuildInfo(Value):
         ``misses``, ``bytes_read``, ``seconds_waited`` (for other nodes too), ``seconds_spared``.
     """
 
-    _fields = (
-        "backend",
-        "log",
-        "headers",
-        "milliseconds",
-        "hit",
-        "why",
-        "compiler",
-        "notes",
-        "compiled_in",
-        "stores",
-    )
-    __slots__ = ("_files", *(name for name in _fields if name != "headers"))
-
     backend: str
     log: str
+    _files: tuple[Header, ...] | FileSet  # of the property `headers`
     milliseconds: float
     hit: str | None
     why: str
@@ -75,7 +62,8 @@ class BuildInfo(Value):
     notes: tuple[str, ...]
     compiled_in: float
     stores: Mapping[str, Mapping[str, float]]
-    _files: tuple[Header, ...] | FileSet
+    __slots__ = tuple(__annotations__)
+    _fields = tuple([name.replace("_files", "headers") for name in __slots__])
 
     def __init__(
         self,

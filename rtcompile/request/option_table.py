@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from rtcompile.errors import InvalidRequest
@@ -43,6 +44,9 @@ _LINKING = "it concerns the host's linker"
 _OURS = "rtcompile makes and checks precompiled headers itself"
 _LIBRARY_ONLY = "nvcc has no such option"
 
+_only_nvcc = partial(Spec, nvrtc=None)
+_neither = partial(Spec, nvrtc=None, nvcc=False)
+
 SPECS = (
     Spec("define-macro", ("D",), takes="macro"),
     Spec("undefine-macro", ("U",), takes="value"),
@@ -80,8 +84,8 @@ SPECS = (
     Spec("optimization-info", ("opt-info",), takes="values"),
     Spec("restrict"),
     Spec("fdevice-syntax-only"),
-    Spec("time", takes="value", nvrtc=None, nvcc=False, why=_TIMES, does=_WRITES),
-    Spec("fdevice-time-trace", takes="value", nvrtc=None, nvcc=False, why=_TIMES, does=_WRITES),
+    _neither("time", takes="value", why=_TIMES, does=_WRITES),
+    _neither("fdevice-time-trace", takes="value", why=_TIMES, does=_WRITES),
     Spec("split-compile", takes="number", nvrtc=(12, 6)),
     Spec("jump-table-density", ("jtd",), takes="number"),
     Spec("device-stack-protector", takes="boolean", nvrtc=(12, 6)),
@@ -99,56 +103,44 @@ SPECS = (
     Spec("builtin-initializer-list", takes="boolean", nvcc=False, why=_LIBRARY_ONLY),
     Spec("no-cache", nvrtc=(12, 9), nvcc=False, why=_LIBRARY_ONLY),
     # Options that rtcompile sets itself.
-    Spec("pch", nvrtc=None, nvcc=False, why=_OURS),
-    Spec("create-pch", takes="value", nvrtc=None, nvcc=False, why=_OURS),
-    Spec("use-pch", takes="value", nvrtc=None, nvcc=False, why=_OURS),
-    Spec("pch-dir", takes="value", nvrtc=None, nvcc=False, why=_OURS),
-    Spec("pch-messages", takes="boolean", nvrtc=None, nvcc=False, why=_OURS, implied="true"),
-    Spec("pch-verbose", takes="boolean", nvrtc=None, nvcc=False, why=_OURS, implied="true"),
-    Spec(
-        "instantiate-templates-in-pch",
-        takes="boolean",
-        nvrtc=None,
-        nvcc=False,
-        why=_OURS,
-        implied="true",
-    ),
-    Spec("cubin", nvrtc=None, nvcc=False, why="target='cubin' selects it"),
-    Spec("ptx", nvrtc=None, nvcc=False, why="target='ptx' selects it"),
-    Spec("fatbin", nvrtc=None, nvcc=False, why="target='fatbin' selects it"),
-    Spec("ltoir", nvrtc=None, nvcc=False, why="target='ltoir' selects it"),
-    Spec("compile", ("c",), nvrtc=None, nvcc=False, why="target='object' selects it"),
+    _neither("pch", why=_OURS),
+    _neither("create-pch", takes="value", why=_OURS),
+    _neither("use-pch", takes="value", why=_OURS),
+    _neither("pch-dir", takes="value", why=_OURS),
+    _neither("pch-messages", takes="boolean", why=_OURS, implied="true"),
+    _neither("pch-verbose", takes="boolean", why=_OURS, implied="true"),
+    _neither("instantiate-templates-in-pch", takes="boolean", why=_OURS, implied="true"),
+    _neither("cubin", why="target='cubin' selects it"),
+    _neither("ptx", why="target='ptx' selects it"),
+    _neither("fatbin", why="target='fatbin' selects it"),
+    _neither("ltoir", why="target='ltoir' selects it"),
+    _neither("compile", ("c",), why="target='object' selects it"),
     # nvcc only.
-    Spec("expt-relaxed-constexpr", nvrtc=None, why="NVRTC has every function on the device"),
-    Spec(
-        "extended-lambda",
-        ("expt-extended-lambda",),
-        nvrtc=None,
-        why="NVRTC has every lambda on the device",
+    _only_nvcc("expt-relaxed-constexpr", why="NVRTC has every function on the device"),
+    _only_nvcc(
+        "extended-lambda", ("expt-extended-lambda",), why="NVRTC has every lambda on the device"
     ),
     # `host_options` handles the parts that concern the preprocessor earlier.
-    Spec(
-        "compiler-options", ("Xcompiler",), takes="values", nvrtc=None, why=_HOST_ONLY, does=_RUNS
-    ),
-    Spec("compiler-bindir", ("ccbin",), takes="value", nvrtc=None, why=_HOST_ONLY, does=_RUNS),
-    Spec("allow-unsupported-compiler", nvrtc=None, why=_HOST_ONLY),
-    Spec("debug", ("g",), nvrtc=None, why=_HOST_ONLY),
-    Spec("profile", ("pg",), nvrtc=None, why=_HOST_ONLY),
-    Spec("no-exceptions", ("noeh",), nvrtc=None, why=_HOST_ONLY),
-    Spec("m64", nvrtc=None, why=_HOST_ONLY),
-    Spec("default-stream", takes="value", nvrtc=None, why=_HOST_ONLY),
-    Spec("forward-unknown-to-host-compiler", nvrtc=None, why=_HOST_ONLY, does=_RUNS),
-    Spec("Wno-deprecated-gpu-targets", nvrtc=None, why="NVRTC compiles for one architecture"),
-    Spec("Wno-deprecated-declarations", nvrtc=None, why=_HOST_ONLY),
-    Spec("threads", ("t",), takes="number", nvrtc=None, why="there is one architecture to compile"),
-    Spec("linker-options", ("Xlinker",), takes="values", nvrtc=None, nvcc=False, why=_LINKING),
-    Spec("archive-options", ("Xarchive",), takes="values", nvrtc=None, nvcc=False, why=_LINKING),
-    Spec("cudart", takes="value", nvrtc=None, nvcc=False, why=_LINKING),
-    Spec("cudadevrt", takes="value", nvrtc=None, nvcc=False, why=_LINKING),
-    Spec("optimize", ("O",), takes="value", nvrtc=None, why=_HOST_ONLY),
-    Spec("lcudadevrt", nvrtc=None, nvcc=False, why="cudadevrt is linked where it is needed"),
-    Spec("library", ("l",), takes="value", nvrtc=None, nvcc=False, why=_LINKING),
-    Spec("library-path", ("L",), takes="value", nvrtc=None, nvcc=False, why=_LINKING),
+    _only_nvcc("compiler-options", ("Xcompiler",), takes="values", why=_HOST_ONLY, does=_RUNS),
+    _only_nvcc("compiler-bindir", ("ccbin",), takes="value", why=_HOST_ONLY, does=_RUNS),
+    _only_nvcc("allow-unsupported-compiler", why=_HOST_ONLY),
+    _only_nvcc("debug", ("g",), why=_HOST_ONLY),
+    _only_nvcc("profile", ("pg",), why=_HOST_ONLY),
+    _only_nvcc("no-exceptions", ("noeh",), why=_HOST_ONLY),
+    _only_nvcc("m64", why=_HOST_ONLY),
+    _only_nvcc("default-stream", takes="value", why=_HOST_ONLY),
+    _only_nvcc("forward-unknown-to-host-compiler", why=_HOST_ONLY, does=_RUNS),
+    _only_nvcc("Wno-deprecated-gpu-targets", why="NVRTC compiles for one architecture"),
+    _only_nvcc("Wno-deprecated-declarations", why=_HOST_ONLY),
+    _only_nvcc("threads", ("t",), takes="number", why="there is one architecture to compile"),
+    _neither("linker-options", ("Xlinker",), takes="values", why=_LINKING),
+    _neither("archive-options", ("Xarchive",), takes="values", why=_LINKING),
+    _neither("cudart", takes="value", why=_LINKING),
+    _neither("cudadevrt", takes="value", why=_LINKING),
+    _only_nvcc("optimize", ("O",), takes="value", why=_HOST_ONLY),
+    _neither("lcudadevrt", why="cudadevrt is linked where it is needed"),
+    _neither("library", ("l",), takes="value", why=_LINKING),
+    _neither("library-path", ("L",), takes="value", why=_LINKING),
 )
 
 BY_NAME = {spec.name: spec for spec in SPECS}
@@ -232,9 +224,8 @@ def dropped(flags: Iterable[tuple[str, str]], backend: str) -> tuple[str, ...]:
 MOST_WORDS = 20_000  # parsing more would take longer than `timeout=` allows
 
 QUOTES = ("'", '"')
-_PIECE = (
-    r"""(?:[^\s"']|"[^"]*"?|'[^']*'?)+"""  # compiled at first use, since few options contain blanks
-)
+# Compiled at first use, since few options contain blanks.
+_PIECE = r"""(?:[^\s"']|"[^"]*"?|'[^']*'?)+"""
 
 
 def name_and_value(word: str) -> tuple[str, str | None]:

@@ -59,8 +59,7 @@ def split(values: Iterable[str]) -> tuple[list[tuple[str, str]], list[str]]:
             others.append(word)
             continue
         value = word.removeprefix(f"-{name}").removeprefix("=") or (words.pop() if words else "")
-        if len(value) > 1 and value[0] in "\"'" and value[0] == value[-1]:
-            value = value[1:-1]
+        value = unquoted(value)
         if not value or any(mark in value for mark in "\"'\\"):
             raise InvalidRequest(
                 f"-Xcompiler {word}: give -{name} without -Xcompiler, because nvcc would split "
@@ -272,11 +271,6 @@ class _Reader:
             refuse_files(word, word, of_host=True)
             self.lists["unknown"].append(word)
 
-    def next_after(self, word: str) -> str:
-        if not self.words:
-            raise InvalidRequest(f"{word!r} needs a value, and no option follows it")
-        return self.words.pop()
-
     def option(self, spec: Spec, word: str, value: str | None) -> None:
         if spec.takes == "nothing":
             if value is not None:
@@ -285,7 +279,9 @@ class _Reader:
             return
         if value is None:
             implied = spec.implied and (not self.words or self.words[-1].startswith("-"))
-            value = spec.implied if implied else self.next_after(word)
+            if not (implied or self.words):
+                raise InvalidRequest(f"{word!r} needs a value, and no option follows it")
+            value = spec.implied if implied else self.words.pop()
         if spec.takes == "path":
             self.lists[spec.name].append(unquoted(value))
         elif spec.name in _READINGS:
@@ -298,10 +294,9 @@ class _Reader:
             raise InvalidRequest(f"{word!r}: --{spec.name} is true or false, not {value!r}")
         if spec.takes == "number" and not value.isdecimal():
             raise InvalidRequest(f"{word!r}: --{spec.name} takes a number, not {value!r}")
-        if spec.takes == "values" and spec.name in self.flags:
-            value = f"{self.flags[spec.name]},{value}"
         if spec.takes == "values":
-            value = ",".join(dict.fromkeys(value.split(",")))
+            before = self.flags.get(spec.name, value)
+            value = ",".join(_unique([*before.split(","), *value.split(",")]))
         if spec.name == "std":
             value = self.standard(value)
         if spec.name in COSTLY and value != "0":
@@ -326,13 +321,6 @@ class _Reader:
         if not name:
             raise InvalidRequest(f"'-{kind}{text}' names no macro")
         self.macros[name] = (kind, text)
-
-    def read_host_options(self) -> None:
-        own, others = split(self.lists["host"])
-        for name, value in own:
-            self.option(BY_SPELLING[name], f"-{name}", value)
-        if others:
-            self.flags["compiler-options"] = ",".join(_unique(others))
 
     def ptxas_options(self, value: str) -> None:
         # nvcc splits at commas; NVRTC does not, so ptxas would get "-v,-O3" as one option.
@@ -369,8 +357,11 @@ class _Reader:
         return requested
 
     def options(self) -> Options:
-        if self.lists["host"]:
-            self.read_host_options()
+        own, others = split(self.lists["host"])
+        for name, value in own:
+            self.option(BY_SPELLING[name], f"-{name}", value)
+        if others:
+            self.flags["compiler-options"] = ",".join(_unique(others))
         dirs, last, headers = (
             _unique([path for name in names for path in self.lists[name]])
             for names in (("include-path", "system-include"), ("idirafter",), ("pre-include",))

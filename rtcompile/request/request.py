@@ -126,11 +126,9 @@ class CompileRequest(Value):
         set_(self, "target", "ptx" if wants_ptx and kind == _CUBIN else kind)
         set_(self, "link", () if link is _NONE else _to_link(link))
         set_(self, "headers", () if headers is _NONE else header_texts(headers))
-        fixups = allow_fixups if allow_fixups is True else truth("allow_fixups", allow_fixups)
+        fixups = truth("allow_fixups", allow_fixups)
         set_(self, "allow_fixups", fixups)
-        gives_way = may_pass_over_arch
-        if gives_way is not True and gives_way is not False:
-            gives_way = truth("may_pass_over_arch", gives_way)
+        gives_way = truth("may_pass_over_arch", may_pass_over_arch)
         set_(self, "may_pass_over_arch", gives_way)
         if arch is not None and not gives_way and fixups and names_architecture(self):
             refuse_two_architectures(self)  # CuPy may also name the device's own
@@ -270,10 +268,8 @@ def _header(given: object) -> str:
 
 def _with_files(options: tuple[str, ...], memo: dict[str, Any]) -> tuple[str, ...]:
     """Return options with each options file replaced by its contents."""
-    for option in options:
-        if "optf" in option or "options-file" in option:
-            break
-    else:
+    words = " ".join(options)
+    if "optf" not in words and "options-file" not in words:
         return options
     from rtcompile.files.fileset import FileSet
 
