@@ -222,7 +222,8 @@ def works(targets: Iterable[Any], archs: Sequence[str]) -> list[Work]:
 def resolve(name: str) -> list[Any]:
     """Return the objects that a target's name refers to; this imports their Python module."""
     if name.endswith(".cu"):
-        return [_source_file(name)]
+        options = (f"-I{os.path.dirname(absolute(name))}",)
+        return [CompileRequest(read_text(name), options=options, name=os.path.basename(name))]
     import importlib
 
     module_name, _, path = name.partition(":")
@@ -289,8 +290,3 @@ def _is_raw(value: Any) -> bool:
         cls.__name__ in ("RawModule", "RawKernel") and cls.__module__.split(".")[0] == "rtcompile"
         for cls in type(value).__mro__
     )
-
-
-def _source_file(path: str) -> CompileRequest:
-    folder = os.path.dirname(absolute(path))
-    return CompileRequest(read_text(path), options=(f"-I{folder}",), name=os.path.basename(path))

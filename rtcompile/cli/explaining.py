@@ -62,7 +62,13 @@ def reproducers(given: Namespace) -> int:
     home = kept.file("reproducers")
     names = sorted(name for name, _ in kept.listing("reproducers") if not name.startswith("."))
     if given.folder is None:
-        return _list_reproducers(home, names, given)
+        read = ((name, _read_report(os.path.join(home, name))) for name in names)
+        reports = {name: found for name, found in read if found}
+        rows = [(name, r.get("program", ""), r.get("what", "")) for name, r in reports.items()]
+        table = output.table(("folder", "program", "what"), rows)
+        text = table if rows else f"no reproducers in {home}"
+        output.print_result(given, {"directory": home, "reproducers": reports}, text)
+        return 0
     folder = os.path.join(home, given.folder) if given.folder in names else given.folder
     report = _read_report(folder)
     if report is None:
@@ -73,15 +79,6 @@ def reproducers(given: Namespace) -> int:
     lines = [f"  {label}: {value}" for label, value in texts]
     text = "\n".join([folder, *lines, f"  again: {os.path.join(folder, 'run.sh')}"])
     output.print_result(given, {"folder": folder, **report}, text)
-    return 0
-
-
-def _list_reproducers(home: str, names: list[str], given: Namespace) -> int:
-    reports = {name: report for name in names if (report := _read_report(os.path.join(home, name)))}
-    rows = [(name, r.get("program", ""), r.get("what", "")) for name, r in reports.items()]
-    table = output.table(("folder", "program", "what"), rows)
-    text = table if rows else f"no reproducers in {home}"
-    output.print_result(given, {"directory": home, "reproducers": reports}, text)
     return 0
 
 

@@ -233,7 +233,9 @@ def _of(
             f"kernel.max_dynamic_shared_size_bytes = {at_best} before kernel(…); "
             "kernel.launch(…) sets it"
         )
-    if not at_best and _is_dynamic(source):
+    declarations = re.split("[;{}]", cxx.blanked(source))
+    words = ("extern", "__shared__")
+    if not at_best and any(all(cxx.has_word(d, (w,)) for w in words) for d in declarations):
         notes.append(
             "the source declares dynamic shared memory (extern __shared__), and these figures are "
             "for none: say shared_mem="
@@ -249,12 +251,4 @@ def _of(
         best=best,
         smallest=smallest,
         notes=tuple(notes),
-    )
-
-
-def _is_dynamic(source: str) -> bool:
-    """Return whether a source declares shared memory whose size is given at launch."""
-    return any(
-        cxx.has_word(declaration, ("extern",)) and cxx.has_word(declaration, ("__shared__",))
-        for declaration in re.split("[;{}]", cxx.blanked(source))
     )

@@ -74,8 +74,11 @@ def explain(
     message: Diagnostic | str, context: BuildContext | None = None
 ) -> tuple[KnownMessage, str] | None:
     """Return the catalogue's first row that matches a message, and its rendered hint."""
-    context = context or BuildContext()
+    # The patterns search `file: message`, the excerpt and the notes, one per line.
+    subject, context = str(message), context or BuildContext()
     if isinstance(message, Diagnostic):
+        parts = [f"{message.file}: {message.message}", message.excerpt.partition("\n")[0]]
+        subject = "\n".join([*parts, *(note.message for note in message.notes[:5])])
         context = replace(
             context,
             line=message.line,
@@ -83,13 +86,10 @@ def explain(
             excerpt=message.excerpt,
             notes=message.notes,
         )
-    subject = _subject(message)
     for known in MESSAGES:
-        match = known.pattern.search(subject)
-        if match is not None:
-            hint = known.hint(match, context)
-            if hint:
-                return known, hint
+        match = known.pattern.search(subject[:_LONGEST_SUBJECT])
+        if match is not None and (hint := known.hint(match, context)):
+            return known, hint
     return None
 
 
@@ -109,12 +109,3 @@ def annotate(diagnostics: Iterable[Diagnostic], context: BuildContext) -> tuple[
                     cause = _ARTICLE.sub(lambda word: word[0].lower(), hint.partition(". ")[0])
         annotated.append(replace(diagnostic, hint=hint, cause=cause))
     return tuple(annotated)
-
-
-def _subject(message: Diagnostic | str) -> str:
-    """Return the text for the patterns: ``file: message``, the excerpt and the notes, one per line."""
-    if isinstance(message, str):
-        return message[:_LONGEST_SUBJECT]
-    parts = [f"{message.file}: {message.message}", message.excerpt.partition("\n")[0]]
-    parts += [note.message for note in message.notes[:5]]
-    return "\n".join(parts)[:_LONGEST_SUBJECT]

@@ -85,7 +85,9 @@ _OUR_FOLDER = re.compile(
 )
 
 _CARET = re.compile(r"\s*(?:\|\s*)?[~^]*\^[~^]*\s*$")
-_GCC_GUTTER = re.compile(r"\s*\d* \| ?")
+_GUTTER = re.compile(
+    r"\s*\d* \| ?|.{0,2}", re.DOTALL
+)  # what gcc, or EDG, puts before a source line
 _FRAME_END = re.compile(r" at line (?P<line>\d{1,9})(?: of (?P<file>.+))?$")
 
 
@@ -170,9 +172,12 @@ class _Draft:
         rest = self.lines[caret + 1 :] if caret else self.lines
         excerpt = ""
         if caret:
-            source, marks = (_ungutter(line) for line in self.lines[caret - 1 : caret + 1])
+            quoted = self.lines[caret - 1 : caret + 1]
+            source, marks = (_GUTTER.sub("", line, count=1) for line in quoted)
             excerpt = f"{source}\n{marks}"
-            self.column = self.column or _column(source, marks)
+            # EDG counts the bytes before the caret, not the characters.
+            before = source.encode("utf-8", "replace")[: marks.find("^")]
+            self.column = self.column or len(before.decode("utf-8", "ignore")) + 1
             missing = re.search(r'open source file "([^"]+)"$', self.message)
             if missing and missing[1] in source:  # the compiler points behind it
                 self.column = source.index(missing[1]) + 1
@@ -202,8 +207,11 @@ def _begin(line: str) -> _Draft | None:
         match = pattern.fullmatch(line)
         if match is not None:
             group = match.groupdict()
+            word = group["severity"].lower()
+            if re.search("fatal|catastrophic|internal", word):
+                word = "fatal"
             return _Draft(
-                _severity(group["severity"].lower()),
+                {"info": "remark", ".": "remark"}.get(word, word),  # ptxas 12.9 continues by "."
                 group["message"].strip(),
                 group.get("file") or group.get("tool") or "",
                 int(group.get("line") or 0),
@@ -211,14 +219,6 @@ def _begin(line: str) -> _Draft | None:
                 group.get("code") or "",
             )
     return None
-
-
-def _severity(word: str) -> str:
-    """Return the severity for a compiler's term."""
-    if re.search("fatal|catastrophic|internal", word):
-        return "fatal"
-    # ptxas 12.9 continues an info with ".".
-    return {"info": "remark", ".": "remark"}.get(word, word)
 
 
 def _gcc_context(line: str) -> Diagnostic | None:
@@ -251,17 +251,6 @@ def _frame(line: str, file: str) -> Diagnostic:
 def is_frame(note: Diagnostic) -> bool:
     """Return whether a note only describes how the compiler reached an error."""
     return note.message.startswith(("instantiation", "included from", "[ ", "In ", "At "))
-
-
-def _ungutter(line: str) -> str:
-    gutter = _GCC_GUTTER.match(line)
-    return line[gutter.end() :] if gutter else line[2:]
-
-
-def _column(source: str, marks: str) -> int:
-    # EDG counts the bytes before the caret, not the characters.
-    before = source.encode("utf-8", "replace")[: marks.find("^")]
-    return len(before.decode("utf-8", "ignore")) + 1
 
 
 def _in_order(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:

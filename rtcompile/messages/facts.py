@@ -13,7 +13,6 @@ from rtcompile.diagnostic import Diagnostic
 from rtcompile.errors import UnsupportedArch
 from rtcompile.files.headers import SearchDir
 from rtcompile.inspect.symbols import simple_name
-from rtcompile.messages.diagnostics import line_in_source
 from rtcompile.request import arch as archs
 from rtcompile.request import cxx
 from rtcompile.request.values import Arch
@@ -103,14 +102,6 @@ class BuildContext:
     def code(self) -> str:
         """Return the source with blanks for comments, literals and directives."""
         return cxx.blanked(self.source, literals=True, directives=True)
-
-    @property
-    def users_line(self) -> str:
-        """Return the source line through which the compiler reached an error in a header."""
-        frame = self.notes[-1] if self.notes else None
-        inside = frame is not None and "/include/" not in frame.file
-        line = line_in_source(frame, self.source, frame.file) if frame and inside else 0
-        return self.source.split("\n")[line - 1] if line else ""
 
     def user_dirs(self) -> tuple[str, ...]:
         """Return the directories that the user's own ``-I`` options added."""
@@ -293,10 +284,8 @@ def _standard(context: BuildContext) -> tuple[str, int]:
 
 def umbrella(match: Match, context: BuildContext) -> Values | None:
     included = re.search(r"#\s*include\s*[<\"](cub/cub\.cuh|thrust/[\w/.]+)[>\"]", context.source)
-    header = match["header"] or (included[1] if included else "")
-    if not header:
-        return None
-    return {"umbrella": header}
+    header = match["header"] or (included and included[1])
+    return {"umbrella": header} if header else None
 
 
 def mixed(match: Match, context: BuildContext) -> Values:

@@ -256,7 +256,7 @@ _HOST_VARIABLE = re.compile(r'identifier "(?:\w+::)*(\w+)" is undefined in devic
 _FUNCTION = re.compile(r"(operator\s*(?:\(\)|[^\s\w(]+|\w[\w ]*)|~?\w+)(?:<.*>)?\s*\(")
 
 
-def decide_nvcc(log: str, *, default_device: bool = False) -> Decision:
+def decide_nvcc(log: str, *, default_device: bool) -> Decision:
     """Decide what to do about a source that NVCC rejected: mark names, add a flag, or show the error."""
     called = [(match[1], _FUNCTION.search(match[2] + "(")) for match in _CALLS_HOST.finditer(log)]
     names = [match[1] for _, match in called if match] + _HOST_VARIABLE.findall(log)
@@ -286,7 +286,7 @@ _MARKS = (
 _SCOPE = re.compile(r"\b(?:namespace|class|struct|union|extern)\b")
 
 
-def is_device_code(source: str, line: int, column: int = 0) -> bool:
+def is_device_code(source: str, line: int, column: int) -> bool:
     """Whether the outermost declaration around a line and column (from 1) is marked for the device."""
     lines = source.split("\n")
     begin = sum(len(text) + 1 for text in lines[: line - 1])

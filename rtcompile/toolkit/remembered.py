@@ -189,7 +189,10 @@ def write(settings: Settings, key: str, known: Known) -> None:
     """Write the result by rename, unless the folder or RTCOMPILE_JIT=0 forbids it."""
     if known.toolchain.doubts:
         return
-    found = _as_json(known.toolchain).encode("utf-8", "surrogateescape")
+    import json  # takes 1.5 ms, which `import rtcompile` alone should not cost
+
+    plain = [dict(part) if isinstance(part, Mapping) else part for part in known.toolchain]
+    found = json.dumps(plain).encode("utf-8", "surrogateescape")  # named tuples become lists
     here = environments.current()
     fields = [*known.files, found, bytes(here.capability)]
     if here.toolchain_key == key:
@@ -202,15 +205,8 @@ def write(settings: Settings, key: str, known: Known) -> None:
         folder.publish(TOOLCHAINS, key, sealed.seal(SEAL, key, fields))
 
 
-def _as_json(toolchain: Toolchain) -> str:
-    import json
-
-    plain = (dict(value) if isinstance(value, Mapping) else value for value in toolchain)
-    return json.dumps(list(plain))  # named tuples become lists
-
-
 def _from_json(text: bytes) -> Toolchain:
-    import json  # takes 1.5 ms, which `import rtcompile` alone should not cost
+    import json
 
     values = json.loads(text)
     if not isinstance(values, list) or len(values) != len(Toolchain._fields):

@@ -21,11 +21,10 @@ _STRUCTURE = re.compile(
     re.MULTILINE,
 )
 _DIRECTIVE = re.compile(r"^[ \t\v\f]*(?:#|%:)(?:\\\r?\n|[^\n])*", re.MULTILINE)
-_NAMESPACE = re.compile(r"\bnamespace\s*([\w:]*)\s*\Z")
-_EXTERN = re.compile(r"\bextern\s*\Z")  # the "C" after it was replaced by blanks
+# Before an opening brace; the "C" of extern was replaced by blanks.
+_SCOPE = re.compile(r"\b(?:namespace\s*([\w:]*)|extern)\s*\Z")
 _CALLED = re.compile(r"([A-Za-z_]\w*)\s*(?:<[^(){};]*>\s*)?\(")
 _TEMPLATE = re.compile(r"\btemplate\s*<(.*)>", re.DOTALL)
-_WORD = re.compile(r"[A-Za-z_]\w*")
 _OPENED_NAMESPACE = re.compile(r"\bnamespace\s+([\w:]+)\s*\{")
 _CONSTANT_LINE = re.compile(r"^\s*#\s*include\b|\bconst(?:expr)?\b")
 
@@ -57,7 +56,8 @@ def find(text: str, code: str) -> tuple[KernelText, ...]:
                 found.setdefault(kernel.name, kernel)
             continue
         if match[0] == "{":
-            scopes.append(_scope(_DIRECTIVE.sub("", code[begin : match.start()])))
+            scope = _SCOPE.search(_DIRECTIVE.sub("", code[begin : match.start()]))
+            scopes.append((scope[1] or "") if scope else None)
         elif match[0] == "}" and scopes:
             scopes.pop()
         begin = match.end()
@@ -74,13 +74,6 @@ def _enter_branch(
         scopes[:] = branches[-1]
     elif directive == "endif" and branches:
         branches.pop()
-
-
-def _scope(before: str) -> str | None:
-    namespace = _NAMESPACE.search(before)
-    if namespace is not None:
-        return namespace[1]
-    return "" if _EXTERN.search(before) else None
 
 
 def _definition(
@@ -110,14 +103,12 @@ def _template_parameters(declaration: str) -> tuple[str, ...] | None:
     return tuple(found[-1] if found else "" for found in words)
 
 
-def own_variables(
-    variables: Iterable[str], text: str, kernels: Collection[str] = ()
-) -> frozenset[str]:
+def own_variables(variables: Iterable[str], text: str, kernels: Collection[str]) -> frozenset[str]:
     """Return which of a code's variables its text defines, and kernels share and can change; all by C++ names."""
     words: set[str] = set()
     for line in text.split("\n"):
         if not _CONSTANT_LINE.search(line):
-            words.update(_WORD.findall(line))
+            words.update(re.findall(r"[A-Za-z_]\w*", line))
     spaces = {part for name in _OPENED_NAMESPACE.findall(text) for part in name.split("::")}
     found = set()
     for name in variables:

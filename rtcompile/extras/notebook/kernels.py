@@ -14,6 +14,7 @@ import rtcompile
 from rtcompile import Advice, KernelReport, ObjectCode, Report, render, styling
 from rtcompile.errors import public
 from rtcompile.extras.notebook.cells import PROGRAM, Cell, KernelText, own_variables
+from rtcompile.inspect.signature import SCALARS
 from rtcompile.request import cxx
 
 
@@ -228,26 +229,11 @@ def _cpp(argument: Any) -> str:
     import numpy as np
 
     try:
-        return _CPP_TYPES[np.dtype(argument).name]
-    except (TypeError, KeyError):
+        wanted = np.dtype(argument).newbyteorder("=")
+        return next(cpp for cpp, name in SCALARS.items() if name[0] != "c" and wanted == name)
+    except (TypeError, StopIteration):
         text = f"{argument!r} is not a template argument; give its C++ name, such as 'float'"
         raise rtcompile.InvalidRequest(text) from None
-
-
-_CPP_TYPES = {
-    "bool": "bool",
-    "int8": "signed char",
-    "int16": "short",
-    "int32": "int",
-    "int64": "long long",
-    "uint8": "unsigned char",
-    "uint16": "unsigned short",
-    "uint32": "unsigned int",
-    "uint64": "unsigned long long",
-    "float16": "__half",
-    "float32": "float",
-    "float64": "double",
-}
 
 
 def _substituted(text: KernelText, name: str) -> str:
@@ -337,13 +323,13 @@ def _card(shown: Any) -> tuple[str, list[_Row], str]:
     # A `RawModule` or a `RawKernel`, which is not built for this.
     name = getattr(shown, "name", None)
     rows = [row for code in shown.codes for row in _of_code(code)]
-    own = [row for row in rows if not name or _is_named(row.resources, name)]
+    own = [
+        row
+        for row in rows
+        if not name or row.resources is None or name in (row.resources.name, row.resources.symbol)
+    ]
     note = "" if shown.codes else "Not built yet: it is compiled when it is first used."
     return f"{type(shown).__name__}{f' {name}' if name else ''}", own, note
-
-
-def _is_named(kernel: KernelReport | None, name: str) -> bool:
-    return kernel is None or name in (kernel.name, kernel.symbol)
 
 
 def _rows(kernel: CellKernel | CellTemplate) -> list[_Row]:
