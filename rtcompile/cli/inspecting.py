@@ -387,9 +387,6 @@ def _chain(included: Sequence[Header], wanted: str) -> str:
     raise InvalidRequest(f"{wanted} is not included")
 
 
-# --- ``rtcompile completion`` -----------------------------------------------------------------------
-
-
 def completion(given: Namespace) -> int:
     """Print a shell's completion script, which shtab makes of the command's parser."""
     try:

@@ -132,9 +132,6 @@ def _toolkit(root: str, found_via: str, where: SearchContext) -> Root:
     return Root(root, "toolkit", found_via, where.targets, catalogue.of_toolkit(root))
 
 
-# --- CuPy's CUDA version and CCCL ----------------------------------------------------------------
-
-
 def cupy_cccl(where: SearchContext) -> str | None:
     """Return the folder of CuPy's bundled CCCL, which is used if the set has none."""
     for site_dir in where.site_dirs:

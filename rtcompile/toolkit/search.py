@@ -53,8 +53,6 @@ def find(
     unpack: Callable[[Hit], str | None] = lambda _: None,
 ) -> Toolchain:
     """Search for a toolkit; the arguments are all inputs, None means this machine's."""
-    # `last` roots, and `unpack` (the folder of headers inside an NVRTC), are used only if the other steps found no
-    # complete set. `prefix` is `sys.prefix`, which may be a conda environment.
     where = SearchContext(
         environ,
         tuple(site_dirs),

@@ -93,7 +93,14 @@ class CloudStore:
 
     def replace(self, key: str, before: bytes, data: bytes | None, seconds: float) -> bool:  # noqa: ARG002
         if data is None:
-            return self._remove_later(key)
+            with self._guard:
+                self._ended.append(key)
+                if len(self._ended) == 1:
+                    timer = threading.Timer(_REMOVED_SECONDS, self.flush)
+                    timer.daemon = True
+                    with suppress(RuntimeError):  # at the process's end there is a flush
+                        timer.start()
+            return True
         try:
             found = obstore.get(self._store, key)
             if found.meta["size"] != len(before) or bytes(found.bytes()) != before:
@@ -103,16 +110,6 @@ class CloudStore:
             obstore.put(self._store, key, data, mode=version, use_multipart=False)
         except (PreconditionError, NotFoundError, FileNotFoundError):
             return False
-        return True
-
-    def _remove_later(self, key: str) -> bool:
-        with self._guard:
-            self._ended.append(key)
-            if len(self._ended) == 1:
-                timer = threading.Timer(_REMOVED_SECONDS, self.flush)
-                timer.daemon = True
-                with suppress(RuntimeError):  # at the process's end there is a flush
-                    timer.start()
         return True
 
     def flush(self) -> None:

@@ -110,8 +110,6 @@ class FolderStore:
     def clock(self, key: str) -> float:
         return os.stat(self._path_of(key)).st_mtime
 
-    # --- files ---------------------------------------------------------------------------
-
     def _path_of(self, key: str) -> str:
         return os.path.join(self._path, *key.split("/"))
 

@@ -293,9 +293,6 @@ def _warnings(shown: Any, written: Callable[[styling.Styled], str]) -> list[str]
     return [written(render([warning], source=source, name=PROGRAM)) for warning in found]
 
 
-# --- What is shown of each kind of object ----------------------------------------------------------
-
-
 class _Row(NamedTuple):
     """A kernel and its build; `resources` is None if they are unknown."""
 
@@ -346,9 +343,6 @@ def _of_code(code: ObjectCode) -> Iterator[_Row]:
         yield _Row(kernel.name, code, kernel)
 
 
-# --- A row ----------------------------------------------------------------------------------------
-
-
 def _cells(row: _Row) -> list[str]:
     build, found = row.code.build, row.resources
     how = f"hit ({build.hit})" if build.hit else " ".join(build.compiler.split()[:2])
@@ -371,18 +365,13 @@ def _html_row(row: _Row) -> str:
     return "".join(columns)
 
 
-def _shares(row: _Row) -> list[float]:
-    """Return the occupancy at each block size that the kernel allows."""
-    found, report = row.resources, Report(row.code.arch)
-    if found is None:
-        return []
-    blocks = (block for block in _BLOCKS if block <= (found.max_threads or 1024))
-    return [at.share for block in blocks if (at := report.occupancy_at(found, block))]
-
-
 def _picture(row: _Row) -> str:
     """Return bars of the occupancy at 128, 256, … threads, and the smallest block of the highest one."""
-    shares = _shares(row)
+    found, report = row.resources, Report(row.code.arch)
+    if found is None:
+        return ""
+    blocks = (block for block in _BLOCKS if block <= (found.max_threads or 1024))
+    shares = [at.share for block in blocks if (at := report.occupancy_at(found, block))]
     bars = "".join(_BARS[round(share * 8)] for share in shares[3::4] or shares[-1:])
     best = max(shares, default=0.0)
     return f"{bars} {best:.0%} at {_BLOCKS[shares.index(best)]} threads" if bars else ""

@@ -339,10 +339,8 @@ def _checked(
             rtcompile.RecordedBuild(entry)
     except InvalidRequest:
         raise _damaged(path) from None
-    if not all(isinstance(text, str) for text in headers.values()):
-        raise _damaged(path)
-    sizes = [text.partition(":")[0] for text in headers.values()]
-    if not all(size.isascii() and size.isdecimal() and len(size) < 16 for size in sizes):
+    sizes = [isinstance(text, str) and text.partition(":")[0] for text in headers.values()]
+    if not all(size and size.isascii() and size.isdecimal() and len(size) < 16 for size in sizes):
         raise _damaged(path)
     if sum(map(int, sizes)) > MOST_HEADER_BYTES:
         raise InvalidRequest(f"{path}: its headers have more than {MOST_HEADER_BYTES >> 20} MiB")
