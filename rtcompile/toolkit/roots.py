@@ -148,9 +148,7 @@ def unfit(hit: Hit, compiler: Hit) -> Hit | None:
     """Return the part of another version that makes `hit` unusable: itself or one in its folder."""
     together = [hit]
     if hit.part.name in catalogue.HEADER_PARTS:
-        found = (
-            hit.root.look(part) for part in catalogue.PARTS if part.name in catalogue.HEADER_PARTS
-        )
+        found = (hit.root.look(catalogue.PART[name]) for name in catalogue.HEADER_PARTS)
         together += [other for other in found if other and other.directory == hit.directory]
     return next((part for part in together if not _goes_with(part, compiler)), None)
 
