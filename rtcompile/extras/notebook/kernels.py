@@ -14,7 +14,6 @@ import rtcompile
 from rtcompile import Advice, KernelReport, ObjectCode, Report, render, styling
 from rtcompile.errors import public
 from rtcompile.extras.notebook.cells import PROGRAM, Cell, KernelText, own_variables
-from rtcompile.inspect.signature import SCALARS
 from rtcompile.request import cxx
 
 
@@ -229,11 +228,26 @@ def _cpp(argument: Any) -> str:
     import numpy as np
 
     try:
-        wanted = np.dtype(argument).newbyteorder("=")
-        return next(cpp for cpp, name in SCALARS.items() if name[0] != "c" and wanted == name)
-    except (TypeError, StopIteration):
+        return _CPP_TYPES[np.dtype(argument).name]
+    except (TypeError, KeyError):
         text = f"{argument!r} is not a template argument; give its C++ name, such as 'float'"
         raise rtcompile.InvalidRequest(text) from None
+
+
+_CPP_TYPES = {
+    "bool": "bool",
+    "int8": "signed char",
+    "int16": "short",
+    "int32": "int",
+    "int64": "long long",
+    "uint8": "unsigned char",
+    "uint16": "unsigned short",
+    "uint32": "unsigned int",
+    "uint64": "unsigned long long",
+    "float16": "__half",
+    "float32": "float",
+    "float64": "double",
+}
 
 
 def _substituted(text: KernelText, name: str) -> str:
