@@ -2,10 +2,7 @@
 
 The builds are a growing `Batch`, in the order of construction. Its jobs yield to jobs that a caller waits for. At
 its first use, a kernel takes the result or waits for it, and only then do errors and warnings appear. Builds of
-kernels that the program no longer references are cancelled.
-
-A program may construct far more kernels than it uses, so the time spent on unused builds is limited: see
-`Ahead._allowed`.
+kernels that the program no longer references are cancelled, and the time spent on unused builds is limited.
 """
 
 from __future__ import annotations

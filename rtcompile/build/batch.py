@@ -1,8 +1,6 @@
 """A batch of builds: one thread finds what is cached, several threads compile the rest, or an executor does.
 
-An executor is any object with the ``submit`` of `concurrent.futures`: its own executors, mpi4py's, a Dask client's,
-`rtcompile.cluster.ray.RayExecutor`. Each build is one task, which gets the request and compiles with the settings and
-cache of the machine where it runs; the machine that submitted it also caches the result.
+On an executor each build is one task, which compiles with the settings and cache of the machine where it runs.
 """
 
 from __future__ import annotations

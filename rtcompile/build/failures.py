@@ -225,8 +225,7 @@ def as_error(
         advice += [] if hinted else [_ADVICE[failure.kind]]
         if (settings := Settings.from_environ()).cache_on_disk:
             folder = write(failure, plan, Folder(settings.cache_dir))
-    if folder is not None:
-        advice += [f"Reproducer: {folder}"]
+        advice += [f"Reproducer: {folder}"] if folder is not None else []
     error: CompileError = kind.rendered(
         (*first, *rendering.render(parsed, source=source, name=name)),
         source,

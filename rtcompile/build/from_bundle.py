@@ -93,11 +93,10 @@ class Search:
     def exact(self) -> ObjectCode | None:
         """Return the bundled build of exactly this request, or None."""
         rows = list(self._rows())
-        for arch, kind in self._wanted() if rows else ():
+        for wanted in self._wanted() if rows else ():
             for bundle, row in rows:
-                if (row.arch, row.kind) == (arch, kind) and (
-                    code := bundle.load(row, self._folders)
-                ):
+                code = bundle.load(row, self._folders) if (row.arch, row.kind) == wanted else None
+                if code is not None:
                     return code
         return None
 

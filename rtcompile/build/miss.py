@@ -151,13 +151,16 @@ class Miss:
         if isinstance(outcome, Compiled):
             return self._finish("nvrtc", outcome, self.plan.search)
         decision = self._decide(outcome)
-        if (
-            decision.action == "nvcc"
-            and outcome.kind == "error"
-            and plan.key_inputs.backend == "auto"
-        ):
+        may_turn = outcome.kind == "error" and plan.key_inputs.backend == "auto"
+        if decision.action == "nvcc" and may_turn:
             self._add(decision)
-            return self._instead_of(outcome, decision.reason)
+            try:
+                code = self._with_nvcc(decision.reason, outcome)
+            except ToolkitNotFound as missing:
+                then = f"NVCC could build it ({decision.reason}): {missing}"
+                raise self._error(outcome, then=then) from None
+            self._remember(outcome, decision.reason)
+            return code
         raise self._refused(outcome)
 
     def _until_nothing_helps(
@@ -170,11 +173,8 @@ class Miss:
                 return outcome
             self.failures.append(outcome)
             decision = self._decide(outcome)
-            if (
-                not self.plan.request.allow_fixups
-                or decision.action != "add-flags"
-                or not self._add(decision)
-            ):
+            fixable = self.plan.request.allow_fixups and decision.action == "add-flags"
+            if not (fixable and self._add(decision)):
                 return outcome
 
     def _refused(self, failure: CompileFailure) -> CompileError:
@@ -272,15 +272,6 @@ class Miss:
                 return plain
         return outcome
 
-    def _instead_of(self, rejected: CompileFailure, reason: str) -> ObjectCode:
-        try:
-            code = self._with_nvcc(reason, rejected)
-        except ToolkitNotFound as missing:
-            then = f"NVCC could build it ({reason}): {missing}"
-            raise self._error(rejected, then=then) from None
-        self._remember(rejected, reason)
-        return code
-
     def _with_nvcc(self, why: str, rejected: CompileFailure | None = None) -> ObjectCode:
         from rtcompile.compilers import nvcc
         from rtcompile.lookup import driver
@@ -355,9 +346,8 @@ class Miss:
         )
         if request.headers:
             all_texts = memory_headers.result_of_all(memory_headers.folder(request.headers))
-            found = found.replaced(
-                include_results=tuple(sorted({*found.include_results, all_texts}))
-            )
+            results = sorted({*found.include_results, all_texts})
+            found = found.replaced(include_results=tuple(results))
         if self._folders() != self.folders:
             found.newest_ns = time.time_ns()
         return found
@@ -384,9 +374,8 @@ class Miss:
             from rtcompile.compilers import nvjitlink
 
             own = LinkInput(plan.compiler_target, plan.request.name, code)
-            # Without nvJitLink the linker that comes with NVCC is used.
-            found = plan.toolchain.nvjitlink or plan.toolchain.nvcc
-            linker = found or plan.toolchain.require_nvjitlink()
+            tools = plan.toolchain  # without nvJitLink the linker that comes with NVCC is used
+            linker = tools.nvjitlink or tools.nvcc or tools.require_nvjitlink()
             flags = command_lines.for_nvjitlink(plan.options, plan.choice.arch, linker.version_pair)
             linked = nvjitlink.link(
                 (own, *plan.links),

@@ -58,16 +58,16 @@ def find(query: Query) -> ObjectCode | None:
 
 def in_levels(query: Query, *, counts: bool = True) -> ObjectCode | None:
     """Return the levels' code for a request; ``RTCOMPILE_BUNDLES`` adds the level for bundles."""
-    if query.settings.bundles:
-        _use_bundles(query.settings.bundles)
+    _use_bundles(query.settings)
     return lookup.find(query, counts=counts)
 
 
-def _use_bundles(paths: tuple[str, ...]) -> None:
-    from rtcompile.bundles import index
+def _use_bundles(settings: Settings) -> None:
+    if settings.bundles:
+        from rtcompile.bundles import index
 
-    for path in paths:
-        index.use(path)
+        for path in settings.bundles:
+            index.use(path)
 
 
 def is_cached(request: CompileRequest, settings: Settings) -> bool:
@@ -92,6 +92,5 @@ def start_compiler(settings: Settings) -> None:
 
 def is_found(query: Query) -> bool:
     """Return whether a level has the code or its failure; the result is not kept."""
-    if query.settings.bundles:
-        _use_bundles(query.settings.bundles)
+    _use_bundles(query.settings)
     return any(find_in(query) is not None for _, find_in, _ in lookup.LEVELS) or query.failed

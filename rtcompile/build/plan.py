@@ -69,10 +69,7 @@ def plan(
     inputs: Callable[[Arch], tuple[LinkInput, ...]] | None = None,
     since: float | None = None,
 ) -> Plan:
-    """Make all decisions; `capability` is the current device's if known, `inputs` returns the linker inputs.
-
-    What was found out of the toolchain after `since` (monotonic clock) holds.
-    """
+    """Make all decisions; what was found of the toolchain after `since` holds, `inputs` returns the linker inputs."""
     options = _parsed(request.options).with_defaults(debug=settings.debug)
     toolchain = toolkit.current(settings, since)
     backend = wanted_backend(request, settings)
@@ -90,7 +87,13 @@ def plan(
             raise
         without = options._replace(arch=())
         choice = choose_architecture(request, without, version, settings.ptx, lambda: known)
-        _warn_of_ignored(str(unsupported).partition(";")[0], request, choice.arch)
+        problem = str(unsupported).partition(";")[0]
+        if (problem, choice.arch) not in _warned_ignored_arch:
+            _warned_ignored_arch.add((problem, choice.arch))
+            warn(
+                f"{problem}; {request.name} is compiled for {choice.arch} instead. Remove the architecture "
+                "from the options, or pass arch= for another architecture than the device's"
+            )
         request = request.replace(arch=choice.arch, target=choice.target)
     links = () if inputs is None else inputs(choice.arch)
     if links and not (options.rdc or options.lto):
@@ -139,18 +142,7 @@ def choose_architecture(
         archs.check(requested.arch, requested.target, compiler)
         return requested
     choice = archs.choose(capability(), compiler, virtual=virtual)
-    if request.target != "cubin":
-        return choice._replace(target=request.target)
-    return choice
-
-
-def _warn_of_ignored(problem: str, request: CompileRequest, arch: Arch) -> None:
-    if (problem, arch) not in _warned_ignored_arch:
-        _warned_ignored_arch.add((problem, arch))
-        warn(
-            f"{problem}; {request.name} is compiled for {arch} instead. Remove the architecture "
-            "from the options, or pass arch= for another architecture than the device's"
-        )
+    return choice if request.target == "cubin" else choice._replace(target=request.target)
 
 
 def requested_architecture(

@@ -34,10 +34,7 @@ def search(query: Query) -> ObjectCode | None:
 
 
 def compile(query: Query, *, waits: bool = True, is_searched: bool = True) -> ObjectCode:
-    """Return the code, which `search` did not find, from a compiler or a shared store.
-
-    Raises `locks.Busy` if another process or node is building it, unless the caller `waits`.
-    """
+    """Return the code, which `search` did not find, as `miss.compile_once` does."""
     shown: AbstractContextManager[None] = nullcontext()
     if query.settings.progress and not query.quiet and is_watched():
         from rtcompile.build import progress

@@ -90,17 +90,17 @@ def bundle(
     if os.path.isdir(target):
         raise InvalidRequest(f"{target} is a folder; a bundle is one file, as kernels.rtcb")
     with bundles.out_of_use():
-        codes = compile_many(work, progress=progress)
-        for w, code in zip(work, codes, strict=True):
+        built = list(zip(work, compile_many(work, progress=progress), strict=True))
+        for w, code in built:
             for kernel in w.kernels:
                 kernel.check(code)
         contents: list[Contents] = []
-        built: list[Built] = []
+        bundled: list[Built] = []
         unbundleable: list[str] = []
-        for w, code in zip(work, codes, strict=True):
+        for w, code in built:
             try:
                 contents.append(_contents(w, code))
-                built.append(Built(w.request, code))
+                bundled.append(Built(w.request, code))
             except UnbundleableError as error:
                 unbundleable.append(f"{w.label()} cannot be bundled: {error}")
     if unbundleable:
@@ -113,7 +113,7 @@ def bundle(
         write(target, [*kept, *contents])
     except OSError as error:
         raise InvalidRequest(f"{target} cannot be written: {error.strerror}") from None
-    return built
+    return bundled
 
 
 class UnbundleableError(Exception):
@@ -196,8 +196,6 @@ def for_archs(work: Iterable[Work], archs: Sequence[str]) -> Iterator[Work]:
 
 # --- Verifying a bundle: supported GPUs, provenance, and comparison with a rebuild -----------------------
 
-Version = tuple[int, int]
-
 
 class Served(NamedTuple):
     """The code that one generation of GPUs gets from a bundle if compiling is impossible."""
@@ -233,7 +231,7 @@ def matrix(bundle: Bundle) -> list[Served]:
     return served
 
 
-def _least_driver(row: Row, capability: Version) -> Version:
+def _least_driver(row: Row, capability: archs.Version) -> archs.Version:
     """Return the CUDA release whose driver is the oldest that runs a build on a device."""
     # Machine code runs on every driver for its major version of CUDA; PTX needs one as new as its compiler.
     major, minor = map(int, row.compiler.split()[1].split(".")[:2])

@@ -11,7 +11,6 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -39,21 +38,15 @@ if TYPE_CHECKING:
 _FIRST_EXPRESSION = 2
 
 
-@dataclass(frozen=True, slots=True)
 class Markers:
-    """Variables initialised with the addresses of name expressions; their PTX shows the symbols."""
+    """Variables initialised with the addresses of a source's name expressions; their PTX shows the symbols."""
 
-    prefix: str
-    expressions: tuple[str, ...]
-
-    @classmethod
-    def of(cls, source: str, expressions: Iterable[str]) -> Markers:
-        """Return the markers for a source's name expressions."""
+    def __init__(self, source: str, expressions: Iterable[str]) -> None:
         # Sorted and numbered like NVRTC's, since messages contain the number.
-        ordered = tuple(sorted(set(expressions)))
+        self.expressions = sorted(set(expressions))
         # The digest gives units that are linked together different markers.
-        digest = hashlib.sha256("\0".join((source, *ordered)).encode())
-        return cls(f"rtcompile_{digest.hexdigest()[:16]}_", ordered)
+        digest = hashlib.sha256("\0".join((source, *self.expressions)).encode())
+        self.prefix = f"rtcompile_{digest.hexdigest()[:16]}_"
 
     def text(self) -> str:
         """Return the declarations, one line per expression."""
@@ -136,7 +129,7 @@ def compile(
     if not unit.name_expressions:
         return nvcc.compile(unit)
     # Compile to PTX, read the names in it, and assemble it; this takes 30 ms longer than one run.
-    markers = Markers.of(unit.source, unit.name_expressions)
+    markers = Markers(unit.source, unit.name_expressions)
     marked = unit._replace(source=unit.source + markers.text())
     flags = [flag.replace("code=lto_", "code=sm_") for flag in unit.flags]
     plain = tuple(flag for flag in flags if flag not in ("-dlto", "--dlink-time-opt"))

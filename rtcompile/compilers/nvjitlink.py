@@ -62,8 +62,13 @@ def link(  # noqa: C901  # one linker after another, each with its reasons
         if isinstance(outcome, CompileFailure) and "newer than toolkit" in outcome.log:
             toolchain.require_nvjitlink()  # of NVRTC's version, since that NVCC is older
         return outcome
-    if linker.version_pair < _FIRST_WITH.get(target, (0, 0)):
-        return _refusal([_too_old(target, linker.version)], flags)
+    major, minor = _FIRST_WITH.get(target, (0, 0))
+    if linker.version_pair < (major, minor):
+        problem = (
+            f"{_MADE[target]} needs nvJitLink {major}.{minor} or newer; this is {linker.version}. "
+            f'`pip install "nvidia-nvjitlink>={major}.{minor}"`, beside CUDA 13, brings it'
+        )
+        return _refusal([problem], flags)
     newer = [given.name for given in inputs if from_newer_toolkit(given, linker.version_pair)]
     if newer:
         problem = (
@@ -128,14 +133,6 @@ def _options(
     own = [flag for flag in flags if flag not in ("-lto", "-ptx") and not flag.startswith("-arch=")]
     made = {"ptx": ["-ptx"], "object": ["-r"]}.get(target, [])
     return (f"-arch={arch}", *own, *["-lto"] * lto, *made)
-
-
-def _too_old(target: str, version: str) -> str:
-    major, minor = _FIRST_WITH[target]
-    return (
-        f"{_MADE[target]} needs nvJitLink {major}.{minor} or newer; this is {version}. "
-        f'`pip install "nvidia-nvjitlink>={major}.{minor}"`, beside CUDA 13, brings it'
-    )
 
 
 def _refusal(problems: Sequence[str], flags: Sequence[str]) -> CompileFailure:

@@ -1,7 +1,6 @@
 """Makes a `FileSet` of the file accesses of NVRTC that `workers.probes` recorded.
 
-After the build all files are checked again. If one has changed, `newest_ns` is the current time, and the build is
-not cached. A change that was undone does not matter.
+If a file has changed after the build, `newest_ns` is the current time, and the build is not cached.
 """
 
 from __future__ import annotations

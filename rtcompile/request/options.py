@@ -125,10 +125,7 @@ class Options(NamedTuple):
 
     def get(self, name: str) -> str | None:
         """Return the value of the flag `name` ("" where it takes none), None if not given."""
-        for given, value in self.flags:
-            if given == name:
-                return value
-        return None
+        return dict(self.flags).get(name)
 
     @property
     def rdc(self) -> bool:
@@ -143,9 +140,7 @@ class Options(NamedTuple):
     @property
     def writes_paths(self) -> bool:
         """Device debug or line information: source paths reach the binary."""
-        return not {name for name, _ in self.flags}.isdisjoint(
-            ("device-debug", "generate-line-info")
-        )
+        return any(name in ("device-debug", "generate-line-info") for name, _ in self.flags)
 
     def arch_for(self, capability: tuple[int, int] | None) -> ArchOption | None:
         """Return the requested architecture that runs best on a device (no device: the last), or None."""
