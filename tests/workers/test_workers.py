@@ -205,13 +205,10 @@ def job_that_cannot_be_sent(pool: Pool) -> None:
 )
 def test_a_slot_is_returned_however_its_job_ended(use: Callable[[Pool], None]) -> None:
     pool = Pool(jobs=1)
-
-    def jobs() -> str:
-        for _ in range(3):
-            use(pool)
-        return output(pool.run(shell("echo had"), Limits()))
-
-    thread, results = in_thread(jobs)
+    for _ in range(3):
+        use(pool)
+    # A thread that has the slot needs no other: another thread waits for it.
+    thread, results = in_thread(lambda: output(pool.run(shell("echo had"), Limits())))
     thread.join(60)
     pool.close()
     assert results == ["had"]
