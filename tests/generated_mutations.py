@@ -37,7 +37,10 @@ ROOMS = {
         "test_driver test_environment test_lookup test_hits_of_processes test_cache_edits "
         "test_settings test_public",
     ),
-    "files": ("rtcompile/files/fileset.py", "test_fileset test_cache_edits test_lookup"),
+    "files": (
+        "rtcompile/files/fileset.py",
+        "test_fileset test_cache_edits test_lookup test_unobserved_headers test_negative",
+    ),
 }
 # Operators on `|` change only annotations, which are not evaluated.
 OPERATORS = (
