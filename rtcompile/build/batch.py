@@ -230,13 +230,13 @@ class Job(NamedTuple):
 
 
 # The reply: the result, and the same packed for the cache of the machine that submitted it.
-_Answer = tuple[ObjectCode | RtcompileError, "Page | None"]
+_Reply = tuple[ObjectCode | RtcompileError, "Page | None"]
 
 
 class RemoteFuture(BuildFuture):
     """A build in another process; if it is already running when it is cancelled, it may continue there."""
 
-    def __init__(self, job: Job, theirs: Future[_Answer]) -> None:
+    def __init__(self, job: Job, theirs: Future[_Reply]) -> None:
         super().__init__()
         self._job = job
         self._theirs = theirs
@@ -245,7 +245,7 @@ class RemoteFuture(BuildFuture):
     def _stop(self) -> None:
         self._theirs.cancel()
 
-    def _take(self, theirs: Future[_Answer]) -> None:
+    def _take(self, theirs: Future[_Reply]) -> None:
         with suppress(InvalidStateError):  # it was cancelled meanwhile
             try:
                 outcome, packed = theirs.result()
@@ -285,7 +285,7 @@ def submit(executor: Any, job: Job) -> RemoteFuture:
     return RemoteFuture(job, theirs)
 
 
-def _work(job: Job) -> _Answer:
+def _work(job: Job) -> _Reply:
     """Build here; an executor's worker runs this function."""
     from rtcompile.compilers import pch
     from rtcompile.store import sharing
