@@ -220,10 +220,8 @@ def query_of(
     elif capability is None:
         try:
             capability = compute_capability()
-        except (
-            UnsupportedArch
-        ):  # planning raises the error, unless the options name an architecture
-            pass
+        except UnsupportedArch:
+            pass  # planning raises the error, unless the options name an architecture
     return Query(request, settings, environment, capability, links)
 
 
