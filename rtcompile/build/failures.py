@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 _MOST_FOLDERS = 20
 # Of the compiler's input: writing a longer one would exceed a caller's time limit.
 _MOST_BYTES = 16 << 20
-_SCRIPT = os.path.join(os.path.dirname(__file__), "reproduce_nvrtc.txt")
+# The compilers that are libraries: a program that calls them is beside this file.
+_LIBRARIES = ("nvrtc", "nvjitlink")
 _OUR_NAMES = ("report.json", "README.txt", "run.sh", "reproduce.py", "include")
 
 _ADVICE = {
@@ -65,12 +66,14 @@ def write(failure: CompileFailure, plan: Plan, folder: Folder) -> str | None:
     words = (request.source_digest, *failure.command, *expressions)
     key = content_digest("\0".join(words).encode("utf-8", "surrogateescape"))
     home = f"{failure.backend}-{failure.kind}-{key[:12]}"
-    # NVCC's command includes the compiler and the input.
-    is_nvrtc = failure.backend == "nvrtc"
-    options = failure.command if is_nvrtc else failure.command[1:]
-    compiler = toolchain.nvrtc if is_nvrtc else toolchain.nvcc
+    # NVCC's command includes the compiler and the input, nvJitLink's all inputs.
+    options = failure.command if failure.backend == "nvrtc" else failure.command[1:]
+    if failure.backend == "nvjitlink":
+        options = options[: -len(failure.inputs)]
+    compiler = getattr(toolchain, failure.backend)
     program = _program(plan.key_inputs.name)
-    # NVCC gets other text than the request's: with a name, and with markers of name expressions.
+    # NVCC gets other text than the request's: with a name, and with markers of name expressions. nvJitLink
+    # gets code.
     inputs = failure.inputs or {program: request.source.encode("utf-8", "surrogateescape")}
     program = next(iter(inputs))
     read = {*(failure.trace or ()), *memory}
@@ -87,6 +90,7 @@ def write(failure: CompileFailure, plan: Plan, folder: Folder) -> str | None:
         "compiler": compiler.path if compiler is not None else failure.backend,
         "program": program,
         "options": [_moved(option, copies) for option in options],
+        "inputs": list(inputs),
         "name_expressions": list(expressions),
         "versions": dict(toolchain.versions),
         "rtcompile": __version__,
@@ -95,11 +99,12 @@ def write(failure: CompileFailure, plan: Plan, folder: Folder) -> str | None:
     texts = {
         "report.json": json.dumps(report, indent=2) + "\n",
         "README.txt": _readme(failure, report),
-        "run.sh": _script(report, is_nvrtc=is_nvrtc),
+        "run.sh": _script(report, calls_library=failure.backend in _LIBRARIES),
     }
     try:
-        if is_nvrtc:
-            with open(_SCRIPT, encoding="utf-8") as file:
+        if failure.backend in _LIBRARIES:
+            script = os.path.join(os.path.dirname(__file__), f"reproduce_{failure.backend}.txt")
+            with open(script, encoding="utf-8") as file:
                 texts["reproduce.py"] = file.read()
         folder.prepare()
         with folder.open("reproducers") as reproducers:
@@ -160,10 +165,10 @@ def _remove(path: str) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def _script(report: Mapping[str, Any], *, is_nvrtc: bool) -> str:
+def _script(report: Mapping[str, Any], *, calls_library: bool) -> str:
     """Return the shell script, with every word of the report quoted."""
     words = " ".join(shlex.quote(word) for word in report["options"])
-    command = 'python3 reproduce.py "$compiler"' if is_nvrtc else f'"$compiler" {words}'
+    command = 'python3 reproduce.py "$compiler"' if calls_library else f'"$compiler" {words}'
     return (
         '#!/bin/sh\ncd "$(dirname "$0")" || exit\n'
         f"compiler={shlex.quote(report['compiler'])}\n[ $# = 0 ] || compiler=$1\nexec {command}\n"
@@ -183,8 +188,8 @@ def _readme(failure: CompileFailure, report: Mapping[str, Any]) -> str:
     lines = "".join(f"  {name} {version}\n" for name, version in sorted(versions.items()))
     return (
         f"{failure.log}\n\n{_ADVICE.get(failure.kind, '')}\n\n"
-        f"./run.sh compiles {report['program']} as rtcompile did, with the headers in include/;\n"
-        f"./run.sh PATH does so with another {'libnvrtc' if failure.backend == 'nvrtc' else 'nvcc'}.\n\n"
+        f"./run.sh compiles {' '.join(report['inputs'])} as rtcompile did, with the headers in include/;\n"
+        f"./run.sh PATH does so with another {os.path.basename(report['compiler'])}.\n\n"
         f"{lines}"
     )
 

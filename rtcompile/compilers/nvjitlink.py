@@ -111,7 +111,9 @@ def _link(
     }
     outcome = pool.run(pool.Job(f"{_WORKER}:link", job, f"{_WORKER}:load", linker.path), limits)
     if isinstance(outcome, pool.Crash):
-        return pool.failure(outcome, command, "nvjitlink", limits)
+        # A name can be any text, so a reproducer numbers them.
+        files = {f"{at}.{given.kind}": given.data for at, given in enumerate(inputs)}
+        return pool.failure(outcome, command, "nvjitlink", limits)._replace(inputs=files)
     reply = outcome.value
     log = reply["printed"] + reply["log"]
     milliseconds = {"queue": outcome.queued * 1e3, "link": reply["seconds"] * 1e3}

@@ -14,7 +14,7 @@ import pytest
 
 import rtcompile
 from rtcompile.build import failures as repro
-from rtcompile.compilers import nvcc
+from rtcompile.compilers import nvcc, nvjitlink
 from rtcompile.errors import CompilerCrashed, CompileTimeout
 from rtcompile.files.headers import SearchDir
 from rtcompile.request.units import CompileFailure
@@ -106,6 +106,28 @@ def test_the_folder_has_what_nvcc_was_given(monkeypatch: pytest.MonkeyPatch, run
     folder = Path(str(caught.value.reproducer))
     subprocess.run([folder / "run.sh"], check=True)
     assert b"_Z1kILi1EEvPi" in (folder / "result").read_bytes()
+
+
+@pytest.mark.needs_compiler
+def test_the_folder_links_what_nvjitlink_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvjitlink, "pool", SimpleNamespace(**{**vars(pool), "run": dies_when_linking}))
+    with pytest.raises(CompilerCrashed) as caught:
+        rtcompile.compile(
+            "extern __device__ int f(int);\n__global__ void k(int* p) { *p = f(*p); }",
+            arch="sm_80",
+            options=["-dlto"],
+            link=["__device__ int f(int x) { return x + 1; }"],
+        )
+    folder = Path(str(caught.value.reproducer))
+    done = subprocess.run([folder / "run.sh"], capture_output=True, text=True, check=True)
+    assert "nvJitLinkComplete returned 0" in done.stdout
+    (folder / "1.ltoir").write_bytes(b"")
+    done = subprocess.run([folder / "run.sh"], capture_output=True, text=True, check=True)
+    assert "nvJitLinkComplete returned 0" not in done.stdout
+
+
+def dies_when_linking(*_: Any) -> pool.Crash:
+    return pool.Crash("crash", 11, "", b"")
 
 
 def failure(kind: str) -> CompileFailure:
