@@ -10,7 +10,6 @@ import contextlib
 import os
 import sys
 import time
-from _thread import RLock
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -40,15 +39,6 @@ class Known(NamedTuple):
 
 
 _in_this_process: dict[str, Known] = {}  # by toolchain key
-_searching = RLock()
-
-
-def _forget_after_fork() -> None:
-    global _searching
-    _searching = RLock()
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def current(settings: Settings | None = None, since: float | None = None) -> Toolchain:
@@ -56,13 +46,10 @@ def current(settings: Settings | None = None, since: float | None = None) -> Too
     # Its files are looked at again, unless that was done after `since` (monotonic clock).
     if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
         return _unsupported()
-    # A second concurrent search would replace the toolchain, and a build made with the first could not be
-    # indexed.
-    with _searching:
-        trusted = 0.0 if since is None else time.monotonic() - since
-        noted = environments.current().signature(trusted)
-        environment = environments.current()  # A change in a folder of PATH makes a new snapshot.
-        return _current(environment, settings or environment.settings, noted)
+    trusted = 0.0 if since is None else time.monotonic() - since
+    noted = environments.current().signature(trusted)
+    environment = environments.current()  # A change in a folder of PATH makes a new snapshot.
+    return _current(environment, settings or environment.settings, noted)
 
 
 def _current(environment: Environment, settings: Settings, noted: str) -> Toolchain:
@@ -79,10 +66,13 @@ def _current(environment: Environment, settings: Settings, noted: str) -> Toolch
         # PATH may lead to another program now.
         environment = environments.looked_again()
         key = environment.toolchain_key
+        _in_this_process.pop(key, None)
         known = _search(environment.site_dirs, settings)
         write(settings, key, known)
         environment.signature()  # From now on, a newly installed program on PATH is noticed.
-    _in_this_process[key] = known
+    # Of two threads that search at the same time the first is right: a build with the result of the other
+    # could not be indexed. A lock would stop a signal handler whose thread has it.
+    known = _in_this_process.setdefault(key, known)
     nvrtc = known.toolchain.nvrtc
     if nvrtc is not None and nvrtc.architectures:
         from rtcompile.request import arch as archs

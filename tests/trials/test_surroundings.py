@@ -301,7 +301,8 @@ INTERRUPTED = f"""if True:
         ("rtcompile.build.miss", "compile", "importing rtcompile.build.miss"),
         ("rtcompile.workers.pool", "compile", "importing rtcompile.workers.pool"),
         ("rtcompile.workers.pool", "many", "importing rtcompile.workers.pool"),
-        ("subprocess.Popen", "compile", "right"),  # by the search for the toolkit, under a lock
+        ("subprocess.Popen", "compile", "right"),  # by the search for the toolkit
+        ("subprocess.Popen", "many", "right"),
     ],
 )
 def test_a_signal_handler_that_builds_is_told_what_it_interrupted(
