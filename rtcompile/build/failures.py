@@ -68,8 +68,6 @@ def write(failure: CompileFailure, plan: Plan, folder: Folder) -> str | None:
     home = f"{failure.backend}-{failure.kind}-{key[:12]}"
     # NVCC's command includes the compiler and the input, nvJitLink's all inputs.
     options = failure.command if failure.backend == "nvrtc" else failure.command[1:]
-    if failure.backend == "nvjitlink":
-        options = options[: -len(failure.inputs)]
     compiler = getattr(toolchain, failure.backend)
     program = _program(plan.key_inputs.name)
     # NVCC gets other text than the request's: with a name, and with markers of name expressions. nvJitLink
