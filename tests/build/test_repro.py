@@ -110,7 +110,9 @@ def test_the_folder_has_what_nvcc_was_given(monkeypatch: pytest.MonkeyPatch, run
 
 @pytest.mark.needs_compiler
 def test_the_folder_links_what_nvjitlink_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvjitlink, "pool", SimpleNamespace(**{**vars(pool), "run": dies_when_linking}))
+    monkeypatch.setattr(
+        nvjitlink, "pool", SimpleNamespace(**{**vars(pool), "run": dies_when_linking})
+    )
     with pytest.raises(CompilerCrashed) as caught:
         rtcompile.compile(
             "extern __device__ int f(int);\n__global__ void k(int* p) { *p = f(*p); }",
