@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     P = ParamSpec("P")
     R = TypeVar("R")
-    E = TypeVar("E", bound="RtcompileError")
 
 _OURS = os.path.dirname(__file__) + os.sep
 _SHOWN = 60  # characters of a value in a message
@@ -110,28 +109,6 @@ class InvalidRequest(RtcompileError, TypeError, ValueError):
     """
 
 
-_ALSO_CUPYS: list[tuple[type[RtcompileError], str, str]] = []
-
-
-def _also(module: str, name: str) -> Callable[[type[E]], type[E]]:
-    """Add CuPy's class `name` to the bases of a class: now if CuPy is loaded, else in `adopt_cupy`."""
-
-    def decorate(ours: type[E]) -> type[E]:
-        _ALSO_CUPYS.append((ours, module, name))
-        _adopt(ours, module, name)
-        return ours
-
-    return decorate
-
-
-def _adopt(ours: type[RtcompileError], module: str, name: str) -> None:
-    # The class is missing while another thread imports CuPy.
-    cupys = getattr(sys.modules.get(module), name, None)
-    if cupys is not None and not issubclass(ours, cupys):
-        ours.__bases__ = (*ours.__bases__, cupys)
-
-
-@_also("cupy.cuda.compiler", "CompileException")
 class _BuildError(RtcompileError):
     """An error of a build: a ``cupy.cuda.compiler.CompileException`` where CuPy is loaded."""
 
@@ -269,7 +246,6 @@ class CompileError(_BuildError):
         return self.html or None  # for None a notebook shows the plain text
 
 
-@_also("cupy.cuda.compiler", "JitifyException")
 class JitifyError(CompileError):
     """A `CompileError` of a build with ``jitify=True``; CuPy raises its ``JitifyException`` there."""
 
@@ -359,7 +335,6 @@ def shown(value: object) -> str:
     return text if type(value) is str else f"{kind} {text}"
 
 
-@_also("cupy_backends.cuda.api.driver", "CUDADriverError")
 class DriverError(RtcompileError):
     """The driver rejected a module or a launch, or the module lacks a name.
 
@@ -383,9 +358,18 @@ class DriverError(RtcompileError):
 def adopt_cupy() -> None:
     """Add CuPy's classes as bases of the errors of builds and of the driver, once CuPy is loaded."""
     # Assigning ``__bases__`` keeps the class that a module imported before CuPy was loaded.
-    for ours, module, name in _ALSO_CUPYS:
-        _adopt(ours, module, name)
+    for ours, module, name in (
+        (_BuildError, "cupy.cuda.compiler", "CompileException"),
+        (JitifyError, "cupy.cuda.compiler", "JitifyException"),
+        (DriverError, "cupy_backends.cuda.api.driver", "CUDADriverError"),
+    ):
+        # The class is missing while another thread imports CuPy.
+        cupys = getattr(sys.modules.get(module), name, None)
+        if cupys is not None and not issubclass(ours, cupys):
+            ours.__bases__ = (*ours.__bases__, cupys)
 
+
+adopt_cupy()
 
 for _name, _class in [*globals().items()]:
     if isinstance(_class, type) and issubclass(_class, Exception) and _name[0] != "_":
