@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 from rtcompile.errors import warn
@@ -28,13 +28,9 @@ def into(path: str | os.PathLike[str] | None) -> Iterator[None]:
         _file.reset(token)
 
 
-def span(name: str, **details: Any) -> AbstractContextManager[None]:
-    """Trace the body under `name`; `details` are shown with it."""
-    return _span(name, details) if _path() else nullcontext()
-
-
 @contextmanager
-def _span(name: str, details: dict[str, Any]) -> Iterator[None]:
+def span(name: str, **details: Any) -> Iterator[None]:
+    """Trace the body under `name`; `details` are shown with it."""
     begin = time.monotonic()
     try:
         yield
