@@ -97,7 +97,9 @@ def __getattr__(name: str) -> object:
         if name not in _OF_CUPY or error.name != "cupy":
             raise
         message = f"{name} needs CuPy, which is not installed: pip install 'rtcompile[cuda12]' (or [cuda13])"
-        if not _is_from_import():
+        # ``from rtcompile import X`` would replace an AttributeError's message. The name of Python's function for it
+        # is undocumented; if it changes, the statement says "cannot import name".
+        if sys._getframe(1).f_code.co_name != "_handle_fromlist":
             raise AttributeError(message) from None  # hasattr() is False, pydoc leaves it out
     else:
         if isinstance(value, type):  # tracebacks, reprs and help() name it as its users do
@@ -114,12 +116,6 @@ def __dir__() -> list[str]:
 
     lacking = () if find_spec("cupy") else _OF_CUPY
     return sorted({"__version__", *_MODULES, *_HOME} - _NOT_LISTED - {*lacking})
-
-
-def _is_from_import() -> bool:
-    """Return whether the caller is ``from rtcompile import X``, which would replace an AttributeError's message."""
-    # The name of Python's function is undocumented; if it changes, the statement says "cannot import name".
-    return sys._getframe(2).f_code.co_name == "_handle_fromlist"
 
 
 # --- Forks: no import of ours is cut in two --------------------------------------------------------
