@@ -264,7 +264,9 @@ def pretended_device() -> Iterator[None]:
         def get_global_var(self, name: str) -> Any:
             raise DriverError(500, "CUDA_ERROR_NOT_FOUND: named symbol not found")
 
-    def load(code: bytes, names: tuple[tuple[str, str], ...]) -> Any:
+    def load(code: bytes | str, names: tuple[tuple[str, str], ...]) -> Any:
+        if isinstance(code, str):
+            raise DriverError(301, "CUDA_ERROR_FILE_NOT_FOUND: file not found")
         if b"for sm_90a only" in code:
             raise DriverError(209, "CUDA_ERROR_NO_BINARY_FOR_GPU: no kernel image is available")
         return Loaded(code, names)
@@ -273,10 +275,5 @@ def pretended_device() -> Iterator[None]:
         mock.patch.object(raw_kernel, "current_device", return_value=0),
         mock.patch.object(lazy_code, "current_device", return_value=0),
         mock.patch.object(lazy_code, "_load", load),
-        mock.patch.object(
-            lazy_code,
-            "_load_file",
-            side_effect=DriverError(301, "CUDA_ERROR_FILE_NOT_FOUND: file not found"),
-        ),
     ):
         yield

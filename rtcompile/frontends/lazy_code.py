@@ -165,17 +165,16 @@ class LazyCode:
 
     def _load(self, device: int, log_stream: IO[str] | None = None) -> Any:
         request = self.request
-        load: Callable[..., Any] = _load_file
-        given: tuple[Any, ...] = (self.path,)
+        given: tuple[Any, ...] = (self.path, ())
         if request is not None:
             code = self.compiled(request)
             if log_stream is not None:
                 log_stream.write(code.build.log)
             self._keep(code)
-            load, given = _load, (code.code, tuple(code.lowered_names.items()))
+            given = (code.code, tuple(code.lowered_names.items()))
         try:
             with loading:
-                module = self.modules[device] = load(*given)
+                module = self.modules[device] = _load(*given)
         except CUDADriverError as error:
             from rtcompile.frontends import driver_errors
 
@@ -394,17 +393,14 @@ def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], CompileRequest | No
 # As in CuPy, two modules of the same code share one loaded module per device, and so their __constant__ and
 # __device__ variables; cupy.clear_memo() clears these too.
 @cupy.memoize(for_each_device=True)  # type: ignore[untyped-decorator]
-def _load(code: bytes, lowered_names: tuple[tuple[str, str], ...]) -> Any:
+def _load(given: bytes | str, lowered_names: tuple[tuple[str, str], ...]) -> Any:
+    """Return the module of some code, or of the file at a path."""
     module = Module()
-    module.load(code)
+    if isinstance(given, str):
+        module.load_file(given)
+    else:
+        module.load(given)
     module._set_mapping(dict(lowered_names))
-    return module
-
-
-@cupy.memoize(for_each_device=True)  # type: ignore[untyped-decorator]
-def _load_file(path: str) -> Any:
-    module = Module()
-    module.load_file(path)
     return module
 
 
