@@ -45,7 +45,7 @@ def launch(kernel: RawKernel, args: Any, stream: Any, how: tuple[Any, ...]) -> N
     before = kernel.__dict__.get("_launched", _NEVER).get(device)
     if before is not None and before.function is kernel._functions.get(device):
         queue = _stream(stream, None)  # a repeated launch has no arguments of PyTorch
-        if device in _bound.devices and before.launch((queue, how), args):
+        if device in getattr(_bound, "devices", ()) and before.launch((queue, how), args):
             return
     grid, block, cluster, cooperative, programmatic, shared_mem, priority = how
     driver = bindings()
@@ -106,14 +106,7 @@ def explain_failure(kernel: RawKernel, error: Any, block: Any, shared: Any) -> A
 # --- The kernel on the current device, and the stream ------------------------------------------------
 
 
-class _Bound(threading.local):
-    """The devices that have a context in this thread."""
-
-    def __init__(self) -> None:
-        self.devices: set[int] = set()
-
-
-_bound = _Bound()
+_bound = threading.local()  # `devices` are those that have a context in this thread
 
 
 def _loaded(kernel: RawKernel, driver: Any, device: int, queue: int) -> Loaded:
@@ -128,10 +121,10 @@ def _loaded(kernel: RawKernel, driver: Any, device: int, queue: int) -> Loaded:
                 _CAPTURE_UNSUPPORTED,
             )
         function = kernel._kernel()
-    elif device not in _bound.devices:
+    elif device not in getattr(_bound, "devices", ()):
         # The driver needs a context, which a thread lacks until it calls the CUDA runtime.
         runtime.setDevice(device)
-    _bound.devices.add(device)
+    _bound.devices = {device, *getattr(_bound, "devices", ())}
     known: dict[int, Loaded] = kernel.__dict__.setdefault("_launched", {})
     loaded = known.get(device)
     if loaded is None or loaded.function is not function:
