@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import rtcompile
 from rtcompile import Advice, KernelReport, ObjectCode, Report, render, styling
@@ -280,8 +280,7 @@ def as_text(shown: Any) -> str:
     title, rows, note = _card(shown)
     lines = [title]
     if rows:
-        header = [f"{name} {unit}".strip() for name, unit in _HEADER]
-        lines.append(styling.table(header, ([*_cells(row), _picture(row)] for row in rows)))
+        lines.append(styling.table([f"{name} {unit}".strip() for name, unit in _HEADER], rows))
     return "\n".join([*lines, *([note] if note else []), *_warnings(shown, styling.as_text)])
 
 
@@ -299,6 +298,15 @@ def as_html(shown: Any) -> str:
     return "".join([*parts, *_warnings(shown, styling.as_html)])
 
 
+def _html_row(row: list[str]) -> str:
+    signature, *cells = map(html.escape, row)
+    columns = [f"<td style='text-align:left;min-width:14em'><code>{signature}</code></td>"]
+    for cell in cells:
+        align = "right" if cell[:1].isdigit() else "left"
+        columns.append(f"<td style='text-align:{align};white-space:nowrap'>{cell}</td>")
+    return "".join(columns)
+
+
 def _warnings(shown: Any, written: Callable[[styling.Styled], str]) -> list[str]:
     """Return the compiler's warnings about a cell."""
     if not isinstance(shown, CellModule):
@@ -307,16 +315,8 @@ def _warnings(shown: Any, written: Callable[[styling.Styled], str]) -> list[str]
     return [written(render([warning], source=source, name=PROGRAM)) for warning in found]
 
 
-class _Row(NamedTuple):
-    """A kernel and its build; `resources` is None if they are unknown."""
-
-    signature: str
-    code: ObjectCode
-    resources: KernelReport | None
-
-
-def _card(shown: Any) -> tuple[str, list[_Row], str]:
-    """Return a title, a row for each kernel, and a note."""
+def _card(shown: Any) -> tuple[str, list[list[str]], str]:
+    """Return a title, the cells of a row for each kernel, and a note."""
     if isinstance(shown, CellModule):
         rows = [row for kernel in shown.kernels.values() for row in _rows(kernel)]
         templates = (one for one in shown.kernels.values() if isinstance(one, CellTemplate))
@@ -333,57 +333,43 @@ def _card(shown: Any) -> tuple[str, list[_Row], str]:
         return f"ObjectCode: {size}", [*_of_code(shown)], ""
     # A `RawModule` or a `RawKernel`, which is not built for this.
     name = getattr(shown, "name", None)
-    rows = [row for code in shown.codes for row in _of_code(code)]
-    own = [
-        row
-        for row in rows
-        if not name or row.resources is None or name in (row.resources.name, row.resources.symbol)
-    ]
+    rows = [row for code in shown.codes for row in _of_code(code, name)]
     note = "" if shown.codes else "Not built yet: it is compiled when it is first used."
-    return f"{type(shown).__name__}{f' {name}' if name else ''}", own, note
+    return f"{type(shown).__name__}{f' {name}' if name else ''}", rows, note
 
 
-def _rows(kernel: CellKernel | CellTemplate) -> list[_Row]:
+def _rows(kernel: CellKernel | CellTemplate) -> list[list[str]]:
     if isinstance(kernel, CellTemplate):
         return [row for instance in kernel.kernels.values() for row in _rows(instance)]
-    return [_Row(kernel.signature, kernel.code, kernel.resources)]
+    return [_cells(kernel.signature, kernel.code, kernel.resources)]
 
 
-def _of_code(code: ObjectCode) -> Iterator[_Row]:
+def _of_code(code: ObjectCode, kernel: str | None = None) -> Iterator[list[str]]:
+    """Yield a row for each kernel of some code, or for the one of a name."""
     if code.kind != "cubin":
-        yield _Row(code.kind, code, None)
+        yield _cells(code.kind, code, None)
         return
-    for kernel in code.report().kernels:
-        yield _Row(kernel.name, code, kernel)
+    for found in code.report().kernels:
+        if not kernel or kernel in (found.name, found.symbol):
+            yield _cells(found.name, code, found)
 
 
-def _cells(row: _Row) -> list[str]:
-    build, found = row.code.build, row.resources
+def _cells(signature: str, code: ObjectCode, found: KernelReport | None) -> list[str]:
+    """Return a kernel's cells, as `_HEADER` names them; `found` is None if its resources are unknown."""
+    build = code.build
     how = f"hit ({build.hit})" if build.hit else " ".join(build.compiler.split()[:2])
     ms = build.milliseconds
     took = f"{ms:.1f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
-    cells = [row.signature, str(row.code.arch), f"{how}, {took}"]
+    cells = [signature, str(code.arch), f"{how}, {took}"]
     if found is None:
-        return [*cells, "", "", "", ""]
+        return [*cells, "", "", "", "", ""]
     spilled = "" if found.spills is None else str(found.spills.stores + found.spills.loads)
     numbers = found.registers, found.shared_bytes, found.stack_bytes
-    return [*cells, *map(str, numbers), spilled]
+    return [*cells, *map(str, numbers), spilled, _picture(found, Report(code.arch))]
 
 
-def _html_row(row: _Row) -> str:
-    signature, *cells = map(html.escape, _cells(row))
-    columns = [f"<td style='text-align:left;min-width:14em'><code>{signature}</code></td>"]
-    for cell in (*cells, _picture(row)):
-        align = "right" if cell[:1].isdigit() else "left"
-        columns.append(f"<td style='text-align:{align};white-space:nowrap'>{cell}</td>")
-    return "".join(columns)
-
-
-def _picture(row: _Row) -> str:
+def _picture(found: KernelReport, report: Report) -> str:
     """Return bars of the occupancy at 128, 256, … threads, and the smallest block of the highest one."""
-    found, report = row.resources, Report(row.code.arch)
-    if found is None:
-        return ""
     blocks = (block for block in _BLOCKS if block <= (found.max_threads or 1024))
     shares = [at.share for block in blocks if (at := report.occupancy_at(found, block))]
     bars = "".join(_BARS[round(share * 8)] for share in shares[3::4] or shares[-1:])
