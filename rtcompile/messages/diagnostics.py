@@ -109,11 +109,12 @@ def parse(log: str) -> tuple[Diagnostic, ...]:
             current.add(line)
         elif line[0] not in " \t" and (draft := _begin(line)) is not None:
             current = draft
-            if draft.severity in left:
-                left[draft.severity] -= 1
+            severity = draft.first.severity
+            if severity in left:
+                left[severity] -= 1
                 if left["error"] < 0:
                     break
-                if left[draft.severity] < 0:
+                if left[severity] < 0:
                     continue
             draft.notes.extend(context)
             context.clear()
@@ -145,12 +146,7 @@ def _lines(log: str) -> Iterator[str]:
 class _Draft:
     """A message whose following lines are still being read."""
 
-    severity: str
-    message: str
-    file: str
-    line: int
-    column: int
-    code: str
+    first: Diagnostic  # what its first line says
     lines: list[str] = field(default_factory=list)
     notes: list[Diagnostic | _Draft] = field(default_factory=list)
 
@@ -159,47 +155,38 @@ class _Draft:
             self.lines.append(line)
 
     def belongs_to(self, other: _Draft) -> bool:
-        if self.severity == "note":
+        first, before = self.first, other.first
+        if first.severity == "note":
             return True
         # NVRTC writes two errors about a name expression: the problem, then the expression.
-        return self.message.startswith("Error in parsing name expression") and (
-            self.file == other.file and self.line == other.line
-        )
+        is_second = first.message.startswith("Error in parsing name expression")
+        return is_second and (first.file, first.line) == (before.file, before.line)
 
     def finish(self) -> Diagnostic:
         caret = next((i for i, line in enumerate(self.lines) if i and _CARET.match(line)), 0)
         details = self.lines[: caret - 1] if caret else []
         rest = self.lines[caret + 1 :] if caret else self.lines
-        excerpt = ""
+        excerpt, column = "", self.first.column
         if caret:
             quoted = self.lines[caret - 1 : caret + 1]
             source, marks = (_GUTTER.sub("", line, count=1) for line in quoted)
             excerpt = f"{source}\n{marks}"
             # EDG counts the bytes before the caret, not the characters.
             before = source.encode("utf-8", "replace")[: marks.find("^")]
-            self.column = self.column or len(before.decode("utf-8", "ignore")) + 1
-            missing = re.search(r'open source file "([^"]+)"$', self.message)
+            column = column or len(before.decode("utf-8", "ignore")) + 1
+            missing = re.search(r'open source file "([^"]+)"$', self.first.message)
             if missing and missing[1] in source:  # the compiler points behind it
-                self.column = source.index(missing[1]) + 1
+                column = source.index(missing[1]) + 1
         notes = [Diagnostic("note", line.strip()) for line in details]
-        frames = [_frame(line, self.file) for line in rest if not line.endswith("detected during:")]
+        file = self.first.file
+        frames = [_frame(line, file) for line in rest if not line.endswith("detected during:")]
         for note in self.notes:
             finished = note.finish() if isinstance(note, _Draft) else note
             # NVRTC writes the context of an error below its last note.
             frames += [inner for inner in finished.notes if is_frame(inner)]
             own = tuple(inner for inner in finished.notes if not is_frame(inner))
             notes.append(replace(finished, notes=own))
-        notes += frames
-        return Diagnostic(
-            self.severity,
-            self.message,
-            self.file,
-            self.line,
-            self.column,
-            self.code,
-            excerpt,
-            notes=tuple(notes),
-        )
+        return replace(self.first, column=column, excerpt=excerpt, notes=(*notes, *frames))
 
 
 def _begin(line: str) -> _Draft | None:
@@ -210,7 +197,7 @@ def _begin(line: str) -> _Draft | None:
             word = group["severity"].lower()
             if re.search("fatal|catastrophic|internal", word):
                 word = "fatal"
-            return _Draft(
+            first = Diagnostic(
                 {"info": "remark", ".": "remark"}.get(word, word),  # ptxas 12.9 continues by "."
                 group["message"].strip(),
                 group.get("file") or group.get("tool") or "",
@@ -218,6 +205,7 @@ def _begin(line: str) -> _Draft | None:
                 int(group.get("column") or 0),
                 group.get("code") or "",
             )
+            return _Draft(first)
     return None
 
 
