@@ -280,10 +280,19 @@ def read(path: str, *, trust_options: bool = False) -> Record:
         raise InvalidRequest(f"{path}: cannot be read as a record: {error}") from None
     document = _json(text)
     lines = [document] if isinstance(document, dict) else [*map(_json, text.splitlines())]
-    record = _checked(path, *_parts(path, lines))
-    for build in () if trust_options else record.builds:
+    versions, builds, headers = _parts(path, lines)
+    try:
+        recorded = [*map(rtcompile.RecordedBuild, builds)]
+    except InvalidRequest:
+        raise _damaged(path) from None
+    sizes = [isinstance(text, str) and text.partition(":")[0] for text in headers.values()]
+    if not all(size and size.isascii() and size.isdecimal() and len(size) < 16 for size in sizes):
+        raise _damaged(path)
+    if sum(map(int, sizes)) > MOST_HEADER_BYTES:
+        raise InvalidRequest(f"{path}: its headers have more than {MOST_HEADER_BYTES >> 20} MiB")
+    for build in () if trust_options else recorded:
         try:
-            why = rtcompile.RecordedBuild(build).untrusted_options()
+            why = build.untrusted_options()
         except InvalidRequest as error:
             raise InvalidRequest(f"{path}: {error}") from None
         if why:
@@ -291,7 +300,7 @@ def read(path: str, *, trust_options: bool = False) -> Record:
                 f"{path}: its options would run or write something here: {'; '.join({*why})}. If you "
                 "trust who made the record, say so by --trust-options (rtcompile warm and bundle)"
             )
-    return record
+    return Record(versions, builds, headers)
 
 
 def _parts(path: str, lines: list[Any]) -> tuple[dict[str, str], list[Any], dict[str, Any]]:
@@ -327,24 +336,6 @@ def _parts(path: str, lines: list[Any]) -> tuple[dict[str, str], list[Any], dict
             builds += given[0]
             headers.update(given[1])
     return versions, builds, headers
-
-
-def _checked(
-    path: str, versions: Mapping[str, str], builds: list[Any], headers: dict[str, Any]
-) -> Record:
-    """Return the record after checking the types of all fields that are used before a build."""
-
-    try:
-        for entry in builds:
-            rtcompile.RecordedBuild(entry)
-    except InvalidRequest:
-        raise _damaged(path) from None
-    sizes = [isinstance(text, str) and text.partition(":")[0] for text in headers.values()]
-    if not all(size and size.isascii() and size.isdecimal() and len(size) < 16 for size in sizes):
-        raise _damaged(path)
-    if sum(map(int, sizes)) > MOST_HEADER_BYTES:
-        raise InvalidRequest(f"{path}: its headers have more than {MOST_HEADER_BYTES >> 20} MiB")
-    return Record(versions, builds, headers)
 
 
 def _damaged(path: str) -> InvalidRequest:
