@@ -141,12 +141,16 @@ def _copy(given: Namespace, settings: Settings, store: Store) -> tuple[dict[str,
     if given.action == "pull" and given.records:
         return _pull_records(given)
     stores, folder = shared_stores(), Folder(settings.cache_dir)
+    if given.action != "pull" and not stores.writes:
+        mode = os.environ.get("RTCOMPILE_REMOTE_MODE")
+        raise InvalidRequest(f"RTCOMPILE_REMOTE_MODE={mode} forbids writing to the stores")
     done = []
-    if given.action in ("pull", "sync"):
-        done += [("from", each) for each in pull(stores, folder)]
+    if given.action != "push":
+        folder.prepare()
+        done += [("from", pull(stores, tier, folder)) for tier in stores.tiers]
         store.prune()  # within its limit again
-    if given.action in ("push", "sync"):
-        done += [("to", each) for each in push(stores, folder)]
+    if given.action != "pull":
+        done += [("to", _push(stores, tier, folder)) for tier in stores.tiers]
     lines = []
     for direction, each in done:
         there = f"{each['there']} there already"
@@ -190,15 +194,8 @@ def shared_stores() -> Remote:
     return Remote(settings)
 
 
-def push(stores: Remote, folder: Folder) -> list[dict[str, Any]]:
-    """Write the local cache's portable builds to every store."""
-    if not stores.writes:
-        mode = os.environ.get("RTCOMPILE_REMOTE_MODE")
-        raise InvalidRequest(f"RTCOMPILE_REMOTE_MODE={mode} forbids writing to the stores")
-    return [_push(stores, tier, folder) for tier in stores.tiers]
-
-
 def _push(stores: Remote, tier: Tier, folder: Folder) -> dict[str, Any]:
+    """Write the local cache's portable builds to a store."""
     copied = there = 0
     keys = [key for key, _ in folder.listing("portable")]
     own = {key: data for key in keys if (data := folder.read("portable", key)) is not None}
@@ -229,13 +226,8 @@ def _pages(stores: Remote, kind: str, keys: Sequence[str], tier: Tier) -> dict[s
     return {key: page for key, page in pages.items() if page is not None}
 
 
-def pull(stores: Remote, folder: Folder) -> list[dict[str, Any]]:
-    """Write every store's builds to the local cache, after verifying their signatures."""
-    folder.prepare()
-    return [_pull(stores, tier, folder) for tier in stores.tiers]
-
-
-def _pull(stores: Remote, tier: Tier, folder: Folder) -> dict[str, Any]:
+def pull(stores: Remote, tier: Tier, folder: Folder) -> dict[str, Any]:
+    """Write a store's builds to the local cache, after verifying their signatures."""
     copied = there = 0
     for kind in ("manifest", "object"):
         try:

@@ -311,7 +311,7 @@ def test_background_requests_may_be_slow():
 def test_a_whole_cache_is_fetched_from_a_slow_store(tmp_path):
     names = [(str(n), 1) for n in range(4)]
     stores, _, scripted = stores_with(get=late(0.15), listing=lambda _: iter(names))
-    pull(stores, Folder(str(tmp_path)))
+    pull(stores, stores.tiers[0], Folder(str(tmp_path)))
     assert scripted.calls.count("get") == 8
 
 
