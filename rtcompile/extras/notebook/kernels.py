@@ -221,10 +221,8 @@ def _cpp(argument: Any) -> str:
     """Return a template's argument in C++: ``np.float32`` becomes ``float``."""
     if isinstance(argument, str):
         return argument
-    if isinstance(argument, bool):
-        return str(argument).lower()
     if isinstance(argument, int):
-        return str(argument)
+        return str(argument).lower()  # of a bool
     import numpy as np
 
     try:

@@ -282,7 +282,7 @@ def read(path: str, *, trust_options: bool = False) -> Record:
     lines = [document] if isinstance(document, dict) else [*map(_json, text.splitlines())]
     versions, builds, headers = _parts(path, lines)
     try:
-        recorded = [*map(rtcompile.RecordedBuild, builds)]
+        recorded = [rtcompile.RecordedBuild(entry) for entry in builds]
     except InvalidRequest:
         raise _damaged(path) from None
     sizes = [isinstance(text, str) and text.partition(":")[0] for text in headers.values()]
