@@ -303,7 +303,7 @@ def _lock(descriptor: int, *, exclusive: bool) -> bool:
 
 
 def as_lines(counts: Mapping[str, float]) -> bytes:
-    """Return counts in the format of the journal and the statistics: one per line."""
+    """Return counts in the format of the journal: one per line."""
     return "".join(f"{round(n, 3)} {name}\n" for name, n in counts.items() if n).encode()
 
 

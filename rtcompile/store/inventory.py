@@ -7,6 +7,7 @@ this module, so heavy imports are inside functions.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +18,7 @@ from rtcompile.files import sealed
 from rtcompile.files.sealed import USE_RESOLUTION
 from rtcompile.request import object_code
 from rtcompile.request.object_code import ObjectCode
-from rtcompile.store.folder import FOLDERS, STATISTICS, Folder, as_lines, sums
+from rtcompile.store.folder import FOLDERS, STATISTICS, Folder
 
 HEADERS = "headers"
 # The folders of files, and what each is sealed as; a source is not.
@@ -264,11 +265,10 @@ def sweep(folder: Folder) -> None:
 
 # --- Counts of all processes: hits, builds, requests to shared stores -------------------------------
 
-# diskcache keeps the sums, as one value of bytes in SQLite. No build needs them: without diskcache, or with a damaged
-# database, only counts are lost. Nothing is ever unpickled (CVE-2025-69872).
+# diskcache keeps the sums in SQLite. No build needs them: without diskcache, or with a damaged database, only counts
+# are lost. Nothing is ever unpickled (CVE-2025-69872).
 
 _LOCK_SECONDS = 1.0  # wait for another process's transaction, which takes milliseconds
-_KEY = "counts"
 
 
 def add_counts(folder: Folder, more: Mapping[str, float]) -> dict[str, float]:
@@ -292,18 +292,13 @@ def _add(path: str, more: Mapping[str, float]) -> dict[str, float]:
 
     import diskcache
 
-    class BytesDisk(diskcache.Disk):  # type: ignore[misc]
-        """Reads text keys and bytes, and rejects other rows: diskcache would open pickles and files."""
+    class TextDisk(diskcache.Disk):  # type: ignore[misc]
+        """Rejects keys and files that diskcache would unpickle or remove; `incr` reads only numbers."""
 
         def get(self, key: Any, raw: bool) -> str:
             if not raw or type(key) is not str:
                 raise ValueError("a key that is not text")
             return key
-
-        def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> bytes:  # noqa: ARG002  # diskcache's signature
-            if mode != diskcache.core.MODE_RAW or filename is not None or type(value) is not bytes:
-                raise ValueError("a value that is not bytes")
-            return value
 
         def remove(self, file_path: str) -> None:  # noqa: ARG002  # diskcache's signature
             raise ValueError("a value that is a file")
@@ -313,19 +308,11 @@ def _add(path: str, more: Mapping[str, float]) -> dict[str, float]:
     with closing(sqlite3.connect(database, timeout=_LOCK_SECONDS, isolation_level=None)) as locked:
         locked.execute("BEGIN IMMEDIATE")
         locked.execute("ROLLBACK")
-    cache = diskcache.Cache.__new__(diskcache.Cache)
-    with closing(cache):  # also if opening fails
-        cache.__init__(
-            path,
-            timeout=_LOCK_SECONDS,
-            disk=BytesDisk,
-            disk_min_file_size=1 << 30,  # no value is a file
-            eviction_policy="none",
-            size_limit=1 << 62,
-            cull_limit=0,
-        )
+    with closing(diskcache.Cache.__new__(diskcache.Cache)) as cache:  # also if opening fails
+        cache.__init__(path, timeout=_LOCK_SECONDS, disk=TextDisk, eviction_policy="none")
         with cache.transact():
-            found = sums((cache.get(_KEY) or b"") + as_lines(more))
-            if more:
-                cache.set(_KEY, as_lines(found))
+            names = dict.fromkeys([*cache, *more])
+            found = {name: cache.incr(name, more.get(name, 0)) for name in names}
+            if not all(map(math.isfinite, found.values())):
+                raise ValueError("a value that is not a number")
             return found

@@ -304,11 +304,12 @@ class Planted:
         return open, (str(self.proof), "w")
 
 
-@pytest.mark.parametrize("where", ["value", "value in a file", "key"])
-def test_a_planted_pickle_is_not_opened(cache: Path, tmp_path: Path, where: str) -> None:
+@pytest.mark.parametrize("where", ["value", "value in a file", "key", "text", "infinity"])
+def test_a_planted_pickle_is_not_opened_and_no_count_is_anything_but_a_number(cache: Path, tmp_path: Path, where: str) -> None:
     kept = open_store(cache)
     build(kept, "a")
     assert kept.usage()
+    build(kept, "b")
     proof = tmp_path / "executed"
     planted = pickle.dumps(Planted(proof))
     (cache / "statistics" / "planted").write_bytes(planted)
@@ -319,7 +320,9 @@ def test_a_planted_pickle_is_not_opened(cache: Path, tmp_path: Path, where: str)
             "UPDATE Cache SET value = NULL, mode = ?, filename = 'planted'",
             (pickled,),
         ),
-        "key": ("UPDATE Cache SET key = ?, raw = 0 WHERE key = 'counts'", (planted,)),
+        "key": ("UPDATE Cache SET key = ?, raw = 0 WHERE key = 'misses'", (planted,)),
+        "text": ("UPDATE Cache SET value = 'many'", ()),
+        "infinity": ("UPDATE Cache SET value = 9e999", ()),
     }
     connection = rows(cache)
     connection.execute(*changes[where])
@@ -328,16 +331,20 @@ def test_a_planted_pickle_is_not_opened(cache: Path, tmp_path: Path, where: str)
     assert not proof.exists()
     assert usage is not None
     assert usage.size == bytes_in(cache)
+    assert usage.misses == 1, "the counts in the database are lost"
 
 
-def test_a_statistics_row_that_names_a_file_does_not_remove_it(cache: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("expires", ["NULL", "1"])
+def test_a_statistics_row_that_names_a_file_does_not_remove_it(
+    cache: Path, tmp_path: Path, expires: str
+) -> None:
     kept = open_store(cache)
     build(kept, "a")
     kept.maintain()
     victim = tmp_path / "victim"
     victim.write_text("")
     connection = rows(cache)
-    connection.execute("UPDATE Cache SET filename = '../../victim'")
+    connection.execute(f"UPDATE Cache SET filename = '../../victim', expire_time = {expires}")
     connection.close()
     kept.prune(0)
     assert victim.exists()
