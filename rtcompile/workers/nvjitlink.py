@@ -29,77 +29,58 @@ class LinkerError(Exception):
     """A call of nvJitLink that failed."""
 
 
-class Library:
-    """libnvJitLink, opened by path."""
-
-    def __init__(self, path: str) -> None:
-        self._library = ctypes.CDLL(path)
-        # nvJitLink keeps the pointers to its inputs' names and reads them when it reports an error.
-        self._names: list[bytes] = []
-
-    def create(self, options: list[str]) -> Any:
-        """Begin a link."""
-        handle = ctypes.c_void_p()
-        arguments = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
-        self._call("Create", ctypes.byref(handle), len(options), arguments)
-        return handle
-
-    def add(self, handle: Any, kind: int, data: bytes, name: str) -> None:
-        """Add an input."""
-        self._names.append(name.encode())
-        self._call("AddData", handle, kind, data, ctypes.c_size_t(len(data)), self._names[-1])
-
-    def complete(self, handle: Any) -> None:
-        """Link."""
-        self._call("Complete", handle)
-
-    def result(self, handle: Any, what: str) -> bytes:
-        """Return a result or a log, ``"LinkedCubin"`` or ``"ErrorLog"``."""
-        size = ctypes.c_size_t()
-        self._call(f"Get{what}Size", handle, ctypes.byref(size))
-        buffer = ctypes.create_string_buffer(max(1, size.value))
-        self._call(f"Get{what}", handle, buffer)
-        return buffer.raw[: size.value]
-
-    def _call(self, name: str, *arguments: object) -> None:
-        code = getattr(self._library, f"nvJitLink{name}")(*arguments)
-        if code:
-            known = dict(enumerate(_ERRORS.split())).get(code, code)
-            raise LinkerError(f"nvJitLink{name}: NVJITLINK_ERROR_{known}")
-
-
-_linker: Library | None = None
+_library: Any = None
 
 
 def load(path: str) -> None:
     """Open the linker of this path, before any fork."""
-    global _linker
-    _linker = Library(path)
+    global _library
+    _library = ctypes.CDLL(path)
 
 
 def link(job: dict[str, Any]) -> dict[str, Any]:
     """Link ``inputs`` (kind, name, data); ``input`` is the index of a refused one, ``printed`` is not in the log."""
-    assert _linker is not None
     begin = time.monotonic()
     os.dup2(2, 1)
-    handle, refused, error, code = None, None, "", b""
+    handle, refused, error, code = ctypes.c_void_p(), None, "", b""
+    options = [option.encode() for option in job["options"]]
+    which: tuple[str, ...] = ()
+    names = []  # nvJitLink keeps pointers to them, and reads them when it reports an error
     try:
-        handle = _linker.create(job["options"])
+        arguments = (ctypes.c_char_p * len(options))(*options)
+        _call("Create", ctypes.byref(handle), len(options), arguments)
+        which = ("ErrorLog", "InfoLog")
         for index, (kind, name, data) in enumerate(job["inputs"]):
             refused = index
-            _linker.add(handle, _INPUTS[kind], data, name)
+            names.append(name.encode())
+            _call("AddData", handle, _INPUTS[kind], data, ctypes.c_size_t(len(data)), names[-1])
         refused = None
-        _linker.complete(handle)
-        code = _linker.result(handle, f"Linked{_RESULTS[job['target']]}")
+        _call("Complete", handle)
+        code = _result(handle, f"Linked{_RESULTS[job['target']]}")
     except LinkerError as failure:
         error = str(failure)
-    which = () if handle is None else ("ErrorLog", "InfoLog")
-    logs = [_linker.result(handle, log) for log in which]
+    logs = [_result(handle, log) for log in which]
     return {
         "error": error,
         "input": refused,
-        "log": "".join(log.rstrip(b"\0").decode("utf-8", "replace") for log in logs),
+        "log": b"".join(log.rstrip(b"\0") for log in logs).decode("utf-8", "replace"),
         "printed": protocol.stderr_text().decode("utf-8", "replace"),
         "code": code,
         "seconds": time.monotonic() - begin,
     }
+
+
+def _result(handle: ctypes.c_void_p, what: str) -> bytes:
+    """Return a result or a log, ``"LinkedCubin"`` or ``"ErrorLog"``."""
+    size = ctypes.c_size_t()
+    _call(f"Get{what}Size", handle, ctypes.byref(size))
+    buffer = ctypes.create_string_buffer(max(1, size.value))
+    _call(f"Get{what}", handle, buffer)
+    return buffer.raw[: size.value]
+
+
+def _call(name: str, *arguments: object) -> None:
+    code = getattr(_library, f"nvJitLink{name}")(*arguments)
+    if code:
+        known = dict(enumerate(_ERRORS.split())).get(code, code)
+        raise LinkerError(f"nvJitLink{name}: NVJITLINK_ERROR_{known}")
