@@ -320,7 +320,8 @@ class Miss:
         folder = os.path.dirname(plan.key_inputs.name)
         beside = SearchDir("", folder if os.path.isabs(folder) else "")
         own = plans.own_directories(plan.options)
-        return (beside, *own, *plan.toolchain.nvcc_search), plans.last_directories(plan.options)
+        last = plans.own_directories(plan.options, last=True)
+        return (beside, *own, *plan.toolchain.nvcc_search), last
 
     def _nvcc_searched(self, outcome: Compiled | CompileFailure) -> tuple[SearchDir, ...]:
         """Return all directories that NVCC searched, in order, including its own."""

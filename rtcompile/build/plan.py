@@ -100,7 +100,7 @@ def plan(
         is_lto = any(link.kind == "ltoir" for link in links)
         options = options.adding("-dlto" if is_lto else "-rdc=true")
     # Headers depend on ``__CUDA_ARCH__``, so none is read before the architecture is known.
-    search = own_directories(options) + toolchain.search + last_directories(options)
+    search = own_directories(options) + toolchain.search + own_directories(options, last=True)
     paths_matter = options.writes_paths
     # If the source is a file, line information refers to it, and quoted includes are next to it.
     is_file = paths_matter and os.path.isabs(request.name) and os.path.isfile(request.name)
@@ -158,19 +158,12 @@ def requested_architecture(
     return Choice(requested.arch, target, "requested by the options")
 
 
-def own_directories(options: Options) -> tuple[SearchDir, ...]:
-    """Return the user's directories that are searched first, labelled by position."""
+def own_directories(options: Options, *, last: bool = False) -> tuple[SearchDir, ...]:
+    """Return the user's directories that are searched first (or after the toolkit's), labelled by position."""
+    label, paths = ("user-last", options.last_dirs) if last else ("user", options.include_dirs)
     return tuple(
-        SearchDir(headers.label(directory) or f"user{index}", absolute(directory))
-        for index, directory in enumerate(options.include_dirs)
-    )
-
-
-def last_directories(options: Options) -> tuple[SearchDir, ...]:
-    """Return the user's directories that are searched last, after the toolkit's."""
-    return tuple(
-        SearchDir(f"user-last{index}", absolute(directory))
-        for index, directory in enumerate(options.last_dirs)
+        SearchDir(headers.label(path) or f"{label}{index}", absolute(path))
+        for index, path in enumerate(paths)
     )
 
 
@@ -234,7 +227,7 @@ def nvcc_setting(options: Options) -> str:
         facts = "".join(texts)
         with suppress(InvalidRequest):  # a build with NVCC raises this error
             options = for_nvcc(options)
-            directories = (*own_directories(options), *last_directories(options))
+            directories = own_directories(options) + own_directories(options, last=True)
             facts += "".join(f"; -I{directory.path}" for directory in directories)
     chosen = options.get("compiler-bindir")
     if chosen is not None:
