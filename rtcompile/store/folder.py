@@ -118,13 +118,18 @@ class Folder:
         finally:
             os.close(descriptor)
 
+    def decoded(self, kind: str, name: str, decode: Callable[[str, bytes], T | None]) -> T | None:
+        """Return what `decode` makes of a file's name and bytes; None if there is none, and remove a damaged one."""
+        data = self.read(kind, name)
+        found = None if data is None else decode(name, data)
+        if data is not None and found is None:
+            self.discard(kind, name)
+        return found
+
     def object(self, key: str) -> ObjectCode | None:
-        """Return the object under a key; None if there is none, and remove a damaged one."""
-        data = self.read("objects", key)
-        decoded = None if data is None else object_code.decode(key, data)
-        if data is not None and decoded is None:
-            self.discard("objects", key)
-        return None if decoded is None else decoded[1]
+        """Return the object under a key; None if there is none."""
+        found = self.decoded("objects", key, object_code.decode)
+        return None if found is None else found[1]
 
     def publish(self, kind: str, name: str, data: bytes) -> None:
         """Write a file by rename. Only sources are synced to disk, because they contain no digest."""

@@ -55,7 +55,8 @@ class Negative:
     def find(self, inputs: KeyInputs) -> Remembered | None:
         """Return the remembered failure of `inputs`; None if there is none, or a file has changed."""
         key = _key(inputs)
-        known = self._memory.find(key) or self._stored(key)
+        known: Remembered | None = self._memory.find(key)
+        known = known or self._folder.decoded(KIND, key, _decoded)
         if known is None:
             return None
         now = tuple([depends for each in known.depends if (depends := each.current())])
@@ -86,13 +87,6 @@ class Negative:
             self._memory.keep(key, remembered, len(data))
         elif self._memory.find(key):
             self._memory.keep(key, None, 0)
-
-    def _stored(self, key: str) -> Remembered | None:
-        data = self._folder.read(KIND, key)
-        known = None if data is None else _decoded(key, data)
-        if data is not None and known is None:
-            self._folder.discard(KIND, key)
-        return known
 
 
 def dependencies_of(failure: CompileFailure, recorded: Callable[[], FileSet]) -> FileSet:

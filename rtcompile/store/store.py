@@ -145,11 +145,8 @@ class Store:
     def _builds(self, inputs: KeyInputs, kind: str) -> tuple[str, list[ManifestEntry]]:
         """Return the key of a manifest, and the builds that it lists."""
         key = inputs.portable_key() if kind == "portable" else inputs.lookup_key()
-        data = self._folder.read(kind, key)
-        builds = [] if data is None else manifests.decode(key, data, inputs.search)
-        if builds is None:
-            self._folder.discard(kind, key)
-        return key, builds or []
+        decode = partial(manifests.decode, search=inputs.search)
+        return key, self._folder.decoded(kind, key, decode) or []
 
     # --- keeping -------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from rtcompile.files import sealed
@@ -151,11 +152,8 @@ def _editable_cupy(site_dirs: Sequence[str]) -> Sequence[str]:
 def read(settings: Settings, key: str) -> Known | None:
     """Return the remembered result, which names libraries to load; None if it is not trusted."""
     folder = Folder(settings.cache_dir, writable=settings.jit)
-    data = folder.read(TOOLCHAINS, key)
-    fields = sealed.unseal(SEAL, key, data) if data is not None else None
+    fields = folder.decoded(TOOLCHAINS, key, partial(sealed.unseal, SEAL))
     if fields is None:
-        if data is not None:
-            folder.discard(TOOLCHAINS, key)
         return None
     try:
         known = Known(_from_json(fields[3]), fields[:3])
