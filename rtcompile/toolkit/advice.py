@@ -11,7 +11,6 @@ import functools
 import glob
 import os
 import re
-import subprocess
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +18,7 @@ from rtcompile.request import cxx
 from rtcompile.request.units import nvcc_environ
 from rtcompile.request.values import absolute
 from rtcompile.toolkit.catalogue import CUDA_ENVIRONMENT, OTHERS, PARTS, Part
-from rtcompile.toolkit.model import Toolchain, version_pair
+from rtcompile.toolkit.model import Toolchain, output_of, version_pair
 from rtcompile.toolkit.roots import Hit, Root, SearchContext, Toolset, conda_prefixes, given
 
 if TYPE_CHECKING:
@@ -295,18 +294,7 @@ def _preprocessed(compiler: str, language: str, source: str) -> str:
         compiler = os.path.join(compiler, "g++")
     how = ["-dD"] if language == "c" else ["-std=gnu++2a"]  # the newest that GCC 8 knows
     command = [compiler, "-E", "-P", *how, "-x", language, "-"]
-    try:
-        done = subprocess.run(
-            command,
-            input=source.encode(),
-            env=nvcc_environ(os.environ),
-            timeout=_SECONDS,
-            capture_output=True,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return str(done.stdout, "utf-8", "replace")
+    return output_of(command, nvcc_environ(os.environ), _SECONDS, source.encode())
 
 
 _DEVICE_HEADERS = ("crt/*_functions.h*", "crt/sm_*", "*_functions.h", "*_intrinsics.h", "sm_*.h")

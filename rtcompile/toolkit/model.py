@@ -212,7 +212,7 @@ _FIRST_WITH_HEADERS = 13, 3
 def describe_nvcc(path: str, version: str, environ: Mapping[str, str]) -> Program | None:
     """Return the nvcc at `path`; it is run if `version` is unknown. None if that fails."""
     if not version:
-        output = _output([path, "--version"], nvcc_environ(environ))
+        output = output_of([path, "--version"], nvcc_environ(environ))
         match = re.search(r"release \d+\.\d+, V(\d+\.\d+\.\d+)", output)
         if match is None:
             return None
@@ -225,7 +225,7 @@ def architectures(nvrtc: Library, environ: Mapping[str, str]) -> tuple[int, ...]
     from rtcompile.workers import process
 
     command = process.bare(f"{_QUERY}:architectures", *nvrtc.preload, nvrtc.path)
-    listed = _output(command, worker_environ(environ)).split()
+    listed = output_of(command, worker_environ(environ)).split()
     return tuple(int(word) for word in listed) if all(map(str.isdecimal, listed)) else ()
 
 
@@ -240,7 +240,7 @@ def unpack(nvrtc: Hit, settings: Settings) -> str | None:
 
     def write(folder: str) -> None:
         command = process.bare(f"{_QUERY}:headers", nvrtc.path, folder)
-        if _output(command, worker_environ(os.environ), _UNPACK_SECONDS).strip() != "written":
+        if output_of(command, worker_environ(os.environ), _UNPACK_SECONDS).strip() != "written":
             raise OSError(f"{nvrtc.path} wrote no headers")
 
     found = inventory.find(settings.cache_dir, name) if settings.cache_on_disk else None
@@ -263,23 +263,28 @@ def _behind_wrapper(path: str, environ: Mapping[str, str]) -> str:
     with open(path, "rb") as file:
         if file.read(2) != b"#!":
             return path
-    output = _output([path, "--dryrun", "-x", "cu", "-c", os.devnull], nvcc_environ(environ))
+    output = output_of([path, "--dryrun", "-x", "cu", "-c", os.devnull], nvcc_environ(environ))
     match = re.search(r"^#\$ _HERE_=(.+)$", output, re.MULTILINE)
     binary = os.path.join(match[1], "nvcc") if match else path
     return binary if os.path.isfile(binary) else path
 
 
-def _output(command: list[str], environ: dict[str, str], seconds: float = _SECONDS) -> str:
-    """Return a program's output; ``""`` if it cannot be run in time."""
+def output_of(
+    command: list[str],
+    environ: dict[str, str],
+    seconds: float = _SECONDS,
+    given: bytes | None = None,
+) -> str:
+    """Return a program's output (without stderr if input is `given`); ``""`` if it cannot be run in time."""
     import subprocess  # 5 ms, where the toolchain is remembered
 
     try:
         done = subprocess.run(
             command,
             env=environ,
-            stdin=subprocess.DEVNULL,
+            input=given or b"",
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.STDOUT if given is None else subprocess.DEVNULL,
             timeout=seconds,
             check=False,
         )

@@ -47,7 +47,6 @@ def find(
     *,
     usual_roots: Sequence[str] = catalogue.USUAL_ROOTS,
     machine: str | None = None,
-    shims: str | None = None,
     last: Callable[[SearchContext], Iterable[Root]] = by_pathfinder,
     prefix: str = "",
     unpack: Callable[[Hit], str | None] = lambda _: None,
@@ -73,7 +72,7 @@ def find(
             versions = {"nvrtc": chosen.nvrtc.version}
             roots.append(Root(folder, "bundled", "NVRTC", where.targets, versions))
             chosen = choose(roots, major, spare)
-    return _assemble(where, roots, chosen, shims or _shims())
+    return _assemble(where, roots, chosen)
 
 
 def _unique(roots: Iterable[Root]) -> Iterator[Root]:
@@ -295,15 +294,13 @@ class _Assembly:
             yield absolute(where.environ[name])
 
 
-def _assemble(
-    where: SearchContext, roots: Sequence[Root], chosen: Toolset | None, shims: str
-) -> Toolchain:
+def _assemble(where: SearchContext, roots: Sequence[Root], chosen: Toolset | None) -> Toolchain:
     """Return the toolchain of the chosen set, with CUTLASS, CuPy's headers and the shims."""
     # The search path has CUDA first, then CUTLASS, CuPy and other packages, and rtcompile's shims last, so a shim
     # never hides a real header. Before all of them comes a folder that forwards `<cccl/X>` (CUTLASS 4's spelling
     # for CUDA 13) to `<X>`, since the runtime headers' folder may contain another `cccl` folder than the chosen
     # one.
-    problems = [*advice.useless_variables(where, roots)]
+    problems, shims = [*advice.useless_variables(where, roots)], _shims()
     draft = _Assembly(where, roots, chosen.nvrtc if chosen else None, shims, problems)
     libraries = {}
     if chosen is None:
