@@ -46,17 +46,13 @@ _READ_WRITE = 3  # PROT_READ | PROT_WRITE
 
 _P, _S, _I = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
 
-# Function: its result type, its argument types, and the index of the path.
+# Function, without a "64" at its end: its result type, its argument types, and the index of the path.
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...], int]] = {
     "fopen": (_P, (_S, _S), 0),
-    "fopen64": (_P, (_S, _S), 0),
     "open": (_I, (_S, _I, _I), 0),
-    "open64": (_I, (_S, _I, _I), 0),
     "__xstat": (_I, (_I, _S, _P), 1),
-    "__xstat64": (_I, (_I, _S, _P), 1),
     "__lxstat": (_I, (_I, _S, _P), 1),
     "stat": (_I, (_S, _P), 0),
-    "stat64": (_I, (_S, _P), 0),
     "lstat": (_I, (_S, _P), 0),
     "access": (_I, (_S, _I), 0),
     "opendir": (_P, (_S,), 0),
@@ -307,11 +303,13 @@ def install(library: ctypes.CDLL) -> bool:
     libc.fdopen.restype = _P
     libc.fdopen.argtypes = (_I, _S)
     _mode_offset = _MODE_OFFSETS.get(os.uname().machine, 0)
-    found = {name: slot for name, slot in slots(library).items() if name in _FUNCTIONS}
+    found = slots(library)
     if not _mode_offset or "fopen" not in found or not ("__xstat" in found or "stat" in found):
         return False
     for name, slot in found.items():
-        result, arguments, path_at = _FUNCTIONS[name]
+        if (function := _FUNCTIONS.get(name.removesuffix("64"))) is None:
+            continue
+        result, arguments, path_at = function
         prototype = ctypes.CFUNCTYPE(result, *arguments, use_errno=True)
         real = prototype(ctypes.cast(getattr(libc, name), _P).value)  # type: ignore[arg-type]
         callback = prototype(_observing(name, real, path_at))
