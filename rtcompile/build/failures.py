@@ -139,17 +139,15 @@ def _program(name: str) -> str:
 
 @contextmanager
 def _new_folder(name: str, parent: str) -> Iterator[str]:
-    """Yield a new folder, and rename it at the end, replacing an older one of the same name."""
+    """Yield a new folder, and rename it at the end, after removing an older one of the same name."""
     new = f"{parent}/.{name}-{os.getpid()}"
     os.mkdir(new, 0o700)
     try:
         yield new
-        with suppress(FileNotFoundError):
-            os.rename(f"{parent}/{name}", f"{new}.old")
+        _remove(f"{parent}/{name}")
         os.rename(new, f"{parent}/{name}")
     finally:
-        for left in (new, f"{new}.old"):
-            _remove(left)
+        _remove(new)
 
 
 def _write(path: str, data: bytes) -> None:
