@@ -247,11 +247,6 @@ def usable(inputs: KeyInputs, manifest: bytes) -> Iterator[ManifestEntry]:
 
 def _of_same_texts(inputs: KeyInputs, manifest: bytes) -> list[ManifestEntry]:
     """Return the builds of a manifest for the given headers passed as strings."""
-    found = []
-    for build in manifests.decode(inputs.portable_key(), manifest, inputs.search) or ():
-        if inputs.gets_same_texts(build.dependencies):
-            read = build.dependencies
-            # The stats are from another machine, so they identify no header here.
-            foreign = [header._replace(mtime_ns=0, ctime_ns=0) for header in read.headers]
-            found.append(build._replace(dependencies=read.replaced(headers=tuple(foreign))))
-    return found
+    # They have no stats, since another machine's identify no header here.
+    builds = manifests.decode(inputs.portable_key(), manifest, inputs.search) or ()
+    return [build for build in builds if inputs.gets_same_texts(build.dependencies)]

@@ -305,7 +305,9 @@ class Planted:
 
 
 @pytest.mark.parametrize("where", ["value", "value in a file", "key", "text", "infinity"])
-def test_a_planted_pickle_is_not_opened_and_no_count_is_anything_but_a_number(cache: Path, tmp_path: Path, where: str) -> None:
+def test_a_planted_pickle_is_not_opened_and_no_count_is_anything_but_a_number(
+    cache: Path, tmp_path: Path, where: str
+) -> None:
     kept = open_store(cache)
     build(kept, "a")
     assert kept.usage()
