@@ -41,13 +41,11 @@ learned: dict[Version, tuple[int, ...]] = {}
 _RENAMED: dict[Capability, Capability] = {(10, 1): (11, 0)}
 
 # NVIDIA promises no binary compatibility to or from integrated GPUs (Jetson, Drive). 8.8 is on no public list of
-# products, so it is treated in the same way.
-_INTEGRATED: frozenset[Capability] = frozenset(
-    {(5, 3), (6, 2), (7, 2), (8, 7), (8, 8), (10, 1), (11, 0)}
-)
+# products, so it is treated in the same way. Older ones need no entry: each NVRTC knows them or has dropped them.
+_INTEGRATED: frozenset[Capability] = frozenset({(8, 8), (10, 1), (11, 0)})
 
 
-@lru_cache(maxsize=16)
+@lru_cache
 def supported(nvrtc: Version) -> tuple[Arch, ...]:
     """Return the architectures of this NVRTC in ascending order: measured, or reported by a newer one."""
     if nvrtc in learned:
@@ -90,7 +88,7 @@ def first_release(capability: Capability) -> Version:
     return min(known, default=NEWEST_MEASURED)
 
 
-@lru_cache(maxsize=64)
+@lru_cache
 def choose(capability: Capability, nvrtc: Version, *, virtual: bool = False) -> Choice:
     """Choose what to compile for, given a device and a compiler; `virtual` selects PTX."""
     # The device's own architecture, with its ``a`` suffix where both have one: wgmma, setmaxnreg and tcgen05
@@ -135,19 +133,14 @@ def check(arch: Arch, target: str, nvrtc: Version) -> None:
 
 def runs_on(arch: Arch, target: str, capability: Capability) -> bool:
     """Return whether code of `arch` can run on a device; PTX and LTO-IR are compiled further for it."""
-    # NVIDIA promises nothing between integrated and discrete GPUs of one generation: True, so the driver decides.
     own = (arch.major, arch.minor)
-    if own == capability:
+    if own > capability or arch.suffix == "a":
+        return own == capability
+    if target != "cubin" and arch.suffix != "f":
         return True
-    if arch.suffix == "a":
-        return False
-    if arch.suffix == "f" and _RENAMED.get(own) == capability:
-        return True
-    if target == "cubin" or arch.suffix == "f":
-        # 10.1 is the old name of 11.0 and not of 10.0's generation (nvJitLink rejects 100f for it).
-        one_generation = _RENAMED.get(own, own)[0] == _RENAMED.get(capability, capability)[0]
-        return own < capability and one_generation
-    return own < capability
+    # NVIDIA promises nothing between integrated and discrete GPUs of one generation: True, so the driver decides.
+    # 10.1 is the old name of 11.0 and not of 10.0's generation (nvJitLink rejects 100f for it).
+    return _RENAMED.get(own, own)[0] == _RENAMED.get(capability, capability)[0]
 
 
 def _dotted(version: tuple[int, int]) -> str:
@@ -175,7 +168,6 @@ def _dropped(capability: Capability, nvrtc: Version) -> str:
     versions = _versions_knowing(Arch(*capability))
     lead = f"NVRTC {_dotted(nvrtc)} no longer compiles for compute capability {_dotted(capability)}"
     if not versions:
-        lowest = min(supported((12, 0)))
-        return f"{lead}. Releases since 12.0 begin at {lowest.major}.{lowest.minor}"
+        return f"{lead}. Releases since 12.0 begin at 5.0"
     pin = "pip install 'nvidia-cuda-nvrtc-cu12<13' (and CuPy for CUDA 12)"
     return f"{lead}; {versions} does: {pin}. {_renamed_note(Arch(*capability))}".rstrip()

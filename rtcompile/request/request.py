@@ -193,7 +193,7 @@ def header_texts(given: Any) -> tuple[tuple[str, str], ...]:
     found = {_header(name): text(f"headers[{shown(name)}]", value) for name, value in pairs}
     for name in found:
         parts = name.split("/")
-        for end in range(1, len(parts)):
+        for end in range(len(parts)):
             folder = "/".join(parts[:end])
             if folder in found:
                 raise InvalidRequest(

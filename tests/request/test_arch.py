@@ -39,8 +39,28 @@ CHOICES = {
     (10, 7): ("compute_90", "sm_100", "sm_103f", "sm_103f", "sm_107a"),
     (11, 0): ("compute_90", "compute_101", "compute_103", "sm_110a", "sm_110a"),
     (12, 0): ("compute_90", "sm_120a", "sm_120a", "sm_120a", "sm_120a"),
+    (11, 2): ("compute_90", "compute_101", "compute_103", "compute_110", "compute_110"),
     (12, 1): ("compute_90", "sm_120", "sm_121a", "sm_121a", "sm_121a"),
     (14, 0): ("compute_90", "compute_120", "compute_121", "compute_121", "compute_121"),
+}  # fmt: skip
+
+
+# Release: the architectures that it began to compile for, and those that it stopped to compile for.
+CHANGES = {
+    (12, 0): ("50 52 53 60 61 62 70 72 75 80 86 87 89 90 90a", ""),
+    (12, 1): ("", ""),
+    (12, 7): ("", ""),
+    (12, 8): ("100 100a 101 101a 120 120a", ""),
+    (12, 9): ("100f 101f 103 103a 103f 120f 121 121a 121f", ""),
+    (13, 0): ("88 110 110a 110f", "50 52 53 60 61 62 70 72 101 101a 101f"),
+    (13, 3): ("", ""),
+    (13, 4): ("107 107a 107f", ""),
+    (13, 5): ("", ""),
+}
+FIRST_RELEASES = {
+    (7, 5): (12, 0), (8, 0): (12, 0), (8, 6): (12, 0), (8, 7): (12, 0), (8, 8): (13, 0), (8, 9): (12, 0),
+    (9, 0): (12, 0), (10, 0): (12, 8), (10, 3): (12, 9), (10, 7): (13, 4), (11, 0): (12, 8),
+    (12, 0): (12, 8), (12, 1): (12, 9),
 }  # fmt: skip
 
 
@@ -79,6 +99,21 @@ def test_a_device_gets_the_best_architecture_that_its_compiler_knows(
     check(choice.arch, choice.target, nvrtc)
 
 
+def test_each_release_adds_and_drops_architectures() -> None:
+    before: list[str] = []
+    for release, (added, dropped) in CHANGES.items():
+        listed = [str(arch)[3:] for arch in supported(release)]
+        assert {*listed} == ({*before} | {*added.split()}) - {*dropped.split()}, release
+        assert listed == sorted(listed, key=lambda name: (int(name.rstrip("af")), name))
+        before = listed
+
+
+def test_the_first_release_for_each_device_is_known_under_its_old_name_too() -> None:
+    first = {capability: archs.first_release(capability) for capability in archs.generations()}
+    assert first == FIRST_RELEASES
+    assert archs.first_release((14, 0)) == NEWEST_MEASURED
+
+
 def test_ptx_on_request_keeps_the_architecture() -> None:
     choice = choose((9, 0), (12, 9), virtual=True)
     assert (choice.arch, choice.target) == (Arch(9, 0, "a"), "ptx")
@@ -101,8 +136,19 @@ def test_an_nvrtc_before_12_is_an_error() -> None:
         pytest.param("sm_101f", (13, 0), r"NVRTC 12\.9 does\..*sm_110f there", id="renamed"),
         pytest.param("sm_70", (13, 0), r"NVRTC 12\.0 to 12\.9 does", id="dropped"),
         pytest.param("sm_100f", (12, 8), r"NVRTC 12\.9 or newer does", id="suffix-too-new"),
-        pytest.param("sm_80a", (12, 9), r"neither does any other.*sm_80, sm_86", id="no-suffix"),
-        pytest.param("sm_66", (12, 9), r"neither does any other", id="no-such-thing"),
+        pytest.param(
+            "sm_80a",
+            (12, 9),
+            r"neither does any other.*It knows sm_80, sm_86, sm_87, sm_89$",
+            id="no-suffix",
+        ),
+        pytest.param(
+            "sm_40",
+            (12, 9),
+            r"neither does any other.* sm_50, sm_52.* sm_121f$",
+            id="no-such-thing",
+        ),
+        pytest.param("sm_101f", (12, 8), r"NVRTC 12\.9 does\. \(CUDA 13 renamed", id="one-release"),
     ],
 )
 def test_cross_compiling_names_the_versions_that_could(
@@ -113,7 +159,9 @@ def test_cross_compiling_names_the_versions_that_could(
 
 
 def test_a_release_newer_than_the_table_is_not_checked() -> None:
-    check(Arch(14, 0), "cubin", (14, 0))
+    check(Arch(14, 0), "cubin", (13, 6))
+    with pytest.raises(UnsupportedArch, match=r"NVRTC 13\.5 .* for compute_140,"):
+        check(Arch(14, 0), "ptx", (13, 5))
     assert choose((8, 0), (14, 0)).arch == Arch(8, 0)
 
 
@@ -131,6 +179,7 @@ def test_a_release_newer_than_the_table_is_not_checked() -> None:
         pytest.param("sm_100f", "cubin", (10, 3), True, id="f-in-family"),
         pytest.param("sm_100f", "ptx", (12, 0), False, id="f-outside"),
         pytest.param("sm_100f", "ptx", (10, 1), False, id="10.1-is-not-in-10.0s-family"),
+        pytest.param("sm_101", "cubin", (10, 3), False, id="10.1-is-not-of-10.0s-generation"),
         pytest.param("sm_101f", "ptx", (11, 0), True, id="10.1-became-11.0"),
         pytest.param("sm_87", "cubin", (8, 9), True, id="integrated-left-to-the-driver"),
     ],

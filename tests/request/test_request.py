@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import pickle
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy
 import pytest
 
 from rtcompile.errors import InvalidRequest
+from rtcompile.request import values
 from rtcompile.request.object_code import BuildInfo, ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch
@@ -68,6 +70,13 @@ def test_sequences_become_tuples_and_an_arch_is_parsed():
         pytest.param({"name": "n" * 300}, "200 bytes", id="long name"),
         pytest.param({"backend": numpy.zeros(2)}, "backend must be one of", id="array"),
         pytest.param({"target": None}, "target must be one of .* not None", id="no target"),
+        pytest.param({"target": numpy.zeros(2)}, "target must be one of", id="array as target"),
+        pytest.param({"name": numpy.zeros(2)}, "name must be a str", id="array as name"),
+        pytest.param({"headers": numpy.zeros(2)}, "must map names to texts", id="array as headers"),
+        pytest.param({"headers": [("a.h", "")]}, "must map names to texts", id="list of headers"),
+        pytest.param({"headers": (("a.h",),)}, "must map names to texts", id="no text"),
+        pytest.param({"headers": {"a": "", "a/b/c.h": ""}}, "'a' is a header and", id="folder"),
+        pytest.param({"headers": {"a/b": "", "a/b/c": ""}}, "'a/b' is a header and", id="folders"),
     ],
 )
 def test_invalid_arguments_are_rejected(arguments, message):
@@ -75,6 +84,100 @@ def test_invalid_arguments_are_rejected(arguments, message):
         CompileRequest(**{"source": "x", **arguments})
     assert isinstance(caught.value, TypeError)
     assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "/a.h", "a//b.h", "./a.h", "a/../b.h", "a/", "a\n.h", 'a".h', "a>.h", "<a.h", "a\\b.h"],
+)
+def test_a_header_name_that_is_no_path_below_a_folder_is_rejected(name: str) -> None:
+    with pytest.raises(InvalidRequest, match="no header's name"):
+        CompileRequest("", headers={name: ""})
+
+
+def test_names_may_be_as_long_as_a_file_system_takes() -> None:
+    part = "ü" * 127 + "x"  # 255 bytes
+    longest = "/".join(["x", part, part, part, "y" * 254])
+    assert len(longest.encode()) == 1024
+    texts = {**dict.fromkeys([part, longest], ""), "tile.cuh": "#define N 4"}
+    request = CompileRequest("", headers=texts, name=f"{'d' * 300}/{'ü' * 100}")
+    assert dict(request.headers) == texts
+    for name in ("ü" * 128, longest + "z"):
+        with pytest.raises(InvalidRequest, match="no header's name"):
+            CompileRequest("", headers={name: ""})
+    with pytest.raises(InvalidRequest, match="200 bytes"):
+        CompileRequest("", name="ü" * 100 + "x")
+
+
+def test_ten_thousand_headers_are_taken() -> None:
+    texts = {f"{number}.h": "" for number in range(10_000)}
+    assert len(CompileRequest("", headers=texts).headers) == 10_000
+    with pytest.raises(InvalidRequest, match="at most 10,000"):
+        CompileRequest("", headers={**texts, "more.h": ""})
+
+
+def test_nothing_but_the_source_is_needed() -> None:
+    request = CompileRequest("x")
+    assert (request.options, request.arch, request.name_expressions) == ((), None, ())
+    assert (request.name, request.backend, request.target) == ("kernel.cu", "auto", "cubin")
+    assert (request.link, request.headers) == ((), ())
+    assert (request.allow_fixups, request.may_pass_over_arch) == (True, False)
+
+
+def test_an_iterable_without_end_is_rejected(monkeypatch) -> None:
+    monkeypatch.setattr("rtcompile.request.values._ITEMS_MAX", 3)
+    assert CompileRequest("", options=iter(["-w"] * 3)).options == ("-w",) * 3
+    with pytest.raises(InvalidRequest, match="more than 3 elements"):
+        CompileRequest("", options=itertools.repeat("-w"))
+
+
+@pytest.mark.parametrize(("value", "taken"), [(1, False), (2, True), (4, True), (5, False)])
+@pytest.mark.parametrize("kind", [int, numpy.int64])
+def test_an_integer_may_equal_its_limits(value: int, taken: bool, kind: type) -> None:
+    if taken:
+        assert values.whole("count", kind(value), 2, 4) == value
+        return
+    with pytest.raises(InvalidRequest, match="count must be an integer from 2 to 4, not"):
+        values.whole("count", kind(value), 2, 4)
+
+
+def test_what_is_no_integer_is_none_whatever_the_limits() -> None:
+    for value in ("3", 3.0, None, numpy.zeros(2)):
+        with pytest.raises(InvalidRequest, match="count must be an integer from 0 to 4, not"):
+            values.whole("count", value, 0, 4)
+
+
+def test_the_folder_above_a_link_is_kept_in_an_absolute_path(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert values.absolute("link/../a.h") == f"{tmp_path}/link/../a.h"
+    assert values.absolute("./a//b.h") == f"{tmp_path}/a/b.h"
+    assert values.absolute("/link/../a.h") == "/link/../a.h"
+    tmp_path.rmdir()
+    assert values.absolute("/a//b.h") == "/a/b.h"
+    with pytest.raises(
+        InvalidRequest, match=r"'a\.h' is looked up in the working directory, which"
+    ):
+        values.absolute("a.h")
+
+
+def test_architectures_are_ordered_by_capability_and_suffix() -> None:
+    ordered = [Arch.parse(name) for name in ("75", "80", "86", "90", "90a", "100", "100a", "100f")]
+    assert sorted({*ordered}) == ordered
+    for at, arch in enumerate(ordered):
+        assert [arch <= other for other in ordered] == [
+            at <= place for place in range(len(ordered))
+        ]
+    with pytest.raises(TypeError):
+        assert ordered[0] < "sm_80"
+
+
+def test_the_numbers_of_an_architecture_have_limits() -> None:
+    assert str(Arch(99, 9)) == "sm_999"
+    assert Arch.parse("999") == Arch(99, 9)
+    assert Arch(0, 0).number == 0
+    for wrong in ((100, 0), (-1, 0), (9, 10), (9, -1)):
+        with pytest.raises(InvalidRequest, match="must be an int from 0 to"):
+            Arch(*wrong)
 
 
 def test_subclasses_of_str_and_any_iterables_are_converted():
