@@ -222,7 +222,7 @@ def with_directories(options: Iterable[str], moved: Callable[[str], str]) -> tup
         name, value = name_and_value(word)
         if name in BY_SPELLING and BY_SPELLING[name].name in _DIRECTORIES:
             path = next(words, "") if value is None else value
-            found += [f"-{name}" if len(name) == 1 else f"--{name}", moved(unquoted(path))]
+            found += [f"-{name}", moved(unquoted(path))]
         else:
             found.append(word)
     return tuple(found)

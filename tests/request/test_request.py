@@ -11,7 +11,10 @@ import numpy
 import pytest
 
 from rtcompile.errors import InvalidRequest
-from rtcompile.request import values
+from rtcompile.files import sealed
+from rtcompile.files.fileset import FileSet
+from rtcompile.request import object_code as objects
+from rtcompile.request import units, values
 from rtcompile.request.object_code import BuildInfo, ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch
@@ -221,6 +224,117 @@ def test_object_code_pickles():
     code = ObjectCode(b"\x7fELF", "cubin", Arch(9, 0), {"f<int>": "_Z1f"}, BuildInfo("nvrtc"))
     again = pickle.loads(pickle.dumps(code))
     assert (again.code, dict(again.lowered_names)) == (code.code, {"f<int>": "_Z1f"})
+
+
+# --- the files of objects -------------------------------------------------------------------------
+
+
+def made(backend: str, names: int = 2) -> ObjectCode:
+    build = BuildInfo(
+        backend, "log ü\udcff", why="needs NVCC", compiler="12.9.86", compiled_in=1.25
+    )
+    symbols = {f"f<{number}>": f"_Z{number}" for number in range(names)}
+    return ObjectCode(b"\x7fELF\0\xff", "object", Arch(9, 0, "a"), symbols, build)
+
+
+@pytest.mark.parametrize(("backend", "why"), [("nvrtc", ""), ("nvcc", "needs NVCC")])
+@pytest.mark.parametrize("names", range(3))
+def test_an_object_is_read_from_its_file_as_it_was_written(backend, why, names) -> None:
+    code = made(backend, names)
+    data = objects.encode("key", code, "ü.cu", {"source": "12ab", "option std": ""})
+
+    name, again = objects.decode("key", data)
+    assert (name, again) == ("ü.cu", code.replace(build=again.build))
+    assert dict(again.lowered_names) == dict(code.lowered_names)
+    info = BuildInfo(
+        backend,
+        "log ü\udcff",
+        why=why,
+        compiler="12.9.86",
+        compiled_in=pytest.approx(1.25, abs=0.1),
+    )
+    assert again.build == info
+    assert objects.key_inputs("key", data) == {"source": "12ab", "option std": ""}
+    assert objects.key_inputs("key", objects.encode("key", code, "")) == {}
+
+
+def test_a_file_of_another_key_or_of_other_fields_is_no_object() -> None:
+    data = objects.encode("key", made("nvrtc"), "k.cu", {"source": "12ab"})
+    for key, damaged in (("other", data), ("key", data[:-1]), ("key", b"")):
+        assert objects.decode(key, damaged) is None
+        assert objects.key_inputs(key, damaged) == {}
+    fields = sealed.unseal("object", "key", data)
+    assert objects.decode("key", sealed.seal("object", "key", fields)) is not None
+    for position, value in ((2, b"exe"), (3, b"sm_x"), (9, b"soon")):
+        changed = [*fields[:position], value, *fields[position + 1 :]]
+        assert objects.decode("key", sealed.seal("object", "key", changed)) is None
+    for number in range(11):
+        assert objects.key_inputs("key", sealed.seal("object", "key", fields[:number])) == {}
+    for number in (*range(11), 12, 14):
+        assert objects.decode("key", sealed.seal("object", "key", fields[:number])) is None
+
+
+def test_a_hit_has_the_reason_for_nvcc_and_none_for_a_miss() -> None:
+    for backend, why in (("nvrtc", ""), ("nvcc", "needs NVCC")):
+        found = objects.hit(made(backend), FileSet(), "disk", 2.5)
+        assert (found.code, found.kind, found.arch) == (b"\x7fELF\0\xff", "object", Arch(9, 0, "a"))
+        assert found.lowered_names == {"f<0>": "_Z0", "f<1>": "_Z1"}
+        build = found.build
+        assert (build.hit, build.milliseconds, build.why) == ("disk", 2.5, why)
+        assert (build.backend, build.compiler, build.compiled_in) == (backend, "12.9.86", 1.25)
+        assert objects.files_of(build) == FileSet()
+        assert build.headers == ()
+    assert objects.files_of(BuildInfo("nvrtc")) is None
+
+
+def test_the_repr_of_a_build_omits_what_is_long() -> None:
+    shown = repr(BuildInfo("nvrtc", "a long log", why="new"))
+    assert shown.startswith("BuildInfo(backend='nvrtc', milliseconds=0.0, hit=None, why='new', ")
+    assert "log" not in shown
+    assert "headers" not in shown
+
+
+# --- runs of compilers ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [("a\n", "b\n", "a\nb\n"), ("a", "b", "a\nb"), ("", "b", "b"), ("a", "", "a"), ("", "", "")],
+)
+def test_each_log_begins_on_its_own_line(first: str, second: str, expected: str) -> None:
+    assert units.joined_logs(first, second) == expected
+
+
+def test_runs_with_one_deadline_share_their_time(monkeypatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    limits = units.Limits(5.0).with_shared_deadline()
+    assert limits.timeout == 5.0
+    assert limits.with_shared_deadline() is limits
+    now = 104.0
+    assert limits.timeout.left == 1.0
+    assert limits.after_waiting(3.0) == 4.0
+    now = 109.0
+    assert limits.timeout.left == 0.0
+    assert units.TimeLimit(5.0, since=107.0).left == 3.0
+    assert units.Limits(5.0).after_waiting(3.0) == 5.0
+    assert units.Limits().with_shared_deadline() == units.Limits(None, None)
+
+
+def test_compilers_get_few_variables_and_workers_fewer() -> None:
+    given = {"LANG": "C", "LD_LIBRARY_PATH": "/l", "PATH": "/b", "HOME": "/h", "TOKEN": "secret"}
+    shared = {"LANG": "C", "LD_LIBRARY_PATH": "/l"}
+    assert units.worker_environ(given) == {**shared, "CUDA_CACHE_DISABLE": "1"}
+    assert units.nvcc_environ(given) == {**shared, "PATH": "/b", "HOME": "/h"}
+
+
+def test_nvccs_variables_are_split_as_a_shell_splits_them() -> None:
+    assert units.nvcc_words({}) == ((), ())
+    assert units.nvcc_words({"NVCC_APPEND_FLAGS": "-w '-DX=a b'"}) == ((), ("-w", "-DX=a b"))
+    assert units.nvcc_words({"NVCC_PREPEND_FLAGS": "-G"}) == (("-G",), ())
+
+
+# --- options files --------------------------------------------------------------------------------
 
 
 def test_the_contents_of_options_files_are_in_the_request(tmp_path) -> None:

@@ -1,0 +1,185 @@
+"""Tests of the table of options: which compiler and release gets each, and the limits of what is read."""
+
+from __future__ import annotations
+
+import pytest
+
+from rtcompile.errors import InvalidRequest
+from rtcompile.request import command_lines, option_table
+from rtcompile.request.option_table import SPECS, Spec, dropped, name_and_value, unquoted
+from rtcompile.request.options import Options, distrusted, parse
+from rtcompile.request.values import Arch
+
+SM_80 = Arch(8, 0)
+# All other options of NVRTC are accepted since 12.0. An older NVRTC gets another option for -Werror.
+SINCE = {
+    "split-compile": (12, 6), "device-stack-protector": (12, 6), "Ofast-compile": (12, 6),
+    "device-float128": (12, 6), "frandom-seed": (12, 9), "no-cache": (12, 9),
+}  # fmt: skip
+ONLY_NVRTC = [
+    "device-as-default-execution-space", "device-int128", "device-float128", "minimal", "no-source-include",
+    "modify-stack-limit", "builtin-move-forward", "builtin-initializer-list", "no-cache",
+]  # fmt: skip
+ONLY_NVCC = [
+    "expt-relaxed-constexpr", "extended-lambda", "compiler-options", "compiler-bindir",
+    "allow-unsupported-compiler", "debug", "profile", "no-exceptions", "m64", "default-stream",
+    "forward-unknown-to-host-compiler", "Wno-deprecated-gpu-targets", "Wno-deprecated-declarations", "threads",
+    "optimize",
+]  # fmt: skip
+NEITHER = [
+    "time", "fdevice-time-trace", "pch", "create-pch", "use-pch", "pch-dir", "pch-messages", "pch-verbose",
+    "instantiate-templates-in-pch", "cubin", "ptx", "fatbin", "ltoir", "compile", "linker-options",
+    "archive-options", "cudart", "cudadevrt", "lcudadevrt", "library", "library-path",
+]  # fmt: skip
+FLAGS = [spec for spec in SPECS if spec.takes not in ("path", "macro")]
+VALUES = {"boolean": "true", "number": "8", "value": "c++17", "values": "reorder"}
+
+
+def flag(spec: Spec) -> Options:
+    return Options(flags=((spec.name, VALUES.get(spec.takes, "")),))
+
+
+def nvrtc_gets(spec: Spec, release: tuple[int, int]) -> bool:
+    line = command_lines.for_nvrtc(flag(spec), SM_80, "ltoir", release, ())
+    return any(word.lstrip("-").partition("=")[0] == spec.name for word in line)
+
+
+@pytest.mark.parametrize(
+    "spec", [s for s in FLAGS if s.name not in (*ONLY_NVCC, *NEITHER)], ids=lambda spec: spec.name
+)
+def test_nvrtc_gets_an_option_from_its_first_release_on(spec: Spec) -> None:
+    first = (13, 3) if spec.name == "Werror" else SINCE.get(spec.name, (12, 0))
+    assert nvrtc_gets(spec, first)
+    if spec.name == "Werror":
+        assert not nvrtc_gets(spec, (13, 2))
+    elif first > (12, 0):
+        needed = rf"--{spec.name} needs NVRTC 12\.{first[1]} or newer; this is 12\.{first[1] - 1}"
+        with pytest.raises(InvalidRequest, match=needed):
+            nvrtc_gets(spec, (12, first[1] - 1))
+
+
+@pytest.mark.parametrize("name", [*ONLY_NVCC, *NEITHER])
+def test_nvrtc_never_gets_options_of_nvcc(name: str) -> None:
+    spec = option_table.BY_NAME[name]
+    assert not nvrtc_gets(spec, (13, 5))
+    assert f"--{name} is not passed on: {spec.why}" in dropped(flag(spec).flags, "nvrtc")
+
+
+@pytest.mark.parametrize("spec", FLAGS, ids=lambda spec: spec.name)
+def test_nvcc_gets_all_options_but_those_of_nvrtc(spec: Spec) -> None:
+    line = command_lines.for_nvcc(flag(spec), SM_80, "ltoir", (13, 0), ())
+    given = any(word.lstrip("-").partition("=")[0] == spec.name for word in line)
+    # `code=lto_80` means the same as -dlto.
+    assert given == (spec.name not in (*ONLY_NVRTC, *NEITHER, "dlink-time-opt"))
+    notes = dropped(flag(spec).flags, "nvcc")
+    assert bool(notes) == (spec.name in (*ONLY_NVRTC[2:], *NEITHER))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["-Werror"], "all-warnings"),
+        (["-Werror", "-w"], "all-warnings"),
+        (["-Werror", "reorder"], "reorder"),
+        (["-Werror=reorder", "-Werror", "-Werror"], "reorder,all-warnings"),
+    ],
+)
+def test_a_value_that_may_be_left_out_is_implied(options: list[str], expected: str) -> None:
+    assert parse(options).get("Werror") == expected
+    assert parse(["-pch-messages", "-w"]).get("pch-messages") == "true"
+
+
+def test_options_may_have_twenty_thousand_words() -> None:
+    assert len(parse(["-x"] * 20_000).unknown) == 20_000
+    assert len(parse(["-x -y"] * 10_000).unknown) == 20_000
+    for many in (["-x"] * 20_001, ["-x " * 20_001]):
+        with pytest.raises(InvalidRequest, match="more than 20,000 words"):
+            parse(many)
+
+
+def test_a_macro_of_many_words_is_one() -> None:
+    (macro,) = parse(["-DX=" + "a " * 40_000]).macros
+    assert macro == ("D", "X=" + "a " * 39_999 + "a")
+    with pytest.raises(InvalidRequest, match="more than 20,000 words"):
+        parse(["-DX=" + "a " * 40_001])
+
+
+def test_options_may_name_a_thousand_directories() -> None:
+    paths = [f"-I/{number}" for number in range(999)]
+    assert len(parse([*paths, "-include=/a.h"]).include_dirs) == 999
+    for kind in ("-I", "-idirafter=", "-include="):
+        with pytest.raises(InvalidRequest, match="options name 1,001 directories"):
+            parse([*paths, "-include=/a.h", f"{kind}/more"])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *((f"{q}{inner}{q}", inner) for q in "\"'" for inner in ("", "a b", "'\"'")),
+        *((text, text) for text in ("", "a", "'", '"a', "'a\"", "\"a'", "a'", "aba")),
+        (" 'a ' ", "a "),
+    ],
+)
+def test_only_equal_quotes_around_a_text_are_removed(text: str, expected: str) -> None:
+    assert unquoted(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("-O3", ("O", "3")),
+        ("-O", ("O", None)),
+        ("-I= /x", ("I", "/x")),
+        ("-lm", ("lm", None)),
+        ("-Ofast-compile=0", ("Ofast-compile", "0")),
+        ("--D", ("D", None)),
+        ("-", ("", None)),
+        ("-std= c++17", ("std", "c++17")),
+        ("---x", ("-x", None)),
+    ],
+)
+def test_a_letters_value_may_follow_it_at_once(word: str, expected: tuple[str, str | None]) -> None:
+    assert name_and_value(word) == expected
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ("-Xcompiler=-fopenmp", "--compiler-options runs a program"),
+        ("-ccbin=/x", "--compiler-bindir runs a program"),
+        ("-time=x", "--time writes a file"),
+        ("--strange", "does not know what a compiler does with --strange"),
+        ("-Xcudafe=--strange", "does not know what a compiler does with -Xcudafe=--strange"),
+        ("-Xcudafe=--diag_suppress,-x", "does not know what a compiler does"),
+    ],
+)
+def test_an_untrusted_option_is_reported_with_what_it_does(option: str, reason: str) -> None:
+    (found,) = distrusted(["-w", "-Xcudafe=--diag_suppress=1,--diag_error=2", option])
+    assert reason in found
+    harmless = ["-DX", "-I/x", "-G", "--source-in-ptx", "--compress-mode=size", "-Xptxas=-v", "x"]
+    assert distrusted(harmless) == []
+
+
+def test_nvjitlink_skips_tuning_that_it_does_not_know_yet() -> None:
+    options = parse(["-split-compile=2", "-jtd=101", "-fmad=false", "-G"])
+    since = ("-split-compile=2", "-jump-table-density=101")
+    for release, tuning in (((12, 3), ()), ((12, 4), since[::-1])):
+        line = command_lines.for_nvjitlink(options, SM_80, release)
+        assert line == ("-arch=sm_80", "-fma=0", "-g", *tuning)
+
+
+@pytest.mark.parametrize(
+    ("target", "nvrtc", "nvcc"),
+    [
+        ("cubin", "sm_80", "sm_80"),
+        ("object", "compute_80", "sm_80"),
+        ("ptx", "compute_80", "compute_80"),
+        ("ltoir", "compute_80", "lto_80"),
+        ("fatbin", "compute_80", "sm_80"),
+    ],
+)
+def test_each_kind_of_code_has_its_architecture(target: str, nvrtc: str, nvcc: str) -> None:
+    line = command_lines.for_nvrtc(Options(), SM_80, target, (12, 9), ())
+    assert line[0] == f"--gpu-architecture={nvrtc}"
+    line = command_lines.for_nvcc(Options(), SM_80, target, (12, 9), ())
+    assert line[0] == f"--generate-code=arch=compute_80,code={nvcc}"
