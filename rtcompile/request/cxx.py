@@ -54,9 +54,7 @@ class Directive:
         """The operand of ``#include``: ``<a.h>``, ``"a.h"`` or a macro; ``""`` in other directives."""
         if self.name not in _INCLUDES:
             return ""
-        closing = {"<": ">", '"': '"'}.get(self.body[:1], "")
-        end = self.body.find(closing, 1) if closing else -1
-        return self.body[: end + 1] if end > 0 else self.body
+        return re.match(r"""<[^>]*>|"[^"]*"|[\s\S]*""", self.body)[0]  # type: ignore[index]
 
 
 class Text:
@@ -118,7 +116,7 @@ class Text:
                 code, blank, inside = start, True, False
             elif kind == _HASH:
                 yield _HASH, start, end
-                blank, inside = False, True
+                inside = True
                 if header := header_name.match(text, end):
                     name, after_name = header.span(1)
                     self.differs |= any(sign in header[1] for sign in ("'", "//", "/*", "\\"))

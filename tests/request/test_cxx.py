@@ -23,53 +23,60 @@ def included(source: str) -> list[str]:
     return [directive.included for directive in Text(source).directives() if directive.included]
 
 
+LONGEST = 262_144  # characters that are scanned
 RAW = 'R"x(\n#include "no.h"\n)x"'
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        pytest.param('#include "v.h"', id="plain"),
-        pytest.param('\f\v\t # \v include\f"v.h"', id="form feeds and vertical tabs"),
-        pytest.param('\r#include "v.h"\r\n', id="a lone carriage return is a blank"),
-        pytest.param('# /*\n*/ include "v.h"', id="a comment over lines in a directive"),
-        pytest.param('/*\n*/ # include /*\n*/ "v.h"', id="comments everywhere"),
-        pytest.param('%:include "v.h"', id="digraph"),
-        pytest.param('%\\\n:inc\\\r\nlude "v\\\n.h"', id="splices"),
-        pytest.param('// c \\ \n#include "v.h"', id="a blank behind the backslash joins nothing"),
-        pytest.param('/* a *\\\n/\n#include "v.h"\n/* */', id="a comment's end is spliced"),
-        pytest.param(
-            '#define A "/*"\n#include "v.h"\n//*/', id="a comment's beginning in a string"
-        ),
-        pytest.param('#if 0\n"\n#endif\n#include "v.h"', id="a string that is never closed"),
-        pytest.param('#if 0\ndon\'t /*\n#endif\n#include "v.h"', id="an apostrophe in prose"),
-        pytest.param('int a = \'"\'; /*"*/\n#include "v.h"\n//\'', id="a quote as a character"),
-        pytest.param("int a = 1'0; /* ' */\n#include \"v.h\"\n/*'*/", id="digit separator"),
-        pytest.param("int a = 0xa'b'c; /* ' */\n#include \"v.h\"", id="digit separators"),
-        pytest.param("#define A 1.e+10'0 /*\n#define B ' */\n#include \"v.h\"", id="an exponent"),
-        pytest.param("#define A x1e-5'0 /*\n#define B ' */\n#include \"v.h\"", id="a difference"),
-        pytest.param('#define A 1R"(\n#include "v.h"\n//)"', id="a number's letter is no prefix"),
-        pytest.param('#define A 1\'R"(\n#include "v.h"\n//)"', id="likewise after a separator"),
-        pytest.param(
-            'auto a = "b"u8R"(";\n#include "v.h"\n//)"', id="a string's suffix is no prefix"
-        ),
-        pytest.param('auto a = xR"(";\n#include "v.h"\n//)"', id="a word's end is no prefix"),
-        pytest.param(f'auto a = {RAW};\n#include "v.h"', id="after a raw string"),
-        pytest.param(f'#define A {RAW} x\n#include "v.h"', id="a raw string in a macro"),
-        pytest.param(f'#define A u8R\\\n{RAW[1:]} x\n#include "v.h"', id="a spliced prefix"),
-        pytest.param(
-            'auto a = R"x(\n)\\\nx"\n#include "no.h"\n)x";\n#include "v.h"', id="raw splice"
-        ),
-        pytest.param('auto a = R"12345678901234567(";\n#include "v.h"', id="too long a delimiter"),
-        pytest.param('auto a = R"(\n#include "v.h"', id="raw string without end"),
-        pytest.param('#include "v.h"\n/*\n#include "no.h"', id="comment without end"),
-        pytest.param('int a; #include "no.h"\n#include "v.h"', id="a # behind code"),
-        pytest.param('int a; /*\n*/ #include "v.h"', id="a line that begins in a comment"),
-        pytest.param('#\n#include "v.h"\n\\', id="null directive, backslash at the end"),
-    ],
-)
+SPELLED = [
+    pytest.param('#include "v.h"', id="plain"),
+    pytest.param('\f\v\t # \v include\f"v.h"', id="form feeds and vertical tabs"),
+    pytest.param('\r#include "v.h"\r\n', id="a lone carriage return is a blank"),
+    pytest.param('# /*\n*/ include "v.h"', id="a comment over lines in a directive"),
+    pytest.param('/*\n*/ # include /*\n*/ "v.h"', id="comments everywhere"),
+    pytest.param('%:include "v.h"', id="digraph"),
+    pytest.param('%\\\n:inc\\\r\nlude "v\\\n.h"', id="splices"),
+    pytest.param('// c \\ \n#include "v.h"', id="a blank behind the backslash joins nothing"),
+    pytest.param('/* a *\\\n/\n#include "v.h"\n/* */', id="a comment's end is spliced"),
+    pytest.param('#define A "/*"\n#include "v.h"\n//*/', id="a comment's beginning in a string"),
+    pytest.param('#if 0\n"\n#endif\n#include "v.h"', id="a string that is never closed"),
+    pytest.param('#if 0\ndon\'t /*\n#endif\n#include "v.h"', id="an apostrophe in prose"),
+    pytest.param('int a = \'"\'; /*"*/\n#include "v.h"\n//\'', id="a quote as a character"),
+    pytest.param("int a = 1'0; /* ' */\n#include \"v.h\"\n/*'*/", id="digit separator"),
+    pytest.param("int a = 0xa'b'c; /* ' */\n#include \"v.h\"", id="digit separators"),
+    pytest.param("#define A 1.e+10'0 /*\n#define B ' */\n#include \"v.h\"", id="an exponent"),
+    pytest.param("#define A x1e-5'0 /*\n#define B ' */\n#include \"v.h\"", id="a difference"),
+    pytest.param('#define A 1R"(\n#include "v.h"\n//)"', id="a number's letter is no prefix"),
+    pytest.param('#define A 1\'R"(\n#include "v.h"\n//)"', id="likewise after a separator"),
+    pytest.param('auto a = "b"u8R"(";\n#include "v.h"\n//)"', id="a string's suffix is no prefix"),
+    pytest.param('auto a = xR"(";\n#include "v.h"\n//)"', id="a word's end is no prefix"),
+    pytest.param(f'auto a = {RAW};\n#include "v.h"', id="after a raw string"),
+    pytest.param(f'#define A {RAW} x\n#include "v.h"', id="a raw string in a macro"),
+    pytest.param(f'#define A u8R\\\n{RAW[1:]} x\n#include "v.h"', id="a spliced prefix"),
+    pytest.param('auto a = R"x(\n)\\\nx"\n#include "no.h"\n)x";\n#include "v.h"', id="raw splice"),
+    pytest.param('auto a = R"12345678901234567(";\n#include "v.h"', id="too long a delimiter"),
+    pytest.param('auto a = R"(\n#include "v.h"', id="raw string without end"),
+    pytest.param('#include "v.h"\n/*\n#include "no.h"', id="comment without end"),
+    pytest.param('int a; #include "no.h"\n#include "v.h"', id="a # behind code"),
+    pytest.param('int a; /*\n*/ #include "v.h"', id="a line that begins in a comment"),
+    pytest.param('#\n#include "v.h"\n\\', id="null directive, backslash at the end"),
+    pytest.param('7 #include "no.h"\n#include "v.h"', id="a # behind a number"),
+    pytest.param('#include "v.h" x "y"', id="more behind the name"),
+]
+
+
+@pytest.mark.parametrize("source", SPELLED)
 def test_an_include_is_read_whatever_its_spelling(source: str) -> None:
     assert included(source) == ['"v.h"']
+
+
+@pytest.mark.parametrize("source", SPELLED)
+def test_pieces_follow_each_other_without_gaps(source: str) -> None:
+    text, at = Text(source), 0
+    for kind, start, end in text.pieces():
+        assert start == at
+        assert (end > start) == (kind != "end")
+        at = end
+    assert at == len(text.text)
 
 
 @pytest.mark.parametrize(
@@ -81,6 +88,9 @@ def test_an_include_is_read_whatever_its_spelling(source: str) -> None:
         pytest.param('#include "a\\" // "', '"a\\"', id="a backslash in a name"),
         pytest.param("#include HEADER(a) // b", "HEADER(a)", id="a macro"),
         pytest.param("#include_next <a.h>", "<a.h>", id="the next"),
+        pytest.param("#include <a.h", "<a.h", id="a name without an end"),
+        pytest.param('#include ""', '""', id="an empty name"),
+        pytest.param("#include <> >", "<>", id="a second end"),
     ],
 )
 def test_an_included_name_is_returned_as_written(source: str, name: str) -> None:
@@ -97,6 +107,22 @@ def test_each_character_belongs_to_a_piece() -> None:
     ]
 
 
+def test_a_name_with_a_backslash_is_no_string() -> None:
+    name = '"a\\" '
+    assert pieces(f'#include {name}// "') == [
+        *[("hash", "#"), ("code", f"include {name}"), ("comment", '// "'), ("end", "")],
+    ]
+
+
+def test_adjacent_comments_have_no_code_between_them() -> None:
+    assert {kind for kind, _ in pieces("/**/" * 100)} == {"comment"}
+
+
+def test_a_directive_continues_behind_its_strings() -> None:
+    (directive,) = Text('# define A /* b */ "c" "d" e\nf').directives()
+    assert (directive.name, directive.body) == ("define", 'A   "c" "d" e')
+
+
 def test_offsets_refer_to_the_text_as_written() -> None:
     source = 'a\\\nb\\\r\n\\\nc R"x(\\\n)x" /\\\n/ d'
     text = Text(source)
@@ -111,6 +137,13 @@ def test_blanks_replace_comments() -> None:
     assert cxx.blanked(source) == 'a     \n     "//d"     \n \n#if 1        \nR"(\n)" g'
     bare = cxx.blanked(source, literals=True, directives=True)
     assert bare == f"a     \n{' ' * 15}\n \n{' ' * 13}\nR  \n   g"
+    assert cxx.blanked('#define A "b" c\nd', directives=True) == f"{' ' * 15}\nd"
+
+
+@pytest.mark.parametrize("end", ["\\\n", "\\\r\n", "\\ \t\n", "??/\n", "??/ \r\n"])
+def test_lines_are_joined_as_any_compiler_joins_them(end: str) -> None:
+    assert cxx.joined(f"a{end}b") == "ab"
+    assert cxx.joined("a\\b\n??/c") == "a\\b\n??/c"
 
 
 # --- decisions from a scan ------------------------------------------------------------------------
@@ -130,10 +163,57 @@ def test_blanks_replace_comments() -> None:
             "#if 0\n#include <it's/*.h>\n#endif\n__TIME__\n//*/", id="and no header's name"
         ),
         pytest.param("/* a */ __TIME__", id="behind a comment"),
+        pytest.param("/* *\\ \n/ __TIME__ //*/", id="a comment's end joined by GCC, not by NVRTC"),
+        pytest.param(f"// __TIME__\n{' ' * LONGEST}", id="a text that is too long to be scanned"),
     ],
 )
 def test_the_clock_is_read_where_any_compiler_or_standard_reads_it(source: str) -> None:
     assert cxx.scan(source).clock == "__TIME__"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param("// __TIME__", id="in a comment"),
+        pytest.param(
+            "#include /* a */ <b.h> // __TIME__", id="behind a comment within a directive"
+        ),
+        pytest.param("// __TIME__\n".ljust(LONGEST), id="in the longest text that is scanned"),
+    ],
+)
+def test_a_clock_that_no_compiler_reads_is_none(source: str) -> None:
+    assert cxx.scan(source).clock == ""
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "expected"),
+    [
+        ("int x;", (), True),
+        ("int x;", ("-I/usr/include", "--include-path=/include", "-DA=1"), True),
+        ("#define C(a, b) a##b\nint _x;", (), True),
+        ("int __ha;", (), True),
+        ("asm(\"nop\"); auto a = '.';", (), True),
+        ('auto a = ".inc" "lude";', (), True),
+        ("int x;".ljust(LONGEST - 2), (), True),
+        ("int x;".ljust(LONGEST + 1), (), False),
+        ("int x;", ("-DA=#",), False),
+        ("int x;", ("-DA=%:",), False),
+        ("int x;", ("-DA=??=",), False),
+        ("int x;", ("-include=a.h",), False),
+    ],
+)
+def test_a_source_without_includes_reads_no_file(
+    source: str, options: tuple[str, ...], expected: bool
+) -> None:
+    assert cxx.reads_no_file(source, options) is expected
+
+
+def test_a_generated_text_is_not_searched_for_causes() -> None:
+    assert cxx.readable("x" * LONGEST) == "x" * LONGEST
+    assert cxx.readable("x" * (LONGEST + 1)) == ""
+    source = "#include <a.h>\n".ljust(LONGEST)
+    assert split_prefix(source)[0] == "#include <a.h>\n"
+    assert split_prefix(source + " ") == ("", source + " ")
 
 
 @pytest.mark.parametrize(
@@ -167,6 +247,14 @@ def test_a_piece_in_an_option_may_read_a_file() -> None:
         ('#define A R"(\\\n)"\n#include "a.h"\n', ""),
         ('// ??/\n#include "a.h"\n', ""),
         ('#define A \\ \n#include "a.h"\n', '#define A \\ \n#include "a.h"\n'),
+        (
+            '#pragma once\n#undef nv_no_pch\n#include "a.h"',
+            '#pragma once\n#undef nv_no_pch\n#include "a.h"\n',
+        ),
+        ('#define nv_no_pch\n#include "a.h"', '#define nv_no_pch\n#include "a.h"\n'),
+        ('#if A\n#undef B\n#define C\n#endif\nint x;\n#include "a.h"', ""),
+        ('#endif\n#include "a.h"', ""),
+        ('"a"\n#include "a.h"', ""),
     ],
 )
 def test_a_prefix_is_found_whatever_its_spelling(source: str, prefix: str) -> None:
@@ -322,3 +410,31 @@ def test_the_beginning_of_a_text_is_read_without_the_rest() -> None:
 def test_line_directives_are_read_with_and_without_a_file():
     source = '#line 7 "a.cu"\n\n# 9 "b c.cu" 2\n#line 5\n#line\n#line x\n#define L 3\n'
     assert [*cxx.renumbered(source)] == [(1, 7, "a.cu"), (3, 9, "b c.cu"), (4, 5, "")]
+    others = '\n#pragma 7 "a"\n#line 999999999 !a"\n#line 1234567890\n#12345678901\n#line 8 x"y"'
+    assert [*cxx.renumbered(others)] == [(3, 999999999, ""), (6, 8, "")]
+
+
+@pytest.mark.parametrize(
+    ("text", "opening", "expected"),
+    [
+        ("f(a(b)c)d", 1, "a(b)c"),
+        ("f<a<b>, c> d", 1, "a<b>, c"),
+        ("<N = (a > b), (c < d)> e", 0, "N = (a > b), (c < d)"),
+        ("<((a) > b)> c", 0, "((a) > b)"),
+        ("{a{b}{c}}d", 0, "a{b}{c}"),
+        ("(a(b)", 0, "a(b)"),
+        ("<>a", 0, ""),
+    ],
+)
+def test_the_text_in_brackets_ends_at_the_closing_one(
+    text: str, opening: int, expected: str
+) -> None:
+    assert cxx.enclosed(text, opening) == expected
+
+
+def test_a_list_is_split_at_its_own_commas() -> None:
+    text = "a<b, c>, (d, e) , f[g, h],i"
+    assert [*cxx.split(text)] == ["a<b, c>", "(d, e)", "f[g, h]", "i"]
+    assert [*cxx.split("a>, b")] == ["a>, b"]
+    assert [*cxx.split("")] == [""]
+    assert [*cxx.split(",a+b")] == ["", "a+b"]
