@@ -29,8 +29,8 @@ SURVIVORS = Path(__file__).parent / "survivors.txt"
 ROOMS = {
     "request": (
         "rtcompile/request",
-        "test_cxx test_includes test_request test_options test_options_arch test_options_taken "
-        "test_key test_arch",
+        "test_request test_options_table test_options test_arch test_key test_one_architecture test_cxx "
+        "test_includes test_options_arch test_options_taken test_link_of_others",
     ),
     "lookup": (
         "rtcompile/lookup",

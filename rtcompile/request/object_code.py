@@ -161,9 +161,7 @@ class ObjectCode(Value):
             )
         set_ = object.__setattr__
         set_(self, "code", code)
-        if type(kind) is not str or kind not in TARGETS:
-            kind = one_of("ObjectCode: kind", kind, TARGETS)
-        set_(self, "kind", kind)
+        set_(self, "kind", one_of("ObjectCode: kind", kind, TARGETS))
         set_(self, "arch", arch)
         set_(self, "lowered_names", lowered_names)
         set_(self, "build", BuildInfo(backend="nvrtc") if build is None else build)
@@ -274,7 +272,7 @@ def decode(key: str, data: bytes) -> tuple[str, ObjectCode] | None:
 def key_inputs(key: str, data: bytes) -> dict[str, str]:
     """Return `KeyInputs.summary` from a file; empty if it is damaged."""
     fields = sealed.unseal("object", key, data)
-    if fields is None or len(fields) < 11 or not fields[8]:
+    if fields is None or len(fields) < 11:
         return {}
     texts = fields[8].decode("utf-8", "surrogateescape").split("\0")
     return dict(zip(texts[::2], texts[1::2], strict=False))

@@ -6,6 +6,7 @@ import enum
 import itertools
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -218,6 +219,22 @@ def test_the_repr_of_code_omits_its_bytes():
     shown = "<ObjectCode: cubin for sm_90a, 538,735 bytes: f<0>, f<1>, f<2>, …>"
     assert repr(code) == shown
     assert repr(ObjectCode(b"x", "ptx", Arch(9, 0))) == "<ObjectCode: ptx for sm_90, 1 bytes>"
+    assert repr(made("nvrtc", 3)).endswith("f<0>, f<1>, f<2>>")
+
+
+def test_a_copy_of_a_build_keeps_its_files():
+    files = FileSet()
+    build = BuildInfo("nvcc", "log", files, why="why").replace(log="other", hit="disk")
+    assert objects.files_of(build) is files
+    assert build == BuildInfo("nvcc", "other", files, hit="disk", why="why")
+
+
+def test_reports_assume_no_dynamic_shared_memory(monkeypatch):
+    for name in ("Report", "Advice"):
+        monkeypatch.setattr(f"rtcompile.{name}", SimpleNamespace(of=lambda *given: given))
+    code = made("nvrtc")
+    assert code.report("k", 128) == (code, "k", 128, 0)
+    assert code.advise("k") == (code, "k", 0)
 
 
 def test_object_code_pickles():
@@ -369,4 +386,5 @@ def test_options_files_may_be_nested_eight_deep(tmp_path) -> None:
 
 
 def test_a_build_may_take_no_time():
-    assert BuildInfo("nvrtc").milliseconds == 0.0
+    assert (BuildInfo("nvrtc").milliseconds, BuildInfo("nvrtc").compiled_in) == (0.0, 0.0)
+    assert objects.hit(made("nvrtc"), FileSet(), "memory").build.milliseconds == 0.0
