@@ -44,10 +44,7 @@ if TYPE_CHECKING:
 
 
 def compile_once(plan: Plan, settings: Settings, store: Store, *, waits: bool = True) -> ObjectCode:
-    """Build a plan in one process of this machine.
-
-    Raises `locks.Busy` if another process or node is building it, unless the caller `waits`.
-    """
+    """Build a plan in one process of this machine; raise `Busy` if another builds it, unless the caller `waits`."""
     if not settings.jit:
         raise JitDisabled(store.why(plan.key_inputs) or "recompile=True needs a compiler")
     shared = bool(settings.remote) and not settings.recompile

@@ -90,10 +90,7 @@ def _print(line: str) -> None:
 
 
 class FirstRun:
-    """Shows how many kernels are left to compile, once a program has waited for some time.
-
-    The line is removed before the program continues, to keep it out of the program's output.
-    """
+    """Shows a line with the number of kernels left, once a program has waited for some time, and removes it."""
 
     def __init__(self) -> None:
         self._is_shown = threading.Lock()

@@ -67,11 +67,7 @@ def compile(
     search: Sequence[SearchDir],
     meanwhile: Callable[[], object] | None = None,
 ) -> Compiled | CompileFailure:
-    """Compile a unit with NVRTC flags by the given NVRTC.
-
-    With `pch` a precompiled header in `cache_dir` may be used or made; `search` is for its dependencies.
-    `meanwhile` is called during each run of the compiler.
-    """
+    """Compile a unit, with `pch` by a precompiled header in `cache_dir`; each run calls `meanwhile`."""
     prefix = _prefix(unit, library, cache_dir, search) if pch and cache_dir else None
     if prefix is None:
         return _run(unit, library, limits, search, meanwhile)[0]
@@ -231,7 +227,7 @@ def _outcome(
     result: pool.JobResult,
     options: tuple[str, ...],
     header: Precompiled | None,
-    search: Sequence[SearchDir] = (),
+    search: Sequence[SearchDir],
 ) -> Compiled | CompileFailure:
     reply = result.value
     files, seen = None, reply["observed"]

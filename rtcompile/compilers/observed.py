@@ -19,7 +19,6 @@ from rtcompile.request.cxx import scan
 from rtcompile.request.units import TranslationUnit
 from rtcompile.workers import probes
 
-_NOTHING = FileSet()
 _OWN_PATH, _CLOCK = 1, 2  # of `probes.mentions`
 
 # Digest and mentions of toolkit headers, by path, stat signature and device.
@@ -48,7 +47,7 @@ def file_set(  # noqa: C901, PLR0912, PLR0915  # one branch for each kind of obs
     search: Sequence[SearchDir],
     *,
     texts: Iterable[tuple[str, str]] = (),
-    before: FileSet = _NOTHING,
+    before: FileSet,
 ) -> FileSet:
     """Return a compile's file set, from the result of `probes.end` and a precompiled header's files."""
     split_path = relative_to(tuple(search))

@@ -86,10 +86,7 @@ def _saved(front_end: float) -> float:
 
 UNKNOWN = float("inf")
 _COUNTS = struct.Struct("<3qd")
-_DIGEST_BYTES = 16
 _OWN_FIELDS = 4
-
-_NO_DEPENDENCIES = FileSet()
 
 
 class Record(NamedTuple):
@@ -97,12 +94,12 @@ class Record(NamedTuple):
 
     trace: tuple[str, ...] = ()
     image: bytes = b""
-    dependencies: FileSet = _NO_DEPENDENCIES
+    dependencies: FileSet = FileSet()
     builds: int = 0  # without a precompiled header, since one of the files changed
     failures: int = 0  # attempts to make one, or to use it, that failed
     seconds: float = UNKNOWN  # the shortest time in which a build read its source
     repeats: int = 0  # builds of a program that had been built before, as during editing
-    programs: tuple[bytes, ...] = ()  # digests of the last programs
+    programs: tuple[str, ...] = ()  # digests of the last programs
 
     @classmethod
     def read(cls, path: str) -> Record | None:
@@ -123,9 +120,7 @@ class Record(NamedTuple):
             failures,
             seconds,
             repeats,
-            tuple(
-                [programs[at : at + _DIGEST_BYTES] for at in range(0, len(programs), _DIGEST_BYTES)]
-            ),
+            tuple(texts_in(programs)),
         )
 
     def write(self, path: str) -> bool:
@@ -134,7 +129,7 @@ class Record(NamedTuple):
             joined(self.trace),
             self.image,
             _COUNTS.pack(self.builds, self.failures, self.repeats, self.seconds),
-            b"".join(self.programs),
+            joined(self.programs),
             *self.dependencies.packed(()),
         ]
         try:
@@ -227,7 +222,7 @@ class Prefix:
         self._ends_the_reading = "include" not in rest and "embed" not in rest
         # Whoever edits a kernel leaves its name as it is.
         names = _KERNEL.findall(unit.source) or unit.name_expressions
-        self._program = bytes.fromhex(sealed.content_digest("\0".join(names).encode())[:32])
+        self._program = sealed.content_digest("\0".join(names).encode())[:32]
         self._cache_dir = cache_dir
         folder = f"{self._cache_dir}/pch"
         self._path = f"{folder}/{self.key}.pch"

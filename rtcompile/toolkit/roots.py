@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from rtcompile.lookup.environment import on_path
 from rtcompile.request.values import absolute
@@ -323,7 +323,7 @@ def _installed_cutlass(where: SearchContext) -> Iterator[Cutlass]:
     for prefix in conda_prefixes(where):
         directory = os.path.join(prefix, "include")
         # The folder contains headers of all other packages too, so it is searched last.
-        if _has_cutlass(directory) and not os.path.exists(os.path.join(directory, "stdlib.h")):
+        if _has_cutlass(directory) and not _has_host_headers(directory):
             yield Cutlass(directory, catalogue.of_cutlass(directory), "conda", last=True)
 
 
@@ -332,7 +332,4 @@ def _has_cutlass(directory: str) -> bool:
 
 
 def _version(text: str) -> Version:
-    try:
-        return Version(text)
-    except InvalidVersion:  # none is stated
-        return Version("0")
+    return Version(text or "0")  # "": none is stated

@@ -72,7 +72,8 @@ def find(
             versions = {"nvrtc": chosen.nvrtc.version}
             roots.append(Root(folder, "bundled", "NVRTC", where.targets, versions))
             chosen = choose(roots, major, spare)
-    return _assemble(where, roots, chosen)
+    problems = [*advice.useless_variables(where, roots)]
+    return _Assembly(where, roots, chosen, problems).toolchain()
 
 
 def _unique(roots: Iterable[Root]) -> Iterator[Root]:
@@ -102,9 +103,9 @@ class _Assembly:
 
     where: SearchContext
     roots: Sequence[Root]
-    nvrtc: Hit | None
-    shims: str
+    chosen: Toolset | None
     problems: list[str]
+    shims: str = field(default_factory=_shims)
     search: list[SearchDir] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     found_via: dict[str, str] = field(default_factory=dict)
@@ -176,7 +177,8 @@ class _Assembly:
 
     def cutlass(self) -> list[SearchDir]:
         """Add CUTLASS, after the shims that it needs; return the folder to search last."""
-        cuda, cccl = self.nvrtc.version if self.nvrtc else "", self.versions.get("cccl", "")
+        cuda = self.chosen.nvrtc.version if self.chosen else ""
+        cccl = self.versions.get("cccl", "")
         found, why = find_cutlass(self.where, cuda, cccl, self.problems)
         if found is None:
             self.lacks("cutlass", why)
@@ -223,7 +225,7 @@ class _Assembly:
     def nvcc(self) -> Program | None:
         """Return the nvcc of NVRTC's version, else the first that works, since nvcc has its own headers."""
         best: tuple[Program, str] | None = None
-        nvrtc = self.nvrtc
+        nvrtc = self.chosen.nvrtc if self.chosen else None
         # The roots' nvcc come before the one on PATH, the system's after it.
         found: list[tuple[str, str, Root | None]] = [
             (hit.path, hit.version, root)
@@ -293,41 +295,39 @@ class _Assembly:
         for name in given(catalogue.CUTLASS_ENVIRONMENT, where):
             yield absolute(where.environ[name])
 
-
-def _assemble(where: SearchContext, roots: Sequence[Root], chosen: Toolset | None) -> Toolchain:
-    """Return the toolchain of the chosen set, with CUTLASS, CuPy's headers and the shims."""
-    # The search path has CUDA first, then CUTLASS, CuPy and other packages, and rtcompile's shims last, so a shim
-    # never hides a real header. Before all of them comes a folder that forwards `<cccl/X>` (CUTLASS 4's spelling
-    # for CUDA 13) to `<X>`, since the runtime headers' folder may contain another `cccl` folder than the chosen
-    # one.
-    problems, shims = [*advice.useless_variables(where, roots)], _shims()
-    draft = _Assembly(where, roots, chosen.nvrtc if chosen else None, shims, problems)
-    libraries = {}
-    if chosen is None:
-        why = f"NVRTC not found; looked in {advice.looked_in(where)}. {advice.INSTALL_ANYTHING}"
-        draft.lacks("nvrtc", why, problem=True)
-    else:
-        libraries = draft.libraries(chosen)
-        draft.searches("forward", shims, "cccl")
-        draft.headers(chosen)
-    last = draft.cutlass()
-    draft.cupy()
-    draft.providers()
-    draft.searches("rtcompile", shims)
-    draft.searches("shims", shims, "std")
-    nvcc, host_compiler = draft.nvcc(), draft.host_compiler()
-    return Toolchain(
-        **libraries,
-        nvcc=nvcc and nvcc._replace(build=model.of_nvcc(nvcc, host_compiler)),
-        host_compiler=host_compiler,
-        search=(*draft.search, *last),
-        versions=draft.versions,
-        found_via=draft.found_via,
-        missing=draft.missing,
-        problems=tuple(dict.fromkeys(draft.problems)),
-        depends=tuple(dict.fromkeys(draft.all_depends())),
-        doubts=tuple(draft.doubts),
-    )
+    def toolchain(self) -> Toolchain:
+        """Return the toolchain of the chosen set, with CUTLASS, CuPy's headers and the shims."""
+        # The search path has CUDA first, then CUTLASS, CuPy and other packages, and rtcompile's shims last, so a
+        # shim never hides a real header. Before all of them comes a folder that forwards `<cccl/X>` (CUTLASS 4's
+        # spelling for CUDA 13) to `<X>`, since the runtime headers' folder may contain another `cccl` folder than
+        # the chosen one.
+        libraries = {}
+        if self.chosen is None:
+            looked = advice.looked_in(self.where)
+            why = f"NVRTC not found; looked in {looked}. {advice.INSTALL_ANYTHING}"
+            self.lacks("nvrtc", why, problem=True)
+        else:
+            libraries = self.libraries(self.chosen)
+            self.searches("forward", self.shims, "cccl")
+            self.headers(self.chosen)
+        last = self.cutlass()
+        self.cupy()
+        self.providers()
+        self.searches("rtcompile", self.shims)
+        self.searches("shims", self.shims, "std")
+        nvcc, host_compiler = self.nvcc(), self.host_compiler()
+        return Toolchain(
+            **libraries,
+            nvcc=nvcc and nvcc._replace(build=model.of_nvcc(nvcc, host_compiler)),
+            host_compiler=host_compiler,
+            search=(*self.search, *last),
+            versions=self.versions,
+            found_via=self.found_via,
+            missing=self.missing,
+            problems=tuple(dict.fromkeys(self.problems)),
+            depends=tuple(dict.fromkeys(self.all_depends())),
+            doubts=tuple(self.doubts),
+        )
 
 
 def _the_only_cccl(chosen: Toolset) -> Hit | None:

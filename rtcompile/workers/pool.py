@@ -43,14 +43,11 @@ _Meanwhile = Callable[[], object] | None
 
 # NamedTuples, because defining three dataclasses takes 1.5 ms of the first build.
 class Job(NamedTuple):
-    """A function of this package to run in a separate process, as ``"module:function"``.
-
-    `function` gets a dict of plain values and returns a plain value (those that `marshal` supports). The zygote
-    calls `prepare` once with `argument`, to load a library for its children; jobs with the same two share a zygote.
-    """
+    """A call of ``"module:function"`` of this package in a separate process; its value is plain, for `marshal`."""
 
     function: str
     arguments: Mapping[str, Any]
+    # The zygote calls `prepare` once with `argument`, to load a library; jobs with the same two share a zygote.
     prepare: str = ""
     argument: str = ""
     # It may run in a process that has run such jobs before (see `child`). Its value then has "well" (the process
