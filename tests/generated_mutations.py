@@ -39,7 +39,8 @@ ROOMS = {
     ),
     "files": (
         "rtcompile/files/fileset.py",
-        "test_fileset test_cache_edits test_lookup test_unobserved_headers test_negative",
+        "test_file_times test_folders test_fileset test_cache_edits test_hits_of_processes "
+        "test_negative test_lookup test_unobserved_headers",
     ),
 }
 # Operators on `|` change only annotations, which are not evaluated.

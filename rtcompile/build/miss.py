@@ -350,7 +350,7 @@ class Miss:
             found.newest_ns = time.time_ns()
         return found
 
-    def _folders(self) -> dict[str, tuple[int, int]]:
+    def _folders(self) -> dict[str, tuple[int, int] | None]:
         """Return the current identities of the folders that are searched besides the compiler's."""
         first, last = self._nvcc_search()
         return fileset.identities([directory.path for directory in (*first, *last)])

@@ -38,7 +38,6 @@ _KIND_BITS, _FOLDER_BITS = 0o170000, 0o040000  # of a file's mode
 _RECENT_SECONDS = 1.0
 _MAX_REMEMBERED = 256
 _MAX_READ = 8192
-_LISTING_DIGITS = 32
 
 # Packed fields of a provided part to the time (monotonic clock) at which it was found unchanged.
 _recently_validated: dict[tuple[bytes, ...], float] = {}
@@ -116,8 +115,7 @@ class FileSet:
     def replaced(self, **changes: Any) -> FileSet:
         """Return a copy with some attributes replaced."""
         names = ("headers", "absent", "present", "include_results", "own_path")
-        given = dict(zip(names, self._restored(), strict=True))
-        given.update(newest_ns=self.newest_ns, uncacheable=self.uncacheable)
+        given = {name: getattr(self, name) for name in (*names, "newest_ns", "uncacheable")}
         new = FileSet(**{**given, **changes})
         new._provided = self._provided
         return new
@@ -252,10 +250,10 @@ def listing(folder: str, ignored: str) -> str:
     with os.scandir(folder) as entries:
         for entry in entries:
             if not (ignored and entry.name.endswith(suffixes)):
-                kind = 2 * entry.is_symlink() or entry.is_dir()
-                names.append(f"{entry.name}\0{kind:d}\0")
+                kind = "link" if entry.is_symlink() else "folder" if entry.is_dir() else "file"
+                names.append(f"{entry.name}\0{kind}\0")
     text = "".join(sorted(names)).encode("utf-8", "surrogateescape")
-    return f"{folder}{_LISTED}{ignored}={content_digest(text)[:_LISTING_DIGITS]}"
+    return f"{folder}{_LISTED}{ignored}={content_digest(text)}"
 
 
 def _read_again(header: Header) -> Header | None:
@@ -283,22 +281,22 @@ def read(path: str, label: str, relative: str) -> tuple[Header, bytes, os.stat_r
 
     now = file_clock_ns()
     descriptor, status = sealed.open_regular(path)
-    with open(descriptor, "rb", buffering=0) as file:
+    with open(descriptor, "rb") as file:
         data = file.read()
     header = Header(path, label, relative, content_digest(data), *stat_of(status))
     return trusted(header, status.st_dev, now), data, status
 
 
-def identities(folders: Iterable[str]) -> dict[str, tuple[int, int]]:
+def identities(folders: Iterable[str]) -> dict[str, tuple[int, int] | None]:
     """Return device and inode of these folders and their parents, to notice replaced folders."""
-    found: dict[str, tuple[int, int]] = {}
+    found: dict[str, tuple[int, int] | None] = {}
     for folder in folders:
         while folder.startswith("/") and folder not in found:
             try:
                 status = os.stat(folder)
                 found[folder] = status.st_dev, status.st_ino
             except OSError:
-                found[folder] = -1, -1
+                found[folder] = None
             folder = os.path.dirname(folder)
     return found
 
@@ -325,7 +323,7 @@ def _is_volatile(folder: str, links: int = 40) -> bool:
         except OSError:  # not a link
             continue
         rest = "/".join(parts[number + 1 :])
-        return links == 0 or _is_volatile(f"{target}/{rest}", links - 1)
+        return not links or _is_volatile(f"{target}/{rest}", links - 1)
     return False
 
 
@@ -438,20 +436,22 @@ def _is_in_image(mtime_ns: int, ctime_ns: int, device: int) -> bool:
     return device in image_devices()
 
 
-_seen_images: tuple[int, frozenset[int]] = (0, frozenset())
+_seen_images: tuple[int | None, frozenset[int]] = (None, frozenset())
 
 
 def image_devices() -> frozenset[int]:
     """Return the numbers of mounted images, read again each tick, since numbers are reused."""
     global _seen_images
+    seen, devices = _seen_images
     now = file_clock_ns()
-    if _seen_images[0] != now:
+    if seen != now:
         try:
             with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
-                _seen_images = now, frozenset(images(file))
+                devices = frozenset(images(file))
         except OSError:
-            _seen_images = now, frozenset()
-    return _seen_images[1]
+            devices = frozenset()
+        _seen_images = now, devices
+    return devices
 
 
 def images(mounts: Iterable[str]) -> Iterable[int]:

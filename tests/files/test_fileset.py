@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
-from rtcompile.files import fileset
+from rtcompile.files import fileset, sealed
 from rtcompile.files.fileset import PACKED_FIELDS, FileSet
 from rtcompile.files.headers import Header
 from rtcompile.settings import Settings
@@ -20,8 +21,9 @@ OWN, TOOLKIT = "own/a.h", "toolkit/b.h"
 
 
 @pytest.fixture(autouse=True)
-def nothing_remembered() -> None:
-    fileset._recently_validated.clear()
+def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fileset, "_recently_validated", {})
+    monkeypatch.setattr(fileset, "_read", {})
 
 
 @pytest.fixture
@@ -29,7 +31,7 @@ def files(tmp_path: Path) -> FileSet:
     """A header of the user and one of the toolkit, each with an absent and a present path."""
     for name in (OWN, TOOLKIT, "own/there.h", "toolkit/folder/inside"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(f"text of {name}")
+        (tmp_path / name).write_text(f"text of {name}\n" * 30)
     time.sleep(0.02)  # a file written within the file clock's current tick is compared by contents
     labels = {OWN: "user0", TOOLKIT: "cudart"}
     return FileSet(
@@ -49,11 +51,15 @@ def packed(files: FileSet, root: Path) -> list[bytes]:
 
 
 def edit(root: Path, name: str) -> None:
-    (root / name).write_text("another text, longer than the one before")
+    (root / name).write_text("another text, longer than the one before\n" * 30)
 
 
 def an_edit(root: Path) -> None:
     edit(root, OWN)
+
+
+def an_edit_that_shortens(root: Path) -> None:
+    (root / OWN).write_text("a shorter text")
 
 
 def an_edit_of_the_toolkit(root: Path) -> None:
@@ -101,6 +107,7 @@ def a_present_folder_becomes_a_file(root: Path) -> None:
     ("change", "expected"),
     [
         (an_edit, "header {}/own/a.h changed"),
+        (an_edit_that_shortens, "header {}/own/a.h changed"),
         (an_edit_of_the_toolkit, "header {}/toolkit/b.h changed"),
         (a_removal, "header {}/own/a.h is gone"),
         (a_header_becomes_a_folder, "header {}/own/a.h is gone"),
@@ -127,6 +134,18 @@ def test_each_change_is_noticed_by_stat_and_by_contents(
     assert files.difference().startswith(expected.format(tmp_path))
 
 
+@pytest.mark.parametrize("field", ["size", "mtime_ns", "ctime_ns", "inode"])
+@pytest.mark.parametrize("by", [-1, 1])
+def test_each_field_of_a_files_stat_must_be_equal(files: FileSet, field: str, by: int) -> None:
+    own, other = files.headers
+    changed = own._replace(**{field: getattr(own, field) + by})
+    assert not files.replaced(headers=(changed, other)).is_unchanged()
+
+
+def test_a_device_can_be_present() -> None:
+    assert FileSet(present=("/dev/null",)).is_unchanged()
+
+
 def test_packed_fields_are_restored(files: FileSet, tmp_path: Path) -> None:
     fields = packed(files, tmp_path)
     assert len(fields) == PACKED_FIELDS
@@ -134,7 +153,18 @@ def test_packed_fields_are_restored(files: FileSet, tmp_path: Path) -> None:
     assert restored == files
     assert hash(restored) == hash(files)
     assert restored.headers == files.headers
+    assert restored.absent == (f"{tmp_path}/own/gap.h", f"{tmp_path}/toolkit/gap")
+    assert restored.present == (f"{tmp_path}/own/there.h", f"{tmp_path}/toolkit/folder/.")
+    assert restored.include_results == ("user0/there.h",)
+    assert restored.own_path == ("user0",)
     assert restored.packed(()) == fields, "packed once"
+
+
+def test_a_set_is_packed_again_for_another_toolkit(files: FileSet, tmp_path: Path) -> None:
+    toolkit_apart, all_own = packed(files, tmp_path), files.packed(())
+    assert all_own[4] == b""
+    assert toolkit_apart[4] == f"{tmp_path}/{TOOLKIT}\0".encode()
+    assert packed(files, tmp_path) == toolkit_apart
 
 
 def test_an_empty_set_is_empty_in_each_form() -> None:
@@ -142,6 +172,7 @@ def test_an_empty_set_is_empty_in_each_form() -> None:
     assert FileSet.unpacked(FileSet().packed(("/toolkit/",))).is_empty
     assert FileSet().is_unchanged(recent=True)
     assert not FileSet(absent=("/no",)).is_empty
+    assert (FileSet().newest_ns, FileSet().uncacheable) == (0, "")
 
 
 @pytest.mark.parametrize("missing", range(PACKED_FIELDS))
@@ -156,17 +187,66 @@ def test_fields_that_lack_something_are_rejected(
             FileSet.unpacked([*fields[:missing], fields[missing][:-8], *fields[missing + 1 :]])
 
 
+def test_fields_with_more_than_belongs_there_are_rejected(files: FileSet, tmp_path: Path) -> None:
+    fields = packed(files, tmp_path)
+    for damaged in ([*fields, b""], [fields[0], fields[1] * 2, *fields[2:]]):
+        with pytest.raises(ValueError, match="not the fields"):
+            FileSet.unpacked(damaged)
+
+
+@pytest.mark.parametrize("at", [8, 9])
+def test_no_header_is_lost_if_the_fields_describe_fewer(
+    files: FileSet, tmp_path: Path, at: int
+) -> None:
+    fields = packed(files, tmp_path)
+    fields[at] = fileset.joined(fileset.texts_in(fields[at])[:-1])
+    with pytest.raises(ValueError, match="zip"):
+        assert FileSet.unpacked(fields).headers
+
+
 def test_only_the_toolkits_files_are_trusted_for_a_second(
     files: FileSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fileset, "_RECENT_SECONDS", 60.0)
+    now = [1000.0]
+    monkeypatch.setattr(fileset, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     fields = packed(files, tmp_path)
     another = FileSet.unpacked(fields)
     assert another.is_unchanged(recent=True)
     edit(tmp_path, TOOLKIT)
+    now[0] += 0.9
     assert FileSet.unpacked(fields).is_unchanged(recent=True)
     assert not another.is_unchanged()
     assert not another.is_unchanged(recent=True), "it was seen to have changed"
+
+
+def test_an_edit_in_the_toolkit_is_noticed_a_second_later(
+    files: FileSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(fileset, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    packed(files, tmp_path)
+    assert files.is_unchanged(recent=True)
+    edit(tmp_path, TOOLKIT)
+    now[0] += 1.0
+    assert not files.is_unchanged(recent=True)
+
+
+def test_few_recent_checks_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(*names: str) -> None:
+        for name in names:
+            unchanged = FileSet(absent=(f"/toolkit/{name}",))
+            unchanged.packed(("/toolkit/",))
+            assert unchanged.is_unchanged(recent=True)
+
+    monkeypatch.setattr(fileset, "_MAX_REMEMBERED", 2)
+    check("a", "b")
+    assert len(fileset._recently_validated) == 2
+    check("c")
+    assert len(fileset._recently_validated) == 1
+    check("d")
+    monkeypatch.setattr(fileset, "_MAX_REMEMBERED", 1)  # as after two threads added one each
+    check("e")
+    assert len(fileset._recently_validated) == 1
 
 
 def test_an_edit_of_the_users_file_is_noticed_at_once(files: FileSet, tmp_path: Path) -> None:
@@ -174,53 +254,6 @@ def test_an_edit_of_the_users_file_is_noticed_at_once(files: FileSet, tmp_path: 
     assert FileSet.unpacked(fields).is_unchanged(recent=True)
     edit(tmp_path, OWN)
     assert not FileSet.unpacked(fields).is_unchanged(recent=True)
-
-
-# --- clocks --------------------------------------------------------------------------------------
-
-SECOND = 10**9
-
-
-def aged(mtime_ns: int, ctime_ns: int, label: str = "user0") -> Header:
-    return Header("/home/me/x.h", label, "x.h", "", 1, mtime_ns, ctime_ns, 2)
-
-
-@pytest.mark.parametrize(
-    ("age_ns", "ticks_ns", "is_trusted"),
-    [
-        pytest.param(0, 1, False, id="within the file clock's tick"),
-        pytest.param(4_000_001, 1, True, id="before the tick"),
-        pytest.param(4_000_001, SECOND, False, id="within a whole second"),
-        pytest.param(SECOND, SECOND, False, id="within FAT's two seconds"),
-        pytest.param(4 * SECOND, SECOND, True, id="four whole seconds ago"),
-        pytest.param(2_000_000, 1_000_000, False, id="within whole milliseconds"),
-    ],
-)
-def test_times_are_trusted_once_the_file_system_s_clock_has_moved_on(
-    tmp_path: Path, age_ns: int, ticks_ns: int, is_trusted: bool
-) -> None:
-    now = 1_700_000_000 * SECOND + 123_456_789
-    changed = (now - age_ns) // ticks_ns * ticks_ns
-    header = aged(changed - 60 * SECOND, changed)
-    kept = fileset.trusted(header, os.stat(tmp_path).st_dev, now)
-    assert kept == (header if is_trusted else header._replace(mtime_ns=0, ctime_ns=0))
-    times = {"st_mtime_ns": header.mtime_ns, "st_ctime_ns": changed}
-    status = os.stat_result((0,) * 10, times)
-    assert (fileset.changed_ns(status) >= now) is not is_trusted
-
-
-def test_files_of_an_image_with_equal_times_are_compared_by_contents(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = time.time_ns()
-    squashed = aged(SECOND, SECOND)
-    assert fileset.trusted(squashed, 0, now).ctime_ns == 0
-    assert fileset.trusted(aged(SECOND, SECOND, "cudart"), 0, now).ctime_ns == SECOND
-
-    other = aged(SECOND + 1, SECOND + 1)
-    assert fileset.trusted(other, 77, now) == other
-    monkeypatch.setattr(fileset, "image_devices", lambda: frozenset([77]))
-    assert fileset.trusted(other, 77, now).ctime_ns == 0
 
 
 @pytest.mark.needs_compiler
@@ -257,18 +290,6 @@ def test_which_headers_belong_to_the_user(path: str, label: str, is_own: bool) -
     assert Header(path, label, "x.h", "", 0, 0, 0).is_own is is_own
 
 
-def test_images_are_known_by_the_table_of_mounts() -> None:
-    lines = [
-        "36 35 98:1 / /mnt1 rw,noatime master:1 - ext3 /dev/root rw,errors=continue",
-        "37 35 7:1 / /with\\040space ro - squashfs /dev/loop1 ro",
-        "38 35 7:2 / /erofs ro shared:3 master:2 - erofs /dev/loop2 ro",
-        "39 35 0:51 / /container ro - fuse.squashfuse_ll squashfuse_ll ro",
-        "40 35 0:52 / /remote rw - fuse.sshfs host: rw",
-    ]
-    assert {*fileset.images(lines)} == {os.makedev(7, 1), os.makedev(7, 2), os.makedev(0, 51)}
-    assert isinstance(fileset.image_devices(), frozenset)
-
-
 def test_contents_are_compared_where_times_are_not_trusted(files: FileSet, tmp_path: Path) -> None:
     timeless = tuple(header._replace(mtime_ns=0, ctime_ns=0) for header in files.headers)
     unknown = files.replaced(headers=timeless)
@@ -282,8 +303,17 @@ def test_contents_are_compared_where_times_are_not_trusted(files: FileSet, tmp_p
 
 def test_equal_sets_have_the_same_files_and_the_same_cacheability(files):
     assert files == files.replaced(newest_ns=7)
-    assert files != files.replaced(uncacheable="__TIME__")
-    assert files != files.replaced(absent=(*files.absent, "/proc/nowhere"))
+    one, same = (files.replaced(uncacheable="".join(["__", "TIME__"])) for _ in range(2))
+    assert one == same
+    for other in (one, files.replaced(absent=(*files.absent, "/proc/nowhere"))):
+        assert files != other
+        assert other != files
+
+
+def test_a_replaced_set_keeps_its_other_attributes(files):
+    changed = files.replaced(newest_ns=7, uncacheable="why").replaced(own_path=())
+    assert (changed.newest_ns, changed.uncacheable, changed.own_path) == (7, "why", ())
+    assert changed.headers == files.headers
 
 
 def test_a_header_whose_edit_was_reverted_is_unchanged(files, tmp_path):
@@ -294,19 +324,70 @@ def test_a_header_whose_edit_was_reverted_is_unchanged(files, tmp_path):
     assert files.refreshed() is not None
 
 
+@pytest.mark.parametrize("times", [(1, 1), None], ids=["an old time", "now"])
+def test_a_touched_header_gets_its_current_times(files, tmp_path, times):
+    os.utime(tmp_path / OWN, times)
+    assert not files.is_unchanged()
+    time.sleep(0.02)  # the change of a time within the current tick is compared by contents
+    fresh = files.refreshed()
+    assert fresh.headers[0].mtime_ns == os.stat(tmp_path / OWN).st_mtime_ns
+    assert fresh.is_unchanged()
+
+
+@pytest.mark.parametrize("change", [an_edit, an_edit_that_shortens])
+def test_the_current_contents_are_found_if_other_contents_are_allowed(files, tmp_path, change):
+    change(tmp_path)
+    time.sleep(0.02)
+    here = files.with_contents_here()
+    assert here.headers[0].digest == sealed.content_digest((tmp_path / OWN).read_bytes())
+    assert here.headers[1] == files.headers[1]
+    assert here.is_unchanged()
+    a_file_in_the_gap(tmp_path)
+    assert files.with_contents_here() is None
+
+
+def test_a_header_is_read_again_only_after_it_changed(files, tmp_path, monkeypatch):
+    """And once for all builds that depend on it."""
+    read, paths = fileset.read, []
+    monkeypatch.setattr(
+        fileset, "read", lambda path, *more: paths.append(path) or read(path, *more)
+    )
+    assert files.refreshed() == files
+    assert paths == []
+    for change in (an_edit, an_edit_that_shortens, an_edit):
+        change(tmp_path)
+        time.sleep(0.02)
+        assert files.refreshed() is None
+        assert files.refreshed() is None
+        assert paths == [str(tmp_path / OWN)]
+        paths.clear()
+
+
+def test_few_read_headers_are_remembered(files, tmp_path, monkeypatch):
+    monkeypatch.setattr(fileset, "_MAX_READ", 2)
+    labels = iter("abcde")
+
+    def compare(count: int) -> int:
+        """Compare a touched header for so many labels; return how many are remembered."""
+        for _ in range(count):
+            header = files.headers[0]._replace(label=next(labels), mtime_ns=0)
+            assert FileSet((header,)).refreshed() is not None
+        return len(fileset._read)
+
+    assert [compare(2), compare(1), compare(1)] == [2, 1, 2]
+    monkeypatch.setattr(fileset, "_MAX_READ", 1)  # as after two threads added one each
+    assert compare(1) == 1
+
+
+def test_a_set_that_must_be_compared_each_time_stays_the_same_object(files, monkeypatch):
+    """Otherwise each look-up would write its record again."""
+    monkeypatch.setattr(fileset, "_is_in_image", lambda *given: True)
+    own = files.headers[0]._replace(mtime_ns=0, ctime_ns=0)
+    in_image = files.replaced(headers=(own, files.headers[1]))
+    assert in_image.current() is in_image
+
+
 def test_sets_of_many_files_are_unpacked(files, tmp_path):
     for label, header in zip((OWN, TOOLKIT), files.headers, strict=True):
         many = files.replaced(headers=(header,) * 100)
         assert FileSet.unpacked(packed(many, tmp_path)).headers == many.headers, label
-
-
-def test_a_folder_is_listed_by_its_entries_but_for_ignored_ones(tmp_path):
-    folder = tmp_path / "listed"
-    (folder / "below").mkdir(parents=True)
-    stated = fileset.listing(str(folder), ".o,.d")
-    (folder / "ignored.d").touch()
-    assert fileset.listing(str(folder), ".o,.d") == stated
-    (folder / "below/deeper.h").touch()
-    assert fileset.listing(str(folder), ".o,.d") == stated
-    (folder / "a.h").touch()
-    assert fileset.listing(str(folder), ".o,.d") != stated

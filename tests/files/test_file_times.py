@@ -1,0 +1,141 @@
+"""Whether a file's times reveal every change: file systems with coarse clocks, and images with equal times."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from rtcompile.files import fileset
+from rtcompile.files.headers import Header
+
+SECOND = 10**9
+
+
+def aged(mtime_ns: int, ctime_ns: int, label: str = "user0") -> Header:
+    return Header("/home/me/x.h", label, "x.h", "", 1, mtime_ns, ctime_ns, 2)
+
+
+@pytest.mark.parametrize(
+    ("age_ns", "ticks_ns", "is_trusted"),
+    [
+        pytest.param(0, 1, False, id="within the file clock's tick"),
+        pytest.param(1, 1, True, id="before the tick"),
+        pytest.param(4_000_001, SECOND, False, id="within a whole second"),
+        pytest.param(SECOND, SECOND, False, id="within FAT's two seconds"),
+        pytest.param(2 * SECOND, SECOND, True, id="after FAT's two seconds"),
+        pytest.param(2_000_000, 1_000_000, False, id="within whole milliseconds"),
+    ],
+)
+def test_times_are_trusted_once_the_file_system_s_clock_has_moved_on(
+    tmp_path: Path, age_ns: int, ticks_ns: int, is_trusted: bool
+) -> None:
+    now = 1_700_000_000 * SECOND + 123_456_789
+    changed = (now - age_ns) // ticks_ns * ticks_ns
+    header = aged(changed - 60 * SECOND, changed)
+    kept = fileset.trusted(header, os.stat(tmp_path).st_dev, now)
+    assert kept == (header if is_trusted else header._replace(mtime_ns=0, ctime_ns=0))
+    times = {"st_mtime_ns": header.mtime_ns, "st_ctime_ns": changed}
+    status = os.stat_result((0,) * 10, times)
+    assert (fileset.changed_ns(status) >= now) is not is_trusted
+
+
+def test_one_fine_time_proves_a_fine_clock() -> None:
+    now = 1_700_000_000 * SECOND
+    for times in ((now - SECOND, now - SECOND + 1), (now - SECOND + 1, now - SECOND)):
+        assert fileset.trusted(aged(*times), 0, now) == aged(*times)
+
+
+def test_files_of_an_image_with_equal_times_are_compared_by_contents(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = time.time_ns()
+    squashed = aged(SECOND, int(str(SECOND)))
+    assert fileset.trusted(squashed, 0, now).ctime_ns == 0
+    assert fileset.trusted(aged(SECOND, SECOND, "cudart"), 0, now).ctime_ns == SECOND
+
+    for times in ((2 * SECOND, SECOND), (SECOND, 2 * SECOND), (SECOND // 10, SECOND // 10)):
+        assert fileset.trusted(aged(*times), 77, now) == aged(*times)
+    other = aged(SECOND + 1, SECOND + 1)
+    assert fileset.trusted(other, 77, now) == other
+    monkeypatch.setattr(fileset, "image_devices", lambda: frozenset([77]))
+    assert fileset.trusted(other, 77, now).ctime_ns == 0
+
+
+def test_images_are_known_by_the_table_of_mounts() -> None:
+    lines = [
+        "36 35 98:1 / /mnt1 rw,noatime master:1 - ext3 /dev/root rw,errors=continue",
+        "37 35 7:1 / /with\\040space ro - squashfs /dev/loop1 ro",
+        "38 35 7:2 / /erofs ro shared:3 master:2 - erofs /dev/loop2 ro",
+        "39 35 0:51 / /container ro - fuse.squashfuse_ll squashfuse_ll ro",
+        "40 35 0:52 / /remote rw - fuse.sshfs host: rw",
+    ]
+    assert {*fileset.images(lines)} == {os.makedev(7, 1), os.makedev(7, 2), os.makedev(0, 51)}
+
+
+def test_images_are_read_again_each_tick_and_after_the_clock_was_set_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another image may have the number of one that was unmounted."""
+    ticks, mounted = [0], [""]
+    monkeypatch.setattr(fileset, "_seen_images", (None, frozenset()))
+    monkeypatch.setattr(fileset, "file_clock_ns", lambda: int(f"{ticks[0]}000000"))
+    monkeypatch.setattr(fileset, "open", lambda *_, **__: io.StringIO(mounted[0]), raising=False)
+    for tick, device in ((3, 1), (4, 2), (2, 3)):
+        ticks[0], mounted[0] = tick, f"37 35 7:{device} / / ro - squashfs /dev/loop1 ro\n"
+        assert fileset.image_devices() == {os.makedev(7, device)}
+        mounted[0] = "read twice in one tick"
+        assert fileset.image_devices() == {os.makedev(7, device)}
+
+
+def test_no_image_is_known_without_the_table_of_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(fileset, "_seen_images", (None, frozenset([1])))
+    monkeypatch.setattr(fileset, "open", missing, raising=False)
+    assert fileset.image_devices() == frozenset()
+
+
+class Clocks:
+    """All clocks of a machine; the file clock ticks every 4 ms, and may be behind."""
+
+    def __init__(self, now_ns: int, behind_ns: int = 0) -> None:
+        self.now_ns, self.behind_ns = now_ns, behind_ns
+        self.sleeps = 0
+
+    def time_ns(self) -> int:
+        return self.now_ns
+
+    def monotonic(self) -> float:
+        return self.now_ns / SECOND
+
+    def sleep(self, seconds: float) -> None:
+        assert 0 < seconds < 0.004
+        self.now_ns += int(seconds * SECOND) + 7
+        self.sleeps += 1
+        assert self.sleeps < 500
+
+    def clock_gettime_ns(self, _: int) -> int:
+        return self.now_ns // 4_000_000 * 4_000_000 - self.behind_ns
+
+
+@pytest.mark.parametrize(("now_ns", "waited_ns"), [(8_000_000, 0), (8_500_000, 3_500_049)])
+def test_after_the_next_tick_no_file_gets_an_earlier_time(
+    monkeypatch: pytest.MonkeyPatch, now_ns: int, waited_ns: int
+) -> None:
+    clocks = Clocks(now_ns)
+    monkeypatch.setattr(fileset, "time", clocks)
+    assert fileset.next_tick() == now_ns
+    assert clocks.now_ns == now_ns + waited_ns
+    assert fileset.file_clock_ns() >= now_ns
+
+
+def test_a_file_clock_that_was_set_back_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks = Clocks(100 * SECOND, behind_ns=SECOND)
+    monkeypatch.setattr(fileset, "time", clocks)
+    assert fileset.next_tick() == fileset.file_clock_ns() < 100 * SECOND
+    assert 0.05 < clocks.monotonic() - 100 < 0.2
