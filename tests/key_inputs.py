@@ -74,7 +74,6 @@ class HeaderTree:
     ) -> bool:
         """Build `inputs`, reading these headers, and add it to the store."""
         with store.building(inputs):
-            store.reading(inputs)
             dependencies = self.record(*names, inputs=inputs)
             return store.add(inputs, make_object(code), dependencies)
 

@@ -54,12 +54,9 @@ def compile_once(plan: Plan, settings: Settings, store: Store, *, waits: bool = 
     left = timeout.left if isinstance(timeout, TimeLimit) else timeout
     if left == 0:
         raise _too_late(plan, settings, _TOO_MUCH)
-    reads = plan.key_inputs.backend == "nvcc" or not plan.key_inputs.reads_no_file()
     with (
         tracing.span("build", program=plan.request.name),
-        store.building(
-            plan.key_inputs, left, reads=reads and not shared, waits=waits
-        ) as seconds_left,
+        store.building(plan.key_inputs, left, waits=waits) as seconds_left,
     ):
         if seconds_left == 0.0 and not waits:
             raise locks.Busy
@@ -71,8 +68,6 @@ def compile_once(plan: Plan, settings: Settings, store: Store, *, waits: bool = 
         def build(seconds: float | None) -> ObjectCode:
             if seconds is not None and seconds <= 0:
                 raise _too_late(plan, settings, _BY_OTHERS)
-            if shared and reads:
-                store.reading(plan.key_inputs)
             return Miss(plan, settings, store, why).run()
 
         if not shared:
@@ -125,7 +120,8 @@ class Miss:
         self.notes: list[str] = []  # the reasons for them
         self.failures: list[CompileFailure] = []
         self.depends: tuple[FileSet, ...] = ()  # further dependencies of a failure
-        self.begun_ns = fileset.file_clock_ns()
+        # If NVRTC's file accesses cannot be intercepted, a file of this clock tick counts as changed.
+        self.begun_ns = self.reading_ns = fileset.file_clock_ns()
         self.folders = self._folders()
 
     def run(self) -> ObjectCode:
@@ -279,8 +275,7 @@ class Miss:
             if problem:
                 raise ToolkitNotFound(problem)
         self.why = why
-        if self.plan.key_inputs.backend != "nvcc":
-            self.store.reading(self.plan.key_inputs)  # NVCC reads other headers
+        self.reading_ns = fileset.next_tick()
         self.plan = self.plan._replace(options=plans.for_nvcc(self.plan.options))
         self.folders = self._folders()
         outcome = self._until_nothing_helps(
@@ -397,7 +392,8 @@ class Miss:
             log += f"{plan.request.name}: warning: {problem}\n"
         if self.added:
             key_inputs = replace(key_inputs, fixups=tuple(self.added))
-        if self.store.changed_meanwhile(key_inputs, dependencies):
+        if dependencies.newest_ns >= self.reading_ns:  # a file changed while the compiler ran
+            is_known = False
             # It is unknown which contents the compiler read, so bundles must not record them.
             unknown = tuple(header._replace(digest="") for header in dependencies.headers)
             dependencies = dependencies.replaced(headers=unknown)

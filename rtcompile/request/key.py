@@ -103,12 +103,6 @@ class KeyInputs:
             [field("key", "shipped 2"), *replace(self, search=own)._given(source), *texts]
         )
 
-    def reads_no_file(self) -> bool:
-        """Return whether NVRTC reads no file besides the source: `cxx.reads_no_file`."""
-        return not self.pre_includes and cxx.reads_no_file(
-            self.source, [f"-{k}={value}" for k, value in self.options]
-        )
-
     def serves(self, backend: str, compiler: str) -> bool:
         """Return whether an object of this compiler may be used; without NVCC here, any NVCC's may."""
         if self.backend not in ("auto", backend):

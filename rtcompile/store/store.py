@@ -17,7 +17,6 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from rtcompile.errors import warn
-from rtcompile.files import fileset
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.sealed import UntrustedError
 from rtcompile.request import object_code
@@ -58,7 +57,6 @@ class Store:
         self._memory = Memory()
         self._flights: SingleFlight | None = None  # created by the first build
         self._locked: dict[tuple[int, str], int] = {}
-        self.started: dict[str, int] = {}
         self._unchecked = float("inf")  # bytes written since the journal was last read
         if on_disk:
             try:
@@ -89,17 +87,11 @@ class Store:
 
     def why(self, inputs: KeyInputs) -> str:
         """Return in one line why `find` returns None: ``"header /x/foo.h changed"``."""
-        found = self._search(inputs)
+        found = self.search(inputs, counts=False)
         return "" if isinstance(found, ObjectCode) else found()
 
-    def search(self, inputs: KeyInputs) -> ObjectCode | Callable[[], str]:
+    def search(self, inputs: KeyInputs, *, counts: bool = True) -> ObjectCode | Callable[[], str]:
         """Return the object as `find` does, or a function that returns the reason as `why` does."""
-        found = self._search(inputs)
-        if isinstance(found, ObjectCode):
-            count_hit(self._folder)
-        return found
-
-    def _search(self, inputs: KeyInputs) -> ObjectCode | Callable[[], str]:
         own = inputs.lookup_key()
         known = self._known(inputs)
         in_memory = {build.object_key: obj for build, obj in known}
@@ -126,6 +118,8 @@ class Store:
                     self._wrote(written)
             elif where == "disk":
                 self._remember(inputs, build, obj)
+            if counts:
+                count_hit(self._folder)
             return hit(obj, fresh, where)
         return partial(self._reason, inputs, builds, usable)
 
@@ -151,9 +145,7 @@ class Store:
     # --- keeping -------------------------------------------------------------------------
 
     def add(self, inputs: KeyInputs, obj: ObjectCode, dependencies: FileSet) -> bool:
-        """Keep a build unless it is not reproducible or a file changed; return whether it was kept."""
-        if self.changed_meanwhile(inputs, dependencies):
-            return False
+        """Keep a build unless it is not reproducible; return whether it was kept."""
         if dependencies.uncacheable or reason_against(inputs):
             return False
         backend = obj.build.backend
@@ -164,11 +156,6 @@ class Store:
         data = object_code.encode(object_key, obj, program, inputs.summary())
         self._keep(inputs, build, obj, data, misses=1)
         return True
-
-    def changed_meanwhile(self, inputs: KeyInputs, dependencies: FileSet) -> bool:
-        """Return whether a file changed since the running build started to read."""
-        started = self.started.get(inputs.lookup_key())
-        return started is not None and dependencies.newest_ns >= started
 
     def adopt(self, inputs: KeyInputs, build: ManifestEntry, data: bytes) -> ObjectCode | None:
         """Keep another machine's build and return it; None if `data` is not its object."""
@@ -274,7 +261,6 @@ class Store:
         inputs: KeyInputs,
         timeout: float | None = None,
         *,
-        reads: bool = True,
         waits: bool = True,
     ) -> Iterator[float | None]:
         """Hold the build lock of `inputs` and yield the rest of `timeout`; 0 if the lock was not obtained."""
@@ -307,20 +293,7 @@ class Store:
                 if locked is False and not waits:
                     yield 0.0
                     return
-                if reads and inputs.backend == "nvcc":
-                    self.reading(inputs)
-                elif reads:
-                    # NVRTC's file accesses are intercepted. If that is impossible, a file written within this clock
-                    # tick counts as changed, and the build is not cached.
-                    self.started[key] = fileset.file_clock_ns()
-                try:
-                    yield None if timeout is None else timeout - (time.monotonic() - begin)
-                finally:
-                    self.started.pop(key, None)
-
-    def reading(self, inputs: KeyInputs) -> None:
-        """Record the time from which files are read: if one changes during the build, the result is not cached."""
-        self.started[inputs.lookup_key()] = fileset.next_tick()
+                yield None if timeout is None else timeout - (time.monotonic() - begin)
 
     @cached_property
     def negative(self) -> Negative:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ import rtcompile
 from rtcompile import toolkit
 from rtcompile.build import planned
 from rtcompile.compilers import nvcc
+from rtcompile.files import fileset
 from rtcompile.request import units
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
@@ -54,6 +56,44 @@ def test_a_header_beside_the_source_is_found_and_an_edit_noticed(
     assert build(backend=backend, name=name) == (2, "memory")
     header.write_text("#define VALUE 3\n")
     assert build(backend=backend, name=name) == (3, None)
+
+
+@pytest.mark.parametrize("change", ["edit", "appear"])
+def test_a_header_that_changes_while_nvcc_runs_is_not_cached(
+    change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, changed = str(tmp_path / "host.cu"), tmp_path / "value.h"
+    changed.write_text("#define VALUE 2\n")
+    changed = changed if change == "edit" else tmp_path / "other.h"
+    compile = nvcc.compile
+
+    def compile_and_change(*given: Any, **more: Any) -> Any:
+        outcome = compile(*given, **more)
+        changed.write_text("#define VALUE 3\n")
+        return outcome
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nvcc, "compile", compile_and_change)
+        assert build(name=name) == (2, None)
+    value = 3 if change == "edit" else 2
+    assert build(name=name) == (value, None)
+    assert build(name=name) == (value, "memory")
+
+
+@pytest.mark.parametrize(("backend", "waits"), [("auto", 0), ("nvrtc", 0), ("nvcc", 1)])
+def test_a_build_waits_for_the_clock_where_its_compiler_cannot_be_observed(
+    backend: str, waits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[int] = []
+
+    def next_tick() -> int:
+        waited.append(1)
+        return fileset.file_clock_ns()
+
+    monkeypatch.setattr(fileset, "next_tick", next_tick)
+    (tmp_path / "value.h").write_text("#define VALUE 2\n")
+    assert build(backend=backend, name=str(tmp_path / "host.cu")) == (2, None)
+    assert len(waited) == waits
 
 
 def test_a_source_that_mentions_other_paths_is_cached(tmp_path: Path) -> None:
