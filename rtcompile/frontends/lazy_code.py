@@ -160,7 +160,8 @@ class LazyCode:
 
             logs.check_stream(log_stream)
         module = self._load(ordinal(loading=True), log_stream)
-        self.functions.clear()
+        for functions in self.functions.values():
+            functions.clear()
         return module
 
     def _load(self, device: int, log_stream: IO[str] | None = None) -> Any:
@@ -180,6 +181,10 @@ class LazyCode:
 
             raise driver_errors.load_error(error, self.program, given[0]) from None
         return module
+
+    def functions_of(self, name: str) -> dict[int, Any]:
+        """Return a kernel's functions by device, a dictionary that all `RawKernel`s of it share."""
+        return self.functions.setdefault(name, {})
 
     def function(self, name: str) -> Any:
         """Return CuPy's function of a kernel on the current device."""

@@ -228,7 +228,7 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         super().__init__(code, name, options, backend, **more)
         if "enable_cooperative_groups" in more:
             self._cooperative = True
-        self._functions: dict[int, Any] = build.functions.setdefault(name, {})
+        self._functions = build.functions_of(name)
         self._build = build
         queue_ahead(self, build)  # start compiling before the first use
 
@@ -244,7 +244,7 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
     @public
     def _kernel(self) -> Any:
         function = self._build.function(self.name)
-        self._functions = self._build.functions.setdefault(self.name, {})
+        self._functions = self._build.functions_of(self.name)
         self._functions[ordinal()] = function
         return function
 

@@ -46,7 +46,6 @@ class ReloadedCode(LazyCode):
         self._files.begin()
         self._given = {**ARGUMENTS, **given}
         super().__init__(**{**self._given, "code": source, "name": self._name})
-        self.functions = _Kernels(self)
         # A kernel's symbol to the expression that named it: an edit may change the symbol.
         self._names: dict[str, str] = {}
         self._polled = time.monotonic()
@@ -77,6 +76,10 @@ class ReloadedCode(LazyCode):
     def _keep(self, code: ObjectCode) -> None:
         super()._keep(code)
         self._note(self)
+
+    def functions_of(self, name: str) -> dict[int, Any]:
+        """Return a kernel's functions by device; each launch looks one up."""
+        return self.functions.setdefault(name, _Functions(self))
 
     def function(self, name: str) -> Any:
         """Return a kernel by the current symbol of its name expression."""
@@ -186,7 +189,7 @@ def _capturing(code: LazyCode) -> bool:
 
 
 class _Functions(dict[int, Any]):
-    """A kernel's functions by device; each launch looks them up."""
+    """A kernel's functions by device, which are of the current file."""
 
     def __init__(self, code: ReloadedCode) -> None:
         super().__init__()
@@ -195,21 +198,3 @@ class _Functions(dict[int, Any]):
     def get(self, device: int, default: Any = None) -> Any:
         self._code.refresh()
         return super().get(device, default)
-
-
-class _Kernels(dict[str, Any]):
-    """The functions of each kernel by its name, created on demand."""
-
-    def __init__(self, code: ReloadedCode) -> None:
-        super().__init__()
-        self._code = code
-
-    def setdefault(self, name: str, default: Any = None) -> Any:  # noqa: ARG002  # a dict's signature
-        if name not in self:
-            self[name] = _Functions(self._code)
-        return self[name]
-
-    def clear(self) -> None:
-        """Forget the functions; the kernels that hold these dictionaries keep them."""
-        for functions in self.values():
-            functions.clear()
