@@ -19,7 +19,7 @@ from rtcompile.cli import output
 from rtcompile.cli.running import cupys_record, read_record
 from rtcompile.errors import InvalidRequest, shown
 from rtcompile.files.sealed import read_text
-from rtcompile.frontends.library import KernelLibrary, KernelModule
+from rtcompile.frontends.library import KernelLibrary, KernelModule, imported
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import absolute, items
 
@@ -224,24 +224,9 @@ def resolve(name: str) -> list[Any]:
     if name.endswith(".cu"):
         options = (f"-I{os.path.dirname(absolute(name))}",)
         return [CompileRequest(read_text(name), options=options, name=os.path.basename(name))]
-    import importlib
-
-    module_name, _, path = name.partition(":")
-    try:
-        found: Any = importlib.import_module(module_name)
-    except (ModuleNotFoundError, TypeError, ValueError) as error:
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        # An error inside an existing module is shown to its author unchanged.
-        if (
-            module_name.replace(".", "").isidentifier()
-            and module_name[0] != "."
-            and (missing is None or not f"{module_name}.".startswith(f"{missing}."))
-        ):
-            raise
-        raise InvalidRequest(
-            f"{name!r}: there is no module {missing or module_name!r}; a target is "
-            "'package.module', 'package.module:name' or 'kernel.cu'"
-        ) from None
+    module, _, path = name.partition(":")
+    kinds = "a target is 'package.module', 'package.module:name' or 'kernel.cu'"
+    found: Any = imported(module, f"{name!r}: there is no module {module!r}; {kinds}")
     if not path:
         declared = [v for v in vars(found).values() if isinstance(v, _DECLARED) or _is_raw(v)]
         # A module is left out where its library is listed too, since it would be built twice.

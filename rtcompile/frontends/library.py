@@ -8,6 +8,7 @@ import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from rtcompile.bundles import index as bundles
@@ -403,17 +404,21 @@ def _text(package: str, name: str) -> str:
         raise InvalidRequest(f"package {package} has no kernel source {name}: {problem}") from None
 
 
+def imported(name: str, missing: str) -> ModuleType:
+    """Import a module; raise InvalidRequest if it is missing, and errors in it unchanged."""
+    try:
+        if all(map(str.isidentifier, name.split("."))):
+            return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise  # the module exists, but one that it imports does not
+    raise InvalidRequest(missing)
+
+
 def _on_disk(package: str, name: str) -> str:
     """Return the path of a resource, which need not exist."""
-    try:
-        module = importlib.import_module(package)
-    except (ImportError, TypeError, ValueError) as error:  # the last two for "" and ".x"
-        if isinstance(error, ImportError) and not f"{package}.".startswith(f"{error.name}."):
-            raise  # the package exists, but a module that it imports does not
-        raise InvalidRequest(
-            f"there is no package {package!r} to hold kernels ({error}); give a KernelLibrary the "
-            "__name__ of a package that can be imported"
-        ) from None
+    advice = "give a KernelLibrary the __name__ of a package that can be imported"
+    module = imported(package, f"there is no package {package!r} to hold kernels; {advice}")
     for folder in getattr(module, "__path__", [os.path.dirname(module.__file__ or "")]):
         if os.path.isdir(folder):  # the same as importlib.resources, which takes 20 ms to import
             return absolute(os.path.join(folder, name))

@@ -257,6 +257,15 @@ def test_an_argument_of_a_wrong_type_is_reported(make, message):
         make()
 
 
+@pytest.mark.parametrize("error", ["ValueError()", "ImportError(name=__name__)"])
+def test_an_error_in_a_package_is_its_own(tmp_path, monkeypatch, error):
+    (tmp_path / "package_with_an_error.py").write_text(f"raise {error}")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises((ValueError, ImportError)) as raised:
+        _ = KernelLibrary("package_with_an_error").module("a.cu", {}).request
+    assert type(raised.value).__name__ == error.partition("(")[0]
+
+
 @pytest.mark.needs_compiler
 def test_a_signature_fits_its_kernel(package: Package):
     module = package.load().module
