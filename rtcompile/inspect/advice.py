@@ -196,22 +196,16 @@ def _of(
     notes = []
     required = kernel.required_threads
     fixed = required is not None and required[0] * required[1] * required[2]
+    threads = kernel.max_threads or reports.THREADS_MAX
+    sizes = [fixed] if fixed else {threads, *range(reports.WARP, threads + 1, reports.WARP)}
+    found = reports.best_blocks(limits, registers=kernel.registers, shared=shared, sizes=sizes)
+    best, smallest = found or (None, None)
     if fixed:
         notes.append(f"the source fixes the block at {required}")
-        only = reports.occupancy(
-            limits, block=fixed, registers=kernel.registers, shared=shared(fixed)
-        )
-        found = (only, only) if only.blocks else None
-    else:
-        threads = kernel.max_threads or reports.THREADS_MAX
-        found = reports.best_blocks(
-            limits, registers=kernel.registers, shared=shared, max_threads=threads
-        )
-    best, smallest = found or (None, None)
-    if not fixed and kernel.max_threads is None:
+    elif kernel.max_threads is None:
         largest = next(
             threads
-            for threads in range(reports.THREADS_MAX, 0, -32)
+            for threads in range(reports.THREADS_MAX, 0, -reports.WARP)
             if reports.occupancy(limits, block=threads, registers=kernel.registers, shared=0).blocks
         )
         notes.append(

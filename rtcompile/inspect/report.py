@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from rtcompile.styling import table
 # --- Occupancy: how many blocks of a kernel run on one multiprocessor ------------------------------
 
 THREADS_MAX = 1024  # in a block
-_WARP = 32
+WARP = 32
 _KIB = 1024
 _REGISTERS = 64 * _KIB  # of a multiprocessor, and of the largest block except on 5.3 and 6.2
 _REGISTER_UNIT = 256  # allocated to a warp at once
@@ -92,10 +92,10 @@ def occupancy(limits: Limits, *, block: int, registers: int, shared: int) -> Occ
     """Compute the occupancy of a kernel; `shared` is static and dynamic shared memory in bytes."""
     if not 1 <= block <= THREADS_MAX:
         raise InvalidRequest(f"a block has 1 to {THREADS_MAX} threads, not {block}")
-    warps = _round_up(block, _WARP) // _WARP
+    warps = _round_up(block, WARP) // WARP
     fits = {"warps": limits.warps // warps, "blocks": limits.blocks}
     if registers:
-        of_warp = _round_up(registers * _WARP, _REGISTER_UNIT)
+        of_warp = _round_up(registers * WARP, _REGISTER_UNIT)
         partitions = limits.partitions
         fits["registers"] = _REGISTERS // partitions // of_warp * partitions // warps
         # The hardware's own check takes registers for a warp of each partition.
@@ -110,12 +110,12 @@ def occupancy(limits: Limits, *, block: int, registers: int, shared: int) -> Occ
 
 
 def best_blocks(
-    limits: Limits, *, registers: int, shared: Callable[[int], int], max_threads: int
+    limits: Limits, *, registers: int, shared: Callable[[int], int], sizes: Iterable[int]
 ) -> tuple[Occupancy, Occupancy] | None:
     """Return the largest and the smallest block of highest occupancy; None if no block fits."""
-    sizes = sorted({max_threads, *range(_WARP, max_threads + 1, _WARP)}, reverse=True)
     found = [
-        occupancy(limits, block=block, registers=registers, shared=shared(block)) for block in sizes
+        occupancy(limits, block=block, registers=registers, shared=shared(block))
+        for block in sorted(sizes, reverse=True)
     ]
     most = max(one.block * one.blocks for one in found)
     best = [one for one in found if one.block * one.blocks == most]

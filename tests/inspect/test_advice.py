@@ -120,7 +120,9 @@ def test_a_block_that_the_source_fixes_is_the_only_one():
 def test_the_smallest_block_is_no_smaller_than_needed():
     limits = limits_of(Arch(8, 6))
     assert limits is not None
-    best, smallest = best_blocks(limits, registers=32, shared=lambda _: 0, max_threads=1024)
+    best, smallest = best_blocks(
+        limits, registers=32, shared=lambda _: 0, sizes=range(32, 1025, 32)
+    )
     assert (best.block, smallest.block) == (768, 96)
 
 
