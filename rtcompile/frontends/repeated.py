@@ -89,10 +89,13 @@ class _Arguments:
 
     __slots__ = ("_format", "_sizes", "_take", "free")
 
-    def __init__(self, form: str, take: list[Callable[[Any], Any]], sizes: tuple[int, ...]) -> None:
-        self._format = struct.Struct(form)
+    def __init__(
+        self, packings: Sequence[tuple[str, Callable[[Any], Any]]], sizes: tuple[int, ...]
+    ) -> None:
+        forms = (f"{form}{-size % _UNIT}x" for (form, _), size in zip(packings, sizes, strict=True))
+        self._format = struct.Struct("".join(["=", *forms]))
         self._sizes = sizes
-        self._take = take
+        self._take = [take for _, take in packings]
         # Unused buffers. Threads that launch at the same time use one each.
         self.free: list[Buffer] = []
 
@@ -101,14 +104,9 @@ class _Arguments:
         """Return the layout for arguments of these types; None if one has no fixed layout."""
         if sizes is None or len(sizes) != len(types):
             return None
-        form, take = "=", []
-        for kind, size in zip(types, sizes, strict=True):
-            packing = _packing(kind, size)
-            if packing is None:
-                return None
-            form += f"{packing[0]}{-size % _UNIT}x"
-            take.append(packing[1])
-        return cls(form, take, sizes)
+        found = list(map(_packing, types, sizes))
+        packings = [each for each in found if each is not None]
+        return cls(packings, sizes) if len(packings) == len(found) else None
 
     def put(self, args: Sequence[Any]) -> Buffer | None:
         """Return a buffer with the arguments' bytes; None if one does not fit."""
