@@ -107,6 +107,13 @@ def test_an_impossible_push_names_the_setting(on, tmp_path, capsys, changes, wha
     assert what in capsys.readouterr().err
 
 
+def test_a_sync_that_may_not_write_copies_nothing(on, tmp_path, monkeypatch, capsys):
+    on("a", f"file://{tmp_path}/shared", RTCOMPILE_REMOTE_MODE="ro")
+    monkeypatch.setattr("rtcompile.cli.caching.pull", lambda *_: pytest.fail("it was read"))
+    assert main(["cache", "sync"]) != 0
+    assert "RTCOMPILE_REMOTE_MODE=ro" in capsys.readouterr().err
+
+
 # --- doctor -----------------------------------------------------------------------------------
 
 
