@@ -153,7 +153,7 @@ class _Loaded:
     def __init__(self, code: bytes, names: dict[str, str]) -> None:
         from rtcompile.inspect import cubin
 
-        self._symbols = {kernel.name for kernel in cubin.kernels_of(code)}
+        self._symbols = {kernel.name for kernel in cubin.read(code).kernels}
         self.mapping = names
 
     def get_function(self, name: str) -> Any:

@@ -25,8 +25,6 @@ _SHT_NOBITS = 8
 _STT_FUNC = 2
 _STO_CUDA_ENTRY = 0x10
 
-_KINDS = {0: "none", 1: "object", 2: "function", 3: "section", 4: "file"}
-
 # Attributes of .nv.info: a symbol's index and a number.
 _MIN_STACK_SIZE = 0x12  # the kernel's frame and those of its callees
 _REGISTERS = 0x2F
@@ -63,10 +61,9 @@ class Kernel:
 
 
 class Symbol(NamedTuple):
-    """A symbol: `kind` "function", "object", …, and its `section`, "" if it is undefined."""
+    """A symbol and its `section`, "" if it is undefined."""
 
     name: str
-    kind: str
     size: int
     section: str
 
@@ -76,18 +73,17 @@ class Cubin(NamedTuple):
 
     arch: Arch
     kernels: tuple[Kernel, ...]
-    symbols: tuple[Symbol, ...]
 
 
 def read(code: bytes) -> Cubin:
     """Read a cubin; raise ValueError if `code` is not one, or is truncated."""
     elf = _Elf(code)
-    return Cubin(elf.arch(), tuple(_kernels(elf)), tuple(elf.symbols()))
+    return Cubin(elf.arch(), tuple(_kernels(elf)))
 
 
-def kernels_of(code: bytes) -> tuple[Kernel, ...]:
-    """Read only a cubin's kernels. CuTe's have a thousand other symbols, which take 5 ms to read."""
-    return tuple(_kernels(_Elf(code)))
+def symbols(code: bytes) -> tuple[Symbol, ...]:
+    """Read a cubin's symbols that have a name; raise ValueError as `read` does."""
+    return tuple(_Elf(code).symbols())
 
 
 class _Elf:
@@ -141,11 +137,10 @@ class _Elf:
     def symbols(self) -> Iterator[Symbol]:
         """Yield the symbols that have a name."""
         strings = self.section(".strtab")
-        for start, info, _, section, _, size in self.table(".symtab", _SYMBOL):
-            kind = _KINDS.get(info & 15, str(info & 15))
+        for start, _, _, section, _, size in self.table(".symtab", _SYMBOL):
             inside = self.names[section] if 0 < section < len(self.names) else ""
             if name := _string(strings, start):
-                yield Symbol(name, kind, size, inside)
+                yield Symbol(name, size, inside)
 
     def entries(self) -> Iterator[tuple[int, str]]:
         """Yield the symbols that are kernels, by index and name."""

@@ -142,22 +142,18 @@ def no_kernels(code: bytes, source: str) -> str:
 def kernel_symbols(code: bytes) -> list[str]:
     """Return the symbols of a cubin's or PTX's kernels; none for other code."""
     try:
-        return [kernel.name for kernel in cubin.kernels_of(code)]
+        return [kernel.name for kernel in cubin.read(code).kernels]
     except ValueError:
         return _PTX_ENTRY.findall(code.decode("utf-8", "replace"))
 
 
 def _variables(code: bytes) -> list[str]:
+    spaces = (".nv.global", ".nv.constant3")
     try:
-        symbols = cubin.read(code).symbols
+        found = cubin.symbols(code)
     except ValueError:
         return []
-    spaces = (".nv.global", ".nv.constant3")
-    return [
-        symbol.name
-        for symbol in symbols
-        if symbol.kind == "object" and symbol.size and symbol.section.startswith(spaces)
-    ]
+    return [each.name for each in found if each.size and each.section.startswith(spaces)]
 
 
 def _in_source(source: str) -> dict[str, bool]:

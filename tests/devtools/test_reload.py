@@ -34,7 +34,7 @@ class Module:
         self.code, self.mapping = code, dict(names)
 
     def get_function(self, name: str) -> Any:
-        if name not in {kernel.name for kernel in cubin.kernels_of(self.code)}:
+        if name not in {kernel.name for kernel in cubin.read(self.code).kernels}:
             raise NotFound
         return lambda *args, **how: ran.append((self.code, name))
 

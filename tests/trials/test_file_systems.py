@@ -43,7 +43,7 @@ BUILDS = """
             code = rtcompile.compile(source, arch="sm_80", fallback="never")
         except rtcompile.RtcompileError as error:
             return f"error: {str(error).splitlines()[0]}"
-        right = f"v{number}" in [symbol.name for symbol in cubin.read(code.code).symbols]
+        right = f"v{number}" in [symbol.name for symbol in cubin.symbols(code.code)]
         return "right" if right else "wrong"
 """
 
