@@ -414,7 +414,7 @@ def _pointer(parameter: Parameter, value: Any) -> Any:
         return np.uintp(address)
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         return np.uintp(value)
-    raise _MisfitError(f"is {_kind(value)}, not an array on the device")
+    raise _MisfitError(f"is {shown(value)}, not an array on the device")
 
 
 def _check_elements(parameter: Parameter, dtype: Any) -> None:
@@ -434,22 +434,18 @@ def _number(parameter: Parameter, value: Any) -> Any:
         try:
             number = operator.index(value)
         except TypeError:
-            raise _MisfitError(f"is {_kind(value)}, not an integer") from None
+            raise _MisfitError(f"is {shown(value)}, not an integer") from None
         if not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
             raise _MisfitError(f"is {number}, which {dtype} cannot hold")
         return dtype.type(number)
     if dtype.kind == "b":
         if not isinstance(value, (bool, np.bool_)):
-            raise _MisfitError(f"is {_kind(value)}, not a bool")
+            raise _MisfitError(f"is {shown(value)}, not a bool")
         return dtype.type(value)
     if not isinstance(value, _COMPLEX if dtype.kind == "c" else _REAL):
-        raise _MisfitError(f"is {_kind(value)}, not a number")
+        raise _MisfitError(f"is {shown(value)}, not a number")
     return dtype.type(value)
 
 
 _REAL = (int, float, np.integer, np.floating)
 _COMPLEX = (*_REAL, complex, np.complexfloating)
-
-
-def _kind(value: Any) -> str:
-    return "None" if value is None else f"of type {type(value).__qualname__}"

@@ -160,7 +160,6 @@ class KernelModule(_Built):
         self.library = library
         self.source = text("source", source)
         self.options = strings("options", options)
-        self._raw: Any = None
         self._kernels = {
             text("kernels", name): Kernel(self, name, text(f"kernels[{shown(name)}]", signature))
             for name, signature in kernels.items()
@@ -222,24 +221,22 @@ class KernelModule(_Built):
         """Return the blocks of highest occupancy of a kernel, as `RawKernel.advise` does."""
         return self.compile(arch).advise(kernel, shared_mem)
 
-    @property
+    @functools.cached_property
     @public
     def raw(self) -> Any:
         """The `RawModule` of these kernels."""
-        if self._raw is None:
-            from rtcompile.frontends.raw_module import RawModule
+        from rtcompile.frontends.raw_module import RawModule
 
-            self.use_bundle()
-            request = self.request
-            # Threads that make one each share the module that is loaded.
-            self._raw = RawModule(
-                code=request.source,
-                options=request.options,
-                name_expressions=request.name_expressions,
-                name=request.name,
-                headers=dict(request.headers) or None,
-            )
-        return self._raw
+        self.use_bundle()
+        request = self.request
+        # Threads that make one each share the module that is loaded.
+        return RawModule(
+            code=request.source,
+            options=request.options,
+            name_expressions=request.name_expressions,
+            name=request.name,
+            headers=dict(request.headers) or None,
+        )
 
     @public
     def use_bundle(self) -> None:
@@ -276,7 +273,6 @@ class Kernel(_Built):
         self.module = module
         self.name = text("name", name)
         self.signature = text("signature", signature)
-        self._raw: Any = None
 
     @functools.cached_property
     @public
@@ -340,16 +336,14 @@ class Kernel(_Built):
         """Return the blocks of highest occupancy, as `RawKernel.advise` does."""
         return self.compile(arch).advise(self.name, shared_mem)
 
-    @property
+    @functools.cached_property
     @public
     def raw(self) -> Any:
         """The `RawKernel`, with CuPy's attributes; it is loaded on each device that calls it."""
-        if self._raw is None:
-            module = self.module.raw
-            kernel = module.get_function(self.name)
-            self.check(module.object_code)
-            self._raw = kernel
-        return self._raw
+        module = self.module.raw
+        kernel = module.get_function(self.name)
+        self.check(module.object_code)
+        return kernel
 
     @public
     def check(self, obj: ObjectCode) -> None:

@@ -86,9 +86,6 @@ def _read(version: str) -> dict[str, Any]:
     nearest = min(near, key=lambda each: abs(each[1] - wanted[1]))
     with lzma.open(known[nearest]) as file:
         document: dict[str, Any] = json.loads(file.read())
-    if document["format"] != FORMAT:
-        problem = f"its format is not {FORMAT!r}; install rtcompile again"
-        raise InvalidRequest(f"{known[nearest]}: {problem}")
     return document
 
 
