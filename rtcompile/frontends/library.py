@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rtcompile.bundles import index as bundles
 from rtcompile.errors import InvalidRequest, public, shown
+from rtcompile.files.sealed import read_text
 from rtcompile.request.request import CompileRequest, header_texts
 from rtcompile.request.values import absolute, strings, text
 
@@ -102,8 +103,18 @@ class KernelLibrary:
 
     @public
     def path(self, resource: str) -> str:
-        """Return the path of a file or folder of the package on disk."""
-        return _on_disk(self.package, resource)
+        """Return the path of a file or folder of the package on disk, which need not exist."""
+        advice = "give a KernelLibrary the __name__ of a package that can be imported"
+        missing = f"there is no package {self.package!r} to hold kernels; {advice}"
+        module = imported(self.package, missing)
+        for folder in getattr(module, "__path__", [os.path.dirname(module.__file__ or "")]):
+            if os.path.isdir(
+                folder
+            ):  # the same as importlib.resources, which takes 20 ms to import
+                return absolute(os.path.join(folder, resource))
+        raise InvalidRequest(
+            f"package {self.package} does not lie in a folder, and compilers read files"
+        )
 
     def __repr__(self) -> str:
         return f"KernelLibrary({self.package!r}, modules={[m.source for m in self.modules]})"
@@ -187,7 +198,7 @@ class KernelModule(_Built):
         include = (f"-I{library.path(folder)}" for folder in folders)
         name = os.path.join(library.folder, self.source)
         return CompileRequest(
-            source=_text(library.package, name),
+            source=read_text(library.path(name)),
             options=(*include, *library.options, *self.options),
             name_expressions=tuple(self._kernels),
             name=os.path.basename(self.source),
@@ -385,19 +396,6 @@ def _sizes(sizes: Sequence[int | None]) -> str:
     return f"parameters of {listed} bytes" if sizes else "no parameters"
 
 
-# --- The package's files ---------------------------------------------------------------------------
-
-
-def _text(package: str, name: str) -> str:
-    path = _on_disk(package, name)
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        problem = f"{path}: {error}"
-        raise InvalidRequest(f"package {package} has no kernel source {name}: {problem}") from None
-
-
 def imported(name: str, missing: str) -> ModuleType:
     """Import a module; raise InvalidRequest if it is missing, and errors in it unchanged."""
     try:
@@ -407,13 +405,3 @@ def imported(name: str, missing: str) -> ModuleType:
         if not f"{name}.".startswith(f"{error.name}."):
             raise  # the module exists, but one that it imports does not
     raise InvalidRequest(missing)
-
-
-def _on_disk(package: str, name: str) -> str:
-    """Return the path of a resource, which need not exist."""
-    advice = "give a KernelLibrary the __name__ of a package that can be imported"
-    module = imported(package, f"there is no package {package!r} to hold kernels; {advice}")
-    for folder in getattr(module, "__path__", [os.path.dirname(module.__file__ or "")]):
-        if os.path.isdir(folder):  # the same as importlib.resources, which takes 20 ms to import
-            return absolute(os.path.join(folder, name))
-    raise InvalidRequest(f"package {package} does not lie in a folder, and compilers read files")
