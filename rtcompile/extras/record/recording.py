@@ -209,14 +209,11 @@ class Recorder(Counter):
 
     def _keep(self, path: str, digest: str) -> None:
         """Write the contents of one of the user's headers."""
-        try:
-            with open(path, "rb") as file:
-                data = file.read()
-        except OSError:
-            return  # it was removed meanwhile, and reading the record reports that the header is missing
-        if content_digest(data) == digest:
-            packed = f"{len(data)}:{base64.b64encode(zlib.compress(data)).decode()}"
-            self.append({"header": digest, "contents": packed})
+        with suppress(OSError):  # removed meanwhile: reading the record reports that it is missing
+            data = sealed.read_given(path)
+            if content_digest(data) == digest:
+                packed = f"{len(data)}:{base64.b64encode(zlib.compress(data)).decode()}"
+                self.append({"header": digest, "contents": packed})
 
     def _is_new(self, what: str) -> bool:
         with self._guard:
