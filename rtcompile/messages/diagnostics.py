@@ -226,14 +226,12 @@ def _frame(line: str, file: str) -> Diagnostic:
     """Read one line of ``detected during:``; a frame without a file is in the error's own."""
     line = line.strip()
     # Searching for this text is ten times as fast as a pattern that begins with anything.
-    at = line.find(" at line ")
-    while at >= 0:
-        end = _FRAME_END.match(line, at)
-        if end is not None:
-            what = line[:at].removeprefix("detected ").removeprefix("during ")
-            return Diagnostic("note", what, end["file"] or file, int(end["line"]))
-        at = line.find(" at line ", at + 1)
-    return Diagnostic("note", line)
+    at = max(0, line.rfind(" at line "))
+    end = _FRAME_END.match(line, at)
+    if end is None:
+        return Diagnostic("note", line)
+    what = line[:at].removeprefix("detected ").removeprefix("during ")
+    return Diagnostic("note", what, end["file"] or file, int(end["line"]))
 
 
 def is_frame(note: Diagnostic) -> bool:
