@@ -128,23 +128,15 @@ def uninstall() -> None:
 def _unknown(compiler: Any) -> str:
     """Return why this CuPy is not supported, ``""`` if it is."""
     version = getattr(sys.modules.get("cupy._version"), "__version__", "of an unknown version")
-    name = lacking(compiler, NEEDED)
-    if name:
-        return f"CuPy {version} has no cupy.cuda.compiler.{name}"
+    for name in NEEDED:
+        try:
+            attrgetter(name)(compiler)
+        except AttributeError:
+            return f"CuPy {version} has no cupy.cuda.compiler.{name}"
     given = inspect.signature(getattr(compiler, _NAME)).parameters
     needed = {name for name, each in given.items() if each.default is each.empty}
     if needed != {"source"} or "options" not in given:
         return f"CuPy {version} has cupy.cuda.compiler.{_NAME}({', '.join(given)})"
-    return ""
-
-
-def lacking(module: Any, names: Sequence[str]) -> str:
-    """Return the first of the names that a module does not have, ``""`` if it has all."""
-    for name in names:
-        try:
-            attrgetter(name)(module)
-        except AttributeError:
-            return name
     return ""
 
 
