@@ -96,9 +96,9 @@ class BuildInfo(Value):
         files = self._files
         return files if isinstance(files, tuple) else files.headers
 
-    def _arguments(self) -> tuple[Any, ...]:
+    def _arguments(self) -> dict[str, Any]:
         # The file set, so copying decodes no headers and keeps the dependencies.
-        return tuple([self._files if n == "headers" else getattr(self, n) for n in self._fields])
+        return {name.replace("_files", "headers"): getattr(self, name) for name in self.__slots__}
 
     def __repr__(self) -> str:
         hidden = ("log", "headers")

@@ -233,7 +233,7 @@ def name_and_value(word: str) -> tuple[str, str | None]:
     if word[:1] != "-":
         return "", None
     letter = word[1:2]
-    if letter in JOINED and len(word) > 2 and word.partition("=")[0][1:] not in BY_SPELLING:
+    if letter in JOINED and word.partition("=")[0][1:] not in BY_SPELLING:
         return letter, word[2:].removeprefix("=").lstrip()
     name, equals, value = word.partition("=")
     name = name[2:] if name[1:2] == "-" else name[1:]

@@ -55,7 +55,7 @@ def split(values: Iterable[str]) -> tuple[list[tuple[str, str]], list[str]]:
         word = words.pop()
         name = next((each for each in _OWN if word.startswith(f"-{each}")), "")
         if not name or word.startswith("-include-pch"):
-            refuse_files(word, f"-Xcompiler {word}", of_host=True)
+            refuse_files(word, f"-Xcompiler {word}")
             others.append(word)
             continue
         value = word.removeprefix(f"-{name}").removeprefix("=") or (words.pop() if words else "")
@@ -69,9 +69,9 @@ def split(values: Iterable[str]) -> tuple[list[tuple[str, str]], list[str]]:
     return own, others
 
 
-def refuse_files(word: str, shown: str, *, of_host: bool = False) -> None:
+def refuse_files(word: str, shown: str) -> None:
     """Raise `InvalidRequest` if an option makes a program use a file that the cache cannot see."""
-    if _OPTIONS_FILE.search(word) or _PATH.match(word) or (of_host and _FILES.match(word)):
+    if _OPTIONS_FILE.search(word) or _PATH.match(word) or _FILES.match(word):
         raise InvalidRequest(
             f"{shown!r} makes a compiler read or write files that the cache does not know of, and a "
             "change of them would go unnoticed; give directories by -I and -idirafter, headers by -include, "
@@ -182,7 +182,7 @@ class Options(NamedTuple):
         macros = {_macro_name(text): (kind, text) for kind, text in self.macros + more.macros}
         flags = {**dict(self.flags), **dict(more.flags)}
         for name, value in self.flags:
-            if BY_NAME[name].takes == "values" and flags[name] != value:
+            if BY_NAME[name].takes == "values":
                 flags[name] = ",".join(_unique([*value.split(","), *flags[name].split(",")]))
         return Options(
             more.arch or self.arch,
@@ -263,7 +263,7 @@ class _Reader:
                 'RawModule(path="FILE.cubin") loads it. The other kernels belong into another source'
             )
         else:
-            refuse_files(word, word, of_host=True)
+            refuse_files(word, word)
             self.lists["unknown"].append(word)
 
     def option(self, spec: Spec, word: str, value: str | None) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 BACKENDS = ("auto", "nvrtc", "nvcc")
 _NONE: tuple[object, ...] = ()
-_AUTO, _CUBIN = BACKENDS[0], TARGETS[0]
+_CUBIN = TARGETS[0]
 DEFAULT_NAME = "kernel.cu"
 _NAME_MAX = 200  # bytes of a program's file name: file systems allow 255, and a digest is added
 _MOST_HEADERS = 10_000
@@ -121,8 +121,8 @@ class CompileRequest(Value):
         names = () if name_expressions is _NONE else _names(name_expressions)
         set_(self, "name_expressions", names)
         set_(self, "name", name if name is DEFAULT_NAME else _program(name))
-        set_(self, "backend", backend if backend is _AUTO else one_of("backend", backend, BACKENDS))
-        kind: str = target if target is _CUBIN else one_of("target", target, TARGETS)
+        set_(self, "backend", one_of("backend", backend, BACKENDS))
+        kind = one_of("target", target, TARGETS)
         set_(self, "target", "ptx" if wants_ptx and kind == _CUBIN else kind)
         set_(self, "link", () if link is _NONE else _to_link(link))
         set_(self, "headers", () if headers is _NONE else header_texts(headers))

@@ -38,9 +38,12 @@ class Value:
     def _values(self) -> tuple[Any, ...]:
         return tuple([getattr(self, name) for name in self._fields])
 
-    def _arguments(self) -> tuple[Any, ...]:
+    def _named(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._fields}
+
+    def _arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments for a copy, by field."""
-        return self._values()
+        return self._named()
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__}.{name} cannot be set; use replace()")
@@ -57,17 +60,16 @@ class Value:
         return hash(self._values())
 
     def __repr__(self) -> str:
-        fields = zip(self._fields, self._values(), strict=True)
-        return f"{type(self).__name__}({', '.join([f'{k}={v!r}' for k, v in fields])})"
+        fields = ", ".join([f"{name}={value!r}" for name, value in self._named().items()])
+        return f"{type(self).__name__}({fields})"
 
     @public
     def replace(self: V, **changes: Any) -> V:
         """Return a copy with some fields changed; TypeError for a field that it does not have."""
-        fields = dict(zip(self._fields, self._arguments(), strict=True))
-        return type(self)(**{**fields, **changes})
+        return type(self)(**{**self._arguments(), **changes})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (type(self), dict(zip(self._fields, self._values(), strict=True)))
+        return _restored, (type(self), self._named())
 
 
 def _restored(cls: type[V], fields: dict[str, Any]) -> V:
@@ -136,8 +138,8 @@ def items(name: str, values: object, what: str) -> tuple[Any, ...]:
 def one_of(name: str, value: object, allowed: tuple[str, ...]) -> str:
     """Return an argument that must be one of some words."""
     # Check the type first: comparing an array gives an array, which has no truth value.
-    word = str.__str__(value) if isinstance(value, str) else None
-    if word is None or word not in allowed:
+    word = str.__str__(value) if isinstance(value, str) else ""
+    if word not in allowed:
         words = ", ".join(map(repr, allowed))
         raise InvalidRequest(f"{name} must be one of {words}, not {shown(value)}")
     return word

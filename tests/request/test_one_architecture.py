@@ -88,6 +88,11 @@ def test_a_modules_virtual_architecture_means_ptx() -> None:
     assert rtcompile.RawModule(code=SOURCE, arch="compute_80").object_code.kind == "ptx"
 
 
+def test_a_newer_architecture_in_the_options_is_rejected_too() -> None:
+    with pytest.raises(InvalidRequest, match=r"sm_80 \(cubin\) and the options name sm_90"):
+        CompileRequest(SOURCE, arch="sm_80", options=("-arch=sm_90",))
+
+
 def test_machine_code_and_ptx_at_once_are_rejected() -> None:
     with pytest.raises(InvalidRequest, match=r"sm_80 \(cubin\) and the options name compute_80"):
         CompileRequest(SOURCE, arch="sm_80", options=("-arch=compute_80",))

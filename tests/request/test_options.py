@@ -110,6 +110,7 @@ def test_one_element_may_contain_several_words(element: str, expected: list[str]
         pytest.param(["-I", "/a b"], ["-I/a b"], id="directory"),
         pytest.param(["-include", "/a b.h", "-w"], ["--disable-warnings", "--pre-include=/a b.h"], id="header"),
         pytest.param(["-D", "T=unsigned int"], ["-DT=unsigned int"], id="define"),
+        pytest.param(["-I", "/a", "-w -G"], ["--device-debug", "--disable-warnings", "-I/a"], id="two-after"),
         pytest.param(["-w -I", "/a b -G"], ["--disable-warnings", "-I/a b -G"], id="after-another"),
     ],
 )  # fmt: skip
@@ -133,7 +134,7 @@ def test_options_for_the_host_preprocessor_are_read_as_the_programs_own() -> Non
         ["-Xptxas", "--options-file=x"], ["-Xptxas=-v,-optf=x"], ["-Xptxas=-optf,x"],
         ["-Xcicc=--options-file=x"], ["-Xcompiler", "@x"], ["-Xcompiler=-MF,x"],
         ["-Xcompiler", "-Wp,-MD,x"], ["-Xcompiler=-iquote,x"], ["-Xcompiler=--sysroot=x"],
-        ["-Xcompiler=-specs=x"], ["-Xcompiler=-B/x"], ["-iquote", "x"],
+        ["-Xcompiler=-specs=x"], ["-Xcompiler=-B/x"], ["-iquote", "x"], ["-Xptxas=-o,x"],
     ],
     ids=" ".join,
 )  # fmt: skip
@@ -187,6 +188,7 @@ def test_the_architecture_that_the_device_runs_is_picked() -> None:
     parsed = parse(["-gencode=arch=compute_80,code=[sm_80,sm_86,compute_80]"])
     assert parsed.arch_for((8, 6)) == ArchOption(Arch(8, 6))
     assert parsed.arch_for((9, 0)) == ArchOption(Arch(8, 0), virtual=True)
+    assert parsed.arch_for(None) == ArchOption(Arch(8, 0), virtual=True)
     assert parse([]).arch_for((9, 0)) is None
     assert parse(["-arch=sm_90a"]).arch_for(None) == ArchOption(Arch(9, 0, "a"))
     with pytest.raises(UnsupportedArch, match=r"options name sm_90a.* 8\.0 cannot run"):
@@ -204,6 +206,15 @@ def test_the_architecture_that_the_device_runs_is_picked() -> None:
         pytest.param(["-arch=sm_x"], "expected one like 'sm_90a'", id="arch"),
         pytest.param(["-arch=all"], "for one architecture", id="all"),
         pytest.param(["-gencode", "sm_80"], "expected arch=compute_80,code=sm_80", id="gencode"),
+        pytest.param(["-gencode=arch=compute_80"], "expected arch=compute_80,code", id="no-code"),
+        pytest.param(["-gencode=sm_80,code=sm_80"], "expected arch=compute_80,code", id="no-arch"),
+        pytest.param(["-Xcompiler", "-I"], "give -I without -Xcompiler", id="no-host-value"),
+        pytest.param(["-Xcompiler", "-DX=a'b'"], "give -D without -Xcompiler", id="host-quotes"),
+        pytest.param(["-I/proc/self/cwd"], "another folder for the compiler's", id="process"),
+        pytest.param(
+            ["-idirafter=/dev/fd/3"], "another folder for the compiler's", id="descriptor"
+        ),
+        pytest.param(["-include", "//proc/thread-self/a.h"], "another folder", id="thread"),
         pytest.param(["-D", "=1"], "names no macro", id="nameless-define"),
         pytest.param(["-o", "x"], "rtcompile decides what is written", id="output"),
         pytest.param(["-E"], "rtcompile decides what is written", id="preprocess"),
@@ -263,8 +274,32 @@ def test_lto_is_emitted_when_lto_ir_is_made_and_only_then() -> None:
 
 
 def test_options_added_later_win() -> None:
-    added = parse(["-DX=1", "-DY", "-rdc=false", "-I/a"]).adding("-DX=2", "-rdc=true", "-I/b")
-    assert added == parse(["-DX=2", "-DY", "-rdc=true", "-I/a", "-I/b"])
+    first = [
+        "-DX=1",
+        "-DY",
+        "-rdc=false",
+        "-I/a",
+        "-diag-suppress=177,550",
+        "-Xcompiler=-w,-g",
+        "-arch=sm_80",
+    ]
+    added = parse(first).adding("-DX=2", "-rdc=true", "-I/b", "-diag-suppress=1,177")
+    second = [
+        "-DX=2",
+        "-DY",
+        "-rdc=true",
+        "-I/a",
+        "-I/b",
+        "-diag-suppress=177,550,1",
+        "-Xcompiler=-w,-g",
+    ]
+    assert added == parse([*second, "-arch=sm_80"])
+    assert added.adding("-arch=sm_90").arch == (ArchOption(Arch(9, 0)),)
+    assert [parse(options).rdc for options in (["-rdc=true"], ["-rdc=false"], [])] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_an_option_that_a_compiler_does_not_accept_is_dropped_with_a_reason() -> None:
@@ -303,7 +338,18 @@ def test_the_key_has_no_directory() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [["-G"], ["-DA"], ["-UA"], ["-w"], ["-Xptxas=-O1"], ["-x"], ["-include", "a.h"]]
+    "options",
+    [
+        ["-G"],
+        ["-DA"],
+        ["-UA"],
+        ["-w"],
+        ["-Xptxas=-O1"],
+        ["-x"],
+        ["-include", "a.h"],
+        ["-O3"],
+        ["-minimal"],
+    ],
 )
 def test_different_options_have_different_keys(options: list[str]) -> None:
     assert parse(options).key_fields() != parse([]).key_fields()

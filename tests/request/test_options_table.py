@@ -81,12 +81,19 @@ def test_nvcc_gets_all_options_but_those_of_nvrtc(spec: Spec) -> None:
         (["-Werror"], "all-warnings"),
         (["-Werror", "-w"], "all-warnings"),
         (["-Werror", "reorder"], "reorder"),
+        (["-Werror", "-w", "x"], "all-warnings"),
+        (["-Werror", "reorder", "-w"], "reorder"),
         (["-Werror=reorder", "-Werror", "-Werror"], "reorder,all-warnings"),
     ],
 )
 def test_a_value_that_may_be_left_out_is_implied(options: list[str], expected: str) -> None:
     assert parse(options).get("Werror") == expected
     assert parse(["-pch-messages", "-w"]).get("pch-messages") == "true"
+
+
+def test_quotes_around_a_whole_macro_are_removed_and_others_are_its_own() -> None:
+    options = ['-D"X=a b"', "-D'Y=\"c\"'", '-DZ="d"', "-UW"]
+    assert parse(options).macros == (("D", "X=a b"), ("D", 'Y="c"'), ("D", 'Z="d"'), ("U", "W"))
 
 
 def test_options_may_have_twenty_thousand_words() -> None:
@@ -136,6 +143,7 @@ def test_only_equal_quotes_around_a_text_are_removed(text: str, expected: str) -
         ("-", ("", None)),
         ("-std= c++17", ("std", "c++17")),
         ("---x", ("-x", None)),
+        ("-+x", ("+x", None)),
     ],
 )
 def test_a_letters_value_may_follow_it_at_once(word: str, expected: tuple[str, str | None]) -> None:
@@ -154,9 +162,9 @@ def test_a_letters_value_may_follow_it_at_once(word: str, expected: tuple[str, s
     ],
 )
 def test_an_untrusted_option_is_reported_with_what_it_does(option: str, reason: str) -> None:
-    (found,) = distrusted(["-w", "-Xcudafe=--diag_suppress=1,--diag_error=2", option])
+    (found,) = distrusted(["-w", "-Xcudafe=--diag_suppress=1,--diag_error=2,", option])
     assert reason in found
-    harmless = ["-DX", "-I/x", "-G", "--source-in-ptx", "--compress-mode=size", "-Xptxas=-v", "x"]
+    harmless = ["-DX", "-I/x", "-G", "--source-in-ptx", "--compress-mode=size", "-Xptxas=-v", "+x"]
     assert distrusted(harmless) == []
 
 

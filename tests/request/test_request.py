@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 import itertools
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +19,7 @@ from rtcompile.files.fileset import FileSet
 from rtcompile.request import object_code as objects
 from rtcompile.request import units, values
 from rtcompile.request.object_code import BuildInfo, ObjectCode
-from rtcompile.request.request import CompileRequest
+from rtcompile.request.request import CompileRequest, with_headers
 from rtcompile.request.values import Arch
 
 
@@ -36,6 +38,16 @@ def test_sequences_become_tuples_and_an_arch_is_parsed():
     [
         pytest.param({"source": b"x"}, "decode the bytes", id="bytes"),
         pytest.param({"source": "a\nb\0c"}, r"source contains a NUL byte \(line 2\)", id="NUL"),
+        pytest.param({"source": "\n\0"}, r"NUL byte \(line 2\)", id="NUL after an empty line"),
+        pytest.param({"source": "\0"}, r"NUL byte \(line 1\)", id="NUL first"),
+        pytest.param({"arch": ["sm_90a"]}, "write 'sm_90a'", id="arch as list"),
+        pytest.param(
+            {"allow_fixups": numpy.zeros(2)}, "must be True or False", id="array as truth"
+        ),
+        pytest.param(
+            {"name_expressions": numpy.zeros(2)}, "must be a str, not", id="array of names"
+        ),
+        pytest.param({"headers": (("a.h", "", ""),)}, "must map names to texts", id="two texts"),
         pytest.param({"source": "\n\udc80"}, r"not valid UTF-8 \(line 2\)", id="surrogate"),
         pytest.param({"options": (1,)}, r"options\[0\] must be a str, not int 1", id="option type"),
         pytest.param({"options": ("-D\0",)}, r"options\[0\] contains a NUL", id="NUL in an option"),
@@ -128,11 +140,12 @@ def test_nothing_but_the_source_is_needed() -> None:
     assert (request.allow_fixups, request.may_pass_over_arch) == (True, False)
 
 
-def test_an_iterable_without_end_is_rejected(monkeypatch) -> None:
-    monkeypatch.setattr("rtcompile.request.values._ITEMS_MAX", 3)
-    assert CompileRequest("", options=iter(["-w"] * 3)).options == ("-w",) * 3
-    with pytest.raises(InvalidRequest, match="more than 3 elements"):
-        CompileRequest("", options=itertools.repeat("-w"))
+def test_an_iterable_without_end_is_rejected() -> None:
+    assert len(values.items("link", iter(range(1_000_000)), "source strings")) == 1_000_000
+    endless = itertools.count()
+    with pytest.raises(InvalidRequest, match="link has more than 1,000,000 elements"):
+        CompileRequest("", link=endless)
+    assert next(endless) == 1_000_001  # it was read no further
 
 
 @pytest.mark.parametrize(("value", "taken"), [(1, False), (2, True), (4, True), (5, False)])
@@ -154,6 +167,7 @@ def test_what_is_no_integer_is_none_whatever_the_limits() -> None:
 def test_the_folder_above_a_link_is_kept_in_an_absolute_path(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert values.absolute("link/../a.h") == f"{tmp_path}/link/../a.h"
+    assert values.absolute("../a.h") == f"{tmp_path}/../a.h"
     assert values.absolute("./a//b.h") == f"{tmp_path}/a/b.h"
     assert values.absolute("/link/../a.h") == "/link/../a.h"
     tmp_path.rmdir()
@@ -168,11 +182,55 @@ def test_architectures_are_ordered_by_capability_and_suffix() -> None:
     ordered = [Arch.parse(name) for name in ("75", "80", "86", "90", "90a", "100", "100a", "100f")]
     assert sorted({*ordered}) == ordered
     for at, arch in enumerate(ordered):
-        assert [arch <= other for other in ordered] == [
-            at <= place for place in range(len(ordered))
-        ]
+        copies = [other.replace() for other in ordered]
+        assert [arch < other for other in copies] == [at < place for place in range(len(ordered))]
+        assert [arch <= other for other in copies] == [at <= place for place in range(len(ordered))]
     with pytest.raises(TypeError):
         assert ordered[0] < "sm_80"
+
+
+def test_a_path_is_a_str_bytes_or_an_object_that_stands_for_one() -> None:
+    for path in ("/a", b"/a", Path("/a"), numpy.str_("/a")):
+        assert values.path("path", path) == "/a"
+        assert type(values.path("path", path)) is str
+    for wrong in (3, None, "", b"", "a\0b", "\ud800", ["/a"]):
+        with pytest.raises(InvalidRequest, match="path must be a path, not"):
+            values.path("path", wrong)
+
+
+def test_the_kind_of_code_follows_from_the_architectures_name() -> None:
+    for arch, target in (
+        ("90a", "cubin"),
+        ("9.0", "cubin"),
+        ("sm_90", "cubin"),
+        ("compute_90", "ptx"),
+    ):
+        given = "".join(["cu", "bin"])  # equal to the default, and another object
+        assert CompileRequest("", arch=arch, target=given).target == target
+    request = CompileRequest("", arch="sm_90", backend="nvcc", target="fatbin", name="a.cu")
+    assert (request.backend, request.target, request.name) == ("nvcc", "fatbin", "a.cu")
+
+
+def test_headers_become_a_folder_that_is_searched_first() -> None:
+    request = CompileRequest("", options=("-I/a",))
+    assert with_headers(request) is request
+    searched = with_headers(request.replace(headers={"a.h": "text"}))
+    assert searched.options[0].startswith("-I/")
+    assert searched.options[1:] == ("-I/a",)
+    assert with_headers(searched) is searched
+
+
+def test_a_request_imports_little() -> None:
+    # Every hit in a new process waits for these imports.
+    code = "import sys, rtcompile.request.request; print(*{'typing', 'dataclasses', 'collections'} & {*sys.modules})"
+    root = str(Path(values.__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        env={"PYTHONPATH": root},
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout.split() == []
 
 
 def test_the_numbers_of_an_architecture_have_limits() -> None:
@@ -322,6 +380,12 @@ def test_each_log_begins_on_its_own_line(first: str, second: str, expected: str)
     assert units.joined_logs(first, second) == expected
 
 
+def test_a_run_took_no_time_on_a_free_machine_unless_it_is_said() -> None:
+    failure = units.CompileFailure("error", "log", ("nvcc",), "nvcc")
+    compiled = units.Compiled(b"", "cubin", {}, "", None, {})
+    assert (failure.milliseconds, failure.busy, compiled.busy) == (0.0, 1.0, 1.0)
+
+
 def test_runs_with_one_deadline_share_their_time(monkeypatch) -> None:
     now = 100.0
     monkeypatch.setattr("time.perf_counter", lambda: now)
@@ -363,6 +427,8 @@ def test_the_contents_of_options_files_are_in_the_request(tmp_path) -> None:
     outer.write_text("-DX=2")
     after = CompileRequest("", options=("-w", "-optf", str(outer), "-G"))
     assert after.options == ("-w", "-DX=2", "-G")
+    (spaced := tmp_path / "a b.txt").write_text("-DX=1\r\n-w\t-DY  -DZ\n")
+    assert CompileRequest("", options=f"-optf {spaced}").options == ("-DX=1", "-w", "-DY", "-DZ")
 
 
 @pytest.mark.parametrize("text", [None, "-optf self.txt", "-DX='"], ids=["none", "itself", "quote"])
