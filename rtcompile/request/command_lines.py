@@ -83,10 +83,8 @@ def for_nvjitlink(options: Options, arch: Arch, nvjitlink: Version) -> tuple[str
     values.update((name, value) for name, value in options.flags if name in _JITLINK_BOOLEANS)
     line += [f"-{_JITLINK_BOOLEANS[name]}={int(value == 'true')}" for name, value in values.items()]
     for name, value in options.flags:
-        if name not in _JITLINK_FLAGS:
-            continue
-        spelling, since = _JITLINK_FLAGS[name]
-        if nvjitlink >= since:  # splitting and tables are only tuning, so older linkers skip them
+        if name in _JITLINK_FLAGS or (name in _JITLINK_TUNING and nvjitlink >= (12, 4)):
+            spelling = _JITLINK_FLAGS.get(name, f"-{name}")
             line.append(f"{spelling}={value}" if value else spelling)
     line += [f"-Xptxas={option}" for option in options.ptxas]
     return tuple(line)
@@ -95,18 +93,17 @@ def for_nvjitlink(options: Options, arch: Arch, nvjitlink: Version) -> tuple[str
 # nvJitLink's names for options of the compilers.
 _JITLINK_BOOLEANS = {"ftz": "ftz", "prec-div": "prec-div", "prec-sqrt": "prec-sqrt", "fmad": "fma"}
 _FAST_MATH = {"ftz": "true", "prec-div": "false", "prec-sqrt": "false", "fmad": "true"}
-_JITLINK_FLAGS: dict[str, tuple[str, Version]] = {
-    "device-debug": ("-g", (12, 0)),
-    "generate-line-info": ("-lineinfo", (12, 0)),
-    "maxrregcount": ("-maxrregcount", (12, 0)),
-    "split-compile": ("-split-compile", (12, 4)),
-    "jump-table-density": ("-jump-table-density", (12, 4)),
+_JITLINK_FLAGS = {
+    "device-debug": "-g",
+    "generate-line-info": "-lineinfo",
+    "maxrregcount": "-maxrregcount",
 }
+_JITLINK_TUNING = ("split-compile", "jump-table-density")  # since 12.4; older linkers work without
 
 
 # The options, as users write them, that concern the linker.
 FOR_THE_LINKER = (
-    *sorted(f"--{name}" for name in (*_JITLINK_BOOLEANS, *_JITLINK_FLAGS)),
+    *sorted(f"--{name}" for name in (*_JITLINK_BOOLEANS, *_JITLINK_FLAGS, *_JITLINK_TUNING)),
     "--use_fast_math",
     "-Xptxas",
     "-dlto",

@@ -125,7 +125,7 @@ class KeyInputs:
         """Return the fields as short texts, to show in what two requests differ."""
         named = {
             "source": self.source_digest[:16],
-            "program": self.name.rpartition("/")[2],
+            "program": os.path.basename(self.name),
             "arch": str(self.arch),
             "target": self.target,
             "requested compiler": self.backend,
@@ -156,7 +156,7 @@ class KeyInputs:
 
     def _paths(self) -> bytes:
         """Return the paths in a lookup key, and in the object key of code that has a path."""
-        fields = [field("program directory", self.name[: self.name.rfind("/") + 1])]
+        fields = [field("program", self.name)]
         fields += [field("directory", directory.path) for directory in self.search]
         fields += [field("-include", path) for path in self.pre_includes]
         return b"".join(fields)
@@ -179,7 +179,7 @@ def linked_by(compiler: str, linker: str) -> str:
 
 
 # Memoised, since all keys of one build, and all builds of a batch, share search directories and headers.
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache
 def _layout(
     search: tuple[SearchDir, ...], program: str, pre_includes: tuple[str, ...]
 ) -> tuple[bytes, ...]:
@@ -193,7 +193,7 @@ def _layout(
         fields.append(field("inside", inside))
     for label, path in (("program in", f"{program}/"), *(("-include", p) for p in pre_includes)):
         parent, rest = placed(path)
-        placed_at = f"{parent} {rest}" if parent >= 0 else path.rpartition("/")[2]
+        placed_at = f"{parent} {rest}" if parent >= 0 else os.path.basename(path)
         fields.append(field(label, placed_at))
     return tuple(fields)
 
@@ -245,7 +245,7 @@ def path_bound(
 
 
 @functools.lru_cache(maxsize=16)  # a batch's variants have the same dependencies
-def portable(dependencies: FileSet, search: tuple[SearchDir, ...], beside: str = "") -> bool:
+def portable(dependencies: FileSet, search: tuple[SearchDir, ...], beside: str) -> bool:
     """Return whether all files that were looked for are in the search path or the host compiler's folders."""
     paths = [header.path for header in dependencies.headers]
     paths += [*dependencies.absent, *dependencies.present]
@@ -261,6 +261,4 @@ def is_portable(inputs: KeyInputs, obj: ObjectCode, dependencies: FileSet) -> bo
     """Return whether another machine, or other folders on this one, may use a build."""
     if path_bound(inputs, obj, dependencies, same_system=True):
         return False
-    return dependencies.is_empty or portable(
-        dependencies, inputs.search, inputs.name.rpartition("/")[0]
-    )
+    return portable(dependencies, inputs.search, inputs.name.rpartition("/")[0])

@@ -37,10 +37,14 @@ CONTENT = [
         id="one search directory inside another",
     ),
 ]
-REQUESTED = [pytest.param({"backend": "nvrtc"}, id="the requested compiler")]
+REQUESTED = [
+    pytest.param({"backend": "nvrtc"}, id="the requested compiler"),
+    pytest.param({"allow_fixups": False}, id="whether an option may be added"),
+]
 PATHS = [
     pytest.param({"search": THERE}, id="where the search directories are"),
     pytest.param({"name": "/home/a/project/kernel.cu"}, id="the program's directory"),
+    pytest.param({"name": "/kernel.cu"}, id="the program's directory is the root"),
 ]
 
 
@@ -74,6 +78,11 @@ def test_the_portable_and_object_keys_have_no_path(change: dict[str, Any]) -> No
     assert one.portable_key() == other.portable_key()
     assert object_key(one) == object_key(other)
     assert object_key(one, path_bound=True) != object_key(other, path_bound=True)
+    dependencies = FileSet()
+    bound, unbound = (
+        one.object_key(dependencies, backend="nvrtc", path_bound=b) for b in (True, False)
+    )
+    assert one.object_key(dependencies, backend="nvrtc") == unbound != bound
 
 
 @pytest.mark.parametrize(
@@ -121,6 +130,12 @@ def object_key(
         pytest.param({}, {"kind": "ltoir"}, ("cudart",), True, id="LTO-IR, which may hide it"),
         pytest.param({}, {"kind": "ltoir"}, (), False, id="LTO-IR of headers without"),
         pytest.param({}, {"code": b"at /home/a/inc/x.h"}, (), True, id="the code"),
+        pytest.param({"name": "/p/k.cu"}, {"code": b"at /p"}, (), True, id="the program's folder"),
+        pytest.param(
+            {"name": "/k.cu"}, {"code": b"a/b"}, (), False, id="the root folder in the code"
+        ),
+        pytest.param({}, {"kind": "ptx"}, ("cudart",), False, id="PTX, which shows it"),
+        pytest.param({"options": (("D", "F=__FILE__"),)}, {}, (), True, id="a macro"),
     ],
 )
 def test_which_code_depends_on_paths(
@@ -197,6 +212,7 @@ def test_an_object_serves_requests_for_its_compiler(
         pytest.param("nvcc", "nvcc", True, id="NVCC requested and used"),
         pytest.param("nvrtc", "nvcc", False, id="NVRTC requested"),
         pytest.param("auto", "clang", False, id="a compiler that never is here"),
+        pytest.param("auto", "oxcc", False, id="another such compiler"),
     ],
 )
 def test_without_nvcc_the_object_of_any_nvcc_serves(
@@ -229,6 +245,120 @@ def test_fields_cannot_run_into_each_other(
     one: list[tuple[str, str]], other: list[tuple[str, str]]
 ) -> None:
     assert digest(field(*f) for f in one) != digest(field(*f) for f in other)
+
+
+def header(path: str) -> Header:
+    return Header(path, "user0", "x.h", "d1", 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("files", "name", "expected"),
+    [
+        pytest.param({}, "/elsewhere/k.cu", True, id="no files"),
+        pytest.param({"headers": (header("/home/a/inc/x.h"),)}, "k.cu", True, id="first folder"),
+        pytest.param({"headers": (header("/venv/a/include/x.h"),)}, "k.cu", True, id="last folder"),
+        pytest.param({"absent": ("/home/a/inc/x.h",)}, "k.cu", True, id="looked for in vain"),
+        pytest.param({"headers": (header("/elsewhere/x.h"),)}, "k.cu", False, id="another folder"),
+        pytest.param({"absent": ("/elsewhere/x.h",)}, "k.cu", False, id="looked for elsewhere"),
+        pytest.param({"present": ("/elsewhere/x.h",)}, "k.cu", False, id="found elsewhere"),
+        pytest.param({"headers": (header("/usr/include/x.h"),)}, "k.cu", True, id="the system's"),
+        pytest.param(
+            {"present": ("/usr/src/x.h",)}, "/usr/src/k.cu", False, id="beside the program"
+        ),
+        pytest.param({"present": ("/usr/include/x.h",)}, "/usr/src/k.cu", True, id="not beside it"),
+        pytest.param({"own_path": ("",)}, "k.cu", True, id="a system's header with its path"),
+        pytest.param({"own_path": ("user0",)}, "k.cu", False, id="a header with its path"),
+    ],
+)
+def test_a_build_is_portable_if_all_its_files_are_found_by_the_search(
+    files: dict[str, Any], name: str, expected: bool
+) -> None:
+    inputs = make_key_inputs(search=HERE, name=name)
+    assert key.is_portable(inputs, make_object(), FileSet(**files)) is expected
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "travels"),
+    [
+        pytest.param({}, "", True, id="nothing"),
+        pytest.param({"source": "__TIME__"}, "__TIME__ is different in", False, id="source"),
+        pytest.param(
+            {"options": (("D", "A"), ("D", "T=__DATE__"))},
+            "an option has __DATE__, which",
+            False,
+            id="option",
+        ),
+        pytest.param({"source": "__FILE__"}, "", False, id="the own path"),
+    ],
+)
+def test_a_clock_is_a_reason_against_caching_and_a_path_against_travelling(
+    change: dict[str, Any], reason: str, travels: bool
+) -> None:
+    inputs = make_key_inputs(**change)
+    found = key.reason_against(inputs)
+    assert found.startswith(reason)
+    assert bool(found) == bool(reason)
+    assert key.may_travel(inputs) is travels
+
+
+@pytest.mark.parametrize("below", ["/home/a/inc/", "/venv/a/include/", "/elsewhere/"])
+@pytest.mark.parametrize("what", ["name", "pre_includes"])
+def test_a_place_below_a_search_directory_is_content(below: str, what: str) -> None:
+    def made(path: str) -> str:
+        change: dict[str, Any] = {what: path if what == "name" else (path,)}
+        return make_key_inputs(search=HERE, **change).portable_key()
+
+    assert (made(f"{below}k.cu") == made(f"{below}p/k.cu")) == (below == "/elsewhere/")
+    assert made(f"{below}k.cu") != made(f"{below}other.cu")
+    assert made("/elsewhere/k.cu") == made("/nowhere/k.cu")
+
+
+def test_a_bundles_key_has_the_headers_passed_as_strings() -> None:
+    texts = [(), (("a.h", "1"),), (("a.h", "2"),)]
+    assert len({make_key_inputs(texts=given).bundle_key() for given in texts}) == 3
+    moved = (make_key_inputs(texts=texts[1], arch=Arch(8, 0), compilers={}) for _ in range(2))
+    assert {inputs.bundle_key() for inputs in moved} == {
+        make_key_inputs(texts=texts[1]).bundle_key()
+    }
+
+
+def test_a_build_that_includes_something_reads_files() -> None:
+    assert make_key_inputs().reads_no_file()
+    for change in (
+        {"source": "#include A"},
+        {"pre_includes": ("a.h",)},
+        {"options": (("D", "A=#"),)},
+    ):
+        assert not make_key_inputs(**change).reads_no_file()
+
+
+def test_a_summary_names_all_in_which_requests_may_differ() -> None:
+    inputs = make_key_inputs(
+        name="/home/a/k.cu",
+        options=(("D", "A"), ("D", "B=1"), ("std", "c++17")),
+        name_expressions=("g", "f", "f"),
+        links=("cubin 12", "ptx 34"),
+        search=HERE,
+    )
+    assert inputs.summary() == {
+        "source": inputs.source_digest[:16],
+        "program": "k.cu",
+        "arch": "sm_90a",
+        "target": "cubin",
+        "requested compiler": "auto",
+        "name expressions": "f, g",
+        "link": "cubin 12, ptx 34",
+        "header directories": "user0, cudart",
+        "option D": "A B=1",
+        "option std": "c++17",
+    }
+
+
+def test_key_inputs_are_values() -> None:
+    inputs = make_key_inputs()
+    assert inputs == make_key_inputs()
+    with pytest.raises(AttributeError):
+        inputs.source = ""  # type: ignore[misc]
 
 
 def test_a_program_in_the_root_folder_differs_from_one_without_a_folder() -> None:

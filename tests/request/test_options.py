@@ -267,7 +267,7 @@ def test_fast_math_implies_ftz_unless_it_is_rejected() -> None:
 
 
 def test_lto_is_emitted_when_lto_ir_is_made_and_only_then() -> None:
-    assert nvrtc_line("-dlto") == ()
+    assert [nvrtc_line("-dlto", target=kind) for kind in ("cubin", "ptx", "object")] == [()] * 3
     assert nvrtc_line("-dlto", target="ltoir") == ("--dlink-time-opt",)
     assert nvrtc_line(target="ltoir") == ("--dlink-time-opt",)
     assert parse(["-arch=lto_80"]).lto
@@ -379,7 +379,7 @@ def test_directories_are_replaced_in_each_spelling_and_nothing_else_is():
     )
 
 
-@pytest.mark.parametrize(("version", "given"), [((13, 2), False), ((13, 3), True)])
+@pytest.mark.parametrize(("version", "given"), [((13, 2), False), ((13, 3), True), ((13, 5), True)])
 def test_a_compiler_that_would_omit_tile_kernels_raises_an_error(version, given) -> None:
     options = parse([])
     lines = (

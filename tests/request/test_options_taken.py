@@ -143,6 +143,8 @@ DEFINITIONS = [
     pytest.param("f(1,2)", id="comma"),
     pytest.param('"a b, c"', id="quotes"),
     pytest.param('"a\\n\\"b\\""', id="backslashes"),
+    pytest.param("a\\\\b", id="two backslashes"),
+    pytest.param("a\\", id="a last backslash"),
 ]
 
 
