@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import errno
 import fcntl
 import os
@@ -11,9 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from weakref import WeakValueDictionary
+from typing import Any
 
-from rtcompile.errors import CompileError, CompilerCrashed, warn
+from rtcompile.errors import warn
 from rtcompile.files import sealed
 
 
@@ -192,48 +191,13 @@ def take(path: str, timeout: float, lock: Callable[[int, str], bool] = _lock_fil
         os.close(descriptor)
 
 
-class _Flight:
-    def __init__(self) -> None:
-        # Reentrant, so if an interrupt left it locked, its thread can lock it again.
-        self.lock = threading.RLock()
-        self.failures = 0
-        self.error: BaseException | None = None
-
-
-class SingleFlight:
-    """Lets one thread at a time build a key; waiting threads get the error of a failed build."""
-
-    def __init__(self) -> None:
-        self._guard = threading.RLock()
-        # An entry exists as long as a thread is in `flight`.
-        self._flights: WeakValueDictionary[str, _Flight] = WeakValueDictionary()
-
-    @contextmanager
-    def flight(
-        self, key: str, shared: Callable[[BaseException], bool], timeout: float | None = None
-    ) -> Iterator[bool]:
-        """Run the body while no other thread runs it for `key`; yield whether the wait ended in time."""
-        # A `shared` error is raised in the waiting threads too; after other errors the next thread runs.
-        with self._guard:
-            flight = self._flights.setdefault(key, _Flight())
-            seen = flight.failures
-        most = -1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)
-        try:
-            is_first = flight.lock.acquire(timeout=most)
-            if flight.error is not None and flight.failures > seen:
-                raise copy.copy(flight.error)
-            try:
-                yield is_first
-            except BaseException as error:
-                if is_first and shared(error):
-                    flight.failures += 1
-                    flight.error = error
-                raise
-        finally:
-            with suppress(RuntimeError):  # another thread took longer
-                flight.lock.release()
-
-
-def would_fail_again(error: BaseException) -> bool:
-    """Return whether waiting threads share this error, because compiling again would fail too."""
-    return isinstance(error, CompileError) and not isinstance(error, CompilerCrashed)
+@contextmanager
+def held_by_thread(lock: Any, timeout: float | None = None) -> Iterator[bool]:
+    """Hold a reentrant lock against other threads; yield whether it could be locked in time."""
+    # If an interrupt left it locked, its thread can lock it again.
+    most = -1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)
+    try:
+        yield lock.acquire(timeout=most)
+    finally:
+        with suppress(RuntimeError):  # another thread took longer
+            lock.release()

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property, partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from rtcompile.errors import warn
 from rtcompile.files.fileset import FileSet
@@ -29,7 +30,6 @@ from rtcompile.store.inventory import Entry, Usage
 from rtcompile.store.manifests import MOST_BUILDS, ManifestEntry
 
 if TYPE_CHECKING:
-    from rtcompile.store.locks import SingleFlight
     from rtcompile.store.negative import Negative
 
 _RETRY_SECONDS = 10.0  # time before writing to a folder is tried again after a failure
@@ -55,7 +55,7 @@ class Store:
         self._warned = False
         self._guard = threading.RLock()
         self._memory = Memory()
-        self._flights: SingleFlight | None = None  # created by the first build
+        self._flights: WeakValueDictionary[str, Any] = WeakValueDictionary()  # locks by lookup key
         self._locked: dict[tuple[int, str], int] = {}
         self._unchecked = float("inf")  # bytes written since the journal was last read
         if on_disk:
@@ -264,8 +264,8 @@ class Store:
         waits: bool = True,
     ) -> Iterator[float | None]:
         """Hold the build lock of `inputs` and yield the rest of `timeout`; 0 if the lock was not obtained."""
-        # Call `find` again inside: the last holder may have built the same. A thread that waited while the compiler
-        # rejected the source gets that error. Without locks, or if a holder does not finish, two processes build.
+        # Call `find` again inside, and look into the negative cache: the last holder may have built the same, in
+        # vain too. Without locks, or if a holder does not finish, two processes build.
         from rtcompile.store import locks  # it imports fcntl, which a hit does not need
 
         key = inputs.lookup_key()
@@ -273,8 +273,8 @@ class Store:
         most = timeout if waits else 0.0
         wait = locks.MAX_WAIT_SECONDS if most is None else most
         with self._guard:
-            flights = self._flights = self._flights or locks.SingleFlight()
-        with flights.flight(key, locks.would_fail_again, most) as is_first:
+            flight = self._flights.setdefault(key, threading.RLock())
+        with locks.held_by_thread(flight, most) as is_first:
             if not is_first:
                 yield 0.0
                 return

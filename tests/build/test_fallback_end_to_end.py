@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -339,6 +340,22 @@ def test_a_header_that_needs_a_newer_standard_is_compiled_once_with_a_hint(
 
 
 # --- what is remembered ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_of_many_threads_one_compiles_what_no_compiler_accepts(on_disk, runs, monkeypatch):
+    if not on_disk:
+        monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "1")
+
+    def failed(_):
+        with pytest.raises(rtcompile.CompileError, match="treadIdx") as error:
+            compile(TYPO)
+        return error.value.diagnostics
+
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(failed, range(8)))
+    assert found == [found[0]] * 8
+    assert runs == ["nvrtc"]
 
 
 def test_the_failed_compiler_is_skipped_after_the_code_was_evicted(runs):
