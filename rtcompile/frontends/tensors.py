@@ -228,14 +228,10 @@ def _strides(found: DeviceArray) -> tuple[int, ...]:
     inner = found.itemsize * shape[-1]  # a dimension of one element may have any valid stride
     for axis in range(len(shape) - 2, -1, -1):
         stride = strides[axis] if shape[axis] > 1 else -(-inner // _UNIT) * _UNIT
-        if stride <= 0:
+        if stride % _UNIT or not 0 < stride < _STRIDE_MAX:
+            needed = f"multiples of {_UNIT} bytes below 2**40" if stride > 0 else "positive"
             raise InvalidRequest(
-                f"array has strides {strides} (bytes); strides must be positive; dimension {axis} has {stride}"
-            )
-        if stride % _UNIT or stride >= _STRIDE_MAX:
-            raise InvalidRequest(
-                f"array has strides {strides} (bytes); strides must be multiples of {_UNIT} bytes below "
-                f"2**40; dimension {axis} has {stride}"
+                f"array has strides {strides} (bytes); strides must be {needed}; dimension {axis} has {stride}"
             )
         given.append(stride)
         inner = stride * shape[axis]
