@@ -60,35 +60,13 @@ class Sections:
 
     def open(self) -> bool:
         """Read the index on the first call; say whether it is usable. On UnusableError, call `ignore`."""
-        if not (self.end_of_index or self.problem):
-            self._open()
-        return not self.problem
-
-    def ignore(self, reason: str) -> None:
-        """Stop using the bundle, and warn once."""
-        if not self.problem:
-            self.problem = reason
-            warn(
-                f"kernel bundle {self.path} is ignored: {reason}. Its builds are compiled instead."
-            )
-
-    def blob(self, extent: Extent) -> bytes:
-        """Return a blob; raise `UnusableError` if its digest differs from the index."""
-        start, size, digest = extent
-        try:
-            data = self._bytes(self.end_of_index + start, size)
-        except (OSError, OverflowError) as error:
-            raise UnusableError(str(error)) from None
-        if content_digest(data) != digest:
-            raise UnusableError("it is damaged, or was replaced while in use")
-        return data
-
-    def _open(self) -> None:
+        if self.end_of_index or self.problem:
+            return not self.problem
         try:
             head = self._bytes(0, HEAD.size)
         except FileNotFoundError:
             self.problem = "it is not there"  # this is normal in a checkout: no warning
-            return
+            return False
         except OSError as error:
             raise UnusableError(error.strerror or str(error)) from None
         if head[:32] != MAGIC:
@@ -111,6 +89,26 @@ class Sections:
             raise UnusableError(f"its index cannot be understood ({error})") from None
         self.queries, self.rows = queries, fields[1:]
         self.end_of_index = HEAD.size + size
+        return True
+
+    def ignore(self, reason: str) -> None:
+        """Stop using the bundle, and warn once."""
+        if not self.problem:
+            self.problem = reason
+            warn(
+                f"kernel bundle {self.path} is ignored: {reason}. Its builds are compiled instead."
+            )
+
+    def blob(self, extent: Extent) -> bytes:
+        """Return a blob; raise `UnusableError` if its digest differs from the index."""
+        start, size, digest = extent
+        try:
+            data = self._bytes(self.end_of_index + start, size)
+        except (OSError, OverflowError) as error:
+            raise UnusableError(str(error)) from None
+        if content_digest(data) != digest:
+            raise UnusableError("it is damaged, or was replaced while in use")
+        return data
 
     def _bytes(self, start: int, size: int) -> bytes:
         # The file may have any owner: the user who installed the package also installed its code.
