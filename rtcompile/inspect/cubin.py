@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -41,22 +42,18 @@ _RESERVED_SHARED = 1024
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A ``__global__`` function. Sizes are in bytes."""
+    """A ``__global__`` function by its symbol; `report.KernelReport` explains the fields."""
 
-    name: str  # its symbol, mangled where C++ mangles it
-    registers: int = 0  # for each thread
-    # Its frame's local memory and its callees'; recursion and unlinked calls count 0.
+    name: str
+    registers: int = 0
     stack_bytes: int = 0
-    shared_bytes: int = 0  # static shared memory
-    # The module's ``__constant__`` variables, which every kernel of it sees.
+    shared_bytes: int = 0
     constant_bytes: int = 0
-    parameters: tuple[tuple[int, int], ...] = ()  # offset and size, in order
-    parameter_bytes: int = 0  # all of them, padding included
-    max_threads: int | None = None  # threads in a block that ``__launch_bounds__`` allows
-    # The block that ``__block_size__`` or ``reqntid`` asks for.
+    parameters: tuple[tuple[int, int], ...] = ()
+    parameter_bytes: int = 0
+    max_threads: int | None = None
     required_threads: tuple[int, int, int] | None = None
     code_bytes: int = 0
-    # Without the padding at the end; None before 7.0, whose instructions share words.
     instructions: int | None = None
 
 
@@ -237,47 +234,39 @@ def _string(strings: bytes, start: int) -> str:
 # --- Warnings about code that compiled silently and does not run as intended ----------------------
 
 _TRAPS = re.compile(
-    rb"Attempting to use (?P<what>[ -~]{1,80}?) without (?P<needs>[ -~]{1,60})"
-    rb"|Arch conditional MMA instruction used without targeting (?P<arch>[ -~]{1,60})"
+    rb"Attempting to use [ -~]{1,80}? without [ -~]{1,60}"
+    rb"|Arch conditional MMA instruction used without targeting [ -~]{1,60}"
 )
 _STATIC_SHARED_LIMIT = 48 << 10
 
 
 def check_code(code: bytes, arch: Arch) -> tuple[str, ...]:
     """Warn of traps for instructions that the architecture lacks, and of too much static shared memory."""
-    return (*_traps(code, arch), *_oversized(code))
-
-
-def _traps(code: bytes, arch: Arch) -> list[str]:
+    warnings, kernels = [], []
     # CuTe compiles each instruction only where its feature macro is set; else the call prints this
     # message and aborts.
-    found = {match[0].decode("ascii"): match for match in _TRAPS.finditer(code)}
-    if not found:
-        return []
-    specific = Arch(arch.major, arch.minor, "a")
-    advice = f"compile for {specific}" if not arch.suffix and arch.major >= 9 else "another atom"
-    quoted = ", ".join(sorted(found)[:3])
-    return [
-        f"The code contains traps instead of instructions: CuTe or CUTLASS reports {quoted!r}. "
-        f"{arch} lacks the required instructions: {advice}."
-    ]
-
-
-def _oversized(code: bytes) -> list[str]:
-    try:
+    if found := sorted({match[0].decode("ascii") for match in _TRAPS.finditer(code)}):
+        specific = Arch(arch.major, arch.minor, "a")
+        advice = (
+            f"compile for {specific}" if not arch.suffix and arch.major >= 9 else "another atom"
+        )
+        warnings.append(
+            f"The code contains traps instead of instructions: CuTe or CUTLASS reports "
+            f"{', '.join(found[:3])!r}. {arch} lacks the required instructions: {advice}."
+        )
+    with suppress(ValueError):  # it is no cubin
         elf = _Elf(code)
         sections = [elf.size(name) for name in elf.names if name.startswith(".nv.shared.")]
         # Few kernels have a section of that size, so most code needs no further reading.
         kernels = [*_kernels(elf)] if max(sections, default=0) > _STATIC_SHARED_LIMIT else []
-    except ValueError:
-        return []
-    return [
+    warnings += [
         f"{kernel.name} has {kernel.shared_bytes} bytes of static shared memory; a kernel may have "
         f"{_STATIC_SHARED_LIMIT}. Make it dynamic (extern __shared__) and set "
         "max_dynamic_shared_size_bytes."
         for kernel in kernels
         if kernel.shared_bytes > _STATIC_SHARED_LIMIT
     ]
+    return tuple(warnings)
 
 
 # --- The format of a linker's input, and why it cannot be linked ----------------------------------

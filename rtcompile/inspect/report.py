@@ -153,16 +153,16 @@ class KernelReport(cubin.Kernel):
     registers : int
         For each thread.
     stack_bytes, shared_bytes, constant_bytes, parameter_bytes, code_bytes : int
-        Local memory of a thread, static shared memory of a block, the module's ``__constant__``
-        variables, parameters, machine code.
+        Local memory of a thread, its callees' included (recursion and unlinked calls count 0), static shared
+        memory of a block, the module's ``__constant__`` variables, parameters with their padding, machine code.
     parameters : tuple of (int, int)
         Offset and size of each parameter, in bytes.
     instructions : int or None
-        In the machine code, without the padding at its end; None before 7.0.
+        In the machine code, without the padding at its end; None before 7.0, whose instructions share words.
     max_threads : int or None
         Threads in a block that ``__launch_bounds__`` allows.
     required_threads : (int, int, int) or None
-        The block that the source fixes.
+        The block that the source fixes, by ``__block_size__`` or ``reqntid``.
     spills : Spills or None
         None if unknown: only the log of ``-Xptxas=-v`` contains them.
     occupancy : Occupancy or None
