@@ -158,8 +158,6 @@ def _stream(stream: Any, of_torch: int | None) -> int:
 
 
 def _three(name: str, given: Any) -> tuple[int, int, int]:
-    if type(given) is int and 0 < given <= _GRID_MAX:
-        return given, 1, 1
     one = not isinstance(given, (tuple, list)) and hasattr(given, "__index__")
     sizes = [given] if one else list(items(name, given, "up to three numbers"))
     if not 1 <= len(sizes) <= 3:

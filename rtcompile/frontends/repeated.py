@@ -65,8 +65,7 @@ class Loaded:
             if len(self._arguments) >= _KEPT:
                 self._arguments.clear()
             arguments = self._arguments[types] = _Arguments.of(types, self.sizes)
-        buffer = arguments.put(args) if arguments is not None else None
-        if buffer is None or arguments is None:
+        if arguments is None or (buffer := arguments.put(args)) is None:
             return False
         try:
             (status,) = self._driver.cuLaunchKernelEx(configuration, self.handle, buffer[2], 0)
