@@ -79,17 +79,15 @@ def _build(request: CompileRequest, given: Namespace) -> ObjectCode:
 
 
 def _advice(code: _Code, request: CompileRequest | None, given: Namespace) -> list[Advice]:
-    bounds = None
     if given.launch_bounds is not None:
+        if request is None:
+            raise InvalidRequest(f"{given.what}: --launch-bounds needs a source to build again")
         words = given.launch_bounds.split(",")
         if not all(word.strip().isdecimal() for word in words):
             raise InvalidRequest(f"--launch-bounds {given.launch_bounds}: expected 256 or 256,2")
         bounds = bounds_of([int(word) for word in words])
-    if request is not None and bounds is not None:
         build = functools.partial(_build, given=given)
         return of_source(request, build, given.kernel, given.dynamic_shared, bounds)
-    if bounds is not None:
-        raise InvalidRequest(f"{given.what}: --launch-bounds needs a source to build again")
     if limits_of(Report.of(code).arch) is None:
         return []
     source = "" if request is None else request.source
