@@ -91,17 +91,17 @@ def _runs() -> list[Run]:
 # --- In each process ------------------------------------------------------------------------------
 
 _counters: dict[str, Counter] = {}  # by their logs
-_begun: set[str] = set()
 
 
 def take_part(*, with_cupy: bool = False) -> None:
     """Count and record this process's requests from now on; compile CuPy's kernels if its compiler is loaded."""
     runs = _runs()
     for run in runs:
-        if run.log not in _begun:
-            _begun.add(run.log)  # the next line's imports may call this function
+        if run.log not in _counters:
             counter = Recorder(run.record) if run.record else Counter(run.log)
-            _counters[run.log] = counter
+            _counters[run.log] = (
+                counter  # before the next line, whose import may call this function
+            )
             counter.start()
     if with_cupy and runs:
         with warnings.catch_warnings():
