@@ -49,13 +49,9 @@ def explain(
         message = f"{type(message).__name__}: {message}"
     if not isinstance(message, str):
         raise InvalidRequest(f"message must be a str or an exception, not {shown(message)}")
-    try:
-        parsed = Arch.parse(arch) if isinstance(arch, str) else arch
-    except ValueError as error:
-        raise InvalidRequest(str(error)) from None
     toolchain = toolkit.current()
     context = BuildContext(
-        arch=parsed,
+        arch=Arch.parse(arch) if isinstance(arch, str) else arch,
         versions=toolchain.versions,
         search=toolchain.search,
         package_of=partial(missing_header, toolchain=toolchain),

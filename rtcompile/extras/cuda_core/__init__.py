@@ -117,11 +117,7 @@ def _code(value: object) -> bytes:
     """Return the bytes to keep: those of a file that an `ObjectCode` names too."""
     code = value.code if isinstance(value, ObjectCode) else value
     if isinstance(value, ObjectCode) and isinstance(code, str):
-        try:
-            return Path(code).read_bytes()
-        except FileNotFoundError:
-            message = f"a path-backed ObjectCode cannot be kept: there is no {code}"
-            raise FileNotFoundError(message) from None
+        return Path(code).read_bytes()
     if isinstance(code, (bytes, bytearray, memoryview)):
         return bytes(code)
     raise TypeError(f"cache values must be bytes-like or ObjectCode, not {type(value).__name__}")

@@ -369,12 +369,7 @@ def _existing(path: str) -> list[dict[str, Any]]:
 
 def _configure(path: str) -> None:
     """Add the errors to suppress to ``.clangd``, once; the file's other contents are kept."""
-    given = ""
-    try:
-        with suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
-            given = file.read()
-    except ValueError as error:
-        raise InvalidRequest(f"{path} is no text: {error}") from None
+    given = sealed.read_text(path) if os.path.exists(path) else ""
     # The user may have edited the section since it was added.
     if _SUPPRESSED.partition("\n")[0] not in given:
         _publish(path, f"{given.rstrip()}\n---\n{_SUPPRESSED}" if given.strip() else _SUPPRESSED)

@@ -271,10 +271,7 @@ class Record:
 
 def read(path: str, *, trust_options: bool = False) -> Record:
     """Return the record in a file; unless `trust_options`, raise if its options would run or write something."""
-    try:
-        text = sealed.read_given(path).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"{path}: cannot be read as a record: {error}") from None
+    text = sealed.read_text(path)
     document = _json(text)
     lines = [document] if isinstance(document, dict) else [*map(_json, text.splitlines())]
     versions, builds, headers = _parts(path, lines)
