@@ -13,19 +13,19 @@ from typing import IO, Any
 Piece = tuple[str, str]  # a style's name, "" for none, and a text
 Styled = tuple[Piece, ...]
 
-# Each style's number in the palette of 256 colours, and the same colour for CSS. All have a
+# Each style's codes for a terminal, with a number in the palette of 256 colours, and the same as CSS. All have a
 # luminance near 0.18, which is readable on white and on black. The first sixteen colours of the
 # palette are not used, because themes change them, and Jupyter's dark theme darkens bold ones.
-_COLORS = {
-    "error": ("196", "#ff0000"),
-    "warning": ("164", "#d700d7"),
-    "caret": ("28", "#008700"),
-    "ok": ("28", "#008700"),
-    "hint": ("30", "#008787"),
-    "note": ("30", "#008787"),
-    "dim": ("243", "#767676"),
+_STYLES = {
+    "location": ("1", "font-weight:bold"),
+    "error": ("1;38;5;196", "color:#ff0000;font-weight:bold"),
+    "warning": ("1;38;5;164", "color:#d700d7;font-weight:bold"),
+    "caret": ("1;38;5;28", "color:#008700;font-weight:bold"),
+    "ok": ("38;5;28", "color:#008700"),
+    "hint": ("38;5;30", "color:#008787"),
+    "note": ("38;5;30", "color:#008787"),
+    "dim": ("38;5;243", "color:#767676"),
 }
-_BOLD = frozenset({"location", "error", "warning", "caret"})
 
 
 def filled(text: str, width: int, first: str = "", rest: str = "") -> str:
@@ -46,16 +46,6 @@ def filled(text: str, width: int, first: str = "", rest: str = "") -> str:
     ).replace("\x1f", " ")
 
 
-def _ansi(style: str) -> str:
-    color = f"38;5;{_COLORS[style][0]}" if style in _COLORS else ""
-    return ";".join(filter(None, ("1" if style in _BOLD else "", color)))
-
-
-def _css(style: str) -> str:
-    color = f"color:{_COLORS[style][1]}" if style in _COLORS else ""
-    return ";".join(filter(None, (color, "font-weight:bold" if style in _BOLD else "")))
-
-
 def as_text(pieces: Iterable[Piece]) -> str:
     """Return the text without styles."""
     return "".join(text for _, text in pieces)
@@ -63,14 +53,15 @@ def as_text(pieces: Iterable[Piece]) -> str:
 
 def as_ansi(pieces: Iterable[Piece]) -> str:
     """Return the text with a terminal's colours."""
-    return "".join(f"\033[{_ansi(name)}m{text}\033[0m" if name else text for name, text in pieces)
+    return "".join(f"\033[{_STYLES[s][0]}m{text}\033[0m" if s else text for s, text in pieces)
 
 
 def as_traceback(pieces: Iterable[Piece]) -> str:
     """Return the text for IPython to print in place of a traceback; in Jupyter, on red, only bold."""
     if not in_notebook():
         return as_ansi(pieces)
-    return "".join(f"\033[1m{text}\033[0m" if style in _BOLD else text for style, text in pieces)
+    bold = {style for style, (codes, _) in _STYLES.items() if codes.startswith("1")}
+    return "".join(f"\033[1m{text}\033[0m" if style in bold else text for style, text in pieces)
 
 
 def in_notebook() -> bool:
@@ -90,9 +81,7 @@ def as_html(pieces: Iterable[Piece]) -> str:
 
     # Some front ends show <pre> in a proportional font, where the caret would be misplaced.
     escaped = ((style, html.escape(text)) for style, text in pieces)
-    spans = (
-        f'<span style="{_css(style)}">{text}</span>' if style else text for style, text in escaped
-    )
+    spans = (f'<span style="{_STYLES[s][1]}">{text}</span>' if s else text for s, text in escaped)
     return f'<pre style="font-family:var(--jp-code-font-family,monospace)">{"".join(spans)}</pre>'
 
 
