@@ -243,10 +243,7 @@ class LazyCode:
                 error.dump(sys.stderr)
             # Code written for Jitify catches JitifyException, which is not a CompileException.
             if self.arguments["jitify"] and type(error) is CompileError:
-                values, state = error.__reduce__()[1:]
-                jitify_error = JitifyError(*values)
-                jitify_error.__dict__.update(state)
-                raise jitify_error from None
+                error.__class__ = JitifyError
             raise
 
     def object_code(self) -> ObjectCode | None:
