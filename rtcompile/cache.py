@@ -189,7 +189,7 @@ _KIND, _SEAL = "programs", "program"
 class KeptPrograms:
     """A mapping of other libraries' keys to programs in the cache: counted, evicted and verified like builds.
 
-    Keys and code are bytes; a damaged or evicted program raises `KeyError`. ``len(programs)`` counts them. If the
+    Keys are bytes or str, and code is bytes; a damaged or evicted program raises `KeyError`. ``len(programs)`` counts them. If the
     cache can't be written, there is a warning, and nothing is kept.
 
     Examples
@@ -205,8 +205,8 @@ class KeptPrograms:
         self._store = Store.open(settings)
         self._folder = Folder(settings.cache_dir, readable=settings.cache_on_disk, resolution=0)
 
-    def __getitem__(self, key: bytes) -> bytes:
-        name = content_digest(key)
+    def __getitem__(self, key: bytes | str) -> bytes:
+        name = _name(key)
         data = self._folder.read(_KIND, name)
         fields = None if data is None else unseal(_SEAL, name, data)
         if not fields:
@@ -214,13 +214,13 @@ class KeptPrograms:
         count_hit(self._folder)
         return fields[0]
 
-    def __setitem__(self, key: bytes, code: bytes) -> None:
-        name = content_digest(key)
+    def __setitem__(self, key: bytes | str, code: bytes) -> None:
+        name = _name(key)
         self._store.publish(_KIND, name, seal(_SEAL, name, [code]))
 
-    def __delitem__(self, key: bytes) -> None:
+    def __delitem__(self, key: bytes | str) -> None:
         self[key]  # raises KeyError
-        self._folder.discard(_KIND, content_digest(key))
+        self._folder.discard(_KIND, _name(key))
 
     def __len__(self) -> int:
         return sum(not name.startswith(".") for name, _ in self._folder.listing(_KIND))
@@ -229,3 +229,7 @@ class KeptPrograms:
         """Remove all programs, but no builds."""
         for name, _ in self._folder.listing(_KIND):
             self._folder.discard(_KIND, name)
+
+
+def _name(key: bytes | str) -> str:
+    return content_digest(key.encode() if isinstance(key, str) else key)

@@ -20,14 +20,8 @@ from rtcompile import CompileRequest, InvalidRequest, RtcompileError
 class ProgramCache(rtcompile.KeptPrograms, ProgramCacheResource):  # type: ignore[misc]
     """rtcompile's cache as the ``cache=`` of `cuda.core.Program.compile`."""
 
-    def __getitem__(self, key: bytes | str) -> bytes:
-        return super().__getitem__(_key(key))
-
     def __setitem__(self, key: bytes | str, value: Any) -> None:
-        super().__setitem__(_key(key), _code(value))
-
-    def __delitem__(self, key: bytes | str) -> None:
-        super().__delitem__(_key(key))
+        super().__setitem__(key, _code(value))
 
     def compile(
         self,
@@ -103,14 +97,6 @@ class ProgramCache(rtcompile.KeptPrograms, ProgramCacheResource):  # type: ignor
         }
         made = getattr(ObjectCode, f"from_{target}")
         return made(found.code, name=options.name or "", symbol_mapping=symbols)
-
-
-def _key(key: object) -> bytes:
-    if isinstance(key, str):
-        return key.encode()
-    if isinstance(key, (bytes, bytearray)):
-        return bytes(key)
-    raise TypeError(f"cache keys must be bytes or str, not {type(key).__name__}")
 
 
 def _code(value: object) -> bytes:
