@@ -99,7 +99,10 @@ def identified(plan: Plan, settings: Settings) -> Plan:
         library = library._replace(build=nvrtc.identify(library, settings.timeout))
         toolkit.remember_compiler_id("nvrtc", library.build, settings)
         # Use the plan's own toolchain, since another thread may have replaced the remembered one.
-        plan = plans.with_toolchain(plan, plan.toolchain._replace(nvrtc=library), settings)
+        toolchain = plan.toolchain._replace(nvrtc=library)
+        builds = MappingProxyType({**plan.key_inputs.compilers, "nvrtc": library.build})
+        key_inputs = replace(plan.key_inputs, compilers=builds)
+        plan = plan._replace(toolchain=toolchain, key_inputs=key_inputs)
     return plan
 
 

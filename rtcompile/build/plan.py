@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -191,12 +190,6 @@ def _capability_if_any(capability: Callable[[], tuple[int, int]]) -> tuple[int, 
         return capability()
     except UnsupportedArch:
         return None  # no device: the options decide
-
-
-def with_toolchain(plan: Plan, toolchain: Toolchain, settings: Settings) -> Plan:
-    """Return the plan for a toolchain whose compiler version has become known."""
-    key_inputs = replace(plan.key_inputs, compilers=_builds(toolchain, plan.options, settings))
-    return plan._replace(toolchain=toolchain, key_inputs=key_inputs)
 
 
 def for_nvcc(options: Options) -> Options:

@@ -147,38 +147,30 @@ class Folder:
 
     def log(self, counts: Mapping[str, float]) -> int:
         """Append counts to the journal immediately, in case the process is killed; return the journal's size."""
-
-        def append(descriptor: int) -> int:
-            os.write(descriptor, as_lines(counts))
-            return os.fstat(descriptor).st_size
-
-        return self._journal(append, exclusive=False) or 0
+        return len(self._journal(as_lines(counts)))
 
     def journal(self, *, take: bool = False) -> dict[str, float]:
         """Return the journal's sums by name; `take` empties it."""
+        return sums(self._journal(take=take))
 
-        def read(descriptor: int) -> dict[str, float]:
-            data = sealed.contents(descriptor, os.fstat(descriptor).st_size)
-            if take:
-                os.truncate(descriptor, 0)
-            return sums(data)
-
-        return self._journal(read, exclusive=take) or {}
-
-    def _journal(self, act: Callable[[int], T], *, exclusive: bool) -> T | None:
+    def _journal(self, added: bytes = b"", *, take: bool = False) -> bytes:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             with self.open(STATISTICS) as folder:
                 descriptor = os.open(JOURNAL, flags, 0o600, dir_fd=folder)
             try:
                 until = time.monotonic() + _MOST_WAITED_SECONDS
-                while not _lock(descriptor, exclusive=exclusive) and time.monotonic() < until:
+                while not _lock(descriptor, exclusive=take) and time.monotonic() < until:
                     time.sleep(0.001)
-                return act(descriptor)
+                os.write(descriptor, added)
+                data = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+                if take:
+                    os.truncate(descriptor, 0)
+                return data
             finally:
                 os.close(descriptor)
         except OSError:
-            return None
+            return b""
 
     def listing(self, kind: str) -> list[tuple[str, os.stat_result]]:
         """Return each name in one of `FOLDERS` with its status; nothing if the folder is not trusted."""

@@ -319,13 +319,10 @@ def slots() -> int:
     return shared().jobs
 
 
-def _forget_after_fork() -> None:
-    # The zygotes belong to the parent and end with it; the child starts its own.
-    global _pool, _pool_lock
-    _pool, _pool_lock = None, threading.RLock()
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)
+# The zygotes belong to the parent and end with it; a forked child starts its own.
+os.register_at_fork(
+    after_in_child=lambda: globals().update(_pool=None, _pool_lock=threading.RLock())
+)
 
 
 # --- Turns a crash of a worker into a `CompileFailure` that says why ------------------------------

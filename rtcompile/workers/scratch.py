@@ -33,8 +33,6 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class Scratch:
     """A zygote's folder: its path, and the descriptors of itself and of the user's folder."""
 
-    __slots__ = ("descriptor", "home", "name", "path")
-
     def __init__(self, path: str, home: int, name: str, descriptor: int) -> None:
         self.path = path
         self.home = home
@@ -54,12 +52,6 @@ class Scratch:
         os.mkdir(name, 0o700, dir_fd=self.descriptor)
         for part in ("cwd", "tmp"):
             os.mkdir(f"{name}/{part}", 0o700, dir_fd=self.descriptor)
-
-    def enter(self) -> None:
-        """Make the folder this process's working directory and TMPDIR."""
-        # A relative path is short: NVRTC makes no precompiled header if TMPDIR is longer than some 120 bytes.
-        os.fchdir(self.descriptor)
-        os.environ["TMPDIR"] = "."
 
     def enter_job_folder(self, name: str) -> None:
         """Make a job's `cwd` and `tmp` this process's working directory and TMPDIR."""

@@ -75,7 +75,9 @@ class Zygote:
             self.scratch = None
         if self.scratch is None:
             self.scratch = scratch.claim(self.temporary, self.name)
-            self.scratch.enter()  # NVRTC writes files to the working directory
+            os.fchdir(self.scratch.descriptor)  # NVRTC writes files to the working directory
+            # A relative path is short: NVRTC makes no precompiled header if it is longer than some 120 bytes.
+            os.environ["TMPDIR"] = "."
         if self.function:
             resolve(self.function)(self.argument)
             self.function = ""
