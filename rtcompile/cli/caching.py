@@ -107,20 +107,15 @@ def _info(given: Namespace, store: Store) -> tuple[dict[str, Any], str]:
 
 
 def _list(store: Store) -> tuple[dict[str, Any], str]:
-    entries = sorted(store.entries(), key=lambda entry: entry.used, reverse=True)
-    rows = [
-        (
-            entry.key[:_SHOWN_KEY],
-            entry.name,
-            str(entry.obj.arch),
-            entry.obj.kind,
-            output.human_size(entry.size),
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used)),
-        )
-        for entry in entries
-    ]
+    found = sorted(store.entries(), key=lambda entry: entry.used, reverse=True)
+    entries = [_fields(entry) for entry in found]
+    rows = []
+    for each in entries:
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(each["used"]))
+        key, size = each["key"][:_SHOWN_KEY], output.human_size(each["size"])
+        rows.append((key, each["name"], each["arch"], each["kind"], size, used))
     text = output.table(("key", "name", "arch", "kind", "size", "last use"), rows)
-    return {"entries": [_fields(entry) for entry in entries]}, text
+    return {"entries": entries}, text
 
 
 def _show(entry: inventory.Entry) -> tuple[dict[str, Any], str]:
