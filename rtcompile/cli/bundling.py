@@ -271,7 +271,5 @@ _DECLARED = (CompileRequest, KernelLibrary, KernelModule)
 
 def _is_raw(value: Any) -> bool:
     """Return whether a value is a `RawModule` or `RawKernel`, without importing CuPy."""
-    return any(
-        cls.__name__ in ("RawModule", "RawKernel") and cls.__module__.split(".")[0] == "rtcompile"
-        for cls in type(value).__mro__
-    )
+    loaded = sys.modules.get("rtcompile.frontends.raw_kernel")
+    return loaded is not None and isinstance(value, loaded.Built)
