@@ -80,7 +80,14 @@ def devices(toolchain: Toolchain) -> Iterator[Check]:
         yield Check("driver", "note", "no NVIDIA driver: kernels compile with arch=, none run here")
         return
     version = driver.integer("cuDriverGetVersion")
-    yield _driver((version // 1000, version % 1000 // 10), toolchain)
+    major, nvrtc = version // 1000, toolchain.nvrtc
+    detail = f"supports CUDA {major}.{version % 1000 // 10}"
+    if nvrtc is None or nvrtc.version_pair[0] <= major:
+        yield Check("driver", "ok", detail)
+    else:
+        step = f"Upgrade the driver, or install NVRTC and headers of CUDA {major}."
+        detail += f"; it loads no code of NVRTC {nvrtc.version}"
+        yield Check("driver", "error", detail, step)
     try:
         driver("cuInit", 0)
     except OSError as error:
@@ -90,15 +97,6 @@ def devices(toolchain: Toolchain) -> Iterator[Check]:
         return
     for ordinal in range(driver.integer("cuDeviceGetCount")):
         yield _device(driver, ordinal, toolchain)
-
-
-def _driver(version: tuple[int, int], toolchain: Toolchain) -> Check:
-    detail = "supports CUDA {}.{}".format(*version)
-    nvrtc = toolchain.nvrtc
-    if nvrtc is None or nvrtc.version_pair[0] <= version[0]:
-        return Check("driver", "ok", detail)
-    step = f"Upgrade the driver, or install NVRTC and headers of CUDA {version[0]}."
-    return Check("driver", "error", f"{detail}; it loads no code of NVRTC {nvrtc.version}", step)
 
 
 def _device(driver: Driver, ordinal: int, toolchain: Toolchain) -> Check:

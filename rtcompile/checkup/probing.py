@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile.build import pipeline
@@ -107,8 +108,10 @@ def probes(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
     """Compile each kind of source without the cache; launch one kernel if there is a device."""
     seconds = settings.timeout or _SECONDS
     settings = settings.replace(cache_on_disk=False, jit=True, pch=False, timeout=seconds)
-    driver = _driver()
-    arch = _arch_for(driver, toolchain)
+    driver, arch = _driver(), Arch(8, 0)
+    if driver is not None and toolchain.nvrtc is not None:
+        with suppress(RtcompileError):
+            arch = archs.choose(driver.capability(0), toolchain.nvrtc.version_pair).arch
     # No more threads than workers: the reported time includes waiting for a worker.
     with ThreadPoolExecutor(pool.slots()) as threads:
         waiting = [threads.submit(_run, probe, settings, toolchain, arch) for probe in _PROBES]
@@ -147,15 +150,6 @@ def _failed(name: str, error: RtcompileError) -> Check:
         return Check(name, "error", str(error.diagnostics[0]), hint)
     fact, _, step = str(error).partition("\n")
     return Check(name, "error", fact, step.strip())
-
-
-def _arch_for(driver: Driver | None, toolchain: Toolchain) -> Arch:
-    if driver is not None and toolchain.nvrtc is not None:
-        try:
-            return archs.choose(driver.capability(0), toolchain.nvrtc.version_pair).arch
-        except RtcompileError:
-            pass
-    return Arch(8, 0)
 
 
 def _driver() -> Driver | None:
