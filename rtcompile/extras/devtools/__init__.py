@@ -272,7 +272,12 @@ def write(root: str, paths: Sequence[str], flags: Flags) -> list[Entry]:
             if file not in ours and origin not in looked_at and os.path.isfile(origin):
                 new.append(entry)
         _publish(database, json.dumps(new, indent=1) + "\n")
-        _configure(os.path.join(root, ".clangd"))
+        configuration = os.path.join(root, ".clangd")
+        given = sealed.read_text(configuration) if os.path.exists(configuration) else ""
+        # Add the errors to suppress once: the user may have edited the section since it was added.
+        if _SUPPRESSED.partition("\n")[0] not in given:
+            text = f"{given.rstrip()}\n---\n{_SUPPRESSED}" if given.strip() else _SUPPRESSED
+            _publish(configuration, text)
     except OSError as error:
         raise InvalidRequest(f"{error.filename or root}: {error.strerror}") from None
     return entries
@@ -365,14 +370,6 @@ def _existing(path: str) -> list[dict[str, Any]]:
     except (OSError, ValueError) as error:
         raise InvalidRequest(f"{path} is no compile database: {error}") from None
     return found
-
-
-def _configure(path: str) -> None:
-    """Add the errors to suppress to ``.clangd``, once; the file's other contents are kept."""
-    given = sealed.read_text(path) if os.path.exists(path) else ""
-    # The user may have edited the section since it was added.
-    if _SUPPRESSED.partition("\n")[0] not in given:
-        _publish(path, f"{given.rstrip()}\n---\n{_SUPPRESSED}" if given.strip() else _SUPPRESSED)
 
 
 def _publish(path: str, text: str) -> None:
