@@ -179,15 +179,13 @@ class Settings(Value):
 
 def _number(name: str, value: object) -> str:
     """Return an argument that is a number, or text of one, as the environment would spell it."""
-    given = str.__str__(value) if isinstance(value, str) else ""
-    if not isinstance(value, (str, bool, bytes)):
-        try:
-            given = repr(float(value))  # type: ignore[arg-type]
-        except OverflowError:
-            given = "inf"
-        except Exception:  # noqa: BLE001  # an object's own __float__ may raise anything
-            given = ""
-    if not given:
+    try:
+        given = str.__str__(value) if isinstance(value, str) else repr(float(value))  # type: ignore[arg-type]
+    except OverflowError:
+        given = "inf"
+    except Exception:  # noqa: BLE001  # an object's own __float__ may raise anything
+        given = ""
+    if not given or isinstance(value, (bool, bytes)):
         raise InvalidRequest(f"{name} must be a number, not {shown(value)}")
     return given
 
