@@ -105,10 +105,10 @@ class Compilation:
             if symbol not in named
         }
         known = {text.name: text for text in self._cell.kernels if text.template is None}
-        for name in sorted(symbols, key=[*known, *symbols].index):
+        for name, symbol in symbols.items():
             # A kernel that the text does not define was made by a macro.
             text = known.get(name) or KernelText(name, name, "…", None)
-            kernels[name] = CellKernel(text, built, name, symbols[name])
+            kernels[name] = CellKernel(text, built, name, symbol)
         in_order = [text.name for text in self._cell.kernels if text.name in kernels]
         return CellModule({name: kernels[name] for name in [*in_order, *kernels]}, built)
 

@@ -63,11 +63,8 @@ def record(arch: str, only: Sequence[str] = ()) -> Record:
 
 def files() -> dict[tuple[int, int], str]:
     """Return the file of each minor version of CuPy whose kernels are known."""
-    found = {}
-    for name in os.listdir(FOLDER):
-        if match := _FILE.fullmatch(name):
-            found[int(match[1]), int(match[2])] = os.path.join(FOLDER, name)
-    return found
+    found = filter(None, map(_FILE.fullmatch, os.listdir(FOLDER)))
+    return {(int(name[1]), int(name[2])): os.path.join(FOLDER, name[0]) for name in found}
 
 
 def _read(version: str) -> dict[str, Any]:
