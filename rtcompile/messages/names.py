@@ -18,20 +18,14 @@ _NEAR = 0.72  # of difflib's ratio: "flaot" and "float" have 0.8
 
 
 def elsewhere(match: Match, context: BuildContext) -> Values | None:
-    """Name what stands here for a name of another library or language."""
+    """Name what stands here for a name, a namespace or a class of another library or language."""
     named = re.match(r'identifier "(\w+)"', match[0])
     word = named[1] if named else _word_at(context)
-    instead = TABLES["elsewhere"].get(word)
+    is_scope = match[0].startswith("name followed by")
+    instead = TABLES["scopes" if is_scope else "elsewhere"].get(word)
     whose = TABLES["whose"].get(word)
     about = f"a name of {whose}'s, and none of CUDA C++" if whose else "no name of CUDA C++"
     return {"word": word, "about": about, "instead": instead} if instead else None
-
-
-def scope_elsewhere(_: Match, context: BuildContext) -> Values | None:
-    """Name what stands here for a namespace or class that is not declared."""
-    word = _word_at(context)
-    instead = TABLES["scopes"].get(word)
-    return {"word": word, "instead": instead} if instead else None
 
 
 def std_instead(match: Match, context: BuildContext) -> Values | None:
