@@ -92,10 +92,10 @@ def printable(text: str) -> str:
 
 def takes_escapes(stream: IO[str] | None) -> bool:
     """Return whether a stream, which may be None, closed or only writable, shows colours and overwrites a line."""
-    if getattr(stream, "isatty", None) is None or getattr(stream, "closed", False):
+    isatty = getattr(stream, "isatty", None)
+    if isatty is None or getattr(stream, "closed", False):
         return False
-    assert stream is not None
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
+    return bool(isatty()) and os.environ.get("TERM") != "dumb"
 
 
 def is_watched() -> bool:
