@@ -93,9 +93,8 @@ def explain_failure(kernel: RawKernel, error: Any, block: Any, shared: Any) -> A
         try:
             ordinal(loading=True)
         except RtcompileError as no_device:
-            error = no_device
-        else:
-            return error
+            return unchained(no_device)
+        return error
     if isinstance(error, RtcompileError):
         return unchained(error)
     from rtcompile.frontends.driver_errors import of_launch
