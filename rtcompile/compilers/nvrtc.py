@@ -68,7 +68,7 @@ def compile(
     meanwhile: Callable[[], object] | None = None,
 ) -> Compiled | CompileFailure:
     """Compile a unit, with `pch` by a precompiled header in `cache_dir`; each run calls `meanwhile`."""
-    prefix = _prefix(unit, library, cache_dir, search) if pch and cache_dir else None
+    prefix = _prefix(unit, library, cache_dir) if pch and cache_dir else None
     if prefix is None:
         return _run(unit, library, limits, search, meanwhile)[0]
     with prefix.wanted(limits.timeout):
@@ -128,9 +128,7 @@ _builds: dict[str, str] = {}  # reported builds, by the library that a worker lo
 os.register_at_fork(after_in_child=lambda: globals().update(_identifying=threading.RLock()))
 
 
-def _prefix(
-    unit: TranslationUnit, library: Library, cache_dir: str, search: Sequence[SearchDir]
-) -> Prefix | None:
+def _prefix(unit: TranslationUnit, library: Library, cache_dir: str) -> Prefix | None:
     if library.version_pair < FIRST_WITH_PCH:
         return None
     text, rest = cxx.split_prefix(unit.source)
@@ -138,7 +136,7 @@ def _prefix(
         return None
     from rtcompile.compilers.pch import Prefix  # takes 1 ms, which sources without headers avoid
 
-    return Prefix(text, rest, unit, library, search, cache_dir)
+    return Prefix(text, rest, unit, library, cache_dir)
 
 
 def _run(

@@ -25,11 +25,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from rtcompile._version import __version__
 from rtcompile.files import fileset, sealed
 from rtcompile.files.fileset import PACKED_FIELDS, FileSet, joined, texts_in
-from rtcompile.files.headers import SearchDir
 from rtcompile.request.key import digest, field
 from rtcompile.request.units import Compiled, CompileFailure, TranslationUnit
 from rtcompile.settings import Settings
-from rtcompile.store import inventory, locks, manifests
+from rtcompile.store import inventory, locks
 from rtcompile.store.folder import Folder
 from rtcompile.workers import pool, probes
 
@@ -201,11 +200,8 @@ class Prefix:
         rest: str,
         unit: TranslationUnit,
         library: Library,
-        search: Sequence[SearchDir],
         cache_dir: str,
     ) -> None:
-        self._unit = unit
-        self._search = search
         self.key = digest(
             [
                 # Another version of rtcompile may add other options.
@@ -351,18 +347,14 @@ class Prefix:
 
     def _publish(self, record: Record, outcome: Compiled | CompileFailure) -> bool:
         """Let later builds use the header that this one made; False if it cannot be used."""
-        unit, dependencies = self._unit, outcome.files
-        if dependencies is None:
-            source = "\n".join([unit.source, *(text for _, text in unit.texts), *unit.flags])
-            dependencies = manifests.record(
-                record.trace, self._search, source=source, name=unit.name
-            )
+        dependencies = outcome.files
         try:
             size = os.stat(self.temporary).st_size
         except OSError:  # NVRTC made none
             return False
         if (
-            dependencies.uncacheable
+            dependencies is None
+            or dependencies.uncacheable
             or dependencies.newest_ns >= self._began_ns  # it was edited while it was read
             or not _LEAST_BYTES <= size <= self._room()
         ):

@@ -97,7 +97,8 @@ def _pin_heap() -> None:
     # NVRTC maps files in TMPDIR. If the disk is full, the kernel kills the process.
     disk = os.statvfs(os.environ.get("TMPDIR", "."))
     if disk.f_bavail * disk.f_frsize >= _ROOM_TO_START:
-        _heap_is_pinned = probes.pin_heap(_library, _allocate_heap)
+        # A header is used only as long as the files that were read for it are unchanged.
+        _heap_is_pinned = _is_observed and probes.pin_heap(_library, _allocate_heap)
 
 
 def _allocate_heap() -> None:

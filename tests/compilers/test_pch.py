@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from rtcompile import toolkit
-from rtcompile.compilers import nvrtc
+from rtcompile.compilers import nvrtc, observed
 from rtcompile.compilers import pch as precompiled
 from rtcompile.files.headers import SearchDir
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
@@ -71,7 +71,7 @@ class Builder:
     def prefix_of(self, source: str) -> Any:
         flags = (f"-arch={self.arch}", *self.flags, *(f"-I{d.path}" for d in self.search))
         unit = TranslationUnit(source, self.name, flags, (), "cubin", Arch.parse(self.arch))
-        return unit, toolkit.current().require_nvrtc(), str(self.cache), self.search
+        return unit, toolkit.current().require_nvrtc(), str(self.cache)
 
     def without(self) -> Builder:
         return replace(self, pch=False)
@@ -129,6 +129,18 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Builder:
     builder = Builder(folder / "cache", folder / "user")
     builder.ready()
     return builder
+
+
+def test_no_header_is_made_whose_files_are_not_known(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = (
+        observed.job_fields
+    )  # `nested` jobs give an include trace, as an NVRTC without probes does
+    monkeypatch.setattr(observed, "job_fields", lambda *unit: {**fields(*unit), "nested": True})
+    for _ in range(4):
+        assert builder.compiled(PREFIX + KERNEL).trace
+        assert builder.files("") == builder.files(".record")
 
 
 def test_the_second_build_creates_the_header_and_the_third_uses_it(builder: Builder) -> None:

@@ -150,9 +150,9 @@ def test_a_build_with_little_time_left_creates_none(
     builder: Builder, timeout: float | None, there: int
 ) -> None:
     builder.compiled(PREFIX + KERNEL)
-    unit, library, cache, search = builder.prefix_of(PREFIX + KERNEL)
+    unit, library, cache = builder.prefix_of(PREFIX + KERNEL)
     limits = Limits(timeout)
-    nvrtc.compile(unit, library, limits=limits, pch=True, cache_dir=cache, search=search)
+    nvrtc.compile(unit, library, limits=limits, pch=True, cache_dir=cache, search=builder.search)
     assert len(builder.files(".pch")) == there
 
 
