@@ -307,12 +307,12 @@ def enclosed(text: str, opening: int) -> str:
     """Return what follows the bracket at an offset, up to the one that closes it or to the text's end."""
     pair = text[opening] + _CLOSING[text[opening]]
     depth = rounds = 0
-    for bracket in re.compile(f"[{pair}()]").finditer(text, opening):
+    for bracket in re.compile(f"[{pair}()]").finditer(text, opening + 1):
         if bracket[0] not in pair:  # `template <int N = (a > b)>`
             rounds += 1 if bracket[0] == "(" else -1
         elif not rounds:
             depth += 1 if bracket[0] == pair[0] else -1
-        if not depth:
+        if depth < 0:
             return text[opening + 1 : bracket.start()]
     return text[opening + 1 :]
 

@@ -194,7 +194,7 @@ def test_a_clock_that_no_compiler_reads_is_none(source: str) -> None:
         ("int __ha;", (), True),
         ("asm(\"nop\"); auto a = '.';", (), True),
         ('auto a = ".inc" "lude";', (), True),
-        ("int x;".ljust(LONGEST - 2), (), True),
+        ("int x;".ljust(LONGEST), (), True),
         ("int x;".ljust(LONGEST + 1), (), False),
         ("int x;", ("-DA=#",), False),
         ("int x;", ("-DA=%:",), False),
@@ -209,6 +209,7 @@ def test_a_source_without_includes_reads_no_file(
 
 
 def test_a_generated_text_is_not_searched_for_causes() -> None:
+    assert cxx.readable("x") == "x"
     assert cxx.readable("x" * LONGEST) == "x" * LONGEST
     assert cxx.readable("x" * (LONGEST + 1)) == ""
     source = "#include <a.h>\n".ljust(LONGEST)
@@ -424,6 +425,7 @@ def test_line_directives_are_read_with_and_without_a_file():
         ("{a{b}{c}}d", 0, "a{b}{c}"),
         ("(a(b)", 0, "a(b)"),
         ("<>a", 0, ""),
+        ("<a(()b>c)d(e)>f>", 0, "a(()b>c)d(e)"),
     ],
 )
 def test_the_text_in_brackets_ends_at_the_closing_one(
