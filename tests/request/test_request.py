@@ -207,6 +207,8 @@ def test_the_kind_of_code_follows_from_the_architectures_name() -> None:
     ):
         given = "".join(["cu", "bin"])  # equal to the default, and another object
         assert CompileRequest("", arch=arch, target=given).target == target
+    with pytest.raises(InvalidRequest, match="the options name compute_90"):
+        CompileRequest("", arch="sm_90", target=given, options=("-arch=compute_90",))
     request = CompileRequest("", arch="sm_90", backend="nvcc", target="fatbin", name="a.cu")
     assert (request.backend, request.target, request.name) == ("nvcc", "fatbin", "a.cu")
 
@@ -253,6 +255,7 @@ def test_subclasses_of_str_and_any_iterables_are_converted():
     assert [type(option) for option in request.options] == [str]
     assert request.options == ("-G",)
     assert request.name_expressions == ("f<0>", "f<1>")
+    assert CompileRequest("", link=numpy.array(["a", "b"])).link == ("a", "b")
 
 
 @pytest.mark.parametrize(
