@@ -164,7 +164,16 @@ def test_a_letters_value_may_follow_it_at_once(word: str, expected: tuple[str, s
 def test_an_untrusted_option_is_reported_with_what_it_does(option: str, reason: str) -> None:
     (found,) = distrusted(["-w", "-Xcudafe=--diag_suppress=1,--diag_error=2,", option])
     assert reason in found
-    harmless = ["-DX", "-I/x", "-G", "--source-in-ptx", "--compress-mode=size", "-Xptxas=-v", "+x"]
+    harmless = [
+        "-DX",
+        "-I/x",
+        "-G",
+        "--source-in-ptx",
+        "--compress-mode=size",
+        "-Xptxas=-v",
+        "+x",
+        "x",
+    ]
     assert distrusted(harmless) == []
 
 
