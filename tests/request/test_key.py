@@ -322,16 +322,6 @@ def test_a_bundles_key_has_the_headers_passed_as_strings() -> None:
     }
 
 
-def test_a_build_that_includes_something_reads_files() -> None:
-    assert make_key_inputs().reads_no_file()
-    for change in (
-        {"source": "#include A"},
-        {"pre_includes": ("a.h",)},
-        {"options": (("D", "A=#"),)},
-    ):
-        assert not make_key_inputs(**change).reads_no_file()
-
-
 def test_a_summary_names_all_in_which_requests_may_differ() -> None:
     inputs = make_key_inputs(
         name="/home/a/k.cu",
