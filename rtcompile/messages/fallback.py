@@ -288,16 +288,11 @@ _SCOPE = re.compile(r"\b(?:namespace|class|struct|union|extern)\b")
 
 def is_device_code(source: str, line: int, column: int) -> bool:
     """Whether the outermost declaration around a line and column (from 1) is marked for the device."""
-    lines = source.split("\n")
-    begin = sum(len(text) + 1 for text in lines[: line - 1])
-    end = begin + len(lines[line - 1 : line])
-    if column:
-        begin = end = begin + column - 1
+    begin = sum(len(text) + 1 for text in source.split("\n")[: line - 1])
+    at = begin + max(0, column - 1)
     marks, declarations = _marked(source)
-    for start, stop, head in declarations:
-        if start <= end and begin < stop:
-            return cxx.has_word(head, marks)
-    return False
+    heads = (head for start, stop, head in declarations if start <= at < stop)
+    return cxx.has_word(next(heads, ""), marks)
 
 
 @functools.lru_cache(maxsize=2)  # needed for each error of a source
