@@ -97,10 +97,10 @@ class _Elf:
         if section_size != _SECTION.size or names >= section_count:
             raise ValueError("not a whole cubin: its section headers make no sense")
         self._slice(segments, segment_size * segment_count)
-        headers = list(_SECTION.iter_unpack(self._slice(sections, section_size * section_count)))
-        self._headers = headers
+        contents = self._slice(sections, section_size * section_count)
+        self._headers = list(_SECTION.iter_unpack(contents))
         strings = self._contents(names)
-        self.names = [_string(strings, header[0]) for header in headers]
+        self.names = [_string(strings, header[0]) for header in self._headers]
         self._index = {name: index for index, name in enumerate(self.names)}
 
     def _slice(self, offset: int, size: int) -> bytes:
