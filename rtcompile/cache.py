@@ -10,6 +10,7 @@ from rtcompile.errors import InvalidRequest, JitDisabled, public, shown
 from rtcompile.files.sealed import UntrustedError, content_digest, seal, unseal
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
+from rtcompile.settings import size as parsed_size
 from rtcompile.store.folder import Folder, count_hit
 from rtcompile.store.store import Store
 
@@ -125,9 +126,7 @@ def prune(size: int | str | None = None) -> int:
     >>> rtcompile.cache.prune("1G")
     0
     """
-    given = {} if size is None else {"RTCOMPILE_CACHE_SIZE": str(size)}
-    limit = Settings.from_environ(given).cache_size if given else None
-    return opened()[1].prune(limit)
+    return opened()[1].prune(None if size is None else parsed_size("size", str(size)))
 
 
 @public

@@ -284,6 +284,11 @@ def test_the_cache_is_listed_shown_verified_exported_and_cleared(
     assert run_json("cache", "list")[1]["entries"] == []
 
 
+def test_a_wrong_size_is_named_by_its_argument(capsys):
+    assert main(["cache", "prune", "--size", "much"]) == 2
+    assert " size='much': expected a size like" in capsys.readouterr().err
+
+
 def test_precompiled_headers_are_counted(
     run_json: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
