@@ -8,8 +8,6 @@ hides. Any Python 3 may run it, so until then it uses neither rtcompile nor new 
 import os
 import sys
 
-__all__ = ["COMPILER", "Finder"]
-
 COMPILER = "cupy.cuda.compiler"
 _LOOK_UP = "rtcompile.lookup.find"
 TYPE_CHECKING = False
