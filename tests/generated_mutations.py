@@ -34,8 +34,8 @@ ROOMS = {
     ),
     "lookup": (
         "rtcompile/lookup",
-        "test_driver test_environment test_lookup test_hits_of_processes test_cache_edits "
-        "test_settings test_public",
+        "test_snapshots test_queries test_environment test_driver test_hits_of_processes "
+        "test_cache_edits test_settings test_public test_lookup",
     ),
     "files": (
         "rtcompile/files/fileset.py",

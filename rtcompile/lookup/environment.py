@@ -88,7 +88,7 @@ def _warn_of(name: bytes) -> None:
     _known.add(name)
     text = os.fsdecode(name)
     near = difflib.get_close_matches(text, [n for n in VARIABLES if n.startswith("RTCOMPILE_")], 1)
-    warn(f"{text} is not a variable of rtcompile" + (f"; is {near[0]} meant?" if near else ""))
+    warn(f"{text} is not a variable of rtcompile" + "".join(f"; is {n} meant?" for n in near))
 
 
 class Environment:
@@ -161,7 +161,7 @@ class Environment:
 
     def is_current(self) -> bool:
         """Return whether variables, ``sys.path`` and, where it counts, the working directory are the same."""
-        everything = getattr(os.environ, "_data", None) or _all_variables()
+        everything = getattr(os.environb, "_data", os.environb)  # as `_all_variables`
         return (
             # Comparing all takes a quarter of a microsecond; the relevant ones are compared only if some differ.
             (self._everything == everything or _values(everything) == self._values)
@@ -180,7 +180,7 @@ class Environment:
         if self._record is None and self._settings.cache_on_disk:
             data = self.folder.read(TOOLCHAINS, self.toolchain_key)
             fields = None if data is None else sealed.unseal(SEAL, self.toolchain_key, data)
-            if fields is not None and len(fields) > 2:
+            if fields is not None and len(fields) == 5:
                 self.note(fields)
         if self._record is None or not self._is_unchanged(self._record):
             self._record, self._signature = None, ""
@@ -189,14 +189,14 @@ class Environment:
         return self._signature
 
     def note(self, fields: Sequence[bytes]) -> None:
-        """Set this environment's toolchain from the fields of `packed`."""
+        """Set this environment's toolchain from the fields of its file, of which `packed` makes the first three."""
         self._record = fields
         now = noted(self.toolchain_key, fields)
         if now != self._noted:
             self.memory = None  # results of another toolchain must not be found any more
         self._signature = self._noted = now
         self.loads = os.fsdecode(fields[2])
-        self.capability = tuple(fields[4]) if len(fields) > 4 else ()
+        self.capability = tuple(fields[4])
         self._path_folders = None
         self._checked = float("-inf")
 
@@ -288,7 +288,7 @@ def expanded(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment with ``~`` replaced by the home in the variables that name a folder."""
     found = dict(environ)
     for name in _FOLDERS:
-        if found.get(name, "")[:1] == "~":
+        if found.get(name, "").startswith("~"):
             try:
                 found[name] = named_folder(name, found[name], environ)
             except InvalidRequest:  # without a home, nothing is found there
@@ -297,7 +297,7 @@ def expanded(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _toolchain_key(given: Mapping[str, str], site_dirs: Sequence[str]) -> str:
-    named = {name: value for name, value in expanded(given).items() if value and name in _SEARCHED}
+    named = expanded(given)
     named.update((name, absolute(named[name])) for name in _FOLDERS & named.keys())
     values = [f"{name}={named.get(name, '')}" for name in _SEARCHED]
     path = given.get("PATH", "")
@@ -321,9 +321,9 @@ def on_path(name: str, path: str) -> str:
 
 
 def _all_variables() -> Mapping[Any, Any]:
-    """Return the process's variables as ``os.environ`` keeps them, which is not documented."""
-    data: Mapping[Any, Any] | None = getattr(os.environ, "_data", None)
-    return os.environb if data is None or b"PATH" not in data else data
+    """Return the process's variables as ``os.environb`` keeps them, which is not documented."""
+    data: Mapping[Any, Any] = getattr(os.environb, "_data", os.environb)
+    return data
 
 
 def _values(everything: Mapping[Any, Any]) -> tuple[bytes | None, ...]:

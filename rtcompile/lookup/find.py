@@ -14,7 +14,7 @@ import time
 
 from rtcompile.errors import InvalidRequest, UnsupportedArch
 from rtcompile.files import sealed
-from rtcompile.files.fileset import PACKED_FIELDS, FileSet
+from rtcompile.files.fileset import FileSet
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup.environment import Environment, digest
 from rtcompile.request.object_code import ObjectCode, hit
@@ -332,8 +332,8 @@ def _in_index(query: Query) -> Found | None:
     folder = query.environment.folder
     data = folder.read(INDEX, name) if name else None
     fields = None if data is None else sealed.unseal(SEAL, name, data)
-    if fields is None or len(fields) != 2 + PACKED_FIELDS:
-        query.failed = fields == []
+    if not fields:
+        query.failed = fields is not None
         return None
     try:
         read = FileSet.unpacked(fields[2:])

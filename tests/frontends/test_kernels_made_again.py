@@ -194,7 +194,7 @@ def test_code_of_another_toolchain_is_not_shared(kernel, tmp_path):
     (tmp_path / "part").write_text("of another toolkit")
 
     stamps = {str(tmp_path / "part"): environment.signature(tmp_path / "part")}
-    environment.current().note(environment.packed(stamps, ""))
+    environment.current().note([*environment.packed(stamps, ""), b"", b""])
 
     assert build_of(kernel(CODE % 1, "k")) is not build_of(one)
 

@@ -143,7 +143,7 @@ def test_an_unknown_variable_is_named_with_the_nearest_at_the_callers_line(tmp_p
     assert done.stderr.startswith(
         f"{program}:3: RtcompileWarning: RTCOMPILE_CACHE_DRI is not a variable"
     )
-    assert "is RTCOMPILE_CACHE_DIR meant?" in done.stderr
+    assert "is not a variable of rtcompile; is RTCOMPILE_CACHE_DIR meant?\n" in done.stderr
 
 
 SOURCE = 'extern "C" __global__ void k(float* x) { *x = 1; }'

@@ -35,7 +35,7 @@ def test_a_change_in_the_toolchain_is_noticed(tmp_path):
     request = build(CODE % 1)
     here = environment.current()
     stamps = {str(part): environment.signature(str(part))}
-    here.note(environment.packed(stamps, ""))
+    here.note([*environment.packed(stamps, ""), b"", b""])
     for file in (tmp_path / "cache/index").iterdir():
         file.unlink()  # one of the found toolchain's files
     kept(request)
@@ -55,11 +55,11 @@ def test_code_of_another_toolchain_is_not_found_in_memory(tmp_path):
     here = environment.current()
     for file in (tmp_path / "cache/index").iterdir():
         file.unlink()
-    here.note(environment.packed({str(part): environment.signature(str(part))}, ""))
+    here.note([*environment.packed({str(part): environment.signature(str(part))}, ""), b"", b""])
     kept(request)
     part.write_text("another")
 
-    here.note(environment.packed({str(part): environment.signature(str(part))}, ""))
+    here.note([*environment.packed({str(part): environment.signature(str(part))}, ""), b"", b""])
 
     for file in (tmp_path / "cache/index").iterdir():
         file.unlink()
@@ -83,12 +83,12 @@ def test_a_build_during_which_the_toolchain_was_replaced_is_not_kept(monkeypatch
     assert found(build(CODE % 1)) is None
 
 
-@pytest.mark.parametrize(("seconds", "looks"), [(0.0, 0), (0.9, 0), (1.1, 1)])
+@pytest.mark.parametrize(("seconds", "looks"), [(0.0, 0), (0.9, 0), (1.0, 1)])
 def test_a_toolchains_files_are_checked_once_a_second(tmp_path, monkeypatch, seconds, looks):
     part, looked, now = str(tmp_path / "part"), [], [1000.0]
     monkeypatch.setattr(environment, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     here = environment.current()
-    here.note(environment.packed({part: (-1, -1)}, "libnvrtc.so"))
+    here.note([*environment.packed({part: (-1, -1)}, "libnvrtc.so"), b"", b""])
     assert here.signature()
     stat = environment.signature
     monkeypatch.setattr(environment, "signature", lambda path: looked.append(path) or stat(path))
