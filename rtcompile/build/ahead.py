@@ -203,10 +203,6 @@ class Ahead(Batch):
             return super()._next()
         return None
 
-    def _look(self, build: Build) -> ObjectCode | None:
-        build.query.begun = time.perf_counter()
-        return planned.search(build.query)  # `add` has looked in the levels that need no plan
-
     def _do(self, build: Build) -> None:
         super()._do(build)
         assert isinstance(build, _Constructed)

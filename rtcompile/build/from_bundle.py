@@ -23,12 +23,13 @@ from rtcompile.settings import Settings
 
 if TYPE_CHECKING:
     from rtcompile.lookup.find import Query
+    from rtcompile.request.units import LinkInput
 
 
 def key_inputs(request: CompileRequest, settings: Settings) -> KeyInputs | None:
     """Return the key inputs for bundles; None for sources in `link`, whose headers no bundle records."""
-    links = [plans.linker_input(item, index) for index, item in enumerate(request.link)]
-    if any(isinstance(given, CompileRequest) for given in links):
+    links = _links(request)
+    if links is None:
         return None
     options = effective_options(with_headers(request), settings)
     return KeyInputs(
@@ -40,11 +41,7 @@ def key_inputs(request: CompileRequest, settings: Settings) -> KeyInputs | None:
         name_expressions=request.name_expressions,
         backend=plans.wanted_backend(request, settings),
         search=plans.own_directories(options),
-        links=tuple(
-            f"{given.kind} {content_digest(given.data)}"
-            for given in links
-            if not isinstance(given, CompileRequest)
-        ),
+        links=tuple(f"{given.kind} {content_digest(given.data)}" for given in links),
         pre_includes=options.pre_includes,
         texts=request.headers,
     )
@@ -53,6 +50,16 @@ def key_inputs(request: CompileRequest, settings: Settings) -> KeyInputs | None:
 def effective_options(request: CompileRequest, settings: Settings) -> Options:
     """Return the options that a request is built with."""
     return compiler_options.parse(request.options).with_defaults(debug=settings.debug)
+
+
+def _links(request: CompileRequest) -> list[LinkInput] | None:
+    if not request.link:
+        return []
+    from rtcompile.request.units import LinkInput
+
+    given = [plans.linker_input(item, index) for index, item in enumerate(request.link)]
+    found = [item for item in given if isinstance(item, LinkInput)]
+    return found if len(found) == len(given) else None
 
 
 def usable(rows: Sequence[Row], capability: tuple[int, int]) -> list[Row]:

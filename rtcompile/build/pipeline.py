@@ -42,8 +42,9 @@ def find(query: Query) -> ObjectCode | None:
     found = None if ahead is None else ahead.take(query, waits=False)
     if found is not None:
         return found
-    found = None if settings.recompile else in_levels(query)
-    if found is not None and not query.quiet:
+    # `build.ahead` has searched the levels for its quiet queries.
+    found = None if settings.recompile or query.quiet else in_levels(query)
+    if found is not None:
         if settings.trace or "rtcompile.tracing" in sys.modules:
             import time
 

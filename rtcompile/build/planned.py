@@ -123,12 +123,15 @@ def _as_found(query: Query, code: ObjectCode) -> Found:
     if notes:
         code = code.replace(build=code.build.replace(notes=notes))
     entry = Store.open(query.settings).entry_of(decided.key_inputs, code)
+    # When NVRTC began to compile, its library was loaded.
+    is_new = code.build.backend == "nvrtc" and not (code.build.hit or decided.must_link)
+    since = time.monotonic() - code.build.compiled_in / 1e3 if is_new else None
     if (
         entry is None
         # Such settings may name another compiler on PATH, or relative directories, which the index does not record.
         or (code.build.backend == "nvcc" and plans.nvcc_setting(decided.options))
         # The toolchain was replaced, and may now produce other code.
-        or toolkit.current(query.settings).depends is not decided.toolchain.depends
+        or toolkit.current(query.settings, since).depends is not decided.toolchain.depends
         # A variable was changed.
         or query.environment is not environment.current()
     ):
@@ -138,7 +141,11 @@ def _as_found(query: Query, code: ObjectCode) -> Found:
 
 def _found(query: Query) -> ObjectCode | None:
     """Return the code of a planned request: from a bundle, by the manifests, or from a shared store."""
-    found = _in_bundles(query) or _in_manifests(query)
+    found = _in_bundles(query)
+    if found is None and query.quiet and query.settings.jit:
+        plan_of(query)  # `miss.compile_once` searches the manifests, whose code is rarely current
+        return None
+    found = found or _in_manifests(query)
     if found is None and not query.settings.jit:
         found = _in_shared_stores(query)
     if found is None:

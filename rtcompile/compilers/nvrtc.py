@@ -247,10 +247,8 @@ def _outcome(
     milliseconds["queue"] = result.queued * 1000
     # The compiler reports only the headers that it read itself, after the prefix.
     before = () if header is None or not (reply["pch"] or reply["error"]) else header.trace
-    notes: tuple[str, ...] = ()
     if before and trace is not None:
         trace = tuple(dict.fromkeys((*before, *trace)))
-        notes = (f"{len(before)} headers came precompiled",)
     if reply["error"]:
         return CompileFailure(
             reply["error"],
@@ -262,6 +260,7 @@ def _outcome(
             files=files,
             busy=reply["busy"],
         )
+    precompiled = before and trace is not None
     return Compiled(
         code=reply["code"],
         kind=unit.target,
@@ -269,7 +268,7 @@ def _outcome(
         log=reply["log"],
         trace=trace,
         milliseconds=milliseconds,
-        notes=notes,
+        notes=(f"{len(before)} headers came precompiled",) if precompiled else (),
         files=files,
         busy=reply["busy"],
     )

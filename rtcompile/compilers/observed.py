@@ -21,6 +21,10 @@ from rtcompile.workers import probes
 
 _OWN_PATH, _CLOCK = 1, 2  # of `probes.mentions`
 
+# Digest and mentions of toolkit headers, by path, stat signature and device.
+_digests: dict[tuple[Any, ...], tuple[str, int]] = {}
+_MAX_DIGESTS = 8192
+
 
 def job_fields(
     unit: TranslationUnit, options: Iterable[str], search: Sequence[SearchDir] = ()
@@ -118,13 +122,18 @@ def file_set(  # noqa: C901, PLR0912, PLR0915  # one branch for each kind of obs
     return current
 
 
-@functools.lru_cache(maxsize=8192)
 def _digest(path: str, stats: tuple[int, ...]) -> tuple[str, int]:
     """Return a toolkit header's digest and mentions; OSError if it changed since the compile."""
-    header, data, status = fileset.read(path, "", "")
-    if probes.signature(status) != stats:
-        raise FileNotFoundError(path)
-    return header.digest, probes.mentions(data)
+    key = (path, *stats)
+    known = _digests.get(key)
+    if known is None:
+        header, data, status = fileset.read(path, "", "")
+        if probes.signature(status) != stats:
+            raise FileNotFoundError(path)
+        if len(_digests) >= _MAX_DIGESTS:
+            _digests.clear()
+        known = _digests[key] = header.digest, probes.mentions(data)
+    return known
 
 
 @functools.lru_cache(maxsize=64)

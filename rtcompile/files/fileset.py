@@ -121,15 +121,11 @@ class FileSet:
         return new
 
     def moved(self, move: Callable[[str], str]) -> FileSet:
-        """Return the set with other paths."""
-        from rtcompile.files.headers import Header
-
-        headers, absent, present, *_ = self._restored()
-        return self.replaced(
-            headers=tuple([Header(move(path), *rest) for path, *rest in headers]),
-            absent=tuple(map(move, absent)),
-            present=tuple(map(move, present)),
-        )
+        """Return the packed set with other paths."""
+        fields = self.packed(())
+        for at in (0, 2, 3, _PART, _PART + 2, _PART + 3):
+            fields[at] = joined(map(move, texts_in(fields[at])))
+        return FileSet.unpacked(fields)
 
     # --- checking ------------------------------------------------------------------------
 

@@ -71,10 +71,12 @@ class KeyInputs:
     # The options that were added because of an error; empty in a look-up.
     fixups: tuple[str, ...] = ()
 
+    @functools.cached_property  # a miss needs it 14 times, which would take a tenth of its caller's time
     def lookup_key(self) -> str:
         """Return the manifest's key: everything known before a header is read, paths included."""
         return digest([*self._policy("lookup"), self._content, self._paths()])
 
+    @functools.cached_property
     def portable_key(self) -> str:
         """Return the key of the manifest for other folders and machines with the same contents."""
         return digest([*self._policy("portable"), self._content])

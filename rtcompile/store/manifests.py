@@ -10,6 +10,7 @@ recorded, and of the folders below them that a source can name. The toolchain's 
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import stat
@@ -52,7 +53,8 @@ def encode(key: str, builds: Sequence[ManifestEntry], search: Sequence[SearchDir
     return sealed.seal("manifest", key, fields)
 
 
-def decode(key: str, data: bytes, search: Sequence[SearchDir]) -> list[ManifestEntry] | None:
+@functools.lru_cache(maxsize=32)  # a miss reads its manifest three times, meanwhile others theirs
+def decode(key: str, data: bytes, search: tuple[SearchDir, ...]) -> list[ManifestEntry] | None:
     """Return the builds in the file found under `key`, latest first; None if it does not verify."""
     groups = _groups(key, data)
     directories = [d.path.rstrip("/") + "/" for d in search]
@@ -66,6 +68,7 @@ def decode(key: str, data: bytes, search: Sequence[SearchDir]) -> list[ManifestE
         for names, *packed in groups or ():
             backend, compiler, object_key, found_by = texts_in(names)
             dependencies = FileSet.unpacked(packed).moved(here)
+            hash(dependencies)  # raises if the fields do not fit together
             builds.append(ManifestEntry(backend, compiler, object_key, dependencies, found_by))
     except (struct.error, StopIteration, IndexError, ValueError):
         return None

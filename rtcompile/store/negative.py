@@ -104,7 +104,7 @@ def dependencies_of(failure: CompileFailure, recorded: Callable[[], FileSet]) ->
 def _key(inputs: KeyInputs) -> str:
     builds = [field(backend, build) for backend, build in sorted(inputs.compilers.items())]
     linker = field("linker", inputs.linker)
-    return digest([field("key", KIND), field("lookup", inputs.lookup_key()), *builds, linker])
+    return digest([field("key", KIND), field("lookup", inputs.lookup_key), *builds, linker])
 
 
 def _encoded(key: str, remembered: Remembered) -> bytes:

@@ -76,7 +76,7 @@ def _with_counts(code: ObjectCode, counts: dict[str, dict[str, float]]) -> Objec
 
 def fetch_many(stores: Remote, wanted: Sequence[KeyInputs], store: Store) -> int:
     """Write to the local cache what the stores have of many builds, in few requests; return how many they have."""
-    left = {inputs.portable_key(): inputs for inputs in wanted if may_travel(inputs)}
+    left = {inputs.portable_key: inputs for inputs in wanted if may_travel(inputs)}
     count = len(left)
     for tier in stores.tiers:
         separate: dict[str, KeyInputs] = {}
@@ -90,7 +90,7 @@ def fetch_many(stores: Remote, wanted: Sequence[KeyInputs], store: Store) -> int
         for name, data in stores.get_many("object", [*separate], tier).items():
             inputs = separate[name]
             if unpack(inputs, store, Page.unpacked(name, data)) is not None:
-                left.pop(inputs.portable_key(), None)
+                left.pop(inputs.portable_key, None)
     return count - len(left)
 
 
@@ -99,7 +99,7 @@ class RemoteLookup:
 
     def __init__(self, stores: Remote, inputs: KeyInputs, store: Store) -> None:
         self._stores, self._inputs, self._store = stores, inputs, store
-        self._key = inputs.portable_key()
+        self._key = inputs.portable_key
         self.lease_key = self._key  # or the object key for the local contents, if known
         self._missed = False  # a miss counts once, however often a wait repeats the lookup
         # The last page that each store has for this build, and its key. A new build is added to it.
@@ -217,7 +217,7 @@ def pack(inputs: KeyInputs, store: Store, obj: ObjectCode) -> Page | None:
 
 def pack_with(inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode) -> Page:
     """Return a build to be sent to another machine."""
-    key = inputs.portable_key()
+    key = inputs.portable_key
     program = inputs.name.rpartition("/")[2]
     data = object_code.encode(build.object_key, obj, program, inputs.summary())
     own = manifests.encode(key, [build], inputs.search)
@@ -248,5 +248,5 @@ def usable(inputs: KeyInputs, manifest: bytes) -> Iterator[ManifestEntry]:
 def _of_same_texts(inputs: KeyInputs, manifest: bytes) -> list[ManifestEntry]:
     """Return the builds of a manifest for the given headers passed as strings."""
     # They have no stats, since another machine's identify no header here.
-    builds = manifests.decode(inputs.portable_key(), manifest, inputs.search) or ()
+    builds = manifests.decode(inputs.portable_key, manifest, inputs.search) or ()
     return [build for build in builds if inputs.gets_same_texts(build.dependencies)]

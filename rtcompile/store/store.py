@@ -92,7 +92,7 @@ class Store:
 
     def search(self, inputs: KeyInputs, *, counts: bool = True) -> ObjectCode | Callable[[], str]:
         """Return the object as `find` does, or a function that returns the reason as `why` does."""
-        own = inputs.lookup_key()
+        own = inputs.lookup_key
         known = self._known(inputs)
         in_memory = {build.object_key: obj for build, obj in known}
         stored = (build for kind in _MANIFESTS for build in self._builds(inputs, kind)[1])
@@ -138,7 +138,7 @@ class Store:
 
     def _builds(self, inputs: KeyInputs, kind: str) -> tuple[str, list[ManifestEntry]]:
         """Return the key of a manifest, and the builds that it lists."""
-        key = inputs.portable_key() if kind == "portable" else inputs.lookup_key()
+        key = inputs.portable_key if kind == "portable" else inputs.lookup_key
         decode = partial(manifests.decode, search=inputs.search)
         return key, self._folder.decoded(kind, key, decode) or []
 
@@ -171,10 +171,10 @@ class Store:
 
     def _known(self, inputs: KeyInputs) -> list[tuple[ManifestEntry, ObjectCode]]:
         """Return the builds of these inputs whose objects are in memory, the latest first."""
-        return self._memory.find(inputs.lookup_key()) or []
+        return self._memory.find(inputs.lookup_key) or []
 
     def _remember(self, inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode) -> None:
-        key = inputs.lookup_key()
+        key = inputs.lookup_key
         with self._guard:
             others = [
                 known for known in self._known(inputs) if known[0].object_key != build.object_key
@@ -204,11 +204,11 @@ class Store:
         lock: AbstractContextManager[object] = nullcontext()
         if kind == "portable" and self._folder.writable:
             # Builds with other paths have other build locks, and would drop each other's entries.
-            folder, key = self._folder.file("locks"), inputs.portable_key()
+            folder, key = self._folder.file("locks"), inputs.portable_key
             lock = locks.of_key(folder, key, _MERGE_SECONDS, self._locked)
         with lock:
             key, others = self._builds(inputs, kind)
-            builds = [build._replace(found_by=inputs.lookup_key())]
+            builds = [build._replace(found_by=inputs.lookup_key)]
             for other in others:
                 same = [each for each in builds if each.found_by == other.found_by]
                 if other.object_key != build.object_key and len(same) < MOST_BUILDS:
@@ -268,7 +268,7 @@ class Store:
         # vain too. Without locks, or if a holder does not finish, two processes build.
         from rtcompile.store import locks  # it imports fcntl, which a hit does not need
 
-        key = inputs.lookup_key()
+        key = inputs.lookup_key
         begin = time.monotonic()
         most = timeout if waits else 0.0
         wait = locks.MAX_WAIT_SECONDS if most is None else most

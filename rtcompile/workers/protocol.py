@@ -57,9 +57,9 @@ def in_memfd(data: bytes) -> int:
     """Return the descriptor of a new memfd, at its beginning."""
     descriptor = os.memfd_create("rtcompile")
     try:
-        with open(descriptor, "wb", closefd=False) as file:
-            file.write(data)
-        os.lseek(descriptor, 0, os.SEEK_SET)
+        written = 0
+        while written < len(data):
+            written += os.pwrite(descriptor, data[written:], written)
     except BaseException:
         os.close(descriptor)
         raise

@@ -51,15 +51,13 @@ PATHS = [
 @pytest.mark.parametrize("change", [*CONTENT, *REQUESTED, *PATHS])
 def test_the_lookup_key_has_all_that_is_known_before_a_build(change: dict[str, Any]) -> None:
     base = {"search": HERE}
-    assert (
-        make_key_inputs(**base).lookup_key() != make_key_inputs(**{**base, **change}).lookup_key()
-    )
+    assert make_key_inputs(**base).lookup_key != make_key_inputs(**{**base, **change}).lookup_key
 
 
 @pytest.mark.parametrize("change", CONTENT)
 def test_the_portable_and_object_keys_have_every_content(change: dict[str, Any]) -> None:
     one, other = make_key_inputs(search=HERE), make_key_inputs(**{"search": HERE, **change})
-    assert one.portable_key() != other.portable_key()
+    assert one.portable_key != other.portable_key
     assert object_key(one) != object_key(other)
 
 
@@ -68,14 +66,14 @@ def test_the_object_key_has_the_compiler_used_and_not_the_one_requested(
     change: dict[str, Any],
 ) -> None:
     one, other = make_key_inputs(), make_key_inputs(**change)
-    assert one.portable_key() != other.portable_key()
+    assert one.portable_key != other.portable_key
     assert object_key(one) == object_key(other)
 
 
 @pytest.mark.parametrize("change", PATHS)
 def test_the_portable_and_object_keys_have_no_path(change: dict[str, Any]) -> None:
     one, other = make_key_inputs(search=HERE), make_key_inputs(**{"search": HERE, **change})
-    assert one.portable_key() == other.portable_key()
+    assert one.portable_key == other.portable_key
     assert object_key(one) == object_key(other)
     assert object_key(one, path_bound=True) != object_key(other, path_bound=True)
     dependencies = FileSet()
@@ -94,9 +92,7 @@ def test_the_portable_and_object_keys_have_no_path(change: dict[str, Any]) -> No
 )
 def test_the_lookup_key_leaves_out_what_does_not_matter(change: dict[str, Any]) -> None:
     base = {"name_expressions": ("f", "g")}
-    assert (
-        make_key_inputs(**base).lookup_key() == make_key_inputs(**{**base, **change}).lookup_key()
-    )
+    assert make_key_inputs(**base).lookup_key == make_key_inputs(**{**base, **change}).lookup_key
 
 
 def object_key(
@@ -176,14 +172,14 @@ def test_the_object_key_has_the_compilers_build() -> None:
 def test_keys_contain_the_version_of_rtcompile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    before = make_key_inputs().lookup_key()
+    before = make_key_inputs().lookup_key
     monkeypatch.setattr(key, "__version__", "999")
-    assert make_key_inputs().lookup_key() != before
+    assert make_key_inputs().lookup_key != before
 
 
 def test_keys_of_two_kinds_differ() -> None:
     inputs = make_key_inputs()
-    assert len({inputs.lookup_key(), inputs.portable_key(), object_key(inputs)}) == 3
+    assert len({inputs.lookup_key, inputs.portable_key, object_key(inputs)}) == 3
 
 
 @pytest.mark.parametrize(
@@ -224,7 +220,7 @@ def test_without_nvcc_the_object_of_any_nvcc_serves(
 
 def test_the_key_of_linked_code_contains_the_linkers_build() -> None:
     one, other = (make_key_inputs(linker=build) for build in ("nvJitLink a", "nvJitLink b"))
-    assert one.lookup_key() == other.lookup_key()
+    assert one.lookup_key == other.lookup_key
     assert object_key(one) == object_key(other)
     assert object_key(one.linked("nvrtc")) != object_key(other.linked("nvrtc"))
     compiler = one.linked("nvrtc").compilers["nvrtc"]
@@ -306,7 +302,7 @@ def test_a_clock_is_a_reason_against_caching_and_a_path_against_travelling(
 def test_a_place_below_a_search_directory_is_content(below: str, what: str) -> None:
     def made(path: str) -> str:
         change: dict[str, Any] = {what: path if what == "name" else (path,)}
-        return make_key_inputs(search=HERE, **change).portable_key()
+        return make_key_inputs(search=HERE, **change).portable_key
 
     assert (made(f"{below}k.cu") == made(f"{below}p/k.cu")) == (below == "/elsewhere/")
     assert made(f"{below}k.cu") != made(f"{below}other.cu")
@@ -352,9 +348,9 @@ def test_key_inputs_are_values() -> None:
 
 
 def test_a_program_in_the_root_folder_differs_from_one_without_a_folder() -> None:
-    inputs = [make_key_inputs(name=name).lookup_key() for name in ("k.cu", "/k.cu")]
+    inputs = [make_key_inputs(name=name).lookup_key for name in ("k.cu", "/k.cu")]
     assert len({*inputs}) == 2
 
 
 def test_a_key_is_a_file_name() -> None:
-    assert re.fullmatch("[0-9a-f]{64}", make_key_inputs(source="ü\udcff").lookup_key())
+    assert re.fullmatch("[0-9a-f]{64}", make_key_inputs(source="ü\udcff").lookup_key)

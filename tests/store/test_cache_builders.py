@@ -166,7 +166,7 @@ def test_without_range_locks_each_lock_is_a_file(
     monkeypatch.setattr(locks.fcntl, "fcntl", no_ranges)
     inputs = make_key_inputs()
     with open_store(cache).building(inputs):
-        assert inputs.lookup_key() in os.listdir(cache / "locks")
+        assert inputs.lookup_key in os.listdir(cache / "locks")
         with open_store(cache).building(inputs, waits=False) as left:
             assert left == 0.0
     assert os.listdir(cache / "locks") == [locks.TABLE]

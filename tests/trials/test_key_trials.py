@@ -101,7 +101,7 @@ def lookup_key(fields: Fields) -> tuple[str, object]:
         links=tuple(options[1:]),
     )
     texts = inputs.source, inputs.name, inputs.options, inputs.search, inputs.links
-    return inputs.lookup_key(), (*texts, {*names})
+    return inputs.lookup_key, (*texts, {*names})
 
 
 @pytest.mark.needs_compiler
