@@ -7,6 +7,7 @@ count as declared, so the message names NVCC's requirements.
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import glob
 import os
@@ -157,11 +158,7 @@ def missing_header(
 ) -> HeaderAdvice | None:
     """Return the package of the header `name`, and why it was not found; None if unknown."""
     for part in (*PARTS, *OTHERS):
-        # A pattern that ends in / or * matches all names that begin with it.
-        if any(
-            name.startswith(each.rstrip("*")) if each[-1] in "/*" else name == each
-            for each in part.headers
-        ):
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in part.headers):
             why, step = _of_build(part, toolchain, backend) if toolchain else ("", "")
             what = part.what.partition(" (")[0]
             what = f"the {what}" if what.endswith("headers") else what

@@ -51,7 +51,7 @@ class Part:
     markers: tuple[str, ...]  # files that identify it; the first that exists counts
     # Its package in each layout of `_FOLDERS`; for ``toolkit``, its entry in ``version.json``.
     packages: tuple[str, ...]
-    # Its headers; a name that ends in ``/`` or ``*`` matches all that begin with it.
+    # Patterns of its headers, as of `fnmatch`.
     headers: tuple[str, ...] = ()
     # The header with the version, relative to the marker's folder, and its macro.
     states: tuple[str, str] | None = None
@@ -111,7 +111,7 @@ PARTS: tuple[Part, ...] = (
         "include",
         ("crt/mma.h",),
         ("nvidia-cuda-crt", "nvidia-cuda-nvcc-cu12", "cuda-crt", "cuda_nvcc", "nvrtc"),
-        ("crt/",),
+        ("crt/*",),
         required=True,
     ),
     Part(
@@ -120,7 +120,7 @@ PARTS: tuple[Part, ...] = (
         "include",
         ("cuda/std/version",),
         ("nvidia-cuda-cccl", "nvidia-cuda-cccl-cu12", "cuda-cccl", "cuda_cccl", "nvrtc"),
-        ("cuda/", "cub/", "thrust/", "nv/target", "cccl/"),
+        ("cuda/*", "cub/*", "thrust/*", "nv/target", "cccl/*"),
         ("cuda/std/__cccl/version.h", "CCCL_VERSION"),
         required=True,
         below="cccl",
@@ -174,10 +174,10 @@ OTHERS = (
         "include",
         (),
         ("nvidia-nvtx", "nvidia-nvtx-cu12", "cuda-nvtx-dev"),
-        ("nvtx3/",),
+        ("nvtx3/*",),
     ),
-    Part("cutlass", "CUTLASS", "include", (), ("nvidia-cutlass",) * 2, ("cute/", "cutlass/")),
-    Part("cupy", "CuPy", "include", (), ("cupy-cuda13x", "cupy-cuda12x", "cupy"), ("cupy/",)),
+    Part("cutlass", "CUTLASS", "include", (), ("nvidia-cutlass",) * 2, ("cute/*", "cutlass/*")),
+    Part("cupy", "CuPy", "include", (), ("cupy-cuda13x", "cupy-cuda12x", "cupy"), ("cupy/*",)),
     Part(
         "mathdx",
         "MathDx",
