@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -323,7 +323,10 @@ class Miss:
         (beside, *own), last = self._nvcc_search()
         if beside.path and beside.path not in [directory.path for directory in own]:
             own.insert(0, beside)
-        return (*own, *_roots(outcome.trace or ()), *last)
+        # A new header must also be noticed in the directories of NVCC and its host compiler.
+        roots = [match[0] for path in outcome.trace or () if (match := re.match(_ROOT, path))]
+        found = [SearchDir("", root) for root in dict.fromkeys([*roots, *_HOST_ROOTS])]
+        return (*own, *found, *last)
 
     def _recorded(
         self, outcome: Compiled | CompileFailure, searched: tuple[SearchDir, ...]
@@ -448,9 +451,3 @@ def _unit(
 _ROOT = r".*/include(?:/c\+\+/[\w.]+)?(?:/cccl)?(?=/)"
 
 _HOST_ROOTS = ("/usr/local/include",)  # searched before the others, even if it is empty
-
-
-def _roots(trace: Sequence[str]) -> tuple[SearchDir, ...]:
-    """Return the directories of NVCC and its host compiler, in which a new header must be noticed."""
-    roots = [match[0] for path in trace if (match := re.match(_ROOT, path))]
-    return tuple(SearchDir("", root) for root in dict.fromkeys([*roots, *_HOST_ROOTS]))

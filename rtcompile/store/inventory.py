@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
-from rtcompile.files import sealed
+from rtcompile.files import fileset, sealed
 from rtcompile.files.sealed import USE_RESOLUTION
 from rtcompile.request import object_code
 from rtcompile.request.object_code import ObjectCode
@@ -113,9 +113,6 @@ def discard(folder: Folder, kind: str, name: str) -> None:
 
 # Compilers use them by path, so only if no other user could replace them.
 
-# A build that starts in the same clock tick in which a header was written is not cached.
-_TICK_SECONDS = 0.01
-
 
 def find(cache_dir: str, name: str) -> str | None:
     """Return the path of the headers with this name, with or without its size, and record their use."""
@@ -150,7 +147,7 @@ def publish(cache_dir: str, name: str, write: Callable[[str], None]) -> str | No
             os.rename(made, folder.file(HEADERS, f"{name}-{size}"))
     finally:
         shutil.rmtree(made, ignore_errors=True)
-    time.sleep(_TICK_SECONDS)
+    fileset.next_tick()  # a build in the clock tick in which a header was written is not cached
     return find(cache_dir, name)
 
 

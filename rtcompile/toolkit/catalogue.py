@@ -272,10 +272,10 @@ def _of_name(path: str) -> str:
 def nvrtc_builtins(nvrtc: str) -> str | None:
     """Return the ``libnvrtc-builtins.so.12.9`` next to ``libnvrtc.so.12``, or None."""
     directory, name = os.path.split(nvrtc)
-    if not name.startswith("libnvrtc.so."):
+    match = re.match(r"libnvrtc\.so\.(\d+)", name)
+    if match is None:
         return None
-    major = name.removeprefix("libnvrtc.so.").partition(".")[0]
-    exact = re.compile(rf"libnvrtc-builtins\.so\.{major}\.\d+")
+    exact = re.compile(rf"libnvrtc-builtins\.so\.{match[1]}\.\d+")
     found = sorted(entry for entry in _entries(directory) if exact.fullmatch(entry))
     return os.path.join(directory, found[-1]) if found else None
 
