@@ -71,6 +71,8 @@ def test_linked_code_is_part_of_a_query_by_its_contents():
     assert one == same
     assert len({one, two, *others, of_code().identity}) == 6
     assert of_code(link=("a.cubin",)).identity is None, "a file may change"
+    for invalid in ((1, 2), types.SimpleNamespace(data=b"")):
+        assert of_code(link=(invalid,)).identity is None, "planning raises the error"
 
 
 @pytest.mark.parametrize("folder", ["/", "/\xff"])

@@ -55,8 +55,8 @@ def test_a_longer_and_a_shorter_search_path_make_a_new_snapshot(monkeypatch):
 def test_a_relative_folder_is_another_one_in_another_directory(
     tmp_path, monkeypatch, searched, entry
 ):
-    for name in ("one", "two"):
-        (tmp_path / name / entry / "nvidia").mkdir(parents=True)
+    (tmp_path / "one" / entry).mkdir(parents=True)
+    (tmp_path / "two" / entry / "nvidia").mkdir(parents=True)
     if searched == "sys.path":
         monkeypatch.setattr(sys, "path", [*sys.path, entry])
     else:
@@ -153,6 +153,20 @@ def test_results_of_another_toolchain_are_forgotten_and_those_of_the_same_are_ke
         noted(here, tmp_path / str(number))
         assert here.memory is memory
     assert (here.loads, here.capability) == ("libnvrtc.so", (9, 0))
+
+
+def test_a_toolchain_is_unknown_after_a_folder_of_packages_appeared_or_vanished(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    for change in (os.mkdir, os.rmdir):
+        here = environment.current()
+        noted(here)
+        assert here.signature()
+        change(tmp_path / "nvidia")
+        here._checked = float("-inf")  # a second later
+        assert here.signature() == ""
+        assert environment.current() is not here
 
 
 @pytest.mark.parametrize("by", [-1, 1])
