@@ -95,14 +95,19 @@ def test_a_hit_loads_few_modules(statement, most):
 
 
 @pytest.mark.needs_compiler
-def test_a_hit_does_not_import_logging(cache):
+def test_a_hit_imports_what_logs_it_only_if_that_was_requested(cache, monkeypatch):
     program = """if True:
         import sys, rtcompile
         print(rtcompile.compile("__global__ void k() {}", arch="sm_80").build.hit)
-        print("logging" in sys.modules)
+        print(*{"logging", "rtcompile.logs"} & sys.modules.keys())
     """
-    for expected in ("None", "disk\nFalse\n"):
+    for log, modules in (("", ""), ("", ""), ("info", "rtcompile.logs")):
+        monkeypatch.setenv("RTCOMPILE_LOG", log)
         done = subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True, check=True
         )
-        assert done.stdout.startswith(expected)
+        hit, _, loaded = done.stdout.partition("\n")
+        if hit == "disk":
+            assert loaded == f"{modules}\n"
+            assert ("hit (disk)" in done.stderr) is bool(log)
+    assert hit == "disk"

@@ -20,7 +20,7 @@ from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import LinkInput
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
-from tests.lookups import CODE, build, found, look
+from tests.lookups import CODE, WITH_HEADER, build, found, look
 
 compute_capability = lookup.compute_capability  # the fixture replaces it
 
@@ -155,6 +155,14 @@ def test_only_hits_that_count_are_counted(cache, monkeypatch):
     monkeypatch.setattr(lookup, "LEVELS", (in_bundle,))
     assert look(request)
     assert len(counted) == 1
+
+
+@pytest.mark.needs_compiler
+def test_code_that_depends_on_a_header_is_found_in_memory(value_header):
+    request = build(WITH_HEADER, f"-I{value_header.parent}")
+    assert look(request).build.hit == "memory"
+    value_header.write_text("#define VALUE 2\n")
+    assert look(request) is None
 
 
 @pytest.mark.needs_compiler
