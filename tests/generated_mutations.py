@@ -29,8 +29,9 @@ SURVIVORS = Path(__file__).parent / "survivors.txt"
 ROOMS = {
     "request": (
         "rtcompile/request",
-        "test_request test_options_table test_options test_arch test_key test_one_architecture test_cxx "
-        "test_includes test_options_arch test_options_taken test_link_of_others",
+        # cuda.core compiles with the NVRTC that is loaded, so its test comes before those that load CUDA 13's.
+        "test_request test_options_table test_options test_key test_one_architecture test_options_arch "
+        "test_includes test_link_of_others test_arch test_cxx test_options_taken",
     ),
     "lookup": (
         "rtcompile/lookup",
@@ -82,6 +83,8 @@ def tried(room: str, count: int, seed: int) -> tuple[dict[str, int], list[str]]:
         )
         environ = {**os.environ, "PYTHONPATH": str(tree)}
         run = (sys.executable, "-m", "cosmic_ray.cli")
+        # A test that fails without a mutant would hide all survivors.
+        subprocess.run([*run, "baseline", str(config)], cwd=tree, env=environ, check=True)
         subprocess.run([*run, "init", str(config), str(session)], cwd=tree, env=environ, check=True)
         _sample(session, count, seed)
         subprocess.run([*run, "exec", str(config), str(session)], cwd=tree, env=environ, check=True)
