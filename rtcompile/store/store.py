@@ -198,15 +198,10 @@ class Store:
 
     def _publish_manifest(self, inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode) -> int:
         """Add a build to the portable manifest if no path matters, otherwise to the manifest of its lookup key."""
-        from rtcompile.store import locks  # every writer has imported it already
-
         kind = _MANIFESTS[is_portable(inputs, obj, build.dependencies)]
-        lock: AbstractContextManager[object] = nullcontext()
-        if kind == "portable" and self._folder.writable:
-            # Builds with other paths have other build locks, and would drop each other's entries.
-            folder, key = self._folder.file("locks"), inputs.portable_key
-            lock = locks.of_key(folder, key, _MERGE_SECONDS, self._locked)
-        with lock:
+        # Builds with other paths have other build locks, and would drop each other's entries.
+        is_locked = kind == "portable"
+        with self._lock(inputs.portable_key, _MERGE_SECONDS) if is_locked else nullcontext():
             key, others = self._builds(inputs, kind)
             builds = [build._replace(found_by=inputs.lookup_key)]
             for other in others:
@@ -257,11 +252,7 @@ class Store:
 
     @contextmanager
     def building(
-        self,
-        inputs: KeyInputs,
-        timeout: float | None = None,
-        *,
-        waits: bool = True,
+        self, inputs: KeyInputs, timeout: float | None = None, *, waits: bool = True
     ) -> Iterator[float | None]:
         """Hold the build lock of `inputs` and yield the rest of `timeout`; 0 if the lock was not obtained."""
         # Call `find` again inside, and look into the negative cache: the last holder may have built the same, in
@@ -278,22 +269,26 @@ class Store:
             if not is_first:
                 yield 0.0
                 return
-            lock: AbstractContextManager[object] = nullcontext()
-            if self._folder.writable:
-                folder = self._folder.file("locks")
-                try:
-                    if not os.path.isdir(folder):
-                        self._folder.prepare()
-                except OSError as error:
-                    self._degrade(error)
-                else:
-                    wait = min(wait - (time.monotonic() - begin), locks.MAX_WAIT_SECONDS)
-                    lock = locks.of_key(folder, key, wait, self._locked)
-            with lock as locked:
+            wait = min(wait - (time.monotonic() - begin), locks.MAX_WAIT_SECONDS)
+            with self._lock(key, wait) as locked:
                 if locked is False and not waits:
                     yield 0.0
                     return
                 yield None if timeout is None else timeout - (time.monotonic() - begin)
+
+    def _lock(self, key: str, seconds: float) -> AbstractContextManager[object]:
+        """Return the lock of a key against other processes, or none if the folder cannot be written."""
+        from rtcompile.store import locks
+
+        folder = self._folder.file("locks")
+        try:
+            if self._folder.writable and not os.path.isdir(folder):
+                self._folder.prepare()
+        except OSError as error:
+            self._degrade(error)
+        if not self._folder.writable:
+            return nullcontext()
+        return locks.of_key(folder, key, seconds, self._locked)
 
     @cached_property
     def negative(self) -> Negative:
