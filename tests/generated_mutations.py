@@ -117,7 +117,10 @@ def _results(session: Path, room: str) -> tuple[dict[str, int], list[str]]:
         for outcome, operator, function, diff in rows:
             outcomes[outcome.lower()] = outcomes.get(outcome.lower(), 0) + 1
             if outcome == "SURVIVED":
-                changed = [line for line in diff.splitlines() if line[:1] in "+-"]
+                # A change of a file's last line has an empty one too.
+                changed = [
+                    line for line in diff.splitlines() if line[:1] in "+-" and line[1:].strip()
+                ]
                 old, new = (line[1:].strip() for line in changed if line[:3] not in ("---", "+++"))
                 name = operator.rpartition("/")[2]
                 survivors.append(f"{room} {function}: {name} {old} -> {new}")
