@@ -391,3 +391,15 @@ def test_sets_of_many_files_are_unpacked(files, tmp_path):
     for label, header in zip((OWN, TOOLKIT), files.headers, strict=True):
         many = files.replaced(headers=(header,) * 100)
         assert FileSet.unpacked(packed(many, tmp_path)).headers == many.headers, label
+
+
+@pytest.mark.parametrize("form", ["recorded", "unpacked"])
+def test_every_path_of_the_user_and_of_the_toolkit_moves(files, tmp_path, form):
+    if form == "unpacked":
+        files = FileSet.unpacked(packed(files, tmp_path))
+    away = files.moved(lambda path: path.replace(str(tmp_path), "/away"))
+    assert [header.path for header in away.headers] == [f"/away/{OWN}", f"/away/{TOOLKIT}"]
+    assert [header.digest for header in away.headers] == [h.digest for h in files.headers]
+    assert away.absent == ("/away/own/gap.h", "/away/toolkit/gap")
+    assert away.present == ("/away/own/there.h", "/away/toolkit/folder/.")
+    assert (away.include_results, away.own_path) == (files.include_results, files.own_path)
