@@ -17,6 +17,7 @@ from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import find as lookup
 from rtcompile.request import arch as archs
 from rtcompile.request import options as compiler_options
+from rtcompile.request import units
 from rtcompile.request.arch import Choice
 from rtcompile.request.key import KeyInputs
 from rtcompile.request.object_code import ObjectCode
@@ -27,7 +28,6 @@ from rtcompile.request.values import Arch, absolute
 from rtcompile.request.values import path as checked_path
 from rtcompile.settings import Settings
 from rtcompile.toolkit.model import Toolchain
-from rtcompile.workers import process
 
 _warned_ignored_arch: set[tuple[str, Arch]] = set()
 
@@ -195,7 +195,7 @@ def _capability_if_any(capability: Callable[[], tuple[int, int]]) -> tuple[int, 
 def for_nvcc(options: Options) -> Options:
     """Return the options for NVCC, with those of ``NVCC_PREPEND_FLAGS`` and ``NVCC_APPEND_FLAGS``."""
     try:
-        words = process.nvcc_words(getattr(own, "environ", None) or os.environ)
+        words = units.nvcc_words(getattr(own, "environ", None) or os.environ)
         before, after = (compiler_options.parse(each) for each in words)
     except (InvalidRequest, ValueError) as error:
         raise InvalidRequest(f"NVCC_PREPEND_FLAGS or NVCC_APPEND_FLAGS: {error}") from None
@@ -215,7 +215,7 @@ def _builds(toolchain: Toolchain, options: Options, settings: Settings) -> Mappi
 def nvcc_setting(options: Options) -> str:
     """Return the further settings that affect NVCC's output, besides options and compilers."""
     facts, environ = "", getattr(own, "environ", None) or os.environ
-    texts = [f"; {name}={environ[name]}" for name in process.NVCC_FLAGS if environ.get(name)]
+    texts = [f"; {name}={environ[name]}" for name in units.NVCC_FLAGS if environ.get(name)]
     if texts:
         facts = "".join(texts)
         with suppress(InvalidRequest):  # a build with NVCC raises this error

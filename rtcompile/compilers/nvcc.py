@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rtcompile.errors import limit_reached, own
 from rtcompile.files.headers import FOLDER
-from rtcompile.request import cxx
+from rtcompile.request import cxx, units
 from rtcompile.request.command_lines import nvcc_path
 from rtcompile.request.units import (
     Compiled,
@@ -27,7 +27,7 @@ from rtcompile.request.units import (
     joined_logs,
 )
 from rtcompile.request.values import Arch
-from rtcompile.workers import pool, process
+from rtcompile.workers import pool
 
 if TYPE_CHECKING:
     from rtcompile.toolkit.model import Toolchain
@@ -240,7 +240,7 @@ class _Nvcc:
         has_host = any(flag.startswith(_HOST_COMPILER_FLAGS) for flag in flags)
         host = () if has_host else ("-ccbin", nvcc_path(self._host))
         self.command = (self._path, *flags, *host, *files, "-o", _RESULT)
-        environ = process.nvcc_environ(getattr(own, "environ", None) or os.environ)
+        environ = units.nvcc_environ(getattr(own, "environ", None) or os.environ)
         # NVCC searches PATH for its other tools, even if NVCC itself was not found there.
         environ["PATH"] = os.path.dirname(self._path) + os.pathsep + environ.get("PATH", os.defpath)
         files = {**files, **texts}

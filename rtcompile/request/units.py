@@ -1,4 +1,9 @@
-"""One run of a compiler or linker: its input and its output."""
+"""One run of a compiler or linker: its input, its output, and the variables that it gets.
+
+Only this module passes ``os.environ`` to a compiler, and only a few variables of it. A source can read its
+compiler's environment (``#include "/proc/self/environ"`` puts it in the log), which may contain passwords, and a
+cached build depends on each variable that a compiler uses.
+"""
 
 from __future__ import annotations
 
@@ -126,3 +131,48 @@ class CompileFailure(NamedTuple):
 def joined_logs(first: str, second: str) -> str:
     """Return two logs in one, each beginning on its own line."""
     return f"{first}\n{second}" if first[-1:] not in ("", "\n") and second else first + second
+
+
+# --- The environment variables that compilers get -------------------------------------------------
+
+# A worker and its caller must encode paths in the same way.
+_ENCODING = ("LANG", "LC_ALL", "LC_CTYPE")
+# Interpreters and compilers from environment modules need it to find their shared libraries.
+_LIBRARIES = ("LD_LIBRARY_PATH",)
+# NVCC runs programs by name (cicc, ptxas, the host compiler), which may be wrappers with settings in the home
+# directory. The following variables are not passed on, so they have no effect on a build:
+#   NVCC_PREPEND_FLAGS, NVCC_APPEND_FLAGS, NVCC_CCBIN: read here (`nvcc_words`, the toolkit's search),
+#       since the cache must know the directories and the compiler they name;
+#   CPATH, CPLUS_INCLUDE_PATH, C_INCLUDE_PATH: NVRTC never obeyed them, and a directory that
+#       only one compiler searches would make the same source compile differently; use -I;
+#   INCLUDES, SYSTEM_INCLUDES, PTXAS_FLAGS, NVVM_FLAGS, CUDAFE_FLAGS, LIBRARIES, …: nvcc.profile adds
+#       to them whatever a build script exported; use options;
+#   GCC_EXEC_PREFIX, COMPILER_PATH, …: they replace the compiler that was found.
+_NVCC = ("PATH", "HOME")
+NVCC_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+
+
+def worker_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of worker processes: without PATH and TMPDIR, which they do not use."""
+    # The driver's cache of compiled PTX must not replace a compilation. NVRTC looks into it despite
+    # this variable: see `rtcompile.workers.nvrtc`.
+    return {**_kept(environ, _ENCODING + _LIBRARIES), "CUDA_CACHE_DISABLE": "1"}
+
+
+def nvcc_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of NVCC and its programs; the worker adds its own TMPDIR."""
+    return _kept(environ, _ENCODING + _LIBRARIES + _NVCC)
+
+
+def nvcc_words(environ: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the words of ``NVCC_PREPEND_FLAGS`` and ``NVCC_APPEND_FLAGS``; quotes must be closed."""
+    if not any(environ.get(name) for name in NVCC_FLAGS):
+        return (), ()
+    import shlex
+
+    before, after = (tuple(shlex.split(environ.get(name, ""))) for name in NVCC_FLAGS)
+    return before, after
+
+
+def _kept(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    return {name: environ[name] for name in names if name in environ}

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile.request import cxx
+from rtcompile.request.units import nvcc_environ
 from rtcompile.request.values import absolute
 from rtcompile.toolkit.catalogue import CUDA_ENVIRONMENT, OTHERS, PARTS, Part
 from rtcompile.toolkit.model import Toolchain, output_of, version_pair
 from rtcompile.toolkit.roots import Hit, Root, SearchContext, Toolset, conda_prefixes, given
-from rtcompile.workers.process import nvcc_environ
 
 if TYPE_CHECKING:
     from rtcompile.toolkit.model import Program

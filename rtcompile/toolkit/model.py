@@ -17,8 +17,8 @@ from rtcompile.errors import ToolkitNotFound, limit_reached
 from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest
 from rtcompile.request.key import digest, field
+from rtcompile.request.units import nvcc_environ, worker_environ
 from rtcompile.settings import Settings, temporary_folder
-from rtcompile.workers.process import nvcc_environ, worker_environ
 
 if TYPE_CHECKING:
     from rtcompile.toolkit.roots import Hit

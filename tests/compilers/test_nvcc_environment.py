@@ -13,10 +13,10 @@ from rtcompile import toolkit
 from rtcompile.build import planned
 from rtcompile.compilers import nvcc
 from rtcompile.files import fileset
+from rtcompile.request import units
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
 from rtcompile.store import store
-from rtcompile.workers import process
 from tests.processes import forget_caches
 
 pytestmark = pytest.mark.needs_nvcc
@@ -138,7 +138,7 @@ def test_variables_that_a_build_does_not_depend_on_reach_no_compiler(
         monkeypatch.setenv(name, "--no-such-option")
     source = "#include <vector>\n" + SOURCE.replace("#include", "//")
     assert build(source) == (1, None)
-    assert not set(IGNORED) & set(process.nvcc_environ(dict.fromkeys(IGNORED, "x")))
+    assert not set(IGNORED) & set(units.nvcc_environ(dict.fromkeys(IGNORED, "x")))
 
 
 def test_the_flags_in_nvccs_variables_are_used_and_in_the_key(
@@ -255,6 +255,6 @@ def test_nvcc_gets_the_path_to_its_siblings_and_no_variable_of_the_caller(
     monkeypatch.setattr(nvcc.pool, "run", lambda job, limits: jobs.append(job) or real(job, limits))
     build(SOURCE.replace("#include", "//"))
     assert set(jobs[0].arguments["environ"]) <= set(
-        process.nvcc_environ(dict.fromkeys(jobs[0].arguments["environ"], ""))
+        units.nvcc_environ(dict.fromkeys(jobs[0].arguments["environ"], ""))
     )
     assert "NVCC_APPEND_FLAGS" not in jobs[0].arguments["environ"]

@@ -157,10 +157,10 @@ def test_the_catalogue_of_errors_is_on_the_site(site: Path) -> None:
 @pytest.mark.takes_seconds
 def test_every_variable_that_a_build_depends_on_is_explained(site: Path) -> None:
     from rtcompile.lookup.environment import VARIABLES
-    from rtcompile.workers import process
+    from rtcompile.request import units
 
     page = (site / "environment-variables.html").read_text(encoding="utf-8")
-    named = {*VARIABLES, *process.nvcc_environ(dict.fromkeys(VARIABLES, ""))}
+    named = {*VARIABLES, *units.nvcc_environ(dict.fromkeys(VARIABLES, ""))}
     assert [name for name in sorted(named) if f">{name}<" not in page] == []
 
 

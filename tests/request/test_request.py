@@ -21,7 +21,6 @@ from rtcompile.request import units, values
 from rtcompile.request.object_code import BuildInfo, ObjectCode
 from rtcompile.request.request import CompileRequest, with_headers
 from rtcompile.request.values import Arch
-from rtcompile.workers import process
 
 
 def test_sequences_become_tuples_and_an_arch_is_parsed():
@@ -409,14 +408,14 @@ def test_runs_with_one_deadline_share_their_time(monkeypatch) -> None:
 def test_compilers_get_few_variables_and_workers_fewer() -> None:
     given = {"LANG": "C", "LD_LIBRARY_PATH": "/l", "PATH": "/b", "HOME": "/h", "TOKEN": "secret"}
     shared = {"LANG": "C", "LD_LIBRARY_PATH": "/l"}
-    assert process.worker_environ(given) == {**shared, "CUDA_CACHE_DISABLE": "1"}
-    assert process.nvcc_environ(given) == {**shared, "PATH": "/b", "HOME": "/h"}
+    assert units.worker_environ(given) == {**shared, "CUDA_CACHE_DISABLE": "1"}
+    assert units.nvcc_environ(given) == {**shared, "PATH": "/b", "HOME": "/h"}
 
 
 def test_nvccs_variables_are_split_as_a_shell_splits_them() -> None:
-    assert process.nvcc_words({}) == ((), ())
-    assert process.nvcc_words({"NVCC_APPEND_FLAGS": "-w '-DX=a b'"}) == ((), ("-w", "-DX=a b"))
-    assert process.nvcc_words({"NVCC_PREPEND_FLAGS": "-G"}) == (("-G",), ())
+    assert units.nvcc_words({}) == ((), ())
+    assert units.nvcc_words({"NVCC_APPEND_FLAGS": "-w '-DX=a b'"}) == ((), ("-w", "-DX=a b"))
+    assert units.nvcc_words({"NVCC_PREPEND_FLAGS": "-G"}) == (("-G",), ())
 
 
 # --- options files --------------------------------------------------------------------------------
