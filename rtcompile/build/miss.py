@@ -76,6 +76,8 @@ def compile_once(plan: Plan, settings: Settings, store: Store, *, waits: bool = 
 
 
 _STRICT = "-Werror=cross-execution-space-call"
+_UNKNOWN = "the compiler did not report which headers it read"
+_NOTICED = 1000.0  # milliseconds of a build that a user notices
 _BY_OTHERS = "another thread or process was building the same code all that time"
 _TOO_MUCH = (
     "reading its source, options and headers, and building its linker inputs, took all of it"
@@ -334,14 +336,14 @@ class Miss:
         """Return the dependencies of an outcome if the compiler's file accesses were not intercepted."""
         from rtcompile.store import manifests
 
-        request, nvcc = self.plan.request, self.plan.toolchain.nvcc
+        request = self.plan.request
         texts = [request.source, *(text for _, text in request.headers), *request.options]
         found = manifests.record(
             outcome.trace or (),
             searched,
             source="\n".join(texts),
             name=self.plan.key_inputs.name,
-            toolkit=(os.path.dirname(os.path.dirname(nvcc.binary)),) if nvcc is not None else (),
+            toolkit=self.plan.toolchain.header_folders(),
         )
         if request.headers:
             all_texts = memory_headers.result_of_all(memory_headers.folder(request.headers))
@@ -369,6 +371,8 @@ class Miss:
         if dependencies is None:
             with tracing.span("headers", program=plan.request.name):
                 dependencies = self._recorded(compiled, searched)
+        if not is_known:
+            dependencies = dependencies.replaced(uncacheable=_UNKNOWN)
         if plan.must_link:
             from rtcompile.compilers import nvjitlink
 
@@ -398,8 +402,8 @@ class Miss:
             log += f"{plan.request.name}: warning: {problem}\n"
         if self.added:
             key_inputs = replace(key_inputs, fixups=tuple(self.added))
-        if dependencies.newest_ns >= self.reading_ns:  # a file changed while the compiler ran
-            is_known = False
+        is_changed = dependencies.newest_ns >= self.reading_ns
+        if is_changed:
             # It is unknown which contents the compiler read, so bundles must not record them.
             unknown = tuple(header._replace(digest="") for header in dependencies.headers)
             dependencies = dependencies.replaced(headers=unknown)
@@ -420,10 +424,23 @@ class Miss:
                 compiled_in=milliseconds,
             ),
         )
-        if is_known:
-            with tracing.span("store", program=plan.request.name):
-                self.store.add(key_inputs, built, dependencies)
-        return built
+        if is_changed:
+            return _not_kept(built, "a file that it read changed meanwhile", is_always=False)
+        with tracing.span("store", program=plan.request.name):
+            reason = self.store.add(key_inputs, built, dependencies)
+        return _not_kept(built, reason) if reason else built
+
+
+_warned: set[str] = set()
+
+
+def _not_kept(built: ObjectCode, reason: str, *, is_always: bool = True) -> ObjectCode:
+    """Return a build that is not cached with a note of the reason; warn if each process will wait for it again."""
+    note = f"not cached: {reason}"
+    if is_always and built.build.compiled_in > _NOTICED and reason not in _warned:
+        _warned.add(reason)
+        errors.warn(f"{note}; it will be compiled again by every process")
+    return built.replace(build=built.build.replace(notes=(*built.build.notes, note)))
 
 
 def unit_for_nvrtc(plan: Plan, expressions: tuple[str, ...]) -> TranslationUnit:

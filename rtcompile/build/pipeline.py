@@ -28,7 +28,8 @@ def build(request: CompileRequest, settings: Settings) -> ObjectCode:
         return found
     if inside := inside_import():
         raise inside
-    if not query.failed:
+    # A request without identity, such as one with sources in ``link=``, is only found once it is planned.
+    if not query.failed and query.identity is not None:
         start_compiler(settings)
     from rtcompile.build import planned
 

@@ -121,6 +121,7 @@ def _as_found(query: Query, code: ObjectCode) -> Found:
     decided = plan_of(query)
     notes = (*decided.options.notes, *dropped(decided.options.flags, code.build.backend))
     if notes:
+        notes += code.build.notes
         code = code.replace(build=code.build.replace(notes=notes))
     entry = Store.open(query.settings).entry_of(decided.key_inputs, code)
     # When NVRTC began to compile, its library was loaded.

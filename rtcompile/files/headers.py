@@ -104,6 +104,17 @@ def relative_to(search: tuple[SearchDir, ...]) -> Callable[[str], tuple[int, str
     return split
 
 
+def lies_below(folders: Iterable[str]) -> Callable[[str], bool]:
+    """Return a function that tells of a folder whether it is one of these or below one, after resolving links."""
+    resolved = tuple([f"{os.path.realpath(each)}/" for each in dict.fromkeys(folders)])
+
+    @functools.lru_cache(maxsize=1024)
+    def is_below(folder: str) -> bool:
+        return f"{os.path.realpath(folder)}/".startswith(resolved)
+
+    return is_below
+
+
 # --- Headers passed as strings --------------------------------------------------------------------
 
 # The virtual folder of these headers; `workers.probes` never searches it on disk.

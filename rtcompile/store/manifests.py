@@ -15,12 +15,12 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from rtcompile.files import fileset, sealed
 from rtcompile.files.fileset import PACKED_FIELDS, FileSet, joined, texts_in
-from rtcompile.files.headers import FOLDER, PROVIDED, Header, SearchDir, relative_to
+from rtcompile.files.headers import FOLDER, PROVIDED, Header, SearchDir, lies_below, relative_to
 
 # --- The manifest's format --------------------------------------------------------------------------
 
@@ -36,6 +36,7 @@ class ManifestEntry(NamedTuple):
     object_key: str
     dependencies: FileSet
     found_by: str = ""  # the lookup key with which its files were found
+    not_kept: str = ""  # why it was not kept; it then has neither an object nor files
 
 
 def encode(key: str, builds: Sequence[ManifestEntry], search: Sequence[SearchDir]) -> bytes:
@@ -48,7 +49,7 @@ def encode(key: str, builds: Sequence[ManifestEntry], search: Sequence[SearchDir
 
     fields = []
     for build in builds[:_MOST_LISTED]:
-        names = (build.backend, build.compiler, build.object_key, build.found_by)
+        names = (*build[:3], *build[4:])
         fields += [joined(names), *build.dependencies.moved(stored).packed(())]
     return sealed.seal("manifest", key, fields)
 
@@ -66,10 +67,11 @@ def decode(key: str, data: bytes, search: tuple[SearchDir, ...]) -> list[Manifes
     builds = []
     try:
         for names, *packed in groups or ():
-            backend, compiler, object_key, found_by = texts_in(names)
+            backend, compiler, object_key, found_by, not_kept = texts_in(names)
             dependencies = FileSet.unpacked(packed).moved(here)
             hash(dependencies)  # raises if the fields do not fit together
-            builds.append(ManifestEntry(backend, compiler, object_key, dependencies, found_by))
+            entry = ManifestEntry(backend, compiler, object_key, dependencies, found_by, not_kept)
+            builds.append(entry)
     except (struct.error, StopIteration, IndexError, ValueError):
         return None
     return None if groups is None else builds
@@ -116,7 +118,8 @@ def _without_stats(key: str, groups: Iterable[Sequence[bytes]]) -> bytes:
 
 
 def _by_object(key: str, data: bytes) -> dict[str, list[bytes]]:
-    return {texts_in(group[0])[2]: group for group in _groups(key, data) or () if group[0]}
+    named = {texts_in(group[0])[2]: group for group in _groups(key, data) or () if group[0]}
+    return {name: group for name, group in named.items() if name}  # builds that were kept
 
 
 def _groups(key: str, data: bytes) -> list[list[bytes]] | None:
@@ -163,7 +166,7 @@ _COMPUTED_OUTWARD = re.compile(r"^[ \t]*(?:#|%:)(?![ \t]*error).*\.\./", re.MULT
 _SPLICE = re.compile(r"(?:\\|\?\?/)[ \t]*\r?\n")
 
 _MAX_FOLDERS = 2048
-_MAX_TEXT = 4 << 20  # searching a longer text would take seconds, which no time limit would count
+_MAX_TEXT = 32 << 20  # searching a longer text would take seconds, which no time limit would count
 _PASTES = ("##", "%:%:", "??=")
 
 
@@ -175,15 +178,18 @@ def record(
     name: str = "",
     toolkit: tuple[str, ...] = (),
 ) -> FileSet:
-    """Read, hash and stat the headers that a build read, and list the folders that it searched."""
-    # `source` contains everything that the user wrote: source, headers passed as strings, and options, which may
-    # define macros.
+    """Read, hash and stat the headers that a build read, and list the folders that it searched.
+
+    `source` contains everything that the user wrote: source, headers passed as strings, and options, which may
+    define macros. `toolkit` are the folders of the headers that come with the compilers, besides those of `search`.
+    However a path to such a header is spelled, it is not searched for names, and its folder is not watched.
+    """
     from rtcompile.request.cxx import scan  # a hit does not need it
 
     beside = os.path.dirname(name)
-    trusted = [d.path for d in search if d.label and not (d.is_own or d.is_provided)]
-    trusted += [*toolkit, FOLDER]
-    watched = _Watched(tuple(f"{path.rstrip('/')}/" for path in trusted))
+    packages = [d.path for d in search if d.label and not (d.is_own or d.is_provided)]
+    is_toolkits = lies_below((*packages, *toolkit, FOLDER))
+    watched = _Watched(is_toolkits)
     watched.roots = [d.path for d in search] + [beside] * beside.startswith("/")
     watched.texts = [source]
     if len(source) <= _MAX_TEXT and (clock := scan(source).clock):
@@ -208,7 +214,8 @@ def record(
             own_path[label] = None
         if mentions.clock:
             watched.doubt(f"{mentions.clock} is different in every build")
-        if text and (header.is_own or label.startswith(PROVIDED)):
+        is_users = header.is_own or label.startswith(PROVIDED)
+        if text and is_users and not is_toolkits(os.path.dirname(path)):
             watched.texts.append(text)
             watched.roots.append(os.path.dirname(path))
     watched.look()
@@ -231,7 +238,7 @@ def record(
 class _Watched:
     """The current state of the folders in which a build may have looked for files."""
 
-    def __init__(self, trusted: tuple[str, ...]) -> None:
+    def __init__(self, is_toolkits: Callable[[str], bool]) -> None:
         self.roots: list[str] = []  # folders to which header names are relative
         self.texts: list[str] = []  # the user's own sources, headers and options
         self.seen: dict[str, None] = {}
@@ -239,7 +246,7 @@ class _Watched:
         self.present: dict[str, None] = {}
         self.newest_ns = 0
         self.problem = ""
-        self._trusted = trusted
+        self._is_toolkits = is_toolkits
         self._ignored: list[str] = []  # suffixes of names that no text includes
 
     def doubt(self, problem: str) -> None:
@@ -253,7 +260,7 @@ class _Watched:
         text = _SPLICE.sub("", "\n".join(self.texts))
         self._ignored = [suffix for suffix in _NO_HEADERS.split() if suffix not in text]
         roots = [root.rstrip("/") for root in dict.fromkeys(self.roots)]
-        roots = [root for root in roots if not f"{root}/".startswith(self._trusted)]
+        roots = [root for root in roots if not self._is_toolkits(root)]
         for root in roots:
             self._walk(root, text)
         names = dict.fromkeys(_NAME.findall(text))
@@ -269,7 +276,7 @@ class _Watched:
         ahead = [root]
         while ahead:
             folder = ahead.pop()
-            if folder in self.seen or f"{folder}/".startswith(self._trusted):
+            if folder in self.seen or self._is_toolkits(folder):
                 continue
             if len(self.seen) >= _MAX_FOLDERS:
                 self.doubt(f"{root} has too many folders in which a header could appear")

@@ -100,7 +100,8 @@ class Store:
         for build in chain([build._replace(found_by=own) for build, _ in known], stored):
             builds.append(build)
             files = build.dependencies
-            if not (inputs.serves(build.backend, build.compiler) and inputs.gets_same_texts(files)):
+            is_usable = inputs.serves(build.backend, build.compiler) and not build.not_kept
+            if not (is_usable and inputs.gets_same_texts(files)):
                 continue
             usable.append(build)
             fresh = files.refreshed()
@@ -126,7 +127,8 @@ class Store:
     def _reason(
         self, inputs: KeyInputs, builds: Sequence[ManifestEntry], usable: Sequence[ManifestEntry]
     ) -> str:
-        if reason := reason_against(inputs):
+        reasons = [build.not_kept for build in builds[:1]]
+        if reason := reason_against(inputs) or "".join(reasons):
             return f"never cached: {reason}"
         if usable:
             return usable[0].dependencies.difference() or "its object was evicted or damaged"
@@ -144,18 +146,22 @@ class Store:
 
     # --- keeping -------------------------------------------------------------------------
 
-    def add(self, inputs: KeyInputs, obj: ObjectCode, dependencies: FileSet) -> bool:
-        """Keep a build unless it is not reproducible; return whether it was kept."""
-        if dependencies.uncacheable or reason_against(inputs):
-            return False
+    def add(self, inputs: KeyInputs, obj: ObjectCode, dependencies: FileSet) -> str:
+        """Keep a build, or the reason why it is not kept; return that reason, ``""`` if it was kept."""
         backend = obj.build.backend
+        if reason := dependencies.uncacheable or reason_against(inputs):
+            build = ManifestEntry(backend, inputs.compilers.get(backend, ""), "", FileSet())
+            key, others = self._builds(inputs, "manifests")
+            builds = [build._replace(not_kept=reason), *(o for o in others if not o.not_kept)]
+            self.publish("manifests", key, manifests.encode(key, builds, inputs.search))
+            return reason
         bound = path_bound(inputs, obj, dependencies)
         object_key = inputs.object_key(dependencies, backend=backend, path_bound=bound)
         build = ManifestEntry(backend, inputs.compilers.get(backend, ""), object_key, dependencies)
         program = inputs.name.rpartition("/")[2]
         data = object_code.encode(object_key, obj, program, inputs.summary())
         self._keep(inputs, build, obj, data, misses=1)
-        return True
+        return ""
 
     def adopt(self, inputs: KeyInputs, build: ManifestEntry, data: bytes) -> ObjectCode | None:
         """Keep another machine's build and return it; None if `data` is not its object."""

@@ -6,6 +6,7 @@ toolchain and remembered until a file's stat changes.
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -103,6 +104,22 @@ class Toolchain(NamedTuple):
         """The directories of `search` that nvcc does not search automatically."""
         return tuple(d for d in self.search if d.label in _FOR_NVCC or d.is_provided)
 
+    def header_folders(self) -> tuple[str, ...]:
+        """Return the folders of the headers that come with NVCC and its host compiler."""
+        folders = []
+        if self.nvcc is not None:
+            root = os.path.dirname(os.path.dirname(os.path.realpath(self.nvcc.binary)))
+            folders.append(f"{root}/targets")
+            if not os.path.isdir(f"{root}/conda-meta"):  # conda's has the headers of all packages
+                folders.append(f"{root}/include")
+        if self.host_compiler is not None:
+            host = os.path.realpath(self.host_compiler)
+            folder = host if os.path.isdir(host) else os.path.dirname(host)
+            prefix = os.path.dirname(folder)
+            folders += [f"{prefix}/{each}" for each in _HOST_FOLDERS]
+            folders += glob.glob(f"{glob.escape(prefix)}/*-linux-gnu*/sysroot")
+        return tuple(folders)
+
     def require_nvrtc(self) -> Library:
         """Return NVRTC, or raise `not_found`."""
         return self.nvrtc or self.not_found("nvrtc")
@@ -118,6 +135,10 @@ class Toolchain(NamedTuple):
     def not_found(self, part: str) -> NoReturn:
         """Raise `ToolkitNotFound`, which says where a part was searched for, and what to install."""
         raise ToolkitNotFound(self.missing.get(part, f"{part} not found"))
+
+
+# The folders of a host compiler's own headers, below the parent of its `bin`.
+_HOST_FOLDERS = ("lib/gcc", "lib64/gcc", "lib/clang", "include/c++")
 
 
 # --- Identifies the build of a program or library from its files ----------------------------------

@@ -317,5 +317,5 @@ def test_runs_share_a_limits_object_but_not_a_plain_number() -> None:
 
 
 def test_a_text_of_megabytes_is_not_searched_for_folders() -> None:
-    assert "too long" in manifests.record((), (), source="x\n" * (3 << 20)).uncacheable
+    assert "too long" in manifests.record((), (), source="x\n" * (17 << 20)).uncacheable
     assert manifests.record((), (), source="x\n" * (1 << 20)).uncacheable == ""

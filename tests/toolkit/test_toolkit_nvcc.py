@@ -13,6 +13,7 @@ from cuda import pathfinder
 
 import rtcompile
 from rtcompile.errors import ToolkitNotFound
+from rtcompile.files.headers import lies_below
 from rtcompile.toolkit import model
 from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.roots import Root, SearchContext
@@ -186,3 +187,37 @@ assert "libcudart" not in pathlib.Path("/proc/self/maps").read_text()
     command = [sys.executable, "-I", "-S", "-W", "error", "-c", source]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert done.stdout == f"[({str(root)!r}, 'cuda.pathfinder')]\n", done.stderr
+
+
+def _is_toolkits(nvcc: Path, host: Path | None = None):
+    toolchain = Toolchain(
+        nvcc=model.Program(str(nvcc), "13.0.88", str(nvcc)),
+        host_compiler=None if host is None else str(host),
+    )
+    return lies_below(toolchain.header_folders())
+
+
+def test_headers_of_a_wheels_nvcc_are_the_toolkits_and_those_beside_it_the_users(tmp_path):
+    site = Wheels(tmp_path / "site").cuda13("13.0.88", nvcc="13.0.88", nvvm="13.0.88").site
+    (tmp_path / "link").symlink_to(site)
+    is_toolkits = _is_toolkits(site / "nvidia/cu13/bin/nvcc")
+
+    assert is_toolkits(f"{site}/nvidia/cu13/bin/../include/cub/block")
+    assert is_toolkits(f"{tmp_path}/link/nvidia/cu13/include")
+    assert not is_toolkits(f"{site}/nvidia/cu13/include/../../../package/include")
+    assert not is_toolkits(f"{site}/package/include")
+
+
+def test_condas_folder_of_all_packages_headers_is_the_users(tmp_path):
+    nvcc = program(tmp_path / "bin/nvcc", "13.0.88")
+    host = write(tmp_path / "bin/x86_64-conda-linux-gnu-g++")
+    (tmp_path / "conda-meta").mkdir()
+    sysroot = tmp_path / "x86_64-conda-linux-gnu/sysroot"
+    sysroot.mkdir(parents=True)
+    is_toolkits = _is_toolkits(nvcc, host)
+
+    assert is_toolkits(f"{tmp_path}/targets/x86_64-linux/include")
+    assert is_toolkits(f"{tmp_path}/lib/gcc/x86_64-conda-linux-gnu/15/include/c++")
+    assert is_toolkits(f"{sysroot}/usr/include")
+    assert not is_toolkits(f"{tmp_path}/include")
+    assert not is_toolkits(f"{tmp_path}/lib/python3.12/site-packages/package/include")

@@ -1,0 +1,84 @@
+"""A second process finds the builds of the first, with CUDA 13's wheels installed as by users and no other toolkit."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.ten_builds import KINDS
+
+ROOT = Path(__file__).parents[2]
+PURE = ("cuda.pathfinder", "packaging", "diskcache")
+
+# The wheels of CUTLASS are not in the folder of CUDA 13's. The compilers take ten seconds for the others.
+_SECONDS = ("CuTe", "CUB device", "Thrust", "device launch")
+QUICK = [name for name in KINDS if name not in _SECONDS]
+
+pytestmark = [pytest.mark.needs_compiler, pytest.mark.needs_nvcc]
+
+
+def linked(source: Path, target: Path) -> None:
+    """Copy a folder; its files are linked, which saves a gigabyte."""
+
+    def link(file: str, copy: str) -> None:
+        try:
+            os.link(file, copy)
+        except OSError:  # another file system
+            shutil.copy2(file, copy)
+
+    skipped = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(source, target, copy_function=link, ignore=skipped, dirs_exist_ok=True)
+
+
+@pytest.fixture(scope="module")
+def run(
+    tmp_path_factory: pytest.TempPathFactory, cuda13_prefix: Path
+) -> Callable[[Sequence[str]], dict[str, Any]]:
+    """Run `ten_builds` with arguments in a virtual environment of rtcompile and CUDA 13's wheels."""
+    prefix = tmp_path_factory.mktemp("user") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
+    [site] = prefix.glob("lib/python*/site-packages")
+    linked(cuda13_prefix, site)
+    for name in PURE:
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert spec.origin is not None
+        linked(Path(spec.origin).parent, site / name.replace(".", "/"))
+    linked(ROOT / "rtcompile", site / "rtcompile")
+    linked(ROOT / "include_shims", site / "rtcompile/include_shims")
+    environ = {"PATH": f"{prefix}/bin:/usr/bin:/bin", "HOME": str(prefix)}
+    environ["RTCOMPILE_CACHE_DIR"] = str(prefix / "cache")
+
+    def run(arguments: Sequence[str]) -> dict[str, Any]:
+        script = ROOT / "benchmarks/ten_builds.py"
+        command = [prefix / "bin/python", "-W", "error", script, "0", *arguments]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, cwd=prefix)
+        assert done.returncode == 0, done.stderr
+        return dict(json.loads(done.stdout.splitlines()[-1]))
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(QUICK, id="quick"),
+        pytest.param([*_SECONDS[1:]], id="long", marks=pytest.mark.slow),
+    ],
+)
+def test_a_second_process_finds_each_kind_of_build_and_starts_no_compiler(run, names):
+    first = run(names)
+    second = run(["--again", *names])
+
+    assert {name: of.get("text") for name, of in first["builds"].items() if "text" in of} == {}
+    assert {name: of["hit"] for name, of in second.items()} == dict.fromkeys(names, "disk")
+    assert {name: of["started"] for name, of in second.items()} == dict.fromkeys(names, "")
