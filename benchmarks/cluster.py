@@ -65,9 +65,9 @@ from tests import nodes
 
 @atexit.register  # the first that is registered is the last that runs: after all is written
 def print_waited():
-    from rtcompile.store.remote import remote
-    stores = remote()
-    print(0.0 if stores is None else stores.tiers[0].ledger.waited)
+    from rtcompile.extras.cluster.stores import current
+    stores = current()
+    print(0.0 if stores is None else stores.levels[0].ledger.waited)
 
 
 warnings.simplefilter("ignore")

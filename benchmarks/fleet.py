@@ -7,7 +7,7 @@
 - Four nodes with one job each that request the same kernels at once, in comparison with a single node. The machine has
   too few processors for this, so a compile also sleeps.
 - Versions of a header (1,000): requests and bytes of a hit, by how many versions the store has.
-- A process that ends right after a build: seconds until its lease is gone, and the cost for each build.
+- A process that ends right after a build: seconds until its lease is gone.
 - A record's kernels fetched ahead, from Redis and from S3 (moto) with replies after 20 ms.
 - A simulation of 10,000 ranks on 1,250 nodes that request 500 kernels, by the costs above (`benchmarks.fleet_paper`).
 
@@ -34,7 +34,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import _machine, fleet_paper
-from rtcompile.store.shared import Envelope
+from rtcompile.extras.cluster.entries import Envelope
 from tests import nodes, servers
 
 KERNELS = int(os.environ.get("KERNELS", "100"))
@@ -46,19 +46,19 @@ import json, os, signal, sys, time, warnings
 task = json.loads(sys.argv[1])
 sys.path[:0] = [task["path"]] if task["path"] else []
 import rtcompile
-from rtcompile.store import remote
+from rtcompile.extras.cluster.level import Level
 warnings.simplefilter("ignore")
 waited = []
-query = remote.Tier.query
+send = Level.send
 import threading
 def measured(self, *given, **more):
     begin = time.monotonic()
     try:
-        return query(self, *given, **more)
+        return send(self, *given, **more)
     finally:
         if threading.current_thread() is threading.main_thread():
             waited.append(time.monotonic() - begin)
-remote.Tier.query = measured
+Level.send = measured
 begin = time.monotonic()
 hits = 0
 for n in range(task["first"], task["first"] + task["count"]):
@@ -119,7 +119,7 @@ print(json.dumps([time.monotonic() - begin, sum(c.build.hit is None for c in cod
 VERSIONS = r"""
 import json, os, pathlib, sys
 import rtcompile
-from rtcompile.store.remote import remote
+from rtcompile.extras.cluster.stores import current
 count, folder, source = json.loads(sys.argv[1])
 folder, found = pathlib.Path(folder), {}
 def build(node, version):
@@ -129,7 +129,7 @@ def build(node, version):
 for number in range(count):
     assert build("first", number).hit is None
     if number + 1 in (1, 2, 12, 100, count):
-        assert remote().flush(30)
+        assert current().flush(30)
         for version in {0, number // 2, number}:
             info = build(f"of {number} {version}", version)
             (counts,) = info.stores.values()
@@ -147,31 +147,13 @@ ENDS = {
 ENDING = r"""
 import os, sys
 import rtcompile
-from rtcompile.store.remote import remote
+from rtcompile.extras.cluster.stores import current
 rtcompile.compile("__global__ void first() {}", arch="sm_80")
 if "fork" in sys.argv[1] and os.fork():
     os.wait()
     os._exit(0)
 rtcompile.compile("__global__ void last() {}", arch="sm_80")
 """
-# Measures the shell that returns a process's leases: its start, and its messages for each build.
-NOTED = r"""
-import json, time
-from rtcompile.store.leases import Helper
-helper = Helper()
-def noted(count):
-    begin = time.perf_counter()
-    for number in range(count):
-        lease = "f/lease/" + f"{number:064x}" + " " + "0" * 32 + "\n"
-        helper.note(lease, is_held=True)
-        helper.note(lease, is_held=False)
-    return time.perf_counter() - begin
-first = noted(1)
-each = min(noted(200) for _ in range(5)) / 200
-helper.close()
-print(json.dumps({"milliseconds once": round(first * 1e3, 2), "milliseconds a build": round(each * 1e3, 4)}))
-"""
-
 AHEAD = r"""
 import json, sys, time
 from rtcompile.build import portable
@@ -179,11 +161,13 @@ from rtcompile.cli import caching
 from rtcompile.extras.record import recording, warming
 import rtcompile
 rtcompile.compile("__global__ void first() {}", arch="sm_80")  # the compiler's identity, a connection
+from functools import partial
 stores = caching.shared_stores()
+readers = [partial(stores.get_many, level) for level in stores.levels]
 with warming.requests(recording.read(sys.argv[1])) as wanted:
     requests = [each.request for each in wanted]
     begin = time.monotonic()
-    came = portable.fetch(stores, requests)
+    came = portable.fetch(readers, requests)
     print(json.dumps([time.monotonic() - begin, *came]))
 """
 
@@ -285,7 +269,7 @@ def false_leases(count: int = 4) -> dict[str, object]:
             holder = subprocess.Popen([sys.executable, "-c", HOLDING, given], env=environ)
             try:
                 stores = nodes.remote(server.address, nodes.key_file(Path(name)))
-                store, store_key = stores.tiers[0].store, stores.envelope.store_key
+                store, store_key = stores.levels[0].store, stores.envelope.store_key
                 while len(held := [*store.listing(store_key("lease", "").strip("/"))]) < count:  # type: ignore[attr-defined]
                     time.sleep(0.05)
                 holder.send_signal(signal.SIGSTOP)
@@ -342,7 +326,7 @@ def versions(count: int = 1000) -> object:
 
 def ends() -> dict[str, object]:
     """End a process right after a build, and look when its lease is gone and what is in the store."""
-    found: dict[str, object] = {"the shell costs": run(NOTED, "", {})}
+    found: dict[str, object] = {}
     for way, end in ENDS.items():
         with tempfile.TemporaryDirectory() as name, servers.redis() as server:
             environ = {**os.environ, **nodes.environment(Path(name), "node", server.address)}
@@ -350,7 +334,7 @@ def ends() -> dict[str, object]:
             subprocess.run(command, env=environ, check=False)
             ended = time.monotonic()
             stores = nodes.remote(server.address, nodes.key_file(Path(name)))
-            (store,), store_key = [each.store for each in stores.tiers], stores.envelope.store_key
+            (store,), store_key = [each.store for each in stores.levels], stores.envelope.store_key
             while any(store.listing(store_key("lease", "").strip("/"))):  # type: ignore[attr-defined]
                 time.sleep(0.005)
             seconds = time.monotonic() - ended

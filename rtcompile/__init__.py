@@ -58,17 +58,7 @@ _NAMES = {
     "request.values": "Arch",
     "store.shared": "SharedStore",
 }
-# The clients of shared stores, by the scheme of an address: see `store.shared.open_store`.
-_CLIENTS = {
-    "folder_store:FolderStore": "file",
-    "redis_store:RedisStore": "redis rediss unix valkey valkeys redis+cluster rediss+cluster redis+sentinel rediss+sentinel",
-    "cloud_store:CloudStore": "s3 gs az http https",
-}
-_STORES = {
-    scheme: f"rtcompile.extras.cluster.{client}"
-    for client, schemes in _CLIENTS.items()
-    for scheme in schemes.split()
-}
+_SHARING = "rtcompile.extras.cluster.stores:current"  # see `store.shared.stores_of`
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 _MODULES = {"cache"}
 _OF_PYTHON = {"compile"}  # ``from rtcompile import *`` leaves Python's own

@@ -61,4 +61,4 @@ from rtcompile.tools import doctor as doctor
 from rtcompile.tools import explain as explain
 
 _HOME: dict[str, str]
-_STORES: dict[str, str]
+_SHARING: str

@@ -20,8 +20,9 @@ from typing import Any
 import pytest
 
 from rtcompile.cli import bundling, main
+from rtcompile.extras.cluster.settings import open_store
 from rtcompile.lookup import find as lookup
-from rtcompile.store.shared import SharedStore, open_store
+from rtcompile.store.shared import SharedStore
 from rtcompile.workers import pool as workers
 from rtcompile.workers.pool import Pool
 from tests import nodes, servers
@@ -232,9 +233,11 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[...
             monkeypatch.setenv(name, value)
 
     yield go
-    stores_of = sys.modules.get("rtcompile.store.remote")
-    for stores in [] if stores_of is None else stores_of._remotes.values():
-        assert stores is None or stores.flush(10.0)
+    stores_of = sys.modules.get("rtcompile.extras.cluster.stores")
+    for stores in [] if stores_of is None else stores_of._stores.values():
+        if stores is not None:
+            stores.leases.held.clear()  # so no lease is renewed, with a warning, in another test
+            assert stores.flush(10.0)
 
 
 @pytest.fixture

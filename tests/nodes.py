@@ -9,8 +9,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from rtcompile.store.remote import Remote
-from rtcompile.store.shared import RemoteSettings
+from rtcompile.extras.cluster.settings import RemoteSettings
+from rtcompile.extras.cluster.stores import Stores
 
 KEY = b"0123456789abcdef0123456789abcdef"
 
@@ -95,12 +95,12 @@ def source(number: int) -> str:
     return f'extern "C" __global__ void k(int* out) {{ out[0] = {number}; }}'
 
 
-def remote(address: str, key_file: str, **more: object) -> Remote:
+def remote(address: str, key_file: str, **more: object) -> Stores:
     """Return this process's end of a store."""
-    return Remote(RemoteSettings((address,), key_file=key_file, **more))  # type: ignore[arg-type]
+    return Stores(RemoteSettings((address,), key_file=key_file, **more))  # type: ignore[arg-type]
 
 
-def pushed(stores: Remote, *entries: tuple[str, str, bytes]) -> None:
+def pushed(stores: Stores, *entries: tuple[str, str, bytes]) -> None:
     """Push entries, and wait until they are in the store."""
-    stores.push(lambda tier: entries, lambda shared: None)
+    stores.push(lambda *_: entries)
     assert stores.flush(10.0)

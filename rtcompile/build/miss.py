@@ -49,7 +49,7 @@ def compile_once(plan: Plan, settings: Settings, store: Store, *, waits: bool = 
         raise JitDisabled(store.why(plan.key_inputs) or "recompile=True needs a compiler")
     shared = bool(settings.remote) and not settings.recompile
     if shared:
-        from rtcompile.store import sharing  # with a store's client
+        from rtcompile.store import shared as port  # with the extra for stores
     timeout = settings.timeout
     left = timeout.left if isinstance(timeout, TimeLimit) else timeout
     if left == 0:
@@ -72,7 +72,12 @@ def compile_once(plan: Plan, settings: Settings, store: Store, *, waits: bool = 
 
         if not shared:
             return build(seconds_left)
-        return sharing.find_or_build(plan.key_inputs, store, build, seconds_left, waits=waits)
+        wanted = port.SharedBuild(plan.key_inputs, store)
+        stores = port.stores_of(wanted)
+        if stores is None:
+            return build(seconds_left)
+        code: ObjectCode = stores.find_or_build(wanted, build, seconds_left, waits=waits)
+        return code
 
 
 _STRICT = "-Werror=cross-execution-space-call"

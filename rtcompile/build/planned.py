@@ -110,9 +110,11 @@ def _in_shared_stores(query: Query) -> Found | None:
     query.plan = miss.identified(plan_of(query), settings)
     code = None
     if settings.remote:
-        from rtcompile.store import sharing
+        from rtcompile.store import shared
 
-        code = sharing.find(query.plan.key_inputs, Store.open(settings))
+        build = shared.SharedBuild(query.plan.key_inputs, Store.open(settings))
+        stores = shared.stores_of(build)
+        code = stores and stores.find(build)
     return _in_manifests(query) if code is None else _as_found(query, code)
 
 

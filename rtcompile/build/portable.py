@@ -20,7 +20,7 @@ from rtcompile.settings import Settings
 from rtcompile.store.store import Store
 
 if TYPE_CHECKING:
-    from rtcompile.store.remote import Remote
+    from rtcompile.store.sharing import ReadMany
 
 
 class RecordedBuild:
@@ -211,8 +211,8 @@ def _linked(item: Mapping[str, Any]) -> LinkInput | CompileRequest:
     return LinkInput(item["kind"], item["name"], base64.b64decode(item["data"], validate=True))
 
 
-def fetch(stores: Remote, requests: Iterable[CompileRequest]) -> tuple[int, int, int]:
-    """Fetch builds from shared stores; return how many were fetched, were cached already, and are missing."""
+def fetch(stores: Sequence[ReadMany], requests: Iterable[CompileRequest]) -> tuple[int, int, int]:
+    """Fetch builds by the `stores`' functions; return how many were fetched, were cached already, and are missing."""
     from rtcompile.build import miss
     from rtcompile.store import sharing
 

@@ -19,6 +19,8 @@ from importlib import metadata
 
 from rtcompile._version import __version__
 from rtcompile.errors import InvalidRequest, UnsupportedArch
+from rtcompile.extras.cluster.settings import RemoteSettings, first_line
+from rtcompile.extras.cluster.stores import Stores
 from rtcompile.files import sealed
 from rtcompile.files.sealed import UntrustedError
 from rtcompile.lookup.driver import Driver
@@ -26,16 +28,8 @@ from rtcompile.request import arch as archs
 from rtcompile.settings import Settings
 from rtcompile.store import inventory
 from rtcompile.store.folder import Folder
-from rtcompile.store.remote import Remote
-from rtcompile.store.shared import (
-    LeasesUnsupportedError,
-    LeasingStore,
-    RemoteSettings,
-    SharedStore,
-    first_line,
-)
+from rtcompile.store.shared import LeasesUnsupportedError, LeasingStore, SharedStore, StoreError
 from rtcompile.store.store import Store
-from rtcompile.store.tier import within
 from rtcompile.toolkit.catalogue import PART
 from rtcompile.toolkit.model import Toolchain
 
@@ -339,13 +333,15 @@ def shared_stores(settings: Settings) -> Iterator[Check]:
             yield Check("shared stores", "warning", found.shares_nothing)
         if not settings.remote:
             return
-        stores = Remote(found)
+        stores = Stores(found)
     except InvalidRequest as error:
         yield Check("shared stores", "error", str(error), "Builds go on without them.")
         return
-    for tier in stores.tiers:
-        check, _, problem = within(_MOST_SECONDS, partial(_try, tier.store, found.mode))
-        check = check or _unreachable(tier.store, problem)
+    for level in stores.levels:
+        try:
+            check = level.limited(partial(_try, level.store, found.mode), _MOST_SECONDS)
+        except StoreError as error:
+            check = _unreachable(level.store, str(error))
         signer = stores.envelope.keys[0]
         yield replace(check, detail=f"{check.detail}; key {signer.fingerprint} ({signer.kind})")
 
@@ -403,8 +399,6 @@ def _writes_and_leases(store: SharedStore, probe: str) -> tuple[str, str, str]:
     finally:
         with suppress(Exception):
             store.replace(probe, b"probe", None, 10.0)
-            if hasattr(store, "flush"):
-                store.flush()
     if claims != [True, False, True]:
         step = "Two nodes may build the same at once."
         return "warning", f"{detail}; its leases do not hold", step

@@ -6,6 +6,7 @@ import os
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,18 @@ from rtcompile import cache
 from rtcompile.cli import output
 from rtcompile.cli.output import requests
 from rtcompile.errors import InvalidRequest
+from rtcompile.extras.cluster import entries
+from rtcompile.extras.cluster.level import Level
+from rtcompile.extras.cluster.settings import RemoteSettings, first_line
+from rtcompile.extras.cluster.stores import Stores
 from rtcompile.files import sealed
 from rtcompile.inspect.report import Report
 from rtcompile.settings import Settings
-from rtcompile.store import inventory, manifests, remote
+from rtcompile.store import inventory, manifests
 from rtcompile.store.folder import Folder
 from rtcompile.store.manifests import Page
-from rtcompile.store.remote import Remote, Tier
-from rtcompile.store.shared import SMALL, RemoteSettings, StoreError, first_line
+from rtcompile.store.shared import Entry, StoreError
+from rtcompile.store.sharing import SMALL
 from rtcompile.store.store import Store
 
 _SHOWN_KEY = 16
@@ -142,10 +147,10 @@ def _copy(given: Namespace, settings: Settings, store: Store) -> tuple[dict[str,
     done = []
     if given.action != "push":
         folder.prepare()
-        done += [("from", pull(stores, tier, folder)) for tier in stores.tiers]
+        done += [("from", pull(stores, level, folder)) for level in stores.levels]
         store.prune()  # within its limit again
     if given.action != "pull":
-        done += [("to", _push(stores, tier, folder)) for tier in stores.tiers]
+        done += [("to", _push(stores, level, folder)) for level in stores.levels]
     lines = []
     for direction, each in done:
         there = f"{each['there']} there already"
@@ -160,12 +165,13 @@ def _pull_records(given: Namespace) -> tuple[dict[str, Any], str]:
     from rtcompile.extras.record import recording, warming
 
     stores = shared_stores()
+    readers = [partial(stores.get_many, level) for level in stores.levels]
     came = there = missing = 0
     for path in given.records:
         with warming.requests(recording.read(path), tuple(given.arch or ())) as wanted:
-            counts = portable.fetch(stores, [each.request for each in wanted])
+            counts = portable.fetch(readers, [each.request for each in wanted])
         came, there, missing = came + counts[0], there + counts[1], missing + counts[2]
-    problem = "; ".join(tier.problem for tier in stores.tiers if tier.problem)
+    problem = "; ".join(level.problem for level in stores.levels if level.problem)
     fields = {"fetched": came, "there": there, "missing": missing, "problem": problem}
     text = f"{came} builds fetched, {there} there already, {missing} that no store has"
     return {"ok": not problem, **fields}, f"{text}; {problem}" if problem else text
@@ -174,29 +180,29 @@ def _pull_records(given: Namespace) -> tuple[dict[str, Any], str]:
 # --- Whole caches are copied to and from shared stores ---------------------------------------------
 
 
-def _result(tier: Tier, copied: int, there: int, problem: str = "") -> dict[str, Any]:
+def _result(level: Level, copied: int, there: int, problem: str = "") -> dict[str, Any]:
     """Return the counts of a store's builds, newly copied and already present, and why copying ended early."""
-    name, problem = tier.store.name, problem or tier.problem
+    name, problem = level.store.name, problem or level.problem
     return {"store": name, "copied": copied, "there": there, "problem": problem}
 
 
-def shared_stores() -> Remote:
+def shared_stores() -> Stores:
     """Return the stores that the environment names; raise InvalidRequest if it names none."""
     settings = RemoteSettings.from_environ()
     if not settings.addresses:
         what = "redis://…, s3://… or file:///…"
         raise InvalidRequest(f"RTCOMPILE_REMOTE names no shared store: {what}")
-    return Remote(settings)
+    return Stores(settings)
 
 
-def _push(stores: Remote, tier: Tier, folder: Folder) -> dict[str, Any]:
+def _push(stores: Stores, level: Level, folder: Folder) -> dict[str, Any]:
     """Write the local cache's portable builds to a store."""
     copied = there = 0
     keys = [key for key, _ in folder.listing("portable")]
     own = {key: data for key in keys if (data := folder.read("portable", key)) is not None}
-    before = _pages(stores, "manifest", [*own], tier)
+    before = _pages(stores, "manifest", [*own], level)
     for key, manifest in own.items():
-        if not tier.open:
+        if level.is_silent:
             break
         page = before.get(key) or Page(key, b"", {})
         singles = manifests.one_by_one(key, manifest)
@@ -207,32 +213,32 @@ def _push(stores: Remote, tier: Tier, folder: Folder) -> dict[str, Any]:
             whole = page._replace(manifest=manifests.merged(key, manifest, page.manifest))
             if not page.manifest and [len(data) <= SMALL for data in new.values()] == [True]:
                 whole, new = whole._replace(objects=new), {}  # one request will find it
-            entries: list[remote.Entry] = [
+            found: list[Entry] = [
                 ("object", each, Page(key, singles[each], {each: data}).packed(each))
                 for each, data in new.items()
             ]
-            copied += stores.put(tier, [*entries, ("manifest", key, whole.packed(key))])
-    return _result(tier, copied, there)
+            copied += stores.put(level, [*found, ("manifest", key, whole.packed(key))])
+    return _result(level, copied, there)
 
 
-def _pages(stores: Remote, kind: str, keys: Sequence[str], tier: Tier) -> dict[str, Page]:
-    found = stores.get_many(kind, keys, tier)
+def _pages(stores: Stores, kind: str, keys: Sequence[str], level: Level) -> dict[str, Page]:
+    found = stores.get_many(level, kind, keys)
     pages = {key: Page.unpacked(key, data) for key, data in found.items()}
     return {key: page for key, page in pages.items() if page is not None}
 
 
-def pull(stores: Remote, tier: Tier, folder: Folder) -> dict[str, Any]:
+def pull(stores: Stores, level: Level, folder: Folder) -> dict[str, Any]:
     """Write a store's builds to the local cache, after verifying their signatures."""
     copied = there = 0
     for kind in ("manifest", "object"):
         try:
-            keys = [key for key, _ in _listing(stores, tier, kind)]
+            keys = [key for key, _ in _listing(stores, level, kind)]
         except Exception as error:  # noqa: BLE001  # a store's client may raise anything
-            return _result(tier, 0, 0, first_line(error))
-        for page in _pages(stores, kind, keys, tier).values():
+            return _result(level, 0, 0, first_line(error))
+        for page in _pages(stores, kind, keys, level).values():
             new, old = keep(page, folder)
             copied, there = copied + new, there + old
-    return _result(tier, copied, there)
+    return _result(level, copied, there)
 
 
 def keep(page: Page, folder: Folder) -> tuple[int, int]:
@@ -250,27 +256,29 @@ def keep(page: Page, folder: Folder) -> tuple[int, int]:
     return copied, sum(each in known for each in page.objects)
 
 
-def _listing(stores: Remote, tier: Tier, kind: str) -> Iterator[tuple[str, int]]:
+def _listing(stores: Stores, level: Level, kind: str) -> Iterator[tuple[str, int]]:
     """Yield name and size of a store's entries, those of keys for reading too."""
-    if not hasattr(tier.store, "listing"):
+    if not hasattr(level.store, "listing"):
         raise StoreError("it cannot list what it contains")
     for signer in stores.envelope.keys:
-        yield from tier.store.listing(f"{signer.fingerprint}/{kind}")
+        yield from level.store.listing(f"{signer.fingerprint}/{kind}")
 
 
-def kept(stores: Remote) -> list[dict[str, Any]]:
+def kept(stores: Stores) -> list[dict[str, Any]]:
     """Return the number of builds and bytes in every store, or why it is unknown."""
     found = []
-    for tier in stores.tiers:
+    for level in stores.levels:
         sizes: list[list[int]] = [[]]
         problem = ""
         try:
             kinds = ("manifest", "object")
-            sizes = [[size for _, size in _listing(stores, tier, kind)] for kind in kinds]
+            sizes = [[size for _, size in _listing(stores, level, kind)] for kind in kinds]
         except Exception as error:  # noqa: BLE001  # a store's client may raise anything
             problem = first_line(error)
         builds, size = max(map(len, sizes)), sum(map(sum, sizes))
-        found.append({"store": tier.store.name, "builds": builds, "size": size, "problem": problem})
+        found.append(
+            {"store": level.store.name, "builds": builds, "size": size, "problem": problem}
+        )
     return found
 
 
@@ -278,17 +286,15 @@ def kept(stores: Remote) -> list[dict[str, Any]]:
 
 
 def _key(given: Namespace) -> tuple[dict[str, Any], str]:
-    from rtcompile.store import shared
-
     path = os.path.expanduser(given.path or os.environ.get("RTCOMPILE_REMOTE_KEY_FILE", ""))
     if not path:
         raise InvalidRequest("which file? Give one, or set RTCOMPILE_REMOTE_KEY_FILE")
     is_new = given.what == "new"
     if not is_new:
-        keys = shared.read_keys(path)
+        keys = entries.read_keys(path)
         given.pair = given.pair or keys[0].kind == "ed25519"
     if given.what != "show":
-        private, public = shared.new_key(pair=given.pair)
+        private, public = entries.new_key(pair=given.pair)
         for name, text, mode in ((path, private, 0o600), (f"{path}.pub", public, 0o644)):
             if text and is_new and os.path.lexists(name):
                 raise InvalidRequest(
@@ -297,7 +303,7 @@ def _key(given: Namespace) -> tuple[dict[str, Any], str]:
             if text:
                 before = Path(name).read_bytes() if os.path.exists(name) else b""
                 sealed.publish(name, text + before, mode=mode)
-        keys = shared.read_keys(path)
+        keys = entries.read_keys(path)
     lines, shown = [f"{path}:"], []
     for key in keys:
         does = key is keys[0] and key.sign is not None
@@ -335,8 +341,8 @@ def _counts(store: Store) -> dict[str, dict[str, float]]:
 def _metrics(given: Namespace, store: Store) -> tuple[dict[str, Any], str]:
     """Return the counts of shared stores as OpenMetrics text."""
     if given.fleet:
-        tiers = [tier for tier in shared_stores().tiers if hasattr(tier.store, "get_totals")]
-        stores = {each.store.name: each.query("get_totals", waiting=False) or {} for each in tiers}
+        levels = [level for level in shared_stores().levels if hasattr(level.store, "get_totals")]
+        stores = {each.store.name: each.totals() or {} for each in levels}
     else:
         stores = _counts(store)
     lines = []

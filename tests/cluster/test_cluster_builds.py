@@ -16,9 +16,9 @@ pytest.importorskip("zstandard")
 
 import rtcompile
 from rtcompile.errors import JitDisabled, RtcompileWarning
+from rtcompile.extras.cluster.entries import Envelope, read_keys
 from rtcompile.extras.cluster.folder_store import FolderStore
-from rtcompile.store.remote import remote
-from rtcompile.store.shared import Envelope, read_keys
+from rtcompile.extras.cluster.stores import current
 from tests import nodes, servers
 from tests.toolkits import needs_host_compiler
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.needs_compiler
 def build(source: str, **arguments: object) -> str | None:
     """Return the hit of a build, after it was written to the stores."""
     code = rtcompile.compile(source, **{"arch": "sm_80", **arguments})  # type: ignore[arg-type]
-    stores = remote()
+    stores = current()
     assert stores is None or stores.flush(10.0)
     return code.build.hit
 
@@ -46,7 +46,7 @@ def test_fetched_code_has_the_builders_information(on, address):
     built = rtcompile.compile(
         "template<int N> __global__ void k() {}", arch="sm_80", name_expressions=["k<1>"]
     )
-    remote().flush(10.0)
+    current().flush(10.0)
     on("b", address)
     found = rtcompile.compile(
         "template<int N> __global__ void k() {}", arch="sm_80", name_expressions=["k<1>"]
@@ -140,9 +140,9 @@ def test_no_node_waits_for_a_build_that_is_not_shared(on, tmp_path):
         on(node, f"file://{tmp_path}/shared")
         with pytest.raises(rtcompile.CompileError):
             build("__global__ void k() { nothing(); }")
-        assert remote().flush(10.0)
+        assert current().flush(10.0)
     (lease,) = (tmp_path / "shared").glob("*/lease/*")
-    fields = remote().envelope.open("lease", lease.name, lease.read_bytes())
+    fields = current().envelope.open("lease", lease.name, lease.read_bytes())
     assert json.loads(fields)["abandoned"]
 
 
@@ -203,7 +203,7 @@ def test_a_local_hit_queries_no_store_and_loads_no_client(tmp_path):
 
 def test_a_compile_error_returns_the_lease(on, address, monkeypatch):
     on("a", address)
-    monkeypatch.setattr("rtcompile.store.leases._BELIEVED_SECONDS", (600.0,))
+    monkeypatch.setattr("rtcompile.extras.cluster.leases._TRUSTED_SECONDS", (600.0,))
     for _ in range(2):
         begin = time.monotonic()
         with pytest.raises(rtcompile.CompileError):
@@ -340,7 +340,7 @@ def test_an_entry_of_another_schema_is_a_miss(on, tmp_path, monkeypatch):
     address = f"file://{tmp_path}/shared"
     on("a", address)
     with monkeypatch.context() as older, contextlib.suppress(AssertionError):
-        older.setattr("rtcompile.store.shared._MAGIC", b"rtcompile entry 0\n")
+        older.setattr("rtcompile.extras.cluster.entries._MAGIC", b"rtcompile entry 0\n")
         build(nodes.source(1))
     on("b", address)
     with pytest.warns(RtcompileWarning, match="version"):

@@ -13,9 +13,9 @@ pytest.importorskip("zstandard")
 import rtcompile
 from rtcompile.checkup import checks
 from rtcompile.errors import InvalidRequest, RtcompileWarning
+from rtcompile.extras.cluster.settings import open_store
+from rtcompile.extras.cluster.stores import current
 from rtcompile.settings import Settings
-from rtcompile.store.remote import remote
-from rtcompile.store.shared import open_store
 from tests import nodes
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text()
@@ -41,7 +41,7 @@ def address(tmp_path, monkeypatch):
 
 def build(source: str) -> str | None:
     code = rtcompile.compile(source, arch="sm_80")
-    assert remote().flush(10.0)
+    assert current().flush(10.0)
     return code.build.hit
 
 

@@ -12,12 +12,9 @@ import pytest
 pytest.importorskip("zstandard")
 
 from rtcompile.errors import InvalidRequest, RtcompileWarning
-from rtcompile.store.remote import Remote
-from rtcompile.store.shared import (
-    RemoteSettings,
-    SharedStore,
-    open_store,
-)
+from rtcompile.extras.cluster.settings import RemoteSettings, open_store
+from rtcompile.extras.cluster.stores import Stores
+from rtcompile.store.shared import SharedStore
 from tests import servers
 from tests.jobs import until
 from tests.nodes import pushed, remote
@@ -96,7 +93,7 @@ def test_no_message_shows_a_password(address):
 )
 def test_an_invalid_setting_is_named(environ, what):
     with pytest.raises(InvalidRequest, match=what):
-        Remote(RemoteSettings.from_environ(environ))
+        Stores(RemoteSettings.from_environ(environ))
 
 
 def test_a_missing_client_names_the_extra(monkeypatch):
@@ -104,7 +101,7 @@ def test_a_missing_client_names_the_extra(monkeypatch):
     monkeypatch.delitem(sys.modules, "rtcompile.extras.cluster.redis_store", raising=False)
 
     with pytest.raises(InvalidRequest, match=r"rtcompile\[redis\]") as caught:
-        Remote(RemoteSettings(("redis://user:secret@h:1/0",), unsigned=True))
+        Stores(RemoteSettings(("redis://user:secret@h:1/0",), unsigned=True))
     assert "secret" not in str(caught.value)
 
 
@@ -123,12 +120,12 @@ def test_an_entry_of_another_key_is_not_used(address, key_file, tmp_path):
     stores = remote(address, key_file)
     pushed(stores, ("object", "k", b"code"))
     store_key = stores.envelope.store_key
-    entry = stores.tiers[0].store.get(store_key("object", "k"))
-    stores.tiers[0].store.put(store_key("object", "swapped"), entry)
+    entry = stores.levels[0].store.get(store_key("object", "k"))
+    stores.levels[0].store.put(store_key("object", "swapped"), entry)
 
     with pytest.warns(RtcompileWarning, match="RTCOMPILE_REMOTE_KEY_FILE"):
         assert stores.get("object", "swapped") is None
-    assert "signature" in stores.tiers[0].problem
+    assert "signature" in stores.levels[0].problem
 
 
 @pytest.mark.needs_redis

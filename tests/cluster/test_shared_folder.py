@@ -18,9 +18,10 @@ pytest.importorskip("zstandard")
 import rtcompile
 from rtcompile.checkup import checks
 from rtcompile.extras.cluster.folder_store import FolderStore
+from rtcompile.extras.cluster.settings import RemoteSettings
+from rtcompile.extras.cluster.stores import current
 from rtcompile.settings import Settings
-from rtcompile.store.remote import remote
-from rtcompile.store.shared import BadEntryError, LeasesUnsupportedError, RemoteSettings
+from rtcompile.store.shared import BadEntryError, LeasesUnsupportedError
 from tests import nodes, users
 
 TEAM, ONE, ANOTHER = 54330, 54331, 54332
@@ -122,7 +123,7 @@ def test_a_build_continues_silently_if_another_node_was_faster(on, tmp_path, mon
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert rtcompile.compile(nodes.source(1), arch="sm_80").build.hit is None
-        assert remote().flush(10.0)
+        assert current().flush(10.0)
 
 
 def test_only_one_of_two_nodes_takes_over_an_ended_lease(store, monkeypatch):
@@ -205,7 +206,7 @@ def gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 @pytest.mark.takes_seconds
 def test_a_server_that_is_gone_costs_a_second_one_warning_and_no_build(on, tmp_path, gone):
     on("a", f"file://{tmp_path}/shared")
-    stores = remote()
+    stores = current()
     begin = time.monotonic()
     with pytest.warns(rtcompile.RtcompileWarning, match=r"no reply in 1 s") as warned:
         found = [stores.get("object", str(number)) for number in range(20)]
@@ -292,4 +293,4 @@ def test_a_shared_setting_without_a_shared_folder_is_reported(on, address):
     assert "RTCOMPILE_REMOTE=file:///shared/folder" in detail
     if address:
         with pytest.warns(rtcompile.RtcompileWarning, match="for a file:// store"):
-            remote()
+            current()

@@ -11,10 +11,12 @@ import pytest
 pytest.importorskip("zstandard")
 
 from rtcompile.errors import InvalidRequest, RtcompileWarning
-from rtcompile.store import shared
-from rtcompile.store import shared as stores
-from rtcompile.store.remote import Remote
-from rtcompile.store.shared import BadEntryError, Envelope, RemoteSettings, read_keys
+from rtcompile.extras.cluster import entries as shared
+from rtcompile.extras.cluster import entries as stores
+from rtcompile.extras.cluster.entries import Envelope, read_keys
+from rtcompile.extras.cluster.settings import RemoteSettings
+from rtcompile.extras.cluster.stores import Stores
+from rtcompile.store.shared import BadEntryError
 from tests.nodes import KEY, pushed
 
 
@@ -67,20 +69,20 @@ def test_decompression_is_limited_by_the_kind_of_entry(kind, states_its_size, mo
 
 def test_an_entry_that_no_node_would_accept_is_not_written(address, monkeypatch):
     monkeypatch.setitem(stores.MOST_BYTES, "object", 1000)
-    remote = Remote(RemoteSettings((address,), unsigned=True))
+    remote = Stores(RemoteSettings((address,), unsigned=True))
 
-    assert not remote.put(remote.tiers[0], [("object", "k", bytes(1001))])
+    assert not remote.put(remote.levels[0], [("object", "k", bytes(1001))])
     assert remote.get("object", "k") is None
-    assert remote.put(remote.tiers[0], [("object", "k", bytes(1000))])
+    assert remote.put(remote.levels[0], [("object", "k", bytes(1000))])
 
 
 def test_the_largest_size_of_code_is_a_setting(address, monkeypatch):
-    remote = Remote(RemoteSettings((address,), unsigned=True))
+    remote = Stores(RemoteSettings((address,), unsigned=True))
     code = os.urandom(20_000)
     monkeypatch.setenv("RTCOMPILE_REMOTE_MAX_SIZE", "16K")
-    assert not remote.put(remote.tiers[0], [("object", "k", code)])
+    assert not remote.put(remote.levels[0], [("object", "k", code)])
     monkeypatch.setenv("RTCOMPILE_REMOTE_MAX_SIZE", "20K")
-    assert remote.put(remote.tiers[0], [("object", "k", code)])
+    assert remote.put(remote.levels[0], [("object", "k", code)])
     assert remote.get("object", "k") == code
     monkeypatch.setenv("RTCOMPILE_REMOTE_MAX_SIZE", "10K")
     with pytest.warns(RtcompileWarning, match="bytes"):
@@ -129,10 +131,10 @@ def test_a_key_is_replaced_without_a_miss(tmp_path, address):
     old, new = KEY, KEY[::-1]
     path = tmp_path / "keys"
 
-    def node(*keys: bytes) -> Remote:
+    def node(*keys: bytes) -> Stores:
         path.write_bytes(b"\n".join(keys) + b"\n")
         path.chmod(0o600)
-        return Remote(RemoteSettings((address,), key_file=str(path)))
+        return Stores(RemoteSettings((address,), key_file=str(path)))
 
     pushed(node(old), ("object", "before", b"code"))
     pushed(node(new, old), ("object", "after", b"code"))
@@ -148,7 +150,7 @@ def test_a_node_that_only_reads_cannot_forge_entries(tmp_path, address):
     for name, text, mode in (("private", private, 0o600), ("public", public, 0o644)):
         (tmp_path / name).write_bytes(text)
         (tmp_path / name).chmod(mode)
-        made[name] = Remote(RemoteSettings((address,), key_file=str(tmp_path / name)))
+        made[name] = Stores(RemoteSettings((address,), key_file=str(tmp_path / name)))
     pushed(made["private"], ("object", "k", b"code"))
     reader = made["public"]
     assert reader.get("object", "k") == b"code"

@@ -16,8 +16,9 @@ pytest.importorskip("zstandard")
 
 import rtcompile
 from rtcompile.errors import InvalidRequest
-from rtcompile.store.remote import remote
-from rtcompile.store.shared import LeasesUnsupportedError, open_store
+from rtcompile.extras.cluster.settings import open_store
+from rtcompile.extras.cluster.stores import current
+from rtcompile.store.shared import LeasesUnsupportedError
 from tests import nodes, servers
 from tests.jobs import until
 
@@ -154,7 +155,7 @@ def test_nodes_share_builds_by_each_address(
             on(node, address)
             hits = [rtcompile.compile(nodes.source(n), arch="sm_80").build.hit for n in range(4)]
             assert hits == [expected] * 4
-            assert remote().flush(20.0)
+            assert current().flush(20.0)
         if "webdav" not in make.__name__:
             store = open_store(address)
             assert store.create("f/lease/k", b"mine", 30.0)  # type: ignore[attr-defined]

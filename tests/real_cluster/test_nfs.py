@@ -19,7 +19,7 @@ _NEEDED = ("linux.uml", "rpc.nfsd", "rpc.mountd", "rpcbind", "exportfs", "modpro
 PROGRAM = """
 import json, os, subprocess, sys, time
 from rtcompile.extras.cluster.folder_store import FolderStore
-from rtcompile.store.shared import RemoteSettings
+from rtcompile.extras.cluster.settings import RemoteSettings
 from tests import nodes
 from pathlib import Path
 

@@ -15,9 +15,10 @@ import pytest
 
 import rtcompile
 from rtcompile.checkup import checks
+from rtcompile.extras.cluster.settings import open_store
+from rtcompile.extras.cluster.stores import current
 from rtcompile.settings import Settings
-from rtcompile.store.remote import remote
-from rtcompile.store.shared import BadEntryError, LeasesUnsupportedError, SharedStore, open_store
+from rtcompile.store.shared import BadEntryError, LeasesUnsupportedError, SharedStore
 from tests import nodes, servers
 
 
@@ -76,7 +77,7 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
 
 def build(number: int) -> str | None:
     code = rtcompile.compile(nodes.source(number), arch="sm_80")
-    assert remote().flush(10.0)
+    assert current().flush(10.0)
     return code.build.hit
 
 
@@ -88,7 +89,6 @@ def test_a_stored_value_is_returned_and_listed(store: SharedStore):
     assert ("abc", 5000) in list(store.listing("object"))
     assert abs(store.clock("object/abc") - time.time()) < 5.0
     assert store.replace("object/abc", b"bytes", None, 1.0)  # type: ignore[attr-defined]
-    store.flush()  # type: ignore[attr-defined]
     assert store.get("object/abc") is None
 
 
@@ -99,7 +99,6 @@ def test_one_of_two_creates_an_entry_and_only_a_known_value_is_replaced(store: S
     assert store.replace("lease/k", b"mine", b"again", 30.0)
     assert store.get("lease/k") == b"again"
     assert store.replace("lease/k", b"again", None, 30.0)
-    store.flush()  # leases that ended are removed together, a little later
     assert store.create("lease/k", b"theirs", 30.0)
 
 

@@ -17,10 +17,11 @@ import pytest
 pytest.importorskip("zstandard")
 
 import rtcompile
-from rtcompile.store import shared
-from rtcompile.store.remote import Remote, remote
-from rtcompile.store.shared import Envelope, RemoteSettings
-from rtcompile.store.tier import Tier
+from rtcompile.extras.cluster import entries as shared
+from rtcompile.extras.cluster.entries import Envelope
+from rtcompile.extras.cluster.level import Level
+from rtcompile.extras.cluster.settings import RemoteSettings
+from rtcompile.extras.cluster.stores import Stores, current
 from tests import nodes, servers
 from tests.trials.record import record, tally, times
 
@@ -67,8 +68,8 @@ HARMS: list[Harm] = [flipped, cut, longer, swapped, forged]
 def test_entries_of_strangers_are_not_accepted(tmp_path: Path) -> None:
     chance = random.Random(7)
     settings = RemoteSettings((f"file://{tmp_path}/shared",), key_file=nodes.key_file(tmp_path))
-    stores = Remote(settings)
-    (tier,) = stores.tiers
+    stores = Stores(settings)
+    (level,) = stores.levels
     envelope = of(nodes.KEY)
     entries = {
         envelope.store_key(kind, str(number)): envelope.seal(
@@ -82,7 +83,7 @@ def test_entries_of_strangers_are_not_accepted(tmp_path: Path) -> None:
         warnings.simplefilter("ignore")
         for _ in range(times(500, 10_000)):
             key, data = chance.choice(HARMS)(chance, entries)
-            tier.store = StoreWith({key: data})  # type: ignore[assignment]
+            level.store = StoreWith({key: data})  # type: ignore[assignment]
             accepted += stores.get(*key.split("/")[1:]) is not None
     record(
         "entry of a shared store changed, cut, swapped, replayed or forged",
@@ -170,17 +171,17 @@ def send(server: servers.Server, *words: str) -> None:
 def lost(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return the list of seconds that the caller's thread waited for replies of stores."""
     waited: list[float] = []
-    query = Tier.query
+    send = Level.send
 
-    def measured(self: Tier, *given: object, **more: object) -> object:
+    def measured(self: Level, *given: object, **more: object) -> object:
         begin = time.monotonic()
         try:
-            return query(self, *given, **more)  # type: ignore[arg-type]
+            return send(self, *given, **more)  # type: ignore[arg-type]
         finally:
             if threading.current_thread() is threading.main_thread():
                 waited.append(time.monotonic() - begin)
 
-    monkeypatch.setattr(Tier, "query", measured)
+    monkeypatch.setattr(Level, "send", measured)
     return waited
 
 
@@ -214,7 +215,7 @@ def test_a_store_that_fails_in_mid_run_fails_no_build(
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
         with node(tmp_path, "a", address):
             built(0, before)
-            assert remote().flush(10.0)
+            assert current().flush(10.0)
             harm(server, proxy)
             lost.clear()
             with pytest.warns(rtcompile.RtcompileWarning) as warned:
@@ -259,13 +260,13 @@ def test_a_silent_store_costs_all_threads_and_the_exit_one_second_together(
 
     with store() as server, node(tmp_path, "a", server.address):
         rtcompile.compile(nodes.source(0), arch="sm_80")
-        assert remote().flush(10.0)
-        monkeypatch.setattr(Tier, "query", measured(Tier.query))
+        assert current().flush(10.0)
+        monkeypatch.setattr(Level, "send", measured(Level.send))
         sources = [nodes.source(number) for number in range(1, times(12, 100))]
         with pytest.warns(rtcompile.RtcompileWarning) as warned:
             codes = build(sources)
-        monkeypatch.setattr(remote(), "flush", measured(remote().flush))
-        remote().flush()
+        monkeypatch.setattr(current(), "flush", measured(current().flush))
+        current().flush()
     # Simultaneous waits of several threads count once.
     lost, until = 0.0, 0.0
     for begin, end in sorted(waits):
@@ -284,7 +285,7 @@ def test_a_store_that_cannot_be_written_is_still_read(tmp_path, harm) -> None:
         for name, expected in (("a", None), ("b", "remote")):
             with node(tmp_path, name, server.address):
                 assert rtcompile.compile(nodes.source(1), arch="sm_80").build.hit == expected
-                assert remote().flush(10.0)
+                assert current().flush(10.0)
             harm(server, proxy) if name == "a" else None
         with node(tmp_path, "c", server.address):
             with pytest.warns(rtcompile.RtcompileWarning, match="not written to"):
@@ -330,7 +331,7 @@ def test_an_edit_on_one_node_leaves_no_stale_code_on_another(tmp_path) -> None:
                 code = rtcompile.compile(EDITED, arch="sm_80", target="ptx", options=options)
                 came += code.build.hit == "remote"
                 assert f", {wanted};".encode() in code.code
-                assert remote().flush(10.0)
+                assert current().flush(10.0)
     assert came
 
 

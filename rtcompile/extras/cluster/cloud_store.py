@@ -1,7 +1,6 @@
 """A store in S3, Google Cloud Storage, Azure or WebDAV, by obstore.
 
-A lease is an object that only one client can create. Each request costs time and money, so ended leases are removed
-together, a second later; until then no other node can have built the same code.
+A lease is an object that only one client can create. It stays until a life-cycle rule of the bucket removes it.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import configparser
 import os
 import secrets
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -26,31 +24,36 @@ from obstore.exceptions import (
 from obstore.store import from_url
 
 from rtcompile import InvalidRequest
-from rtcompile.store import shared
+from rtcompile.extras.cluster.entries import most_bytes
+from rtcompile.extras.cluster.settings import (
+    CONNECT_SECONDS,
+    REPLY_SECONDS,
+    RemoteSettings,
+    first_line,
+    without_password,
+)
+from rtcompile.store.shared import BadEntryError, LeasesUnsupportedError, StoreError
 
 # Errors of S3, Azure and Google if not the object, but its bucket or container is missing.
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
-_REMOVED_SECONDS = 1.0
 
 
 class CloudStore:
     """The client of an object store; an `anonymous` one uses no credentials."""
 
-    asks_seldom = True  # a look-up right before a lease is not repeated after it
+    limits_time = True
 
-    def __init__(self, address: str, settings: shared.RemoteSettings) -> None:
+    def __init__(self, address: str, settings: RemoteSettings) -> None:
         parts = urlsplit(address)
         if not parts.netloc:
             raise InvalidRequest(f"no bucket in the address; write {parts.scheme}://BUCKET/prefix")
         anonymous, token = settings.mode == "anonymous", os.environ.get("RTCOMPILE_REMOTE_TOKEN")
-        self.name = shared.without_password(address)
+        self.name = without_password(address)
         self._leases: bool | None = None
-        self._guard = threading.Lock()
-        self._ended: list[str] = []  # leases to be removed
         config: dict[str, Any] = {"skip_signature": True} if anonymous else {}
         options: dict[str, Any] = {
-            "connect_timeout": f"{round(shared.CONNECT_SECONDS * 1000)}ms",
-            "timeout": f"{round(shared.REPLY_SECONDS * 1000)}ms",
+            "connect_timeout": f"{round(CONNECT_SECONDS * 1000)}ms",
+            "timeout": f"{round(REPLY_SECONDS * 1000)}ms",
             "allow_http": True,
         }
         if address.startswith("s3://") and not anonymous:
@@ -65,17 +68,17 @@ class CloudStore:
                 retry_config={"max_retries": 0},
             )
         except BaseError as error:
-            raise ValueError(shared.first_line(error)) from None
+            raise ValueError(first_line(error)) from None
 
     def get(self, key: str) -> bytes | None:
         try:
             found = obstore.get(self._store, key)
-            if found.meta["size"] > shared.most_bytes(key):
-                raise shared.BadEntryError(f"{key}: it has {found.meta['size']} bytes")
+            if found.meta["size"] > most_bytes(key):
+                raise BadEntryError(f"{key}: it has {found.meta['size']} bytes")
             return bytes(found.bytes())
         except (NotFoundError, FileNotFoundError) as error:
             if any(code in str(error) for code in _NO_BUCKET):
-                raise shared.StoreError(shared.first_line(error)) from None
+                raise StoreError(first_line(error)) from None
             return None
 
     def put(self, key: str, data: bytes) -> None:
@@ -85,41 +88,26 @@ class CloudStore:
         if self._leases is None:
             self._leases = self._keeps_conditions()
         if not self._leases:
-            raise shared.LeasesUnsupportedError(
+            raise LeasesUnsupportedError(
                 f"{self.name} ignores conditions (If-None-Match): without leases two nodes may "
                 "build the same at once"
             )
         return self._create(key, data)
 
     def replace(self, key: str, before: bytes, data: bytes | None, seconds: float) -> bool:  # noqa: ARG002
-        if data is None:
-            with self._guard:
-                self._ended.append(key)
-                if len(self._ended) == 1:
-                    timer = threading.Timer(_REMOVED_SECONDS, self.flush)
-                    timer.daemon = True
-                    with suppress(RuntimeError):  # at the process's end there is a flush
-                        timer.start()
-            return True
         try:
             found = obstore.get(self._store, key)
             if found.meta["size"] != len(before) or bytes(found.bytes()) != before:
                 return False
             # Replaced only if unchanged; otherwise another node was first.
             version = {name: found.meta[name] for name in ("e_tag", "version") if found.meta[name]}
-            obstore.put(self._store, key, data, mode=version, use_multipart=False)
+            if data is None:
+                obstore.delete(self._store, key)
+            else:
+                obstore.put(self._store, key, data, mode=version, use_multipart=False)
         except (PreconditionError, NotFoundError, FileNotFoundError):
             return False
         return True
-
-    def flush(self) -> None:
-        """Remove the leases that ended, in one request where the store has one for that."""
-        with self._guard:
-            ended, self._ended = self._ended, []
-        if ended:
-            # A failure is harmless, since leases are trusted only briefly.
-            with suppress(BaseError, OSError, ValueError):
-                obstore.delete(self._store, ended)
 
     def _create(self, key: str, data: bytes) -> bool:
         try:

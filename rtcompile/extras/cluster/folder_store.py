@@ -15,18 +15,16 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 from rtcompile import InvalidRequest
+from rtcompile.extras.cluster.entries import most_bytes
+from rtcompile.extras.cluster.settings import RemoteSettings, first_line
 from rtcompile.files import sealed
-from rtcompile.store.shared import (
-    BadEntryError,
-    LeasesUnsupportedError,
-    RemoteSettings,
-    first_line,
-    most_bytes,
-)
+from rtcompile.store.shared import BadEntryError, LeasesUnsupportedError
 
 # Another node replaced, removed or uses the file.
 _LOST = (errno.ENOENT, errno.ESTALE, errno.EBUSY)
 _MODE_SECONDS = 0.05  # until the process that made a folder has set its mode
+_SWEPT = 64  # one of this many new leases removes old ones
+_OLD_SECONDS = 3600.0
 
 
 class FolderStore:
@@ -62,7 +60,7 @@ class FolderStore:
             if error.errno not in _LOST:
                 raise
 
-    def create(self, key: str, data: bytes, seconds: float) -> bool:  # noqa: ARG002  # it forgets nothing
+    def create(self, key: str, data: bytes, seconds: float) -> bool:
         path = self._path_of(key)
         mine = _beside(path)
         try:
@@ -77,6 +75,8 @@ class FolderStore:
             return False
         except OSError as error:
             raise LeasesUnsupportedError(f"{path}: {error.strerror or error}") from None
+        if secrets.randbelow(_SWEPT) == 0:
+            _remove_older(os.path.dirname(path), max(seconds, _OLD_SECONDS))
         return True
 
     def replace(self, key: str, before: bytes, data: bytes | None, seconds: float) -> bool:  # noqa: ARG002
@@ -174,6 +174,14 @@ def _open_folder(path: str, *, sync: bool = False) -> None:
                 os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _remove_older(folder: str, seconds: float) -> None:
+    """Remove the files in a folder of leases that were written longer ago."""
+    with suppress(OSError), os.scandir(folder) as found:
+        for entry in found:
+            if time.time() - entry.stat(follow_symlinks=False).st_mtime > seconds:
+                sealed.discard(entry.path)
 
 
 def _beside(path: str) -> str:

@@ -1,4 +1,4 @@
-"""A store in Redis, Valkey, or a server with the same protocol; `store.tier` pauses it if it does not respond."""
+"""A store in Redis, Valkey, or a server with the same protocol; `level` pauses it if it does not respond."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from rtcompile.store import shared
+from rtcompile.extras.cluster.entries import most_bytes
+from rtcompile.extras.cluster.settings import (
+    CONNECT_SECONDS,
+    REPLY_SECONDS,
+    RemoteSettings,
+    without_password,
+)
+from rtcompile.store.shared import BadEntryError, StoreError
 
 # Keep a value, or nothing, where another value lies.
 _REPLACE = (
@@ -28,8 +35,8 @@ _GREETINGS = ["driver_info"] if find_spec("redis.driver_info") else ["lib_name",
 
 _IDLE_SECONDS = 5.0  # after which connections are closed: a server takes 10,000 by default
 _OPTIONS: dict[str, Any] = {
-    "socket_connect_timeout": shared.CONNECT_SECONDS,
-    "socket_timeout": shared.REPLY_SECONDS,
+    "socket_connect_timeout": CONNECT_SECONDS,
+    "socket_timeout": REPLY_SECONDS,
     # Without HELLO, which old servers do not know, connecting needs no round trips.
     "protocol": 2,
     **dict.fromkeys(_GREETINGS),
@@ -70,7 +77,7 @@ def _client(address: str) -> Any:
         try:
             return discover(name)
         except MasterNotFoundError:  # its text shows each client in full
-            raise shared.StoreError(f"no sentinel of {hosts} knows the master {name!r}") from None
+            raise StoreError(f"no sentinel of {hosts} knows the master {name!r}") from None
 
     sentinels.discover_master = discover_master
     return sentinels.master_for(master, **options)
@@ -79,15 +86,17 @@ def _client(address: str) -> Any:
 class RedisStore:
     """The client; each method is one command, or one script where a condition is checked first."""
 
-    def __init__(self, address: str, settings: shared.RemoteSettings) -> None:
-        self.name = shared.without_password(address)
+    def __init__(self, address: str, settings: RemoteSettings) -> None:
+        self.name = without_password(address)
+        # The clients of clusters and sentinels may try several servers, one after the other.
+        self.limits_time = "+" not in urlsplit(address).scheme
         self._ttl, self._renews = round(settings.ttl), settings.mode == "rw"
         self._guard = threading.Lock()
         self._used_at = 0.0
         self._is_watched = False  # whether a timer is to close idle connections
         self._address = address
         # The clients of clusters and sentinels connect when they are constructed.
-        self._client: Any = None if "+" in urlsplit(address).scheme else _client(address)
+        self._client: Any = _client(address) if self.limits_time else None
 
     @property
     def _redis(self) -> Any:
@@ -128,7 +137,7 @@ class RedisStore:
         for key, reply in zip(keys, self._read(keys), strict=True):
             try:
                 found.append(_entry(key, reply))
-            except shared.BadEntryError:
+            except BadEntryError:
                 found.append(None)
         return found
 
@@ -136,7 +145,7 @@ class RedisStore:
         """Read as many bytes as entries may have; one that is used expires as late as a new one."""
         with self._redis.pipeline(transaction=False) as pipe:
             for key in keys:
-                pipe.getrange(_redis_key(key), 0, shared.most_bytes(key))
+                pipe.getrange(_redis_key(key), 0, most_bytes(key))
             for key in keys if self._renews else ():
                 if "/lease/" not in key:
                     pipe.expire(_redis_key(key), self._ttl)
@@ -182,11 +191,15 @@ def _redis_key(key: str) -> str:
 
 def _entry(key: str, reply: object) -> bytes | None:
     if isinstance(reply, redis.ResponseError) and "WRONGTYPE" in str(reply):
-        raise shared.BadEntryError(f"{key}: {reply}")
+        raise BadEntryError(f"{key}: {reply}")
+    if isinstance(reply, redis.exceptions.MovedError):
+        raise StoreError(
+            "it is a node of a Redis Cluster; write redis+cluster:// in RTCOMPILE_REMOTE"
+        )
     if isinstance(reply, Exception):
         raise reply
     if not isinstance(reply, bytes):
-        raise shared.BadEntryError(f"{key}: the server returned {type(reply).__name__}")
-    if len(reply) > shared.most_bytes(key):
-        raise shared.BadEntryError(f"{key}: it has more than {shared.most_bytes(key)} bytes")
+        raise BadEntryError(f"{key}: the server returned {type(reply).__name__}")
+    if len(reply) > most_bytes(key):
+        raise BadEntryError(f"{key}: it has more than {most_bytes(key)} bytes")
     return reply or None

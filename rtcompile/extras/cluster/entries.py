@@ -1,0 +1,224 @@
+"""The format of a shared store's entries: compressed, and signed with one of the team's keys.
+
+A cubin is code that will run, so its origin has to be checked. The signature covers the entry's kind and key, so no
+entry can replace another. The signature is verified before anything is decompressed, decoded or loaded, and it
+limits the decompressed size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import stat
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from rtcompile.errors import InvalidRequest
+from rtcompile.files import sealed
+from rtcompile.store.shared import BadEntryError, size
+
+# The largest size of an entry, before and after compression. Both are checked before reading, since otherwise a few
+# kilobytes in a store, or one large value, could fill a node's memory.
+MOST_BYTES = {"object": 64 << 20, "manifest": 4 << 20, "lease": 4096}
+_MOST_OVERHEAD = 4096  # for the signature, and for data that cannot be compressed
+
+
+def most_data(kind: str, environ: Mapping[str, str] = os.environ) -> int:
+    """Return the largest size of an entry's data."""
+    given = kind == "object" and environ.get("RTCOMPILE_REMOTE_MAX_SIZE")
+    return size("RTCOMPILE_REMOTE_MAX_SIZE", given) if given else MOST_BYTES[kind]
+
+
+def most_bytes(store_key: str) -> int:
+    """Return the largest size of an entry, by its store key ``signing key's fingerprint/kind/name``."""
+    kind = store_key.split("/")[-2:][0]
+    return (most_data(kind) if kind in MOST_BYTES else _MOST_OVERHEAD) + _MOST_OVERHEAD
+
+
+_MAGIC = b"rtcompile entry 2\n"
+_SIZE = struct.Struct("<Q")
+_LEAST_KEY_BYTES = 16
+_FINGERPRINT = 16  # hexadecimal digits
+
+
+class Key(NamedTuple):
+    """A key that signs entries, or only verifies them; store keys contain its fingerprint."""
+
+    kind: str
+    fingerprint: str
+    bytes_of_signature: int
+    # Whether the second argument is this key's signature of the first.
+    verifies: Callable[[bytes, bytes], bool]
+    sign: Callable[[bytes], bytes] | None
+
+
+def _digest(label: bytes, key: bytes) -> str:
+    return hashlib.sha256(label + b"\0" + key).hexdigest()[:_FINGERPRINT]
+
+
+# A placeholder for a key, if everybody who can reach the store is trusted.
+_UNSIGNED = Key(
+    "unsigned", "unsigned", 32, lambda _, found: found == bytes(32), lambda _: bytes(32)
+)
+
+
+def secret_key(secret: bytes) -> Key:
+    """Return the key for the team's shared secret (HMAC-SHA256): readers can also write."""
+
+    def sign(data: bytes) -> bytes:
+        return hmac.digest(secret, data, hashlib.sha256)
+
+    def verifies(data: bytes, signature: bytes) -> bool:
+        return hmac.compare_digest(signature, sign(data))
+
+    return Key("hmac-sha256", _digest(b"rtcompile key", secret), 32, verifies, sign)
+
+
+def _pair(pem: bytes, setting: str) -> Key:
+    """Return one key of an Ed25519 pair: with the public key one can only read."""
+    library = _cryptography()
+    forms, sign = library.hazmat.primitives.serialization, None
+    bad = ValueError, TypeError, AttributeError, library.exceptions.UnsupportedAlgorithm
+    try:
+        if b"PUBLIC KEY" in pem:
+            public = forms.load_pem_public_key(pem)
+        else:
+            private = forms.load_pem_private_key(pem, None)
+            public, sign = private.public_key(), private.sign
+        fingerprint = _digest(b"rtcompile public key", public.public_bytes_raw())
+    except bad as error:
+        raise InvalidRequest(f"{setting}: this is no key of Ed25519 ({error})") from None
+
+    def verifies(data: bytes, signature: bytes) -> bool:
+        with suppress(library.exceptions.InvalidSignature):
+            public.verify(signature, data)
+            return True
+        return False
+
+    return Key("ed25519", fingerprint, 64, verifies, sign)
+
+
+def _cryptography() -> Any:
+    try:
+        import cryptography.exceptions
+        import cryptography.hazmat.primitives.asymmetric.ed25519
+        import cryptography.hazmat.primitives.serialization
+    except ModuleNotFoundError as missing:
+        if missing.name != "cryptography":
+            raise
+        raise InvalidRequest(
+            "a key of Ed25519 needs the package cryptography: pip install 'rtcompile[ed25519]'"
+        ) from None
+    return cryptography
+
+
+class Envelope:
+    """Compresses and signs entries with the first key, and opens entries signed with any of the keys."""
+
+    def __init__(self, keys: Sequence[Key] = ()) -> None:
+        self.keys: tuple[Key, ...] = tuple(keys) or (_UNSIGNED,)
+        self.sign = self.keys[0].sign  # None if the first key only verifies
+
+    def store_key(self, kind: str, key: str, of: Key | None = None) -> str:
+        """Return an entry's key in a store, which depends on the signing key."""
+        return f"{(of or self.keys[0]).fingerprint}/{kind}/{key}"
+
+    def seal(self, kind: str, key: str, data: bytes) -> bytes:
+        """Return the entry for `data` of a `kind` of `MOST_BYTES`, under `key`."""
+        import zstandard
+
+        assert self.sign is not None
+        body = _SIZE.pack(len(data)) + zstandard.ZstdCompressor(level=3).compress(data)
+        return _MAGIC + self.sign(_signed(kind, key, body)) + body
+
+    def open(self, kind: str, key: str, entry: object, of: Key | None = None) -> bytes:
+        """Return the data of a sealed entry; raise `BadEntryError` if it is not valid."""
+        signer = of or self.keys[0]
+        head = len(_MAGIC) + signer.bytes_of_signature
+        if not isinstance(entry, bytes):
+            raise BadEntryError(f"the store returned {type(entry).__name__}, not bytes")
+        if entry[: len(_MAGIC)] != _MAGIC or len(entry) <= head + _SIZE.size:
+            raise BadEntryError("it is no entry of this version of rtcompile")
+        body = entry[head:]
+        if not signer.verifies(_signed(kind, key, body), entry[len(_MAGIC) : head]):
+            raise BadEntryError("its signature is not of this team's key")
+        (size,) = _SIZE.unpack_from(body)
+        import zstandard
+
+        try:
+            packed = body[_SIZE.size :]
+            # Otherwise a frame with a false size could allocate that much memory.
+            if size > most_data(kind) or zstandard.frame_content_size(packed) != size:
+                raise BadEntryError(f"it is larger than any {kind}, or than it says")
+            return bytes(zstandard.ZstdDecompressor().decompress(packed, max_output_size=size))
+        except zstandard.ZstdError as error:
+            raise BadEntryError(str(error)) from None
+
+
+def _signed(kind: str, key: str, body: bytes) -> bytes:
+    parts = (kind.encode(), key.encode("utf-8", "surrogateescape"))
+    return b"".join([_MAGIC, *(b"%d:%s" % (len(part), part) for part in parts), body])
+
+
+# --- The file with the team's keys ----------------------------------------------------------------
+
+_PEM = re.compile(rb"-----BEGIN ([A-Z ]+)-----.*?-----END \1-----", re.DOTALL)
+
+
+def read_keys(path: str) -> tuple[Key, ...]:
+    """Return the keys of a file, the first for writing; InvalidRequest if others can read more than public keys."""
+    setting = f"RTCOMPILE_REMOTE_KEY_FILE={path}"
+    try:
+        descriptor, status = sealed.open_regular(path)
+    except OSError as error:
+        raise InvalidRequest(f"{setting}: {error.strerror or error}") from None
+    try:
+        data = os.read(descriptor, 1 << 16).strip()
+    finally:
+        os.close(descriptor)
+    us = os.getuid()
+    if status.st_uid not in (0, us):
+        raise InvalidRequest(
+            f"{setting}: it belongs to user {status.st_uid}, neither to {us} nor to root, and who "
+            f"has the key can make code that is run here; copy it: `install -m 600 {path} KEY`"
+        )
+    pems = [match[0] for match in _PEM.finditer(data)]
+    rest = _PEM.sub(b"", data).strip()
+    is_public = not rest and bool(pems) and all(b"BEGIN PUBLIC KEY" in pem for pem in pems)
+    # Kubernetes gives a secret to a pod as root's file, readable by the group.
+    roots = status.st_uid == 0 and us != 0
+    if status.st_mode & (0o022 if is_public else 0o037 if roots else 0o077):
+        mode = stat.S_IMODE(status.st_mode)
+        raise InvalidRequest(
+            f"{setting}: others may read or write it (mode {mode:04o}), and who has the key can "
+            f"make code that is run here; `chmod 600 {path}`"
+        )
+    # A file that is not text is one key.
+    lines = rest.splitlines() if rest.isascii() else [rest]
+    secrets_here = [line.strip() for line in lines if line.strip()]
+    shortest = min(map(len, [*pems, *secrets_here]), default=0)
+    if shortest < _LEAST_KEY_BYTES:
+        raise InvalidRequest(
+            f"{setting}: a key has at least {_LEAST_KEY_BYTES} bytes, this one has {shortest}; "
+            "`rtcompile cache key new` makes one"
+        )
+    return (*(_pair(pem, setting) for pem in pems), *map(secret_key, secrets_here))
+
+
+def new_key(*, pair: bool = False) -> tuple[bytes, bytes]:
+    """Return the text of a new key, and of the public key of a pair."""
+    if not pair:
+        return secrets.token_hex(32).encode() + b"\n", b""
+    primitives = _cryptography().hazmat.primitives
+    forms = primitives.serialization
+    private = primitives.asymmetric.ed25519.Ed25519PrivateKey.generate()
+    pem, plain = forms.Encoding.PEM, forms.NoEncryption()
+    return (
+        private.private_bytes(pem, forms.PrivateFormat.PKCS8, plain),
+        private.public_key().public_bytes(pem, forms.PublicFormat.SubjectPublicKeyInfo),
+    )

@@ -1,0 +1,331 @@
+"""One shared store: the time that it costs and saves this process, and when requests are sent to it.
+
+Each store begins with a credit of one second. Waiting for it takes from the credit; the compile time that its hits
+save, and half of the compile time of its misses, adds to it. A store without credit, or one that does not respond, is
+paused for 1, 2, 4 … 60 seconds. After a silence, a background thread tries it, so no build waits for it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from rtcompile.errors import warn
+from rtcompile.extras.cluster.settings import REPLY_SECONDS, first_line
+from rtcompile.store.shared import (
+    BadEntryError,
+    LeasesUnsupportedError,
+    SharedStore,
+    StoreError,
+    note,
+)
+
+FIRST_SECONDS = 1.0  # for the first reply, which includes connecting
+_FIRST_CREDIT, _TRIAL_CREDIT, _MOST_CREDIT = 1.0, 0.5, 10.0  # _TRIAL_CREDIT: after a pause
+# The fraction of the compilers' time that a process may spend on misses of stores.
+_PART_COMPILED = 0.5
+_LEAST_PAUSE, _MOST_PAUSE = 1.0, 60.0
+_NOT_WRITTEN_SECONDS = 60.0  # for which a store that rejects writes is only read
+# If a reply is later than this, other builds wait for it before they send a request: so a store that stops
+# responding costs all threads together little more than the time limit of one reply.
+_LATE_SECONDS = 0.2
+_TICK_SECONDS = 0.02
+
+_OF_BUILDS = ("requests", "hits", "misses", "bytes_read", "seconds_waited", "seconds_spared")
+_HINT = "Builds go on without it; `rtcompile doctor` tries it."
+
+_T = TypeVar("_T")
+_Request = Callable[[], Any]
+
+
+class _Here(threading.local):
+    """Counts of one thread's requests to a store."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, float] = dict.fromkeys(_OF_BUILDS, 0)
+        self.waits_for_node = False  # for another node's build, so slow replies do not count
+
+
+class Level:
+    """One store, and this process's counts of it. A method returns None if the store does not respond, or is paused."""
+
+    def __init__(self, store: SharedStore, clock: Callable[[], float] = time.monotonic) -> None:
+        self.store = store
+        self.counts: Counter[str] = Counter()
+        self.here = _Here()
+        self.problem = ""  # the last one, "" if there was none
+        self.is_silent = False  # whether it is paused because it did not respond
+        self.credit = _FIRST_CREDIT  # seconds for which builds may still wait for it
+        self.waited = self.spared = 0.0  # seconds
+        self.pauses = 0
+        self._clock = clock
+        self._guard = threading.RLock()
+        self._sent: list[float] = []  # when the requests were sent for which builds wait
+        self._has_replied = False
+        self._counted_until = float("-inf")
+        self._resumes_at = self._not_written_until = 0.0
+        self._next_pause = _LEAST_PAUSE
+        self._has_warned = False
+        self._reported: dict[str, float] = {}
+        self._probe: threading.Thread | None = None
+        self._caller: SimpleQueue[tuple[_Request, Future[Any]] | None] | None = None
+
+    # --- requests ------------------------------------------------------------------------
+
+    def get(self, key: str, *, waiting: bool = True) -> Any:
+        """Return the store's value of a key."""
+        try:
+            reply = self.send(partial(self.store.get, key), waiting=waiting)
+        except BadEntryError as error:
+            return self.refused(f"{key}: {error}")
+        self._count_bytes([reply])
+        return reply
+
+    def get_many(self, keys: Sequence[str]) -> list[Any] | None:
+        """Return the values of many keys, in one request, while no build waits."""
+        store: Any = self.store
+        replies: list[Any] | None = self.send(partial(store.get_many, keys), waiting=False)
+        self._count_bytes(replies or ())
+        return replies
+
+    def put(self, key: str, data: bytes) -> bool:
+        """Write a value while no build waits; return whether the store accepted it."""
+
+        def write() -> bool:
+            self.store.put(key, data)
+            return True
+
+        return bool(self.send(write, waiting=False, writes=True))
+
+    def create(self, key: str, data: bytes, seconds: float) -> bool | None:
+        """Write a value if there is none, and return whether it was written."""
+        store: Any = self.store
+        request = partial(store.create, key, data, seconds)
+        found: bool | None = self.send(request, writes=True)
+        return found
+
+    def replace(
+        self, key: str, before: bytes, data: bytes, seconds: float, *, waiting: bool = False
+    ) -> bool | None:
+        """Replace a value if it is unchanged, and return whether it was replaced."""
+        store: Any = self.store
+        request = partial(store.replace, key, before, data, seconds)
+        found: bool | None = self.send(request, waiting=waiting, writes=True)
+        return found
+
+    def add_to_totals(self, counts: Mapping[str, float]) -> None:
+        """Add counts to those of the whole fleet, if the store keeps them."""
+        store: Any = self.store
+        if hasattr(store, "add") and not self.is_silent:
+            with suppress(Exception):  # no build needs them
+                store.add(counts)
+
+    def totals(self) -> dict[str, float]:
+        """Return the counts of the whole fleet."""
+        store: Any = self.store
+        return self.send(store.get_totals, waiting=False) or {}
+
+    def send(
+        self, request: Callable[[], _T], *, waiting: bool = True, writes: bool = False
+    ) -> _T | None:
+        """Return the result of a request; None if it failed, or is not sent now."""
+        if (writes and not self.writable) or not self._may_send(waiting):
+            return None
+        begin, problem = self._clock(), ""
+        if waiting:
+            self._sent.append(begin)
+        self.count("requests")
+        try:
+            if not waiting or (self._has_replied and getattr(self.store, "limits_time", False)):
+                return request()
+            return self.limited(request, REPLY_SECONDS if self._has_replied else FIRST_SECONDS)
+        except (LeasesUnsupportedError, BadEntryError):
+            raise
+        except Exception as error:  # noqa: BLE001  # a store's client may raise anything
+            problem = first_line(error)
+            return None
+        finally:
+            self._judge(problem, begin, waiting=waiting, writes=writes)
+
+    def limited(self, request: Callable[[], _T], seconds: float) -> _T:
+        """Return the result of a request that is made in another thread; raise `StoreError` if it is late."""
+        with self._guard:
+            queue = self._caller
+            if queue is None:
+                queue = SimpleQueue()
+                thread = threading.Thread(target=_call, args=[queue], daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # no thread can be started at the process's end
+                    return request()
+                self._caller = queue
+        reply: Future[_T] = Future()
+        queue.put((request, reply))
+        # Time is counted in this thread's ticks: on an overloaded machine there are few, so a quick store does not
+        # seem slow.
+        was_silent = self.is_silent
+        for _ in range(round(seconds / _TICK_SECONDS)):
+            if futures.wait([reply], _TICK_SECONDS).done:
+                return reply.result()
+            if self.is_silent and not was_silent:  # another thread got no reply
+                break
+        with self._guard:
+            if self._caller is queue:
+                self._caller = None
+                queue.put(None)
+        raise StoreError(f"no reply in {seconds:.2g} s")
+
+    # --- whether to send -----------------------------------------------------------------
+
+    @property
+    def writable(self) -> bool:
+        """Whether to write to it now; a full or read-only store can still be read."""
+        return not self.is_silent and self._clock() >= self._not_written_until
+
+    def _may_send(self, waiting: bool) -> bool:
+        while waiting and not self.is_silent and self._clock() - self._oldest() > _LATE_SECONDS:
+            time.sleep(_TICK_SECONDS)
+        with self._guard:
+            is_paused = self._clock() < self._resumes_at
+            if not self.is_silent:
+                return not (waiting and is_paused)
+            if not is_paused and (self._probe is None or not self._probe.is_alive()):
+                self._probe = threading.Thread(
+                    target=self._try, name="rtcompile-probe", daemon=True
+                )
+                with suppress(RuntimeError):  # no new threads at the process's end
+                    self._probe.start()
+            return False
+
+    def _oldest(self) -> float:
+        with suppress(IndexError):
+            return self._sent[0]
+        return float("inf")
+
+    def _try(self) -> None:
+        """Send a test request to a silent store, while builds continue without it."""
+        problem = ""
+        try:
+            self.limited(partial(self.store.get, "probe/none"), FIRST_SECONDS)
+        except BadEntryError:
+            pass  # it responds
+        except Exception as error:  # noqa: BLE001  # a store's client may raise anything
+            problem = first_line(error)
+        with self._guard:
+            if problem:
+                self._pause(problem, silent=True)
+            else:
+                self.is_silent = False
+                note(f"shared store {self.store.name} responds again")
+
+    def _judge(self, problem: str, begin: float, *, waiting: bool, writes: bool) -> None:
+        """Count what a request cost, and pause the store, with a warning the first time, if it did not respond."""
+        with self._guard:
+            now = self._clock()
+            took = now - begin
+            if waiting:
+                self._sent.remove(begin)
+                self.here.counts["seconds_waited"] += took
+                if problem or not self.here.waits_for_node:
+                    # Simultaneous waits of several threads count once.
+                    cost = min(took, now - self._counted_until)
+                    self._counted_until = now
+                    self.waited += cost
+                    self.credit -= cost
+            if self.is_silent:  # another thread has paused it
+                return
+            self._has_replied = self._has_replied or not problem
+            if problem and (not writes or took >= REPLY_SECONDS / 2):
+                self._pause(problem, silent=True)
+            elif problem:
+                self._not_written_until = now + _NOT_WRITTEN_SECONDS
+                self._fail(problem, f"is not written to for a minute: {problem}")
+
+    def _pause(self, why: str, *, silent: bool) -> None:
+        seconds, self._next_pause = self._next_pause, min(2 * self._next_pause, _MOST_PAUSE)
+        self._resumes_at = self._clock() + seconds
+        self.credit = max(self.credit, _TRIAL_CREDIT)
+        self.is_silent = silent
+        self.pauses += 1
+        self._fail(why, f"is paused for {seconds:.0f} s: {why}")
+
+    # --- what look-ups found -------------------------------------------------------------
+
+    def hit(self, milliseconds: float, waited: float) -> None:
+        """Count a look-up that found a build, the milliseconds that its compile took, and the seconds waited."""
+        saved = milliseconds / 1e3
+        with self._guard:
+            self.count("hits")
+            self.here.counts["seconds_spared"] += saved
+            self.spared += saved
+            if saved > waited:
+                self._next_pause = _LEAST_PAUSE
+        self._earn(saved)
+
+    def miss(self) -> None:
+        """Count a look-up that found nothing."""
+        with self._guard:
+            self.count("misses", not self.is_silent)
+        self._earn(0.0)
+
+    def built(self, milliseconds: float) -> None:
+        """Count the compile time of a build that the store did not have, unless it was not asked."""
+        if self._clock() >= self._resumes_at:
+            self._earn(_PART_COMPILED * milliseconds / 1e3)
+
+    def _earn(self, seconds: float) -> None:
+        with self._guard:
+            self.credit = min(self.credit + seconds, _MOST_CREDIT)
+            if self.credit <= 0 and self._clock() >= self._resumes_at:
+                text = f"its replies cost {self.waited:.1f} s and saved {self.spared:.1f} s"
+                self._pause(text, silent=False)
+
+    def count(self, name: str, number: int = 1) -> None:
+        """Add to what this process and this thread requested."""
+        with self._guard:
+            self.counts[name] += number
+            self.here.counts[name] += number
+
+    def _count_bytes(self, replies: Sequence[object]) -> None:
+        self.count("bytes_read", sum(len(each) for each in replies if isinstance(each, bytes)))
+
+    def refused(self, problem: str) -> None:
+        """Count an entry that is not valid, with a warning for the first."""
+        hint = "Do all nodes have the same key in RTCOMPILE_REMOTE_KEY_FILE, and the same RTCOMPILE_REMOTE_UNSIGNED?"
+        self.counts["refused"] += 1
+        text = f"returned an entry that is not used: {problem}"
+        self._fail(f"an entry was refused: {problem}", text, hint)
+
+    def _fail(self, problem: str, what: str, hint: str = _HINT) -> None:
+        self.counts["failures"] += 1
+        self.problem = problem
+        note(f"shared store {self.store.name} {what}")
+        if not self._has_warned:
+            self._has_warned = True
+            warn(f"RTCOMPILE_REMOTE: {self.store.name} {what.rstrip('.')}. {hint}")
+
+    def unreported(self) -> dict[str, float]:
+        """Return the counts since the last call, with the seconds waited and saved."""
+        before = self._reported
+        waits = {"seconds_waited": self.waited, "seconds_spared": self.spared}
+        self._reported = {**self.counts, "pauses": self.pauses, **waits}
+        changed = {name: n - before.get(name, 0) for name, n in self._reported.items()}
+        return {name: n for name, n in changed.items() if n}
+
+
+def _call(queue: SimpleQueue[tuple[_Request, Future[Any]] | None]) -> None:
+    """Make requests one by one, until one was late."""
+    while given := queue.get():
+        request, reply = given
+        try:
+            reply.set_result(request())
+        except Exception as error:  # noqa: BLE001  # a store's client may raise anything
+            reply.set_exception(error)

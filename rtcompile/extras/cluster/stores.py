@@ -1,0 +1,336 @@
+"""The shared stores of a process, in the order of ``RTCOMPILE_REMOTE``: look-ups, builds, and writing.
+
+Entries are written in the background, and for a limited time at the end of the process.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TypeVar
+
+from rtcompile.errors import InvalidRequest, RtcompileWarning, warn
+from rtcompile.extras.cluster.entries import Envelope, Key, most_data, read_keys
+from rtcompile.extras.cluster.leases import RENEW_SECONDS, Lease, Leases
+from rtcompile.extras.cluster.level import Level
+from rtcompile.extras.cluster.settings import REPLY_SECONDS, RemoteSettings, open_store
+from rtcompile.store.shared import (
+    BadEntryError,
+    Entry,
+    ObjectCode,
+    SharedBuild,
+    at_end,
+    count,
+)
+
+_REPORT_SECONDS = 30.0
+_AT_ONCE = 128  # keys of one request
+_CONNECTIONS = 16
+_FLUSH_SECONDS = 2.0  # at the process's end
+
+_T = TypeVar("_T")
+
+
+class Stores:
+    """All shared stores that a process uses."""
+
+    def __init__(self, settings: RemoteSettings) -> None:
+        if importlib.util.find_spec("zstandard") is None:
+            raise InvalidRequest(
+                "RTCOMPILE_REMOTE: the package zstandard is not installed; `pip install zstandard`"
+            )
+        self.envelope = Envelope(read_keys(settings.key_file) if settings.key_file else ())
+        self.writes = settings.mode == "rw" and self.envelope.sign is not None
+        self.levels = [Level(open_store(address, settings)) for address in settings.addresses]
+        self.leases = Leases(self.envelope)
+        self._reported_at = self._renewed_at = time.monotonic()
+        self._owner = os.getpid()
+        self._pending: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._unfinished = 0
+        self._progress = threading.Condition()
+        self._writer: threading.Thread | None = None
+
+    # --- builds --------------------------------------------------------------------------
+
+    def find(self, build: SharedBuild) -> ObjectCode | None:
+        """Return the first store's build, after writing it to the local cache."""
+        with self._counting() as counts:
+            code = self._look(build)
+        return None if code is None else _with_counts(code, counts)
+
+    def find_or_build(
+        self,
+        build: SharedBuild,
+        compile: Callable[[float | None], ObjectCode],
+        seconds: float | None,
+        *,
+        waits: bool,
+    ) -> ObjectCode:
+        """Return what a store has, or the result of `compile`; if another node builds, wait, or raise `Busy`."""
+        begin = time.monotonic()
+        with self._counting() as counts:
+            code = self._look(build)
+            if code is None:
+                look = partial(self._look, build, is_first=False)
+                taken = self.lease(build.lease_key, look, seconds, build.program, waits, begin)
+                if isinstance(taken, ObjectCode):
+                    code = taken
+                else:
+                    left = None if seconds is None else seconds - (time.monotonic() - begin)
+                    code = self._built(build, partial(compile, left), taken)
+        return _with_counts(code, counts)
+
+    def _look(self, build: SharedBuild, *, is_first: bool = True) -> ObjectCode | None:
+        """Return the first store's build; a miss counts once, however often a wait repeats the look-up."""
+        for at, level in enumerate(self.levels):
+            before = level.here.counts["seconds_waited"]
+            code = build.find(level, partial(self.get, only=level))
+            if code is None:
+                if is_first:
+                    level.miss()
+                continue
+            level.hit(code.build.compiled_in, level.here.counts["seconds_waited"] - before)
+            entries = build.entries_of(code) if at and self.writes else None
+            if entries is not None:  # copy it to the stores before this one
+                self.push(entries, levels=self.levels[:at])
+            return code
+        return None
+
+    def _built(
+        self, build: SharedBuild, compile: Callable[[], ObjectCode], lease: Lease | None
+    ) -> ObjectCode:
+        """Return the result of `compile`, and push it if others can use it; then the lease ends."""
+
+        def end(shared: bool) -> None:
+            if lease is not None:
+                self.leases.end(lease, shared)
+
+        try:
+            code = compile()
+            entries = build.entries_of(code) if self.writes else None
+        except BaseException:
+            self.later(partial(end, False))
+            raise
+        for level in self.levels:
+            level.built(code.build.compiled_in)
+        if entries is None:
+            self.later(partial(end, False))
+        else:
+            self.push(entries, end)
+        return code
+
+    def lease(
+        self,
+        key: str,
+        look: Callable[[], _T | None],
+        seconds: float | None = None,
+        program: str = "",
+        waits: bool = True,
+        looked_at: float = float("-inf"),
+    ) -> Lease | _T | None:
+        """Return a lease for building, or what another node built: `Leases.take`."""
+        levels = self.levels if self.writes else []
+        taken = self.leases.take(levels, key, look, seconds, program, waits, looked_at)
+        if isinstance(taken, Lease):
+            self.later(lambda: None)  # from now on it is renewed
+        return taken
+
+    @contextmanager
+    def _counting(self) -> Iterator[dict[str, dict[str, float]]]:
+        """Yield a mapping that, after the ``with`` block, has each store's costs and savings for this thread."""
+        before = [{**level.here.counts} for level in self.levels]
+        found: dict[str, dict[str, float]] = {}
+        yield found
+        for level, then in zip(self.levels, before, strict=True):
+            found[level.store.name] = {n: c - then[n] for n, c in level.here.counts.items()}
+
+    # --- reading -------------------------------------------------------------------------
+
+    def get(self, kind: str, key: str, only: Level | None = None) -> bytes | None:
+        """Return the verified bytes from the first store that has them, or from the given one; or None."""
+        for level in self.levels if only is None else [only]:
+            for signer in self.envelope.keys:
+                entry = level.get(self.envelope.store_key(kind, key, signer))
+                found = self._opened(level, kind, key, entry, signer)
+                if found is not None:
+                    return found
+        return None
+
+    def get_many(self, level: Level, kind: str, keys: Sequence[str]) -> dict[str, bytes]:
+        """Return the verified bytes that a store has, by key, requesting many keys at a time."""
+        found: dict[str, bytes] = {}
+        for signer in self.envelope.keys:
+            wanted = [key for key in keys if key not in found]
+            store_keys = [self.envelope.store_key(kind, key, signer) for key in wanted]
+            for key, entry in zip(wanted, _entries(store_keys, level), strict=True):
+                data = self._opened(level, kind, key, entry, signer)
+                if data is not None:
+                    found[key] = data
+        return found
+
+    def _opened(
+        self, level: Level, kind: str, key: str, entry: object, signer: Key
+    ) -> bytes | None:
+        if entry is not None:
+            try:
+                return self.envelope.open(kind, key, entry, signer)
+            except BadEntryError as error:
+                level.refused(f"{kind} {key[:16]}: {error}")
+        return None
+
+    # --- writing -------------------------------------------------------------------------
+
+    def push(
+        self,
+        entries: Callable[[Level, Callable[[str, str], bytes | None]], Sequence[Entry]],
+        then: Callable[[bool], None] = lambda _: None,
+        levels: Sequence[Level] | None = None,
+    ) -> None:
+        """Write each store's entries in order, in the background; then call `then(all_have_them)`."""
+
+        def write() -> None:
+            kept = []
+            try:
+                for level in self.levels if levels is None else levels:
+                    read = partial(self.get, only=level)
+                    kept.append(level.writable and self.put(level, entries(level, read)))
+            finally:
+                then(bool(kept) and all(kept))
+
+        self.later(write)
+
+    def put(self, level: Level, entries: Sequence[Entry]) -> bool:
+        """Write entries to a store now; return whether it accepted them."""
+        for kind, key, data in entries:
+            if len(data) > most_data(kind):
+                return False  # every reader would reject it
+            sealed = self.envelope.seal(kind, key, data)
+            took_it = level.put(self.envelope.store_key(kind, key), sealed)
+            with self._progress:
+                self._progress.notify_all()
+            if not took_it:
+                return False
+            level.counts["written"] += 1
+            level.counts["bytes_written"] += len(sealed)
+        return True
+
+    def later(self, task: Callable[[], None]) -> None:
+        """Run a task in the background, in the order of the calls."""
+        with self._progress:
+            self._unfinished += 1
+            if self._writer is None:
+                thread = threading.Thread(target=self._write, name="rtcompile-push", daemon=True)
+                self._writer = thread
+                thread.start()
+        self._pending.put(task)
+
+    def _write(self) -> None:
+        """Run the tasks, and renew this process's leases between them."""
+        while True:
+            with suppress(queue.Empty):
+                self._run(self._pending.get(timeout=RENEW_SECONDS if self.leases.held else None))
+            if time.monotonic() - self._renewed_at >= RENEW_SECONDS:
+                self.leases.renew()
+                self._renewed_at = time.monotonic()
+            if time.monotonic() - self._reported_at > _REPORT_SECONDS:
+                self.report()
+
+    def _run(self, task: Callable[[], None]) -> None:
+        try:
+            task()
+        except Exception as error:  # noqa: BLE001  # the next build is pushed whatever became of this one
+            with suppress(RtcompileWarning):  # the warning filter may make it an error
+                warn(f"RTCOMPILE_REMOTE: a build could not be pushed: {error!r}.")
+        finally:
+            with self._progress:
+                self._unfinished -= 1
+                self._progress.notify_all()
+
+    def flush(self, seconds: float | None = None) -> bool:
+        """Wait until everything is written; return whether it is. At the process's end there are no `seconds`."""
+        deadline = time.monotonic() + (_FLUSH_SECONDS if seconds is None else seconds)
+        with self._progress:
+            while self._unfinished:
+                most = deadline - time.monotonic()
+                if seconds is None:
+                    # A store that stopped responding may not have been detected yet.
+                    most = min(most, REPLY_SECONDS)
+                if most <= 0 or not self._progress.wait(most):
+                    return not self._unfinished
+        return True
+
+    def report(self) -> None:
+        """Add the counts since the last report to the machine's counts and the fleet's."""
+        self._reported_at = time.monotonic()
+        for level in self.levels:
+            more = level.unreported()
+            if more and self.writes:
+                level.add_to_totals(more)
+            if more:
+                named = {f"{name} {level.store.name}": count for name, count in more.items()}
+                count(named)
+
+    def end(self) -> None:
+        """Write the remaining entries at the process's end, within limits."""
+        if os.getpid() == self._owner:
+            self.flush()
+            with suppress(RtcompileWarning):
+                self.report()
+
+
+def _entries(store_keys: Sequence[str], level: Level) -> list[bytes | None]:
+    if not hasattr(level.store, "get_many"):
+        # Not at the top: it cannot be imported after the main thread has ended.
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(_CONNECTIONS) as threads:
+            return [*threads.map(partial(level.get, waiting=False), store_keys)]
+    found: list[bytes | None] = []
+    for at in range(0, len(store_keys), _AT_ONCE):
+        chunk = store_keys[at : at + _AT_ONCE]
+        found += level.get_many(chunk) or [None] * len(chunk)
+    return found
+
+
+def _with_counts(code: ObjectCode, counts: dict[str, dict[str, float]]) -> ObjectCode:
+    return code.replace(build=code.build.replace(stores=counts))
+
+
+# --- the process's own ---------------------------------------------------------------------------
+
+_stores: dict[tuple[tuple[str, str], ...], Stores | None] = {}  # by the variables
+_guard = threading.Lock()
+_VARIABLES = ("RTCOMPILE_REMOTE", "RTCOMPILE_CACHE_SHARED")
+
+
+def current() -> Stores | None:
+    """Return the stores in the environment's settings, or None; a bad setting only causes a warning."""
+    key = tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith(_VARIABLES)))
+    with _guard:
+        if key not in _stores:
+            try:
+                settings = RemoteSettings.from_environ()
+                if settings.shares_nothing:
+                    warn(f"{settings.shares_nothing}.")
+                found = _stores[key] = Stores(settings) if settings.addresses else None
+                if found is not None:
+                    at_end(found.end)
+            except InvalidRequest as error:
+                warn(f"{error}. Builds go on without it.")
+                _stores[key] = None
+        return _stores[key]
+
+
+def _after_fork() -> None:
+    global _guard
+    _guard = threading.Lock()
+    _stores.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
