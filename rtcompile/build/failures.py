@@ -10,25 +10,26 @@ import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rtcompile._version import __version__
+from rtcompile.build import plan as plans
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.errors import CompileError, CompilerCrashed, CompileTimeout, LinkError
 from rtcompile.files import headers, sealed
 from rtcompile.files.sealed import content_digest
-from rtcompile.messages import catalogue, diagnostics, rendering
-from rtcompile.messages.facts import BuildContext
+from rtcompile.messages import diagnostics, rendering
 from rtcompile.request import cxx
-from rtcompile.request.units import CompileFailure, joined_logs
+from rtcompile.request.units import CompileFailure, Hints, joined_logs
 from rtcompile.settings import Settings
 from rtcompile.store.folder import Folder
-from rtcompile.toolkit.advice import device_functions, missing_header
 
 if TYPE_CHECKING:
     from rtcompile.build.plan import Plan
     from rtcompile.styling import Styled
+    from rtcompile.toolkit.model import Toolchain
 
 
 # --- Writes a reproducer of a compiler's crash ----------------------------------------------------
@@ -206,19 +207,21 @@ _KINDS: dict[str, type[CompileError]] = {
 
 
 def as_error(
-    failure: CompileFailure, plan: Plan, *, then: str = "", cached: bool = False
+    failure: CompileFailure, plan: Plan, *, why_nvcc: str = "", cached: bool = False
 ) -> CompileError:
-    """Return the exception for a failed build; `then` describes what else was tried."""
+    """Return the exception for a failed build, which NVCC could build for the reason `why_nvcc` if it were there."""
     source, name = plan.request.source, plan.key_inputs.name
-    parsed = _annotated(failure, plan)
+    failure = explained(failure, plan)
+    parsed = _annotated(failure)
     first: Styled = ()
-    before = () if failure.before is None else _annotated(failure.before, plan)
+    before = () if failure.before is None else _annotated(failure.before)
     known = {(each.file, each.line, each.message) for each in parsed}
     errors = [each for each in before if each.severity in ("error", "fatal")]
     if any((each.file, each.line, each.message) not in known for each in errors):
         first = rendering.render(before, source=source, name=name)
         first += (("", "\nNVCC was tried next, and failed too:\n"),)
-    advice = [each for each in (then, _CACHED if cached else "") if each]
+    advice = [f"NVCC could build it ({why_nvcc}): {plans.lack_of_nvcc(plan)}"] if why_nvcc else []
+    advice += [_CACHED] if cached else []
     kind = _KINDS.get(failure.kind, CompileError)
     folder = None
     if issubclass(kind, CompilerCrashed):
@@ -244,8 +247,16 @@ def as_error(
     return error
 
 
-def _annotated(failure: CompileFailure, plan: Plan) -> tuple[Diagnostic, ...]:
-    """Return a failure's messages with their hints."""
+def explained(failure: CompileFailure, plan: Plan) -> CompileFailure:
+    """Return a failure with hints, unless it has this toolchain's; finding them takes a process 0.1 s and more."""
+    before = failure.before and explained(failure.before, plan)
+    facts = _facts(plan.toolchain)
+    if failure.hints is not None and failure.hints.facts == facts:
+        return failure._replace(before=before)
+    from rtcompile.messages import catalogue
+    from rtcompile.messages.facts import BuildContext
+    from rtcompile.toolkit.advice import device_functions, missing_header
+
     context = BuildContext(
         arch=plan.choice.arch,
         target=plan.choice.target,
@@ -257,7 +268,22 @@ def _annotated(failure: CompileFailure, plan: Plan) -> tuple[Diagnostic, ...]:
         package_of=partial(missing_header, toolchain=plan.toolchain, backend=failure.backend),
         device_names=partial(device_functions, plan.toolchain),
     )
-    return catalogue.annotate(_parsed(failure), context)
+    found = catalogue.annotate(_parsed(failure), context)
+    hints = Hints(facts, tuple([(each.hint, each.cause) for each in found]))
+    return failure._replace(before=before, hints=hints)
+
+
+def _facts(toolchain: Toolchain) -> str:
+    """Return a digest of what a hint may say about the toolchain, and a failure's key does not contain."""
+    known = (toolchain.versions, toolchain.found_via, toolchain.missing)
+    return content_digest(repr([sorted(each.items()) for each in known]).encode())
+
+
+def _annotated(failure: CompileFailure) -> tuple[Diagnostic, ...]:
+    """Return an explained failure's messages with their hints."""
+    parsed, texts = _parsed(failure), () if failure.hints is None else failure.hints.texts
+    pairs = zip(parsed, texts, strict=True)
+    return tuple([replace(each, hint=hint, cause=cause) for each, (hint, cause) in pairs])
 
 
 def _parsed(failure: CompileFailure) -> tuple[Diagnostic, ...]:

@@ -140,8 +140,9 @@ class Miss:
         if self.settings.recompile:
             negative.forget(plan.key_inputs)
         known = negative.find(plan.key_inputs)
-        if known is not None and not known.why_nvcc:  # another process just failed to build it
-            raise self._error(known.failure, cached=True)
+        if known is not None and (not known.why_nvcc or plans.lack_of_nvcc(plan)):
+            # Another process just failed to build it.
+            raise self._error(known.failure, why_nvcc=known.why_nvcc, cached=True)
         if plan.key_inputs.paths_matter or self.settings.save_source:
             path = plans.source_path(plan.request, self.settings)
             self.store.keep_source(os.path.basename(path), plan.request.source)
@@ -155,16 +156,13 @@ class Miss:
             return self._finish("nvrtc", outcome, self.plan.search)
         decision = self._decide(outcome)
         may_turn = outcome.kind == "error" and plan.key_inputs.backend == "auto"
-        if decision.action == "nvcc" and may_turn:
-            self._add(decision)
-            try:
-                code = self._with_nvcc(decision.reason, outcome)
-            except ToolkitNotFound as missing:
-                then = f"NVCC could build it ({decision.reason}): {missing}"
-                raise self._error(outcome, then=then) from None
-            self._remember(outcome, decision.reason)
-            return code
-        raise self._refused(outcome)
+        if not (decision.action == "nvcc" and may_turn):
+            raise self._refused(outcome)
+        if plans.lack_of_nvcc(plan):
+            raise self._refused(outcome, decision.reason)
+        self._remember(outcome, decision.reason)
+        self._add(decision)
+        return self._with_nvcc(decision.reason, outcome)
 
     def _until_nothing_helps(
         self, compile: Callable[[], Compiled | CompileFailure]
@@ -180,10 +178,13 @@ class Miss:
             if not (fixable and self._add(decision)):
                 return outcome
 
-    def _refused(self, failure: CompileFailure) -> CompileError:
-        """Remember a failure and return its exception."""
-        self._remember(failure)
-        return self._error(failure)
+    def _refused(self, failure: CompileFailure, why_nvcc: str = "") -> CompileError:
+        """Remember a failure with its hints, and return its exception."""
+        from rtcompile.build.failures import explained
+
+        failure = explained(failure, self.plan)
+        self._remember(failure, why_nvcc)
+        return self._error(failure, why_nvcc=why_nvcc)
 
     def _error(self, failure: CompileFailure, **more: Any) -> CompileError:
         from rtcompile.build.failures import as_error
@@ -222,10 +223,6 @@ class Miss:
             self.notes.append(f"{' '.join(new)} added: {decision.reason}")
         return bool(new or decision.names)
 
-    @property
-    def _is_for_this_device(self) -> bool:
-        return self.plan.request.arch is None and not self.plan.options.arch
-
     def _meanwhile(self) -> None:
         """Import modules while the compiler runs, which saves 20 ms of a process's first build."""
         from rtcompile.inspect import cubin  # noqa: F401 - needed after it
@@ -234,7 +231,7 @@ class Miss:
 
         if cxx.readable(self.source):  # a longer one is searched only once it is compiled
             self.why = self.why or self.why_missed()
-        if self._is_for_this_device and find.loaded("cupy") is not None:
+        if self.plan.is_for_this_device and find.loaded("cupy") is not None:
             driver.confirm(find.compute_capability)
 
     def _decide(self, failure: CompileFailure) -> Decision:
@@ -277,13 +274,10 @@ class Miss:
 
     def _with_nvcc(self, why: str, rejected: CompileFailure | None = None) -> ObjectCode:
         from rtcompile.compilers import nvcc
-        from rtcompile.lookup import driver
 
         program = self.plan.toolchain.require_nvcc()
-        if self._is_for_this_device and (supported := driver.version()):
-            problem = nvcc.driver_problem(program.version_pair, supported)
-            if problem:
-                raise ToolkitNotFound(problem)
+        if problem := plans.lack_of_nvcc(self.plan):
+            raise ToolkitNotFound(problem)
         self.why = why
         self.reading_ns = fileset.next_tick()
         self.plan = self.plan._replace(options=plans.for_nvcc(self.plan.options))

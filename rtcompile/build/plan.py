@@ -54,6 +54,11 @@ class Plan(NamedTuple):
         return "ltoir" if self.options.lto else "object"
 
     @property
+    def is_for_this_device(self) -> bool:
+        """Whether the caller named no architecture."""
+        return self.request.arch is None and not self.options.arch
+
+    @property
     def must_link(self) -> bool:
         """Whether the compiler's output goes through the linker."""
         # The user links relocatable PTX. The linker makes PTX only from LTO-IR.
@@ -190,6 +195,31 @@ def _capability_if_any(capability: Callable[[], tuple[int, int]]) -> tuple[int, 
         return capability()
     except UnsupportedArch:
         return None  # no device: the options decide
+
+
+def lack_of_nvcc(plan: Plan) -> str:
+    """Return why NVCC cannot build a plan, and what to install; "" if it can."""
+    nvcc, missing = plan.toolchain.nvcc, plan.toolchain.missing
+    if nvcc is None:
+        return missing.get("nvcc", "nvcc not found")
+    if plan.toolchain.host_compiler is None:
+        return missing.get("host_compiler", "host_compiler not found")
+    if not plan.is_for_this_device:
+        return ""
+    from rtcompile.lookup import driver
+
+    return driver_problem(nvcc.version_pair, supported) if (supported := driver.version()) else ""
+
+
+def driver_problem(nvcc: tuple[int, int], driver: int) -> str:
+    """Return why a driver (12090 is 12.9) cannot load this NVCC's cubins; ``""`` if it can."""
+    major, minor = driver // 1000, driver % 1000 // 10
+    if nvcc[0] <= major:
+        return ""
+    return (
+        f"nvcc {nvcc[0]}.{nvcc[1]} makes code for drivers of CUDA {nvcc[0]}; this one is of CUDA "
+        f"{major}.{minor}. Install nvcc of CUDA {major}, or a newer driver."
+    )
 
 
 def for_nvcc(options: Options) -> Options:

@@ -173,12 +173,13 @@ def _compiled(query: Query, *, waits: bool) -> ObjectCode:
     store = Store.open(settings)
     decided = plan_of(query)
     try:
-        if query.failed and settings.jit and not settings.recompile:
+        # Without a name, no index entry can say that the last build failed.
+        if (query.failed or not query.name()) and settings.jit and not settings.recompile:
             known = store.negative.find(decided.key_inputs)
-            if known is not None and not known.why_nvcc:
+            if known is not None and (not known.why_nvcc or plans.lack_of_nvcc(decided)):
                 from rtcompile.build.failures import as_error
 
-                raise as_error(known.failure, decided, cached=True)
+                raise as_error(known.failure, decided, why_nvcc=known.why_nvcc, cached=True)
         # If a shared store may have the code, it is queried before a compiler is started.
         if decided.key_inputs.backend != "nvcc" and settings.jit and not settings.remote:
             from rtcompile.workers import process
@@ -190,7 +191,7 @@ def _compiled(query: Query, *, waits: bool) -> ObjectCode:
         query.plan = miss.identified(decided, settings)
         code = miss.compile_once(query.plan, settings, store, waits=waits)
     except CompileError:
-        if not query.failed and store.negative.failure(plan_of(query).key_inputs):
+        if not query.failed and store.negative.find(plan_of(query).key_inputs):
             lookup.note_failure(query)
         raise
     found = _as_found(query, code)

@@ -185,17 +185,6 @@ def link(
     return outcome._replace(milliseconds={"link": spent.pop("compile"), **spent})
 
 
-def driver_problem(nvcc: tuple[int, int], driver: int) -> str:
-    """Return why a driver (12090 is 12.9) cannot load this NVCC's cubins; ``""`` if it can."""
-    major, minor = driver // 1000, driver % 1000 // 10
-    if nvcc[0] <= major:
-        return ""
-    return (
-        f"nvcc {nvcc[0]}.{nvcc[1]} makes code for drivers of CUDA {nvcc[0]}; this one is of CUDA "
-        f"{major}.{minor}. Install nvcc of CUDA {major}, or a newer driver."
-    )
-
-
 class _Nvcc:
     """NVCC for one unit, whose runs share one time limit."""
 

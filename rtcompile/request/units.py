@@ -107,12 +107,20 @@ class Compiled(NamedTuple):
     busy: float = 1.0
 
 
+class Hints(NamedTuple):
+    """The hint and the cause of each message of a log, for a toolchain with these facts."""
+
+    facts: str
+    texts: tuple[tuple[str, str], ...]
+
+
 class CompileFailure(NamedTuple):
     """A failed run, as data that can cross processes; only the public API raises exceptions.
 
     `kind` is "error" (the compiler rejected the source), "link", "crash" (`signal` says which), "timeout",
     "memory", or "start" (the compiler could not be run). `trace`, `files` and `busy` are as in `Compiled`, if
     known. `before` is the failure of the compiler that was tried first. `inputs` are the files of a crashed NVCC.
+    `hints` are known once the failure was explained.
     """
 
     kind: str
@@ -126,6 +134,7 @@ class CompileFailure(NamedTuple):
     before: CompileFailure | None = None
     busy: float = 1.0
     inputs: Mapping[str, bytes] = MappingProxyType({})
+    hints: Hints | None = None
 
 
 def joined_logs(first: str, second: str) -> str:

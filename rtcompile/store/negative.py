@@ -1,13 +1,14 @@
 """The negative cache: the builds that failed and would fail again, by the digest of their `KeyInputs`.
 
-An entry has the compiler's log and the files that the failed build read or looked for. It is valid while none of
-these files has changed, for the same compilers and linker. If NVRTC failed and NVCC succeeded, the entry has the
-reason for using NVCC at once. Only failures that depend on the request, its files and the toolchain alone are kept:
-no crashes, limits or missing tools.
+An entry has the compiler's log, its hints, and the files that the failed build read or looked for. It is valid while
+none of these files has changed, for the same compilers and linker. If NVRTC failed and NVCC may succeed, the entry has
+the reason for using NVCC at once; where there is no NVCC, NVRTC's failure is the result until there is one. Only
+failures that depend on the request, its files and the toolchain alone are kept: no crashes and no limits.
 """
 
 from __future__ import annotations
 
+import json
 import operator
 import re
 from collections.abc import Callable
@@ -16,12 +17,12 @@ from typing import NamedTuple
 from rtcompile.files import sealed
 from rtcompile.files.fileset import PACKED_FIELDS, FileSet
 from rtcompile.request.key import KeyInputs, digest, field, reason_against
-from rtcompile.request.units import CompileFailure
+from rtcompile.request.units import CompileFailure, Hints
 from rtcompile.store.folder import Folder, Memory
 
 KIND = "negative"  # the cache's folder
 _SEAL = "negative entry"
-_OWN_FIELDS = 7
+_OWN_FIELDS = 9
 # Patterns are compiled only after a failure, since that takes 0.3 ms.
 # Patterns of errors that the source or its options caused.
 _DIAGNOSED = (
@@ -37,7 +38,7 @@ _UNDECIDED = (
 
 
 class Remembered(NamedTuple):
-    """A failure, the reason why NVCC can build it ("" if no compiler can), and the files that both depend on."""
+    """A failure, the reason why NVCC may build it ("" if no compiler can), and the files that both depend on."""
 
     failure: CompileFailure
     why_nvcc: str
@@ -65,11 +66,6 @@ class Negative:
         if any(map(operator.is_not, now, known.depends)):
             self._keep(key, known._replace(depends=now))
         return known
-
-    def failure(self, inputs: KeyInputs) -> CompileFailure | None:
-        """Return the failure of `inputs` if no compiler can build it."""
-        known = self.find(inputs)
-        return None if known is None or known.why_nvcc else known.failure
 
     def remember(self, inputs: KeyInputs, remembered: Remembered) -> None:
         """Replace the entry of `inputs`, unless the failure depends on the time of the build."""
@@ -111,7 +107,8 @@ def _encoded(key: str, remembered: Remembered) -> bytes:
     failure, why = remembered.failure, remembered.why_nvcc
     first = failure.before or CompileFailure("", "", (), "")  # NVRTC's, if NVCC failed after it
     logs = (failure.log, "\0".join(failure.command), why, first.log, "\0".join(first.command))
-    texts = (failure.kind, failure.backend, *logs)
+    hints = (json.dumps(failure.hints), json.dumps(first.hints))
+    texts = (failure.kind, failure.backend, *logs, *hints)
     fields = [text.encode("utf-8", "surrogateescape") for text in texts]
     for depends in remembered.depends:
         fields += depends.packed(())
@@ -124,14 +121,19 @@ def _decoded(key: str, data: bytes) -> Remembered | None:
         return None
     own, packed = fields[:_OWN_FIELDS], fields[_OWN_FIELDS:]
     texts = [field.decode("utf-8", "surrogateescape") for field in own]
-    kind, backend, log, command, why, first_log, first_command = texts
+    kind, backend, log, command, why, first_log, first_command, *hints = texts
     parts = [packed[at : at + PACKED_FIELDS] for at in range(0, len(packed), PACKED_FIELDS)]
     try:
         depends = tuple(map(FileSet.unpacked, parts))
     except ValueError:
         return None
-    failure = CompileFailure(kind, log, tuple(command.split("\0")), backend)
+    failure = CompileFailure(kind, log, tuple(command.split("\0")), backend, hints=_hints(hints[0]))
     if first_log:
         first = CompileFailure("error", first_log, tuple(first_command.split("\0")), "nvrtc")
-        failure = failure._replace(before=first)
+        failure = failure._replace(before=first._replace(hints=_hints(hints[1])))
     return Remembered(failure, why, depends)
+
+
+def _hints(text: str) -> Hints | None:
+    known = json.loads(text)
+    return known and Hints(known[0], tuple(map(tuple, known[1])))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rtcompile import toolkit
+from rtcompile.build import plan
 from rtcompile.compilers import nvcc
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.inspect import cubin
@@ -264,4 +265,4 @@ def test_the_nvcc_of_pip_wheels_compiles(cuda13_prefix: Path) -> None:
 def test_a_driver_loads_code_of_its_major_version(
     version: tuple[int, int], driver: int, loads: bool
 ) -> None:
-    assert (nvcc.driver_problem(version, driver) == "") is loads
+    assert (plan.driver_problem(version, driver) == "") is loads

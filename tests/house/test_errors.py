@@ -93,13 +93,13 @@ def test_a_compiler_that_fails_without_a_message_is_reported(log):
 
 @pytest.mark.needs_compiler
 def test_every_frontend_renders_the_advice_in_its_own_spelling():
-    then = "NVCC could build it: not with backend='nvrtc'"
-    error = failed("kernel.cu(1): error: no", then=then)
-    assert error.advice == (then,)
+    error = failed("kernel.cu(1): error: no", why_nvcc="not with backend='nvrtc'")
+    [then] = error.advice
+    assert then.startswith("NVCC could build it (not with backend='nvrtc'): ")
     assert str(error) == f"kernel.cu:1: error: no\n    1 | int x;\n{then}"
     assert pickle.loads(pickle.dumps(error)).styled() == error.styled()
     shown = "".join(text for _, text in render(error, frontend="command"))
-    assert shown.endswith("not with --backend nvrtc")
+    assert "NVCC could build it (not with --backend nvrtc): " in shown
 
 
 @pytest.mark.parametrize("frontend", ["command", "cell"])

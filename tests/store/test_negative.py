@@ -22,7 +22,7 @@ from rtcompile.build import pipeline, planned
 from rtcompile.files.fileset import FileSet
 from rtcompile.lookup import environment
 from rtcompile.request.request import CompileRequest
-from rtcompile.request.units import CompileFailure
+from rtcompile.request.units import CompileFailure, Hints
 from rtcompile.settings import Settings
 from rtcompile.store import folder, inventory, manifests
 from rtcompile.store.folder import Folder
@@ -34,6 +34,11 @@ ERROR = "kernel.cu(3): error: identifier is undefined\n"
 PTXAS = "ptxas application ptx input, line 9; error   : Unknown symbol 'x'\n"
 ROOT = Path(__file__).parents[2]
 PYTHON: dict[str, list[str]] = {"options": []}  # of `another_process`
+# Only the toolkits of wheels and of PATH are found.
+ONLY_ON_PATH = """
+from rtcompile.toolkit import search
+search.find.__kwdefaults__.update(usual_roots=(), last=lambda _: ())
+"""
 TYPO = 'extern "C" __global__ void k(float* p) { p[treadIdx.x] = 1; }'
 
 
@@ -113,7 +118,7 @@ def test_a_failure_is_valid_while_its_headers_are_unchanged_and_missing_ones_sta
     open_store(cache).negative.remember(inputs, Remembered(refused, "", (found,)))
 
     def finds(**other: Any) -> bool:
-        return open_store(cache).negative.failure(tree.key_inputs(**other)) is not None
+        return open_store(cache).negative.find(tree.key_inputs(**other)) is not None
 
     assert finds()
     assert not finds(source="other")
@@ -134,12 +139,12 @@ def test_a_failure_is_valid_while_its_headers_are_unchanged_and_missing_ones_sta
 
 def test_a_failure_is_the_same_value_for_the_next_process(cache: Path) -> None:
     odd = "k\udce4.cu(1): error: “ä” is\0undefined\n"
-    open_store(cache).negative.remember(make_key_inputs(), remembered("host code", odd))
+    hints = Hints("facts", ((odd, ""), ("hint", "cause")))
+    first = failure(odd)._replace(backend="nvrtc", hints=hints)
+    kept = Remembered(failure(odd)._replace(before=first, hints=hints), "host code", ())
+    open_store(cache).negative.remember(make_key_inputs(), kept)
 
-    known = open_store(cache).negative.find(make_key_inputs())
-
-    assert known == remembered("host code", odd)
-    assert open_store(cache).negative.failure(make_key_inputs()) is None, "NVCC can make it"
+    assert open_store(cache).negative.find(make_key_inputs()) == kept
 
 
 def test_a_failure_that_depends_on_the_clock_is_not_remembered(cache: Path) -> None:
@@ -249,14 +254,17 @@ except rtcompile.RtcompileError as error:
     found.update(kind=type(error).__name__, message=str(error), cached=getattr(error, "cached", None))
     found["log"] = getattr(error, "log", "")
 found["compiled"] = bool(started) or "rtcompile.workers.pool" in sys.modules
+found["explained"] = "rtcompile.messages.catalogue" in sys.modules
 print(json.dumps(found))
 """
 
 
-def another_process(source: str = TYPO, *, allow_fixups: bool = True, **given: Any) -> Any:
+def another_process(
+    source: str = TYPO, *, allow_fixups: bool = True, before: str = "", **given: Any
+) -> Any:
     """Compile in a new process; return its error or the level of its hit, and whether a compiler ran."""
     given = {"source": source, "arch": "sm_90a", **given}
-    arguments = ["-c", CHILD, json.dumps(given), json.dumps(allow_fixups)]
+    arguments = ["-c", before + CHILD, json.dumps(given), json.dumps(allow_fixups)]
     command = [sys.executable, *PYTHON["options"], *arguments]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(done.stdout)
@@ -289,6 +297,19 @@ EXTERN = "extern __device__ float f(float); __global__ void k(float* x) { *x = f
             "CompileError",
             id="no such name",
         ),
+        pytest.param(
+            "__global__ void k(float* x) { x[0] = norm8(2, x[1]); }",
+            {},
+            "CompileError",
+            id="an undefined identifier",
+        ),
+        pytest.param("EXPORT void k(float* x) {}", {}, "CompileError", id="an unknown macro"),
+        pytest.param(
+            TYPO,
+            {"options": ["-rdc=true"], "link": ["__device__ int f() { return 1; }"]},
+            "CompileError",
+            id="with a linked source",
+        ),
     ],
 )
 def test_a_failure_is_found_by_the_next_process_without_a_compiler(
@@ -298,9 +319,39 @@ def test_a_failure_is_found_by_the_next_process_without_a_compiler(
 
     assert first["cached"] is False
     assert (second["kind"], second["cached"], second["compiled"]) == (kind, True, False)
+    assert second["explained"] is False, "its hints were kept"
     assert second["log"] == first["log"]
     assert second["message"].partition("\nCached: ")[0] == first["message"]
     assert "recompile=True" in second["message"]
+
+
+@pytest.mark.needs_nvcc
+def test_what_only_nvcc_can_build_fails_without_a_compiler_until_there_is_an_nvcc(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = "#include <vector>\n__global__ void k(float* x) { *x = 1; }"
+    folders = os.environ["PATH"].split(":")
+    with monkeypatch.context() as without:
+        without.setenv("PATH", ":".join(f for f in folders if not os.path.exists(f"{f}/nvcc")))
+        first, second = (another_process(source, before=ONLY_ON_PATH) for _ in range(2))
+    assert (first["cached"], second["cached"], second["compiled"]) == (False, True, False)
+    assert "NVCC could build it" in first["message"]
+    assert second["message"].partition("\nCached: ")[0] == first["message"]
+
+    assert another_process(source, before=ONLY_ON_PATH)["hit"] is None, "NVCC builds it"
+
+
+@pytest.mark.needs_compiler
+def test_the_hints_of_another_toolchain_are_not_shown() -> None:
+    given = this_process(TYPO)
+    inputs = planned.plan(CompileRequest(TYPO, arch="sm_90a"), settings()).key_inputs
+    negative = Store.open(settings()).negative
+    known = negative.find(inputs)
+    assert known is not None
+    outdated = Hints("of another toolchain", (("Install it.", ""),))
+    negative.remember(inputs, known._replace(failure=known.failure._replace(hints=outdated)))
+
+    assert this_process(TYPO)["message"].partition("\nCached: ")[0] == given["message"]
 
 
 def write(path: Path, text: str) -> Callable[[], object]:
