@@ -147,30 +147,42 @@ class Folder:
 
     def log(self, counts: Mapping[str, float]) -> int:
         """Append counts to the journal immediately, in case the process is killed; return the journal's size."""
-        return len(self._journal(as_lines(counts)))
-
-    def journal(self, *, take: bool = False) -> dict[str, float]:
-        """Return the journal's sums by name; `take` empties it."""
-        return sums(self._journal(take=take))
-
-    def _journal(self, added: bytes = b"", *, take: bool = False) -> bytes:
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            with self.open(STATISTICS) as folder:
-                descriptor = os.open(JOURNAL, flags, 0o600, dir_fd=folder)
-            try:
-                until = time.monotonic() + _MOST_WAITED_SECONDS
-                while not _lock(descriptor, exclusive=take) and time.monotonic() < until:
-                    time.sleep(0.001)
-                os.write(descriptor, added)
-                data = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
-                if take:
-                    os.truncate(descriptor, 0)
-                return data
-            finally:
-                os.close(descriptor)
+            with self._journal(exclusive=False) as journal:
+                os.write(journal, as_lines(counts))
+                return os.fstat(journal).st_size
         except OSError:
-            return b""
+            return 0
+
+    def counts(self) -> dict[str, float]:
+        """Return the journal's sums by name."""
+        try:
+            with self._journal(exclusive=False) as journal:
+                return sums(_contents(journal))
+        except OSError:
+            return {}
+
+    def sum_up(self, more: Mapping[str, float]) -> dict[str, float]:
+        """Replace the journal by its sums, without ``written``, and return them; raise OSError if that fails."""
+        with self._journal(exclusive=True) as journal:
+            found = sums(_contents(journal) + b"\n" + as_lines(more))
+            found.pop("written", None)
+            lines = as_lines(found)
+            # A process that is killed in between leaves sums and some of the lines.
+            os.pwrite(journal, lines, 0)
+            os.truncate(journal, len(lines))
+            return found
+
+    def _journal(self, *, exclusive: bool) -> _Descriptor:
+        """Open and lock the journal."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        flags |= 0 if exclusive else os.O_APPEND
+        with self.open(STATISTICS) as folder:
+            descriptor = _Descriptor(os.open(JOURNAL, flags, 0o600, dir_fd=folder))
+        until = time.monotonic() + _MOST_WAITED_SECONDS
+        while not _lock(descriptor, exclusive=exclusive) and time.monotonic() < until:
+            time.sleep(0.001)
+        return descriptor
 
     def listing(self, kind: str) -> list[tuple[str, os.stat_result]]:
         """Return each name in one of `FOLDERS` with its status; nothing if the folder is not trusted."""
@@ -297,6 +309,10 @@ def _lock(descriptor: int, *, exclusive: bool) -> bool:
     except OSError:
         pass
     return True
+
+
+def _contents(journal: int) -> bytes:
+    return os.pread(journal, os.fstat(journal).st_size, 0)
 
 
 def as_lines(counts: Mapping[str, float]) -> bytes:

@@ -7,18 +7,17 @@ this module, so heavy imports are inside functions.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, suppress
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import NamedTuple
 
 from rtcompile.files import fileset, sealed
 from rtcompile.files.sealed import USE_RESOLUTION
 from rtcompile.request import object_code
 from rtcompile.request.object_code import ObjectCode
-from rtcompile.store.folder import FOLDERS, STATISTICS, Folder
+from rtcompile.store.folder import FOLDERS, Folder
 
 HEADERS = "headers"
 # The folders of files, and what each is sealed as; a source is not.
@@ -258,58 +257,3 @@ def sweep(folder: Folder) -> None:
             if kind == "locks" or name.endswith(".lock"):
                 with locks.machine_wide(folder.file(kind, name), timeout=0.0):
                     pass  # no process held it; leaving the block removes it
-
-
-# --- Counts of all processes: hits, builds, requests to shared stores -------------------------------
-
-# diskcache keeps the sums in SQLite. No build needs them: without diskcache, or with a damaged database, only counts
-# are lost. Nothing is ever unpickled (CVE-2025-69872).
-
-_LOCK_SECONDS = 1.0  # wait for another process's transaction, which takes milliseconds
-
-
-def add_counts(folder: Folder, more: Mapping[str, float]) -> dict[str, float]:
-    """Add counts to a cache directory's, and return the sums; may raise any exception of diskcache."""
-    import diskcache  # 16 ms, which a hit avoids
-
-    os.close(folder.open(STATISTICS))
-    try:
-        return _add(folder.file(STATISTICS), more)
-    except Exception as error:  # a damaged or planted database can raise anything
-        if "locked" in str(error):
-            raise
-        for name, _ in folder.listing(STATISTICS):
-            if name.startswith(diskcache.core.DBNAME):
-                folder.discard(STATISTICS, name)
-    return _add(folder.file(STATISTICS), more)
-
-
-def _add(path: str, more: Mapping[str, float]) -> dict[str, float]:
-    import sqlite3
-
-    import diskcache
-
-    class TextDisk(diskcache.Disk):  # type: ignore[misc]
-        """Rejects keys and files that diskcache would unpickle or remove; `incr` reads only numbers."""
-
-        def get(self, key: Any, raw: bool) -> str:
-            if not raw or type(key) is not str:
-                raise ValueError("a key that is not text")
-            return key
-
-        def remove(self, file_path: str) -> None:  # noqa: ARG002  # diskcache's signature
-            raise ValueError("a value that is a file")
-
-    # By default diskcache waits a minute for a locked database.
-    database = os.path.join(path, diskcache.core.DBNAME)
-    with closing(sqlite3.connect(database, timeout=_LOCK_SECONDS, isolation_level=None)) as locked:
-        locked.execute("BEGIN IMMEDIATE")
-        locked.execute("ROLLBACK")
-    with closing(diskcache.Cache.__new__(diskcache.Cache)) as cache:  # also if opening fails
-        cache.__init__(path, timeout=_LOCK_SECONDS, disk=TextDisk, eviction_policy="none")
-        with cache.transact():
-            names = dict.fromkeys([*cache, *more])
-            found = {name: cache.incr(name, more.get(name, 0)) for name in names}
-            if not all(map(math.isfinite, found.values())):
-                raise ValueError("a value that is not a number")
-            return found

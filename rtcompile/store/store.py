@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 _RETRY_SECONDS = 10.0  # time before writing to a folder is tried again after a failure
 
-# The journal of all processes is added to the statistics when it reaches this size, or when this fraction of the
-# limit was written, which is what eviction leaves free. A process checks it after writing at most _UNCHECKED.
-_MOST_JOURNAL = 8192
+# The journal of all processes is summed up when it reaches this size, or when this fraction of the limit was written,
+# which is what eviction leaves free. A process checks it after writing at most _PART_UNCHECKED of the limit.
+_MOST_JOURNAL = 32 << 10
 _PART_WRITTEN = 1 / 16
 _PART_UNCHECKED = 1 / 1024
 
@@ -312,30 +312,27 @@ class Store:
         self._unchecked += size
         if is_long or self._unchecked > self.size * _PART_UNCHECKED:
             self._unchecked = 0
-            if is_long or self._folder.journal().get("written", 0) > self.size * _PART_WRITTEN:
+            if is_long or self._folder.counts().get("written", 0) > self.size * _PART_WRITTEN:
                 self.maintain()
 
     def maintain(self) -> dict[str, float] | None:
-        """Evict down to the limit, merge the journal into the statistics, and return all counts, or None."""
+        """Evict down to the limit, sum up the journal, and return all counts; None if they cannot be written."""
         if not self._folder.writable:
             return None
-        # This comes first, so concurrent writers start a new journal and find nothing to do.
-        counts = self._folder.journal(take=True)
-        counts["hits"] = counts.get("hits", 0) + take_hits(self._folder.path)
-        counts.pop("written", None)
-        if inventory.size(self._folder) > self.size * (1 - _PART_WRITTEN):
-            inventory.evict(self._folder, self.size)
+        counts = None
         try:
             self._folder.prepare()
-            return inventory.add_counts(self._folder, counts)
         except OSError as error:
             self._degrade(error)
-        except Exception as error:  # noqa: BLE001  # diskcache may be missing or broken; no build needs it
-            self._folder.log(counts)  # other processes may have locked the database too long
-            self._warn(
-                f"its statistics cannot be written ({error}): hits and builds are not counted"
-            )
-        return None
+            return None
+        try:
+            # This comes first, so concurrent writers find nothing to do.
+            counts = self._folder.sum_up({"hits": take_hits(self._folder.path)})
+        except OSError as error:
+            self._warn(f"its statistics cannot be written ({error}): builds are not counted")
+        if inventory.size(self._folder) > self.size * (1 - _PART_WRITTEN):
+            inventory.evict(self._folder, self.size)
+        return counts
 
     def usage(self) -> Usage | None:
         """Return sizes and counts; None if there can be no statistics."""

@@ -62,8 +62,7 @@ class Install:
             (install.site / "nvidia" / name).symlink_to(real / "nvidia" / name)
         for info in real.glob("nvidia_*.dist-info"):
             (install.site / info.name).symlink_to(info)
-        for module in ("diskcache", "packaging"):
-            (install.site / module).symlink_to(real / module)
+        (install.site / "packaging").symlink_to(real / "packaging")
         install.environ = {"RTCOMPILE_CACHE_DIR": str(folder / "cache"), "PATH": str(folder)}
         return install
 

@@ -222,12 +222,12 @@ def loaded_by(statement: str) -> set[str]:
     [
         pytest.param(
             "import rtcompile",
-            {"cupy", "numpy", "cuda", "diskcache", "sqlite3", "ctypes", "subprocess", "rich"},
+            {"cupy", "numpy", "cuda", "sqlite3", "ctypes", "subprocess", "rich"},
             id="package",
         ),
         pytest.param(
             "from rtcompile import compile",
-            {"cupy", "numpy", "cuda", "diskcache", "sqlite3", "ctypes", "subprocess", "rich"},
+            {"cupy", "numpy", "cuda", "sqlite3", "ctypes", "subprocess", "rich"},
             id="compile",
         ),
         pytest.param("from rtcompile import CompileError", {"cupy", "numpy"}, id="errors"),

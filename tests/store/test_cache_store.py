@@ -405,7 +405,7 @@ def test_a_hit_loads_no_database_and_no_openssl(cache: Path) -> None:
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
     ).stdout
     loaded = set(ast.literal_eval(output))
-    heavy = {"diskcache", "sqlite3", "json", "pickle", "_hashlib", "subprocess", "tempfile"}
+    heavy = {"sqlite3", "json", "pickle", "_hashlib", "subprocess", "tempfile"}
     ours = {"request.units", "store.statistics", "store.locks"}
     assert not loaded & {*heavy, *(f"rtcompile.{name}" for name in ours)}
 
