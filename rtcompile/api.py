@@ -5,6 +5,7 @@ from __future__ import annotations
 from rtcompile.build import pipeline
 from rtcompile.errors import public
 from rtcompile.lookup import environment
+from rtcompile.request.object_code import KERNEL_MARKS
 from rtcompile.request.request import DEFAULT_NAME, CompileRequest
 
 TYPE_CHECKING = False
@@ -96,6 +97,11 @@ def compile(
     ToolkitNotFound, UnsupportedArch
         A compiler or header is not installed, or the compiler does not know the architecture.
 
+    Warns
+    -----
+    RtcompileWarning
+        The source has a ``__global__`` function, and the code no kernel: a template that nothing instantiates.
+
     Examples
     --------
     >>> source = 'extern "C" __global__ void k(int* p) { *p = 1; }'
@@ -132,6 +138,10 @@ def compile(
 
         with tracing.into(trace):
             code = pipeline.build(request, settings)
+    if KERNEL_MARKS.get(code.kind, b"") not in code.code and "__global__" in source:
+        from rtcompile.inspect.symbols import warn_without_kernels
+
+        warn_without_kernels(request, code)
     if log_stream is not None:
         log_stream.write(code.build.log)
     return code

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import is_
+
 from rtcompile.build import pipeline
 from rtcompile.errors import (
     BatchError,
@@ -14,7 +16,7 @@ from rtcompile.errors import (
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import query_of
-from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.object_code import KERNEL_MARKS, ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import items, one_of
 from rtcompile.store.folder import count_hit
@@ -162,7 +164,7 @@ def compile_many(
     overrides = {"fallback": fallback, "pch": pch, "timeout": timeout, "memory_limit": memory_limit}
     if executor is None and not progress and trace is None:
         codes = found(builds, overrides)
-        if codes is not None:
+        if codes is not None and all(map(is_, map(_checked, builds, codes), codes)):
             return codes
     from rtcompile import tracing
     from rtcompile.build.progress import shown as showing
@@ -181,7 +183,7 @@ def compile_many(
             for future in futures:
                 future.cancel()
             raise
-    outcomes: list[Any] = [_outcome(future) for future in futures]
+    outcomes: list[Any] = list(map(_checked, builds, map(_outcome, futures)))
     failed = {i: o for i, o in enumerate(outcomes) if not isinstance(o, ObjectCode)}
     if failed and errors == "raise":
         results = [None if i in failed else o for i, o in enumerate(outcomes)]
@@ -234,6 +236,25 @@ def _outcome(future: Future[ObjectCode]) -> Outcome:
     if isinstance(error, RtcompileError):
         return error
     raise error
+
+
+def _checked(item: Any, outcome: Outcome) -> Outcome:
+    """Return the outcome, or an error if the code lacks the kernel that a `RawKernel` is for."""
+    if not isinstance(outcome, ObjectCode):
+        return outcome
+    if isinstance(item, CompileRequest):
+        if KERNEL_MARKS.get(outcome.kind, b"") not in outcome.code:
+            from rtcompile.inspect.symbols import warn_without_kernels
+
+            warn_without_kernels(item, outcome)
+    elif check := getattr(
+        item, "_check", None
+    ):  # a bundle's work has none, and checks its kernels itself
+        try:
+            check(outcome)
+        except RtcompileError as error:
+            return error
+    return outcome
 
 
 def found(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[ObjectCode] | None:

@@ -19,12 +19,11 @@ from rtcompile.errors import InvalidRequest, LinkError, RtcompileError, ToolkitN
 from rtcompile.inspect.symbols import no_kernels, symbols
 from rtcompile.messages import diagnostics
 from rtcompile.messages.rendering import spelled
-from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.object_code import KERNEL_MARKS, ObjectCode
 from rtcompile.request.request import CompileRequest
 
 _EXTENSIONS = {kind: f".{kind}" for kind in ("cubin", "ptx", "ltoir", "fatbin")} | {"object": ".o"}
 _MOST_WARNINGS = 5
-_WITH_KERNELS = ("cubin", "ptx")  # the kinds of code whose kernels can be listed
 
 
 class _Job(NamedTuple):
@@ -149,7 +148,7 @@ def _fields(build: _Job, built: ObjectCode) -> dict[str, Any]:
         "why": built.build.why,
         "milliseconds": round(built.build.milliseconds, 3),
         "notes": list(built.build.notes),
-        "kernels": [*symbols(built)] if built.kind in _WITH_KERNELS else None,
+        "kernels": [*symbols(built)] if built.kind in KERNEL_MARKS else None,
         "lowered_names": dict(built.lowered_names),
         "log": built.build.log,
     }
@@ -164,7 +163,7 @@ def _line(count: str, build: _Job, built: ObjectCode) -> str:
         f"{size} {where}"
     ]
     lines += [f"    {spelled(note, 'command')}" for note in built.build.notes]
-    if built.kind in _WITH_KERNELS and (why := no_kernels(built.code, build.request.source)):
+    if why := no_kernels(built, build.request.source):
         lines.append(f"    {spelled(why, 'command')}")
     lines += [f"    {expression} is {name}" for expression, name in built.lowered_names.items()]
     warnings = [d for d in diagnostics.parse(built.build.log) if d.severity == "warning"]

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from rtcompile.errors import DriverError, InvalidRequest, RtcompileError
-from rtcompile.inspect import cubin
+from rtcompile.inspect import cubin, symbols
 from rtcompile.lookup import find as lookup
 from rtcompile.messages import catalogue
 from rtcompile.messages.facts import BuildContext
@@ -16,6 +16,7 @@ from rtcompile.request.values import Arch
 
 if TYPE_CHECKING:
     from rtcompile.frontends.lazy_code import LazyCode
+    from rtcompile.request.object_code import ObjectCode
 
 
 _NOT_FOUND = 500
@@ -68,10 +69,19 @@ def of_name(lazy: LazyCode, error: Any, kind: str, name: str) -> DriverError:
     """Return the error for a kernel or a variable that the driver did not find."""
     if error.status != _NOT_FOUND:
         return load_error(error, lazy.program)
-    from rtcompile.inspect.symbols import absent
+    reported = "CUDA_ERROR_NOT_FOUND: named symbol not found"
+    message = _absent(lazy, lazy.object_code(), kind, name)
+    return DriverError(f"{message}\n  The driver says {reported}.", _NOT_FOUND)
 
-    built = lazy.object_code()
-    message = absent(
+
+def check_kernel(lazy: LazyCode, built: ObjectCode, name: str) -> None:
+    """Raise, without a device, the error of `of_name` if code has no kernel of a name."""
+    if name not in symbols.kernel_symbols(built.code):
+        raise DriverError(_absent(lazy, built, "kernel", name), _NOT_FOUND)
+
+
+def _absent(lazy: LazyCode, built: ObjectCode | None, kind: str, name: str) -> str:
+    return symbols.absent(
         kind,
         name,
         read(lazy.path) if built is None else built.code,
@@ -79,8 +89,6 @@ def of_name(lazy: LazyCode, error: Any, kind: str, name: str) -> DriverError:
         source=lazy.arguments["code"] or "",
         lowered={} if built is None else built.lowered_names,
     )
-    reported = "CUDA_ERROR_NOT_FOUND: named symbol not found"
-    return DriverError(f"{message}\n  The driver says {reported}.", _NOT_FOUND)
 
 
 def read(path: str | None) -> bytes:

@@ -27,6 +27,7 @@ from rtcompile.frontends.lazy_code import (
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import query_of
+from rtcompile.request.object_code import KERNEL_MARKS
 from rtcompile.request.values import text
 
 if TYPE_CHECKING:
@@ -47,6 +48,10 @@ class Built:
     def _bind(self, build: LazyCode, name: str) -> None:
         """Construct CuPy's object for this code, and for this kernel of it."""
 
+    @abstractmethod
+    def _check(self, code: ObjectCode) -> None:
+        """Raise or warn if the code lacks what this object is for."""
+
     @property
     @public
     def request(self) -> CompileRequest | None:
@@ -61,8 +66,19 @@ class Built:
     @property
     @public
     def object_code(self) -> ObjectCode | None:
-        """The code, built on first use (with `arch` no device is needed); None for a file."""
-        return self._build.object_code()
+        """The code, built on first use (with `arch` no device is needed); None for a file.
+
+        Raises
+        ------
+        CompileError
+            The source does not compile.
+        DriverError
+            The code has no kernel of this `RawKernel`'s name; a `RawModule` without any kernel only warns.
+        """
+        code = self._build.object_code()
+        if code is not None:
+            self._check(code)
+        return code
 
     @property
     @public
@@ -231,6 +247,14 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         self._functions = build.functions_of(name)
         self._build = build
         queue_ahead(self, build)  # start compiling before the first use
+
+    def _check(self, code: ObjectCode) -> None:
+        mark = KERNEL_MARKS.get(code.kind)
+        if mark is None or b"%b%b\0" % (mark, self.name.encode()) in code.code:
+            return
+        from rtcompile.frontends import driver_errors
+
+        driver_errors.check_kernel(self._build, code, self.name)
 
     @property
     def kernel(self) -> Any:

@@ -11,6 +11,7 @@ import cupy
 from rtcompile.errors import InvalidRequest, public, shown
 from rtcompile.frontends.lazy_code import OF_CUPY, LazyCode, code_of
 from rtcompile.frontends.raw_kernel import Built, RawKernel, _restored, queue_ahead
+from rtcompile.request.object_code import KERNEL_MARKS
 from rtcompile.request.request import DEFAULT_NAME
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from rtcompile.inspect.advice import Advice
     from rtcompile.inspect.report import Report
+    from rtcompile.request.object_code import ObjectCode
     from rtcompile.request.values import Arch, Fallback
 
 
@@ -120,6 +122,12 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
         super().__init__(**{argument: build.arguments[argument] for argument in OF_CUPY})
         self._build = build
         queue_ahead(self, build)  # start compiling before the first use
+
+    def _check(self, code: ObjectCode) -> None:
+        if KERNEL_MARKS.get(code.kind, b"") not in code.code and self.request is not None:
+            from rtcompile.inspect.symbols import warn_without_kernels
+
+            warn_without_kernels(self.request, code)
 
     @property
     @public

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from rtcompile.errors import InvalidRequest, public, shown
+from rtcompile.errors import InvalidRequest, public, shown, warn
 from rtcompile.inspect import cubin
 from rtcompile.request import cxx
-from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.object_code import KERNEL_MARKS, ObjectCode
+from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import one_of
 
 # --- C++ names of mangled symbols -----------------------------------------------------------------
@@ -121,9 +122,20 @@ def absent(
     return f"{program} has no {kind} {name!r}{first}\n  hint: {fix}\n  {listed}"
 
 
-def no_kernels(code: bytes, source: str) -> str:
-    """Return why a module has no kernel; "" if it has one."""
-    if kernel_symbols(code):
+def warn_without_kernels(request: CompileRequest, code: ObjectCode) -> None:
+    """Warn if the code of a source with ``__global__`` functions has no kernel.
+
+    A source of device functions or variables has none on purpose, also beside a kernel that is only declared.
+    """
+    found = _in_source(request.source)
+    if any(found.values()) or (found and not _variables(code.code)):
+        warn(f"{request.name}: {no_kernels(code, request.source)}")
+
+
+def no_kernels(code: ObjectCode, source: str) -> str:
+    """Return why a cubin or PTX has no kernel; "" if it has one, and for other code."""
+    mark = KERNEL_MARKS.get(code.kind)
+    if mark is None or mark in code.code:
         return ""
     found = _in_source(source)
     templates = [name for name, is_template in found.items() if is_template]

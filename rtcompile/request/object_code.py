@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rtcompile.files.headers import Header
 
 TARGETS = ("cubin", "ptx", "ltoir", "object", "fatbin")
+# What stands before the symbol of each kernel, and of nothing else, in code of these kinds.
+KERNEL_MARKS = {"cubin": b".nv.constant0.", "ptx": b".entry "}
 _NAMES_SHOWN = 3  # of a code's names
 _NO_NAMES: Mapping[str, str] = MappingProxyType({})
 _NO_STORES: Mapping[str, Mapping[str, float]] = {}  # it can be pickled

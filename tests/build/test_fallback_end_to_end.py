@@ -21,6 +21,7 @@ pytestmark = pytest.mark.needs_nvcc
 
 HOST = """#include <vector>
 template <class T> __global__ void fill(T* p, T x) { p[threadIdx.x] = x; }
+template __global__ void fill(float*, float);
 __constant__ float table[4];
 std::vector<float> defaults() { return {1, 2, 3, 4}; }
 """

@@ -32,6 +32,7 @@ from tests.jobs import eventually
 pytestmark = pytest.mark.needs_compiler
 
 TEMPLATE = CompileRequest("template <int N> __global__ void k(int* p) { *p = N; }", arch="sm_90")
+KERNEL = TEMPLATE.replace(name_expressions=("k<0>",))
 WRONG = TEMPLATE.replace(source="mistake;")
 # The mangled name of the parameter doubles with each typedef.
 ENDLESS = TEMPLATE.replace(
@@ -107,7 +108,7 @@ def test_threads_leave_room_for_a_compiler_under_a_process_limit(
 
 
 def test_one_request_twice_is_built_once() -> None:
-    hits = [code.build.hit for code in compile_many([TEMPLATE] * 4, progress=False)]
+    hits = [code.build.hit for code in compile_many([KERNEL] * 4, progress=False)]
     assert hits.count(None) == 1
 
 
@@ -116,14 +117,14 @@ def test_errors_are_collected_and_the_others_built() -> None:
         BatchError,
         match=r"2 of 4 builds failed:\n\[1\] kernel.cu for sm_90: kernel.cu:1:1: error: this declaration",
     ) as caught:
-        compile_many([TEMPLATE, WRONG, TEMPLATE, WRONG.replace(name="b.cu")], progress=False)
+        compile_many([KERNEL, WRONG, KERNEL, WRONG.replace(name="b.cu")], progress=False)
     assert sorted(caught.value.errors) == [1, 3]
     assert all(isinstance(error, CompileError) for error in caught.value.errors.values())
     assert [result is None for result in caught.value.results] == [False, True, False, True]
 
 
 def test_errors_can_be_returned_instead_of_results() -> None:
-    outcomes: list[Any] = compile_many([WRONG, TEMPLATE], progress=False, errors="return")
+    outcomes: list[Any] = compile_many([WRONG, KERNEL], progress=False, errors="return")
     assert isinstance(outcomes[0], CompileError)
     assert isinstance(outcomes[1], ObjectCode)
 
@@ -425,8 +426,8 @@ def test_a_hit_before_a_batchs_first_miss_counts_once(monkeypatch: pytest.Monkey
     hits: list[object] = []
     for module in (many, find):
         monkeypatch.setattr(module, "count_hit", hits.append)
-    found = [TEMPLATE.replace(options=(f"-DHIT={n}",)) for n in range(3)]
-    missing = TEMPLATE.replace(options=("-DMISS",))
+    found = [KERNEL.replace(options=(f"-DHIT={n}",)) for n in range(3)]
+    missing = KERNEL.replace(options=("-DMISS",))
     compile_many(found, progress=False)
     environment.forget()
     assert hits == []

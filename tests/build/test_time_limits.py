@@ -230,7 +230,7 @@ def slow(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
 DOORS: dict[str, Callable[..., Any]] = {
     "compile": lambda **more: rtcompile.compile(KERNEL, arch="sm_80", **more),
     "RawModule": lambda **more: RawModule(code=KERNEL, arch="sm_80", **more).object_code,
-    "RawKernel": lambda **more: RawKernel(KERNEL, "k", arch="sm_80", **more).object_code,
+    "RawKernel": lambda **more: RawKernel(KERNEL, "_Z1kPi", arch="sm_80", **more).object_code,
     "compile_many": lambda **more: rtcompile.compile_many(
         [CompileRequest(KERNEL, arch="sm_80")], progress=False, **more
     ),

@@ -1,0 +1,102 @@
+"""A build without the kernel that was asked for does not succeed silently, with or without a device."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+
+import rtcompile
+from rtcompile import CompileRequest, DriverError, RawKernel, RawModule, RtcompileWarning
+
+pytestmark = pytest.mark.needs_compiler
+
+SCALE = "__global__ void scale(float* x) { *x *= 2; }"
+TEMPLATE = "template <class T> __global__ void scale(T* x) { *x *= 2; }"
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "says"),
+    [
+        pytest.param(SCALE, "scale", 'Declare it extern "C"', id="mangled"),
+        pytest.param(f'extern "C" {SCALE}', "scael", "Is 'scale' meant?", id="misspelled"),
+        pytest.param(f'extern "C" {SCALE}', "scal", "Is 'scale' meant?", id="beginning"),
+        pytest.param(TEMPLATE, "scale", "nothing instantiates it", id="template"),
+        pytest.param(
+            'extern "C" __device__ __noinline__ int scale(int x) { return x; } '
+            'extern "C" __global__ void k(int* x) { *x = scale(*x); }',
+            "scale",
+            "It has the kernel",
+            id="device function",
+        ),
+    ],
+)
+def test_a_missing_kernel_raises_without_a_device(source: str, name: str, says: str):
+    kernel = RawKernel(source, name, arch="sm_80", options=("-G",))
+    for use in (lambda: kernel.object_code, lambda: kernel.build, lambda: kernel.save("k.cubin")):
+        with pytest.raises(DriverError, match=f"has no kernel '{name}'") as failed:
+            use()
+        assert says in str(failed.value)
+
+
+def test_a_batch_reports_the_missing_kernel():
+    good = RawKernel(f'extern "C" {SCALE}', "scale", arch="sm_80")
+    bad = RawKernel(f'extern "C" {SCALE}', "other", arch="sm_80")
+    for _ in range(2):  # compiled, and found
+        code, error = rtcompile.compile_many([good, bad], progress=False, errors="return")
+        assert code.kind == "cubin"
+        assert isinstance(error, DriverError)
+    with pytest.raises(rtcompile.BatchError, match="has no kernel 'other'"):
+        rtcompile.compile_many([good, bad], progress=False)
+
+
+@pytest.mark.parametrize("options", [(), ("-rdc=true",), ("-G",), ("-lineinfo",)])
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90a", "sm_120"])
+def test_a_kernel_is_found_whatever_the_options(options: tuple[str, ...], arch: str):
+    source = f'extern "C" {SCALE}'
+    assert RawKernel(source, "scale", arch=arch, options=options).object_code is not None
+
+
+def uses(source: str, **arguments: Any) -> list[Any]:
+    request = CompileRequest(source, arch="sm_80", **arguments)
+    return [
+        lambda: rtcompile.compile(source, arch="sm_80", **arguments),
+        lambda: rtcompile.compile_many([request], progress=False),
+        *([] if arguments else [lambda: RawModule(code=source, arch="sm_80").object_code]),
+    ]
+
+
+@pytest.mark.parametrize("target", ["cubin", "ptx"])
+def test_a_source_whose_kernels_are_missing_warns(target: Any):
+    arguments = {} if target == "cubin" else {"target": target}
+    for use in uses(TEMPLATE, **arguments) * 2:  # compiled, and found
+        with pytest.warns(RtcompileWarning, match="no kernel: 'scale' is a template, and nothing"):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments"),
+    [
+        pytest.param(f'extern "C" {SCALE}', {}, id="kernel"),
+        pytest.param(f'extern "C" {SCALE}', {"target": "ptx"}, id="PTX"),
+        pytest.param(TEMPLATE, {"name_expressions": ["scale<float>"]}, id="instance"),
+        pytest.param(TEMPLATE, {"target": "ltoir"}, id="LTO-IR"),
+        pytest.param(TEMPLATE, {"target": "object"}, id="object"),
+        pytest.param("__device__ int f() { return 1; }", {"options": ["-rdc=true"]}, id="function"),
+        pytest.param("__device__ int f() { return 1; }", {"target": "ptx"}, id="function in PTX"),
+        pytest.param("__constant__ float table[4];", {}, id="constants"),
+        pytest.param("__device__ int counter; __global__ void k();", {}, id="variables"),
+        pytest.param("// __global__ void k()\n", {}, id="comment"),
+        pytest.param(
+            TEMPLATE,
+            {"link": ['extern "C" __global__ void k() {}']},
+            id="kernel of another source",
+        ),
+    ],
+)
+def test_code_that_is_complete_does_not_warn(source: str, arguments: dict[str, Any]):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for use in uses(source, **arguments):
+            use()
