@@ -68,12 +68,7 @@ class Built:
     def object_code(self) -> ObjectCode | None:
         """The code, built on first use (with `arch` no device is needed); None for a file.
 
-        Raises
-        ------
-        CompileError
-            The source does not compile.
-        DriverError
-            The code has no kernel of this `RawKernel`'s name; a `RawModule` without any kernel only warns.
+        `DriverError` if it has no kernel of a `RawKernel`'s name; a `RawModule` without any kernel only warns.
         """
         code = self._build.object_code()
         if code is not None:
