@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from rtcompile import ToolkitNotFound
+from rtcompile import toolkit
 from rtcompile.cli import main, output
-from rtcompile.toolkit.model import Toolchain
 from tests.commands import rtcompile
 
 pytestmark = pytest.mark.needs_compiler
@@ -121,10 +120,10 @@ def test_a_killed_compiler_leaves_a_reproducer_and_advice_with_the_commands_opti
 def test_an_error_that_nvcc_could_avoid_mentions_the_missing_nvcc(
     source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def missing(_: object) -> None:
-        raise ToolkitNotFound("nvcc not found; `pip install nvidia-cuda-nvcc`")
-
-    monkeypatch.setattr(Toolchain, "require_nvcc", missing)
+    without = toolkit.current()._replace(
+        nvcc=None, missing={"nvcc": "nvcc not found; `pip install nvidia-cuda-nvcc`"}
+    )
+    monkeypatch.setattr(toolkit, "current", lambda *_: without)
     Path("host.cu").write_text("#include <vector>\nvoid h() { std::vector<int> v{1}; }\n")
     assert main(["compile", "host.cu", "--arch", "sm_80"]) == 1
     printed = capsys.readouterr().err
