@@ -203,12 +203,15 @@ def test_a_cancelled_future_wakes_its_waiters_and_the_next_build_works() -> None
 
 def workers_of(caller: int) -> list[int]:
     """Wait until the zygotes of a process have no child at work; return those that remain."""
+    at_work: list[int] = []
 
-    def found() -> list[int]:
-        return [pid for pid in grandchildren(caller) if not sleeps(pid)]
+    def idle() -> bool:
+        at_work[:] = [pid for pid in grandchildren(caller) if not sleeps(pid)]
+        return not at_work
 
-    eventually(lambda: not found())
-    return found()
+    # A job that was on its way to the zygote has a child for a moment: what was seen once is not asked again.
+    eventually(idle)
+    return at_work
 
 
 def sleeps(pid: int) -> bool:

@@ -66,9 +66,11 @@ def test_waiting_for_another_process_counts_towards_the_time_limit(
 def test_code_that_another_process_built_in_time_is_a_hit(
     built_elsewhere: ExitStack, inputs: KeyInputs
 ) -> None:
+    code = rtcompile.compile(REQUEST.source, arch="sm_80", name="another.cu").code
+
     def finish() -> None:
         other = another_processs_store()
-        other.add(inputs, make_object(), manifests.record((), ()))
+        other.add(inputs, make_object(code), manifests.record((), ()))
         built_elsewhere.close()
 
     timer = threading.Timer(0.2, finish)
