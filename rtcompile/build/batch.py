@@ -44,6 +44,26 @@ class BuildFuture(Future[ObjectCode]):
     def __init__(self, *, gives_way: bool = False) -> None:
         super().__init__()
         self._cancellation = pool.Cancellation(gives_way=gives_way)
+        # Raises or warns, where the code is taken, if it lacks what it was built for.
+        self.check: Callable[[ObjectCode], object] | None = None
+
+    def result(self, timeout: float | None = None) -> ObjectCode:
+        """Return the code, or raise the build's error; wait for it first."""
+        code = super().result(timeout)
+        if self.check is not None:
+            self.check(code)
+            self.check = None
+        return code
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return the error that `result` raises; None if there is none."""
+        error = super().exception(timeout)
+        if error is None:
+            try:
+                self.result()
+            except RtcompileError as lacking:
+                return lacking
+        return error
 
     def cancel(self) -> bool:
         """Cancel the build, killing its compiler. False if it is already done."""

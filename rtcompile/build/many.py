@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from operator import is_
+from functools import partial
 
 from rtcompile.build import pipeline
 from rtcompile.errors import (
@@ -47,7 +47,7 @@ def submit_many(
 ) -> list[BuildFuture]:
     """Start many builds and return their futures, in order.
 
-    Parameters and errors as for `compile_many`; each future gives its own `ObjectCode` or error.
+    Parameters, errors and warnings as for `compile_many`; each future gives its own `ObjectCode` or error.
 
     Examples
     --------
@@ -57,12 +57,13 @@ def submit_many(
     'cubin'
     """
     overrides = {"fallback": fallback, "pch": pch, "timeout": timeout, "memory_limit": memory_limit}
-    return _submit(items("builds", builds, _BUILDS), overrides)
+    given = items("builds", builds, _BUILDS)
+    return _with_checks(given, submit(given, overrides))
 
 
 def _submit_to(
     executor: Any, builds: Sequence[Any], overrides: Mapping[str, Any]
-) -> Sequence[Future[ObjectCode]]:
+) -> Sequence[BuildFuture]:
     from collections import Counter
 
     from rtcompile.build import batch
@@ -83,7 +84,8 @@ def _submit_to(
     ]
 
 
-def _submit(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[BuildFuture]:
+def submit(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[BuildFuture]:
+    """Start many builds as `submit_many` does, for a caller that itself says which kernels the codes have."""
     if inside := inside_import():  # its threads would wait for that import
         raise inside
     from rtcompile.build.batch import Batch
@@ -164,16 +166,22 @@ def compile_many(
     overrides = {"fallback": fallback, "pch": pch, "timeout": timeout, "memory_limit": memory_limit}
     if executor is None and not progress and trace is None:
         codes = found(builds, overrides)
-        if codes is not None and all(map(is_, map(_checked, builds, codes), codes)):
-            return codes
+        if codes is not None:
+            try:
+                for item, code in zip(builds, codes, strict=True):
+                    _check(item, code)
+                return codes
+            except RtcompileError:
+                pass  # a kernel is missing: its future raises this too
     from rtcompile import tracing
     from rtcompile.build.progress import shown as showing
 
     with tracing.into(trace), tracing.span("compile_many"):
-        futures: Sequence[Future[ObjectCode]] = (
-            _submit(builds, overrides)
+        futures = _with_checks(
+            builds,
+            submit(builds, overrides)
             if executor is None
-            else _submit_to(executor, builds, overrides)
+            else _submit_to(executor, builds, overrides),
         )
         try:
             with showing(progress, len(futures)) as advance:
@@ -183,7 +191,7 @@ def compile_many(
             for future in futures:
                 future.cancel()
             raise
-    outcomes: list[Any] = list(map(_checked, builds, map(_outcome, futures)))
+    outcomes: list[Any] = list(map(_outcome, futures))
     failed = {i: o for i, o in enumerate(outcomes) if not isinstance(o, ObjectCode)}
     if failed and errors == "raise":
         results = [None if i in failed else o for i, o in enumerate(outcomes)]
@@ -238,23 +246,21 @@ def _outcome(future: Future[ObjectCode]) -> Outcome:
     raise error
 
 
-def _checked(item: Any, outcome: Outcome) -> Outcome:
-    """Return the outcome, or an error if the code lacks the kernel that a `RawKernel` is for."""
-    if not isinstance(outcome, ObjectCode):
-        return outcome
-    if isinstance(item, CompileRequest):
-        if KERNEL_MARKS.get(outcome.kind, b"") not in outcome.code:
-            from rtcompile.inspect.symbols import warn_without_kernels
+def _with_checks(builds: Sequence[Any], futures: Sequence[BuildFuture]) -> list[BuildFuture]:
+    for item, future in zip(builds, futures, strict=True):
+        future.check = partial(_check, item)
+    return [*futures]
 
-            warn_without_kernels(item, outcome)
-    elif check := getattr(
-        item, "_check", None
-    ):  # a bundle's work has none, and checks its kernels itself
-        try:
-            check(outcome)
-        except RtcompileError as error:
-            return error
-    return outcome
+
+def _check(item: Any, code: ObjectCode) -> None:
+    """Raise if the code lacks the kernel that a `RawKernel` is for; warn if other code has no kernel at all."""
+    if not isinstance(item, CompileRequest):
+        # A bundle's work has no check of its own: the bundle checks its kernels itself.
+        getattr(item, "_check", lambda _: None)(code)
+    elif KERNEL_MARKS.get(code.kind, b"") not in code.code:
+        from rtcompile.inspect.symbols import warn_without_kernels
+
+        warn_without_kernels(item, code)
 
 
 def found(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[ObjectCode] | None:

@@ -12,7 +12,7 @@ from concurrent.futures import Future, as_completed
 from typing import Any, NamedTuple
 
 from rtcompile import toolkit
-from rtcompile.build.many import submit_many
+from rtcompile.build.many import submit
 from rtcompile.cli import exit_code, output
 from rtcompile.cli.output import overrides, requests, set_jobs
 from rtcompile.errors import InvalidRequest, LinkError, RtcompileError, ToolkitNotFound
@@ -38,7 +38,7 @@ def run(given: Namespace) -> int:
     """Build everything."""
     set_jobs(given)
     builds = _builds(given)
-    futures = submit_many([build.request for build in builds], **overrides(given))
+    futures = submit([build.request for build in builds], overrides(given))
     of_future: dict[Future[ObjectCode], _Job] = dict(zip(futures, builds, strict=True))
     code, results = 0, []
     cubins: dict[str, list[ObjectCode]] = {}

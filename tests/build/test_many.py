@@ -190,14 +190,14 @@ def test_futures_are_awaitable() -> None:
 
 @pytest.mark.usefixtures("two_slots")
 def test_a_cancelled_future_wakes_its_waiters_and_the_next_build_works() -> None:
-    endless, quick = submit_many([ENDLESS, TEMPLATE])
-    assert kernels(quick.result()) == []
+    endless, quick = submit_many([ENDLESS, *variants(1)])
+    assert len(kernels(quick.result())) == 1
     assert endless.cancel()
     assert endless.cancel()
     with pytest.raises(CancelledError):
         endless.result()
     assert not quick.cancel()
-    assert compile_many(variants(1), progress=False)
+    assert compile_many(variants(2), progress=False)
     assert workers_of(os.getpid()) == []
 
 

@@ -160,6 +160,7 @@ def test_folders_that_differ_between_processes_are_searched_each_time(
 
 
 @needs_host_compiler
+@pytest.mark.filterwarnings("ignore:not cached")  # for a build that takes a second
 def test_nvcc_searches_such_a_folder_each_time_too(tmp_path: Path) -> None:
     (tmp_path / "value.h").write_text("#define VALUE 1")
     source = "#include <value.h>\n__device__ int value = VALUE;"

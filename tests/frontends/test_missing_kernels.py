@@ -47,6 +47,12 @@ def test_a_batch_reports_the_missing_kernel():
         code, error = rtcompile.compile_many([good, bad], progress=False, errors="return")
         assert code.kind == "cubin"
         assert isinstance(error, DriverError)
+        futures = rtcompile.submit_many([good, bad])
+        assert futures[0].result().kind == "cubin"
+        for _ in range(2):
+            assert isinstance(futures[1].exception(), DriverError)
+            with pytest.raises(DriverError, match="has no kernel 'other'"):
+                futures[1].result()
     with pytest.raises(rtcompile.BatchError, match="has no kernel 'other'"):
         rtcompile.compile_many([good, bad], progress=False)
 
@@ -63,6 +69,7 @@ def uses(source: str, **arguments: Any) -> list[Any]:
     return [
         lambda: rtcompile.compile(source, arch="sm_80", **arguments),
         lambda: rtcompile.compile_many([request], progress=False),
+        lambda: rtcompile.submit_many([request])[0].result(),
         *([] if arguments else [lambda: RawModule(code=source, arch="sm_80").object_code]),
     ]
 

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
@@ -179,7 +180,10 @@ def build(request: rtcompile.CompileRequest) -> rtcompile.ObjectCode:
     except BaseException:
         future.cancel()
         raise
-    return future.result()
+    with warnings.catch_warnings():
+        # Another cell may use a template that nothing in its own cell instantiates.
+        warnings.simplefilter("ignore", rtcompile.RtcompileWarning)
+        return future.result()
 
 
 # --- ``%%cuda`` -----------------------------------------------------------------------------------
