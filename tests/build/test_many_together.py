@@ -68,6 +68,18 @@ def test_a_batch_gives_the_same_code_as_single_builds(together: None) -> None:
         )
         for number in range(4)
     ]
+    wanted += [
+        request(
+            "struct P { int a[20]; }; extern __device__ float elsewhere;"
+            "__global__ void k(const __grid_constant__ P p, float* x) "
+            f"{{ *x = p.a[threadIdx.x] + elsewhere + {number}; }}",
+            options=options,
+            target=target,
+            name=f"p{number}.cu",
+        )
+        for number, (options, target) in enumerate([((), "cubin"), (("-rdc=true",), "ptx")])
+    ]
+    wanted.append(kernel(9).replace(options=("-dlto",), name="linked.cu"))
     built = outcomes(*wanted)
     separate = [
         rtcompile.compile(
@@ -75,6 +87,8 @@ def test_a_batch_gives_the_same_code_as_single_builds(together: None) -> None:
             arch="sm_90",
             name=one.name,
             name_expressions=one.name_expressions,
+            options=one.options,
+            target=one.target,
             recompile=True,
         )
         for one in wanted
