@@ -317,6 +317,17 @@ def _key(given: Namespace) -> tuple[dict[str, Any], str]:
     return {"file": path, "keys": shown}, "\n".join(lines)
 
 
+# The metrics of the local cache: name, type and meaning of each, by the field of `CacheInfo`.
+_OF_CACHE = {
+    "hits": ("hits", "counter", "builds found in the cache"),
+    "misses": ("builds", "counter", "builds by a compiler"),
+    "fetched": ("fetched", "counter", "builds fetched from shared stores"),
+    "failures": ("failures", "gauge", "failures of compilers in the negative cache"),
+    "entries": ("entries", "gauge", "builds in the cache"),
+    "size": ("bytes", "gauge", "bytes in the cache, precompiled headers included"),
+    "precompiled_bytes": ("precompiled_bytes", "gauge", "bytes of precompiled headers"),
+    "limit": ("limit_bytes", "gauge", "bytes that the cache may have"),
+}
 _COUNTS = {
     "hits": "builds that a shared store had",
     "misses": "look-ups of builds that a shared store did not have",
@@ -339,24 +350,45 @@ def _counts(store: Store) -> dict[str, dict[str, float]]:
 
 
 def _metrics(given: Namespace, store: Store) -> tuple[dict[str, Any], str]:
-    """Return the counts of shared stores as OpenMetrics text."""
+    """Return the counts of the local cache and of shared stores, or those of the fleet, as OpenMetrics text."""
+    fields: dict[str, Any] = {}
+    families = []
     if given.fleet:
         levels = [level for level in shared_stores().levels if hasattr(level.store, "get_totals")]
         stores = {each.store.name: each.totals() or {} for each in levels}
+        labels = {}
     else:
-        stores = _counts(store)
-    lines = []
+        found, stores = cache.info(), _counts(store)
+        fields["cache"] = found.as_dict()
+        # Two users' files on one node must not contain the same series.
+        labels = {"directory": found.directory}
+        for field, (name, kind, meaning) in _OF_CACHE.items():
+            counts = [(labels, getattr(found, field))]
+            families += _family(f"rtcompile_cache_{name}", kind, meaning, counts)
     for name, meaning in _COUNTS.items():
-        family = f"rtcompile_store_{name}"
-        lines += [f"# TYPE {family} counter", f"# HELP {family} {meaning}"]
-        for each, counts in sorted(stores.items()):
-            label = each.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
-            lines.append(f'{family}_total{{store="{label}"}} {counts.get(name, 0):g}')
-    text = "\n".join([*lines, "# EOF"])
+        of_stores = [({**labels, "store": each}, c.get(name, 0)) for each, c in stores.items()]
+        families += _family(f"rtcompile_store_{name}", "counter", meaning, of_stores)
+    text = "\n".join([*families, "# EOF"])
     if given.output:
         sealed.publish(given.output, f"{text}\n".encode(), mode=0o644)
-        return {"file": given.output, "stores": stores}, f"{given.output} written"
-    return {"stores": stores}, text
+        return {"file": given.output, **fields, "stores": stores}, f"{given.output} written"
+    return {**fields, "stores": stores}, text
+
+
+def _family(
+    name: str, kind: str, meaning: str, samples: Sequence[tuple[Mapping[str, str], float]]
+) -> list[str]:
+    """Return the lines of one metric, with a sample for each set of labels."""
+    lines = [f"# TYPE {name} {kind}", f"# HELP {name} {meaning}"] if samples else []
+    for labels, number in samples:
+        pairs = (f'{label}="{_escaped(value)}"' for label, value in labels.items())
+        suffix = "_total" if kind == "counter" else ""
+        lines.append(f"{name}{suffix}{{{','.join(pairs)}}} {number:.15g}")
+    return lines
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _fields(entry: inventory.Entry) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from rtcompile.files import fileset, sealed
 from rtcompile.files.sealed import USE_RESOLUTION
 from rtcompile.request import object_code
 from rtcompile.request.object_code import ObjectCode
-from rtcompile.store.folder import FOLDERS, Folder
+from rtcompile.store.folder import FOLDERS, JOURNAL, STATISTICS, Folder
 
 HEADERS = "headers"
 # The folders of files, and what each is sealed as; a source is not.
@@ -244,10 +244,13 @@ def empty(folder: Folder) -> None:
 
 
 def sweep(folder: Folder) -> None:
-    """Remove leftovers of killed processes: old temporary files, and locks that no process holds."""
+    """Remove old temporary files and locks of killed processes, and the statistics of earlier versions."""
     from rtcompile.store import locks
 
-    for kind in (*_SEALED, "sources", "statistics", "pch", HEADERS):
+    for name, _ in folder.listing(STATISTICS):
+        if name != JOURNAL:  # an earlier version counted in a database
+            discard(folder, STATISTICS, name)
+    for kind in (*_SEALED, "sources", "pch", HEADERS):
         for name, status in folder.listing(kind):
             if name.startswith(".") and time.time() - status.st_mtime > _ABANDONED_SECONDS:
                 discard(folder, kind, name)

@@ -283,6 +283,32 @@ def test_the_cache_is_listed_shown_verified_exported_and_cleared(
     assert run_json("cache", "list")[1]["entries"] == []
 
 
+def test_the_metrics_of_the_cache_are_those_of_info(
+    source: Path, run_json: Callable[..., Any], tmp_path: Path
+) -> None:
+    run_json("compile", "k.cu", "--arch", "sm_80")
+    run_json("compile", "k.cu", "--arch", "sm_80")
+    written = tmp_path / "rtcompile.prom"
+    assert run_json("cache", "metrics", "-o", str(written))[0] == 0
+    info = run_json("cache", "info")[1]
+    here = f'{{directory="{info["directory"]}"}}'
+    lines = written.read_text().splitlines()
+    for name, kind, expected in [
+        ("hits", "counter", 1),
+        ("builds", "counter", 1),
+        ("fetched", "counter", 0),
+        ("failures", "gauge", 0),
+        ("entries", "gauge", 1),
+        ("bytes", "gauge", info["size"]),
+        ("limit_bytes", "gauge", info["limit"]),  # more digits than a float's usual six
+    ]:
+        total = "_total" if kind == "counter" else ""
+        assert f"# TYPE rtcompile_cache_{name} {kind}" in lines
+        assert f"rtcompile_cache_{name}{total}{here} {expected}" in lines
+    assert lines[-1] == "# EOF"
+    assert not [line for line in lines if "rtcompile_store_" in line], "no store is configured"
+
+
 def test_a_wrong_size_is_named_by_its_argument(capsys):
     assert main(["cache", "prune", "--size", "much"]) == 2
     assert " size='much': expected a size like" in capsys.readouterr().err

@@ -211,7 +211,9 @@ def test_the_time_that_a_store_saved_and_cost_is_counted(on, address, tmp_path, 
     written = tmp_path / "rtcompile.prom"
     assert main(["cache", "metrics", "-o", str(written)]) == 0
     lines = written.read_text().splitlines()
-    assert f'rtcompile_store_hits_total{{store="{address}"}} 1' in lines
+    here = f'directory="{os.environ["RTCOMPILE_CACHE_DIR"]}"'
+    assert f'rtcompile_store_hits_total{{{here},store="{address}"}} 1' in lines
+    assert f"rtcompile_cache_fetched_total{{{here}}} 1" in lines
     assert lines[-1] == "# EOF"
     if address.startswith("redis"):
         capsys.readouterr()
@@ -245,12 +247,14 @@ def test_the_dashboard_shows_existing_counts():
     page = Path(__file__).parents[2] / "docs" / "grafana-dashboard.json"
     dashboard = json.loads(page.read_text())
     expressions = " ".join(t["expr"] for panel in dashboard["panels"] for t in panel["targets"])
-    named = {word for word in caching._COUNTS if f"rtcompile_store_{word}_total" in expressions}
+    shown = set(re.findall(r"rtcompile_[a-z_]+", expressions))
+    of_cache = {
+        f"rtcompile_cache_{name}" + "_total" * (kind == "counter")
+        for name, kind, _ in caching._OF_CACHE.values()
+    }
     assert len(dashboard["panels"]) >= 4
-    assert {"hits", "misses", "seconds_waited", "seconds_spared", "bytes_read"} <= named
-    assert expressions.count("rtcompile_store_") == sum(
-        expressions.count(f"store_{w}_total") for w in named
-    )
+    assert shown <= of_cache | {f"rtcompile_store_{name}_total" for name in caching._COUNTS}
+    assert {"rtcompile_cache_hits_total", "rtcompile_store_seconds_waited_total"} <= shown
 
 
 # --- keys ---

@@ -157,6 +157,17 @@ def test_prune_removes_files_of_killed_processes(cache: Path) -> None:
     assert kept.find(make_key_inputs(source="a"))
 
 
+def test_prune_removes_the_statistics_of_earlier_versions_and_keeps_the_counts(cache: Path) -> None:
+    build(open_store(cache), "a")
+    (cache / "statistics" / "cache.db").write_bytes(b"SQLite format 3")
+    kept = open_store(cache)
+    kept.prune()
+    assert os.listdir(cache / "statistics") == ["journal"]
+    usage = kept.usage()
+    assert usage is not None
+    assert usage.misses == 1
+
+
 @pytest.mark.parametrize("ranges", [True, False])
 def test_prune_leaves_the_locks_of_builds_under_way(
     cache: Path, monkeypatch: pytest.MonkeyPatch, ranges: bool
