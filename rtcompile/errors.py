@@ -249,6 +249,13 @@ class CompileError(_BuildError):
 class JitifyError(CompileError):
     """A `CompileError` of a build with ``jitify=True``; CuPy raises its ``JitifyException`` there."""
 
+    @classmethod
+    def of(cls, error: CompileError) -> JitifyError:
+        """Return the error of a build as this class, with its attributes."""
+        made = cls(error._msg, error.source, error.name, error.options, error.backend)
+        vars(made).update(vars(error))
+        return made
+
 
 class LinkError(CompileError):
     """nvJitLink or ``nvcc -dlink`` rejected the inputs: a missing symbol, a wrong architecture."""

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
 import cupy
@@ -243,7 +244,7 @@ class LazyCode:
                 error.dump(sys.stderr)
             # Code written for Jitify catches JitifyException, which is not a CompileException.
             if self.arguments["jitify"] and type(error) is CompileError:
-                error.__class__ = JitifyError
+                raise JitifyError.of(error) from None
             raise
 
     def object_code(self) -> ObjectCode | None:
@@ -296,28 +297,64 @@ def code_of(given: dict[str, Any]) -> LazyCode:
     values = [tuple(value) if type(value) is list else value for value in given.values()]
     headers = given["headers"]
     values[_SCALARS - 1] = tuple(headers.items()) if type(headers) is dict else headers
-    cell: list[Any] = [None]
-    try:
+    shared = _shared()
+    key: tuple[Any, ...] | None = None
+    lazy: LazyCode | None = None
+    with suppress(Exception):  # a value without a hash, or one whose comparison raises
         # True equals 1, but is not a time limit.
-        cell = _cells(*values, *[type(value) is bool for value in values[_SCALARS:]])
-    except Exception:  # noqa: BLE001, S110  # a value without a hash, or one whose comparison raises
-        pass
-    lazy: LazyCode | None = cell[0]
+        given_values = (*values, *[type(value) is bool for value in values[_SCALARS:]])
+        lazy, key = shared.get(given_values), given_values
     if lazy is None or not lazy.is_valid():
         lazy = LazyCode(**given)
         # Linked inputs may be files, a file may be replaced, and `recompile` demands a build.
-        if not (lazy.path or lazy.arguments["link"] or lazy.arguments["recompile"]):
-            cell[0] = lazy
+        if key and not (lazy.path or lazy.arguments["link"] or lazy.arguments["recompile"]):
+            shared[key] = lazy
     return lazy
 
 
-# The entries live in a memo of CuPy's, so cupy.clear_memo() empties it like CuPy's own. Each
-# entry is a list of one element, because a memo's entry itself cannot be replaced.
-_cells = cupy.memoize()(lambda *_: [None])
+@cupy.memoize()  # type: ignore[untyped-decorator]
+def _shared() -> dict[tuple[Any, ...], LazyCode]:
+    """Return the codes by their arguments; a new dictionary after ``cupy.clear_memo()``, as for CuPy's kernels."""
+    return {}
 
 
-def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], CompileRequest | None]:  # noqa: C901  # one check after another
+def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], CompileRequest | None]:
     """Return the arguments in normal form, and their request: None for a file."""
+    code, names = given["code"], given["name_expressions"]
+    checked = _checked_together(given)
+    # Check these now, although the environment may change before the build.
+    overrides = {name: given[name] for name in _OVERRIDES}
+    if any(value is not None and value is not False for value in overrides.values()):
+        Settings("").override(**overrides)
+    request = CompileRequest(
+        source="" if code is None else text("code", code),
+        options=given["options"],
+        arch=given["arch"],
+        name_expressions=() if names is None else names,
+        backend="nvcc" if checked["backend"] == "nvcc" else "auto",
+        link=given["link"],
+        name=given["name"],
+        headers=() if given["headers"] is None else given["headers"],
+        may_pass_over_arch=True,
+    )
+    if request.arch is not None and names_architecture(request):
+        refuse_two_architectures(request)
+    arguments = {
+        **given,
+        **checked,
+        "code": None if code is None else request.source,
+        "options": request.options,
+        "name_expressions": None if names is None else request.name_expressions,
+        "link": request.link,
+        "headers": dict(request.headers) or None,
+        "recompile": bool(given["recompile"]),
+        "name": request.name,
+    }
+    return arguments, None if code is None else _with_cupys_headers(request, arguments)
+
+
+def _checked_together(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments that exclude one another, in normal form; raise if two of them are in conflict."""
     code, path, names = given["code"], given["path"], given["name_expressions"]
     if (code is None) == (path is None):
         which = "neither was" if code is None else "both were"
@@ -340,56 +377,30 @@ def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], CompileRequest | No
         )
     if jitify and backend != "nvrtc":
         raise InvalidRequest("jitify=True is for backend='nvrtc'")
-    translate = truth("translate_cucomplex", code is not None and given["translate_cucomplex"])
-    # Check these now, although the environment may change before the build.
-    overrides = {name: given[name] for name in _OVERRIDES}
-    if any(value is not None and value is not False for value in overrides.values()):
-        Settings("").override(**overrides)
-    request = CompileRequest(
-        source="" if code is None else text("code", code),
-        options=given["options"],
-        arch=given["arch"],
-        name_expressions=() if names is None else names,
-        backend="nvcc" if backend == "nvcc" else "auto",
-        link=given["link"],
-        name=given["name"],
-        headers=() if given["headers"] is None else given["headers"],
-        may_pass_over_arch=True,
-    )
-    if request.arch is not None and names_architecture(request):
-        refuse_two_architectures(request)
-    groups = truth("enable_cooperative_groups", given["enable_cooperative_groups"])
-    arguments = {
-        **given,
-        "code": None if code is None else request.source,
-        "path": path,
-        "options": request.options,
-        "backend": backend,
-        "translate_cucomplex": translate,
-        "enable_cooperative_groups": groups,
-        "name_expressions": None if names is None else request.name_expressions,
-        "jitify": jitify,
-        "link": request.link,
-        "headers": dict(request.headers) or None,
-        "recompile": bool(given["recompile"]),
-        "name": request.name,
+    flags = {
+        "translate_cucomplex": code is not None and given["translate_cucomplex"],
+        "enable_cooperative_groups": given["enable_cooperative_groups"],
     }
-    if code is None:
-        return arguments, None
+    checked_flags = {name: truth(name, value) for name, value in flags.items()}
+    return {"path": path, "backend": backend, "jitify": jitify, **checked_flags}
+
+
+def _with_cupys_headers(request: CompileRequest, arguments: dict[str, Any]) -> CompileRequest:
+    """Return the request with the headers and folders that translate_cucomplex= and jitify= add."""
     source, options = request.source, request.options
-    if translate:
+    if arguments["translate_cucomplex"]:
         import re
 
         source = re.sub(_CUCOMPLEX, "#include <cupy/cuComplex_bridge.h>", source)
         options = (*options, *_CUPY_HEADERS)
-    if jitify:
+    if arguments["jitify"]:
         # Jitify searches the working directory too, after all other directories.
         options = (*options, "-idirafter", working_directory("jitify=True"))
-    if translate or jitify:
-        options_files = request._memo.get("files")
-        request = request.replace(source=source, options=options)
-        request._memo["files"] = options_files
-    return arguments, request
+    if options == request.options:
+        return request
+    changed = request.replace(source=source, options=options)
+    changed._memo["files"] = request._memo.get("files")
+    return changed
 
 
 # As in CuPy, two modules of the same code share one loaded module per device, and so their __constant__ and
