@@ -14,7 +14,7 @@ from typing import Any
 
 import rtcompile
 from benchmarks._machine import gpus, save
-from rtcompile.inspect import advice
+from rtcompile.extras.resources import advice
 from rtcompile.settings import Settings
 
 ROUNDS = 5

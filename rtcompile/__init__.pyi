@@ -34,6 +34,11 @@ from rtcompile.errors import RtcompileWarning as RtcompileWarning
 from rtcompile.errors import ToolkitNotFound as ToolkitNotFound
 from rtcompile.errors import UnsupportedArch as UnsupportedArch
 from rtcompile.extras.notebook import load_ipython_extension as load_ipython_extension
+from rtcompile.extras.resources.advice import Advice as Advice
+from rtcompile.extras.resources.report import KernelReport as KernelReport
+from rtcompile.extras.resources.report import Occupancy as Occupancy
+from rtcompile.extras.resources.report import Report as Report
+from rtcompile.extras.resources.report import Spills as Spills
 from rtcompile.files.headers import Header as Header
 from rtcompile.frontends.cupy_hook import Installation as Installation
 from rtcompile.frontends.cupy_hook import install as install
@@ -44,11 +49,6 @@ from rtcompile.frontends.library import KernelModule as KernelModule
 from rtcompile.frontends.raw_kernel import RawKernel as RawKernel
 from rtcompile.frontends.raw_module import RawModule as RawModule
 from rtcompile.frontends.tensors import tensor_map as tensor_map
-from rtcompile.inspect.advice import Advice as Advice
-from rtcompile.inspect.report import KernelReport as KernelReport
-from rtcompile.inspect.report import Occupancy as Occupancy
-from rtcompile.inspect.report import Report as Report
-from rtcompile.inspect.report import Spills as Spills
 from rtcompile.inspect.signature import Parameter as Parameter
 from rtcompile.inspect.symbols import symbols as symbols
 from rtcompile.messages.rendering import render as render

@@ -18,8 +18,8 @@ from rtcompile.extras.cluster import entries
 from rtcompile.extras.cluster.level import Level
 from rtcompile.extras.cluster.settings import RemoteSettings, first_line
 from rtcompile.extras.cluster.stores import Stores
+from rtcompile.extras.resources.report import Report
 from rtcompile.files import sealed
-from rtcompile.inspect.report import Report
 from rtcompile.settings import Settings
 from rtcompile.store import inventory, manifests
 from rtcompile.store.folder import Folder

@@ -23,11 +23,11 @@ from rtcompile.cli import arguments, exit_code, output
 from rtcompile.cli.caching import find_entry
 from rtcompile.cli.output import overrides, requests
 from rtcompile.errors import CompileError, InvalidRequest, RtcompileError, ToolkitNotFound
+from rtcompile.extras.resources.advice import Advice, advise, of_source
+from rtcompile.extras.resources.report import REPORT_SPILLS, Report, limits_of
 from rtcompile.files.headers import Files, SearchDir
 from rtcompile.files.sealed import read_text
-from rtcompile.inspect.advice import Advice, advise, bounds_of, of_source
 from rtcompile.inspect.cubin import kind_of
-from rtcompile.inspect.report import REPORT_SPILLS, Report, limits_of
 from rtcompile.request import options as compiler_options
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.options import Options
@@ -85,7 +85,7 @@ def _advice(code: _Code, request: CompileRequest | None, given: Namespace) -> li
         words = given.launch_bounds.split(",")
         if not all(word.strip().isdecimal() for word in words):
             raise InvalidRequest(f"--launch-bounds {given.launch_bounds}: expected 256 or 256,2")
-        bounds = bounds_of([int(word) for word in words])
+        bounds = [int(word) for word in words]
         build = functools.partial(_build, given=given)
         return of_source(request, build, given.kernel, given.dynamic_shared, bounds)
     if limits_of(Report.of(code).arch) is None:

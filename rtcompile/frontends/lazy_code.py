@@ -31,8 +31,7 @@ from rtcompile.request.values import path as checked_path
 from rtcompile.settings import Settings
 
 if TYPE_CHECKING:
-    from rtcompile.inspect.advice import Advice
-    from rtcompile.inspect.report import Report
+    from rtcompile import Advice, Report
     from rtcompile.request.object_code import ObjectCode
 
 adopt_cupy()
@@ -266,21 +265,20 @@ class LazyCode:
 
     def report(self, kernel: str | None, block: int | None, dynamic_shared: int) -> Report:
         """Report on the code for the current device, or on the file's."""
-        from rtcompile.inspect.report import Report
+        from rtcompile import Report
 
         return Report.of(self.object_code() or self._file(), kernel, block, dynamic_shared)
 
     def advise(self, kernel: str, shared_mem: Any, launch_bounds: Any) -> Advice:
         """Advise on a kernel; a source is built again so ptxas reports spills."""
-        from rtcompile.inspect import advice
+        from rtcompile import Advice
 
-        bounds = None if launch_bounds is None else advice.bounds_of(launch_bounds)
         request = self.request
-        if request is None:
-            if bounds is not None:
-                raise InvalidRequest("launch_bounds= needs a source to build again, not path=")
-            return advice.advise(self._file(), kernel=kernel, shared_mem=shared_mem)[0]
-        return advice.of_source(request, self.compiled, kernel, shared_mem, bounds)[0]
+        if request is not None:
+            return Advice.of_source(request, self.compiled, kernel, shared_mem, launch_bounds)
+        if launch_bounds is not None:
+            raise InvalidRequest("launch_bounds= needs a source to build again, not path=")
+        return Advice.of(self._file(), kernel, shared_mem)
 
     def _file(self) -> bytes:
         from rtcompile.frontends import driver_errors

@@ -31,9 +31,8 @@ from rtcompile.request.object_code import KERNEL_MARKS
 from rtcompile.request.values import text
 
 if TYPE_CHECKING:
+    from rtcompile import Advice, Report
     from rtcompile.build.profile import Profile
-    from rtcompile.inspect.advice import Advice
-    from rtcompile.inspect.report import Report
     from rtcompile.request.object_code import BuildInfo, ObjectCode
     from rtcompile.request.request import CompileRequest
     from rtcompile.request.values import Arch, Fallback

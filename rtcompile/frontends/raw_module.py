@@ -17,8 +17,7 @@ from rtcompile.request.request import DEFAULT_NAME
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rtcompile.inspect.advice import Advice
-    from rtcompile.inspect.report import Report
+    from rtcompile import Advice, Report
     from rtcompile.request.object_code import ObjectCode
     from rtcompile.request.values import Arch, Fallback
 

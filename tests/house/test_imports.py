@@ -40,13 +40,14 @@ ROOMS = (
 )
 FLOORS = {room: level for level, rooms in enumerate(ROOMS) for room in rooms.split()}
 
-# An extra may import the public names of `rtcompile`, and only these two ports of the core: the interface of
-# a cluster's store, and the listeners of builds.
-PORTS = {"store.shared": None, "lookup.find": {"listeners", "Listener"}}
+# An extra may import the public names of `rtcompile`, and only these three ports of the core: the interface of
+# a cluster's store, the listeners of builds, and the reader of machine code.
+PORTS = {"store.shared": None, "lookup.find": {"listeners", "Listener"}, "inspect.cubin": None}
 # It may also import helpers that do not depend on requests and builds, since a copy in each extra would be
-# worse: the base of all errors, styled text, files that are written by rename, and the scanner of C++ text. A
+# worse: the base of all errors, styled text, files that are written by rename, the scanner of C++ text, and
+# the checks of arguments. A
 # test checks that these helpers import only each other, so extras reach nothing else of the core by them.
-FOUNDATION = {"errors", "diagnostic", "styling", "files.sealed", "request.cxx"}
+FOUNDATION = {"errors", "diagnostic", "styling", "files.sealed", "request.cxx", "request.values"}
 EXTRAS = [
     folder
     for folder in (*sorted((PACKAGE / "extras").iterdir()), PACKAGE / "cluster")
@@ -146,7 +147,7 @@ def is_allowed(module: str, name: str) -> bool:
 
 
 @pytest.mark.parametrize("extra", EXTRAS, ids=lambda folder: folder.name)
-def test_extras_use_only_public_names_and_two_ports(extra: Path):
+def test_extras_use_only_public_names_and_three_ports(extra: Path):
     assert not {
         module.partition(".")[2] or name
         for file in extra.rglob("*.py")

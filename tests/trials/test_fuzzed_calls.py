@@ -26,9 +26,9 @@ from rtcompile.bundles.file import in_use
 from rtcompile.bundles.index import HEAD, INDEX, MAGIC
 from rtcompile.cli import bundling
 from rtcompile.extras.record import recording, warming
+from rtcompile.extras.resources.report import Report
 from rtcompile.files import sealed
 from rtcompile.frontends.library import KernelLibrary
-from rtcompile.inspect.report import Report
 from rtcompile.settings import Settings
 from tests.packages import Package
 from tests.processes import build_of, forget_bundles

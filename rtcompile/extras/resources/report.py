@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
 
+from rtcompile import Arch, ObjectCode
 from rtcompile.errors import InvalidRequest, public, shown
 from rtcompile.inspect import cubin
-from rtcompile.request.object_code import ObjectCode
-from rtcompile.request.values import Arch, text, whole
+from rtcompile.request.values import text, whole
 from rtcompile.styling import table
 
 # --- Occupancy: how many blocks of a kernel run on one multiprocessor ------------------------------

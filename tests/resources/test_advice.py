@@ -9,8 +9,8 @@ import pytest
 
 import rtcompile
 from rtcompile.cli import main
-from rtcompile.inspect.advice import advise
-from rtcompile.inspect.report import best_blocks, limits_of
+from rtcompile.extras.resources.advice import advise
+from rtcompile.extras.resources.report import best_blocks, limits_of
 from rtcompile.request.values import Arch
 
 pytestmark = pytest.mark.needs_compiler
@@ -128,7 +128,7 @@ def test_the_smallest_block_is_no_smaller_than_needed():
 
 def test_an_architecture_of_the_future_is_rejected(monkeypatch: pytest.MonkeyPatch):
     built = rtcompile.compile(PLAIN, arch="sm_90a")
-    monkeypatch.setattr("rtcompile.inspect.report.limits_of", lambda arch: None)
+    monkeypatch.setattr("rtcompile.extras.resources.report.limits_of", lambda arch: None)
     with pytest.raises(rtcompile.InvalidRequest, match="limits of sm_90a are not known"):
         advise(built)
 

@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from rtcompile import Arch, CompileRequest, ObjectCode
 from rtcompile.errors import InvalidRequest, public, shown
-from rtcompile.inspect import report as reports
+from rtcompile.extras.resources import report as reports
 from rtcompile.request import cxx
-from rtcompile.request.object_code import ObjectCode
-from rtcompile.request.request import CompileRequest
-from rtcompile.request.values import Arch, whole
+from rtcompile.request.values import whole
 
 _OPT_IN = 48 << 10  # bytes of shared memory that a block may use by default
 _BLOCKS_MAX = 64  # more than any multiprocessor can run
@@ -67,6 +66,18 @@ class Advice:
     ) -> Advice:
         """Return the advice on a kernel of some code; see `ObjectCode.advise`."""
         return advise(code, kernel=kernel, shared_mem=shared_mem)[0]
+
+    @classmethod
+    def of_source(
+        cls,
+        request: CompileRequest,
+        build: Callable[[CompileRequest], ObjectCode],
+        kernel: str,
+        shared_mem: int | Callable[[int], int] = 0,
+        launch_bounds: object = None,
+    ) -> Advice:
+        """Return the advice on a kernel that `build` compiles again; see `RawKernel.advise`."""
+        return of_source(request, build, kernel, shared_mem, launch_bounds)[0]
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -123,7 +134,7 @@ def advise(
     return [_of(one, found.arch, shared_mem, source) for one in found.kernels]
 
 
-def bounds_of(launch_bounds: object) -> tuple[int, int]:
+def _bounds_of(launch_bounds: object) -> tuple[int, int]:
     """Check the value of ``launch_bounds=``: threads, or threads and blocks."""
     given = [*launch_bounds] if isinstance(launch_bounds, Sequence) else [launch_bounds]
     if isinstance(launch_bounds, str) or not 1 <= len(given) <= 2:
@@ -141,9 +152,10 @@ def of_source(
     build: Callable[[CompileRequest], ObjectCode],
     kernel: str | None,
     shared_mem: int | Callable[[int], int],
-    bounds: tuple[int, int] | None,
+    launch_bounds: object,
 ) -> list[Advice]:
-    """Advise on the kernels of a source, which is built with ptxas's report of spills, and with `bounds`."""
+    """Advise on a source's kernels; it is built with ptxas's report of spills, and with the bounds."""
+    bounds = None if launch_bounds is None else _bounds_of(launch_bounds)
     verbose = request.replace(options=(*request.options, reports.REPORT_SPILLS))
     found = advise(build(verbose), kernel=kernel, shared_mem=shared_mem, source=request.source)
     if bounds is None:
