@@ -34,6 +34,10 @@ from rtcompile.errors import RtcompileWarning as RtcompileWarning
 from rtcompile.errors import ToolkitNotFound as ToolkitNotFound
 from rtcompile.errors import UnsupportedArch as UnsupportedArch
 from rtcompile.extras.notebook import load_ipython_extension as load_ipython_extension
+from rtcompile.extras.packaging.library import Kernel as Kernel
+from rtcompile.extras.packaging.library import KernelLibrary as KernelLibrary
+from rtcompile.extras.packaging.library import KernelModule as KernelModule
+from rtcompile.extras.packaging.signature import Parameter as Parameter
 from rtcompile.extras.resources.advice import Advice as Advice
 from rtcompile.extras.resources.report import KernelReport as KernelReport
 from rtcompile.extras.resources.report import Occupancy as Occupancy
@@ -43,13 +47,9 @@ from rtcompile.files.headers import Header as Header
 from rtcompile.frontends.cupy_hook import Installation as Installation
 from rtcompile.frontends.cupy_hook import install as install
 from rtcompile.frontends.cupy_hook import uninstall as uninstall
-from rtcompile.frontends.library import Kernel as Kernel
-from rtcompile.frontends.library import KernelLibrary as KernelLibrary
-from rtcompile.frontends.library import KernelModule as KernelModule
 from rtcompile.frontends.raw_kernel import RawKernel as RawKernel
 from rtcompile.frontends.raw_module import RawModule as RawModule
 from rtcompile.frontends.tensors import tensor_map as tensor_map
-from rtcompile.inspect.signature import Parameter as Parameter
 from rtcompile.inspect.symbols import symbols as symbols
 from rtcompile.messages.rendering import render as render
 from rtcompile.request.object_code import BuildInfo as BuildInfo

@@ -12,7 +12,7 @@ import pytest
 from tests.processes import forget_process
 
 DECLARATION = """
-from rtcompile.frontends.library import KernelLibrary
+from rtcompile.extras.packaging.library import KernelLibrary
 library = KernelLibrary(__name__, bundle="kernels.rtcb")
 module = library.module(
     "scale.cu", {"scale<float>": "float* x, float by, int n", "fill": "float* x, float value"}

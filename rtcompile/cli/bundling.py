@@ -18,8 +18,8 @@ from rtcompile.bundles.index import use_bundle
 from rtcompile.cli import output
 from rtcompile.cli.running import cupys_record, read_record
 from rtcompile.errors import InvalidRequest, shown
+from rtcompile.extras.packaging.library import KernelLibrary, KernelModule, imported
 from rtcompile.files.sealed import read_text
-from rtcompile.frontends.library import KernelLibrary, KernelModule, imported
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import absolute, items
 

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from rtcompile.errors import CompileError, InvalidRequest
-from rtcompile.frontends.library import KernelLibrary
-from rtcompile.inspect import signature
+from rtcompile.extras.packaging import signature
+from rtcompile.extras.packaging.library import KernelLibrary
 from tests.packages import DECLARATION, HEADER, SOURCE, Package
 
 
@@ -94,9 +94,9 @@ def test_an_invalid_parameter_is_reported(text):
 
 def convert(text, *args):
     pytest.importorskip("cupy")
-    from rtcompile.frontends import launching
+    from rtcompile.extras.packaging.arguments import convert
 
-    return launching.convert(signature.parse(text, "k"), args, "k")
+    return convert(signature.parse(text, "k"), args, "k")
 
 
 def device_array(typestr="<f4", *, read_only=False):

@@ -25,10 +25,10 @@ from rtcompile import Arch, CompileRequest, ObjectCode, RtcompileError, cli
 from rtcompile.bundles.file import in_use
 from rtcompile.bundles.index import HEAD, INDEX, MAGIC
 from rtcompile.cli import bundling
+from rtcompile.extras.packaging.library import KernelLibrary
 from rtcompile.extras.record import recording, warming
 from rtcompile.extras.resources.report import Report
 from rtcompile.files import sealed
-from rtcompile.frontends.library import KernelLibrary
 from rtcompile.settings import Settings
 from tests.packages import Package
 from tests.processes import build_of, forget_bundles

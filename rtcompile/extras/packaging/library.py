@@ -11,17 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from rtcompile.bundles import index as bundles
+import rtcompile
+from rtcompile import CompileRequest
 from rtcompile.errors import InvalidRequest, public, shown
 from rtcompile.files.sealed import read_text
-from rtcompile.request.request import CompileRequest, header_texts
 from rtcompile.request.values import absolute, strings, text
 
 if TYPE_CHECKING:
-    from rtcompile import Advice, BuildInfo, Report
-    from rtcompile.inspect.signature import Parameter
-    from rtcompile.request.object_code import ObjectCode
-    from rtcompile.request.values import Arch
+    from rtcompile import Advice, Arch, BuildInfo, ObjectCode, Parameter, Report
 
 
 class KernelLibrary:
@@ -71,7 +68,7 @@ class KernelLibrary:
         self.folder = text("folder", folder)
         self.options = strings("options", options)
         self.include_dirs = strings("include_dirs", include_dirs)
-        self.headers = header_texts(() if headers is None else headers)
+        self.headers = CompileRequest("", headers=() if headers is None else headers).headers
         self.bundle = None if bundle is None else text("bundle", bundle)
         self.modules: list[KernelModule] = []
 
@@ -214,12 +211,9 @@ class KernelModule(_Built):
         arch : str or Arch, optional
             ``"sm_90a"``; None: that of the current device.
         """
-        from rtcompile.build import pipeline
-        from rtcompile.settings import Settings
-
         self.use_bundle()
-        request = self.request.replace(arch=arch)
-        return pipeline.build(request, Settings.from_environ())
+        given = self._given()
+        return rtcompile.compile(given.pop("code"), arch=arch, **given)
 
     @public
     def advise(
@@ -236,24 +230,27 @@ class KernelModule(_Built):
     @public
     def raw(self) -> Any:
         """The `RawModule` of these kernels."""
-        from rtcompile.frontends.raw_module import RawModule
-
         self.use_bundle()
+        return rtcompile.RawModule(
+            **self._given()
+        )  # threads that make one each share the module that is loaded
+
+    def _given(self) -> dict[str, Any]:
+        """Return the arguments of a `RawModule` for the request."""
         request = self.request
-        # Threads that make one each share the module that is loaded.
-        return RawModule(
-            code=request.source,
-            options=request.options,
-            name_expressions=request.name_expressions,
-            name=request.name,
-            headers=dict(request.headers) or None,
-        )
+        return {
+            "code": request.source,
+            "options": request.options,
+            "name_expressions": request.name_expressions,
+            "name": request.name,
+            "headers": dict(request.headers) or None,
+        }
 
     @public
     def use_bundle(self) -> None:
         """Use the library's bundle, if there is one; calling a kernel does this too."""
         if self.library.bundle is not None:
-            bundles.use_bundle(self.library.path(self.library.bundle))
+            rtcompile.use_bundle(self.library.path(self.library.bundle))
 
     def __repr__(self) -> str:
         return f"KernelModule({self.library.package!r}, {self.source!r}, {list(self)})"
@@ -289,7 +286,7 @@ class Kernel(_Built):
     @public
     def parameters(self) -> tuple[Parameter, ...]:
         """The parameters in the signature; raises `InvalidRequest` if it cannot be read."""
-        from rtcompile.inspect.signature import parse
+        from rtcompile.extras.packaging.signature import parse
 
         return parse(self.signature, f"{self.module.source}: {self.name}")
 
@@ -331,9 +328,9 @@ class Kernel(_Built):
         InvalidRequest
             They do not fit the signature; the message names the parameter.
         """
-        from rtcompile.frontends import launching
+        from rtcompile.extras.packaging.arguments import convert
 
-        return launching.convert(self.parameters, args, self.name)
+        return convert(self.parameters, args, self.name)
 
     @public
     def compile(self, arch: str | Arch | None = None) -> ObjectCode:
