@@ -11,12 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from rtcompile.build import to_bundle
-from rtcompile.build.to_bundle import OVERRIDES, Built, Work
 from rtcompile.bundles.file import Bundle
 from rtcompile.bundles.index import use_bundle
-from rtcompile.cli import output
+from rtcompile.cli import output, to_bundle
 from rtcompile.cli.running import cupys_record, read_record
+from rtcompile.cli.to_bundle import OVERRIDES, Bundled, Work
 from rtcompile.errors import InvalidRequest, shown
 from rtcompile.extras.packaging.library import KernelLibrary, KernelModule, imported
 from rtcompile.files.sealed import read_text
@@ -206,7 +205,7 @@ def _show(
 
 def bundle(
     targets: Iterable[Any], path: str | os.PathLike[str], *, archs: Sequence[str], **options: Any
-) -> list[Built]:
+) -> list[Bundled]:
     """Build targets, objects or names for `resolve`, into a bundle; `options` as `to_bundle.bundle`."""
     return to_bundle.bundle(works(targets, archs), path, **options)
 

@@ -12,10 +12,10 @@ cupy = pytest.importorskip("cupy")
 from cupy.cuda import compiler, function  # noqa: E402
 
 import rtcompile  # noqa: E402
-from rtcompile.build import planned, to_bundle  # noqa: E402
+from rtcompile.build import planned  # noqa: E402
 from rtcompile.bundles import index  # noqa: E402
 from rtcompile.bundles.file import Bundle  # noqa: E402
-from rtcompile.cli import bundling  # noqa: E402
+from rtcompile.cli import bundling, to_bundle  # noqa: E402
 from rtcompile.extras.record import recording, warming  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.lookup.find import Query, query_of  # noqa: E402

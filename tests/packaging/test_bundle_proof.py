@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.build import to_bundle
 from rtcompile.bundles.file import Bundle, Row
-from rtcompile.cli import main
+from rtcompile.cli import main, to_bundle
 from rtcompile.request.arch import first_release, generations
 from rtcompile.request.values import Arch
 from tests.packages import SOURCE, Package

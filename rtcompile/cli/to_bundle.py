@@ -38,7 +38,7 @@ from rtcompile.workers import pool
 OVERRIDES = ("fallback", "pch", "timeout", "memory_limit")
 
 
-class Built(NamedTuple):
+class Bundled(NamedTuple):
     """One build in a bundle: its request and its result."""
 
     request: CompileRequest
@@ -84,7 +84,7 @@ def bundle(
     update: bool = False,
     progress: bool | Callable[[int, int, Any], Any] | None = None,
     skip_unbundleable: bool = False,
-) -> list[Built]:
+) -> list[Bundled]:
     """Build `work` and write it into a bundle; `update` keeps the bundle's other builds."""
     target = checked_path("path", path)
     if os.path.isdir(target):
@@ -95,12 +95,12 @@ def bundle(
             for kernel in w.kernels:
                 kernel.check(code)
         contents: list[Contents] = []
-        bundled: list[Built] = []
+        bundled: list[Bundled] = []
         unbundleable: list[str] = []
         for w, code in built:
             try:
                 contents.append(_contents(w, code))
-                bundled.append(Built(w.request, code))
+                bundled.append(Bundled(w.request, code))
             except UnbundleableError as error:
                 unbundleable.append(f"{w.label()} cannot be bundled: {error}")
     if unbundleable:
