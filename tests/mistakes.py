@@ -96,8 +96,8 @@ MISTAKES = (
     ),
     Mistake(
         "the host's API in a kernel",
-        body("cudaMalloc((void**)&x, 4);"),
-        'identifier "cudaMalloc" is undefined',
+        body("cudaDeviceSynchronize();"),
+        'identifier "cudaDeviceSynchronize" is undefined',
         "host's runtime API",
     ),
     Mistake(

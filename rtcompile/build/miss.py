@@ -250,6 +250,7 @@ class Miss:
             options=self.plan.request.options,
             package_of=missing_header,
             declared=Declared(self.plan.toolchain),
+            was_read=failure.trace or (),
         )
 
     def _nvrtc(self, *, named: bool = True) -> Compiled | CompileFailure:

@@ -46,6 +46,14 @@ class _Case(NamedTuple):
         line = line_in_source(self.error, self.source, self.name)
         return line > 0 and is_device_code(self.source, line, self.error.column)
 
+    @property
+    def includes(self) -> bool:
+        """Whether the source or its options include a header."""
+        given = any(
+            option.lstrip("-").startswith(("include=", "pre-include=")) for option in self.options
+        )
+        return given or any(each.name == "include" for each in cxx.Text(self.source).directives())
+
 
 _Test = Callable[[re.Match[str], _Case], bool]
 
@@ -78,10 +86,12 @@ def _host_code(_: re.Match[str], case: _Case) -> bool:
     return not case.in_device_code
 
 
-def _device_code_or_header(_: re.Match[str], case: _Case) -> bool:
-    """Whether the error is in device code, or in a header, whose text is not available here."""
+def _of_device_runtime(match: re.Match[str], case: _Case) -> bool:
+    """Whether the name is a device function of CUDA's runtime; in a header, one that is no host function too."""
+    name, declared = match[1], case.declared
     in_header = line_in_source(case.error, case.source, case.name) <= 0
-    return in_header or case.in_device_code
+    fits = not declared.runtime(name) if in_header else case.in_device_code
+    return fits and declared.device_runtime(name)
 
 
 def _qualified_by_std(_: re.Match[str], case: _Case) -> bool:
@@ -99,6 +109,16 @@ def _qualified_by_std(_: re.Match[str], case: _Case) -> bool:
 def _in_host_library(_: re.Match[str], case: _Case) -> bool:
     wrong_use = case.error.message.startswith(("static assertion", "#error"))
     return not wrong_use and re.search(r"/(?:thrust|cub/device)/", case.error.file) is not None
+
+
+def _is_declared_nowhere(case: _Case, was_read: Sequence[str]) -> bool:
+    """Whether an error of device code is a name that no header that was read, or that NVCC would read, contains."""
+    match = re.search(_UNKNOWN.format(r"\w+"), case.error.message)
+    if match is None or not case.in_device_code:
+        return False
+    line = line_in_source(case.error, case.source, case.name)
+    above = "\n".join(case.source.split("\n")[: line - 1])
+    return not (cxx.has_word(above, (match[1],)) or case.declared.anywhere(match[1], was_read))
 
 
 _UNKNOWN = r'(?:identifier|the global scope has no) "({})"'
@@ -131,18 +151,20 @@ _RULES = (
     ),
     # Device functions that NVCC declares by default.
     _Rule(
-        _UNKNOWN.format(
-            r"cudaGridDependencySynchronize|cudaTriggerProgrammaticLaunchCompletion"
-            r"|cudaGetCurrentGraphExec|cudaGraphSetConditional|cudaGraphKernelNode\w+"
-        ),
+        _UNKNOWN.format(r"cuda[A-Z]\w*"),
         "NVRTC does not include by itself the header of {0}",
-        _device_code_or_header,
+        _of_device_runtime,
         ("-include=cuda_device_runtime_api.h",),
+    ),
+    _Rule(
+        r"Unresolved extern function '__cudaCDP2(\w+)'",
+        "cuda{0} in device code is in a library that is linked",
+        flags=("-rdc=true",),
     ),
     _Rule(
         _UNKNOWN.format(r"cuda[A-Z]\w*"),
         "{0} is the host's CUDA runtime",
-        lambda m, case: case.declared.runtime(m[1]),
+        lambda m, case: not case.in_device_code and case.declared.runtime(m[1]),
     ),
     _Rule(
         _UNKNOWN.format(r"cu[A-Z]\w*"),
@@ -161,10 +183,11 @@ _RULES = (
         lambda m, _: m[1] in facts.GLOBAL,
         ("-include={global_header}",),
     ),
+    # NVCC has it in host code only, and for a source that includes a header.
     _Rule(
         _NO_MEMBER,
         "NVRTC has no std::{0}",
-        lambda m, case: case.declared.std(m[1]),
+        lambda m, case: not case.in_device_code and case.includes and case.declared.std(m[1]),
     ),
     _Rule(
         r'name followed by "::" must be a class or namespace name'
@@ -182,7 +205,6 @@ _RULES = (
         "{0} is of the host's headers",
         lambda m, case: case.declared.brought_along(m[1]),
     ),
-    _Rule(_UNKNOWN.format(r"__[A-Z]+(?:_[A-Z0-9]+)*__"), "{0} is a macro of the host compiler"),
     _Rule(_UNKNOWN.format(r"__builtin_va_\w+"), "NVRTC has no variable arguments", _host_code),
     _Rule(
         r"dynamic initialization is not supported for a (?:function-scope static )?__device__",
@@ -229,9 +251,10 @@ def decide(
     options: Iterable[str] = (),
     package_of: Callable[[str], object] = lambda _: None,
     declared: Declared,
+    was_read: Sequence[str] = (),
 ) -> Decision:
-    """Decide what to do about a source that NVRTC rejected."""
-    # A single limit of NVRTC is enough to use NVCC, which then reports the other mistakes.
+    """Decide what to do about a source that NVRTC rejected, which read the headers `was_read`."""
+    # A single limit of NVRTC is enough to use NVCC, unless another error is one for NVCC too.
     given, source = tuple(options), cxx.readable(source)
     errors = [each for each in parse(log) if each.severity in ("error", "fatal")]
     decisive = errors[: max(1, _MOST_SEARCHED // (len(source) + 1))]
@@ -244,6 +267,9 @@ def decide(
     chosen = next((each for each in verdicts if each.action == "nvcc"), verdicts[0])
     if chosen.action == "error":
         return chosen
+    mistakes = (each for each, its in zip(cases, verdicts, strict=False) if its is _MISTAKE)
+    if any(_is_declared_nowhere(each, was_read) for each in mistakes):
+        return _MISTAKE
     # NVCC needs the missing flags too: for example both need -rdc=true for a device-side launch.
     flags = dict.fromkeys(flag for each in verdicts for flag in each.flags)
     return replace(chosen, flags=tuple(flags))

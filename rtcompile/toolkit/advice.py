@@ -210,7 +210,8 @@ def _install(part: Part) -> str:
 
 # --- Whether NVCC's headers declare a name --------------------------------------------------------
 
-_RUNTIME = ("cuda_runtime_api.h", "cuda_runtime.h", "cuda_device_runtime_api.h")
+_RUNTIME = ("cuda_runtime_api.h", "cuda_runtime.h")
+_DEVICE_RUNTIME = ("cuda_device_runtime_api.h",)
 _DRIVER = ("cuda.h",)
 # The C headers that cuda_runtime.h includes, and so every source for NVCC.
 _ALWAYS = "stdlib string time math limits"
@@ -237,8 +238,14 @@ class Declared:
         self._host = toolchain.host_compiler or ""
 
     def runtime(self, name: str) -> bool:
-        """Return whether CUDA's runtime headers declare `name`, ``"cudaMalloc"``."""
+        """Return whether CUDA's headers declare `name`, ``"cudaMalloc"``, for host code."""
         return self._in_cuda(_RUNTIME, name)
+
+    def device_runtime(self, name: str) -> bool:
+        """Return whether CUDA's header for device code declares `name`, ``"cudaMalloc"``, and not as deprecated."""
+        # Between the two, what is deprecated has a macro with arguments.
+        declared = rf"\b__device__\b[^;{{}}()]*\b{re.escape(name)}\s*\("
+        return any(re.search(declared, text) for text in self._texts(_DEVICE_RUNTIME))
 
     def driver(self, name: str) -> bool:
         """Return whether the driver's header declares `name`, ``"cuMemAlloc"``."""
@@ -257,17 +264,33 @@ class Declared:
         return not text.strip() or cxx.has_word(text, (name,))
 
     def c_library(self, name: str) -> bool:
-        """Return whether `name` occurs in the C library's headers that C++ wraps."""
-        return cxx.has_word(_c_headers(self._host, _WRAPPED), (name,))
+        """Return whether the C library's headers that C++ wraps declare the function, type, variable or macro `name`."""
+        text, word = _c_headers(self._host, _WRAPPED), re.escape(name)
+        outside = re.sub(r"\([^()]*\)", "()", text)  # the names of parameters are nobody's
+        return bool(
+            re.search(rf"\b{word}\s*\(|\bextern\b[^;{{}}()]*\b{word}\s*;", outside)
+        ) or bool(re.search(_TYPE_OR_MACRO % (word, word), text))
 
     def brought_along(self, name: str) -> bool:
         """Return whether `name` is a type or macro that NVCC knows without any include."""
         word = re.escape(name)
         return bool(re.search(_TYPE_OR_MACRO % (word, word), _c_headers(self._host, _ALWAYS)))
 
-    def _in_cuda(self, headers: Sequence[str], name: str) -> bool:
+    def anywhere(self, name: str, headers: Sequence[str]) -> bool:
+        """Return whether one of these files, or a header that NVCC may read besides, contains `name`."""
+        known = (self.c_library, self.brought_along, self.std, self.runtime, self.driver)
+        return (
+            any(holds(name) for holds in known)
+            or self.device_runtime(name)
+            or any(cxx.has_word(_read(path), (name,)) for path in headers)
+        )
+
+    def _texts(self, headers: Sequence[str]) -> list[str]:
         paths = [os.path.join(folder, header) for header in headers for folder in self._cuda]
-        texts = [_read(path) for path in paths if os.path.isfile(path)]
+        return [_read(path) for path in paths if os.path.isfile(path)]
+
+    def _in_cuda(self, headers: Sequence[str], name: str) -> bool:
+        texts = self._texts(headers)
         # Plain text is searched first, so comments are removed from few files.
         return not texts or any(
             cxx.has_word(text, (name,)) and cxx.has_word(cxx.blanked(text), (name,))
