@@ -22,6 +22,7 @@ from rtcompile.workers import pool
 Outcome = ObjectCode | RtcompileError
 _Show = Callable[[str], None]
 _SECONDS_BETWEEN_LINES = 1.0
+_MOST_SILENT_SECONDS = 10.0  # in a log, where a long silence looks like a hang
 _SECONDS_BETWEEN_CHANGES = 0.1
 
 
@@ -60,6 +61,7 @@ def shown(
             pass
         elif not watched:
             show, seconds = _print, _SECONDS_BETWEEN_LINES
+            display.enter_context(_repeated(lambda: _print(line())))
         else:
             if not in_notebook():
                 with suppress(ImportError):
@@ -67,6 +69,24 @@ def shown(
             show = show or display.enter_context(changing_line(keep=True))
             show(line())
         yield advance
+
+
+@contextmanager
+def _repeated(show: Callable[[], None]) -> Iterator[None]:
+    """Call `show` at intervals, however long the builds under way take."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(_MOST_SILENT_SECONDS):
+            show()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    with suppress(RuntimeError):  # no more threads
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 @contextmanager

@@ -158,6 +158,9 @@ class Parser(argparse.ArgumentParser):
         what, meant = f"is not one of {', '.join(known)}", _nearest(str(value), known)
         if action.metavar == "VERB":
             what, meant = "is not a verb", meant or f"; it is one of {', '.join(known)}"
+            if value in ("clean", *CACHE_ACTIONS):
+                action_meant = "clear" if value == "clean" else value
+                meant = f"; did you mean `{self.prog} cache {action_meant}`?"
             if value.endswith((".cu", ".cuh")):
                 what = "is a file, not a verb"
                 meant = f"; did you mean `{self.prog} compile {value}`?"

@@ -39,7 +39,9 @@ def warm(given: Namespace) -> int:
     for path in given.records:
         begin = time.perf_counter()
         record = cupys_record(given) if path == "cupy" else read_record(path, given)
-        codes = warming.warm(record, archs=archs, progress=False if given.json else None)
+        # Without a terminal too: a record may take minutes in the build of an image.
+        progress = not (given.json or given.quiet)
+        codes = warming.warm(record, archs=archs, progress=progress)
         built = sum(code.build.hit is None for code in codes)
         seconds = round(time.perf_counter() - begin, 1)
         size = sum(len(code.code) for code in codes)

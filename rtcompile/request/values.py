@@ -84,7 +84,7 @@ _ITEMS_MAX = 1_000_000  # items read from an iterable without a length, which ma
 def text(name: str, value: object) -> str:
     """Return an argument that must be text without NUL and lone surrogates, as a plain str."""
     if not isinstance(value, str):
-        raise InvalidRequest(f"{name} must be a str, not {shown(value)}{_advice(value)}")
+        raise InvalidRequest(f"{name} must be a str, not {shown(value)}{_advice(name, value)}")
     plain = value if type(value) is str else str.__str__(value)  # numpy.str_, a member of an Enum
     # C strings end at NUL: NVRTC would compile only the first part.
     at = plain.find("\0")
@@ -196,11 +196,13 @@ def truth(name: str, value: object) -> bool:
         raise InvalidRequest(f"{name} must be True or False, not {shown(value)}") from None
 
 
-def _advice(value: object) -> str:
+def _advice(name: str, value: object) -> str:
     if isinstance(value, (bytes, bytearray)):
         return "; decode the bytes as UTF-8 first"
     if isinstance(value, os.PathLike):
-        return "; write str(path), or path.read_text() if you mean the contents"
+        # The path itself, as a source, would be compiled as C++.
+        means_contents = name in ("source", "code")
+        return f"; write {'path.read_text()' if means_contents else 'str(path)'}"
     return "; leave it out" if value is None else ""
 
 

@@ -8,11 +8,13 @@ import pty
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 
 import pytest
 
 from rtcompile import CompileRequest, compile_many
+from rtcompile.build import progress
 from rtcompile.styling import changing_line, takes_escapes
 
 pytestmark = pytest.mark.needs_compiler
@@ -91,6 +93,19 @@ def test_nothing_is_shown_without_a_terminal(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == ""
 
 
+def test_a_log_is_not_silent_during_a_long_build(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "_MOST_SILENT_SECONDS", 0.01)
+    with progress.shown(True, 2):
+        written = ""
+        deadline = time.monotonic() + 10
+        while "0 of 2 compiled" not in written and time.monotonic() < deadline:
+            time.sleep(0.01)
+            written += capsys.readouterr().err
+    assert "rtcompile: 0 of 2 compiled in" in written
+
+
 class Sink:
     """An object that some programs assign to `sys.stderr`."""
 
@@ -98,12 +113,12 @@ class Sink:
         pass
 
 
-@pytest.mark.parametrize("progress", [None, False, True])
+@pytest.mark.parametrize("given", [None, False, True])
 def test_a_batch_is_built_where_there_is_no_stderr(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], progress: bool | None
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: bool | None
 ) -> None:
     monkeypatch.setattr(sys, "stderr", None)
-    assert len(compile_many(REQUESTS, progress=progress)) == 2
+    assert len(compile_many(REQUESTS, progress=given)) == 2
     assert capsys.readouterr().out == ""
 
 

@@ -188,6 +188,8 @@ def test_without_a_verb_the_help_is_shown() -> None:
         ("cache lst", "did you mean list?"),
         ("compil k.cu", "'compil' is not a verb; did you mean compile?"),
         ("k.cu", "did you mean `rtcompile compile k.cu`?"),
+        ("clean", "'clean' is not a verb; did you mean `rtcompile cache clear`?"),
+        ("prune", "'prune' is not a verb; did you mean `rtcompile cache prune`?"),
         ("--versoin", "no option --versoin; did you mean --version?"),
     ],
 )

@@ -75,6 +75,7 @@ def test_relative_directories_are_resolved_as_in_the_program(tmp_path, header):
 
     warmed = run("warm", str(record), cache=tmp_path / "second")
     assert warmed.returncode == 0, warmed.stderr
+    assert "2 of 2 compiled" in warmed.stderr  # though it is no terminal
 
     (tmp_path / "gone.cuh").rename(header)
     checked = run("run", "--check", script, cache=tmp_path / "second")
