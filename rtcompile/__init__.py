@@ -7,10 +7,7 @@ CUDA nor a compiler: each public name is imported when it is first used (PEP 562
 
 from __future__ import annotations
 
-import os
 import sys
-import time
-from _thread import get_ident
 
 if type(__spec__.loader).__name__ == "zipimporter":
     raise ImportError(
@@ -18,11 +15,8 @@ if type(__spec__.loader).__name__ == "zipimporter":
         "files. Install it (pip install rtcompile), or unpack the archive before it is imported."
     )
 
+from rtcompile import forks as forks  # before another thread imports any other part
 from rtcompile._version import __version__ as __version__
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import FrameType
 
 # The public names, by the module that defines them.
 _NAMES = {
@@ -106,49 +100,3 @@ def __dir__() -> list[str]:
 
     lacking = () if find_spec("cupy") else _OF_CUPY
     return sorted({"__version__", *_MODULES, *_HOME} - _NOT_LISTED - {*lacking})
-
-
-# --- Forks: no import of ours is cut in two --------------------------------------------------------
-
-# A child of ``os.fork`` has the forking thread alone. What another thread was importing stays locked in
-# the child for ever, and the child would hang at its first build, which imports the same. A thread may
-# itself wait for the one that forks: then the fork goes ahead after this time.
-_MAX_WAIT_SECONDS = 10.0
-_MOST_LOOKS = 20  # with thousands of threads each takes longer than a switch interval
-
-
-def _is_importing(frame: FrameType | None) -> bool:
-    """Return whether a thread is inside an import of this package, or inside one that this package does."""
-    # The names of `importlib`'s frames are undocumented; where they are others, a fork waits for nothing.
-    inside = False
-    while frame is not None:
-        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-            inside = True
-            if str(frame.f_locals.get("name", "")).startswith("rtcompile"):
-                return True
-        elif inside and str(frame.f_globals.get("__name__", "")).startswith("rtcompile"):
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _wait_for_imports() -> None:
-    """Wait until no other thread is inside an import of ours."""
-    own, until, looks = get_ident(), time.monotonic() + _MAX_WAIT_SECONDS, 0
-    while time.monotonic() < until and looks < _MOST_LOOKS:
-        # A thread that has slept keeps Python's lock for one switch interval, in which it looks and forks. On a busy
-        # machine it may be interrupted meanwhile, and another thread may have begun an import: it looks again.
-        time.sleep(0)
-        begun = time.monotonic()
-        if any(
-            thread != own and _is_importing(frame)
-            for thread, frame in sys._current_frames().items()
-        ):
-            time.sleep(0.001)
-        elif time.monotonic() - begun < sys.getswitchinterval() / 4:
-            return
-        else:
-            looks += 1
-
-
-os.register_at_fork(before=_wait_for_imports)

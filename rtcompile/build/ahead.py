@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from rtcompile import errors, toolkit
+from rtcompile import errors, forks, toolkit
 from rtcompile.build import batch, pipeline, planned
 from rtcompile.build.batch import Batch, Build, BuildFuture
 from rtcompile.errors import CompileError, LinkError
@@ -274,10 +274,8 @@ def _end() -> None:
         queue.end()
 
 
+@forks.in_child
 def _forget_after_fork() -> None:
     # The threads belong to the parent, which compiles its own kernels.
     global queue
     queue = lookup.builds_ahead = None
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)

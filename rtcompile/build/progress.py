@@ -5,7 +5,6 @@ A notebook shows the line below the cell, since rich would need ipywidgets; a lo
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
+from rtcompile import forks
 from rtcompile.errors import RtcompileError
 from rtcompile.lookup import find as lookup
 from rtcompile.request.object_code import ObjectCode
@@ -160,4 +160,4 @@ class FirstRun:
 
 _LONG = 2.0  # seconds
 first_run = FirstRun()
-os.register_at_fork(after_in_child=lambda: globals().update(first_run=FirstRun()))
+forks.in_child(lambda: globals().update(first_run=FirstRun()))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import os
 import re
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rtcompile import tracing
+from rtcompile import forks, tracing
 from rtcompile.compilers import observed
 from rtcompile.errors import CompileError, CompilerCrashed, CompileTimeout, ToolkitNotFound
 from rtcompile.files.fileset import FileSet
@@ -123,9 +122,8 @@ def identify(library: Library, timeout: float | None = None) -> str:
 
 
 _SECONDS_TO_IDENTIFY = 60.0  # for a build without a time limit
-_identifying = threading.RLock()
+_identifying = forks.lock()
 _builds: dict[str, str] = {}  # reported builds, by the library that a worker loads
-os.register_at_fork(after_in_child=lambda: globals().update(_identifying=threading.RLock()))
 
 
 def _prefix(unit: TranslationUnit, library: Library, cache_dir: str) -> Prefix | None:

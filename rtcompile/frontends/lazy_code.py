@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 import cupy
 from cupy.cuda.function import Module
 
-from rtcompile import errors
+from rtcompile import errors, forks
 from rtcompile.build import pipeline
 from rtcompile.errors import CompileError, InvalidRequest, JitifyError, adopt_cupy
 from rtcompile.lookup import environment as environments
@@ -416,9 +415,7 @@ def _load(given: bytes | str, lowered_names: tuple[tuple[str, str], ...]) -> Any
 
 
 # CuPy's memo has no lock: two threads would load one module twice, with separate variables.
-loading = threading.RLock()
-# Another thread of the parent may have held it.
-os.register_at_fork(after_in_child=lambda: globals().update(loading=threading.RLock()))
+loading = forks.lock()
 
 
 def ordinal(loading: bool = False) -> int:

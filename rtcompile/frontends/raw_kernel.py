@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from _thread import RLock, start_new_thread
+from _thread import start_new_thread
 from _weakref import ref
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 import cupy
 
-from rtcompile import errors
+from rtcompile import errors, forks
 from rtcompile.build import pipeline
 from rtcompile.errors import InvalidRequest, RtcompileError, public
 from rtcompile.frontends.lazy_code import (
@@ -423,7 +423,7 @@ _PAUSES = 50
 
 expected: list[tuple[Callable[[], object | None], LazyCode]] = []
 watching = False
-_guard = RLock()
+_guard = forks.lock()
 
 
 def queue_ahead(owner: Built, code: LazyCode) -> None:
@@ -487,12 +487,10 @@ def _look_ahead(owner: Callable[[], object | None], code: LazyCode) -> None:
         pass
 
 
+@forks.in_child
 def _forget_after_fork() -> None:
     # The thread belongs to the parent, which compiles its own kernels.
-    global watching, _guard
-    watching, _guard = False, RLock()
+    global watching
+    watching = False
     expected.clear()
     errors.unshown.clear()
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)

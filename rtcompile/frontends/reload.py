@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import cupy
 
+from rtcompile import forks
 from rtcompile.errors import CompileError, InvalidRequest, RtcompileError
 from rtcompile.files.headers import Files
 from rtcompile.files.sealed import read_text
@@ -172,12 +173,10 @@ class ReloadedCode(LazyCode):
 _all: weakref.WeakSet[ReloadedCode] = weakref.WeakSet()
 
 
+@forks.in_child
 def _after_fork() -> None:
     for code in _all:  # another thread of the parent may have held its lock
         code.lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def _capturing(code: LazyCode) -> bool:

@@ -11,6 +11,7 @@ import struct
 import sys
 import time
 
+from rtcompile import forks
 from rtcompile._version import __version__
 from rtcompile.errors import InvalidRequest, warn
 from rtcompile.files import sealed
@@ -226,14 +227,11 @@ def current() -> Environment:
     return here
 
 
+@forks.in_child  # A thread of the parent may hold a lock of these.
 def forget() -> None:
     """Let the next `current` make a new snapshot."""
     global _environment
     _environment = None
-
-
-# A thread of the parent may hold a lock of these.
-os.register_at_fork(after_in_child=forget)
 
 
 def looked_again() -> Environment:

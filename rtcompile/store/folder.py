@@ -11,6 +11,7 @@ import sys
 import time
 from _thread import RLock
 
+from rtcompile import forks
 from rtcompile.files import sealed
 from rtcompile.files.sealed import UntrustedError
 from rtcompile.request import object_code
@@ -288,7 +289,7 @@ def take_hits(path: str) -> int:
     return hits
 
 
-os.register_at_fork(after_in_child=_hits.clear)  # the parent writes its own hits
+forks.in_child(_hits.clear)  # the parent writes its own hits
 
 
 def _write_hits() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from rtcompile import forks
 from rtcompile.errors import warn
 from rtcompile.files import sealed
 
@@ -29,14 +30,12 @@ _ranges_work = True
 _held: set[int] = set()
 
 
+@forks.in_child
 def _forget_in_child() -> None:
     # A forked child inherits the lock's open file, and would keep the lock after the parent has ended.
     for descriptor in _held:
         os.close(descriptor)
     _held.clear()
-
-
-os.register_at_fork(after_in_child=_forget_in_child)
 
 
 @contextmanager

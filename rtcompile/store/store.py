@@ -17,6 +17,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+from rtcompile import forks
 from rtcompile.errors import warn
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.sealed import UntrustedError
@@ -368,5 +369,4 @@ class Store:
         return inventory.export(self._folder, Folder(path))
 
 
-# A thread that the child does not have may hold a lock.
-os.register_at_fork(after_in_child=_stores.clear)
+forks.in_child(_stores.clear)  # A thread that the child does not have may hold a lock.

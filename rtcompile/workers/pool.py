@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple
 
-from rtcompile import tracing
+from rtcompile import forks, tracing
 from rtcompile.errors import limit_reached
 from rtcompile.request.units import CompileFailure, Limits
 from rtcompile.settings import Settings
@@ -296,7 +296,7 @@ def default_jobs() -> int:
 
 
 _pool: Pool | None = None
-_pool_lock = threading.RLock()
+_pool_lock = forks.lock()
 
 
 def shared() -> Pool:
@@ -320,9 +320,7 @@ def slots() -> int:
 
 
 # The zygotes belong to the parent and end with it; a forked child starts its own.
-os.register_at_fork(
-    after_in_child=lambda: globals().update(_pool=None, _pool_lock=threading.RLock())
-)
+forks.in_child(lambda: globals().update(_pool=None))
 
 
 # --- Turns a crash of a worker into a `CompileFailure` that says why ------------------------------

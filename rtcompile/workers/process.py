@@ -10,9 +10,9 @@ import _socket  # importing `socket` would take 8 ms of a process's first build
 import atexit
 import os
 import sys
-import threading
 from contextlib import suppress
 
+from rtcompile import forks
 from rtcompile.request import units
 from rtcompile.workers import protocol, scratch
 
@@ -36,7 +36,7 @@ class ZygoteProcess:
 
     alive: ClassVar[set[ZygoteProcess]] = set()
     all_ended: ClassVar[bool] = False  # whether the interpreter is exiting
-    lock: ClassVar[threading.RLock] = threading.RLock()
+    lock = forks.lock()
 
     def __init__(self, idle: float = IDLE_SECONDS) -> None:
         self.loads: tuple[str, str] | None = None
@@ -142,7 +142,7 @@ def meaning_of(number: int) -> str:
 # --- the one that is started ahead ---------------------------------------------------------------
 
 _ahead: ZygoteProcess | None = None  # without a job yet
-_ahead_lock = threading.RLock()
+_ahead_lock = forks.lock()
 
 
 def start(loads: str = "") -> None:
@@ -256,10 +256,11 @@ def interpreter() -> str:
     raise FileNotFoundError(f"no Python interpreter found to run compilers in; tried {candidates}")
 
 
+@forks.in_child
 def _forget_after_fork() -> None:
     # The zygotes belong to the parent and end with it, so the child starts its own.
-    global _ahead, _ahead_lock
-    _ahead, _ahead_lock, ZygoteProcess.lock = None, threading.RLock(), threading.RLock()
+    global _ahead
+    _ahead = None
     for zygote in ZygoteProcess.alive:
         zygote.abandon()
     ZygoteProcess.alive.clear()
@@ -275,5 +276,4 @@ def _end() -> None:
         zygote.reap()
 
 
-os.register_at_fork(after_in_child=_forget_after_fork)
 atexit.register(_end)

@@ -18,7 +18,7 @@ PACKAGE = Path(rtcompile.__file__).parent
 
 # A room may import those in the lines above its own, and modules of its own room.
 ROOMS = (
-    "_version diagnostic errors styling",
+    "_version diagnostic errors forks styling",
     "files",
     "request",
     "settings logs tracing",
