@@ -11,7 +11,7 @@ FOR_TESTS := '.[cuda12,cutlass,cli,redis,cloud,test,docs]'
 CUDA13_PARTS := nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-nvcc nvidia-nvvm \
 	nvidia-cuda-cccl nvidia-curand nvidia-nvjitlink
 
-.PHONY: demo test test-fast docs look lint types unit trials profile test-slow test-cluster test-cupys test-aarch64 test-cupys-own test-cuda-core test-libcudacxx mutations test-gpu sanitize environments mistakes clean
+.PHONY: demo test test-fast docs look lint types unit trials profile test-slow test-cluster test-cupys test-aarch64 test-cupys-own test-cuda-core test-libcudacxx mutations test-gpu sanitize environments gates mistakes clean
 
 demo: $(VENV)/.base
 	$(BIN)/python -m examples.demo
@@ -135,6 +135,11 @@ sanitize:
 # Thirty environments from the package index, ten builds in each: an hour, 2 GB at a time.
 environments: $(VENV)/.made
 	$(BIN)/python -m benchmarks.environments
+
+# Each promise of speed, against the commit in benchmarks/gates_base.txt: ten minutes on two quiet cores. For some
+# rows alone: make gates ONLY='hits|CuTe'.
+gates: $(VENV)/.made
+	$(BIN)/python -m benchmarks.gates --only '$(ONLY)'
 
 # What `make demo` needs, and then what the tests need besides. pip is silent while it unpacks a gigabyte of
 # wheels: a line every four seconds says that it works.
