@@ -343,7 +343,7 @@ def shown(value: object) -> str:
 
 
 class DriverError(RtcompileError):
-    """The driver rejected a module or a launch, or the module lacks a name.
+    """The driver rejected a module or a launch, the module lacks a name, or no device can load it.
 
     Where CuPy is loaded this is also a ``cupy.cuda.driver.CUDADriverError``.
 

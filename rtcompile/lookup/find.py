@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import time
 
-from rtcompile.errors import InvalidRequest, UnsupportedArch
+from rtcompile.errors import DriverError, InvalidRequest, UnsupportedArch
 from rtcompile.files import sealed
 from rtcompile.files.fileset import FileSet
 from rtcompile.lookup import environment as environments
@@ -83,13 +83,16 @@ def compute_capability() -> tuple[int, int]:
     return _known[device]
 
 
-def no_device(evidence: str, loading: bool = False) -> UnsupportedArch:
+_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+
+
+def no_device(evidence: str, loading: bool = False) -> UnsupportedArch | DriverError:
     """Return the error for a missing device, when compiling for it or loading code on it."""
     if loading:
-        return UnsupportedArch(
-            f"no CUDA device to load and run the code on ({evidence}); with arch='sm_90a' (or "
-            "another) it compiles without one, and object_code, report() and RawKernel.advise() "
-            "tell of it"
+        return DriverError(
+            f"no CUDA device to load and run the code on ({evidence}); `.object_code` has the code for "
+            "a named architecture, and needs no device",
+            _NO_DEVICE,
         )
     return UnsupportedArch(
         f"no CUDA device to compile for ({evidence}); "

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import configparser
+import glob
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from rtcompile.diagnostic import Diagnostic
@@ -112,9 +114,51 @@ class BuildContext:
         inside = (d for d in self.user_dirs() if os.path.join(d, "") in path)
         return max(inside, key=len, default="")
 
+    def header_of(self, name: str) -> list[str]:
+        """Return the toolkit's header that declares `name`, and the one that includes it; [] if none does."""
+        own, word = self.user_dirs(), re.escape(name)
+        declares = re.compile(  # in a line that is not indented: what is inside a function or a class is not meant
+            rf"^(?:#[ \t]*define[ \t]+{word}\b|(?:typedef|struct|class|union|using)\b[^;{{}}()]*\b{word}\b"
+            rf"|(?!.*\b(?:CUDAAPI|CUDARTAPI)\b)[A-Za-z_][\w:<>,*& \t()]*[\s*&]{word}[ \t]*\()",
+            re.MULTILINE,
+        )
+        for folder in dict.fromkeys(d.path for d in self.search if d.path not in own):
+            texts = dict(_headers_in(folder))
+            texts.pop("cuda.h", None)  # the driver's functions are the host's
+            found = [
+                f
+                for f, text in texts.items()
+                if name in text and declares.search(cxx.blanked(text))
+            ]
+            if not found:
+                continue
+            first = min(
+                found, key=lambda file: (not name.startswith(file.partition(".")[0]), len(file))
+            )
+            includes = re.compile(rf'#\s*include\s*[<"]{re.escape(first)}')
+            family = first.partition("_")[0].partition(".")[0]
+            outer = (
+                f
+                for f, text in texts.items()
+                if f.startswith(family) and f != first and includes.search(text)
+            )
+            return [first, *islice(outer, 1)]
+        return []
+
     def has_option(self, *spellings: str) -> bool:
         """Whether the command line contains an option that begins with one of `spellings`."""
         return any(option.startswith(spellings) for option in self.options)
+
+
+def _headers_in(folder: str) -> Iterator[tuple[str, str]]:
+    """Yield the names and texts of the headers that are directly in a folder."""
+    for pattern in ("*.h", "*.hpp", "*.cuh"):
+        for path in sorted(glob.glob(os.path.join(glob.escape(folder), pattern))):
+            try:
+                with open(path, encoding="utf-8", errors="replace") as file:
+                    yield os.path.basename(path), file.read()
+            except OSError:
+                continue
 
 
 # A function of the match of a message's pattern and of a build, for a row of ``catalogue.ini``, here and in the modules
@@ -357,7 +401,66 @@ def signal_in_cute(match: Match, context: BuildContext) -> Values | None:
 
 
 def not_the_devices(match: Match, context: BuildContext) -> Values:
+    code = (
+        f"The code is for {context.arch}" if context.arch else "The code has no part for the device"
+    )
     if context.capability is None:
-        return {"do": "Give no arch= to compile for the current device."}
+        fact = f"{code}, and the device cannot run it" if context.arch else code
+        return {"fact": fact, "do": "Give no arch= to compile for the current device."}
     own = "{}.{}".format(*context.capability)
-    return {"do": f"Give no arch=, or one that a device of {own} runs."}
+    fact = f"{code}, and the device (compute capability {own}) cannot run it"
+    return {"fact": fact, "do": f"Give no arch=, or one that a device of {own} runs."}
+
+
+def dynamic_shared(match: Match, context: BuildContext) -> Values:
+    """Return which declarations of one extern __shared__ variable differ, as far as the source shows it."""
+    declared = re.findall(
+        r"\bextern\s+__shared__\s+(?:__align__\([^()]*\)\s*)?([\w:\s]*?[\w*])\s*\b(\w+)\s*\[",
+        context.code,
+    )
+    name = next((n for _, n in declared if re.search(rf"\b{n}\b", context.text)), "")
+    types = list(dict.fromkeys(" ".join(kind.split()) for kind, other in declared if other == name))
+    if len(types) > 1:
+        return {"declared": f"`{name}` is declared with the types {' and '.join(types)}"}
+    if len(types) == 1 and re.search(
+        rf"\b(?:class|typename)\s+{re.escape(types[0])}\b", context.code
+    ):
+        return {
+            "declared": f"`{name}` has the template's type {types[0]}, another one in each instance"
+        }
+    return {"declared": "The variable is declared with two types"}
+
+
+# --- Facts that are looked up in the folders that the compiler searches ---------------------------
+
+
+def header_there(match: Match, context: BuildContext) -> Values | None:
+    """Apply only to a header that is in a searched folder: another program's compiler did not search it."""
+    folders = () if context.source else context.search
+    found = (d.path for d in folders if os.path.isfile(os.path.join(d.path, match["header"])))
+    folder = next(found, "")
+    return {"folder": folder} if folder else None
+
+
+def header_renamed(match: Match, context: BuildContext) -> Values | None:
+    """Return the headers that the toolkit has deeper in its folders than they were included."""
+    file, own = os.path.basename(match["header"]), context.user_dirs()
+    found: dict[str, str] = {}  # how to include it, and the folder that is searched
+    for folder in dict.fromkeys(d.path for d in context.search if d.path not in own):
+        for parent, folders, files in os.walk(folder):
+            folders[:] = [each for each in folders if each not in ("detail", "impl", "cccl")]
+            path = os.path.relpath(os.path.join(parent, file), folder)
+            if file in files and set(match["header"].split("/")) <= set(path.split("/")):
+                found.setdefault(path, folder)
+    outer = min(
+        (name.count("/") for name in found), default=0
+    )  # deeper ones are copies in other packages
+    paths = sorted(name for name in found if name.count("/") == outer)
+    if match["header"] in found or not 0 < len(paths) <= _MOST_SAME_NAMES:
+        return None
+    names = [f"<{name}>" for name in paths]
+    where = " and ".join(dict.fromkeys(found[name] for name in paths))
+    return {"folder": where, "names": " and ".join(names), "first": " or ".join(names)}
+
+
+_MOST_SAME_NAMES = 3  # more do not tell which one is meant

@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from itertools import islice
+from operator import itemgetter
 
 from rtcompile.messages import quoted
 from rtcompile.messages.diagnostics import split
@@ -14,7 +15,7 @@ from rtcompile.messages.facts import DECLARED, STD, TABLES, BuildContext, Match,
 from rtcompile.request import cxx
 from rtcompile.request.option_table import SPECS
 
-_NEAR = 0.72  # of difflib's ratio: "flaot" and "float" have 0.8
+_SHORT = 4
 
 
 def elsewhere(match: Match, context: BuildContext) -> Values | None:
@@ -93,7 +94,28 @@ def nearest(match: Match, context: BuildContext) -> Values | None:
         return None
     header = DECLARED.get(near, "")
     why = ": capital letters count" if near.lower() == word.lower() else ""
-    return {"word": word, "near": near, "why": why, "also": f", of <{header}>" if header else ""}
+    is_known = (
+        context.source and context.search
+    )  # `in_header` has looked there, and found no such name
+    return {
+        "who": "Neither the source nor CUDA declares"
+        if is_known
+        else "What the compiler read declares no",
+        "word": word,
+        "near": near,
+        "why": why,
+        "also": f", of <{header}>" if header else "",
+    }
+
+
+def in_header(match: Match, context: BuildContext) -> Values | None:
+    """Return which header of this installation declares a name that the compiler does not know."""
+    word = match["identifier"]
+    found = context.header_of(word) if len(word) >= _SHORT else []
+    if not found:
+        return None
+    which = f", which <{found[1]}> includes" if len(found) > 1 else ""
+    return {"found": found[0], "which": which, "include": found[-1]}
 
 
 def undeclared(match: Match, context: BuildContext) -> Values:
@@ -127,8 +149,8 @@ def option(match: Match, _: BuildContext) -> Values | None:
     given = match["option"]
     name, equals, value = given.lstrip("-").partition("=")
     names = [n for spec in SPECS for n in (spec.name, *spec.also) if len(n) > 2]
-    known = {n.replace("-", "_"): n for n in names} | {n: n for n in names}
-    near = known.get(_closest(name, known) or "")
+    known, plain = {n.replace("-", "_"): n for n in names}, name.replace("-", "_")
+    near = known.get(plain) or known.get(_closest(plain, known) or "")
     if near is None:
         return None
     dashes = "--" if "-" in near or len(near) > 12 or "_" in near else "-"
@@ -158,14 +180,52 @@ def expression(match: Match, context: BuildContext) -> Values:
             step = f"#include <{header}>."
     elif declared and not unknown:
         return _arguments(given, base, arguments.rstrip("> "), declared)
+    elif not arguments and (values := _not_named(given, context.code)):
+        return values
     elif whole and whole != base:
         fact = f"`{plain}` alone is not declared: its whole name is {whole}."
         step = f"Write '{given.replace(base, whole, 1)}'."
+    elif _declarations(plain, context.code):
+        return {"fact": f"The compiler finds nothing that `{given}` names.", "step": _SPELL}
     else:
         fact = f"The source declares no `{base}`."
         near = _closest(plain, _source_words(context.source, plain))
         step = f"Is '{given.replace(plain, near, 1)}' meant?" if near else _SPELL
     return {"fact": fact, "step": step}
+
+
+def _not_named(given: str, code: str) -> Values | None:
+    """Return what a name expression of a function with parameters, of an overload or of a variable lacks."""
+    name, opening, parameters = given.partition("(")
+    found = _declarations(name.strip().lstrip("&").rpartition("::")[2], code)
+    functions = [each for each in found if each[0].endswith("(")]
+    if opening and functions:
+        cast = f"(void(*)({parameters.rstrip(') ')})){name.strip()}"
+        fact = f"A name expression is an expression, and `{given}` is a declaration."
+        step = f"Write '{name.strip()}', or, if it has overloads, a cast: '{cast}'."
+    elif len(functions) > 1:
+        lists = dict.fromkeys(_parameters(code, each.end() - 1) for each in functions)
+        if len(lists) < 2:
+            return None
+        casts = " or ".join(f"'(void(*)({types})){given}'" for types in lists)
+        fact = f"The source declares {len(lists)} functions `{given}`, and the name alone is none of them."
+        step = f"Choose one by a cast: {casts}."
+    elif found and not functions and not given.startswith("&"):
+        fact, step = (
+            f"`{given}` is a variable, and a name expression takes its address.",
+            f"Write '&{given}'.",
+        )
+    else:
+        return None
+    return {"fact": fact, "step": step}
+
+
+def _parameters(code: str, at: int) -> str:
+    """Return the types of a function's parameters, whose ( is at `at`: ``"float*, int"``."""
+    texts = split(cxx.enclosed(code, at))
+    return ", ".join(
+        re.sub(r"(?<=[\s*&])\w+$", "", " ".join(text.split())).strip() for text in texts
+    )
 
 
 _SPELL = (
@@ -335,20 +395,32 @@ def _source_words(source: str, but: str) -> Iterator[str]:
 
 
 def _closest(word: str, known: Iterable[str]) -> str | None:
-    """Return the name most like `word`; letters of the other case count as the same."""
-    import difflib
-
-    names: dict[str, str] = {}
+    """Return the name that one edit, one swap, or other capital letters make of `word`; None without one."""
+    lower, near = word.lower(), list[tuple[bool, str]]()
     for name in known:
-        if abs(len(name) - len(word)) <= 3:
-            names.setdefault(name.lower(), name)
-    if word.lower() in names and names[word.lower()] != word:
-        return names[word.lower()]
-    found = difflib.get_close_matches(word.lower(), names, 3, _NEAR)
-    same_start = [
-        name for name in found if word.lower().startswith(name) or name.startswith(word.lower())
-    ]
-    return next((names[n] for n in (*same_start, *found) if names[n] != word), None)
+        other = name.lower()
+        if other == lower and name != word:
+            return name
+        if abs(len(other) - len(lower)) <= 1 and _is_one_edit(lower, other):
+            near.append((not other.startswith(lower[:-1]), name))
+    return min(near, key=itemgetter(0))[1] if near else None
+
+
+def _is_one_edit(one: str, other: str) -> bool:
+    """Return whether one letter more, less or other, or two exchanged, makes `other` of `one`."""
+    short, long = sorted((one, other), key=len)
+    at = next(
+        (at for at, pair in enumerate(zip(short, long, strict=False)) if pair[0] != pair[1]),
+        len(short),
+    )
+    if len(short) < len(long):
+        return short[at:] == long[at + 1 :]
+    is_swap = short[at + 1 : at + 2] + short[at : at + 1] == long[at : at + 2]
+    if len(one) < _SHORT and not is_swap:  # another short word is one letter away from many
+        return False
+    return one != other and (
+        short[at + 1 :] == long[at + 1 :] or (is_swap and short[at + 2 :] == long[at + 2 :])
+    )
 
 
 _NOT_TYPES = "return|else|goto|case|throw|delete|new|co_return|typename|and|or|not"

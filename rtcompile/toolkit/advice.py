@@ -186,7 +186,10 @@ def _of_build(found: Part, toolchain: Toolchain, backend: str) -> tuple[str, str
     if toolchain.found_via[part] == "NVRTC" and toolchain.nvrtc:
         why = f"and NVRTC's own file, {where}, has only those that most kernels need"
         return why, _command([found], "wheels13", toolchain.nvrtc.version_pair)
-    return f"which is installed, {where}, without this file", "Another version of it may have it."
+    return (
+        f"which is installed, {where}, without this file",
+        "Compare the name with its files.",
+    )
 
 
 def _into_nvccs(part: Part, found_via: str, nvcc: Program, folder: str) -> str:

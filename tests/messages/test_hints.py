@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import rtcompile
 from rtcompile import toolkit
 from rtcompile.compilers import nvcc, nvrtc
 from rtcompile.diagnostic import Diagnostic
@@ -326,6 +327,46 @@ def test_a_hostile_source_delays_no_hint(piece: str) -> None:
         own = f"void f(float* a) {{ {piece * 20_000}"
         for source in (own, f"#\n{own}", f"#\n{context.source}"):
             catalogue.explain(at, BuildContext(source=source))
+
+
+def test_a_header_that_is_installed_is_not_called_missing() -> None:
+    found, *_ = rtcompile.explain('fatal error: cannot open source file "vector_types.h"')
+
+    folder = re.search(r"vector_types.h is in (\S+) here", found.hint)
+    assert folder is not None, found.hint
+    assert Path(folder[1], "vector_types.h").is_file()
+
+
+@pytest.mark.needs_compiler
+@pytest.mark.parametrize(
+    ("source", "expression", "hint"),
+    [
+        ("void f(int a) {} __device__ void f(float* b) {}", "f", "'(void(*)(int))f' or '(void(*)(float*))f'"),
+        ("void f(float* a) {}", "f(float*)", "Write 'f', or, if it has overloads, a cast: '(void(*)(float*))f'."),
+        ("int m;", "m", "Write '&m'."),
+    ],
+)  # fmt: skip
+def test_a_name_that_the_source_declares_is_not_called_undeclared(
+    source: str, expression: str, hint: str
+) -> None:
+    with pytest.raises(rtcompile.CompileError) as caught:
+        rtcompile.compile(f"__device__ {source}", arch="sm_80", name_expressions=[expression])
+
+    assert hint in caught.value.diagnostics[0].hint
+    assert "declares no" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("flaot", "float"), ("__syncthread", "__syncthreads"), ("foo", None), ("helper", None)],
+)
+def test_only_a_name_one_edit_away_is_suggested(written: str, meant: str | None) -> None:
+    context = BuildContext(
+        source="__device__ float floor_of, help;", device_names=lambda: ["floor", "__syncthreads"]
+    )
+    hint = catalogue.hint_for(f'identifier "{written}" is undefined', context)
+
+    assert re.findall(r"Is `(\w+)` meant", hint) == ([meant] if meant else [])
 
 
 def test_every_row_of_the_catalogue_is_provoked_or_reported() -> None:

@@ -119,13 +119,15 @@ def test_no_internal_exception_is_chained_to_an_error(call: str, device) -> None
 
 
 def test_no_internal_exception_is_chained_without_a_device() -> None:
-    with pytest.raises(rtcompile.UnsupportedArch, match="no CUDA device") as caught:
+    with pytest.raises(rtcompile.DriverError, match="no CUDA device") as caught:
         rtcompile.RawKernel(GOOD, "k")((1,), (1,), ())
     assert_unchained(caught.value)
 
 
 @pytest.mark.needs_compiler
-@pytest.mark.parametrize("use", ["call", "launch", "get_function"])
+@pytest.mark.parametrize(
+    "use", ["call", "launch", "get_function", "kernel.compile", "module.compile"]
+)
 def test_loading_code_for_an_arch_gives_no_advice_to_pass_one(use: str) -> None:
     kernel = rtcompile.RawKernel(GOOD, "k", arch="sm_80")
     module = rtcompile.RawModule(code=GOOD, arch="sm_80")
@@ -133,10 +135,15 @@ def test_loading_code_for_an_arch_gives_no_advice_to_pass_one(use: str) -> None:
         "call": lambda: kernel((1,), (1,), ()),
         "launch": lambda: kernel.launch(1, 1, ()),
         "get_function": lambda: module.get_function("k"),
+        "kernel.compile": kernel.compile,
+        "module.compile": module.compile,
     }
 
-    with pytest.raises(rtcompile.UnsupportedArch, match="no CUDA device to load and run"):
+    with pytest.raises(rtcompile.DriverError, match="no CUDA device to load and run") as caught:
         uses[use]()
+    assert caught.value.status == 100
+    assert "arch=" not in str(caught.value)
+    assert kernel.object_code.kind == module.object_code.kind == "cubin"
 
 
 @pytest.mark.needs_compiler

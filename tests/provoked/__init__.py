@@ -82,6 +82,6 @@ MIXED_NVCC = (
 def coverage() -> dict[str, str]:
     """Return for each row how it is tested: "provoked" with a real compiler, or "as reported"."""
     provoked = {param.values[0] for param in (*BY_NVRTC, *BY_NVCC)}
-    provoked |= {row for row, *_ in BY_NVJITLINK} | {"nvcc-and-nvvm"}
+    provoked |= {row for row, *_ in BY_NVJITLINK} | {"nvcc-and-nvvm", "header-there"}
     reported = {row for _, row, _ in AS_REPORTED}
     return {row: "provoked" if row in provoked else "as reported" for row in provoked | reported}

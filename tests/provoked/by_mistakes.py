@@ -28,6 +28,7 @@ _SLIPS = (
     ("name-of-elsewhere", "no storage class", "__global__ void", "__kernel void k(float* x) {}"),
     ("scope-of-elsewhere", "must be a class or namespace", "data_ptr()", _kernel("", parameters="at::Tensor x")),
     ("scope-unknown", "must be a class or namespace", "check the spelling", _kernel("qqzz::f();")),
+    ("dynamic-shared-in-template", "declaration is incompatible", "`s` is declared with the types float and double", "__global__ void a(float* x) { extern __shared__ float s[]; x[0] = s[0]; }\n__global__ void b(double* x) {\nextern __shared__ double s[];\nx[0] = s[0]; }\n"),
     ("name-misspelt", '"blockIDx" is undefined', "Is `blockIdx` meant?", _kernel("x[blockIDx.x] = 1;")),
     ("name-misspelt", '"volume" is undefined', "Is `volumes` meant?", _kernel("x[0] = volume;", "__device__ float volumes;\n")),
     ("identifier-undeclared", '"Qqzz" is undefined', "parameter's type", _kernel("", parameters="Qqzz* x")),

@@ -153,6 +153,20 @@ BY_OPTIONS_AND_HEADERS = [
         headers="12:cudart",
     ),
     case(
+        "header-renamed",
+        'cannot open source file "cub/block_reduce.cuh"',
+        "has <cub/block/block_reduce.cuh>. Write #include <cub/block/block_reduce.cuh>.",
+        source="#include <cub/block_reduce.cuh>\n" + EMPTY,
+        headers="12:cudart 12:cccl",
+    ),
+    case(
+        "identifier-in-header",
+        '"curand_uniform" is undefined',
+        "<curand_uniform.h>, which <curand_kernel.h> includes. #include <curand_kernel.h>.",
+        source="__global__ void k(float* x) { x[0] = curand_uniform(nullptr); }",
+        headers="12:cudart 12:curand",
+    ),
+    case(
         "header-missing",
         'cannot open source file "mine.h"',
         "none of the 1 directories",
