@@ -112,6 +112,7 @@ def run(environment: Environment, folder: Path) -> dict[str, object]:
     report["left"] = {name: found["text"] for name, found in failed.items()}
     report["pip check"] = venv.type("pip check")
     report["seconds"] = round(time.monotonic() - begin)
+    report["date"] = str(date.today())
     return report
 
 
@@ -128,10 +129,15 @@ def bytes_in(folder: Path) -> int:
 def markdown(report: dict) -> str:
     """Return the page of the docs."""
     results = report["results"]
+    dates = sorted({found.get("date", report["date"]) for found in results.values()})
+    when = " to ".join(dict.fromkeys([dates[0], dates[-1]]))
+    again = [each for found in results.values() for each in found.get("again", {}).values()]
+    compiled = sum(not each["hit"] or bool(each["started"]) for each in again)
+    slowest = max((each["milliseconds"] for each in again), default=0)
     lines = [
         "# Environments",
         "",
-        f"Ten builds in {len(results)} environments, made from the package index on {report['date']}"
+        f"Ten builds in {len(results)} environments, made from the package index ({when})"
         " by `make environments` (Linux x86-64, no GPU). ✓: NVRTC built it; ✓ nvcc: NVCC did, as"
         " expected for the host code in *CUB device* and *NVCC*; 1, 2, …: it failed, and the error"
         " names the command of that number, which fixes it; ✗: it failed, and the error names a"
@@ -139,7 +145,8 @@ def markdown(report: dict) -> str:
         " device runtime. PyTorch means only its exact requirements; conda's layout is made from"
         " wheels. *second process*: of these and ten further kinds of builds (such as `cub/cub.cuh`, Thrust, name"
         " expressions, PTX), how many a second process found in the cache within 10 ms and without"
-        " starting a compiler. *MB* and *s* are the size and time of the installation, on"
+        " starting a compiler, while other programs kept the processors busy; in all environments"
+        f" {compiled} started one, and the slowest took {slowest:.0f} ms. *MB* and *s* are the size and time of the installation, on"
         f" {report['machine']}. *doctor* is its exit status before the fixes: 0 is fine, 1 is a"
         " warning, 2 means that something that kernels need does not work.",
         "",
