@@ -36,6 +36,17 @@ _OF_LINKING = ("device-runtime-missing", "undefined-symbol", "nvlink-alone")
 # What stands for a name in braces where the compiler's words alone do not fill it in. `ID.NAME` is for
 # one message.
 _NOUNS = {
+    "name-misspelt.who": "Neither the source nor CUDA declares",
+    "identifier-in-header.found": "curand_uniform.h",
+    "identifier-in-header.which": ", which <curand_kernel.h> includes",
+    "identifier-in-header.include": "curand_kernel.h",
+    "folder": "/path/to/include",
+    "header-there.header": "vector_types.h",
+    "header-renamed.header": "cub/block_reduce.cuh",
+    "header-renamed.names": "<cub/block/block_reduce.cuh>",
+    "header-renamed.first": "<cub/block/block_reduce.cuh>",
+    "no-binary-for-gpu.fact": "The code has no part that the device can run",
+    "dynamic-shared-in-template.declared": "An extern __shared__ variable is declared with two types",
     "arch": "this architecture",
     "std": "20",
     "given_std": "an older one",
@@ -176,7 +187,7 @@ def kind_of(message: KnownMessage) -> str:
 def _section(known, tested, seen) -> str:  # type: ignore[no-untyped-def]
     says, source, language, how = seen.get(known.id, ("", "", "", ""))
     parts = [
-        f"({known.id})=\n## {_heading(says or known.cause.partition('.')[0])}",
+        f"({known.id})=\n## {_heading(says or _explanation(known, says, source).partition('.')[0])}",
         _explanation(known, says, source),
     ]
     if source:
