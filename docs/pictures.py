@@ -22,7 +22,7 @@ _JOINED = (
     "cli, checkup, cache, tools",
     "extras, cluster",
     "settings, logs, tracing",
-    "errors, diagnostic, styling",
+    "errors, diagnostic, styling, forks",
 )
 _SHARED = {room: box for box in _JOINED for room in box.split(", ")}
 
