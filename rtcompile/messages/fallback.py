@@ -87,7 +87,10 @@ def _host_code(_: re.Match[str], case: _Case) -> bool:
 
 
 def _of_device_runtime(match: re.Match[str], case: _Case) -> bool:
-    """Whether the name is a device function of CUDA's runtime; in a header, one that is no host function too."""
+    """Whether the name is a function of CUDA's runtime for device code.
+
+    A header also has code for the host: there, the name of a host function does not count.
+    """
     name, declared = match[1], case.declared
     in_header = line_in_source(case.error, case.source, case.name) <= 0
     fits = not declared.runtime(name) if in_header else case.in_device_code
@@ -95,7 +98,9 @@ def _of_device_runtime(match: re.Match[str], case: _Case) -> bool:
 
 
 def _qualified_by_std(_: re.Match[str], case: _Case) -> bool:
-    """Whether the name at the caret is qualified by std and known to NVCC; likewise for cuda::std."""
+    """Whether the name at the caret is one of std, or cuda::std, that NVCC knows in code for the host."""
+    if case.in_device_code:
+        return False
     line, __, caret = case.error.excerpt.partition("\n")
     at = caret.find("^")
     name = re.match(r"\w+", line[at:])
@@ -112,7 +117,10 @@ def _in_host_library(_: re.Match[str], case: _Case) -> bool:
 
 
 def _is_declared_nowhere(case: _Case, was_read: Sequence[str]) -> bool:
-    """Whether an error of device code is a name that no header that was read, or that NVCC would read, contains."""
+    """Whether device code uses a name that nothing declares: neither the source above it nor any header.
+
+    Headers are those that NVRTC read, and those that NVCC would read besides.
+    """
     match = re.search(_UNKNOWN.format(r"\w+"), case.error.message)
     if match is None or not case.in_device_code:
         return False
@@ -158,7 +166,7 @@ _RULES = (
     ),
     _Rule(
         r"Unresolved extern function '__cudaCDP2(\w+)'",
-        "cuda{0} in device code is in a library that is linked",
+        "cuda{0} in device code is part of a library, cudadevrt",
         flags=("-rdc=true",),
     ),
     _Rule(
@@ -169,7 +177,7 @@ _RULES = (
     _Rule(
         _UNKNOWN.format(r"cu[A-Z]\w*"),
         "{0} is the CUDA driver's",
-        lambda m, case: case.declared.driver(m[1]),
+        lambda m, case: not case.in_device_code and case.declared.driver(m[1]),
     ),
     _Rule(
         _NO_MEMBER,

@@ -94,13 +94,15 @@ def nearest(match: Match, context: BuildContext) -> Values | None:
         return None
     header = DECLARED.get(near, "")
     why = ": capital letters count" if near.lower() == word.lower() else ""
-    is_known = (
-        context.source and context.search
-    )  # `in_header` has looked there, and found no such name
+    # `in_header` has looked for it in the searched folders, if they are known, and found no such name.
+    is_nowhere = context.source and context.search
+    who = (
+        "Neither the source nor CUDA declares"
+        if is_nowhere
+        else "What the compiler read declares no"
+    )
     return {
-        "who": "Neither the source nor CUDA declares"
-        if is_known
-        else "What the compiler read declares no",
+        "who": who,
         "word": word,
         "near": near,
         "why": why,

@@ -246,7 +246,7 @@ class Declared:
 
     def device_runtime(self, name: str) -> bool:
         """Return whether CUDA's header for device code declares `name`, ``"cudaMalloc"``, and not as deprecated."""
-        # Between the two, what is deprecated has a macro with arguments.
+        # A deprecated function has a macro with arguments in front of its name.
         declared = rf"\b__device__\b[^;{{}}()]*\b{re.escape(name)}\s*\("
         return any(re.search(declared, text) for text in self._texts(_DEVICE_RUNTIME))
 
@@ -269,10 +269,12 @@ class Declared:
     def c_library(self, name: str) -> bool:
         """Return whether the C library's headers that C++ wraps declare the function, type, variable or macro `name`."""
         text, word = _c_headers(self._host, _WRAPPED), re.escape(name)
-        outside = re.sub(r"\([^()]*\)", "()", text)  # the names of parameters are nobody's
+        without_parameters = re.sub(r"\([^()]*\)", "()", text)  # their names declare nothing
+        declared = rf"\b{word}\s*\(|\bextern\b[^;{{}}()]*\b{word}\s*;"
         return bool(
-            re.search(rf"\b{word}\s*\(|\bextern\b[^;{{}}()]*\b{word}\s*;", outside)
-        ) or bool(re.search(_TYPE_OR_MACRO % (word, word), text))
+            re.search(declared, without_parameters)
+            or re.search(_TYPE_OR_MACRO % (word, word), text)
+        )
 
     def brought_along(self, name: str) -> bool:
         """Return whether `name` is a type or macro that NVCC knows without any include."""
@@ -280,12 +282,11 @@ class Declared:
         return bool(re.search(_TYPE_OR_MACRO % (word, word), _c_headers(self._host, _ALWAYS)))
 
     def anywhere(self, name: str, headers: Sequence[str]) -> bool:
-        """Return whether one of these files, or a header that NVCC may read besides, contains `name`."""
-        known = (self.c_library, self.brought_along, self.std, self.runtime, self.driver)
-        return (
-            any(holds(name) for holds in known)
-            or self.device_runtime(name)
-            or any(cxx.has_word(_read(path), (name,)) for path in headers)
+        """Return whether one of these files, or a header that NVCC may read besides, has `name`."""
+        cuda = (self.runtime, self.driver, self.device_runtime)
+        known = (*cuda, self.c_library, self.brought_along, self.std)
+        return any(declares(name) for declares in known) or any(
+            cxx.has_word(_read(path), (name,)) for path in headers
         )
 
     def _texts(self, headers: Sequence[str]) -> list[str]:
