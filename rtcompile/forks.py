@@ -10,7 +10,6 @@ import _frozen_importlib
 import os
 import sys
 from _thread import RLock, get_ident
-from _weakrefset import WeakSet
 
 TYPE_CHECKING = False  # as type checkers know it
 if TYPE_CHECKING:
@@ -19,14 +18,15 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[[], object])
 
-_locks: WeakSet[Any] = WeakSet()
+_locks: list[Any] = []
 _functions: list[Callable[[], object]] = []
 
 
 def lock() -> RLock:
-    """Return a new reentrant lock, which is open in a forked child unless the thread that forked holds it."""
+    """Return a reentrant lock for as long as the process lives; it is open in a forked child unless the thread that
+    forked holds it."""
     made = RLock()
-    _locks.add(made)
+    _locks.append(made)
     return made
 
 

@@ -44,10 +44,17 @@ FLOORS = {room: level for level, rooms in enumerate(ROOMS) for room in rooms.spl
 # a cluster's store, the listeners of builds, and the reader of machine code.
 PORTS = {"store.shared": None, "lookup.find": {"listeners", "Listener"}, "inspect.cubin": None}
 # It may also import helpers that do not depend on requests and builds, since a copy in each extra would be
-# worse: the base of all errors, styled text, files that are written by rename, the scanner of C++ text, and
-# the checks of arguments. A
-# test checks that these helpers import only each other, so extras reach nothing else of the core by them.
-FOUNDATION = {"errors", "diagnostic", "styling", "files.sealed", "request.cxx", "request.values"}
+# worse: the base of all errors, what a forked child forgets, styled text, files that are written by rename, the
+# scanner of C++ text, and the checks of arguments. A test checks that these helpers import only each other, so extras reach nothing else of the core by them.
+FOUNDATION = {
+    "errors",
+    "diagnostic",
+    "forks",
+    "styling",
+    "files.sealed",
+    "request.cxx",
+    "request.values",
+}
 EXTRAS = [
     folder
     for folder in (*sorted((PACKAGE / "extras").iterdir()), PACKAGE / "cluster")

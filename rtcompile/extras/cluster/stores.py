@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TypeVar
 
+from rtcompile import forks
 from rtcompile.errors import InvalidRequest, RtcompileWarning, warn
 from rtcompile.extras.cluster.entries import Envelope, Key, most_data, read_keys
 from rtcompile.extras.cluster.leases import RENEW_SECONDS, Lease, Leases
@@ -305,7 +306,7 @@ def _with_counts(code: ObjectCode, counts: dict[str, dict[str, float]]) -> Objec
 # --- the process's own ---------------------------------------------------------------------------
 
 _stores: dict[tuple[tuple[str, str], ...], Stores | None] = {}  # by the variables
-_guard = threading.Lock()
+_guard = forks.lock()
 _VARIABLES = ("RTCOMPILE_REMOTE", "RTCOMPILE_CACHE_SHARED")
 
 
@@ -327,10 +328,4 @@ def current() -> Stores | None:
         return _stores[key]
 
 
-def _after_fork() -> None:
-    global _guard
-    _guard = threading.Lock()
-    _stores.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+forks.in_child(_stores.clear)
