@@ -5,7 +5,6 @@ from __future__ import annotations
 from rtcompile.build import pipeline
 from rtcompile.errors import public
 from rtcompile.lookup import environment
-from rtcompile.request.object_code import KERNEL_MARKS
 from rtcompile.request.request import DEFAULT_NAME, CompileRequest
 
 TYPE_CHECKING = False
@@ -138,10 +137,7 @@ def compile(
 
         with tracing.into(trace):
             code = pipeline.build(request, settings)
-    if KERNEL_MARKS.get(code.kind, b"") not in code.code and "__global__" in source:
-        from rtcompile.inspect.symbols import warn_without_kernels
-
-        warn_without_kernels(request, code)
+    pipeline.check_kernels(request, code)
     if log_stream is not None:
         log_stream.write(code.build.log)
     return code

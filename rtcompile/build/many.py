@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from rtcompile.build import pipeline
 from rtcompile.errors import (
     BatchError,
@@ -16,7 +14,7 @@ from rtcompile.errors import (
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import query_of
-from rtcompile.request.object_code import KERNEL_MARKS, ObjectCode
+from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import items, one_of
 from rtcompile.store.folder import count_hit
@@ -248,7 +246,8 @@ def _outcome(future: Future[ObjectCode]) -> Outcome:
 
 def _with_checks(builds: Sequence[Any], futures: Sequence[BuildFuture]) -> list[BuildFuture]:
     for item, future in zip(builds, futures, strict=True):
-        future.check = partial(_check, item)
+        # A partial would import functools, which takes 5 ms of a process that has only hits.
+        future.check = lambda code, item=item: _check(item, code)
     return [*futures]
 
 
@@ -257,10 +256,8 @@ def _check(item: Any, code: ObjectCode) -> None:
     if not isinstance(item, CompileRequest):
         # A bundle's work has no check of its own: the bundle checks its kernels itself.
         getattr(item, "_check", lambda _: None)(code)
-    elif KERNEL_MARKS.get(code.kind, b"") not in code.code:
-        from rtcompile.inspect.symbols import warn_without_kernels
-
-        warn_without_kernels(item, code)
+    else:
+        pipeline.check_kernels(item, code)
 
 
 def found(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[ObjectCode] | None:

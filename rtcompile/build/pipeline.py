@@ -11,6 +11,7 @@ from rtcompile.errors import inside_import
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import query_of
+from rtcompile.request.object_code import KERNEL_MARKS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +35,14 @@ def build(request: CompileRequest, settings: Settings) -> ObjectCode:
     from rtcompile.build import planned
 
     return planned.compile(query, is_searched=False)
+
+
+def check_kernels(request: CompileRequest, code: ObjectCode) -> None:
+    """Warn if a source has ``__global__`` functions and its code no kernel, as of a template without an instance."""
+    if KERNEL_MARKS.get(code.kind, b"") not in code.code and "__global__" in request.source:
+        from rtcompile.inspect.symbols import warn_without_kernels
+
+        warn_without_kernels(request, code)
 
 
 def find(query: Query) -> ObjectCode | None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import cupy
 
+from rtcompile.build import pipeline
 from rtcompile.errors import InvalidRequest, public, shown
 from rtcompile.frontends.lazy_code import OF_CUPY, LazyCode, code_of
 from rtcompile.frontends.raw_kernel import Built, RawKernel, _restored, queue_ahead
-from rtcompile.request.object_code import KERNEL_MARKS
 from rtcompile.request.request import DEFAULT_NAME
 
 if TYPE_CHECKING:
@@ -123,10 +123,8 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
         queue_ahead(self, build)  # start compiling before the first use
 
     def _check(self, code: ObjectCode) -> None:
-        if KERNEL_MARKS.get(code.kind, b"") not in code.code and self.request is not None:
-            from rtcompile.inspect.symbols import warn_without_kernels
-
-            warn_without_kernels(self.request, code)
+        if self.request is not None:
+            pipeline.check_kernels(self.request, code)
 
     @property
     @public

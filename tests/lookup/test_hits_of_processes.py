@@ -70,7 +70,11 @@ def test_children_of_multiprocessing_count_their_hits(cache):
 @pytest.mark.takes_seconds
 @pytest.mark.parametrize(
     ("statement", "most"),
-    [("import rtcompile.frontends.raw_module", 23), ("import rtcompile.api", 20)],
+    [
+        ("import rtcompile.frontends.raw_module", 23),
+        ("import rtcompile.api", 20),
+        ("import rtcompile.build.many", 20),
+    ],
 )
 def test_a_hit_loads_few_modules(statement, most):
     pytest.importorskip("cupy")
