@@ -1,3 +1,2 @@
 // The driver's API, which only the host has, in a kernel.
-#include <cuda.h>
 extern "C" __global__ void k(int* p) { cuCtxSynchronize(); p[0] = 1; }
