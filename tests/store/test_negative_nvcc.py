@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import rtcompile
-from tests.store.test_negative import SHARED, TYPO, another_process
+from tests.store.test_negative_processes import SHARED, TYPO, another_process
 
 pytestmark = pytest.mark.needs_nvcc
 
