@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from rtcompile import toolkit
 from rtcompile.errors import InvalidRequest, UnsupportedArch, own, shown, warn
 from rtcompile.files import headers, sealed
+from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import find as lookup
@@ -20,9 +21,9 @@ from rtcompile.request import options as compiler_options
 from rtcompile.request import units
 from rtcompile.request.arch import Choice
 from rtcompile.request.key import KeyInputs
-from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.object_code import ObjectCode, files_of
 from rtcompile.request.options import Options
-from rtcompile.request.request import CompileRequest
+from rtcompile.request.request import CompileRequest, is_source
 from rtcompile.request.units import LinkInput
 from rtcompile.request.values import Arch, absolute
 from rtcompile.request.values import path as checked_path
@@ -45,6 +46,7 @@ class Plan(NamedTuple):
     search: tuple[SearchDir, ...]
     links: tuple[LinkInput, ...]
     key_inputs: KeyInputs
+    linked_files: FileSet  # what the sources among the elements of ``link=`` depend on
 
     @property
     def compiler_target(self) -> str:
@@ -70,10 +72,10 @@ def plan(
     request: CompileRequest,
     settings: Settings,
     capability: tuple[int, int] | None = None,
-    inputs: Callable[[Arch], tuple[LinkInput, ...]] | None = None,
+    inputs: Callable[[Arch], tuple[tuple[LinkInput, ...], FileSet]] | None = None,
     since: float | None = None,
 ) -> Plan:
-    """Make all decisions; what was found of the toolchain after `since` holds, `inputs` returns the linker inputs."""
+    """Make all decisions; what was found of the toolchain after `since` holds, `inputs` returns the linker inputs and their files."""
     options = _parsed(request.options).with_defaults(debug=settings.debug)
     toolchain = toolkit.current(settings, since)
     backend = wanted_backend(request, settings)
@@ -99,7 +101,7 @@ def plan(
                 "from the options, or pass arch= for another architecture than the device's"
             )
         request = request.replace(arch=choice.arch, target=choice.target)
-    links = () if inputs is None else inputs(choice.arch)
+    links, linked_files = ((), FileSet()) if inputs is None else inputs(choice.arch)
     if links and not (options.rdc or options.lto):
         is_lto = any(link.kind == "ltoir" for link in links)
         options = options.adding("-dlto" if is_lto else "-rdc=true")
@@ -130,7 +132,7 @@ def plan(
         linker=_linker(toolchain),
         allow_fixups=request.allow_fixups,
     )
-    return Plan(request, options, choice, toolchain, search, links, key_inputs)
+    return Plan(request, options, choice, toolchain, search, links, key_inputs, linked_files)
 
 
 def choose_architecture(
@@ -285,13 +287,13 @@ _SOURCE_SUFFIXES = (".cu", ".cuh", ".cpp", ".c")
 
 def linker_inputs(
     request: CompileRequest, settings: Settings, build: _Build, arch: Arch
-) -> tuple[LinkInput, ...]:
-    """Return `request.link` as linker inputs; sources among them are compiled by `build`."""
+) -> tuple[tuple[LinkInput, ...], FileSet]:
+    """Return `request.link` as linker inputs, and the files that these depend on; `build` compiles sources."""
     items = [linker_input(item, index) for index, item in enumerate(request.link)]
     lto = request.target == "ltoir" or compiler_options.parse(request.options).lto
     lto = lto or any(isinstance(item, LinkInput) and item.kind == "ltoir" for item in items)
     target = "ltoir" if lto else "object"
-    found = []
+    found, files = [], FileSet()
     for item in items:
         if isinstance(item, LinkInput):
             found.append(item)
@@ -308,7 +310,8 @@ def linker_inputs(
         )
         code = build(unit, settings)
         found.append(LinkInput(code.kind, item.name, code.code))
-    return tuple(found)
+        files = files.joined(files_of(code.build) or FileSet(uncacheable="unknown files"))
+    return tuple(found), files
 
 
 def request_of_ptx(
@@ -344,8 +347,7 @@ def linker_input(item: Any, index: int) -> LinkInput | CompileRequest:
         return item
     if isinstance(item, ObjectCode):
         return LinkInput(item.kind, f"link[{index}]", item.code)
-    # Every useful translation unit has one of these characters, and paths do not have them.
-    if isinstance(item, str) and any(character in item for character in "\n;{"):
+    if is_source(item):
         return CompileRequest(item, name=f"link{index}.cu")
     if isinstance(item, (str, os.PathLike)):
         return _file(checked_path(f"link[{index}]", item), index)

@@ -15,7 +15,7 @@ from rtcompile.files.fileset import FileSet
 from rtcompile.lookup import environment
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import Found, Query, query_of
-from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.object_code import ObjectCode, files_of
 from rtcompile.request.option_table import dropped
 from rtcompile.request.request import CompileRequest, with_headers
 from rtcompile.request.units import TimeLimit
@@ -138,8 +138,14 @@ def _as_found(query: Query, code: ObjectCode) -> Found:
         # A variable was changed.
         or query.environment is not environment.current()
     ):
-        return Found(code, FileSet(uncacheable="not known to hold for the request"))
-    return Found(code, entry.dependencies, entry.object_key)
+        files = files_of(code.build) or FileSet()
+        files = files.replaced(uncacheable="not known to hold for the request")
+        return Found(code.replace(build=code.build.replace(headers=files)), files)
+    if decided.linked_files == FileSet():
+        return Found(code, entry.dependencies, entry.object_key)
+    files = entry.dependencies.joined(decided.linked_files)
+    code = code.replace(build=code.build.replace(headers=files))
+    return Found(code, files, entry.object_key)
 
 
 def _found(query: Query) -> ObjectCode | None:

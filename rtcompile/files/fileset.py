@@ -120,6 +120,14 @@ class FileSet:
         new._provided = self._provided
         return new
 
+    def joined(self, other: FileSet) -> FileSet:
+        """Return a set that is unchanged if both are."""
+        names = ("headers", "absent", "present")
+        both = {
+            name: tuple(dict.fromkeys(getattr(self, name) + getattr(other, name))) for name in names
+        }
+        return self.replaced(**both, uncacheable=self.uncacheable or other.uncacheable)
+
     def moved(self, move: Callable[[str], str]) -> FileSet:
         """Return the packed set with other paths."""
         fields = self.packed(())

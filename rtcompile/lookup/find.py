@@ -9,6 +9,7 @@ one process of a machine fetches.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
@@ -18,17 +19,16 @@ from rtcompile.files.fileset import FileSet
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup.environment import Environment, digest
 from rtcompile.request.object_code import ObjectCode, hit
-from rtcompile.request.request import names_architecture
-from rtcompile.request.values import working_directory
+from rtcompile.request.request import CompileRequest, is_source, names_architecture
+from rtcompile.request.values import absolute, working_directory
 from rtcompile.store.folder import Memory, count_hit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any, Protocol
 
     from rtcompile.errors import RtcompileError
-    from rtcompile.request.request import CompileRequest
     from rtcompile.settings import Settings
 
     Listener = Callable[[CompileRequest, ObjectCode | RtcompileError], object]
@@ -213,8 +213,8 @@ def depends_on_directory(request: CompileRequest) -> bool:
 def query_of(
     request: CompileRequest, settings: Settings, capability: tuple[int, int] | None = None
 ) -> Query:
-    """Return the query for a request, without identity if `link` has files or the directory is gone."""
-    links = _links(request) if request.link else ()
+    """Return the query for a request, without identity if an element of `link` or the directory is gone."""
+    links = _links(request.link) if request.link else ()
     environment = environments.current()
     if environment.settings.cache_dir != settings.cache_dir:
         links = None
@@ -228,14 +228,26 @@ def query_of(
     return Query(request, settings, environment, capability, links)
 
 
-def _links(request: CompileRequest) -> tuple[object, ...] | None:
+def _links(items: Iterable[object]) -> tuple[object, ...] | None:
+    """Return the identity of the elements of ``link=``; None if one is invalid or cannot be read."""
     found: list[object] = []
-    for item in request.link:
+    for item in items:
         if isinstance(item, ObjectCode):
-            found += [item.kind, digest("link", [item.code])]
+            found.append((item.kind, digest("link", [item.code])))
         elif isinstance(item, tuple) and hasattr(item, "data"):  # a `LinkInput`
             kind, name, data = item
-            found += [kind, name, digest("link", [data])]
+            found.append((kind, name, digest("link", [data])))
+        elif is_source(item):
+            found.append(item)
+        elif isinstance(item, CompileRequest) and not item.link:
+            directory = working_directory("") if depends_on_directory(item) else ""
+            found.append((item._values(), directory))
+        elif isinstance(item, (str, os.PathLike)):
+            try:
+                path = absolute(os.fsdecode(item))
+                found.append((path, digest("link", [sealed.read_given(path)])))
+            except (OSError, ValueError, TypeError, InvalidRequest):
+                return None  # planning raises the error
         else:
             return None
     return tuple(found)

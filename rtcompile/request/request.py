@@ -340,6 +340,11 @@ def _words(path: str, headers: list[Header]) -> list[str]:
         raise InvalidRequest(f"--options-file={path}: {error}") from None
 
 
+def is_source(item: object) -> bool:
+    """Return whether an element of ``link=`` is a source; every useful one has a character that paths do not have."""
+    return isinstance(item, str) and any(character in item for character in "\n;{")
+
+
 def with_headers(request: CompileRequest) -> CompileRequest:
     """Return the request with ``-I`` for the virtual folder of its headers, which is searched first."""
     from rtcompile.files import headers as header_files

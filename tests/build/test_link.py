@@ -7,9 +7,11 @@ import subprocess
 import pytest
 
 import rtcompile
-from rtcompile import CompileRequest, toolkit
+from rtcompile import CompileRequest, settings, toolkit
 from rtcompile.compilers import nvcc, nvjitlink, nvrtc
 from rtcompile.inspect import cubin
+from rtcompile.lookup import environment
+from rtcompile.lookup import find as lookup
 from tests.processes import forget_caches
 
 pytestmark = pytest.mark.needs_compiler
@@ -220,12 +222,52 @@ def test_another_build_of_the_linker_links_again(runs, monkeypatch):
         pytest.skip("nvJitLink is needed")
     assert linker.build in compile(link=[LIBRARY]).build.compiler
     edited = found._replace(nvjitlink=linker._replace(build="nvJitLink 12.9.86 edited"))
-    monkeypatch.setattr(toolkit, "current", lambda *_: edited)
     runs.clear()
 
-    code = compile(link=[LIBRARY])
+    with monkeypatch.context() as replaced:
+        replaced.setattr(toolkit, "current", lambda *_: edited)
+        # The linker's file is one of the toolchain's, whose signature changes with it.
+        replaced.setattr(environment.Environment, "signature", lambda *_: "another toolchain")
+        environment.current().memory = None
+        code = compile(link=[LIBRARY])
+        unlinked = compile("__global__ void unlinked() {}")
 
-    assert (code.build.hit, runs) == (None, ["nvrtc", "nvjitlink"])
-    assert compile("__global__ void unlinked() {}").build.hit is None
-    monkeypatch.setattr(toolkit, "current", lambda *_: found)
+    assert (code.build.hit, runs) == (None, ["nvrtc", "nvjitlink", "nvrtc"])
+    assert unlinked.build.hit is None
     assert compile("__global__ void unlinked() {}").build.hit == "memory"  # it was not linked
+
+
+def test_a_linked_program_is_found_without_a_plan_until_one_of_its_files_changes(tmp_path, runs):
+    """Edit a linked file, and the headers of the linked sources: each edit must be seen by a new process."""
+    (tmp_path / "factor.cuh").write_text("#define FACTOR 3.0f\n")
+    part, own = (
+        tmp_path / "part.cu",
+        CompileRequest(
+            '#include "own.cuh"\n__device__ float own() { return OWN; }', options=(f"-I{tmp_path}",)
+        ),
+    )
+    (tmp_path / "own.cuh").write_text("#define OWN 1.0f\n")
+    part.write_text('#include "factor.cuh"\n' + LIBRARY.replace("3.0f", "FACTOR"))
+    source = CALLER.replace("helper(p[threadIdx.x])", "helper(p[0]) + own()")
+    source = "extern __device__ float own();\n" + source
+
+    def again():
+        forget_caches()
+        runs.clear()
+        request = CompileRequest(source, arch="sm_90", link=(str(part), own))
+        found = lookup.find(lookup.query_of(request, settings.Settings.from_environ()))
+        return compile(source, link=(part, own)), found
+
+    codes = [again()]
+    for name, text in (("factor.cuh", "FACTOR 5.0f"), ("own.cuh", "OWN 7.0f")):
+        (tmp_path / name).write_text(f"#define {text}\n")
+        codes.append(again())
+    part.write_text(part.read_text() + "__device__ int more;\n")
+    codes.append(again())
+
+    assert [(code.build.hit, found) for code, found in codes] == [(None, None)] * 4
+    assert len({code.code for code, _ in codes}) == 4
+    code, found = again()
+    assert (code.build.hit, runs, found.code) == ("memory", [], code.code)
+    names = {header.relative for header in found.build.headers}
+    assert {"factor.cuh", "own.cuh"} <= names
