@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ pytest.importorskip("cupy")
 pytestmark = pytest.mark.needs_compiler
 
 OPTIONS_FILE = ("--options-file={root}/value.txt",)
+QUICK = [name for name in matrix.KERNELS if name != "CuTe"]
 GIVEN = {"headers": {"given.h": '#define OPTION ""\n'}}
 # A package names its targets: it has no cells, and CuPy's own classes cannot be targets.
 SHIPPED_DOORS = [door for door in matrix.DOORS if door not in matrix.NAMES]
@@ -52,39 +53,37 @@ KEPT = {
 }
 
 
-def requests_of(kernels: dict[str, str]) -> dict[tuple[str, str], tuple]:
-    """Return the requests by door and name: a source, options and further arguments."""
-    wanted = {}
-    for door, spelling in matrix.MATRIX:
-        options, more = matrix.SPELLINGS[spelling]
+def requested(name: str) -> tuple[str, Any, dict[str, Any]]:
+    """Return the request of a name: a source, options and further arguments."""
+    if name in matrix.SPELLINGS:
+        options, more = matrix.SPELLINGS[name]
         text = matrix.TEMPLATE if "name_expressions" in more else matrix.KERNEL
-        wanted[door, spelling] = ('#include "value.h"' + text, options, more)
-    for door in matrix.DOORS:
-        for name, source in kernels.items():
-            wanted[door, name] = (source, matrix.OPTIONS, {})
-        wanted[door, "edited"] = (matrix.REQUESTED, matrix.EDITED, {})
-        wanted[door, "options"] = (matrix.KERNEL, OPTIONS_FILE, {})
-        if "headers" in TAKES[door]:
-            wanted[door, "given"] = ('#include "given.h"' + matrix.REQUESTED, matrix.EDITED, GIVEN)
-    return wanted
+        return '#include "value.h"' + text, options, more
+    if name in matrix.KERNELS:
+        return matrix.KERNELS[name], matrix.OPTIONS, {}
+    return {
+        "edited": (matrix.REQUESTED, matrix.EDITED, {}),
+        "options": (matrix.KERNEL, OPTIONS_FILE, {}),
+        "given": ('#include "given.h"' + matrix.REQUESTED, matrix.EDITED, GIVEN),
+    }[name]
 
 
 class Kept:
     """A bundle, or a warmed cache, and processes that use it: the second may not compile."""
 
-    def __init__(self, how: str, folder: Path, kernels: dict[str, str], open_: ExitStack) -> None:
+    def __init__(
+        self, how: str, folder: Path, wanted: Collection[tuple[str, str]], open_: ExitStack
+    ) -> None:
         cache = str(folder / "cache")
         builder = open_.enter_context(Process(RTCOMPILE_CACHE_DIR=cache))
         self.program = matrix.Program(folder, [builder, builder], folder)
-        self.requests = requests_of(kernels)
-        self.doors = KEPT[how]
         self.of_file = folder / "value.txt"
         self.restore()
         rows = []
-        for (door, _), (source, options, more) in self.requests.items():
-            if door in self.doors:
-                given = (self.program.salt + source, self.program.options(door, options))
-                rows.append((door, given, more))
+        for door, name in wanted:
+            source, options, more = requested(name)
+            given = (self.program.salt + source, self.program.options(door, options))
+            rows.append((door, given, more))
         template = PACKAGED if how == "bundle of what a package names" else RECORDED
         (folder / "rows.py").write_text(template.format(rows=rows))
         environ = {"RTCOMPILE_CACHE_DIR": cache}
@@ -110,7 +109,7 @@ class Kept:
 
     def request(self, process: Process, door: str, name: str) -> bytes | None:
         """Return the code; None if it is not found and may not be compiled."""
-        source, options, more = self.requests[door, name]
+        source, options, more = requested(name)
         if process is self.second:
             with suppress(RequestError):
                 return self.program.request(process, door, source, options, **more)
@@ -135,13 +134,22 @@ def in_turn(names: str, rows: Iterable[tuple[Any, ...]]) -> pytest.MarkDecorator
 
 
 @pytest.fixture(scope="session")  # a process of pytest-xdist may come back to this file
-def keep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Kept]]:
-    """Return a function that prepares one way, once for all tests of this file and process."""
-    kernels = {name: source for name, source in matrix.KERNELS.items() if name != "CuTe"}
+def keep(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Kept]]:
+    """Return a function that prepares one way, once for all tests of this file and process.
+
+    It keeps what the selected tests request, since all of them would take a third of a minute for each way.
+    """
+    tests = [item for item in request.session.items if "kept" in item.fixturenames]
+    selected = [item.callspec.params for item in tests]
+
+    def prepared(how: str) -> Kept:
+        wanted = {(each["door"], each["name"]): None for each in selected if each["how"] == how}
+        return Kept(how, tmp_path_factory.mktemp("kept"), wanted, open_)
+
     with ExitStack() as open_:
-        yield functools.cache(
-            lambda how: Kept(how, tmp_path_factory.mktemp("kept"), kernels, open_)
-        )
+        yield functools.cache(prepared)
 
 
 @pytest.fixture
@@ -158,24 +166,16 @@ def check_found(kept: Kept, door: str, name: str) -> None:
     assert kept.request(kept.first, door, name) == expected
 
 
-@in_turn("door, spelling", matrix.MATRIX)
-def test_every_spelling_is_found(door: str, spelling: str, kept: Kept) -> None:
-    check_found(kept, door, spelling)
-
-
-@in_turn(
-    "door, kernel",
-    itertools.product(matrix.DOORS, [name for name in matrix.KERNELS if name != "CuTe"]),
-)
-def test_every_kernel_is_found(door: str, kernel: str, kept: Kept) -> None:
-    check_found(kept, door, kernel)
+@in_turn("door, name", [*matrix.MATRIX, *itertools.product(matrix.DOORS, QUICK)])
+def test_every_spelling_and_kernel_is_found(door: str, name: str, kept: Kept) -> None:
+    check_found(kept, door, name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", KEPT)
 def test_a_kernel_with_cute_is_found_by_every_door(how: str, tmp_path: Path) -> None:
     with ExitStack() as open_:
-        kept = Kept(how, tmp_path, {"CuTe": matrix.KERNELS["CuTe"]}, open_)
+        kept = Kept(how, tmp_path, [(door, "CuTe") for door in KEPT[how]], open_)
         for door in KEPT[how]:
             check_found(kept, door, "CuTe")
 
@@ -183,40 +183,40 @@ def test_a_kernel_with_cute_is_found_by_every_door(how: str, tmp_path: Path) -> 
 # --- edits ---------------------------------------------------------------------------------------
 
 
-@in_turn("door, edit", itertools.product(matrix.DOORS, matrix.EDITS))
+@in_turn("door, name, edit", itertools.product(matrix.DOORS, ["edited"], matrix.EDITS))
 def test_an_edit_is_noticed_in_a_kept_build(
-    door: str, edit: Callable[[matrix.Program], str], kept: Kept
+    door: str, name: str, edit: Callable[[matrix.Program], str], kept: Kept
 ) -> None:
     """A process that may not compile then gets nothing; after the edit is undone it gets the same code."""
     kept.restore()
     try:
-        assert [kept.value(who, door, "edited") for who in (kept.first, kept.second)] == ["1"] * 2
+        assert [kept.value(who, door, name) for who in (kept.first, kept.second)] == ["1"] * 2
         expected = edit(kept.program)
-        assert kept.value(kept.first, door, "edited") == expected
-        assert kept.value(kept.second, door, "edited") in (None, expected)
+        assert kept.value(kept.first, door, name) == expected
+        assert kept.value(kept.second, door, name) in (None, expected)
     finally:
         kept.restore()
-    assert [kept.value(who, door, "edited") for who in (kept.first, kept.second)] == ["1"] * 2
+    assert [kept.value(who, door, name) for who in (kept.first, kept.second)] == ["1"] * 2
 
 
-@in_turn("door", zip(matrix.DOORS))
-def test_an_edited_options_file_is_read_again(door: str, kept: Kept) -> None:
+@in_turn("door, name", itertools.product(matrix.DOORS, ["options"]))
+def test_an_edited_options_file_is_read_again(door: str, name: str, kept: Kept) -> None:
     try:
         for value, found in (("2", None), ("none", "none")):
             kept.of_file.write_text(f'-DVALUE=\\"{value}\\"')
-            assert kept.value(kept.first, door, "options") == value
-            assert kept.value(kept.second, door, "options") == found
+            assert kept.value(kept.first, door, name) == value
+            assert kept.value(kept.second, door, name) == found
     finally:
         kept.restore()
 
 
-@in_turn("door", zip(door for door in matrix.DOORS if "headers" in TAKES[door]))
-def test_an_edit_beside_header_texts_is_noticed(door: str, kept: Kept) -> None:
+@in_turn("door, name", [(door, "given") for door in matrix.DOORS if "headers" in TAKES[door]])
+def test_an_edit_beside_header_texts_is_noticed(door: str, name: str, kept: Kept) -> None:
     both = (kept.first, kept.second)
-    assert [kept.value(who, door, "given") for who in both] == ["1"] * 2
+    assert [kept.value(who, door, name) for who in both] == ["1"] * 2
     try:
         kept.program.header.write_text('#define VALUE "2"\n')
-        assert [kept.value(who, door, "given") for who in both] == ["2", None]
+        assert [kept.value(who, door, name) for who in both] == ["2", None]
     finally:
         kept.restore()
-    assert [kept.value(who, door, "given") for who in both] == ["1"] * 2
+    assert [kept.value(who, door, name) for who in both] == ["1"] * 2

@@ -32,15 +32,13 @@ def of_palette(number: int) -> str:
     return "#" + "".join(f"{steps[step]:02x}" for step in (red, *divmod(rest, 6)))
 
 
-@pytest.mark.parametrize("background", ["#ffffff", "#111111"])
 @pytest.mark.parametrize("style", STYLES)
-def test_a_style_is_readable_on_light_and_on_dark(style: str, background: str) -> None:
+def test_a_style_is_readable_on_light_and_on_dark(style: str) -> None:
     css = re.findall(r"color:(#\w{6})", styling.as_html([(style, "x")]))
     ansi = re.findall(r"38;5;(\d+)", styling.as_ansi([(style, "x")]))
     assert [of_palette(int(number)) for number in ansi] == css, "one colour for both"
-    assert all(contrast(color, background) >= 3.9 for color in css), "4.36 is the most for both"
-
-
-@pytest.mark.parametrize("style", STYLES)
-def test_no_style_takes_a_colour_that_the_theme_chooses(style: str) -> None:
+    backgrounds = ("#ffffff", "#111111")
+    readable = {contrast(color, other) >= 3.9 for color in css for other in backgrounds}
+    assert readable <= {True}, "4.36 is the most for both"
+    # None takes a colour that the terminal's theme chooses.
     assert not re.search(r"\033\[(?:\d;)?(?:3[0-7]|9[0-7]|2)m", styling.as_ansi([(style, "x")]))
