@@ -16,6 +16,7 @@ from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import find as lookup
+from rtcompile.lookup.environment import CHECK_SECONDS
 from rtcompile.request import arch as archs
 from rtcompile.request import options as compiler_options
 from rtcompile.request import units
@@ -73,11 +74,10 @@ def plan(
     settings: Settings,
     capability: tuple[int, int] | None = None,
     inputs: Callable[[Arch], tuple[tuple[LinkInput, ...], FileSet]] | None = None,
-    since: float | None = None,
 ) -> Plan:
-    """Make all decisions; what was found of the toolchain after `since` holds, `inputs` returns the linker inputs and their files."""
+    """Make all decisions; `inputs` returns the linker inputs and their files."""
     options = _parsed(request.options).with_defaults(debug=settings.debug)
-    toolchain = toolkit.current(settings, since)
+    toolchain = toolkit.current(settings, CHECK_SECONDS)
     backend = wanted_backend(request, settings)
     if backend == "auto" and toolchain.nvrtc is None and toolchain.nvcc is not None:
         backend = "nvcc"

@@ -126,15 +126,14 @@ def _as_found(query: Query, code: ObjectCode) -> Found:
         notes += code.build.notes
         code = code.replace(build=code.build.replace(notes=notes))
     entry = Store.open(query.settings).entry_of(decided.key_inputs, code)
-    # When NVRTC began to compile, its library was loaded.
-    is_new = code.build.backend == "nvrtc" and not (code.build.hit or decided.must_link)
-    since = time.monotonic() - code.build.compiled_in / 1e3 if is_new else None
     if (
         entry is None
         # Such settings may name another compiler on PATH, or relative directories, which the index does not record.
         or (code.build.backend == "nvcc" and plans.nvcc_setting(decided.options))
         # The toolchain was replaced, and may now produce other code.
-        or toolkit.current(query.settings, since).depends is not decided.toolchain.depends
+        or toolkit.current(query.settings, environment.CHECK_SECONDS).depends
+        is not decided.toolchain.depends
+        or _is_nvrtc_replaced(query)
         # A variable was changed.
         or query.environment is not environment.current()
     ):
@@ -146,6 +145,15 @@ def _as_found(query: Query, code: ObjectCode) -> Found:
     files = entry.dependencies.joined(decided.linked_files)
     code = code.replace(build=code.build.replace(headers=files))
     return Found(code, files, entry.object_key)
+
+
+def _is_nvrtc_replaced(query: Query) -> bool:
+    """Return whether NVRTC's library is another one than when the toolchain was last searched for."""
+    nvrtc = plan_of(query).toolchain.nvrtc
+    try:
+        return nvrtc is not None and nvrtc.to_load() != query.environment.loads
+    except OSError:
+        return True
 
 
 def _found(query: Query) -> ObjectCode | None:
@@ -213,7 +221,7 @@ def plan_of(query: Query, link_settings: Settings | None = None) -> Plan:
     if query.plan is None:
         with tracing.span("plan", program=query.request.name):
             given = query.request, query.settings, query.capability
-            query.plan = plan(*given, link_settings=link_settings, since=query.since)
+            query.plan = plan(*given, link_settings=link_settings)
     decided: Plan = query.plan
     return decided
 
@@ -231,11 +239,10 @@ def plan(
     capability: tuple[int, int] | None = None,
     *,
     link_settings: Settings | None = None,
-    since: float | None = None,
 ) -> Plan:
     """Plan a build; only sources in ``link=`` are compiled, if `link_settings` allow it."""
     request = with_headers(request)
     inputs = None
     if request.link:
         inputs = partial(plans.linker_inputs, request, link_settings or settings, _linked)
-    return plans.plan(request, settings, capability, inputs, since)
+    return plans.plan(request, settings, capability, inputs)

@@ -4,6 +4,7 @@ The contents of a cache are run: as code on the device, or as libraries in this 
 
 - A folder is used if it belongs to this user or root and no other user may write to it. It is
   opened without following a link, and checked by the descriptor through which its files are opened.
+  A folder that no other user can replace is checked once per process (`store.folder`).
 - A file is used if it is a regular file in such a folder, belongs to this user or root, may be
   written by no other user, and has no second hard link. The last two matter where the folder was
   writable by others before: files that they made still belong to them, and a file of this user that
@@ -184,7 +185,7 @@ def decoded(data: bytes, file: str) -> str:
         raise InvalidRequest(f"{file}:{line}: error: not UTF-8 ({error.reason})") from None
 
 
-def open_file(name: str, *, dir_fd: int) -> tuple[int, os.stat_result]:
+def open_file(name: str, dir_fd: int | None) -> tuple[int, os.stat_result]:
     """Return descriptor and status of a file of at most `MOST_BYTES`, checked by the rule above."""
     try:
         descriptor, status = open_regular(name, dir_fd=dir_fd, follow=False)
@@ -202,7 +203,7 @@ def open_file(name: str, *, dir_fd: int) -> tuple[int, os.stat_result]:
     elif status.st_mode & _OTHERS_MAY_WRITE:
         why = "can be written by others"
     elif status.st_nlink > 1 and not (
-        us and not status.st_uid and not os.fstat(dir_fd).st_uid  # root's file in root's folder
+        us and not status.st_uid and not _owner(name, dir_fd)  # root's file in root's folder
     ):
         why = "has a second name"
     elif status.st_size > MOST_BYTES:
@@ -211,6 +212,11 @@ def open_file(name: str, *, dir_fd: int) -> tuple[int, os.stat_result]:
         os.close(descriptor)
         raise UntrustedError(f"{name} {why}")
     return descriptor, status
+
+
+def _owner(file: str, dir_fd: int | None) -> int:
+    """Return the user to whom a file's folder belongs."""
+    return os.stat(os.path.dirname(file) if dir_fd is None else dir_fd).st_uid
 
 
 def contents(descriptor: int, size: int) -> bytes:
@@ -226,7 +232,7 @@ def read_path(path: str) -> bytes:
     folder, name = os.path.split(path)
     above = open_folder(folder)
     try:
-        descriptor, _ = open_file(name, dir_fd=above)
+        descriptor, _ = open_file(name, above)
     finally:
         os.close(above)
     with open(descriptor, "rb") as file:
@@ -284,10 +290,12 @@ def discard(path: str, *, dir_fd: int | None = None) -> None:
         pass
 
 
-def note_use(file: str | int, resolution: float = USE_RESOLUTION) -> None:
-    """Set a file's modification time, which is its last use for eviction."""
+def note_use(
+    file: str | int, resolution: float = USE_RESOLUTION, used: float | None = None
+) -> None:
+    """Set a file's modification time, which is its last use (`used` until now) for eviction."""
     try:
-        if abs(time.time() - os.stat(file).st_mtime) > resolution:
+        if abs(time.time() - (os.stat(file).st_mtime if used is None else used)) > resolution:
             os.utime(file)
     except OSError:  # the cache is read-only, or the file was evicted just now
         pass

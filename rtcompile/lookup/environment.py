@@ -75,7 +75,7 @@ _LISTS = ("LD_LIBRARY_PATH", "PATH")  # of folders
 _HOST_VARIABLES = ("NVCC_CCBIN", "CUDAHOSTCXX")
 _HOST_COMPILERS = ("g++", "c++")
 
-_CHECK_SECONDS = 1.0  # interval between checks of the toolchain's files
+CHECK_SECONDS = 1.0  # interval between checks of the toolchain's files
 _STAT = struct.Struct("<2q")  # `signature`
 Signature = tuple[int, int]  # a file's size and mtime, (-1, -1) for none
 TOOLCHAINS = "toolchains"  # the cache's folder
@@ -169,7 +169,7 @@ class Environment:
             and (self._where is None or self._where == _working_directory())
         )
 
-    def signature(self, trusted: float = _CHECK_SECONDS) -> str:
+    def signature(self, trusted: float = CHECK_SECONDS) -> str:
         """Return the digest of the toolchain's files; "" if they changed or are unknown."""
         now = time.monotonic()
         if now - self._checked < trusted:

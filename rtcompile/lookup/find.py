@@ -134,7 +134,7 @@ class Query:
     last second count as unchanged: CuPy's own kernels follow one another and share a hundred headers. `failed` is
     True if the last build failed according to the index; the negative cache then has its error. Listeners are not
     called for a `quiet` query, which the program has not requested yet. `begun` (performance counter) is when the
-    look-up began, `since` (monotonic clock) when it was queued.
+    look-up began.
     """
 
     def __init__(
@@ -153,7 +153,6 @@ class Query:
         self.failed = self.quiet = False
         self._named = "", ""  # a toolchain's signature, and the name of the entry for it
         self.begun = time.perf_counter()
-        self.since = time.monotonic()
         self.plan: Any = None  # a `build.plan.Plan`
         self.identity: tuple[Any, ...] | None = None
         if links is None:

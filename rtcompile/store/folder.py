@@ -1,7 +1,8 @@
 """The cache directory: it belongs to this user or root, and only they can write to its folders.
 
-Every file is opened through its folder's descriptor, by the rules of `files.sealed`. Modes of existing folders are
-never changed; the directory itself may have any mode, since it contains only these folders.
+Folders and files are opened by the rules of `files.sealed`. A folder that no other user can replace is checked once
+per process; another one is opened anew for each file, which is opened through its descriptor. Modes of existing
+folders are never changed; the directory itself may have any mode, since it contains only these folders.
 """
 
 from __future__ import annotations
@@ -48,6 +49,12 @@ MAX_BYTES = 128 << 20  # of a `Memory`
 OVERHEAD = 2048  # bytes of an entry in addition to its code and texts
 
 
+# The folders that were checked in this process, and those that are used by path from now on, by their paths.
+_checked: set[str] = set()
+_trusted: set[str] = set()
+_swappable: dict[str, bool] = {}  # `sealed.can_be_swapped`, by the directory's path
+
+
 class _Descriptor(int):
     """A descriptor that a ``with`` block closes."""
 
@@ -56,6 +63,23 @@ class _Descriptor(int):
 
     def __exit__(self, *_: object) -> None:
         os.close(self)
+
+
+class _Opened:
+    """One of `FOLDERS` in a ``with`` block: what its files' names begin with, and to which descriptor they are relative."""
+
+    __slots__ = ("descriptor", "prefix")
+
+    def __init__(self, prefix: str, descriptor: int | None) -> None:
+        self.prefix = prefix
+        self.descriptor = descriptor
+
+    def __enter__(self) -> _Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.descriptor is not None:
+            os.close(self.descriptor)
 
 
 class Folder:
@@ -84,7 +108,21 @@ class Folder:
         """Return the path of a file, for messages and for programs that need a path."""
         return "/".join((self.path, *parts))
 
-    # --- by descriptor -------------------------------------------------------------------
+    # --- single files --------------------------------------------------------------------
+
+    def _opened(self, kind: str) -> _Opened:
+        """Return one of `FOLDERS` whose files may be used; raises as `sealed.open_folder`."""
+        prefix = f"{self.path}/{kind}/"
+        if prefix in _trusted:
+            return _Opened(prefix, None)
+        # A hit opens each folder once, and needs no further check.
+        if is_safe := prefix in _checked and prefix[0] == "/":
+            if self.path not in _swappable:
+                _swappable[self.path] = sealed.can_be_swapped(self.path)
+            is_safe = not _swappable[self.path]
+        opened = _Opened("", self.open(kind))
+        (_trusted if is_safe else _checked).add(prefix)
+        return opened
 
     def open(self, kind: str) -> _Descriptor:
         """Return a descriptor of one of `FOLDERS`; raises as `sealed.open_folder`."""
@@ -102,8 +140,8 @@ class Folder:
         if not self.readable or not os.access(self.file(kind, name), os.F_OK):
             return None
         try:
-            with self.open(kind) as folder:
-                descriptor, status = sealed.open_file(name, dir_fd=folder)
+            with self._opened(kind) as folder:
+                descriptor, status = sealed.open_file(folder.prefix + name, folder.descriptor)
         except UntrustedError:
             self.discard(kind, name)
             return None
@@ -112,7 +150,7 @@ class Folder:
         try:
             data = sealed.contents(descriptor, status.st_size)
             if self.writable:
-                sealed.note_use(descriptor, self._resolution)
+                sealed.note_use(descriptor, self._resolution, status.st_mtime)
             return data
         except OSError:
             return None
@@ -134,15 +172,16 @@ class Folder:
 
     def publish(self, kind: str, name: str, data: bytes) -> None:
         """Write a file by rename. Only sources are synced to disk, because they contain no digest."""
-        with self.open(kind) as folder:
-            sealed.publish(name, data, dir_fd=folder, durable=kind == "sources")
+        with self._opened(kind) as folder:
+            path, durable = folder.prefix + name, kind == "sources"
+            sealed.publish(path, data, dir_fd=folder.descriptor, durable=durable)
 
     def discard(self, kind: str, name: str) -> None:
         """Remove a file if it is there and can be removed."""
         if self.writable:
             try:
-                with self.open(kind) as folder:
-                    sealed.discard(name, dir_fd=folder)
+                with self._opened(kind) as folder:
+                    sealed.discard(folder.prefix + name, dir_fd=folder.descriptor)
             except OSError:
                 pass
 
@@ -178,8 +217,9 @@ class Folder:
         """Open and lock the journal."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         flags |= 0 if exclusive else os.O_APPEND
-        with self.open(STATISTICS) as folder:
-            descriptor = _Descriptor(os.open(JOURNAL, flags, 0o600, dir_fd=folder))
+        with self._opened(STATISTICS) as folder:
+            path = folder.prefix + JOURNAL
+            descriptor = _Descriptor(os.open(path, flags, 0o600, dir_fd=folder.descriptor))
         until = time.monotonic() + _MOST_WAITED_SECONDS
         while not _lock(descriptor, exclusive=exclusive) and time.monotonic() < until:
             time.sleep(0.001)

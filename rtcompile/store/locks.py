@@ -60,18 +60,21 @@ def release(path: str, descriptor: int) -> None:
         os.close(descriptor)
 
 
-# Whether locks work, by device. Some network file systems have none. On others a lock waits in the kernel without
+# Whether locks work, by device, and the device of a folder. Some network file systems have none. On others a lock waits in the kernel without
 # limit for a server that is gone.
 _working: dict[int, bool] = {}
+_devices: dict[str, int] = {}
 _MOST_TRIED_SECONDS = 1.0
 
 
 def _locks_work(folder: str) -> bool:
     """Return whether locks work in a folder: try one for up to a second, and warn once if it fails."""
     try:
-        device = os.stat(folder).st_dev
+        if folder not in _devices:
+            _devices[folder] = os.stat(folder).st_dev
     except OSError:
         return False
+    device = _devices[folder]
     known = _working.get(device)
     if known is not None:
         return known

@@ -58,6 +58,7 @@ class Store:
         self._memory = Memory()
         self._flights: WeakValueDictionary[str, Any] = WeakValueDictionary()  # locks by lookup key
         self._locked: dict[tuple[int, str], int] = {}
+        self._has_locks = False  # whether the folder for them is there
         self._unchecked = float("inf")  # bytes written since the journal was last read
         if on_disk:
             try:
@@ -232,6 +233,7 @@ class Store:
             try:
                 self._folder.publish(kind, name, data)
             except FileNotFoundError:  # the cache is new, or was removed
+                self._has_locks = False
                 self._folder.prepare()
                 self._folder.publish(kind, name, data)
         except OSError as error:
@@ -289,8 +291,10 @@ class Store:
 
         folder = self._folder.file("locks")
         try:
-            if self._folder.writable and not os.path.isdir(folder):
-                self._folder.prepare()
+            if self._folder.writable and not self._has_locks:
+                if not os.path.isdir(folder):
+                    self._folder.prepare()
+                self._has_locks = True
         except OSError as error:
             self._degrade(error)
         if not self._folder.writable:

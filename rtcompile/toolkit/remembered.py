@@ -42,12 +42,9 @@ class Known(NamedTuple):
 _in_this_process: dict[str, Known] = {}  # by toolchain key
 
 
-def current(settings: Settings | None = None, since: float | None = None) -> Toolchain:
+def current(settings: Settings | None = None, trusted: float = 0.0) -> Toolchain:
     """Return the toolchain of this environment; missing parts raise only when they are required."""
-    # Its files are looked at again, unless that was done after `since` (monotonic clock).
-    if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
-        return _unsupported()
-    trusted = 0.0 if since is None else time.monotonic() - since
+    # Its files are checked, unless that was done in the last `trusted` seconds.
     noted = environments.current().signature(trusted)
     environment = environments.current()  # A change in a folder of PATH makes a new snapshot.
     return _current(environment, settings or environment.settings, noted)
@@ -60,6 +57,8 @@ def _current(environment: Environment, settings: Settings, noted: str) -> Toolch
         if not environment.signature():  # for example in another cache
             write(settings, key, known)
         return known.toolchain  # not set again: another thread may have added a compiler's build
+    if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
+        return _unsupported()
     if known is None and settings.cache_on_disk:
         known = read(settings, key)
         environment.signature()  # reads the same file

@@ -76,11 +76,42 @@ def test_a_build_during_which_the_toolchain_was_replaced_is_not_kept(monkeypatch
         code = compile_once(*given, **more)
         for module in (environment, remembered):
             monkeypatch.setattr(module, "signature", lambda path: (1, 1))
+        environment.current()._checked = float("-inf")  # a second later
         return code
 
     monkeypatch.setattr(miss, "compile_once", compile_and_replace)
 
     assert found(build(CODE % 1)) is None
+
+
+@pytest.mark.needs_compiler
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_build_is_not_kept_if_nvrtc_was_replaced_less_than_a_second_ago(is_there, monkeypatch):
+    build(CODE % 1)  # finds the toolchain
+    from rtcompile.build import miss
+
+    compile_once = miss.compile_once
+
+    def compile_and_replace(plan, *given, **more):
+        code = compile_once(plan, *given, **more)
+        library = plan.toolchain.require_nvrtc().path
+        stat = os.stat
+
+        def other(path, **options):
+            if path != library:
+                return stat(path, **options)
+            if not is_there:
+                raise FileNotFoundError(path)
+            return types.SimpleNamespace(st_size=1, st_mtime_ns=1)
+
+        patch.setattr(os, "stat", other)
+        return code
+
+    with monkeypatch.context() as patch:
+        patch.setattr(miss, "compile_once", compile_and_replace)
+        request = build(CODE % 2)
+
+    assert found(request) is None
 
 
 @pytest.mark.parametrize(("seconds", "looks"), [(0.0, 0), (0.9, 0), (1.0, 1)])
@@ -181,6 +212,7 @@ def test_a_build_is_not_kept_if_a_folder_of_packages_appeared_after_the_look_up(
     monkeypatch.syspath_prepend(tmp_path)
     look(CompileRequest(CODE % 1))
     (tmp_path / "nvidia").mkdir()
+    environment.current()._checked = float("-inf")  # a second later
     request = build(CODE % 1)
     (tmp_path / "nvidia").rmdir()
 

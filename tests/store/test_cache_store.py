@@ -19,6 +19,7 @@ from rtcompile.request.key import KeyInputs
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
 from rtcompile.store import folder, manifests
+from rtcompile.store.folder import Folder
 from rtcompile.store.store import Store
 from tests.key_inputs import HeaderTree, add, make_key_inputs, make_object, open_store
 
@@ -420,3 +421,25 @@ def test_search_directories_may_have_equal_labels(cache: Path, tmp_path: Path) -
     found = open_store(cache).find(inputs)
     assert found is not None
     assert found.build.headers[0].path == here.path("two/x.h")
+
+
+@pytest.mark.parametrize(("mode", "is_trusted"), [(0o755, True), (0o1777, True), (0o777, False)])
+def test_folders_that_no_other_user_can_replace_are_checked_once_per_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, is_trusted: bool
+) -> None:
+    above = tmp_path / "above"
+    above.mkdir()
+    above.chmod(mode)
+    kept = Folder(str(above / "cache"))
+    kept.prepare()
+    for number in range(3):
+        kept.publish("objects", f"{number}", b"code")
+    opened = []
+    real = os.open
+    monkeypatch.setattr(
+        os, "open", lambda path, flags, *a, **k: opened.append(flags) or real(path, flags, *a, **k)
+    )
+
+    assert kept.read("objects", "2") == b"code"
+
+    assert any(flags & os.O_DIRECTORY for flags in opened) is not is_trusted
