@@ -184,8 +184,9 @@ def test_a_link_to_a_file_in_another_folder_is_not_followed(environment, tmp_pat
     os.symlink(tmp_path / "other" / file.name, file)
     assert environment.as_a_new_process() == found
     assert environment.searches == 2
-    (cache / "toolchains").rename(tmp_path / "moved")
-    (cache / "toolchains").symlink_to(tmp_path / "moved")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked/toolchains").symlink_to(cache / "toolchains")
+    environment.settings = Settings(cache_dir=str(tmp_path / "linked"))
     environment.as_a_new_process()
     assert environment.searches == 3
 
