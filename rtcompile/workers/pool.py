@@ -248,6 +248,8 @@ def _run(
                 if reply is False and time.monotonic() > until:
                     zygote.kill()  # It was stopped, or hangs, and would have ended the job before.
                     return Crash("timeout", 0, "", b"")
+    except protocol.NoMessage as error:
+        return Crash("start", 0, str(error), b"")
     finally:
         process.hang_up(ours)
         process.close_theirs(theirs)

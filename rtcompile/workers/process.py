@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _socket  # importing `socket` would take 8 ms of a process's first build
 import atexit
+import fcntl
 import os
 import sys
 from contextlib import suppress
@@ -148,10 +149,10 @@ _ahead_lock = forks.lock()
 def start(loads: str = "") -> None:
     """Start a zygote without waiting, before this process's first job, and name the NVRTC once known."""
     global _ahead
-    with _ahead_lock:
+    with _ahead_lock, suppress(OSError):  # the job that needs it will report the error
+        _occupy_standard()  # before the build takes its lock
         if not ZygoteProcess.alive and not ZygoteProcess.all_ended:
-            with suppress(OSError):  # the job that needs it will report the error
-                _ahead = ZygoteProcess()
+            _ahead = ZygoteProcess()
         if _ahead is not None and loads and _ahead.loads is None:
             _ahead.load(NVRTC, loads)
 
@@ -178,8 +179,19 @@ def take(prepare: str, argument: str) -> ZygoteProcess | None:
 _theirs: set[_socket.socket] = set()
 
 
+def _occupy_standard() -> None:
+    """Open /dev/null in place of each standard descriptor that is closed, as in a daemon."""
+    # A socket or lock file could get its number, and then whatever C libraries write to stderr.
+    for number in range(3):
+        if _identity(number) is None:
+            opened = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            if opened != number:  # another thread opened a file meanwhile
+                os.close(opened)
+
+
 def socket_pair() -> tuple[_socket.socket, _socket.socket]:
     """Return the caller's and the zygote's end of a new pair of sockets."""
+    _occupy_standard()
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     _theirs.add(theirs)
     return ours, theirs
@@ -207,20 +219,13 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def above_standard(descriptor: int) -> int:
-    """Return a copy of a descriptor with a number above those that a child gets."""
-    import fcntl
-
-    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, protocol.CONTROL + 1)
-
-
 def spawn(command: list[str], environ: dict[str, str], descriptors: dict[int, int]) -> int:
     """Start a program with these descriptors, by number, and otherwise /dev/null; return its process id."""
     opened = [os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)]
     try:
         given = {**dict.fromkeys(range(3), opened[0]), **descriptors}
         for descriptor in given.values():  # so no dup2 overwrites the source of a later one
-            opened.append(above_standard(descriptor))
+            opened.append(fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, protocol.CONTROL + 1))
         copies = zip(opened[1:], given, strict=True)
         return os.posix_spawn(
             command[0],

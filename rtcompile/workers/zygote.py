@@ -11,6 +11,7 @@ import fcntl
 import os
 import resource
 import select
+import sys
 import time
 
 from rtcompile.workers import protocol, scratch
@@ -32,6 +33,8 @@ def main(parent: str, idle: str, temporary: str, name: str) -> None:
     zygote = Zygote(control, int(parent), float(idle), temporary, name)
     try:
         zygote.serve()
+    except protocol.NoMessage as error:
+        sys.exit(f"The worker ended: {error}")
     finally:
         zygote.end()
     # The caller waits for the exit. A normal exit of the interpreter takes several milliseconds, and there is
@@ -138,7 +141,7 @@ class Zygote:
         try:
             if protocol.receive(child.channel) is None:
                 return False
-        except OSError:
+        except (OSError, protocol.NoMessage):
             return False
         self._close(child.finish())
         self._start_postponed()

@@ -136,7 +136,7 @@ def test_a_worker_that_cannot_start_leaves_no_descriptor(
                 process.ZygoteProcess()
             assert {*os.listdir("/proc/self/fd")} <= before
     with monkeypatch.context() as patch:
-        patch.setattr(process, "above_standard", no_more)
+        patch.setattr(process.fcntl, "fcntl", no_more)
         with pytest.raises(OSError, match="Too many open files"):
             process.ZygoteProcess()
     assert {*os.listdir("/proc/self/fd")} <= before
