@@ -217,7 +217,7 @@ _RUNTIME = ("cuda_runtime_api.h", "cuda_runtime.h")
 _DEVICE_RUNTIME = ("cuda_device_runtime_api.h",)
 _DRIVER = ("cuda.h",)
 # The C headers that cuda_runtime.h includes, and so every source for NVCC.
-_ALWAYS = "stdlib string time math limits"
+_ALWAYS = "stdio stdlib string time math limits"
 # The C headers with a C++ name, such as ``<cstdio>``.
 _WRAPPED = (
     "assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign "
