@@ -21,7 +21,6 @@ import pytest
 
 from rtcompile.cli import bundling, main
 from rtcompile.extras.cluster.settings import open_store
-from rtcompile.lookup import find as lookup
 from rtcompile.store.shared import SharedStore
 from rtcompile.workers import pool as workers
 from rtcompile.workers.pool import Pool
@@ -126,8 +125,6 @@ def own_environment(
     """Give each test its own cache, without the bundles of other tests."""
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setattr("rtcompile.bundles.index._bundles", {})
-    levels = tuple(level for level in lookup.LEVELS if level[0] != "bundle")
-    monkeypatch.setattr("rtcompile.lookup.find.LEVELS", levels)
 
 
 @pytest.fixture(scope="session")

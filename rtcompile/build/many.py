@@ -266,7 +266,9 @@ def found(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[ObjectCod
     for request, settings, _ in requests_in(builds, overrides):
         if settings.trace:
             return None
-        code = pipeline.in_levels(query_of(request, settings), counts=False)
+        query = query_of(request, settings)
+        query.only_cached = True
+        code = pipeline.look_up(query)
         if code is None:
             return None
         every.append((request, code, settings.log))

@@ -1,24 +1,77 @@
 """The entry point of a build: looks a request up, and plans and builds it only if it is not found.
 
-A hit needs only the modules that are imported at the top.
+These levels are searched in order, and what is found, or built, is kept in memory and in the index:
+
+| level | finds | needs |
+|---|---|---|
+| builds ahead of use (`pipeline.find`) | a result that nobody has taken yet | |
+| memory | what this process found or built before | |
+| bundles | a package's builds, by the request without its folders | |
+| index | an object of the cache, while the files that its entry lists are unchanged | |
+| bundles | the same by the planned request, in any spelling | a plan |
+| manifests | an object of the cache for files of the same contents, in any folder | a plan |
+| manifests, failures, shared stores, a compiler (`miss.compile_once`) | the code or the error | a plan, the build's lock |
+
+`LEVELS` are those that need no plan, besides the builds ahead; `planned` has the others. A hit needs only the modules
+that are imported at the top.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 
 from rtcompile.errors import inside_import
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import query_of
-from rtcompile.request.object_code import KERNEL_MARKS
+from rtcompile.request.object_code import KERNEL_MARKS, hit
+from rtcompile.store.folder import count_hit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rtcompile.lookup.find import Query
+    from collections.abc import Callable
+
+    from rtcompile.lookup.find import Found, Query
     from rtcompile.request.object_code import ObjectCode
     from rtcompile.request.request import CompileRequest
     from rtcompile.settings import Settings
+
+
+def _in_bundles(query: Query) -> Found | None:
+    bundles = query.settings.bundles
+    if not bundles and "rtcompile.bundles.index" not in sys.modules:
+        return None
+    from rtcompile.bundles import index
+
+    for path in bundles:
+        index.use(path)
+    return index.find(query)
+
+
+# The value of `BuildInfo.hit`, and the function that finds code.
+LEVELS: tuple[tuple[str, Callable[[Query], Found | None]], ...] = (
+    ("memory", lookup.in_memory),
+    ("bundle", _in_bundles),
+    ("disk", lookup.in_index),
+)
+
+
+def look_up(query: Query) -> ObjectCode | None:
+    """Return the code of a request if a level has it that needs no plan, and keep it in the levels above."""
+    if query.identity is None:
+        return None
+    started = time.perf_counter()
+    for where, find_in in LEVELS:
+        found = find_in(query)
+        if found is not None:
+            if where != "memory":
+                lookup.keep(query, found)
+            if not query.only_cached and found.obj.build.hit != "bundle":
+                count_hit(query.environment.folder)
+            milliseconds = (time.perf_counter() - started) * 1e3
+            return hit(found.obj, found.files, where, milliseconds, found.notes)
+    return None
 
 
 def build(request: CompileRequest, settings: Settings) -> ObjectCode:
@@ -53,11 +106,9 @@ def find(query: Query) -> ObjectCode | None:
     if found is not None:
         return found
     # `build.ahead` has searched the levels for its quiet queries.
-    found = None if settings.recompile or query.quiet else in_levels(query)
+    found = None if settings.recompile or query.quiet else look_up(query)
     if found is not None:
         if settings.trace or "rtcompile.tracing" in sys.modules:
-            import time
-
             from rtcompile import tracing
 
             now = time.monotonic()
@@ -67,24 +118,11 @@ def find(query: Query) -> ObjectCode | None:
     return found
 
 
-def in_levels(query: Query, *, counts: bool = True) -> ObjectCode | None:
-    """Return the levels' code for a request; ``RTCOMPILE_BUNDLES`` adds the level for bundles."""
-    _use_bundles(query.settings)
-    return lookup.find(query, counts=counts)
-
-
-def _use_bundles(settings: Settings) -> None:
-    if settings.bundles:
-        from rtcompile.bundles import index
-
-        for path in settings.bundles:
-            index.use(path)
-
-
 def is_cached(request: CompileRequest, settings: Settings) -> bool:
     """Return whether a build would need no compiler: a bundle or the local cache has the code."""
     query = query_of(request, settings)
-    if in_levels(query, counts=False) is not None:
+    query.only_cached = True
+    if look_up(query) is not None:
         return True
     from rtcompile.build import planned
 
@@ -102,6 +140,5 @@ def start_compiler(settings: Settings) -> None:
 
 
 def is_found(query: Query) -> bool:
-    """Return whether a level has the code or its failure; the result is not kept."""
-    _use_bundles(query.settings)
-    return any(find_in(query) is not None for _, find_in, _ in lookup.LEVELS) or query.failed
+    """Return whether a level has the code or its failure without a plan; the result is not kept."""
+    return any(find_in(query) is not None for _, find_in in LEVELS) or query.failed

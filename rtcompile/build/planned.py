@@ -1,7 +1,8 @@
-"""Plans a build, searches the levels that need a plan (bundles, manifests, shared stores), or compiles it."""
+"""Plans a build and compiles it; and the levels of the look-up that need a plan."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -30,7 +31,7 @@ def search(query: Query) -> ObjectCode | None:
     timeout = query.settings.timeout
     if timeout is not None and not isinstance(timeout, TimeLimit):
         query.settings = query.settings.replace(timeout=TimeLimit(timeout, query.begun))
-    return None if query.settings.recompile else _reported(query, _found)
+    return None if query.settings.recompile else _reported(query, _looked_up)
 
 
 def compile(query: Query, *, waits: bool = True, is_searched: bool = True) -> ObjectCode:
@@ -50,13 +51,9 @@ def compile(query: Query, *, waits: bool = True, is_searched: bool = True) -> Ob
 
 
 def is_cached(query: Query) -> bool:
-    """Return whether a build that `lookup.find` does not find would need no compiler."""
-    settings = query.settings
+    """Return whether a query of `only_cached` code, which `pipeline.look_up` does not find, needs no compiler."""
     try:
-        if _in_bundles(query):
-            return True
-        made = plan_of(query, settings.replace(jit=False))
-        return not Store.open(settings).why(made.key_inputs)
+        return any(find_in(query) is not None for find_in in _WITH_PLAN)
     except (JitDisabled, ToolkitNotFound):
         return False  # a linker input is not built, or there is no compiler
 
@@ -85,8 +82,9 @@ def _reported(query: Query, find: Callable[[Query], ObjectCode | None]) -> Objec
 # --- levels that need a plan -----------------------------------------------------------------------
 
 
-def _in_bundles(query: Query) -> Found | None:
-    if not (query.settings.bundles or any(where == "bundle" for where, _, _ in lookup.LEVELS)):
+def in_bundles(query: Query) -> Found | None:
+    """Return a bundle's code by the planned request, which has no paths and any spelling of the options."""
+    if not query.settings.bundles and "rtcompile.bundles.index" not in sys.modules:
         return None
     from rtcompile.build import from_bundle
 
@@ -95,15 +93,19 @@ def _in_bundles(query: Query) -> Found | None:
     return None if code is None else Found(code, FileSet(uncacheable="bundled"))
 
 
-def _in_manifests(query: Query) -> Found | None:
+def in_manifests(query: Query) -> Found | None:
+    """Return code of the cache whose files have the same contents, whatever their paths or times are."""
     decided = plan_of(query)
+    if query.quiet and query.settings.jit:
+        return None  # `miss.compile_once` searches the manifests, whose code is rarely current
     with tracing.span("cache", program=query.request.name):
-        code = Store.open(query.settings).search(decided.key_inputs)
+        store = Store.open(query.settings)
+        code = store.search(decided.key_inputs, counts=not query.only_cached)
     return _as_found(query, code) if isinstance(code, ObjectCode) else None
 
 
-def _in_shared_stores(query: Query) -> Found | None:
-    """Return code from shared stores if compiling is forbidden, since then no lease is needed."""
+def in_shared_stores(query: Query) -> Found | None:
+    """Return code from shared stores without a lease; if compiling is allowed, `miss.compile_once` searches them."""
     from rtcompile.build import miss
 
     settings = query.settings
@@ -115,7 +117,7 @@ def _in_shared_stores(query: Query) -> Found | None:
         build = shared.SharedBuild(query.plan.key_inputs, Store.open(settings))
         stores = shared.stores_of(build)
         code = stores and stores.find(build)
-    return _in_manifests(query) if code is None else _as_found(query, code)
+    return in_manifests(query) if code is None else _as_found(query, code)
 
 
 def _as_found(query: Query, code: ObjectCode) -> Found:
@@ -156,24 +158,23 @@ def _is_nvrtc_replaced(query: Query) -> bool:
         return True
 
 
-def _found(query: Query) -> ObjectCode | None:
-    """Return the code of a planned request: from a bundle, by the manifests, or from a shared store."""
-    found = _in_bundles(query)
-    if found is None and query.quiet and query.settings.jit:
-        plan_of(query)  # `miss.compile_once` searches the manifests, whose code is rarely current
-        return None
-    found = found or _in_manifests(query)
-    if found is None and not query.settings.jit:
-        found = _in_shared_stores(query)
-    if found is None:
-        return None
-    lookup.keep(query, found)
-    return found.obj
+_WITH_PLAN = (in_bundles, in_manifests)
+_WITHOUT_COMPILER = (*_WITH_PLAN, in_shared_stores)
+
+
+def _looked_up(query: Query) -> ObjectCode | None:
+    """Return the code of a request from a level that needs a plan, and keep it in the levels above."""
+    for find_in in _WITH_PLAN if query.settings.jit else _WITHOUT_COMPILER:
+        found = find_in(query)
+        if found is not None:
+            lookup.keep(query, found)
+            return found.obj
+    return None
 
 
 def keep_known(query: Query) -> None:
     """Write the index entry for a query whose object is in the cache."""
-    found = _in_manifests(query)
+    found = in_manifests(query)
     if found is not None:
         lookup.keep(query, found)
 
@@ -216,21 +217,20 @@ def _compiled(query: Query, *, waits: bool) -> ObjectCode:
 # --- planning ------------------------------------------------------------------------------------
 
 
-def plan_of(query: Query, link_settings: Settings | None = None) -> Plan:
+def plan_of(query: Query) -> Plan:
     """Return the plan of a query, made at first use."""
     if query.plan is None:
+        settings = query.settings
+        for_links = settings.replace(jit=False) if query.only_cached else settings
         with tracing.span("plan", program=query.request.name):
-            given = query.request, query.settings, query.capability
-            query.plan = plan(*given, link_settings=link_settings)
+            query.plan = plan(query.request, settings, query.capability, link_settings=for_links)
     decided: Plan = query.plan
     return decided
 
 
 def _linked(request: CompileRequest, settings: Settings) -> ObjectCode:
     """Return the code of a source in ``link=``, which is a separate request."""
-    query = query_of(request, settings)
-    found = None if settings.recompile else lookup.find(query)
-    return compile(query, is_searched=False) if found is None else found
+    return compile(query_of(request, settings), is_searched=False)
 
 
 def plan(

@@ -15,7 +15,6 @@ from rtcompile.errors import warn
 from rtcompile.files import sealed
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.sealed import content_digest
-from rtcompile.lookup import find as lookup
 from rtcompile.lookup.environment import digest
 from rtcompile.lookup.find import WITHOUT_PATH, Found, Query, depends_on_directory, loaded
 from rtcompile.request import object_code
@@ -187,8 +186,6 @@ def use_bundle(path: str | os.PathLike[str]) -> None:
 def use(path: str) -> None:
     """Use a bundle as `use_bundle` does, without checking its path."""
     _bundles.setdefault(absolute(path), None)
-    if _LEVEL not in lookup.LEVELS:
-        lookup.LEVELS = (lookup.LEVELS[0], _LEVEL, *lookup.LEVELS[1:])
 
 
 def sections_in_use() -> list[Sections]:
@@ -263,11 +260,12 @@ class _Files:
 
 def find(query: Query) -> Found | None:
     """Return a request's build in the bundles in use; None if there is none or a plan is needed."""
-    cuda = cuda_major()
-    found = digest_of(query)
+    in_use = sections_in_use()
+    cuda = cuda_major() if in_use else None
+    found = digest_of(query) if in_use else None
     if found is None or cuda is None:
         return None
-    for sections in sections_in_use():
+    for sections in in_use:
         try:
             build = _find_in(sections, *found, cuda, query.recent) if sections.open() else None
         except UnusableError as error:
@@ -276,9 +274,6 @@ def find(query: Query) -> Found | None:
         if build is not None:
             return build
     return None
-
-
-_LEVEL: lookup.Level = ("bundle", find, None)
 
 
 def _find_in(

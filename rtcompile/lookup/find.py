@@ -1,10 +1,6 @@
-"""The look-up: searches one level after another for the code of a request, in its environment, for its device.
+"""One look-up, a `Query`: a request in its environment, for its device. And two of the levels: memory and the index.
 
-`find` passes a `Query` to each level; the levels above the one with the code keep it. `LEVELS` need no plan:
-memory, bundles (if any are in use), and the cache's index, whose entries name an object of the cache and the files
-that it depends on. `build.planned` searches the levels that need a plan: bundles, manifests, and, if compiling is
-forbidden, shared stores. Otherwise shared stores are searched under the build's lock (`miss.compile_once`), so only
-one process of a machine fetches.
+An index entry names an object of the cache and the files that it depends on. `build.pipeline` lists all levels.
 """
 
 from __future__ import annotations
@@ -18,25 +14,20 @@ from rtcompile.files import sealed
 from rtcompile.files.fileset import FileSet
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup.environment import Environment, digest
-from rtcompile.request.object_code import ObjectCode, hit
+from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest, is_source, names_architecture
 from rtcompile.request.values import absolute, working_directory
-from rtcompile.store.folder import Memory, count_hit
+from rtcompile.store.folder import Memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from typing import Any, Protocol
 
     from rtcompile.errors import RtcompileError
     from rtcompile.settings import Settings
 
     Listener = Callable[[CompileRequest, ObjectCode | RtcompileError], object]
-    # A level: the value of `BuildInfo.hit` ("" if its codes have one already), a function that finds code, and one
-    # that keeps code from a lower level or a compiler.
-    Find = Callable[["Query"], "Found | None"]
-    Keep = Callable[["Query", "Found"], None]
-    Level = tuple[str, Find, Keep | None]
 
     class Ahead(Protocol):
         """Builds that started before their result was requested."""
@@ -133,8 +124,8 @@ class Query:
     architecture, or there is no device. With `recent`, the toolkit's headers that were found unchanged within the
     last second count as unchanged: CuPy's own kernels follow one another and share a hundred headers. `failed` is
     True if the last build failed according to the index; the negative cache then has its error. Listeners are not
-    called for a `quiet` query, which the program has not requested yet. `begun` (performance counter) is when the
-    look-up began.
+    called for a `quiet` query, which the program has not requested yet. One for `only_cached` code compiles nothing,
+    and counts no hit. `begun` (performance counter) is when the look-up began.
     """
 
     def __init__(
@@ -150,7 +141,7 @@ class Query:
         self.environment = environment
         self.capability = capability
         self.recent = False
-        self.failed = self.quiet = False
+        self.failed = self.quiet = self.only_cached = False
         self._named = "", ""  # a toolchain's signature, and the name of the entry for it
         self.begun = time.perf_counter()
         self.plan: Any = None  # a `build.plan.Plan`
@@ -253,14 +244,17 @@ def _links(items: Iterable[object]) -> tuple[object, ...] | None:
 
 
 class Found:
-    """The code of a request, the files that it depends on, and its object key, if known."""
+    """The code of a request, the files that it depends on, its object key, if known, and further notes."""
 
-    __slots__ = ("files", "obj", "object_key")
+    __slots__ = ("files", "notes", "obj", "object_key")
 
-    def __init__(self, obj: ObjectCode, files: FileSet, object_key: str = "") -> None:
+    def __init__(
+        self, obj: ObjectCode, files: FileSet, object_key: str = "", notes: tuple[str, ...] = ()
+    ) -> None:
         self.obj = obj
         self.files = files
         self.object_key = object_key
+        self.notes = notes
 
 
 # --- The levels ---------------------------------------------------------------------------------------
@@ -296,31 +290,15 @@ def _tell(listen: Callable[..., object], *what: object) -> None:
         logs.warn_once(error)
 
 
-def find(query: Query, *, counts: bool = True) -> ObjectCode | None:
-    """Return the code of a request from one of `LEVELS`; None if none has it."""
-    if query.identity is None:
-        return None
-    started = time.perf_counter()
-    for at, (where, find_in, _) in enumerate(LEVELS):
-        found = find_in(query)
-        if found is not None:
-            if at:
-                keep(query, found, LEVELS[:at])
-            if counts and found.obj.build.hit != "bundle":
-                count_hit(query.environment.folder)
-            return hit(found.obj, found.files, where, (time.perf_counter() - started) * 1e3)
-    return None
-
-
-def keep(query: Query, found: Found, levels: Sequence[Level] | None = None) -> None:
-    """Keep code in levels (default: all), the lowest first, unless it depends on more than its files."""
+def keep(query: Query, found: Found) -> None:
+    """Keep code in the index, if it is new there, and in memory, unless it depends on more than its files."""
     if not found.files.uncacheable:
-        for _, _, keep_in in reversed(LEVELS if levels is None else levels):
-            if keep_in is not None:
-                keep_in(query, found)
+        keep_in_index(query, found)
+        keep_in_memory(query, found)
 
 
-def _in_memory(query: Query) -> Found | None:
+def in_memory(query: Query) -> Found | None:
+    """Return the code that this process found or built before, if its files are unchanged."""
     memory, identity = query.environment.memory, query.identity
     found = None if memory is None or identity is None else memory.find(identity)
     if found is None or not (found.files.is_empty or found.files.is_unchanged(query.recent)):
@@ -329,7 +307,8 @@ def _in_memory(query: Query) -> Found | None:
     return found if found.obj.build.hit == "bundle" or query.environment.signature() else None
 
 
-def _keep_in_memory(query: Query, found: Found) -> None:
+def keep_in_memory(query: Query, found: Found) -> None:
+    """Keep code in memory."""
     if query.recent:
         return  # CuPy keeps the loaded module and requests it only once.
     if query.environment.memory is None:
@@ -339,7 +318,8 @@ def _keep_in_memory(query: Query, found: Found) -> None:
         query.environment.memory.keep(query.identity, found, len(code) + texts)
 
 
-def _in_index(query: Query) -> Found | None:
+def in_index(query: Query) -> Found | None:
+    """Return the code that the index entry of a query names, if its files are unchanged."""
     if not query.settings.cache_on_disk:
         return None
     name = query.name()
@@ -356,16 +336,14 @@ def _in_index(query: Query) -> Found | None:
     if not read.is_unchanged(query.recent):
         return None
     obj = folder.object(fields[0].decode())
-    if obj is not None and fields[1]:
-        notes = tuple(fields[1].decode("utf-8", "surrogateescape").split("\0"))
-        object.__setattr__(obj.build, "notes", notes)
-    return None if obj is None else Found(obj, read)
+    notes = fields[1].decode("utf-8", "surrogateescape")
+    return None if obj is None else Found(obj, read, notes=tuple(notes.split("\0")) * bool(notes))
 
 
-def _keep_in_index(query: Query, found: Found) -> None:
+def keep_in_index(query: Query, found: Found) -> None:
     """Write an index entry, if a planned build's object is in the cache."""
-    name = query.name()
-    if name and found.object_key and query.plan is not None:
+    name = query.name() if found.object_key and query.plan is not None else ""
+    if name:
         provided = [each.path.rstrip("/") + "/" for each in query.plan.toolchain.search]
         packed = found.files.packed(tuple(provided))
         notes = "\0".join(found.obj.build.notes).encode("utf-8", "surrogateescape")
@@ -383,10 +361,3 @@ def _publish(query: Query, name: str, fields: list[bytes]) -> None:
     from rtcompile.store.store import Store
 
     Store.open(query.settings).publish(INDEX, name, sealed.seal(SEAL, name, fields))
-
-
-# Bundles become the second level when the first is used.
-LEVELS: tuple[Level, ...] = (
-    ("memory", _in_memory, _keep_in_memory),
-    ("disk", _in_index, _keep_in_index),
-)

@@ -214,8 +214,14 @@ def _object_code(
     return ObjectCode(code, kind, arch, MappingProxyType(lowered_names), build)
 
 
-def hit(obj: ObjectCode, files: FileSet, where: str, milliseconds: float = 0.0) -> ObjectCode:
-    """Return found code for the caller, with its files, its level and the time of the look-up."""
+def hit(
+    obj: ObjectCode,
+    files: FileSet,
+    where: str,
+    milliseconds: float = 0.0,
+    notes: tuple[str, ...] = (),
+) -> ObjectCode:
+    """Return found code for the caller, with its files, its level, the time of the look-up and its notes."""
     build = obj.build
     info = BuildInfo(
         build.backend,
@@ -226,7 +232,7 @@ def hit(obj: ObjectCode, files: FileSet, where: str, milliseconds: float = 0.0) 
         # The reason for using NVCC is still valid on a hit; the reason for the miss is not.
         build.why if build.backend == "nvcc" else "",
         build.compiler,
-        build.notes,
+        notes or build.notes,
         build.compiled_in,
     )
     return ObjectCode(obj.code, obj.kind, obj.arch, obj.lowered_names, info)

@@ -8,6 +8,7 @@ import pytest
 
 import rtcompile
 from rtcompile import CompileRequest, settings, toolkit
+from rtcompile.build import pipeline
 from rtcompile.compilers import nvcc, nvjitlink, nvrtc
 from rtcompile.inspect import cubin
 from rtcompile.lookup import environment
@@ -255,7 +256,7 @@ def test_a_linked_program_is_found_without_a_plan_until_one_of_its_files_changes
         forget_caches()
         runs.clear()
         request = CompileRequest(source, arch="sm_90", link=(str(part), own))
-        found = lookup.find(lookup.query_of(request, settings.Settings.from_environ()))
+        found = pipeline.look_up(lookup.query_of(request, settings.Settings.from_environ()))
         return compile(source, link=(part, own)), found
 
     codes = [again()]

@@ -128,14 +128,14 @@ def test_only_the_toolkits_headers_may_be_a_second_old(tmp_path, monkeypatch):
         query.recent = True
         queries.append(query)
     monkeypatch.setattr(fileset, "_RECENT_SECONDS", 60)
-    assert all(map(lookup.find, queries))
+    assert all(map(pipeline.look_up, queries))
 
     for folder in folders:
         (folder / "new.h").touch()
 
-    assert [lookup.find(query) is None for query in queries] == [False, True]
+    assert [pipeline.look_up(query) is None for query in queries] == [False, True]
     monkeypatch.setattr(fileset, "_RECENT_SECONDS", 0)
-    assert lookup.find(queries[0]) is None
+    assert pipeline.look_up(queries[0]) is None
 
 
 @pytest.mark.needs_compiler
@@ -296,7 +296,7 @@ def test_memory_for_large_sources_is_limited():
     queries = [query_of(CompileRequest(source), Settings.from_environ()) for source in sources]
 
     for query in queries:
-        lookup.keep(query, found, lookup.LEVELS[:1])
+        lookup.keep_in_memory(query, found)
 
     kept = [query.environment.memory.find(query.identity) for query in queries]
     assert (kept[0], kept[-1]) == (None, found)

@@ -9,6 +9,7 @@ import types
 import pytest
 
 from rtcompile import logs
+from rtcompile.build import pipeline
 from rtcompile.errors import UnsupportedArch
 from rtcompile.files import sealed
 from rtcompile.files.fileset import FileSet
@@ -52,7 +53,7 @@ def test_a_relative_request_in_a_removed_directory_has_no_identity(tmp_path, mon
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert of_code("-Iinclude").identity is None
-    assert lookup.find(of_code("-Iinclude")) is None
+    assert pipeline.look_up(of_code("-Iinclude")) is None
     assert of_code("-I/include").identity is not None
 
 
@@ -90,7 +91,7 @@ def test_an_index_entry_with_other_fields_is_not_used(cache):
         entry.write_bytes(sealed.seal(lookup.SEAL, name, damaged))
         again = query(request)
         again.environment.memory = None
-        assert lookup.find(again) is None
+        assert pipeline.look_up(again) is None
         assert not again.failed
 
 
@@ -143,16 +144,16 @@ def test_a_query_is_named_once_per_toolchain(monkeypatch):
 @pytest.mark.needs_compiler
 def test_only_hits_that_count_are_counted(cache, monkeypatch):
     counted = []
-    monkeypatch.setattr(lookup, "count_hit", counted.append)
+    monkeypatch.setattr(pipeline, "count_hit", counted.append)
     request = build(CODE % 1)
-    assert lookup.find(query(request), counts=False)
+    assert pipeline.is_cached(request, environment.current().settings)
     assert counted == []
     assert look(request)
     assert [each.path for each in counted] == [str(cache)]
     of_bundle = ObjectCode(b"", "cubin", Arch(8, 0))
     of_bundle = of_bundle.replace(build=of_bundle.build.replace(hit="bundle"))
-    in_bundle = ("", lambda _: Found(of_bundle, FileSet()), None)
-    monkeypatch.setattr(lookup, "LEVELS", (in_bundle,))
+    in_bundle = ("bundle", lambda _: Found(of_bundle, FileSet()))
+    monkeypatch.setattr(pipeline, "LEVELS", (in_bundle,))
     assert look(request)
     assert len(counted) == 1
 
@@ -169,7 +170,6 @@ def test_code_that_depends_on_a_header_is_found_in_memory(value_header):
 @pytest.mark.parametrize("options", [(), ("-std=gnu++17",)])
 def test_code_from_the_index_has_the_notes_of_its_build(cache, options):
     request = CompileRequest(CODE % 1, options=options)
-    from rtcompile.build import pipeline
 
     built = pipeline.build(request, environment.current().settings)
     assert found(request).build.notes == built.build.notes
@@ -205,7 +205,7 @@ def test_a_failure_is_noted_for_the_next_process_only_in_the_same_environment(ca
     for request, expected in ((failed.request, True), (unknown.request, False)):
         again = query(request)
         again.environment.memory = None
-        lookup.find(again)
+        pipeline.look_up(again)
         assert again.failed is expected
     nameless = query(CompileRequest(CODE % 4, link=("a.cubin",)))
     lookup.note_failure(nameless)
