@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from rtcompile import forks
 from rtcompile.files import sealed
 from rtcompile.files.headers import SearchDir
 from rtcompile.lookup import environment as environments
@@ -40,6 +41,9 @@ class Known(NamedTuple):
 
 
 _in_this_process: dict[str, Known] = {}  # by toolchain key
+_lock = (
+    forks.lock()
+)  # Of threads that search at the same time, the first one's result is everybody's.
 
 
 def current(settings: Settings | None = None, trusted: float = 0.0) -> Toolchain:
@@ -56,9 +60,17 @@ def _current(environment: Environment, settings: Settings, noted: str) -> Toolch
     if known is not None and known.is_valid(key, noted):
         if not environment.signature():  # for example in another cache
             write(settings, key, known)
-        return known.toolchain  # not set again: another thread may have added a compiler's build
+        return known.toolchain
     if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
         return _unsupported()
+    with _lock:
+        return _found(environment, settings, noted).toolchain
+
+
+def _found(environment: Environment, settings: Settings, noted: str) -> Known:
+    """Return the toolchain that another thread has just found, else the one in the file, else search for it."""
+    key = environment.toolchain_key
+    known = _in_this_process.get(key)
     if known is None and settings.cache_on_disk:
         known = read(settings, key)
         environment.signature()  # reads the same file
@@ -70,15 +82,15 @@ def _current(environment: Environment, settings: Settings, noted: str) -> Toolch
         known = _search(environment.site_dirs, settings)
         write(settings, key, known)
         environment.signature()  # From now on, a newly installed program on PATH is noticed.
-    # Of two threads that search at the same time the first is right: a build with the result of the other
-    # could not be indexed. A lock would stop a signal handler whose thread has it.
-    known = _in_this_process.setdefault(key, known)
+    known = _in_this_process.setdefault(
+        key, known
+    )  # a signal handler may have interrupted the search
     nvrtc = known.toolchain.nvrtc
     if nvrtc is not None and nvrtc.architectures:
         from rtcompile.request import arch as archs
 
         archs.learn(nvrtc.version_pair, nvrtc.architectures)
-    return known.toolchain
+    return known
 
 
 def _unsupported() -> Toolchain:
@@ -95,14 +107,15 @@ def _unsupported() -> Toolchain:
 def remember_compiler_id(part: str, identity: str, settings: Settings) -> None:
     """Remember, also for later processes, the version that "nvrtc" or "nvcc" of `current` reported."""
     key = environments.current().toolchain_key
-    known = _in_this_process.get(key)
-    # None: the environment was changed while the compiler ran. Else another thread may have been first.
-    if known is None or getattr(known.toolchain, part).build == identity:
-        return
-    compiler = getattr(known.toolchain, part)._replace(build=identity)
-    toolchain = known.toolchain._replace(**{part: compiler})
-    known = _in_this_process[key] = known._replace(toolchain=toolchain)
-    write(settings, key, known)
+    with _lock:
+        known = _in_this_process.get(key)
+        # None: the environment was changed while the compiler ran. Else another thread may have been first.
+        if known is None or getattr(known.toolchain, part).build == identity:
+            return
+        compiler = getattr(known.toolchain, part)._replace(build=identity)
+        toolchain = known.toolchain._replace(**{part: compiler})
+        known = _in_this_process[key] = known._replace(toolchain=toolchain)
+        write(settings, key, known)
 
 
 def remember_device(capability: tuple[int, int], settings: Settings) -> None:

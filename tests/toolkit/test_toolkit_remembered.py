@@ -301,19 +301,40 @@ def test_a_build_reported_during_another_threads_check_is_kept(environment, monk
     assert current(environment.settings).require_nvrtc().build == "its own word"
 
 
-def test_simultaneous_threads_get_one_toolchain(environment):
-    results: list[Toolchain] = []
-    threads = [
-        threading.Thread(target=lambda: results.append(current(environment.settings)))
-        for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 8
-    assert all(found is results[0] for found in results)
-    assert environment.as_a_new_process() == results[0]
+@pytest.mark.parametrize("rounds", [10, pytest.param(500, marks=pytest.mark.slow)])
+def test_simultaneous_threads_get_one_toolchain(environment, rounds, monkeypatch):
+    find = search.find
+
+    def find_at_some_time(*arguments: object, **others: object) -> Toolchain:
+        found = find(*arguments, **others)
+        time.sleep(random.uniform(0, 0.005))
+        return found
+
+    monkeypatch.setattr(search, "find", find_at_some_time)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for number in range(rounds):
+            settings = Settings(cache_dir=f"{environment.settings.cache_dir}{number}")
+            forget_toolkit()
+            environments.forget()
+            results: list[Toolchain] = []
+            threads = [
+                threading.Thread(target=lambda: results.append(current(settings)))  # noqa: B023
+                for _ in range(8)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert len(results) == 8
+            assert all(found is results[0] for found in results)
+    finally:
+        sys.setswitchinterval(before)
+    forget_toolkit()
+    environments.forget()
+    assert current(settings) == results[0]
+    assert environment.searches == rounds
 
 
 @pytest.mark.takes_seconds
