@@ -7,6 +7,7 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -145,6 +146,16 @@ class BuildContext:
             return [first, *islice(outer, 1)]
         return []
 
+    def included(self) -> Iterator[str]:
+        """Yield the texts of the headers that the source itself includes, as far as they are found."""
+        for name in re.findall(
+            r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"\n]+)", self.source, re.MULTILINE
+        )[:50]:
+            paths = (os.path.join(directory.path, name) for directory in self.search)
+            path = next(filter(os.path.isfile, paths), "")
+            with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+                yield file.read()
+
     def has_option(self, *spellings: str) -> bool:
         """Whether the command line contains an option that begins with one of `spellings`."""
         return any(option.startswith(spellings) for option in self.options)
@@ -261,7 +272,11 @@ def searched(match: Match, context: BuildContext) -> Values:
     if not context.search:
         return {"searched": "No include directory was given"}
     where = f"{len(context.search)} directories searched"
-    users = ", ".join(context.user_dirs()) or "none of your own"
+    users = ", ".join(
+        folder if os.path.isdir(folder) else f"{folder}, which does not exist"
+        for folder in context.user_dirs()
+    )
+    users = users or "none of your own"
     return {"searched": f"It is in none of the {where} ({users})"}
 
 

@@ -250,13 +250,13 @@ def _arguments(given: str, base: str, arguments: str, declared: str) -> Values:
     required = [n for n, p in zip(names, parameters, strict=True) if not re.search(r"=|\.\.\.", p)]
     missing = required[len(values) :]
     whole = f"the template is `template <{declared}> {base}`"
-    if len(values) == len(parameters) and wrong:
+    if len(required) <= len(values) <= len(parameters) and wrong:
         each = (
             f"{name} must be a {kinds[is_type]} and was given {value}"
             for name, is_type, value in (rows[at] for at in wrong)
         )
         fact = f"{'; '.join(each)}{' (the two are exchanged)' * (len(wrong) == 2)}: {whole}"
-        step = f"Give a {'type' if rows[wrong[0]][1] else 'constant'} for {names[wrong[0]]}: '{base}<{', '.join(example)}>'"
+        step = f"Give a {'type' if rows[wrong[0]][1] else 'constant'} for {names[wrong[0]]}: '{base}<{', '.join(example[: len(values)])}>'"
         if len(wrong) == 2:
             one, other = wrong
             values[one], values[other] = values[other], values[one]
@@ -293,7 +293,10 @@ def template(match: Match, context: BuildContext) -> Values | None:
         line = context.text[: max(0, context.column - 1)]
         used = re.search(r"(\w+)\s*<[^<>;]*$", line)
         name = used[1] if used else ""
-    declared = _templates(context.code).get(name)
+    codes = (context.code, *(text for text in context.included() if name and name in text))
+    declared = next(
+        (found for code in codes if (found := _templates(cxx.blanked(code)).get(name))), None
+    )
     given = re.search(rf"\b{name}\s*<([^;{{}}]*)>", context.text)
     if declared is None or given is None:
         return None

@@ -33,6 +33,25 @@ def zero_size(match: Match, context: BuildContext) -> Values:
     return {"what": "A size, a count or a divisor", "value": "0 or negative", "where": where}
 
 
+_ASM_BYTES = {"h": 2, "r": 4, "f": 4, "l": 8, "d": 8, "q": 16}
+_ASM_FITTING = {2: '"h"', 4: '"r" ("f" for a float)', 8: '"l" ("d" for a double)', 16: '"q"'}
+
+
+def asm_operand(match: Match, _: BuildContext) -> Values | None:
+    """Return how many bytes an operand of inline assembly has and its constraint takes, and what would fit."""
+    size, takes = int(match["size"]), _ASM_BYTES.get(match["constraint"])
+    fitting = _ASM_FITTING.get(size)
+    return {"takes": str(takes), "fitting": fitting} if takes and fitting else None
+
+
+def blank_in_macro(match: Match, _: BuildContext) -> Values | None:
+    """Apply only to a macro whose name is followed or preceded by a blank."""
+    name, equals, value = match["macro"].partition("=")
+    if name == name.strip() or not name.strip().isidentifier():
+        return None
+    return {"name": name.strip(), "right": f"-D{name.strip()}{equals}{value.strip()}"}
+
+
 def assertion(_: Match, context: BuildContext) -> Values:
     """Return the condition of a static_assert, what its names stand for, and the line that says so."""
     condition = _condition(context)

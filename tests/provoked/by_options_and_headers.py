@@ -153,6 +153,20 @@ BY_OPTIONS_AND_HEADERS = [
         headers="12:cudart",
     ),
     case(
+        "template-arguments",
+        "expected a type specifier",
+        "Write `BlockReduce<float, 256>`",
+        source="#include <cub/block/block_reduce.cuh>\n__global__ void k() {\n  using B = cub::BlockReduce<256, float>;\n}",
+        headers="12:cudart 12:crt 12:cccl",
+    ),
+    case(
+        "header-missing",
+        'cannot open source file "mine.h"',
+        "/no/such/folder, which does not exist",
+        source='#include "mine.h"\n' + EMPTY,
+        headers="user:/no/such/folder 12:cudart",
+    ),
+    case(
         "header-renamed",
         'cannot open source file "cub/block_reduce.cuh"',
         "has <cub/block/block_reduce.cuh>. Write #include <cub/block/block_reduce.cuh>.",

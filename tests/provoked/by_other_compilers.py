@@ -153,6 +153,12 @@ BY_NVJITLINK = [
 
 # Messages that cannot be provoked here (no device, no such host compiler), as others reported them.
 AS_REPORTED = [
+    ("TypeError: Unsupported type <class 'numpy.ndarray'>", "kernel-argument", "cupy.asarray(a)"),
+    (
+        "Command-line: error: invalid macro definition: SCALE = 3",
+        "macro-with-blank",
+        "Write -DSCALE=3.",
+    ),
     ('attribute "__global__" does not apply here', "undefined-parameter-type", "<cstdint>"),
     (
         "OSError: libnvrtc.so.13: cannot open shared object file: No such file or directory",
