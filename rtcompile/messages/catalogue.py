@@ -24,12 +24,14 @@ class KnownMessage:
     fix: str
     since: str
     values: facts.Fill | None
+    facts: str = ""  # the fields of the build that `values` is given
     general: bool = False  # not shown below another error that is explained
     headline: bool = False  # the cause replaces the compiler's message
 
     def hint(self, match: re.Match[str], context: BuildContext) -> str:
         """Fill in the templates; return "" if the explanation does not apply to this build."""
-        values = {} if self.values is None else self.values(match, context)
+        known = context.only(self.facts)
+        values = None if known is None else self.values(match, known) if self.values else {}
         if values is None:
             return ""
         groups = {name: text or "" for name, text in match.groupdict().items()}
@@ -48,6 +50,7 @@ def _read() -> tuple[KnownMessage, ...]:
             row["fix"].replace("\n", " "),
             row["since"],
             functions[row["values"]] if "values" in row else None,
+            row["facts"] if "values" in row else "words",
             "general" in row,
             "headline" in row,
         )

@@ -85,6 +85,15 @@ class BuildContext:
     excerpt: str = ""
     notes: tuple[Diagnostic, ...] = ()
 
+    def only(self, facts: str) -> BuildContext | None:
+        """Return a context with only the named fields; None if one without a question mark is not known."""
+        names = [name for name in facts.split() if name != "words"]
+        if not all(name.endswith("?") or getattr(self, name) for name in names):
+            return None
+        kept = {name.rstrip("?") for name in names}
+        kept |= {"column", "excerpt", "notes"} if "line" in kept else set()
+        return BuildContext(**{name: getattr(self, name) for name in kept})
+
     def describe(self, part: str) -> str:
         """Return ``"NVRTC 12.9.86"``, with the folder for headers; no version if none is known."""
         text = f"{_PART_NAMES.get(part, part)} {self.versions.get(part, '')}".rstrip()
@@ -161,9 +170,9 @@ class BuildContext:
         return any(option.startswith(spellings) for option in self.options)
 
 
-def _headers_in(folder: str) -> Iterator[tuple[str, str]]:
+def _headers_in(folder: str, *patterns: str) -> Iterator[tuple[str, str]]:
     """Yield the names and texts of the headers that are directly in a folder."""
-    for pattern in ("*.h", "*.hpp", "*.cuh"):
+    for pattern in patterns or ("*.h", "*.hpp", "*.cuh"):
         for path in sorted(glob.glob(os.path.join(glob.escape(folder), pattern))):
             try:
                 with open(path, encoding="utf-8", errors="replace") as file:
@@ -222,9 +231,6 @@ def _in_table(table: Mapping[str, str], group: str, value: str) -> Fill:
 _ONE_LETTER = re.compile(r"(?:-D ?|--define-macro=)[A-Z]\w?(?:=|$)")
 # The values that one expression gives, by the row's ``values``.
 SIMPLE: dict[str, Fill] = {
-    "first_nvrtc": _in_table(TABLES["first nvrtc"], "name", "needs"),
-    "declared_in": _in_table(DECLARED, "identifier", "header"),
-    "declared_in_std": _in_table(STD, "member", "header"),
     "host_header": _in_table(TABLES["std"], "header", "instead"),
     "copied": lambda match, _: {"copied": match["type"] or "element of this size"},
     "sizes": lambda match, _: {name: str(int(match[name], 16)) for name in ("size", "limit")},
@@ -239,6 +245,34 @@ SIMPLE: dict[str, Fill] = {
         else None
     ),
 }
+
+
+def first_nvrtc(match: Match, context: BuildContext) -> Values | None:
+    """Apply to an option that a newer NVRTC than this one knows."""
+    needs, own = TABLES["first nvrtc"].get(match["name"]), context.version_pair("nvrtc")
+    known = needs and re.match(r"(\d+)\.(\d+)", needs)
+    is_newer = own and known and own >= (int(known[1]), int(known[2]))
+    return {"needs": needs} if needs and not is_newer else None
+
+
+def declared_in(match: Match, context: BuildContext) -> Values | None:
+    """Name the header of a name, unless the source includes it and the name is missing all the same."""
+    std = match.groupdict().get("member")
+    header = STD.get(std) if std else DECLARED.get(match["identifier"])
+    is_included = header and re.search(
+        rf"#\s*include\s*[<\"](?:cuda/std/)?{header}[>\"]", context.source
+    )
+    return {"header": header} if header and not is_included else None
+
+
+def host_api(match: Match, context: BuildContext) -> Values | None:
+    """Apply to a function that the runtime's headers declare for the host."""
+    name = re.compile(rf"\b{match['identifier']}\s*\(")
+    files = (
+        (f, text) for d in context.search for f, text in _headers_in(d.path, "cuda_runtime*.h")
+    )
+    header = next((file for file, text in files if name.search(text)), "")
+    return {"header": header} if header else None
 
 
 def supported_by(match: Match, context: BuildContext) -> Values:
@@ -270,7 +304,7 @@ def linker(match: Match, context: BuildContext) -> Values:
 
 def searched(match: Match, context: BuildContext) -> Values:
     if not context.search:
-        return {"searched": "No include directory was given"}
+        return {"searched": "The file is in no folder that the compiler searched"}
     where = f"{len(context.search)} directories searched"
     users = ", ".join(
         folder if os.path.isdir(folder) else f"{folder}, which does not exist"
@@ -287,14 +321,14 @@ def beyond_arch(match: Match, context: BuildContext) -> Values | None:
     return {"needs": f"sm_{needs}"}
 
 
-def namespace(match: Match, context: BuildContext) -> Values:
+def namespace(match: Match, context: BuildContext) -> Values | None:
     if context.arch is not None and context.arch.number < 70:
         return {"why": f"{context.arch} has no tensor cores; WMMA begins with sm_70."}
-    if "mma.h" not in context.source and context.source:
+    if "mma.h" not in context.source:
         return {"why": "The source does not include <mma.h>."}
     if not context.has_option("-arch", "--gpu-architecture"):
         return {"why": "No architecture was fixed, and mma.h declares nothing below sm_70."}
-    return {"why": f"mma.h declares nothing below sm_70; this build is for {context.arch}."}
+    return None
 
 
 def fragment(match: Match, context: BuildContext) -> Values:
@@ -328,7 +362,8 @@ def before_cpp20(match: Match, context: BuildContext) -> Values | None:
     if year and year >= 20:
         return None
     what = next((text for text in match.groups() if text), "")
-    return {"what": what.strip(), "given": given or "C++17 by default"}
+    standard = f"the options have {given}" if given else "the compiler read an older standard"
+    return {"what": what.strip(), "given": standard}
 
 
 def _standard(context: BuildContext) -> tuple[str, int]:

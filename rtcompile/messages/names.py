@@ -38,17 +38,15 @@ def std_instead(match: Match, context: BuildContext) -> Values | None:
     instead = TABLES["std"].get(member)
     if instead is None:
         header = STD.get(member)
-        if header is None:
+        if header is None or match[0].startswith("namespace"):  # the header may declare it
             return None
         instead = f"cuda::std::{member} of <cuda/std/{header}>"
     line = "".join(context.source.split("\n")[context.line - 1 : context.line])
     written = re.findall(r"\w+", line) if context.line > 0 else []
     if member not in written:  # std::cout is an ostream, and its user wrote cout
         member = next((w for w in written if TABLES["std"].get(w) == instead), member)
-    return {"member": member, "instead": instead, "why": TABLES["why"].get(member, _HOSTS)}
-
-
-_HOSTS = "it allocates, prints or needs the host's system"
+    why = TABLES["why"].get(member)
+    return {"member": member, "instead": instead, "why": f": {why}" if why else ""}
 
 
 def header_elsewhere(match: Match, context: BuildContext) -> Values | None:
@@ -136,8 +134,8 @@ def member(match: Match, context: BuildContext) -> Values | None:
     if vector:
         names = ", ".join("xyzw"[: int(vector[1])])
         return {"fact": f"{class_} has the members {names}", "step": "Use one of them."}
-    body = re.search(
-        rf"\b(?:struct|class|union)\s+{re.escape(class_)}\b[^;{{]*{{([^}}]*)", context.source
+    body = re.search(  # a class with functions is not read: their words are no members
+        rf"\b(?:struct|class|union)\s+{re.escape(class_)}\b[^;{{]*{{([^{{}}]*)}}", context.code
     )
     declared = re.findall(r"\b(\w+)\s*(?:[;,=\[({]|$)", body[1]) if body else []
     found = [name for name in dict.fromkeys(declared) if name not in (word, *TABLES["language"])]
@@ -445,6 +443,8 @@ def _qualified(word: str, code: str) -> str:
     for token in re.finditer(rf"{_SCOPE}|[{{}}]|\b{re.escape(word)}\b", code) if starts else ():
         if token[1]:
             opening = token[1]
+            if opening == word and any(scopes) and all(scopes):
+                return "::".join((*scopes, word))
         elif token[0] == "{":
             scopes.append(opening)
             opening = ""

@@ -23,14 +23,14 @@ def zero_size(match: Match, context: BuildContext) -> Values:
             meant = TABLES["numbers"].get(zero)
             where = f"in {line} give {used[1]} " if line and used else "give "
             where += "a greater one" + (f": {meant}" if meant else "")
-            what = f"The template argument {zero}" + (f" of {used[1]}" if used else "")
-            return {"what": what, "value": given[zero], "where": where}
+            what = f": the template argument {zero}" + (f" of {used[1]}" if used else "")
+            return {"what": f"{what} is {given[zero]}", "where": where}
     for name, value in _macros(context.options):
         if re.fullmatch(r"0|-\d+", value) and (line := _line_with(rf"\b{name}\b", context)):
             step = f"give -D{name}= a greater number; {line} uses it"
-            return {"what": f"The macro {name}", "value": value, "where": step}
+            return {"what": f": the macro {name} is {value}", "where": step}
     where = 'one of the numbers in the line above, or of the arguments in the lines "from", must be greater'
-    return {"what": "A size, a count or a divisor", "value": "0 or negative", "where": where}
+    return {"what": "", "where": where}
 
 
 _ASM_BYTES = {"h": 2, "r": 4, "f": 4, "l": 8, "d": 8, "q": 16}
@@ -129,9 +129,9 @@ def deduction(match: Match, context: BuildContext) -> Values:
         rf"template\s*<\s*(?:class|typename)\s+(\w+)\s*>[^;{{]{{0,200}}?\b{re.escape(function)}\s*\(([^()]*)\)",
         context.source,
     )
-    why = "two arguments give one parameter different types, or none gives it any"
+    why = ""
     if template and len(set(types)) > 1 and len(re.findall(rf"\b{template[1]}\b", template[2])) > 1:
-        why = f"{template[1]} would be {' and '.join(dict.fromkeys(types))}"
+        why = f": {template[1]} would be {' and '.join(dict.fromkeys(types))}"
     wide = next((t for t in ("double", "float", "long long", "int") if t in types), "float")
     right = f"{function}<{wide}>{call[1] if call else '(...)'}"
     return {"name": function, "why": why, "right": right}

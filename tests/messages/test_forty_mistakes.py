@@ -173,7 +173,7 @@ def test_an_archive_is_rejected_by_name(tmp_path: Path) -> None:
         ("__device__ void in(float*);\n__device__ void f(float* p) { in(p); }\n" + body("f(x + 1);", "const float* x"), (), (), "If f only reads, write `const float* p` in line 2; if it writes, write `float* x` in line 3"),
         ("template <class T, int N> struct Vec { T v[N]; };\n" + body("Vec<4, float> v;"), (), (), "error: T must be a type and was given 4; Write `Vec<float, 4>`"),
         ("template <class T, int N> struct Vec { T v[N]; };\n" + body("Vec<float> v;"), (), (), "error: N is missing; `Vec<float, 4>`"),
-        (body("__shared__ float s[TILE];\n  s[0] = 0;"), ("-DTILE=-1",), (), "error: the macro TILE is -1; line 2 (`__shared__ float s[TILE];`)"),
+        (body("__shared__ float s[TILE];\n  s[0] = 0;"), ("-DTILE=-1",), (), "the macro TILE is -1; line 2 (`__shared__ float s[TILE];`)"),
         ("#inclde <cuda_fp16.h>\n" + body(""), (), (), "`#inclde` is not one. Is `#include` meant?"),
         ("#include <cuda_fp16.h>\n" + body("x[0] = 2 * x[0];", "__half* x"), (), (), "__int2half_rn(x)"),
         (body("int i = 0;\n  while i < 3:\n    i += 1;"), (), (), "`while (i < n) { ... }`"),

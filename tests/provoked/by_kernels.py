@@ -214,6 +214,7 @@ BY_KERNELS = [
         '"cudaMalloc" is undefined',
         "host's runtime API",
         source="__global__ void k() { cudaMalloc(0, 3); }",
+        headers="12:cudart",
     ),
     case(
         "std-on-device",
@@ -225,7 +226,7 @@ BY_KERNELS = [
     case(
         "std-host-only",
         'namespace "std" has no member "no_such_thing"',
-        "does not exist for device code",
+        "Check its spelling",
         source="#include <cuda/std/cstdint>\n__global__ void k() { std::no_such_thing v; }",
         headers="12:cudart 12:crt 12:cccl",
     ),

@@ -62,7 +62,7 @@ _SLIPS = (
     ("comment-unclosed", "comment unclosed", "*/", _kernel("/* x[0] = 1;")),
     ("directive-unclosed", "#endif", "Add #endif", "#ifdef A\n" + _kernel("")),
     ("directive-unknown", "unrecognized preprocessing", "//", "# scale it\n" + _kernel("")),
-    ("size-zero", "greater than zero", "The template argument N of A is 0", _kernel("A<0> a;", "template <int N> struct A { float v[N]; };\n")),
+    ("size-zero", "greater than zero", "the template argument N of A is 0", _kernel("A<0> a;", "template <int N> struct A { float v[N]; };\n")),
     ("missing-semicolon", 'expected a ";"', "Put ;", _kernel("x[0] = 1")),
     ("missing-bracket", 'expected a ")"', "Add )", _kernel("x[0] = (1 + n;")),
     ("header-of-another-project", "open source file", "cupy/complex.cuh", "#include <pycuda-complex.hpp>\n"),
