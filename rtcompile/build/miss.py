@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -129,7 +129,7 @@ class Miss:
         self.added: list[str] = []  # flags that were added because of errors
         self.notes: list[str] = []  # the reasons for them
         self.failures: list[CompileFailure] = []
-        self.depends: tuple[FileSet, ...] = ()  # further dependencies of a failure
+        self.depends: FileSet | None = None  # further dependencies of a failure
         # If NVRTC's file accesses cannot be intercepted, a file of this clock tick counts as changed.
         self.begun_ns = self.reading_ns = fileset.file_clock_ns()
         self.folders = self._folders()
@@ -196,12 +196,13 @@ class Miss:
         from rtcompile.store.negative import Remembered, dependencies_of
 
         key_inputs = self.plan.key_inputs
-        depends = list(self.depends)
+        depends = [] if self.depends is None else [self.depends]
         for each in self.failures:
             searched = self.plan.search if each.backend == "nvrtc" else self._nvcc_searched(each)
             depends.append(dependencies_of(each, partial(self._recorded, each, searched)))
         if not any(each.uncacheable or each.newest_ns >= self.begun_ns for each in depends):
-            self.store.negative.remember(key_inputs, Remembered(failure, why_nvcc, tuple(depends)))
+            files = reduce(fileset.FileSet.joined, depends)
+            self.store.negative.remember(key_inputs, Remembered(failure, why_nvcc, files))
 
     def _add(self, decision: Decision) -> bool:
         """Add a decision's flags, which are not in the cache key; return whether one is new."""

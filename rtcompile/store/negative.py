@@ -9,20 +9,18 @@ failures that depend on the request, its files and the toolchain alone are kept:
 from __future__ import annotations
 
 import json
-import operator
 import re
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rtcompile.files import sealed
-from rtcompile.files.fileset import PACKED_FIELDS, FileSet
+from rtcompile.files.fileset import FileSet
 from rtcompile.request.key import KeyInputs, digest, field, reason_against
 from rtcompile.request.units import CompileFailure, Hints
 from rtcompile.store.folder import Folder, Memory
 
 KIND = "negative"  # the cache's folder
 _SEAL = "negative entry"
-_OWN_FIELDS = 9
 # Patterns are compiled only after a failure, since that takes 0.3 ms.
 # Patterns of errors that the source or its options caused.
 _DIAGNOSED = (
@@ -42,7 +40,7 @@ class Remembered(NamedTuple):
 
     failure: CompileFailure
     why_nvcc: str
-    depends: tuple[FileSet, ...]
+    depends: FileSet
 
 
 class Negative:
@@ -60,10 +58,10 @@ class Negative:
         known = known or self._folder.decoded(KIND, key, _decoded)
         if known is None:
             return None
-        now = tuple([depends for each in known.depends if (depends := each.current())])
-        if len(now) < len(known.depends):
+        now = known.depends.current()
+        if now is None:
             return None
-        if any(map(operator.is_not, now, known.depends)):
+        if now is not known.depends:
             self._keep(key, known._replace(depends=now))
         return known
 
@@ -104,36 +102,28 @@ def _key(inputs: KeyInputs) -> str:
 
 
 def _encoded(key: str, remembered: Remembered) -> bytes:
-    failure, why = remembered.failure, remembered.why_nvcc
-    first = failure.before or CompileFailure("", "", (), "")  # NVRTC's, if NVCC failed after it
-    logs = (failure.log, "\0".join(failure.command), why, first.log, "\0".join(first.command))
-    hints = (json.dumps(failure.hints), json.dumps(first.hints))
-    texts = (failure.kind, failure.backend, *logs, *hints)
-    fields = [text.encode("utf-8", "surrogateescape") for text in texts]
-    for depends in remembered.depends:
-        fields += depends.packed(())
-    return sealed.seal(_SEAL, key, fields)
+    failure, first = remembered.failure, remembered.failure.before
+    kept = [_stored(failure), first and _stored(first), remembered.why_nvcc]
+    return sealed.seal(_SEAL, key, [json.dumps(kept).encode(), *remembered.depends.packed(())])
+
+
+def _stored(failure: CompileFailure) -> list[Any]:
+    return [failure.kind, failure.log, failure.command, failure.backend, failure.hints]
 
 
 def _decoded(key: str, data: bytes) -> Remembered | None:
     fields = sealed.unseal(_SEAL, key, data)
-    if fields is None or len(fields) % PACKED_FIELDS != _OWN_FIELDS:
+    if not fields:
         return None
-    own, packed = fields[:_OWN_FIELDS], fields[_OWN_FIELDS:]
-    texts = [field.decode("utf-8", "surrogateescape") for field in own]
-    kind, backend, log, command, why, first_log, first_command, *hints = texts
-    parts = [packed[at : at + PACKED_FIELDS] for at in range(0, len(packed), PACKED_FIELDS)]
     try:
-        depends = tuple(map(FileSet.unpacked, parts))
+        depends = FileSet.unpacked(fields[1:])
+        failure, first, why = json.loads(fields[0])
     except ValueError:
         return None
-    failure = CompileFailure(kind, log, tuple(command.split("\0")), backend, hints=_hints(hints[0]))
-    if first_log:
-        first = CompileFailure("error", first_log, tuple(first_command.split("\0")), "nvrtc")
-        failure = failure._replace(before=first._replace(hints=_hints(hints[1])))
-    return Remembered(failure, why, depends)
+    before = None if first is None else _restored(*first)
+    return Remembered(_restored(*failure)._replace(before=before), why, depends)
 
 
-def _hints(text: str) -> Hints | None:
-    known = json.loads(text)
-    return known and Hints(known[0], tuple(map(tuple, known[1])))
+def _restored(kind: str, log: str, command: list[str], backend: str, hints: Any) -> CompileFailure:
+    known = hints and Hints(hints[0], tuple(map(tuple, hints[1])))
+    return CompileFailure(kind, log, tuple(command), backend, hints=known)

@@ -30,7 +30,7 @@ def failure(
 
 
 def remembered(why_nvcc: str = "", log: str = ERROR) -> Remembered:
-    return Remembered(failure(log), why_nvcc, ())
+    return Remembered(failure(log), why_nvcc, FileSet())
 
 
 # --- which failures are kept --------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def test_a_failure_is_valid_while_its_headers_are_unchanged_and_missing_ones_sta
     source = '#include <read.h>\n#include "missed.h"'
     name = "/project/kernel.cu"
     found = manifests.record((read,), tree.search, source=source, name=name)
-    open_store(cache).negative.remember(inputs, Remembered(refused, "", (found,)))
+    open_store(cache).negative.remember(inputs, Remembered(refused, "", found))
 
     def finds(**other: Any) -> bool:
         return open_store(cache).negative.find(tree.key_inputs(**other)) is not None
@@ -122,7 +122,7 @@ def test_a_failure_is_the_same_value_for_the_next_process(cache: Path) -> None:
     odd = "k\udce4.cu(1): error: “ä” is\0undefined\n"
     hints = Hints("facts", ((odd, ""), ("hint", "cause")))
     first = failure(odd)._replace(backend="nvrtc", hints=hints)
-    kept = Remembered(failure(odd)._replace(before=first, hints=hints), "host code", ())
+    kept = Remembered(failure(odd)._replace(before=first, hints=hints), "host code", FileSet())
     open_store(cache).negative.remember(make_key_inputs(), kept)
 
     assert open_store(cache).negative.find(make_key_inputs()) == kept
