@@ -70,7 +70,14 @@ def compile(
     prefix = _prefix(unit, library, cache_dir) if pch and cache_dir else None
     if prefix is None:
         return _run(unit, library, limits, search, meanwhile)[0]
-    with prefix.wanted(limits.timeout):
+
+    def make(own: Prefix) -> tuple[Compiled | CompileFailure, float]:
+        alone = unit._replace(source=own.text, name_expressions=())
+        given = limits._replace(timeout=own.MAX_SECONDS)
+        outcome, _ = _run(alone, library, given, search, None, own, aside=True)
+        return outcome, _front_end(outcome, alone) / 1000
+
+    with prefix.wanted(limits.timeout, make):
         outcome, header = _run(unit, library, limits, search, meanwhile, prefix)
         if not _trust_result(outcome, unit, header, prefix):
             outcome, _ = _run(unit, library, limits, search, meanwhile)
@@ -144,6 +151,8 @@ def _run(
     search: Sequence[SearchDir],
     meanwhile: Callable[[], object] | None,
     prefix: Prefix | None = None,
+    *,
+    aside: bool = False,
 ) -> tuple[Compiled | CompileFailure, Precompiled | None]:
     """Compile once; return the outcome and the precompiled header that was used."""
     options = unit.flags + _own_options(unit, library)
@@ -164,10 +173,12 @@ def _run(
             "reusable": reusable and not making,
             "pch": os.fsencode(header.path) if header is not None else b"",
             "create_pch": os.fsencode(prefix.temporary) if prefix is not None and making else b"",
+            "gives_way": aside,
         }
         return job_of(library, "compile_unit", arguments, reusable=reusable and not making)
 
-    result = pool.run(job, limits, meanwhile)
+    # A header that is made aside takes no slot, and gives way to all other processes.
+    result = pool.shared().run_beside(job(), limits) if aside else pool.run(job, limits, meanwhile)
     if isinstance(result, pool.Crash):
         return _death(result, options, limits, header), header
     if result.value["pch"] is None:

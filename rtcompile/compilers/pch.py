@@ -1,23 +1,28 @@
 """Precompiled headers: the includes that open a source are parsed once, and later builds skip them.
 
-A build makes the header beside its own code, as soon as `worth_making` says so. NVRTC uses any file
-that it is given, even an outdated one, so rtcompile has to check it. The key of a precompiled header
-has the compiler, the address of its heap, the options and the prefix. Its record has the dependencies,
-by content. A build that finds a header in the making waits no longer than the header would save. In a
-batch with more builds than slots, some builds go ahead and the others wait. A build that fails with a
-header, or while it makes one, is repeated without.
+At the first build with a long prefix, a core that is idle makes the header in a job of its own, at low
+priority, while that build runs without. Such a header is a bet that more builds follow: of the last hour's
+at most `_MOST_BETS` may be unused. Where no core is idle, or no bet is left, a build makes the header beside its
+own code, as soon as the builds so far could have saved what that costs. A build that finds a header in the
+making waits only if it should soon be done, and no longer than half of what it would save. In a batch with more builds than slots, some builds
+go ahead and the others wait. A build that fails with a header, or while it makes one, is repeated without.
+
+NVRTC uses any file that it is given, even an outdated one, so rtcompile has to check it. The key of a
+precompiled header has the compiler, the address of its heap, the options and the prefix. Its record has the
+dependencies, by content.
 """
 
 from __future__ import annotations
 
 import contextvars
+import copy
 import os
-import re
 import stat
 import struct
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,7 +34,7 @@ from rtcompile.request.key import digest, field
 from rtcompile.request.units import Compiled, CompileFailure, TranslationUnit
 from rtcompile.settings import Settings
 from rtcompile.store import inventory, locks
-from rtcompile.store.folder import Folder
+from rtcompile.store.folder import Folder, at_end
 from rtcompile.workers import pool, probes
 
 if TYPE_CHECKING:
@@ -39,7 +44,6 @@ if TYPE_CHECKING:
 _FREE = ("--maxrregcount", "--ptxas-options", "--split-compile", "--frandom-seed")
 _FRESH_SECONDS = 0.5
 _POLL_SECONDS = 0.005  # seconds between two checks of a build that waits
-_LONGEST_WAIT = 60.0  # for a header, before a build goes ahead without
 # A build with less time than this makes no header: the making takes a part of it.
 _LEAST_TIMEOUT = 30.0
 
@@ -50,21 +54,21 @@ _MAKE_PART, _MAKE = 0.5, 0.01  # to write 6 to 290 MB
 _LEAST_SAVED = 0.005
 _LEAST_BYTES = 4 << 20  # of a header: the smallest seen has 6 MB
 
-_KERNEL = re.compile(r"__global__\s+(?:void\s+|__launch_bounds__\s*\([^)]*\)\s*)*(\w+)")
-_MOST_PROGRAMS = 16
+# A build that is done so soon has no long prefix; in a new process, starting the compiler takes most of this.
+_SOON = 0.1
+# Of the headers that idle cores made in the last seconds at most so many are unused: most projects build each kernel
+# once, and what is spent on headers that are never used is bounded by this.
+_MOST_BETS, _BET_SECONDS = 4, 3600.0
 
 # How many builds with the same prefix are known to come, this one included.
 expected: contextvars.ContextVar[int] = contextvars.ContextVar("rtcompile_expected", default=1)
 
 
-def worth_making(builds: int, front_end: float, failures: int = 0, repeats: int = 0) -> bool:
-    """Return whether what a precompiled header saves exceeds the cost of making it beside a build."""
-    # Of a program that was built again (`repeats`) as many builds are assumed to follow as there were. Most
-    # projects build each kernel once: what is spent on headers that are never used stays within an eighth of
-    # what the builds themselves took.
+def worth_making(builds: int, front_end: float, failures: int = 0) -> bool:
+    """Return whether the builds so far could have saved what it costs to make the header beside a build."""
     saved = _saved(front_end)
     cost = (_MAKE_PART * front_end + _MAKE) * (1 << min(failures, 64))
-    return saved >= _LEAST_SAVED and (repeats * saved >= cost or builds * saved >= 8 * cost)
+    return saved >= _LEAST_SAVED and builds * saved >= cost
 
 
 def worth_waiting(builds: float, front_end: float) -> bool:
@@ -73,8 +77,13 @@ def worth_waiting(builds: float, front_end: float) -> bool:
 
 
 def max_wait(front_end: float) -> float:
-    """Return how many seconds a build waits for a header in the making: as long as that would save."""
-    return max(0.0, _saved(front_end))
+    """Return how many seconds a build waits for a header in the making: half of what that would save."""
+    return max(0.0, _saved(front_end) / 2)
+
+
+def is_soon_made(begun: float, front_end: float) -> bool:
+    """Return whether a header that was begun so many seconds ago is probably done after such a wait."""
+    return (1 + _MAKE_PART) * front_end + _MAKE - begun < max_wait(front_end)
 
 
 def _saved(front_end: float) -> float:
@@ -84,8 +93,8 @@ def _saved(front_end: float) -> float:
 # --- The record of a prefix on disk, and the folder of records and headers ---------------------------
 
 UNKNOWN = float("inf")
-_COUNTS = struct.Struct("<3qd")
-_OWN_FIELDS = 4
+_COUNTS = struct.Struct("<2qd")
+_OWN_FIELDS = 3
 
 
 class Record(NamedTuple):
@@ -97,8 +106,6 @@ class Record(NamedTuple):
     builds: int = 0  # without a precompiled header, since one of the files changed
     failures: int = 0  # attempts to make one, or to use it, that failed
     seconds: float = UNKNOWN  # the shortest time in which a build read its source
-    repeats: int = 0  # builds of a program that had been built before, as during editing
-    programs: tuple[str, ...] = ()  # digests of the last programs
 
     @classmethod
     def read(cls, path: str) -> Record | None:
@@ -111,26 +118,17 @@ class Record(NamedTuple):
             return None
         if fields is None or len(fields) != _OWN_FIELDS + PACKED_FIELDS:
             return None
-        trace, image, counts, programs, *files = fields
-        builds, failures, repeats, seconds = _COUNTS.unpack(counts)
-        return cls(
-            tuple(texts_in(trace)),
-            image,
-            FileSet.unpacked(files),
-            builds,
-            failures,
-            seconds,
-            repeats,
-            tuple(texts_in(programs)),
-        )
+        trace, image, counts, *files = fields
+        builds, failures, seconds = _COUNTS.unpack(counts)
+        read = tuple(texts_in(trace))
+        return cls(read, image, FileSet.unpacked(files), builds, failures, seconds)
 
     def write(self, path: str) -> bool:
         """Write the record; False if the folder is not writable."""
         fields = [
             joined(self.trace),
             self.image,
-            _COUNTS.pack(self.builds, self.failures, self.repeats, self.seconds),
-            joined(self.programs),
+            _COUNTS.pack(self.builds, self.failures, self.seconds),
             *self.dependencies.packed(()),
         ]
         try:
@@ -184,8 +182,11 @@ class Precompiled(NamedTuple):
 _guard = forks.lock()
 _wanted: Counter[str] = Counter()  # builds under way, by the key of their prefix
 _ahead: Counter[str] = Counter()  # those of a batch that did not wait for the header
-# When the builds of this process began that make a header, by its key.
+# When the builds and threads of this process began that make a header, by its key.
 _making: dict[str, float] = {}
+_bets: dict[threading.Thread, pool.Cancellation] = {}  # the threads that make one on an idle core
+
+Make = Callable[["Prefix"], "tuple[Compiled | CompileFailure, float]"]
 
 # One thread at a time checks that a header is current, and the others of its batch use the result.
 # Sixteen threads that check 392 files each take 150 ms, of which 145 are spent on handing over the GIL.
@@ -195,6 +196,8 @@ _found: dict[str, tuple[float, Precompiled]] = {}  # by key, with the time it wa
 
 class Prefix:
     """The include prefix of one unit, under one compiler and one set of options."""
+
+    MAX_SECONDS = 60.0  # for making a header aside, and for waiting until one is made
 
     def __init__(
         self,
@@ -218,15 +221,15 @@ class Prefix:
         )
         # What a build reads after the prefix is not in the header, and cannot be told from what is in it.
         self._ends_the_reading = "include" not in rest and "embed" not in rest
-        # Whoever edits a kernel leaves its name as it is.
-        names = _KERNEL.findall(unit.source) or unit.name_expressions
-        self._program = sealed.content_digest("\0".join(names).encode())[:32]
         self._cache_dir = cache_dir
+        self.text = text
         folder = f"{self._cache_dir}/pch"
+        self._bet = f"{folder}/{self.key}.bet"  # there while no build has used a header that an idle core made
         self._path = f"{folder}/{self.key}.pch"
         self._record = f"{folder}/{self.key}.record"
         self._lock_path = f"{folder}/{self.key}.lock"
         self._lock: int | None = None  # while this build makes the header
+        self._done = threading.Event()
         self._began = time.monotonic()
         self._began_ns = fileset.file_clock_ns()
         self.temporary = f"{folder}/.{self.key}.pch-{os.getpid()}"
@@ -237,17 +240,18 @@ class Prefix:
         return self._lock is not None
 
     @contextmanager
-    def wanted(self, timeout: float | None) -> Iterator[None]:
-        """Hold while a build that could use or make the header is under way."""
+    def wanted(self, timeout: float | None, make: Make) -> Iterator[None]:
+        """Hold while a build that could use or make the header is under way; `make` makes it in a job of its own."""
         with _guard:
             _wanted[self.key] += 1
         try:
-            if self._ends_the_reading and (timeout is None or timeout >= _LEAST_TIMEOUT):
-                self._begin()
+            if (timeout is None or timeout >= _LEAST_TIMEOUT) and self.find() is None:
+                self._begin(make)
             if not self.is_made_here:
                 self._wait()
             yield
         finally:
+            self._done.set()
             self.stop_making()
             with _guard:
                 _wanted[self.key] -= 1
@@ -276,35 +280,84 @@ class Prefix:
         if now is not record.dependencies:  # touched or moved
             record._replace(dependencies=now).write(self._record)
         sealed.note_use(self._record)
+        sealed.discard(self._bet)
         return Precompiled(self._path, record.trace, now)
 
-    def _begin(self) -> None:
-        """Have this build make the header if that is worth it now and no other build does."""
-        if self.find() is not None:
-            return
+    def _begin(self, make: Make) -> None:
+        """Have this build or an idle core make the header, if that is worth it and no other build does."""
+        record = Record.read(self._record) or Record()
+        if self._is_due(record):
+            # Another process may have made it just now.
+            if self._ends_the_reading and self._take():
+                record = Record.read(self._record) or Record()
+                if not self._is_due(record) or self._room() < _LEAST_BYTES:
+                    self.stop_making()
+        elif record.seconds == UNKNOWN and not record.failures:
+            aside = threading.Thread(target=self._make_aside, args=(make,), daemon=True)
+            with suppress(RuntimeError):  # no more threads, or the interpreter is ending
+                aside.start()
+
+    def _take(self) -> bool:
+        """Return whether this build now is the only one that makes the header."""
         with _guard:
             # Without the lock no header is written: another process makes it, or this file system has no
             # locks, and two builds would write to one file.
-            if self.key in _making or not self._is_due() or not has_private_folder(self._cache_dir):
-                return
-            self._lock = locks.take(self._lock_path, 0.0)
-            if self._lock is not None:
-                _making[self.key] = time.monotonic()
-        # Another process may have made it just now.
-        if not self._is_due() or self._room() < _LEAST_BYTES:
-            self.stop_making()
+            if self.key not in _making and has_private_folder(self._cache_dir):
+                self._lock = locks.take(self._lock_path, 0.0)
+                if self._lock is not None:
+                    _making[self.key] = time.monotonic()
+            return self.is_made_here
 
-    def _is_due(self) -> bool:
-        record = Record.read(self._record) or Record()
+    def _is_due(self, record: Record) -> bool:
         if record.image:
             return False
         if record.seconds == UNKNOWN:  # no build with this prefix has ended yet
             return expected.get() > pool.slots()
         if changed_since(record.trace, self._record):
             return False
-        builds = record.builds + expected.get()
-        repeats = record.repeats + (self._program in record.programs)
-        return worth_making(builds, record.seconds, record.failures, repeats)
+        return worth_making(record.builds + expected.get(), record.seconds, record.failures)
+
+    def _make_aside(self, make: Make) -> None:
+        """Make the header in a job of its own, unless the build that this one runs beside is soon done."""
+        if self._done.wait(_SOON):
+            return
+        own = copy.copy(self)
+        own.temporary += "-aside"
+        cancellation = pool.Cancellation()
+        thread = threading.current_thread()
+        with _guard:
+            if len(_bets) >= pool.idle() or not (self._may_bet() and own._take()):
+                return
+            if not _bets:
+                at_end(_end)
+            _bets[thread] = cancellation
+        pool.Cancellation.current.set(cancellation)
+        try:
+            with suppress(OSError), open(self._bet, "wb"):
+                pass
+            if self._room() < _LEAST_BYTES:
+                return
+            with suppress(Exception):  # no build depends on it
+                outcome, seconds = make(own)
+                if isinstance(outcome, Compiled):
+                    own.built(outcome, seconds)
+                else:
+                    Record(failures=1).write(self._record)
+        except pool.Cancelled:
+            pass  # The program ends. The bet stays, since it has cost time.
+        finally:
+            own.stop_making()
+            del _bets[thread]
+
+    def _may_bet(self) -> bool:
+        """Return whether few enough of the headers that idle cores made are unused, and this is none of them."""
+        since = time.time() - _BET_SECONDS
+        bets = {
+            name
+            for name, status in Folder(self._cache_dir).listing("pch")
+            if name.endswith(".bet") and status.st_mtime > since
+        }
+        return len(bets) < _MOST_BETS and os.path.basename(self._bet) not in bets
 
     def _room(self) -> int:
         limit = Settings.from_environ().cache_size
@@ -322,30 +375,28 @@ class Prefix:
     def built(self, outcome: Compiled | CompileFailure, seconds: float) -> None:
         """Note a build that had to do without, and the header that it made."""
         trace = tuple(outcome.trace or ())
-        # Else no number of builds makes it worth it.
+        # Below this saving, a precompiled header never pays off.
         if not trace or _saved(seconds) < _LEAST_SAVED or not has_private_folder(self._cache_dir):
             return
-        lock = self._lock if self.is_made_here else locks.take(self._lock_path, 0.0)
-        if lock is None:
-            return
-        try:
-            known = Record.read(self._record) or Record()
-            if known.image:
+        with (
+            _guard
+        ):  # an idle core may be making the header for this process, which then has the lock
+            lock = None if self.key in _making else locks.take(self._lock_path, 0.0)
+            if lock is None and self.key not in _making:
                 return
-            if changed_since(known.trace, self._record):
-                known = Record(failures=known.failures)
-            record = known._replace(
-                trace=trace,
-                builds=known.builds + 1,
-                seconds=min(seconds, known.seconds),
-                repeats=known.repeats + (self._program in known.programs),
-                programs=(*known.programs, self._program)[-_MOST_PROGRAMS:],
-            )
-            if not (self.is_made_here and self._publish(record, outcome)):
-                record.write(self._record)
-        finally:
-            if lock is not self._lock:
-                locks.release(self._lock_path, lock)
+            try:
+                known = Record.read(self._record) or Record()
+                if known.image:
+                    return
+                if changed_since(known.trace, self._record):
+                    known = Record(failures=known.failures)
+                builds, shortest = known.builds + 1, min(seconds, known.seconds)
+                record = known._replace(trace=trace, builds=builds, seconds=shortest)
+                if not (self.is_made_here and self._publish(record, outcome)):
+                    record.write(self._record)
+            finally:
+                if lock is not None:
+                    locks.release(self._lock_path, lock)
 
     def _publish(self, record: Record, outcome: Compiled | CompileFailure) -> bool:
         """Let later builds use the header that this one made; False if it cannot be used."""
@@ -400,12 +451,22 @@ class Prefix:
             if stays:
                 over = seconds != UNKNOWN and not worth_waiting(expected.get() / slots, seconds)
             else:
-                over = now - began >= max_wait(min(seconds, now - begun))
-            if over or now - began > _LONGEST_WAIT:
+                over = not is_soon_made(now - begun, seconds) or now - began >= max_wait(seconds)
+            if over or now - began > self.MAX_SECONDS:
                 return
             if cancellation is not None:
                 cancellation.check()
             time.sleep(_POLL_SECONDS)
+
+
+def _end() -> None:
+    """Cancel what idle cores make, so that nothing is left behind."""
+    for thread, cancellation in [*_bets.items()]:
+        cancellation.cancel()
+        thread.join(_SECONDS_TO_END)
+
+
+_SECONDS_TO_END = 1.0
 
 
 @forks.in_child
@@ -415,3 +476,4 @@ def _forget_after_fork() -> None:
     _wanted.clear()
     _ahead.clear()
     _making.clear()
+    _bets.clear()

@@ -316,6 +316,11 @@ def run(
     return shared().run(job, limits, meanwhile)
 
 
+def idle() -> int:
+    """Return how many further jobs the process's pool could run now."""
+    return shared().jobs - len(shared()._slots)
+
+
 def slots() -> int:
     """Return how many jobs the process's pool runs at once."""
     return shared().jobs

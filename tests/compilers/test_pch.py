@@ -1,4 +1,4 @@
-"""Tests of precompiled headers: the second build creates one, code is the same as without, and none is stale."""
+"""Tests of precompiled headers without idle cores: the second build creates one, code is the same, none is stale."""
 
 from __future__ import annotations
 
@@ -104,8 +104,9 @@ def taking(patch: Any, seconds: float) -> None:
 
 
 def hasten(patch: Any) -> None:
-    """Make a small prefix worth a precompiled header."""
+    """Make a small prefix worth a precompiled header, on a machine without idle cores."""
     taking(patch, 0.5)
+    patch.setattr(pool, "idle", lambda: 0)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -178,16 +179,27 @@ def being_made(builder: Builder, seconds: float) -> Iterator[None]:
         del precompiled._making[prefix.key]
 
 
-@pytest.mark.parametrize(("seconds", "waits"), [(60.0, True), (0.0, False)])
-def test_a_build_waits_for_an_unfinished_header_as_long_as_it_would_save(
-    builder: Builder, seconds: float, waits: bool
+def refused(_: Any) -> Any:
+    raise AssertionError("no header is to be made aside")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_known", "waits"),
+    [
+        pytest.param(60.0, True, True, id="should be done by now"),
+        pytest.param(0.0, True, False, id="has just begun"),
+        pytest.param(60.0, False, False, id="takes nobody knows how long"),
+    ],
+)
+def test_a_build_waits_for_a_header_that_is_nearly_done_for_half_of_what_it_would_save(
+    builder: Builder, seconds: float, is_known: bool, waits: bool
 ) -> None:
-    if waits:
+    if is_known:
         builder.compiled(PREFIX + KERNEL)  # records that reading takes half a second
     prefix = nvrtc._prefix(*builder.prefix_of(PREFIX))
     assert prefix is not None
     begun = time.monotonic()
-    with being_made(builder, seconds), prefix.wanted(None):
+    with being_made(builder, seconds), prefix.wanted(None, refused):
         took = time.monotonic() - begun
     assert (took >= precompiled.max_wait(0.5)) is waits
     assert precompiled.max_wait(0.01) == 0 < precompiled.max_wait(0.1) < 0.1
@@ -416,10 +428,10 @@ def test_a_large_batch_does_not_wait_for_a_header_that_saves_little(
     assert prefix is not None
     token = precompiled.expected.set(2)
     begun = time.monotonic()
-    with being_made(builder, 60), prefix.wanted(None):
+    with being_made(builder, 60), prefix.wanted(None, refused):
         took = time.monotonic() - begun
     precompiled.expected.reset(token)
-    assert took < precompiled._LONGEST_WAIT / 6
+    assert took < precompiled.Prefix.MAX_SECONDS / 6
 
 
 def test_a_small_batch_creates_no_header(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,30 +52,15 @@ def names(builder: Builder) -> list[str]:
 @pytest.mark.parametrize(
     ("front_end", "builds"),
     [
-        pytest.param(1.4, 2, id="CuTe"),
-        pytest.param(0.5, 2, id="CUB"),
-        pytest.param(0.1, 2, id="a tenth of a second"),
-        pytest.param(0.06, 3, id="CuPy's own"),
-        pytest.param(0.03, 4, id="half of that"),
+        pytest.param(1.4, 1, id="CuTe"),
+        pytest.param(0.1, 1, id="a tenth of a second"),
+        pytest.param(0.06, 2, id="CuPy's own"),
+        pytest.param(0.03, 3, id="half of that"),
     ],
 )
-def test_the_build_from_which_an_edited_programs_prefix_is_precompiled(
-    front_end: float, builds: int
-) -> None:
-    assert not worth_making(builds - 1, front_end, repeats=builds - 2)
-    assert worth_making(builds, front_end, repeats=builds - 1)
-
-
-@pytest.mark.parametrize(
-    ("front_end", "builds"),
-    [
-        pytest.param(1.4, 6, id="CuTe"),
-        pytest.param(0.1, 8, id="a tenth of a second"),
-    ],
-)
-def test_a_prefix_of_different_programs_needs_more_builds(front_end: float, builds: int) -> None:
-    assert not worth_making(builds - 1, front_end, repeats=0)
-    assert worth_making(builds, front_end, repeats=0)
+def test_the_build_from_which_a_header_would_have_paid_off(front_end: float, builds: int) -> None:
+    assert not worth_making(builds - 1, front_end)
+    assert worth_making(builds, front_end)
 
 
 def test_a_prefix_that_saves_almost_nothing_is_never_precompiled() -> None:
@@ -132,7 +117,7 @@ def test_a_build_with_a_mistake_counts_and_creates_the_header(builder: Builder) 
 def test_a_short_prefix_is_precompiled_if_used_often(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taking(monkeypatch, 0.06)
+    taking(monkeypatch, 0.03)
     outcomes = [used(builder.compiled(PREFIX + KERNEL)) for _ in range(4)]
     assert outcomes == [False] * 3 + [True]
 
@@ -184,16 +169,9 @@ def test_with_headers_turned_off_nothing_is_counted_or_created(builder: Builder)
     assert not (builder.cache / "pch").exists()
 
 
-def test_kernels_that_are_built_once_create_no_header(builder: Builder) -> None:
-    for number in range(4):
-        builder.compiled(f"{PREFIX}__global__ void k{number}(int* p) {{ *p = 1; }}")
-    assert builder.files(".pch") == []
-
-
-def test_an_edited_kernel_creates_a_header(builder: Builder) -> None:
+def test_another_kernel_creates_the_header_too(builder: Builder) -> None:
     for number in range(2):
-        text = f"__global__ void __launch_bounds__({64 + number}) k(int* p) {{ *p = {number}; }}"
-        builder.compiled(PREFIX + text)
+        builder.compiled(f"{PREFIX}__global__ void k{number}(int* p) {{ *p = 1; }}")
     assert len(builder.files(".pch")) == 1
 
 

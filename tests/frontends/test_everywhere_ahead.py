@@ -75,8 +75,9 @@ def test_the_first_kernel_of_cupy_creates_the_header_and_the_second_uses_it(
 
 
 def test_another_kernel_creates_no_header_at_first(
-    built: Callable[..., ObjectCode], tmp_path: Path
+    built: Callable[..., ObjectCode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(pool, "idle", lambda: 0)
     built("#include <cuda/std/type_traits>\n__global__ void k() {}")
     assert not list((tmp_path / "pch").glob("*.pch"))
     assert pch.expected.get() == 1

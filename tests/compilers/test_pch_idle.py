@@ -1,0 +1,117 @@
+"""Tests of precompiled headers that an idle core makes while the first build with a prefix runs without."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rtcompile.compilers import pch
+from rtcompile.request.units import CompileFailure
+from rtcompile.workers import pool
+from tests.compilers.test_pch import EXPENSIVE, KERNEL, Builder, builder, used
+
+pytestmark = pytest.mark.needs_compiler
+
+__all__ = ["builder"]
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def idle(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let a core be idle."""
+    monkeypatch.setattr(pool, "idle", lambda: 1)
+    yield
+    finish()
+
+
+def finish() -> None:
+    """Wait until the headers are made."""
+    while threads := [*pch._bets]:
+        threads[0].join()
+
+
+def names(builder: Builder) -> list[str]:
+    return sorted(path.suffix for path in (builder.cache / "pch").iterdir())
+
+
+def test_the_second_build_uses_what_an_idle_core_made_beside_the_first(builder: Builder) -> None:
+    source = EXPENSIVE + KERNEL + "__global__ void w() { int unused; }"
+    assert not used(builder.compiled(source, "k<3>"))
+    finish()
+    assert names(builder) == [".bet", ".pch", ".record"]
+    with_it = builder.compiled(source, "k<3>")
+    without = builder.without().compiled(source, "k<3>")
+    assert used(with_it)
+    assert with_it.code == without.code
+    assert with_it.log == without.log
+    assert with_it.trace == without.trace
+    assert names(builder) == [".pch", ".record"]
+
+
+def test_a_build_that_reads_more_after_the_prefix_has_a_header_made(builder: Builder) -> None:
+    (builder.user / "more.h").write_text("")
+    source = f'{EXPENSIVE}struct S {{}};\n#include "more.h"\n{KERNEL}'
+    builder.compiled(source)
+    finish()
+    assert used(builder.compiled(source))
+
+
+def test_of_the_headers_that_idle_cores_made_few_are_unused(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pch, "_MOST_BETS", 1)
+    made = []
+    for number in range(3):
+        builder.flags = ("-default-device", f"-DNUMBER={number}")
+        builder.compiled(EXPENSIVE + KERNEL)
+        finish()
+        made.append(len(builder.files(".pch")))
+        if number == 1:  # once the first was used, another may be made
+            builder.flags = ("-default-device", "-DNUMBER=0")
+            assert used(builder.compiled(EXPENSIVE + KERNEL))
+    assert made == [1, 1, 2]
+
+
+def test_where_no_core_is_idle_none_is_made(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "idle", lambda: 0)
+    builder.compiled(EXPENSIVE + KERNEL)
+    finish()
+    assert names(builder) == [".record"]
+
+
+def test_an_error_in_the_prefix_makes_none_and_is_reported_once(builder: Builder) -> None:
+    (builder.user / "bad.h").write_text("mistake;\n")
+    source = EXPENSIVE + '#include "bad.h"\n' + KERNEL
+    logs = []
+    for _ in range(2):
+        outcome = builder.run(source)
+        assert isinstance(outcome, CompileFailure)
+        logs.append(outcome.log)
+        finish()
+    assert logs == [builder.without().run(source).log] * 2
+    assert builder.files(".pch") == []
+
+
+def test_after_a_program_that_ended_meanwhile_the_next_build_creates_it(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = f"""
+        from pathlib import Path
+        from tests.compilers.test_pch import *
+        pool.idle = lambda: 1
+        precompiled._SOON = 0.4
+        Builder(Path({str(builder.cache)!r}), Path({str(builder.user)!r})).compiled(EXPENSIVE + KERNEL)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, check=True)
+    assert {*names(builder)} <= {".bet", ".pch", ".record"}  # it may just have been finished
+    monkeypatch.setattr(pool, "idle", lambda: 0)
+    builder.compiled(EXPENSIVE + KERNEL)
+    assert len(builder.files(".pch")) == 1
