@@ -20,7 +20,7 @@ _LEFT_OUT = ("_version", "__main__")
 _JOINED = (
     "api, frontends",
     "cli, checkup, cache, tools",
-    "extras, cluster",
+    "extras, cluster, pycuda",
     "settings, logs, tracing",
     "errors, diagnostic, styling, forks",
 )

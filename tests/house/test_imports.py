@@ -33,7 +33,7 @@ ROOMS = (
     "build",
     "api frontends",
     "extras",
-    "cluster",
+    "cluster pycuda",
     "checkup",
     "cache tools",
     "cli __main__",

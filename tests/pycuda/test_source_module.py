@@ -1,0 +1,206 @@
+"""Tests of `rtcompile.pycuda.SourceModule` without a device; tests/gpu/test_pycuda.py launches its kernels."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rtcompile
+from rtcompile import CompileError, InvalidRequest, RtcompileWarning
+
+pytest.importorskip("cupy")
+
+from rtcompile.pycuda import Function, In, InOut, Out, SourceModule
+
+PLAIN = "__global__ void twice(float* x) { *x *= 2; }"
+
+
+def kernels(source: str, **arguments: Any) -> list[str]:
+    arguments = {"arch": "sm_90", **arguments}
+    return list(rtcompile.symbols(SourceModule(source, **arguments).object_code))
+
+
+@pytest.mark.needs_compiler
+def test_kernels_have_their_names_as_in_c():
+    assert kernels(PLAIN) == ["twice"]
+    assert kernels(PLAIN, no_extern_c=True) == ["_Z5twicePf"]
+
+
+@pytest.mark.needs_compiler
+def test_a_header_with_templates_stays_outside_of_extern_c():
+    assert kernels(f"// sums\n#include <cuda/std/array>\n#define N 2\n{PLAIN}") == ["twice"]
+
+
+@pytest.mark.needs_compiler
+def test_kernels_of_a_quoted_header_have_their_names(tmp_path):
+    (tmp_path / "twice.cuh").write_text(PLAIN)
+    assert kernels('#include "twice.cuh"\n', include_dirs=[str(tmp_path)]) == ["twice"]
+
+
+@pytest.mark.needs_compiler
+@pytest.mark.parametrize("head", ["", "\n#include <cuda/std/limits>\n\n"])
+def test_an_error_has_the_line_of_the_source(head: str):
+    line = head.count("\n") + 2
+    with pytest.raises(CompileError, match=rf"\.cu:{line}:8: error: identifier \"y\""):
+        SourceModule(f"{head}__global__ void k(float* x) {{\n  *x = y;\n}}", arch="sm_90")
+
+
+@pytest.mark.needs_compiler
+def test_subnormal_numbers_are_kept_as_by_nvcc():
+    source = "__global__ void k(float* x) { *x = *x / 3.0f; }"
+    modules = [
+        SourceModule(source, arch="sm_90", options=options).object_code.code
+        for options in (None, ["-ftz=true"], ["--use_fast_math"], ["-ftz=false"])
+    ]
+    assert modules[0] == modules[3]
+    assert len(set(modules)) == 3
+
+
+@pytest.mark.needs_compiler
+def test_code_counts_where_an_architecture_is_given_too():
+    module = SourceModule(PLAIN, arch="compute_80", code="sm_90")
+    assert str(module.object_code.arch) == "sm_90"
+
+
+@pytest.mark.needs_compiler
+def test_default_options_are_those_of_pycudas_variable(monkeypatch):
+    monkeypatch.setenv("PYCUDA_DEFAULT_NVCC_FLAGS", "-DNAME=other -O3")
+    source = "__global__ void NAME(float* x) { *x *= 2; }"
+    assert kernels(source) == ["other"]
+    assert kernels(source, options=["-DNAME=mine"]) == ["mine"]
+
+
+@pytest.mark.needs_compiler
+def test_keep_leaves_the_source_and_the_code(capsys):
+    module = SourceModule(PLAIN, arch="sm_90", keep=True)
+    folder = capsys.readouterr().out.removeprefix("*** compiler output in ").strip()
+    with open(f"{folder}/kernel.cubin", "rb") as file:
+        assert file.read() == module.object_code.code
+
+
+@pytest.mark.needs_compiler
+def test_cache_dir_false_compiles_again_and_a_folder_is_not_used(tmp_path):
+    first = SourceModule(PLAIN, arch="sm_90").object_code
+    assert SourceModule(PLAIN, arch="sm_90").object_code is first
+    assert SourceModule(PLAIN, arch="sm_90", cache_dir=False).object_code is not first
+    with pytest.warns(RtcompileWarning, match="RTCOMPILE_CACHE_DIR"):
+        SourceModule(PLAIN, arch="sm_90", cache_dir=str(tmp_path))
+
+
+# --- Launches, up to CuPy's ------------------------------------------------------------------------
+
+
+class Launches(list[tuple[Any, ...]]):
+    """A kernel of CuPy's that only keeps what it is launched with."""
+
+    num_regs = 24
+
+    def __call__(self, grid: Any, block: Any, args: Any, *, shared_mem: int) -> None:
+        self.append((grid, block, args, shared_mem))
+
+
+class Array:
+    """An array of another library."""
+
+    __cuda_array_interface__ = {"data": (0x1000, False)}  # noqa: RUF012
+
+
+def test_a_call_has_pycudas_keywords_and_arguments():
+    launches = Launches()
+    record = np.array([(1, 2.0)], [("n", "i4"), ("x", "f8")])
+
+    Function(launches)(Array(), np.int32(3), record[0], block=(32, 1, 1), grid=(4, 1), shared=64)
+
+    ((grid, block, args, shared),) = launches
+    assert (grid, block, shared) == ((4, 1), (32, 1, 1), 64)
+    assert args[:2] == (np.uintp(0x1000), np.int32(3))
+    assert args[2].tobytes() == record.tobytes()
+    assert Function(launches).NUM_REGS == 24
+
+
+def test_an_array_of_pycudas_is_its_address():
+    launches = Launches()
+    Function(launches)(SimpleNamespace(gpudata=0x2000), block=(1, 1, 1))
+    assert launches[0][2] == (np.uintp(0x2000),)
+
+
+def test_a_number_of_python_has_no_size_and_is_rejected():
+    with pytest.raises(InvalidRequest, match=r"argument 1 is int 3, .* numpy\.int32"):
+        Function(Launches())(Array(), 3, block=(1, 1, 1))
+
+
+@pytest.mark.parametrize("types", ["Pif", ["P", np.int32, np.dtype("f4")], [np.intp, "i", "f"]])
+def test_a_prepared_call_converts_to_the_types(types: Any):
+    launches = Launches()
+    Function(launches).prepare(types).prepared_call((2, 1), (8, 1, 1), 0x3000, 3, 1, shared_size=16)
+
+    ((grid, block, args, shared),) = launches
+    assert (grid, block, shared) == ((2, 1), (8, 1, 1), 16)
+    assert [(each, each.dtype.itemsize) for each in args] == [(0x3000, 8), (3, 4), (1.0, 4)]
+
+
+def test_a_prepared_call_takes_arrays_as_pointers_and_counts_arguments():
+    launches = Launches()
+    prepared = Function(launches).prepare("P")
+    prepared.prepared_call((1, 1), (1, 1, 1), Array())
+    assert launches[0][2] == (np.uintp(0x1000),)
+    with pytest.raises(InvalidRequest, match=r"1 types, and this call has 2 arguments"):
+        prepared.prepared_call((1, 1), (1, 1, 1), Array(), 3)
+
+
+def test_in_out_and_inout_are_pycudas_classes():
+    assert issubclass(InOut, In)
+    assert issubclass(InOut, Out)
+    assert not issubclass(Out, In)
+
+
+# --- With a context of PyCUDA's ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def driver(monkeypatch) -> Any:
+    """PyCUDA's driver module, with a context on a device of compute capability 8.0."""
+    driver: Any = ModuleType("pycuda.driver")
+    driver.CompileError = type("CompileError", (Exception,), {})
+    device = SimpleNamespace(compute_capability=lambda: (8, 0))
+    driver.Context = SimpleNamespace(get_current=lambda: driver.current, get_device=lambda: device)
+    driver.current = object()
+    driver.loaded = []
+    driver.module_from_buffer = lambda code: (
+        driver.loaded.append(code)
+        or SimpleNamespace(
+            get_function=lambda name: f"function {name}",
+            get_global=lambda name: (0x1000, len(name)),
+        )
+    )
+    monkeypatch.setitem(sys.modules, "pycuda.driver", driver)
+    return driver
+
+
+@pytest.mark.needs_compiler
+def test_with_a_context_of_pycudas_the_module_and_its_functions_are_pycudas(driver):
+    module = SourceModule(PLAIN)
+
+    ((code,), arch) = driver.loaded, module.object_code.arch
+    assert code == module.object_code.code
+    assert str(arch) == "sm_80"
+    assert module.get_function("twice") == "function twice"
+    assert module.get_global("lut") == (0x1000, 3)
+
+
+@pytest.mark.needs_compiler
+def test_with_a_context_of_pycudas_an_error_is_pycudas(driver):
+    with pytest.raises(driver.CompileError) as caught:
+        SourceModule("__global__ void k() { foo(); }")
+    assert isinstance(caught.value.__cause__, CompileError)
+
+
+@pytest.mark.needs_compiler
+def test_without_a_current_context_pycuda_is_not_used(driver):
+    driver.current = None
+    assert isinstance(SourceModule(PLAIN, arch="sm_90").module, rtcompile.RawModule)
+    assert not driver.loaded
