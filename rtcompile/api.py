@@ -65,8 +65,9 @@ def compile(
     headers : mapping of str to str, optional
         Headers as texts, ``{"tile.cuh": text}``: found before those of all directories but the
         source's own, also under a name that the toolkit has. The text is part of the key.
-    fallback : {"auto", "never", "always"}, optional
-        Whether NVCC may, must not or must compile it; ``RTCOMPILE_FALLBACK`` sets the default.
+    fallback : {"auto", "never", "always", "nvrtc-first"}, optional
+        Whether NVCC may, must not or must compile it. With ``"nvrtc-first"``, NVRTC compiles what
+        ``backend="nvcc"`` requests too, and NVCC what NVRTC rejects. ``RTCOMPILE_FALLBACK`` sets the default.
     pch : bool, optional
         Whether precompiled headers may be used; ``RTCOMPILE_PCH`` sets the default.
     timeout : float, optional

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
-FALLBACKS = ("auto", "never", "always")
+FALLBACKS = ("auto", "never", "always", "nvrtc-first")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 # A larger limit is like no limit, and overflows timers and process limits.
 _SECONDS_MAX = 1e8  # three years

@@ -14,7 +14,7 @@ from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import find as lookup
 from rtcompile.request import arch as archs
 from rtcompile.request import options as compiler_options
-from rtcompile.request.key import KeyInputs
+from rtcompile.request.key import EITHER, KeyInputs
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.options import Options
 from rtcompile.request.request import CompileRequest, with_headers
@@ -129,7 +129,7 @@ class Search:
                 if not rows:
                     bundle.require_cuda(cuda)
             for row in rows:
-                if self._inputs.backend in ("auto", row.backend):
+                if self._inputs.backend in (*EITHER, row.backend):
                     yield bundle, row
 
     def _wanted(self) -> list[tuple[Arch, str]]:

@@ -20,6 +20,7 @@ from rtcompile.files import fileset
 from rtcompile.files import headers as memory_headers
 from rtcompile.files.headers import SearchDir
 from rtcompile.request import command_lines
+from rtcompile.request.key import EITHER
 from rtcompile.request.object_code import BuildInfo, ObjectCode
 from rtcompile.request.units import (
     Compiled,
@@ -148,14 +149,14 @@ class Miss:
             self.store.keep_source(os.path.basename(path), plan.request.source)
         if plan.key_inputs.backend == "nvcc":
             return self._with_nvcc(self.why_missed())
-        if known is not None and plan.key_inputs.backend == "auto":
+        if known is not None and plan.key_inputs.backend in EITHER:
             self.depends = known.depends
             return self._with_nvcc(known.why_nvcc, known.failure)
         outcome = self._until_nothing_helps(self._nvrtc)
         if isinstance(outcome, Compiled):
             return self._finish("nvrtc", outcome, self.plan.search)
-        decision = self._decide(outcome)
-        may_turn = outcome.kind == "error" and plan.key_inputs.backend == "auto"
+        decision = self._after_nvrtc(outcome)
+        may_turn = outcome.kind == "error" and plan.key_inputs.backend in EITHER
         if not (decision.action == "nvcc" and may_turn):
             raise self._refused(outcome)
         if plans.lack_of_nvcc(plan):
@@ -163,6 +164,27 @@ class Miss:
         self._remember(outcome, decision.reason)
         self._add(decision)
         return self._with_nvcc(decision.reason, outcome)
+
+    def _after_nvrtc(self, failure: CompileFailure) -> Decision:
+        """Decide whether NVCC compiles a source that NVRTC rejected; with ``"nvrtc-first"`` it always does."""
+        decision = self._decide(failure)
+        is_first = self.plan.key_inputs.backend == "nvrtc-first"
+        if not is_first or decision.action == "nvcc" or plans.lack_of_nvcc(self.plan):
+            return decision
+        from rtcompile.messages.fallback import Decision
+
+        return Decision("nvcc", "backend='nvcc' was requested, and NVRTC rejects the source")
+
+    def _saved(self, milliseconds: float) -> str:
+        """Return a note of how much shorter NVRTC's build was than NVCC's, if the cache has NVCC's too."""
+        seconds = milliseconds / 1e3
+        note = f"built by NVRTC in {seconds:.2f} s, although backend='nvcc' was requested"
+        by_nvcc = replace(self.plan.key_inputs, backend="nvcc")
+        known = self.store.search(by_nvcc, counts=False)
+        if not isinstance(known, ObjectCode):
+            return note
+        saved = known.build.compiled_in / 1e3 - seconds
+        return f"{note}, which saved {saved:.2f} s: NVCC took {saved + seconds:.2f} s"
 
     def _until_nothing_helps(
         self, compile: Callable[[], Compiled | CompileFailure]
@@ -410,6 +432,9 @@ class Miss:
             dependencies = dependencies.replaced(headers=unknown)
         # All phases, except the wait for a worker.
         milliseconds = sum(sum(each.values()) - each.get("queue", 0.0) for each in spent)
+        notes: tuple[str, ...] = ()
+        if (backend, key_inputs.backend) == ("nvrtc", "nvrtc-first"):
+            notes = (self._saved(milliseconds),)
         built = ObjectCode(
             code,
             plan.choice.target,
@@ -423,6 +448,7 @@ class Miss:
                 why="; ".join([self.why or self.why_missed(), *self.notes]),
                 compiler=f"{backend} {key_inputs.compilers.get(backend, '')}",
                 compiled_in=milliseconds,
+                notes=notes,
             ),
         )
         if is_changed:

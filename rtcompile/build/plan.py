@@ -21,7 +21,7 @@ from rtcompile.request import arch as archs
 from rtcompile.request import options as compiler_options
 from rtcompile.request import units
 from rtcompile.request.arch import Choice
-from rtcompile.request.key import KeyInputs
+from rtcompile.request.key import EITHER, KeyInputs
 from rtcompile.request.object_code import ObjectCode, files_of
 from rtcompile.request.options import Options
 from rtcompile.request.request import CompileRequest, is_source
@@ -79,7 +79,7 @@ def plan(
     options = _parsed(request.options).with_defaults(debug=settings.debug)
     toolchain = toolkit.current(settings, CHECK_SECONDS)
     backend = wanted_backend(request, settings)
-    if backend == "auto" and toolchain.nvrtc is None and toolchain.nvcc is not None:
+    if backend in EITHER and toolchain.nvrtc is None and toolchain.nvcc is not None:
         backend = "nvcc"
     version = _version(backend, toolchain, settings)
     capability_of = lookup.compute_capability if capability is None else lambda: capability
@@ -184,9 +184,11 @@ def _version(backend: str, toolchain: Toolchain, settings: Settings) -> tuple[in
 
 
 def wanted_backend(request: CompileRequest, settings: Settings) -> str:
-    """Return ``"auto"``, or the one compiler that the request and the policy allow."""
-    if request.backend == "nvcc" or settings.fallback == "always" or request.target == "fatbin":
+    """Return ``"auto"``, ``"nvrtc-first"``, or the one compiler that the request and the policy allow."""
+    if settings.fallback == "always" or request.target == "fatbin":
         return "nvcc"
+    if request.backend == "nvcc":
+        return settings.fallback if settings.fallback == "nvrtc-first" else "nvcc"
     if request.backend == "nvrtc" or settings.fallback == "never":
         return "nvrtc"
     return "auto"

@@ -42,6 +42,10 @@ def digest(fields: Iterable[bytes]) -> str:
     return content_digest(b"".join(fields))
 
 
+# NVRTC, then NVCC: for what only NVCC can build, or for whatever NVRTC rejects, since NVCC was requested.
+EITHER = ("auto", "nvrtc-first")
+
+
 @dataclass(frozen=True)
 class KeyInputs:
     """The inputs of a cache key: a request together with everything that its environment adds."""
@@ -55,7 +59,7 @@ class KeyInputs:
     arch: Arch
     target: str = "cubin"
     name_expressions: tuple[str, ...] = ()  # their order does not matter
-    # The requested compiler; "auto" accepts an object of either.
+    # The requested compiler; those of `EITHER` accept an object of both.
     backend: str = "auto"
     # Backend to the identity of its compiler's build, for the compilers that were found.
     compilers: Mapping[str, str] = dataclass_field(default_factory=lambda: MappingProxyType({}))
@@ -107,7 +111,7 @@ class KeyInputs:
 
     def serves(self, backend: str, compiler: str) -> bool:
         """Return whether an object of this compiler may be used; without NVCC here, any NVCC's may."""
-        if self.backend not in ("auto", backend):
+        if self.backend not in (*EITHER, backend):
             return False
         own = self.compilers.get(backend)
         if own is None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     # Literal types, with which type checkers find misspellings.
     Backend = Literal["auto", "nvrtc", "nvcc"]
     Target = Literal["cubin", "ptx", "ltoir", "object", "fatbin"]
-    Fallback = Literal["auto", "never", "always"]
+    Fallback = Literal["auto", "never", "always", "nvrtc-first"]
     V = TypeVar("V", bound="Value")
 
 

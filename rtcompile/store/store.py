@@ -22,7 +22,7 @@ from rtcompile.errors import warn
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.sealed import UntrustedError
 from rtcompile.request import object_code
-from rtcompile.request.key import KeyInputs, is_portable, path_bound, reason_against
+from rtcompile.request.key import EITHER, KeyInputs, is_portable, path_bound, reason_against
 from rtcompile.request.object_code import ObjectCode, hit
 from rtcompile.settings import Settings
 from rtcompile.store import inventory, manifests
@@ -136,7 +136,7 @@ class Store:
             return usable[0].dependencies.difference() or "its object was evicted or damaged"
         if builds:
             latest = builds[0]
-            wanted = inputs.backend if inputs.backend != "auto" else "any compiler here"
+            wanted = "any compiler here" if inputs.backend in EITHER else inputs.backend
             return f"built by {latest.backend} ({latest.compiler}), wanted from {wanted}"
         return "no build of this source with these options"
 

@@ -409,3 +409,53 @@ def test_a_build_that_exceeded_its_limits_is_tried_again(runs):
             compile(f"typedef int T0;\n{chain}__global__ void k(T30 f) {{}}", timeout=0.2)
 
     assert len(runs) == 2
+
+
+def test_with_nvrtc_first_a_request_for_nvcc_takes_nvrtc_and_the_note_has_the_seconds_saved(runs):
+    by_nvcc = compile(PLAIN, backend="nvcc")
+    first = compile(PLAIN, backend="nvcc", fallback="nvrtc-first")
+    forget_caches()
+    again = compile(PLAIN, backend="nvcc", fallback="nvrtc-first")
+
+    assert runs == ["nvcc", "nvrtc"]
+    assert (first.build.backend, again.build.hit) == ("nvrtc", "disk")
+    (note,) = first.build.notes
+    saved, took = map(float, re.findall(r"saved (-?[\d.]+) s: NVCC took ([\d.]+) s", note)[0])
+    assert took == pytest.approx(by_nvcc.build.compiled_in / 1e3, abs=0.02)
+    assert saved == pytest.approx(took - first.build.compiled_in / 1e3, abs=0.02)
+    assert compile(PLAIN, backend="nvcc").build.backend == "nvcc"  # without it, what was requested
+
+
+@pytest.mark.parametrize("fixups", [True, False])
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(HOST, id="host header"),
+        # A mistake for NVRTC by every rule: only the request for NVCC says that NVCC builds it.
+        pytest.param(
+            "#ifdef __CUDACC_RTC__\n#error mine\n#endif\n__global__ void k() {}", id="#error"
+        ),
+        pytest.param("#ifndef __NVCC__\nnonsense\n#endif\n__global__ void k() {}", id="mistake"),
+    ],
+)
+def test_with_nvrtc_first_nvcc_builds_whatever_nvrtc_rejects(source, fixups, runs):
+    for _ in range(2):
+        request = rtcompile.CompileRequest(
+            source, arch="sm_90", backend="nvcc", allow_fixups=fixups
+        )
+        (code,) = rtcompile.compile_many([request], fallback="nvrtc-first")
+        forget_caches()
+
+    assert runs == ["nvrtc", "nvcc"]
+    assert (code.build.backend, code.build.hit) == ("nvcc", "disk")
+    assert code.build.why
+
+
+def test_with_nvrtc_first_what_both_reject_fails_without_a_compiler_the_next_time(runs):
+    for _ in range(2):
+        with pytest.raises(rtcompile.CompileError, match="treadIdx") as error:
+            compile(TYPO, backend="nvcc", fallback="nvrtc-first")
+        forget_caches()
+
+    assert runs == ["nvrtc", "nvcc"]
+    assert error.value.cached

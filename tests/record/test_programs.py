@@ -368,3 +368,12 @@ def test_each_build_of_a_record_that_fails_is_in_the_commands_json(tmp_path):
     fields = json.loads(run("warm", record, "--arch", "sm_20", "--json", cache=tmp_path).stdout)
     failed = fields["error"]["errors"]
     assert [failed[str(n)]["name"] for n in range(7)] == [f"k{n}.cu" for n in range(7)]
+
+
+@pytest.mark.needs_nvcc
+def test_a_program_for_nvcc_takes_nvrtc_if_the_run_says_so(tmp_path):
+    script = program(tmp_path, f"compile({CODE!r}, backend='nvcc')")
+    for flags, backend in ((), "nvcc"), (("--nvrtc-first",), "nvrtc"):
+        done = run("run", *flags, "--report", "--json", script, cache=tmp_path / "cache")
+        (build,) = json.loads(done.stderr.splitlines()[-1])["builds"]
+        assert (build["backend"], build["hit"]) == (backend, ""), done.stderr

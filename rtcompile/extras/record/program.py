@@ -43,7 +43,9 @@ class Run(NamedTuple):
     known: int = -1  # builds in the record to check against; -1 for none
 
 
-def become(words: Sequence[str], *, record: str, json: bool, report: bool, check: bool) -> NoReturn:
+def become(
+    words: Sequence[str], *, record: str, json: bool, report: bool, check: bool, nvrtc_first: bool
+) -> NoReturn:
     """Replace this process by Python with a program and its arguments."""
     if sys.flags.ignore_environment or sys.flags.no_site or not sys.executable:
         raise InvalidRequest(
@@ -67,6 +69,7 @@ def become(words: Sequence[str], *, record: str, json: bool, report: bool, check
         _VARIABLE: dumps([each._asdict() for each in (*_runs(), run)]),
         "PYTHONPATH": os.pathsep.join([_FOLDER, *before]),
         **({"RTCOMPILE_JIT": "0"} if run.check else {}),
+        **({"RTCOMPILE_FALLBACK": "nvrtc-first"} if nvrtc_first else {}),
     }
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     unbuffered = ["-u"] * getattr(sys.stdout, "write_through", False)
