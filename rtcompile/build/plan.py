@@ -77,8 +77,9 @@ def plan(
 ) -> Plan:
     """Make all decisions; `inputs` returns the linker inputs and their files."""
     options = _parsed(request.options).with_defaults(debug=settings.debug)
-    toolchain = toolkit.current(settings, CHECK_SECONDS)
     backend = wanted_backend(request, settings)
+    # NVCC runs programs, such as wrappers of a host compiler, that are edited more often than NVRTC.
+    toolchain = toolkit.current(settings, 0.0 if backend == "nvcc" else CHECK_SECONDS)
     if backend in EITHER and toolchain.nvrtc is None and toolchain.nvcc is not None:
         backend = "nvcc"
     version = _version(backend, toolchain, settings)

@@ -190,6 +190,10 @@ def _compiled(query: Query, *, waits: bool) -> ObjectCode:
     try:
         # Without a name, no index entry can say that the last build failed.
         if (query.failed or not query.name()) and settings.jit and not settings.recompile:
+            # What was installed or repaired in the last second counts.
+            if toolkit.current(settings).depends is not decided.toolchain.depends:
+                query.plan = None
+                decided = plan_of(query)
             known = store.negative.find(decided.key_inputs)
             if known is not None and (not known.why_nvcc or plans.lack_of_nvcc(decided)):
                 from rtcompile.build.failures import as_error

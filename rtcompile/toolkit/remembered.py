@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -41,9 +41,20 @@ class Known(NamedTuple):
 
 
 _in_this_process: dict[str, Known] = {}  # by toolchain key
-_lock = (
-    forks.lock()
-)  # Of threads that search at the same time, the first one's result is everybody's.
+_lock = forks.lock()
+_LONGEST_WAIT = 2.0  # seconds; a search takes one at most
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Let one thread search, so that its result is everybody's."""
+    # The thread that searches may be interrupted by a signal handler that waits for other threads.
+    acquired = _lock.acquire(timeout=_LONGEST_WAIT)
+    try:
+        yield
+    finally:
+        if acquired:
+            _lock.release()
 
 
 def current(settings: Settings | None = None, trusted: float = 0.0) -> Toolchain:
@@ -63,7 +74,7 @@ def _current(environment: Environment, settings: Settings, noted: str) -> Toolch
         return known.toolchain
     if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
         return _unsupported()
-    with _lock:
+    with _one_at_a_time():
         return _found(environment, settings, noted).toolchain
 
 
@@ -107,7 +118,7 @@ def _unsupported() -> Toolchain:
 def remember_compiler_id(part: str, identity: str, settings: Settings) -> None:
     """Remember, also for later processes, the version that "nvrtc" or "nvcc" of `current` reported."""
     key = environments.current().toolchain_key
-    with _lock:
+    with _one_at_a_time():
         known = _in_this_process.get(key)
         # None: the environment was changed while the compiler ran. Else another thread may have been first.
         if known is None or getattr(known.toolchain, part).build == identity:

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 
 import rtcompile
-from rtcompile.build import many
+from rtcompile.build import many, pipeline
 from rtcompile.build.many import compile_many, submit_many
 from rtcompile.errors import BatchError, CompileError, CompileTimeout, InvalidRequest
 from rtcompile.inspect import cubin
-from rtcompile.lookup import environment, find
+from rtcompile.lookup import environment
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.workers import pool
@@ -427,7 +427,7 @@ def test_no_more_threads_are_started_than_useful(monkeypatch: pytest.MonkeyPatch
 
 def test_a_hit_before_a_batchs_first_miss_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     hits: list[object] = []
-    for module in (many, find):
+    for module in (many, pipeline):
         monkeypatch.setattr(module, "count_hit", hits.append)
     found = [KERNEL.replace(options=(f"-DHIT={n}",)) for n in range(3)]
     missing = KERNEL.replace(options=("-DMISS",))
