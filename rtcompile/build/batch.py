@@ -180,8 +180,7 @@ class Batch:
     def _look(self, build: Build) -> ObjectCode | None:
         """Return the code; None if it has to be compiled."""
         build.query.begun = time.perf_counter()  # not when it was queued
-        found = pipeline.find(build.query)
-        return planned.search(build.query) if found is None else found
+        return pipeline.find(build.query)
 
     def _compiled(self, build: Build) -> ObjectCode | None:
         """Return the code; None, the first time, if another process or node is building the same code."""
@@ -325,14 +324,13 @@ def _work(job: Job) -> _Reply:
 
 def _keep(job: Job, packed: Page) -> None:
     """Write a result to this machine's cache."""
-    from rtcompile.build import miss
     from rtcompile.store import sharing
 
     settings = Settings.from_environ().override(**job.overrides)
     store = Store.open(settings)
     plan = planned.plan(job.request, settings)
     if settings.jit and store.find(plan.key_inputs) is None:
-        sharing.unpack(miss.identified(plan, settings).key_inputs, store, packed)
+        sharing.unpack(planned.identified(plan, settings).key_inputs, store, packed)
 
 
 def _lost(error: BaseException) -> ExecutorError:

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, reduce
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rtcompile import errors, toolkit, tracing
+from rtcompile import errors, tracing
 from rtcompile.build import plan as plans
 from rtcompile.build.plan import Plan
 from rtcompile.compilers import nvrtc
-from rtcompile.errors import CompileTimeout, JitDisabled, ToolkitNotFound
+from rtcompile.errors import CompileTimeout, ToolkitNotFound
 from rtcompile.files import fileset
 from rtcompile.files import headers as memory_headers
 from rtcompile.files.headers import SearchDir
@@ -27,70 +27,57 @@ from rtcompile.request.units import (
     CompileFailure,
     Limits,
     LinkInput,
-    TimeLimit,
     TranslationUnit,
     joined_logs,
 )
 from rtcompile.settings import Settings
-from rtcompile.store import locks
 from rtcompile.store.store import Store
 
 if TYPE_CHECKING:
     from rtcompile.errors import CompileError
     from rtcompile.files.fileset import FileSet
     from rtcompile.messages.fallback import Decision
+    from rtcompile.store.negative import Remembered
 
 # Modules that only some builds need (NVCC, the linker, error messages) are imported in functions. Importing them
 # here would double the 40 ms that a first build spends on imports.
 
 
-def compile_once(plan: Plan, settings: Settings, store: Store, *, waits: bool = True) -> ObjectCode:
-    """Build a plan in one process of this machine; raise `Busy` if another builds it, unless the caller `waits`."""
-    if not settings.jit:
-        raise JitDisabled(store.why(plan.key_inputs) or "recompile=True needs a compiler")
-    shared = bool(settings.remote) and not settings.recompile
-    if shared:
-        from rtcompile.store import shared as port  # with the extra for stores
-    timeout = settings.timeout
-    left = timeout.left if isinstance(timeout, TimeLimit) else timeout
-    if left == 0:
-        raise _too_late(plan, settings, _TOO_MUCH)
-    with (
-        tracing.span("build", program=plan.request.name),
-        store.building(plan.key_inputs, left, waits=waits) as seconds_left,
-    ):
-        if seconds_left == 0.0 and not waits:
-            raise locks.Busy
-        found = None if settings.recompile else store.search(plan.key_inputs)
-        if isinstance(found, ObjectCode):
-            return found
-        why = found or partial(store.why, plan.key_inputs)
+def compile_once(
+    plan: Plan,
+    settings: Settings,
+    store: Store,
+    why_missed: Callable[[], str],
+    known: Remembered | None,
+    seconds: float | None,
+    *,
+    waits: bool,
+) -> ObjectCode:
+    """Return the code from a shared store or a compiler; `seconds` are left of the time limit."""
 
-        def build(seconds: float | None) -> ObjectCode:
-            if seconds is not None and seconds <= 0:
-                raise _too_late(plan, settings, _BY_OTHERS)
-            return Miss(plan, settings, store, why).run()
+    def build(seconds: float | None) -> ObjectCode:
+        if seconds is not None and seconds <= 0:
+            raise too_late(plan, settings, _BY_OTHERS)
+        return Miss(plan, settings, store, why_missed, known).run()
 
-        if not shared:
-            return build(seconds_left)
-        wanted = port.SharedBuild(plan.key_inputs, store)
-        stores = port.stores_of(wanted)
-        if stores is None:
-            return build(seconds_left)
-        code: ObjectCode = stores.find_or_build(wanted, build, seconds_left, waits=waits)
-        return code
+    if settings.remote and not settings.recompile:
+        from rtcompile.store import shared  # with the extra for stores
+
+        wanted = shared.SharedBuild(plan.key_inputs, store)
+        if (stores := shared.stores_of(wanted)) is not None:
+            code: ObjectCode = stores.find_or_build(wanted, build, seconds, waits=waits)
+            return code
+    return build(seconds)
 
 
 _STRICT = "-Werror=cross-execution-space-call"
 _UNKNOWN = "the compiler did not report which headers it read"
 _NOTICED = 1000.0  # milliseconds of a build that a user notices
 _BY_OTHERS = "another thread or process was building the same code all that time"
-_TOO_MUCH = (
-    "reading its source, options and headers, and building its linker inputs, took all of it"
-)
+TOO_MUCH = "reading its source, options and headers, and building its linker inputs, took all of it"
 
 
-def _too_late(plan: Plan, settings: Settings, reason: str) -> CompileTimeout:
+def too_late(plan: Plan, settings: Settings, reason: str) -> CompileTimeout:
     return CompileTimeout(
         f"{plan.key_inputs.name} was not compiled within its time limit of {settings.timeout:g} s: "
         f"{reason}. Give a longer timeout= or RTCOMPILE_TIMEOUT.",
@@ -100,31 +87,23 @@ def _too_late(plan: Plan, settings: Settings, reason: str) -> CompileTimeout:
     )
 
 
-def identified(plan: Plan, settings: Settings) -> Plan:
-    """Return the plan with the identity of NVRTC's build, which takes too long to determine on a hit."""
-    library = plan.toolchain.nvrtc
-    if plan.key_inputs.backend != "nvcc" and library is not None and not library.build:
-        library = library._replace(build=nvrtc.identify(library, settings.timeout))
-        toolkit.remember_compiler_id("nvrtc", library.build, settings)
-        # Use the plan's own toolchain, since another thread may have replaced the remembered one.
-        toolchain = plan.toolchain._replace(nvrtc=library)
-        builds = MappingProxyType({**plan.key_inputs.compilers, "nvrtc": library.build})
-        key_inputs = replace(plan.key_inputs, compilers=builds)
-        plan = plan._replace(toolchain=toolchain, key_inputs=key_inputs)
-    return plan
-
-
 class Miss:
     """The state of one build that is not cached."""
 
     def __init__(
-        self, plan: Plan, settings: Settings, store: Store, why_missed: Callable[[], str]
+        self,
+        plan: Plan,
+        settings: Settings,
+        store: Store,
+        why_missed: Callable[[], str],
+        known: Remembered | None = None,
     ) -> None:
         self.plan = plan
         self.settings = settings
         self.store = store
         self.limits = Limits(settings.timeout, settings.memory_limit)
         self.why_missed = why_missed
+        self.known = known  # NVRTC's failure, after which NVCC builds the code
         self.why = ""
         self.source = plan.request.source  # for NVCC
         self.added: list[str] = []  # flags that were added because of errors
@@ -136,14 +115,7 @@ class Miss:
         self.folders = self._folders()
 
     def run(self) -> ObjectCode:
-        plan = self.plan
-        negative = self.store.negative
-        if self.settings.recompile:
-            negative.forget(plan.key_inputs)
-        known = negative.find(plan.key_inputs)
-        if known is not None and (not known.why_nvcc or plans.lack_of_nvcc(plan)):
-            # Another process just failed to build it.
-            raise self._error(known.failure, why_nvcc=known.why_nvcc, cached=True)
+        plan, known = self.plan, self.known
         if plan.key_inputs.paths_matter or self.settings.save_source:
             path = plans.source_path(plan.request, self.settings)
             self.store.keep_source(os.path.basename(path), plan.request.source)
@@ -202,16 +174,11 @@ class Miss:
 
     def _refused(self, failure: CompileFailure, why_nvcc: str = "") -> CompileError:
         """Remember a failure with its hints, and return its exception."""
-        from rtcompile.build.failures import explained
+        from rtcompile.build.failures import as_error, explained
 
         failure = explained(failure, self.plan)
         self._remember(failure, why_nvcc)
-        return self._error(failure, why_nvcc=why_nvcc)
-
-    def _error(self, failure: CompileFailure, **more: Any) -> CompileError:
-        from rtcompile.build.failures import as_error
-
-        return as_error(failure, self.plan, **more)
+        return as_error(failure, self.plan, why_nvcc=why_nvcc)
 
     def _remember(self, failure: CompileFailure, why_nvcc: str = "") -> None:
         """Keep a failure in the negative cache, unless it depends on more than files, or a file changed."""

@@ -9,8 +9,8 @@ These levels are searched in order, and what is found, or built, is kept in memo
 | bundles | a package's builds, by the request without its folders | |
 | index | an object of the cache, while the files that its entry lists are unchanged | |
 | bundles | the same by the planned request, in any spelling | a plan |
-| manifests | an object of the cache for files of the same contents, in any folder | a plan |
-| manifests, failures, shared stores, a compiler (`miss.compile_once`) | the code or the error | a plan, the build's lock |
+| manifests | an object of the cache for files of the same contents, in any folder | a plan, the build's lock |
+| failures, shared stores, a compiler (`miss.compile_once`) | the error or the code | a plan, the build's lock |
 
 `LEVELS` are those that need no plan, besides the builds ahead; `planned` has the others. A hit needs only the modules
 that are imported at the top.
@@ -87,7 +87,7 @@ def build(request: CompileRequest, settings: Settings) -> ObjectCode:
         start_compiler(settings)
     from rtcompile.build import planned
 
-    return planned.compile(query, is_searched=False)
+    return planned.compile(query)
 
 
 def check_kernels(request: CompileRequest, code: ObjectCode) -> None:

@@ -6,7 +6,9 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 
 from rtcompile import toolkit, tracing
 from rtcompile.build import plan as plans
@@ -21,21 +23,17 @@ from rtcompile.request.option_table import dropped
 from rtcompile.request.request import CompileRequest, with_headers
 from rtcompile.request.units import TimeLimit
 from rtcompile.settings import Settings
+from rtcompile.store.locks import Busy
 from rtcompile.store.store import Store
 from rtcompile.styling import is_watched
 
 
-def search(query: Query) -> ObjectCode | None:
-    """Return the code from the levels that need a plan; None if it has to be compiled."""
+def compile(query: Query, *, waits: bool = True) -> ObjectCode:
+    """Return the code of a request, found or built; raise `Busy` if another builds it, unless the caller `waits`."""
     query.plan = None
     timeout = query.settings.timeout
     if timeout is not None and not isinstance(timeout, TimeLimit):
         query.settings = query.settings.replace(timeout=TimeLimit(timeout, query.begun))
-    return None if query.settings.recompile else _reported(query, _looked_up)
-
-
-def compile(query: Query, *, waits: bool = True, is_searched: bool = True) -> ObjectCode:
-    """Return the code, which `search` did not find, as `miss.compile_once` does."""
     shown: AbstractContextManager[None] = nullcontext()
     if query.settings.progress and not query.quiet and is_watched():
         from rtcompile.build import progress
@@ -44,21 +42,18 @@ def compile(query: Query, *, waits: bool = True, is_searched: bool = True) -> Ob
     with shown:
         ahead = lookup.builds_ahead
         code = None if ahead is None else ahead.take(query, waits=True)
-        code = search(query) if code is None and not is_searched else code
-        code = _reported(query, partial(_compiled, waits=waits)) if code is None else code
-    assert code is not None
-    return code
+        return _reported(query, partial(_compiled, waits=waits)) if code is None else code
 
 
 def is_cached(query: Query) -> bool:
     """Return whether a query of `only_cached` code, which `pipeline.look_up` does not find, needs no compiler."""
     try:
-        return any(find_in(query) is not None for find_in in _WITH_PLAN)
+        return (in_bundles(query) or in_cache(query)) is not None
     except (JitDisabled, ToolkitNotFound):
         return False  # a linker input is not built, or there is no compiler
 
 
-def _reported(query: Query, find: Callable[[Query], ObjectCode | None]) -> ObjectCode | None:
+def _reported(query: Query, find: Callable[[Query], ObjectCode]) -> ObjectCode:
     """Return the result of `find`; without a compiler, compatible code from a bundle."""
     try:
         try:
@@ -71,11 +66,10 @@ def _reported(query: Query, find: Callable[[Query], ObjectCode | None]) -> Objec
         if not query.quiet:
             lookup.report(query.request, error)
         raise
-    if code is not None:
-        milliseconds = (time.perf_counter() - query.begun) * 1e3
-        code = code.replace(build=code.build.replace(milliseconds=milliseconds))
-        if not query.quiet:
-            lookup.report(query.request, code, query.settings.log)
+    milliseconds = (time.perf_counter() - query.begun) * 1e3
+    code = code.replace(build=code.build.replace(milliseconds=milliseconds))
+    if not query.quiet:
+        lookup.report(query.request, code, query.settings.log)
     return code
 
 
@@ -93,23 +87,22 @@ def in_bundles(query: Query) -> Found | None:
     return None if code is None else Found(code, FileSet(uncacheable="bundled"))
 
 
-def in_manifests(query: Query) -> Found | None:
+def in_cache(query: Query) -> Found | None:
     """Return code of the cache whose files have the same contents, whatever their paths or times are."""
-    decided = plan_of(query)
-    if query.quiet and query.settings.jit:
-        return None  # `miss.compile_once` searches the manifests, whose code is rarely current
+    found = _searched(query, counts=not query.only_cached)
+    return _as_found(query, found) if isinstance(found, ObjectCode) else None
+
+
+def _searched(query: Query, *, counts: bool = True) -> ObjectCode | Callable[[], str]:
+    key_inputs = plan_of(query).key_inputs
     with tracing.span("cache", program=query.request.name):
-        store = Store.open(query.settings)
-        code = store.search(decided.key_inputs, counts=not query.only_cached)
-    return _as_found(query, code) if isinstance(code, ObjectCode) else None
+        return Store.open(query.settings).search(key_inputs, counts=counts)
 
 
-def in_shared_stores(query: Query) -> Found | None:
-    """Return code from shared stores without a lease; if compiling is allowed, `miss.compile_once` searches them."""
-    from rtcompile.build import miss
-
+def _in_shared_stores(query: Query) -> Found | None:
+    """Return code from shared stores without a lease, if nothing may be compiled."""
     settings = query.settings
-    query.plan = miss.identified(plan_of(query), settings)
+    query.plan = identified(plan_of(query), settings)
     code = None
     if settings.remote:
         from rtcompile.store import shared
@@ -117,7 +110,7 @@ def in_shared_stores(query: Query) -> Found | None:
         build = shared.SharedBuild(query.plan.key_inputs, Store.open(settings))
         stores = shared.stores_of(build)
         code = stores and stores.find(build)
-    return in_manifests(query) if code is None else _as_found(query, code)
+    return in_cache(query) if code is None else _as_found(query, code)
 
 
 def _as_found(query: Query, code: ObjectCode) -> Found:
@@ -158,23 +151,9 @@ def _is_nvrtc_replaced(query: Query) -> bool:
         return True
 
 
-_WITH_PLAN = (in_bundles, in_manifests)
-_WITHOUT_COMPILER = (*_WITH_PLAN, in_shared_stores)
-
-
-def _looked_up(query: Query) -> ObjectCode | None:
-    """Return the code of a request from a level that needs a plan, and keep it in the levels above."""
-    for find_in in _WITH_PLAN if query.settings.jit else _WITHOUT_COMPILER:
-        found = find_in(query)
-        if found is not None:
-            lookup.keep(query, found)
-            return found.obj
-    return None
-
-
 def keep_known(query: Query) -> None:
     """Write the index entry for a query whose object is in the cache."""
-    found = in_manifests(query)
+    found = in_cache(query)
     if found is not None:
         lookup.keep(query, found)
 
@@ -183,39 +162,68 @@ def keep_known(query: Query) -> None:
 
 
 def _compiled(query: Query, *, waits: bool) -> ObjectCode:
-    """Return the code of a request that no level has."""
+    """Return the code of a request that the levels without a plan lack, and keep it in them."""
     settings = query.settings
-    store = Store.open(settings)
-    decided = plan_of(query)
-    try:
-        # Without a name, no index entry can say that the last build failed.
-        if (query.failed or not query.name()) and settings.jit and not settings.recompile:
-            # What was installed or repaired in the last second counts.
-            if toolkit.current(settings).depends is not decided.toolchain.depends:
-                query.plan = None
-                decided = plan_of(query)
-            known = store.negative.find(decided.key_inputs)
-            if known is not None and (not known.why_nvcc or plans.lack_of_nvcc(decided)):
-                from rtcompile.build.failures import as_error
-
-                raise as_error(known.failure, decided, why_nvcc=known.why_nvcc, cached=True)
-        # If a shared store may have the code, it is queried before a compiler is started.
-        if decided.key_inputs.backend != "nvcc" and settings.jit and not settings.remote:
-            from rtcompile.workers import process
-
-            # The compiler starts while modules are imported.
-            process.start(decided.toolchain.require_nvrtc().to_load())
-        from rtcompile.build import miss  # imports compilers and workers, which hits do not need
-
-        query.plan = miss.identified(decided, settings)
-        code = miss.compile_once(query.plan, settings, store, waits=waits)
-    except CompileError:
-        if not query.failed and store.negative.find(plan_of(query).key_inputs):
-            lookup.note_failure(query)
-        raise
-    found = _as_found(query, code)
+    found = None if settings.recompile else in_bundles(query)
+    if found is None and settings.jit:
+        found = _as_found(query, _built_once(query, waits=waits))
+    elif found is None:
+        if not settings.recompile:
+            found = in_cache(query) or _in_shared_stores(query)
+        if found is None:
+            why = Store.open(settings).why(plan_of(query).key_inputs)
+            raise JitDisabled(why or "recompile=True needs a compiler")
     lookup.keep(query, found)
     return found.obj
+
+
+def _built_once(query: Query, *, waits: bool) -> ObjectCode:
+    """Return code of the cache, of a shared store or of a compiler, while no other thread or process builds it.
+
+    Only the holder of the lock searches, since the last holder may have built the same, or tried in vain.
+    """
+    settings, store = query.settings, Store.open(query.settings)
+    # Without a name, no index entry can say that the last build failed.
+    if (query.failed or not query.name()) and not settings.recompile:
+        toolkit.current(settings)  # what was installed or repaired in the last second counts
+    plan = query.plan = identified(plan_of(query), settings)
+    limit = settings.timeout
+    left = limit.left if isinstance(limit, TimeLimit) else limit
+    if left == 0:
+        from rtcompile.build import miss
+
+        raise miss.too_late(plan, settings, miss.TOO_MUCH)
+    name = query.request.name
+    with (
+        tracing.span("build", program=name),
+        store.building(plan.key_inputs, left, waits=waits) as left,
+    ):
+        if left == 0.0 and not waits:
+            raise Busy
+        found = partial(store.why, plan.key_inputs) if settings.recompile else _searched(query)
+        if isinstance(found, ObjectCode):
+            return found
+        try:
+            if settings.recompile:
+                store.negative.forget(plan.key_inputs)
+            known = store.negative.find(plan.key_inputs)
+            if known is not None and (not known.why_nvcc or plans.lack_of_nvcc(plan)):
+                from rtcompile.build.failures import as_error
+
+                raise as_error(known.failure, plan, why_nvcc=known.why_nvcc, cached=True)
+            # If a shared store may have the code, it is queried before a compiler is started.
+            if plan.key_inputs.backend != "nvcc" and not settings.remote:
+                from rtcompile.workers import process
+
+                # The compiler starts while modules are imported.
+                process.start(plan.toolchain.require_nvrtc().to_load())
+            from rtcompile.build import miss  # it imports compilers, which hits do not need
+
+            return miss.compile_once(plan, settings, store, found, known, left, waits=waits)
+        except CompileError:
+            if not query.failed and store.negative.find(plan.key_inputs):
+                lookup.note_failure(query)
+            raise
 
 
 # --- planning ------------------------------------------------------------------------------------
@@ -234,7 +242,7 @@ def plan_of(query: Query) -> Plan:
 
 def _linked(request: CompileRequest, settings: Settings) -> ObjectCode:
     """Return the code of a source in ``link=``, which is a separate request."""
-    return compile(query_of(request, settings), is_searched=False)
+    return compile(query_of(request, settings))
 
 
 def plan(
@@ -250,3 +258,19 @@ def plan(
     if request.link:
         inputs = partial(plans.linker_inputs, request, link_settings or settings, _linked)
     return plans.plan(request, settings, capability, inputs)
+
+
+def identified(plan: Plan, settings: Settings) -> Plan:
+    """Return the plan with the identity of NVRTC's build; a process that has to determine it starts a worker."""
+    library = plan.toolchain.nvrtc
+    if plan.key_inputs.backend != "nvcc" and library is not None and not library.build:
+        from rtcompile.compilers import nvrtc
+
+        library = library._replace(build=nvrtc.identify(library, settings.timeout))
+        toolkit.remember_compiler_id("nvrtc", library.build, settings)
+        # Use the plan's own toolchain, since another thread may have replaced the remembered one.
+        toolchain = plan.toolchain._replace(nvrtc=library)
+        builds = MappingProxyType({**plan.key_inputs.compilers, "nvrtc": library.build})
+        key_inputs = replace(plan.key_inputs, compilers=builds)
+        plan = plan._replace(toolchain=toolchain, key_inputs=key_inputs)
+    return plan

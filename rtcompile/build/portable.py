@@ -213,7 +213,6 @@ def _linked(item: Mapping[str, Any]) -> LinkInput | CompileRequest:
 
 def fetch(stores: Sequence[ReadMany], requests: Iterable[CompileRequest]) -> tuple[int, int, int]:
     """Fetch builds by the `stores`' functions; return how many were fetched, were cached already, and are missing."""
-    from rtcompile.build import miss
     from rtcompile.store import sharing
 
     settings = Settings.from_environ()
@@ -224,7 +223,7 @@ def fetch(stores: Sequence[ReadMany], requests: Iterable[CompileRequest]) -> tup
         count += 1
         # Requests that cannot be planned fail when they are used.
         with suppress(RtcompileError):
-            wanted = miss.identified(planned.plan(request, settings), settings).key_inputs
+            wanted = planned.identified(planned.plan(request, settings), settings).key_inputs
             if store.find(wanted) is None:
                 inputs.append(wanted)
             else:

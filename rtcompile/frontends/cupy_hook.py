@@ -256,9 +256,6 @@ def build(query: Query) -> ObjectCode | None:
 
     settings = query.settings
     try:
-        found = planned.search(query)
-        if found is not None:
-            return found
         from rtcompile.compilers import pch  # takes 5 ms, which hits do not need
 
         is_own = query.request.source.startswith(_OWN_HEADERS)

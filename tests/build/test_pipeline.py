@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 import warnings
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -425,3 +426,23 @@ def test_cuda_13_links(cuda13):
     library = compile("__device__ int two() { return 2; }\n", arch="sm_90a", target="ltoir")
     source = 'extern __device__ int two();\nextern "C" __global__ void k(int* x) { *x = two(); }'
     assert cubin.read(compile(source, arch="sm_90a", link=[library]).code).kernels[0].name == "k"
+
+
+def test_a_cold_build_looks_for_no_file_of_the_cache_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    rtcompile.compile('extern "C" __global__ void warm() {}', arch="sm_80")
+    looked: Counter[str] = Counter()
+    access = os.access
+
+    def counting(path: object, *given: object, **more: object) -> bool:
+        looked[str(path)] += 1
+        return access(path, *given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "access", counting)
+    rtcompile.compile('extern "C" __global__ void cold() {}', arch="sm_80")
+
+    cache = os.environ["RTCOMPILE_CACHE_DIR"]
+    seen = {path: count for path, count in looked.items() if path.startswith(f"{cache}/")}
+    # Another process may have added a build of other paths to the file that the new one is added to.
+    twice = [path for path, count in seen.items() if count > 1 and not os.path.exists(path)]
+    assert seen
+    assert not twice

@@ -86,7 +86,7 @@ class Program:
         return code
 
     def without_planning(self) -> None:
-        self.monkeypatch.setattr(planned, "search", lambda *_: pytest.fail("it was planned"))
+        self.monkeypatch.setattr(planned, "compile", lambda *_, **__: pytest.fail("it was planned"))
 
 
 def test_a_recorded_programs_requests_are_found_without_planning(program):

@@ -67,7 +67,7 @@ def test_name_expressions_are_mapped(installed):
 def test_a_cached_build_is_found_without_planning(installed, monkeypatch):
     built = installed(TEMPLATE, name_expressions=["f<float>"])
     environment.forget()
-    monkeypatch.setattr(planned, "search", lambda *_: pytest.fail("it was planned"))
+    monkeypatch.setattr(planned, "compile", lambda *_, **__: pytest.fail("it was planned"))
 
     again = installed(TEMPLATE, name_expressions=["f<float>"])
 
@@ -126,7 +126,7 @@ def test_cupys_own_compiles_get_their_options(monkeypatch, installed):
     monkeypatch.setattr(
         cupy_hook, "_original", lambda source, options, **more: given.append(options)
     )
-    monkeypatch.setattr(planned, "search", _no_toolkit)
+    monkeypatch.setattr(planned, "compile", _no_toolkit)
     monkeypatch.setattr("rtcompile.frontends.cupy_hook._warned_of_missing_toolkit", True)
 
     installed(CODE, ("-DN=1",), jitify=True)
@@ -139,7 +139,7 @@ def test_cupy_does_not_compile_if_compiling_is_forbidden(monkeypatch, installed)
     monkeypatch.setattr(
         cupy_hook, "_original", lambda *given, **more: pytest.fail("it was compiled")
     )
-    monkeypatch.setattr(planned, "search", _no_toolkit)
+    monkeypatch.setattr(planned, "compile", _no_toolkit)
     monkeypatch.setenv("RTCOMPILE_JIT", "0")
 
     with pytest.raises(rtcompile.ToolkitNotFound):
@@ -317,7 +317,7 @@ def recorded(tmp_path: Path, installed, monkeypatch: pytest.MonkeyPatch):
 def without_planning(monkeypatch: pytest.MonkeyPatch, request_it):
     """Request as a new process that may not plan."""
     environment.forget()
-    monkeypatch.setattr(planned, "search", lambda *_: pytest.fail("it was planned"))
+    monkeypatch.setattr(planned, "compile", lambda *_, **__: pytest.fail("it was planned"))
     return request_it()
 
 

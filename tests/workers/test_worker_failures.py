@@ -10,7 +10,7 @@ import time
 import pytest
 
 from rtcompile import CompileRequest, toolkit
-from rtcompile.build import miss, planned
+from rtcompile.build import planned
 from rtcompile.compilers import nvrtc
 from rtcompile.errors import CompileError, CompilerCrashed, CompileTimeout, ToolkitNotFound
 from rtcompile.settings import Settings
@@ -61,7 +61,7 @@ def test_the_query_for_the_compilers_build_has_a_time_limit(
     monkeypatch.setattr(ZygoteProcess, "load", lambda self, *_: os.kill(self.pid, signal.SIGSTOP))
     begin = time.monotonic()
     with pytest.raises(CompileTimeout, match="queried for its version"):
-        miss.identified(plan, settings)
+        planned.identified(plan, settings)
     assert time.monotonic() - begin < 30
 
 
