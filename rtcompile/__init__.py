@@ -80,7 +80,9 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         if name not in _OF_CUPY or error.name != "cupy":
             raise
-        message = f"{name} needs CuPy, which is not installed: pip install 'rtcompile[cuda12]' (or [cuda13])"
+        message = (
+            f"{name} needs CuPy, which is not installed: pip install cupy-cuda13x (or cupy-cuda12x)"
+        )
         # ``from rtcompile import X`` would replace an AttributeError's message. The name of Python's function for it
         # is undocumented; if it changes, the statement says "cannot import name".
         if sys._getframe(1).f_code.co_name != "_handle_fromlist":

@@ -390,7 +390,7 @@ def completion(given: Namespace) -> int:
     try:
         import shtab
     except ImportError:
-        missing = "completion needs shtab, which is not installed; `pip install rtcompile[cli]`"
+        missing = "completion needs shtab, which is not installed; `pip install shtab`"
         raise ToolkitNotFound(missing) from None
     print(shtab.complete(arguments.parser(), shell=given.shell))
     return 0

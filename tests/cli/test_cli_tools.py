@@ -340,7 +340,7 @@ def test_completion_without_shtab_names_the_package_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["completion", "bash"]) == 3
-    assert "pip install rtcompile[cli]" in capsys.readouterr().err
+    assert "pip install shtab" in capsys.readouterr().err
 
 
 def test_a_wrong_option_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:

@@ -335,4 +335,4 @@ def test_importing_a_kernel_class_without_cupy_names_the_package():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stderr.count("Traceback") == 1
     last = done.stderr.strip().split("\n")[-1]
-    assert "RawModule needs CuPy, which is not installed: pip install 'rtcompile[cuda12]'" in last
+    assert "RawModule needs CuPy, which is not installed: pip install cupy-cuda13x" in last

@@ -236,6 +236,7 @@ def test_an_invalid_instance_is_reported(shell: Any, choose, message: str):
         ),
         ("-n double_it<int>", TWO, "double_it<int>"),
         ("--arch", TWO, "InvalidRequest: %%cuda --arch: --arch needs a value"),
+        ("--archs sm_80", TWO, "InvalidRequest: .* no option --archs; did you mean --arch?"),
         ("--arch sm_eighty", TWO, "InvalidRequest: arch: 'sm_eighty' is not an architecture"),
         ("-DX='", TWO, "InvalidRequest: %%cuda -DX=': No closing quotation"),
     ],
@@ -355,6 +356,27 @@ def test_kernels_are_completed_and_described(shell: Any):
 
 
 @pytest.mark.parametrize(
+    ("line", "last"),
+    [
+        ("%%cuda --ar", {"--arch"}),
+        ("%%cuda --arch sm_80 --h", {"--help"}),
+        ("%cuda_options --ba", {"--backend"}),
+        ("%%cuda --backend nv", {"nvrtc", "nvcc"}),
+    ],
+)
+def test_the_options_of_a_cell_are_completed(line, last, shell: Any):
+    assert last <= completions(shell, line)
+
+
+def test_help_lists_the_options_with_and_without_a_cell(shell: Any, capsys):
+    for cell in ("%cuda --help", f"%%cuda --help\n{TWO}"):
+        shell.run_cell(cell).raise_error()
+        assert "[--arch sm_90a]" in capsys.readouterr().out
+    with pytest.raises(InvalidRequest, match="has no source"):
+        shell.run_cell("%cuda --arch sm_80").raise_error()
+
+
+@pytest.mark.parametrize(
     ("symbol", "name"),
     [
         ("k", "k"),
@@ -375,4 +397,4 @@ def test_without_ipython_the_error_names_the_package():
         "import rtcompile; rtcompile.load_ipython_extension(None)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "RtcompileError: %%cuda needs IPython: pip install rtcompile[jupyter]" in done.stderr
+    assert "RtcompileError: %%cuda needs IPython: pip install ipython" in done.stderr

@@ -112,7 +112,7 @@ def _cryptography() -> Any:
         if missing.name != "cryptography":
             raise
         raise InvalidRequest(
-            "a key of Ed25519 needs the package cryptography: pip install 'rtcompile[ed25519]'"
+            "a key of Ed25519 needs the package cryptography: pip install cryptography"
         ) from None
     return cryptography
 

@@ -97,8 +97,7 @@ def open_store(address: str, settings: RemoteSettings | None = None) -> SharedSt
     except Exception as error:  # noqa: BLE001  # a company's own store may raise anything
         text = first_line(error)
         if isinstance(error, ModuleNotFoundError) and scheme in _CLIENTS:
-            extra = _CLIENTS[scheme].partition("_")[0]  # "redis" of "redis_store"
-            text = f"the package {error.name} is not installed; `pip install 'rtcompile[{extra}]'`"
+            text = f"the package {error.name} is not installed; `pip install {error.name}`"
         raise InvalidRequest(f"{shown}: {text}") from None
     return store
 

@@ -16,5 +16,5 @@ def load_ipython_extension(shell: Any) -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "IPython":
             raise
-        raise RtcompileError("%%cuda needs IPython: pip install rtcompile[jupyter]") from None
+        raise RtcompileError("%%cuda needs IPython: pip install ipython") from None
     magics.load(shell)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
+import inspect
 import os
 import re
 import shlex
@@ -14,7 +16,7 @@ from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from typing import Any
 
-from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, magics_class
 
 import rtcompile
 from rtcompile import styling
@@ -54,6 +56,7 @@ class Line:
         for word in words:
             name, equals, value = word.partition("=")
             if name not in (*_OURS, "-n"):
+                _refuse_misspelt(name)
                 options.append(word)
                 continue
             value = value if equals else next(words, "")
@@ -71,6 +74,21 @@ class Line:
         arch, backend = self.arch or defaults.arch, self.backend or defaults.backend
         options = (*defaults.options, *self.options)
         return replace(self, arch=arch, backend=backend, options=options)
+
+
+def _refuse_misspelt(word: str) -> None:
+    """Raise an error if a word is nearly an option of ``%%cuda``; no option of a compiler is so near to one."""
+    near = difflib.get_close_matches(word, (*_OURS, "--help"), 1, cutoff=0.75)
+    if near and word.startswith("--"):
+        raise rtcompile.InvalidRequest(
+            f"%%cuda: there is no option {word}; did you mean {near[0]}?"
+        )
+
+
+def completed(_: Any, event: Any) -> list[str]:
+    """Return the options, or the values of ``--backend``, that may stand at the end of a ``%%cuda`` line."""
+    is_backend = event.line.removesuffix(event.symbol).rstrip(" =").endswith("--backend")
+    return ["auto", "nvrtc", "nvcc"] if is_backend else [*_OURS, "-n", "--help"]
 
 
 class Compilation:
@@ -198,9 +216,9 @@ class CudaMagics(Magics):  # type: ignore[misc]
         self._defaults = Line()
         self._headers: dict[str, str] = {}  # of this notebook's header cells
 
-    @cell_magic  # type: ignore[untyped-decorator]
+    @line_cell_magic  # type: ignore[untyped-decorator]
     @public
-    def cuda(self, line: str, cell: str) -> CellModule:
+    def cuda(self, line: str, cell: str = "") -> CellModule | None:
         """Compile a cell of CUDA C++ and bind its kernels to their names.
 
         %%cuda [--arch sm_90a] [--backend nvrtc|nvcc] [--module NAME] [-n 'f<float>'] [options]
@@ -210,8 +228,15 @@ class CudaMagics(Magics):  # type: ignore[misc]
         a name. All other options go to the compiler: ``-DN=4 -I include -lineinfo
         --use_fast_math``.
         """
+        if line.split() == ["--help"]:
+            print(inspect.cleandoc(CudaMagics.cuda.__doc__ or ""))  # of an empty cell: %cuda --help
+            return None
         with _readable():
             given = Line.read(line).after(self._defaults)
+            if not cell:
+                raise rtcompile.InvalidRequest(
+                    "%cuda has no source: %%cuda, and C++ in the next lines"
+                )
             # Editors count the line of the magic too.
             module = Compilation(f"\n{cell}", given, self._headers).module()
         self.shell.push(module.kernels)
@@ -262,6 +287,8 @@ def _readable() -> Iterator[None]:
 def load(shell: Any) -> None:
     """Register the magics, and how modules and kernels are displayed."""
     shell.register_magics(CudaMagics)
+    for name in ("%%cuda", "%cuda_options"):
+        shell.set_hook("complete_command", completed, str_key=name)
     formatters = shell.display_formatter.formatters
     own = "rtcompile.extras.notebook.kernels"
     classes = [(own, name) for name in ("CellModule", "CellKernel", "CellTemplate")]
