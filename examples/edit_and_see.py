@@ -52,7 +52,7 @@ class Seen(NamedTuple):
 
     edit: str
     milliseconds: float
-    advice: rtcompile.Advice
+    advice: rtcompile.types.Advice
     error: str
 
 

@@ -18,7 +18,7 @@ if type(__spec__.loader).__name__ == "zipimporter":
 from rtcompile import forks as forks  # before another thread imports any other part
 from rtcompile._version import __version__ as __version__
 
-# The public names, by the module that defines them.
+# The public names, by the module that defines them. `rtcompile.types` has those of `_TYPES`.
 _NAMES = {
     "api": "compile",
     "cache": "CacheInfo KeptPrograms",
@@ -54,7 +54,12 @@ _NAMES = {
 }
 _SHARING = "rtcompile.extras.cluster.stores:current"  # see `store.shared.stores_of`
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
-_MODULES = {"cache"}
+_OF_TYPES = (
+    "Advice BuildFuture BuildInfo CacheInfo Check Diagnostic Header HeaderCost Installation Kernel KernelModule "
+    "KernelReport Occupancy Parameter Profile RecordedBuild Report SharedStore Spills TemplateCost"
+)
+_TYPES = frozenset(_OF_TYPES.split())
+_MODULES = {"cache", "types"}
 _OF_PYTHON = {"compile"}  # ``from rtcompile import *`` leaves Python's own
 _NOT_LISTED = {"load_ipython_extension"}  # for IPython alone
 _OF_CUPY = [_NAMES["frontends.raw_kernel"], _NAMES["frontends.raw_module"]]
@@ -69,6 +74,18 @@ def __getattr__(name: str) -> object:
         return import_module(f"rtcompile.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'rtcompile' has no attribute {name!r}")
+    if name in _TYPES:
+        import warnings
+
+        now = f"rtcompile.{name} is now rtcompile.types.{name}"
+        warnings.warn(now, DeprecationWarning, stacklevel=2)
+        return _load(name)
+    value = globals()[name] = _load(name)
+    return value
+
+
+def _load(name: str) -> object:
+    """Import a public name, and name a class as its users do."""
     from importlib import import_module
 
     try:
@@ -85,12 +102,11 @@ def __getattr__(name: str) -> object:
         )
         # ``from rtcompile import X`` would replace an AttributeError's message. The name of Python's function for it
         # is undocumented; if it changes, the statement says "cannot import name".
-        if sys._getframe(1).f_code.co_name != "_handle_fromlist":
+        if sys._getframe(2).f_code.co_name != "_handle_fromlist":
             raise AttributeError(message) from None  # hasattr() is False, pydoc leaves it out
     else:
-        if isinstance(value, type):  # tracebacks, reprs and help() name it as its users do
-            value.__module__ = "rtcompile"
-        globals()[name] = value
+        if isinstance(value, type):  # for tracebacks, reprs and help()
+            value.__module__ = "rtcompile.types" if name in _TYPES else "rtcompile"
         return value
     from rtcompile.errors import CupyNotFound
 
@@ -101,4 +117,4 @@ def __dir__() -> list[str]:
     from importlib.util import find_spec
 
     lacking = () if find_spec("cupy") else _OF_CUPY
-    return sorted({"__version__", *_MODULES, *_HOME} - _NOT_LISTED - {*lacking})
+    return sorted({"__version__", *_MODULES, *_HOME} - _NOT_LISTED - {*lacking, *_TYPES})

@@ -4,20 +4,13 @@ A test compares them with those of ``__init__.py``.
 """
 
 from rtcompile import cache as cache
+from rtcompile import types as types
 from rtcompile._version import __version__ as __version__
 from rtcompile.api import compile as compile
-from rtcompile.build.batch import BuildFuture as BuildFuture
 from rtcompile.build.many import compile_many as compile_many
 from rtcompile.build.many import submit_many as submit_many
-from rtcompile.build.portable import RecordedBuild as RecordedBuild
-from rtcompile.build.profile import HeaderCost as HeaderCost
-from rtcompile.build.profile import Profile as Profile
-from rtcompile.build.profile import TemplateCost as TemplateCost
 from rtcompile.bundles.index import use_bundle as use_bundle
-from rtcompile.cache import CacheInfo as CacheInfo
 from rtcompile.cache import KeptPrograms as KeptPrograms
-from rtcompile.checkup.checks import Check as Check
-from rtcompile.diagnostic import Diagnostic as Diagnostic
 from rtcompile.errors import BatchError as BatchError
 from rtcompile.errors import CompileError as CompileError
 from rtcompile.errors import CompilerCrashed as CompilerCrashed
@@ -34,17 +27,7 @@ from rtcompile.errors import RtcompileWarning as RtcompileWarning
 from rtcompile.errors import ToolkitNotFound as ToolkitNotFound
 from rtcompile.errors import UnsupportedArch as UnsupportedArch
 from rtcompile.extras.notebook import load_ipython_extension as load_ipython_extension
-from rtcompile.extras.packaging.library import Kernel as Kernel
 from rtcompile.extras.packaging.library import KernelLibrary as KernelLibrary
-from rtcompile.extras.packaging.library import KernelModule as KernelModule
-from rtcompile.extras.packaging.signature import Parameter as Parameter
-from rtcompile.extras.resources.advice import Advice as Advice
-from rtcompile.extras.resources.report import KernelReport as KernelReport
-from rtcompile.extras.resources.report import Occupancy as Occupancy
-from rtcompile.extras.resources.report import Report as Report
-from rtcompile.extras.resources.report import Spills as Spills
-from rtcompile.files.headers import Header as Header
-from rtcompile.frontends.cupy_hook import Installation as Installation
 from rtcompile.frontends.cupy_hook import install as install
 from rtcompile.frontends.cupy_hook import uninstall as uninstall
 from rtcompile.frontends.raw_kernel import RawKernel as RawKernel
@@ -52,13 +35,14 @@ from rtcompile.frontends.raw_module import RawModule as RawModule
 from rtcompile.frontends.tensors import tensor_map as tensor_map
 from rtcompile.inspect.symbols import symbols as symbols
 from rtcompile.messages.rendering import render as render
-from rtcompile.request.object_code import BuildInfo as BuildInfo
 from rtcompile.request.object_code import ObjectCode as ObjectCode
 from rtcompile.request.request import CompileRequest as CompileRequest
 from rtcompile.request.values import Arch as Arch
-from rtcompile.store.shared import SharedStore as SharedStore
 from rtcompile.tools import doctor as doctor
 from rtcompile.tools import explain as explain
 
 _HOME: dict[str, str]
 _SHARING: str
+_TYPES: frozenset[str]
+
+def _load(name: str) -> object: ...

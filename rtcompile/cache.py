@@ -17,7 +17,11 @@ from rtcompile.store.store import Store
 if TYPE_CHECKING:
     from rtcompile.build.plan import Plan
 
-__all__ = ["CacheInfo", "KeptPrograms", "clear", "info", "prune", "why"]
+__all__ = ["clear", "info", "prune", "why"]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

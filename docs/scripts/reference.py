@@ -13,8 +13,9 @@ _KERNELS = ("RawKernel", "RawModule")
 def directives(kind: str) -> str:
     """Return the directives of one kind: kernels, functions, classes, errors."""
     lines = ["```{eval-rst}"]
-    names = [name for name in dir(rtcompile) if name != "cache"]
-    names += [f"cache.{name}" for name in rtcompile.cache.__all__ if name.islower()]
+    names = [name for name in dir(rtcompile) if name not in ("cache", "types")]
+    names += [f"cache.{name}" for name in dir(rtcompile.cache)]
+    names += [f"types.{name}" for name in dir(rtcompile.types)]
     for name in sorted(names, key=str.lower):
         if name.startswith("_") or _kind(name) != kind:
             continue
@@ -22,7 +23,7 @@ def directives(kind: str) -> str:
         if kind == "errors":
             lines += ["   :no-members:", "   :show-inheritance:"]
         elif kind in ("kernels", "classes"):
-            fields = getattr(getattr(rtcompile, name), "__annotations__", {})
+            fields = getattr(attrgetter(name)(rtcompile), "__annotations__", {})
             if fields:  # they stand in the docstring
                 lines.append(f"   :exclude-members: {', '.join(fields)}")
         lines += _inherited(name) if kind == "kernels" else []

@@ -46,8 +46,8 @@ class RecordedBuild:
     --------
     >>> request = rtcompile.CompileRequest("__global__ void k() {}", arch="sm_80")
     >>> [code] = rtcompile.compile_many([request])
-    >>> fields = rtcompile.RecordedBuild.of(request, code).fields
-    >>> [again] = rtcompile.RecordedBuild(fields).requests()
+    >>> fields = rtcompile.types.RecordedBuild.of(request, code).fields
+    >>> [again] = rtcompile.types.RecordedBuild(fields).requests()
     >>> again == request
     True
     """

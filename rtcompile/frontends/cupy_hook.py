@@ -56,7 +56,7 @@ class Installation:
             uninstall()
 
     def __repr__(self) -> str:
-        return f"<rtcompile.Installation active={self.active}>"
+        return f"<Installation active={self.active}>"
 
 
 def install() -> Installation:

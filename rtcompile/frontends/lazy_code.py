@@ -30,8 +30,8 @@ from rtcompile.request.values import path as checked_path
 from rtcompile.settings import Settings
 
 if TYPE_CHECKING:
-    from rtcompile import Advice, Report
     from rtcompile.request.object_code import ObjectCode
+    from rtcompile.types import Advice, Report
 
 adopt_cupy()
 current_device = cupy.cuda.runtime.getDevice
@@ -264,13 +264,13 @@ class LazyCode:
 
     def report(self, kernel: str | None, block: int | None, dynamic_shared: int) -> Report:
         """Report on the code for the current device, or on the file's."""
-        from rtcompile import Report
+        from rtcompile.types import Report
 
         return Report.of(self.object_code() or self._file(), kernel, block, dynamic_shared)
 
     def advise(self, kernel: str, shared_mem: Any, launch_bounds: Any) -> Advice:
         """Advise on a kernel; a source is built again so ptxas reports spills."""
-        from rtcompile import Advice
+        from rtcompile.types import Advice
 
         request = self.request
         if request is not None:

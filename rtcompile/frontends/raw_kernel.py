@@ -31,11 +31,11 @@ from rtcompile.request.object_code import KERNEL_MARKS
 from rtcompile.request.values import text
 
 if TYPE_CHECKING:
-    from rtcompile import Advice, Report
     from rtcompile.build.profile import Profile
     from rtcompile.request.object_code import BuildInfo, ObjectCode
     from rtcompile.request.request import CompileRequest
     from rtcompile.request.values import Arch, Fallback
+    from rtcompile.types import Advice, Report
 
 
 class Built:

@@ -17,9 +17,9 @@ from rtcompile.request.request import DEFAULT_NAME
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rtcompile import Advice, Report
     from rtcompile.request.object_code import ObjectCode
     from rtcompile.request.values import Arch, Fallback
+    from rtcompile.types import Advice, Report
 
 
 class RawModule(Built, cupy.RawModule):  # type: ignore[misc]

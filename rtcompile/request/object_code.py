@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from rtcompile import Advice, Report
     from rtcompile.files.fileset import FileSet
     from rtcompile.files.headers import Header
+    from rtcompile.types import Advice, Report
 
 TARGETS = ("cubin", "ptx", "ltoir", "object", "fatbin")
 # What stands before the symbol of each kernel, and of nothing else, in code of these kinds.
@@ -178,13 +178,13 @@ class ObjectCode(Value):
         """
         import rtcompile
 
-        return rtcompile.Report.of(self, kernel, block, dynamic_shared)
+        return rtcompile.types.Report.of(self, kernel, block, dynamic_shared)
 
     def advise(self, kernel: str, shared_mem: int | Callable[[int], int] = 0) -> Advice:
         """Return the block sizes of highest occupancy of a kernel, as `RawKernel.advise` does."""
         import rtcompile
 
-        return rtcompile.Advice.of(self, kernel, shared_mem)
+        return rtcompile.types.Advice.of(self, kernel, shared_mem)
 
     def save(self, path: str | os.PathLike[str]) -> str:
         """Write the code to a file, and return its path; ``RawModule(path=…)`` loads it."""

@@ -63,9 +63,9 @@ EXTRAS = [
 
 
 def floor(module: str) -> int:
-    """Return the floor of a module of rtcompile; 0 for the package itself, whose names are loaded on use."""
+    """Return the floor of a module of rtcompile; 0 for the public names, which are loaded on use."""
     room = module.partition(".")[2].partition(".")[0]
-    return FLOORS[room] if room else 0
+    return FLOORS[room] if room not in ("", "types") else 0
 
 
 @functools.cache
@@ -167,6 +167,7 @@ def is_allowed(module: str, name: str) -> bool:
     is_public = name == "__version__" or (name in rtcompile._HOME and rtcompile._HOME[name] == own)
     is_extra = own.partition(".")[0] in ("extras", "cluster")
     is_port = own in PORTS and (port is None or name in {"", *port})
+    is_public = is_public or own == "types"
     return is_public or is_extra or own in FOUNDATION or is_port
 
 
@@ -293,14 +294,13 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 def test_type_checkers_see_the_existing_names():
-    stub = ast.parse((PACKAGE / "__init__.pyi").read_text())
-    names = {
-        alias.asname
-        for node in stub.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    assert names == {*dir(rtcompile), "load_ipython_extension"}
+    def names(stub: str) -> set[str]:
+        body = ast.parse((PACKAGE / stub).read_text()).body
+        found = [node.names for node in body if isinstance(node, ast.ImportFrom)]
+        return {str(alias.asname) for names in found for alias in names}
+
+    assert names("__init__.pyi") == {*dir(rtcompile), "load_ipython_extension"}
+    assert names("types.pyi") == {*dir(rtcompile.types)}
 
 
 WITHOUT_CUPY = """

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,12 @@ CLASSES = {
     for node in ast.parse(file.read_text()).body
     if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
 }
-EXPORTED = [name for name in dir(rtcompile) if name not in ("__version__", "cache")]
+TYPES = dir(rtcompile.types)
+EXPORTED = [
+    *(name for name in dir(rtcompile) if name not in ("__version__", "cache", "types")),
+    *(f"types.{name}" for name in TYPES),
+]
+VALUES = dict(zip(EXPORTED, attrgetter(*EXPORTED)(rtcompile), strict=True))
 
 
 def returned_by(value: Any) -> Iterator[str]:
@@ -49,48 +55,38 @@ def returned_by(value: Any) -> Iterator[str]:
 def test_every_type_that_a_public_name_returns_is_exported():
     assert not {
         (name, word)
-        for name in EXPORTED
-        for text in returned_by(getattr(rtcompile, name))
+        for name, value in VALUES.items()
+        for text in returned_by(value)
         for word in re.findall(r"\w+", text)
-        if word in CLASSES and word not in EXPORTED
+        if word in CLASSES and not {word, f"types.{word}"} & {*EXPORTED}
     }
 
 
 def test_every_public_name_has_its_own_docstring():
-    values = {name: getattr(rtcompile, name) for name in EXPORTED}
     assert not [
         name
-        for name, value in values.items()
+        for name, value in VALUES.items()
         if not (vars(value)["__doc__"] if inspect.isclass(value) else value.__doc__)
     ]
 
 
-# Errors and types that callers only receive; the examples of their sources show them.
-RESULTS = {
-    "Advice",
-    "CacheInfo",
-    "Check",
-    "BuildFuture",
-    "BuildInfo",
-    "Header",
-    "HeaderCost",
-    "Installation",
-    "Kernel",
-    "KernelModule",
-    "KernelReport",
-    "Occupancy",
-    "Parameter",
-    "Profile",
-    "Report",
-    "Spills",
-    "TemplateCost",
-}
+# Callers only receive errors and most types; the examples of their sources show them.
 WITH_EXAMPLES = [
     name
-    for name in EXPORTED
-    if name not in RESULTS and not name.endswith(("Error", "Warning"))
-    if not (inspect.isclass(found := getattr(rtcompile, name)) and issubclass(found, BaseException))
+    for name, value in VALUES.items()
+    if not name.startswith("types.") or name in ("types.Diagnostic", "types.RecordedBuild")
+    if not (inspect.isclass(value) and issubclass(value, BaseException))
 ]
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_the_old_name_of_a_type_warns_of_the_new_one(name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"is now rtcompile.types.{name}$") as warned:
+        old = getattr(rtcompile, name)
+    assert warned[0].filename == __file__
+    assert old is getattr(rtcompile.types, name)
+    assert old.__module__ == "rtcompile.types"
+    assert name not in dir(rtcompile)
 
 
 @pytest.mark.needs_compiler
@@ -98,7 +94,7 @@ WITH_EXAMPLES = [
 def test_its_example_runs(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Lines that need a GPU are marked ``# doctest: +SKIP``."""
     monkeypatch.chdir(tmp_path)
-    text = inspect.getdoc(getattr(rtcompile, name)) or ""
+    text = inspect.getdoc(VALUES[name]) or ""
     example = doctest.DocTestParser().get_doctest(text, {"rtcompile": rtcompile}, name, None, None)
     assert example.examples
     output: list[str] = []

@@ -116,14 +116,14 @@ def test_a_bundle_has_ptx_for_a_virtual_architecture(tmp_path: Path, monkeypatch
 def test_a_record_of_ptx_is_built_again_as_ptx() -> None:
     request = CompileRequest(SOURCE, options=("-arch=compute_80",))
     code = rtcompile.compile(SOURCE, options=("-arch=compute_80",))
-    [again] = rtcompile.RecordedBuild.of(request, code).requests()
+    [again] = rtcompile.types.RecordedBuild.of(request, code).requests()
     assert again.target == "ptx"
 
 
 @pytest.mark.needs_compiler
 def test_a_record_is_warmed_for_devices_and_not_for_ptx() -> None:
     request = CompileRequest(SOURCE)
-    recorded = rtcompile.RecordedBuild.of(request, rtcompile.compile(SOURCE, arch="sm_80"))
+    recorded = rtcompile.types.RecordedBuild.of(request, rtcompile.compile(SOURCE, arch="sm_80"))
     with pytest.raises(InvalidRequest, match="give a device's architecture, sm_90"):
         recorded.requests(["compute_90"])
 
@@ -132,5 +132,5 @@ def test_a_record_is_warmed_for_devices_and_not_for_ptx() -> None:
 def test_a_record_whose_options_name_an_architecture_keeps_it() -> None:
     request = CompileRequest(SOURCE, options=("-arch=sm_80",))
     code = rtcompile.compile(SOURCE, options=("-arch=sm_80",))
-    [again] = rtcompile.RecordedBuild.of(request, code).requests(["sm_90a", "sm_75"])
+    [again] = rtcompile.types.RecordedBuild.of(request, code).requests(["sm_90a", "sm_75"])
     assert again.arch == Arch(8, 0)

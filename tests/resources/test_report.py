@@ -68,7 +68,7 @@ def test_the_occupancy_at_a_block_size_is_that_of_a_report_for_it(
         .kernels[0]
         .occupancy
     )
-    assert rtcompile.Report(rtcompile.Arch(20, 0)).occupancy_at(plain.kernels[0], 128) is None
+    assert rtcompile.types.Report(rtcompile.Arch(20, 0)).occupancy_at(plain.kernels[0], 128) is None
 
 
 def test_kernels_and_variables_are_listed_by_their_cpp_names() -> None:

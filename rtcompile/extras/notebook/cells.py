@@ -11,8 +11,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rtcompile import Diagnostic
 from rtcompile.request import cxx
+from rtcompile.types import Diagnostic
 
 # --- The kernels and variables that a text defines -------------------------------------------------
 

@@ -11,10 +11,11 @@ from contextlib import suppress
 from typing import Any
 
 import rtcompile
-from rtcompile import Advice, KernelReport, ObjectCode, Report, render, styling
+from rtcompile import ObjectCode, render, styling
 from rtcompile.errors import public
 from rtcompile.extras.notebook.cells import PROGRAM, Cell, KernelText, own_variables
 from rtcompile.request import cxx
+from rtcompile.types import Advice, KernelReport, Report
 
 
 class Built:
@@ -31,7 +32,7 @@ class Built:
         found = rtcompile.symbols(self.code, "variable").values()
         return own_variables(found, self.cell.source, self.kernels.values())
 
-    def warnings(self) -> list[rtcompile.Diagnostic]:
+    def warnings(self) -> list[rtcompile.types.Diagnostic]:
         """Return the compiler's warnings about the cell, without those about headers."""
         log = self.code.build.log
         found = map(self.cell.in_cell, rtcompile.explain(log) if "warning" in log else ())
@@ -65,7 +66,7 @@ class _OfCode:
     built: Built
 
     @property
-    def build(self) -> rtcompile.BuildInfo:
+    def build(self) -> rtcompile.types.BuildInfo:
         """How the code was built or found: backend, cache hit, milliseconds, headers, log."""
         return self.code.build
 

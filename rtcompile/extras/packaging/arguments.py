@@ -13,7 +13,7 @@ from rtcompile.errors import InvalidRequest, shown
 from rtcompile.request.values import items
 
 if TYPE_CHECKING:
-    from rtcompile import Parameter
+    from rtcompile.types import Parameter
 
 
 def convert(parameters: Sequence[Parameter], args: Sequence[Any], kernel: str) -> tuple[Any, ...]:

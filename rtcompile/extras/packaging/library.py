@@ -18,7 +18,8 @@ from rtcompile.files.sealed import read_text
 from rtcompile.request.values import absolute, strings, text
 
 if TYPE_CHECKING:
-    from rtcompile import Advice, Arch, BuildInfo, ObjectCode, Parameter, Report
+    from rtcompile import Arch, ObjectCode
+    from rtcompile.types import Advice, BuildInfo, Parameter, Report
 
 
 class KernelLibrary:

@@ -198,7 +198,7 @@ class Recorder(Counter):
             return
         # CuPy is not loaded yet when recording starts.
         self._append_once({"format": FORMAT, **loaded_versions()})
-        recorded = rtcompile.RecordedBuild.of(request, outcome)
+        recorded = rtcompile.types.RecordedBuild.of(request, outcome)
         frame = callers_frame()[1]
         at = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
         entry = {**recorded.fields, "requested at": at}
@@ -276,7 +276,7 @@ def read(path: str, *, trust_options: bool = False) -> Record:
     lines = [document] if isinstance(document, dict) else [*map(_json, text.splitlines())]
     versions, builds, headers = _parts(path, lines)
     try:
-        recorded = [rtcompile.RecordedBuild(entry) for entry in builds]
+        recorded = [rtcompile.types.RecordedBuild(entry) for entry in builds]
     except InvalidRequest:
         raise _damaged(path) from None
     sizes = [isinstance(text, str) and text.partition(":")[0] for text in headers.values()]

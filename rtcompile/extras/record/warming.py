@@ -25,7 +25,7 @@ class Wanted(NamedTuple):
     """A build of a record."""
 
     request: rtcompile.CompileRequest
-    recorded: rtcompile.RecordedBuild
+    recorded: rtcompile.types.RecordedBuild
     origin: str  # the line of the program: ``"train.py:12"``
     cost: tuple[float, int]  # milliseconds if recorded, and headers
 
@@ -63,7 +63,7 @@ def requests(record: Record, archs: Sequence[str] = ()) -> Iterator[list[Wanted]
             milliseconds = entry.get("milliseconds")
             cost = float(milliseconds) if isinstance(milliseconds, (int, float)) else 0.0
             origin, count = str(entry.get("requested at") or ""), len(entry["headers"])
-            recorded = rtcompile.RecordedBuild(entry)
+            recorded = rtcompile.types.RecordedBuild(entry)
             for request in recorded.requests(archs, relocated.moved(entry)):
                 found.append(Wanted(request, recorded, origin, (cost, count)))
         yield found

@@ -1,0 +1,22 @@
+"""The types of results for type checkers, as in ``__init__.pyi``."""
+
+from rtcompile.build.batch import BuildFuture as BuildFuture
+from rtcompile.build.portable import RecordedBuild as RecordedBuild
+from rtcompile.build.profile import HeaderCost as HeaderCost
+from rtcompile.build.profile import Profile as Profile
+from rtcompile.build.profile import TemplateCost as TemplateCost
+from rtcompile.cache import CacheInfo as CacheInfo
+from rtcompile.checkup.checks import Check as Check
+from rtcompile.diagnostic import Diagnostic as Diagnostic
+from rtcompile.extras.packaging.library import Kernel as Kernel
+from rtcompile.extras.packaging.library import KernelModule as KernelModule
+from rtcompile.extras.packaging.signature import Parameter as Parameter
+from rtcompile.extras.resources.advice import Advice as Advice
+from rtcompile.extras.resources.report import KernelReport as KernelReport
+from rtcompile.extras.resources.report import Occupancy as Occupancy
+from rtcompile.extras.resources.report import Report as Report
+from rtcompile.extras.resources.report import Spills as Spills
+from rtcompile.files.headers import Header as Header
+from rtcompile.frontends.cupy_hook import Installation as Installation
+from rtcompile.request.object_code import BuildInfo as BuildInfo
+from rtcompile.store.shared import SharedStore as SharedStore
