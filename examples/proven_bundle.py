@@ -36,9 +36,9 @@ def prove(bundle: str) -> dict[str, Any]:
     """Build the bundle, and return the tables and figures that prove it."""
     command("fastrows", "--arch", ARCHS, "-o", bundle)
     rebuilt = json.loads(command("verify", bundle, "fastrows", "--rebuild", "--json"))
-    provenance = json.loads(command("--provenance", bundle))["bundles"][0]["builds"]
+    provenance = json.loads(command("provenance", bundle))["bundles"][0]["builds"]
     return {
-        "matrix": command("--matrix", bundle),
+        "matrix": command("matrix", bundle),
         "provenance": provenance,
         "rebuilt": [build["outcome"] for build in rebuilt["builds"]],
     }

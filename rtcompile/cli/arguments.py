@@ -72,6 +72,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         argv = [*argv, "--help"]
     given, unknown = whole.parse_known_args(argv)
     sub = whole.verbs()[given.verb] if "verb" in given else whole
+    sub = sub.verbs()[given.action] if "action" in given else sub
     if unknown or sub is whole:
         sub.error(_unknown(unknown[0], sub) if unknown else "no verb is given")
     given.compiler_options = compiler_options
@@ -107,6 +108,8 @@ def parser() -> Parser:
                 of_action = actions.add_parser(action, help=what, description=f"{what}.")
                 of_action.set_defaults(action=action)
                 _add(f"cache {action}", of_action)
+                if action == "why-miss":
+                    _add("builds", of_action.add_argument_group("the build"))
                 _add("everywhere", of_action.add_argument_group("everywhere"), **unset)
         if "builds" in verb:
             _add("builds", sub.add_argument_group("the build"))
@@ -166,15 +169,15 @@ class Parser(argparse.ArgumentParser):
                 meant = f"; did you mean `{self.prog} compile {value}`?"
         raise argparse.ArgumentError(action, f"{value!r} {what}{meant}")
 
-    def verbs(self) -> dict[str, argparse.ArgumentParser]:
-        """Return the parsers of the verbs by their names."""
+    def verbs(self) -> dict[str, Parser]:
+        """Return the parsers of the verbs, or of a verb's actions, by their names."""
         return next(a.choices for a in self._actions if isinstance(a, argparse._SubParsersAction))
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}\n{self.prog} --help shows what it takes\n")
 
 
-def _unknown(word: str, sub: argparse.ArgumentParser) -> str:
+def _unknown(word: str, sub: Parser) -> str:
     """Return what is wrong with a word that `sub` does not know, and what was probably meant."""
     if not word.startswith("-"):
         return f"{word!r} is one argument too many"

@@ -28,20 +28,15 @@ if TYPE_CHECKING:
 
 def run(given: Namespace) -> int:
     """Build a bundle, or describe one."""
-    view = next((name for name in ("list", "matrix", "provenance") if getattr(given, name)), None)
-    if view and given.output is not None:
-        raise InvalidRequest(
-            f"--{view} shows a bundle and writes none: without --{view} it is written to "
-            f"{given.output}, then `rtcompile bundle --{view} {given.output}` shows it"
-        )
-    if view:
-        return _describe(given, view)
+    view, *files = given.targets or [""]
+    if view in ("list", "matrix", "provenance", "verify"):
+        if given.output is not None:
+            raise InvalidRequest(f"`rtcompile bundle {view}` writes no bundle: leave out -o")
+        return _verify(given, files) if view == "verify" else _describe(given, view, files)
     if given.only and not given.cupy:
         raise InvalidRequest("--only is for CuPy's own kernels, of `rtcompile bundle --cupy`")
     if not given.targets and not given.cupy:
         raise InvalidRequest("nothing to bundle: name a TARGET, or CuPy's own kernels by --cupy")
-    if given.targets[:1] == ["verify"]:
-        return _verify(given)
     if given.rebuild:
         raise InvalidRequest("--rebuild is for rtcompile bundle verify FILE TARGET… --rebuild")
     if given.output in (None, "-"):
@@ -75,10 +70,10 @@ def run(given: Namespace) -> int:
     return 0
 
 
-def _describe(given: Namespace, view: str) -> int:
+def _describe(given: Namespace, view: str, files: Sequence[str]) -> int:
     """Show the builds of bundles, the GPUs that each build runs on, or what each was made of."""
     found = []
-    for path in given.targets:
+    for path in files:
         bundle = _bundle(path)
         if view == "provenance":
             found.append({"path": path, "builds": to_bundle.provenance(bundle)})
@@ -96,9 +91,8 @@ def _describe(given: Namespace, view: str) -> int:
     return 0
 
 
-def _verify(given: Namespace) -> int:
+def _verify(given: Namespace, files: Sequence[str]) -> int:
     """Verify every byte of a bundle; find the builds of targets in it, with --rebuild compile them again."""
-    _, *files = given.targets
     path, *names = files or [""]
     if not path or (given.rebuild and not names):
         raise InvalidRequest(

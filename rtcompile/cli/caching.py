@@ -1,4 +1,4 @@
-"""``rtcompile cache`` and ``rtcompile why-miss``: the cache's contents, copies of it, and why a build is missing."""
+"""``rtcompile cache``: the cache's contents, copies of it, and why a build is missing."""
 
 from __future__ import annotations
 
@@ -31,44 +31,41 @@ from rtcompile.store.store import Store
 _SHOWN_KEY = 16
 
 
+_Result = tuple[dict[str, Any], str]
+
+
 def run(given: Namespace) -> int:
     """Run an action of ``cache``; exits with 1 if the result has an ``ok`` that is false."""
-    settings, store = cache.opened()
-    match given.action:
-        case "info":
-            fields, text = _info(given, store)
-        case "list":
-            fields, text = _list(store)
-        case "show":
-            fields, text = _show(find_entry(given.key))
-        case "prune":
-            freed = cache.prune(given.size)
-            fields, text = {"freed": freed}, f"{output.human_size(freed)} freed"
-        case "clear":
-            gone = cache.clear()
-            fields = {"directory": gone.directory, "removed": gone.as_dict()}
-            text = (
-                f"{gone.entries} builds and {gone.precompiled_headers} precompiled headers removed, "
-                f"{output.human_size(gone.size)}; {gone.directory} is empty but for its reproducers"
-            )
-        case "verify":
-            damaged = store.verify()
-            count = sum(1 for _ in store.entries())
-            fields = {"ok": not damaged, "removed": damaged, "entries": count}
-            text = "\n".join([*(f"removed {path}" for path in damaged), f"{count} entries verify"])
-        case "export":
-            count = store.export(given.path)
-            fields = {"files": count, "directory": given.path}
-            uses = f"RTCOMPILE_CACHE_DIR={given.path} uses them"
-            text = f"{count} files copied to {given.path}; {uses}"
-        case "key":
-            fields, text = _key(given)
-        case "metrics":
-            fields, text = _metrics(given, store)
-        case _:
-            fields, text = _copy(given, settings, store)
+    fields, text = _ACTIONS.get(given.action, _copy)(given, cache.opened()[1])
     output.print_result(given, fields, text)
     return 0 if fields.get("ok", True) else 1
+
+
+def _prune(given: Namespace, _: Store) -> _Result:
+    freed = cache.prune(given.size)
+    return {"freed": freed}, f"{output.human_size(freed)} freed"
+
+
+def _clear(*_: object) -> _Result:
+    gone = cache.clear()
+    return {"directory": gone.directory, "removed": gone.as_dict()}, (
+        f"{gone.entries} builds and {gone.precompiled_headers} precompiled headers removed, "
+        f"{output.human_size(gone.size)}; {gone.directory} is empty but for its reproducers"
+    )
+
+
+def _verify(_: Namespace, store: Store) -> _Result:
+    damaged = store.verify()
+    count = sum(1 for _ in store.entries())
+    text = "\n".join([*(f"removed {path}" for path in damaged), f"{count} entries verify"])
+    return {"ok": not damaged, "removed": damaged, "entries": count}, text
+
+
+def _export(given: Namespace, store: Store) -> _Result:
+    count = store.export(given.path)
+    uses = f"RTCOMPILE_CACHE_DIR={given.path} uses them"
+    fields = {"files": count, "directory": given.path}
+    return fields, f"{count} files copied to {given.path}; {uses}"
 
 
 def find_entry(what: str) -> inventory.Entry:
@@ -83,7 +80,7 @@ def find_entry(what: str) -> inventory.Entry:
     raise InvalidRequest(f"{what}: {len(found)} entries of the cache: {keys}; give a key")
 
 
-def _info(given: Namespace, store: Store) -> tuple[dict[str, Any], str]:
+def _info(given: Namespace, store: Store) -> _Result:
     found = cache.info()
     fields: dict[str, Any] = {**found.as_dict(), "levels": _counts(store)}
     if given.stats:
@@ -111,7 +108,7 @@ def _info(given: Namespace, store: Store) -> tuple[dict[str, Any], str]:
     return fields, "\n".join(lines)
 
 
-def _list(store: Store) -> tuple[dict[str, Any], str]:
+def _list(_: Namespace, store: Store) -> _Result:
     found = sorted(store.entries(), key=lambda entry: entry.used, reverse=True)
     entries = [_fields(entry) for entry in found]
     rows = []
@@ -123,7 +120,8 @@ def _list(store: Store) -> tuple[dict[str, Any], str]:
     return {"entries": entries}, text
 
 
-def _show(entry: inventory.Entry) -> tuple[dict[str, Any], str]:
+def _show(given: Namespace, _: Store) -> _Result:
+    entry = find_entry(given.key)
     kernels = Report.of(entry.obj) if entry.obj.kind == "cubin" else None
     fields = {**_fields(entry), "log": entry.obj.build.log}
     fields["report"] = kernels and kernels.as_dict()
@@ -137,10 +135,10 @@ def _show(entry: inventory.Entry) -> tuple[dict[str, Any], str]:
     return fields, "\n".join(lines)
 
 
-def _copy(given: Namespace, settings: Settings, store: Store) -> tuple[dict[str, Any], str]:
+def _copy(given: Namespace, store: Store) -> _Result:
     if given.action == "pull" and given.records:
         return _pull_records(given)
-    stores, folder = shared_stores(), Folder(settings.cache_dir)
+    stores, folder = shared_stores(), Folder(cache.opened()[0].cache_dir)
     if given.action != "pull" and not stores.writes:
         mode = os.environ.get("RTCOMPILE_REMOTE_MODE")
         raise InvalidRequest(f"RTCOMPILE_REMOTE_MODE={mode} forbids writing to the stores")
@@ -160,7 +158,7 @@ def _copy(given: Namespace, settings: Settings, store: Store) -> tuple[dict[str,
     return {"ok": not any(each["problem"] for each in fields), "stores": fields}, "\n".join(lines)
 
 
-def _pull_records(given: Namespace) -> tuple[dict[str, Any], str]:
+def _pull_records(given: Namespace) -> _Result:
     from rtcompile.build import portable
     from rtcompile.extras.record import recording, warming
 
@@ -285,7 +283,7 @@ def kept(stores: Stores) -> list[dict[str, Any]]:
 # --- Keys, counts and entries ------------------------------------------------------------------------
 
 
-def _key(given: Namespace) -> tuple[dict[str, Any], str]:
+def _key(given: Namespace, _: Store) -> _Result:
     path = os.path.expanduser(given.path or os.environ.get("RTCOMPILE_REMOTE_KEY_FILE", ""))
     if not path:
         raise InvalidRequest("which file? Give one, or set RTCOMPILE_REMOTE_KEY_FILE")
@@ -349,7 +347,7 @@ def _counts(store: Store) -> dict[str, dict[str, float]]:
     return {name: {**dict.fromkeys(_COUNTS, 0.0), **counts} for name, counts in stores.items()}
 
 
-def _metrics(given: Namespace, store: Store) -> tuple[dict[str, Any], str]:
+def _metrics(given: Namespace, store: Store) -> _Result:
     """Return the counts of the local cache and of shared stores, or those of the fleet, as OpenMetrics text."""
     fields: dict[str, Any] = {}
     families = []
@@ -406,9 +404,8 @@ def _fields(entry: inventory.Entry) -> dict[str, Any]:
     }
 
 
-def why_miss(given: Namespace) -> int:
-    """Say why a build is not cached; exits with 1 if one is not."""
-    store = cache.opened()[1]
+def _why_miss(given: Namespace, store: Store) -> _Result:
+    """Say why a build is not cached; it is not ``ok`` if one is not."""
     results = []
     for request in requests(given, given.file):
         why, plan = cache.why_of(request)
@@ -418,8 +415,8 @@ def why_miss(given: Namespace) -> int:
             result["nearest"] = _nearest(plan.key_inputs.summary(), store)
         results.append(result)
     text = "\n".join(_rendered(given.file, result) for result in results)
-    output.print_result(given, {"file": given.file, "results": results}, text)
-    return 0 if all(result["hit"] for result in results) else 1
+    is_cached = all(result["hit"] for result in results)
+    return {"ok": is_cached, "file": given.file, "results": results}, text
 
 
 def _nearest(fields: Mapping[str, str], store: Store) -> dict[str, Any] | None:
@@ -450,3 +447,18 @@ def _rendered(file: str, result: dict[str, Any]) -> str:
             was, now = (pair[side] or "(nothing)" for side in ("was", "is"))
             lines.append(f"    {label}: it has {was}, this has {now}")
     return "\n".join(lines)
+
+
+# The other actions, push, pull and sync, are `_copy`.
+_ACTIONS = {
+    "info": _info,
+    "list": _list,
+    "show": _show,
+    "why-miss": _why_miss,
+    "prune": _prune,
+    "clear": _clear,
+    "verify": _verify,
+    "export": _export,
+    "key": _key,
+    "metrics": _metrics,
+}

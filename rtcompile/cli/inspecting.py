@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
 import os
@@ -386,7 +387,10 @@ def _chain(included: Sequence[Header], wanted: str) -> str:
 
 
 def completion(given: Namespace) -> int:
-    """Print a shell's completion script, which shtab makes of the command's parser."""
+    """Print a shell's completion script; shtab makes those of shells other than fish."""
+    if given.shell == "fish":
+        print("\n".join(_fish(arguments.parser())))
+        return 0
     try:
         import shtab
     except ImportError:
@@ -394,3 +398,32 @@ def completion(given: Namespace) -> int:
         raise ToolkitNotFound(missing) from None
     print(shtab.complete(arguments.parser(), shell=given.shell))
     return 0
+
+
+def _fish(parser: arguments.Parser, seen: str = "") -> Iterator[str]:
+    """Yield fish's commands that complete the words of a parser, after the verb or action `seen`."""
+    inside = f"__fish_seen_subcommand_from {seen}" if seen else "__fish_use_subcommand"
+    action: Any
+    for action in parser._actions:
+        text = (action.help or "").replace("'", "\\'")
+        line = f"complete -c rtcompile -n '{inside}' -d '{text}'"
+        if isinstance(action.choices, dict):  # the verbs, or a verb's actions
+            verbs = parser.verbs()
+            begin = f"{inside}; and not __fish_seen_subcommand_from {' '.join(verbs)}"
+            for verb in action._get_subactions():
+                yield f"complete -c rtcompile -f -n '{begin}' -a {verb.dest} -d '{verb.help}'"
+                yield from _fish(verbs[verb.dest], verb.dest)
+            continue
+        if action.help == argparse.SUPPRESS:
+            continue
+        names = [
+            f"-l {name[2:]}" if name[1] == "-" else f"-s {name[1:]}"
+            for name in action.option_strings
+        ]
+        values = (
+            [f"-x -a '{' '.join(action.choices)}'"]
+            if action.choices
+            else ["-r"] * (action.nargs != 0)
+        )
+        if names or action.choices:
+            yield " ".join([line, *names, *values])

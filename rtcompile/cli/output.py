@@ -205,8 +205,8 @@ def set_jobs(given: Namespace) -> None:
 
 
 def overrides(given: Namespace) -> dict[str, Any]:
-    """Return the limits that were given, for `Settings.override`."""
-    return {"timeout": given.timeout, "memory_limit": given.memory_limit}
+    """Return the settings of a build that were given, for `Settings.override`."""
+    return {name: getattr(given, name) for name in ("timeout", "memory_limit", "recompile")}
 
 
 def read_source(file: str) -> tuple[str, str]:

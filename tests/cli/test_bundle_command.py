@@ -33,7 +33,7 @@ def test_a_packages_kernels_are_built_and_listed(package: Package, capsys):
         ("sm_80", "cubin"),
         ("sm_80", "ptx"),
     ]
-    assert run("--list", "k.rtcb") == 0
+    assert run("list", "k.rtcb") == 0
     listed = capsys.readouterr().out
     assert "scale<float>, fill" in listed
     assert "k.rtcb: " in listed
@@ -66,7 +66,7 @@ def test_a_source_takes_names_and_options_from_the_command_line(package: Package
         (["command_kernels", "-o", "k.rtcb"], 2, "no architecture to build for"),
         (["command_kernels", "--arch", "sm_80"], 2, "name it by -o FILE"),
         (["nowhere", "--arch", "sm_80", "-o", "k.rtcb"], 2, "there is no module 'nowhere'"),
-        (["--list", "nothing.rtcb"], 2, "nothing.rtcb: it is not there"),
+        (["list", "nothing.rtcb"], 2, "nothing.rtcb: it is not there"),
         (["command_kernels", "--arch", "sm_80", "-o", "/proc/no/k.rtcb"], 2, "/proc/no"),
     ],
 )
@@ -149,7 +149,7 @@ def test_the_rest_is_bundled_on_request_with_a_warning(record, capsys):
         assert run(record, "-o", "k.rtc", "--skip-unbundleable") == 0
     capsys.readouterr()
 
-    assert run("--list", "k.rtc", "--json") == 0
+    assert run("list", "k.rtc", "--json") == 0
     listed = json.loads(capsys.readouterr().out)
     assert [build["program"] for build in listed["builds"]] == ["plain.cu", "kernel.cu"]
 

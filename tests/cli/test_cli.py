@@ -356,6 +356,14 @@ def test_verify_removes_a_damaged_entry_and_exits_with_1(
     assert (code, found["removed"]) == (1, [str(damaged)])
 
 
+def test_recompile_runs_the_compiler_again(source: Path, run_json: Callable[..., Any]) -> None:
+    hits = []
+    for more in [], [], ["--recompile"]:
+        _, found = run_json("compile", "k.cu", "--arch", "sm_80", *more)
+        hits.append(bool(found["results"][0]["hit"]))
+    assert hits == [False, True, False]
+
+
 # --- why-miss ---------------------------------------------------------------------------
 
 
@@ -363,9 +371,9 @@ def test_why_miss_names_the_header_that_changed(
     source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["compile", "k.cu", "--arch", "sm_80"])
-    assert main(["why-miss", "k.cu", "--arch", "sm_80"]) == 0
+    assert main(["cache", "why-miss", "k.cu", "--arch", "sm_80"]) == 0
     source.with_name("width.h").write_text("#define WIDTH 40 + 3\n")
-    assert main(["why-miss", "k.cu", "--arch", "sm_80"]) == 1
+    assert main(["cache", "why-miss", "k.cu", "--arch", "sm_80"]) == 1
     assert f"header {source.with_name('width.h')} changed" in capsys.readouterr().out
 
 
@@ -377,10 +385,10 @@ def test_why_miss_compiles_no_link_input(
     with monkeypatch.context() as patch:
         for module in ("nvrtc", "nvcc"):
             patch.setattr(f"rtcompile.compilers.{module}.compile", None)
-        assert main(["why-miss", *arguments]) == 1
+        assert main(["cache", "why-miss", *arguments]) == 1
     assert "given by --link is not in the cache itself" in capsys.readouterr().out
     main(["compile", *arguments])
-    assert main(["why-miss", *arguments]) == 0
+    assert main(["cache", "why-miss", *arguments]) == 0
 
 
 @pytest.mark.parametrize(
@@ -399,7 +407,7 @@ def test_why_miss_names_the_field_in_which_the_nearest_entry_differs(
 ) -> None:
     run_json("compile", "k.cu", "--arch", "sm_80")
     same = [] if "--arch" in more else ["--arch", "sm_80"]
-    code, found = run_json("why-miss", "k.cu", *same, *more)
+    code, found = run_json("cache", "why-miss", "k.cu", *same, *more)
     assert code == 1
     differences = found["results"][0]["nearest"]["differences"]
     assert differences == {label: {"was": was, "is": now}}

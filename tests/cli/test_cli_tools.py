@@ -335,6 +335,20 @@ def test_completion_is_a_script_that_bash_reads(capsys: pytest.CaptureFixture[st
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
+def test_completion_for_fish_has_all_verbs_actions_and_options(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["completion", "fish"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith("complete -c rtcompile ") for line in lines)
+    for verb in parser().verbs():
+        assert [line for line in lines if f" -a {verb} -d " in line], verb
+    of_prune = [line for line in lines if "'__fish_seen_subcommand_from prune'" in line]
+    assert [line for line in of_prune if line.endswith("-l size -r")]
+    assert [line for line in lines if line.endswith("-l backend -x -a 'auto nvrtc nvcc'")]
+    assert [line for line in lines if line.endswith("the current device\\'s' -l arch -r")]
+
+
 def test_completion_without_shtab_names_the_package_to_install(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from tests.documentation import PAGES, ROOT, RUN, blocks
 
 # Search texts, and a text that one of the first three pages must contain.
 QUESTIONS = {
-    "why did it recompile": "rtcompile why-miss",
+    "why did it recompile": "rtcompile cache why-miss",
     "why is my header not found": "rtcompile doctor",
     "how do I ship kernels without a compiler": "rtcompile bundle",
     "how do I use it with torch's CUDA wheels": "pip install torch",

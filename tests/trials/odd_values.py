@@ -29,11 +29,11 @@ OPTIONS = [
     *("-split-compile=x", "-diag-suppress=", "--frandom-seed=;", "-w", "-Werror", "-lcudadevrt", "-lm"),
 ]  # fmt: skip
 # Verbs of the command that end by themselves, and arguments for them.
-VERBS = ["compile", "inspect", "explain", "cache", "why-miss", "bundle", "repro", "warm"]
+VERBS = ["compile", "inspect", "explain", "cache", "bundle", "repro", "warm"]
 WORDS = [
     *("k.cu", "odd.cu", "empty", "nowhere", ".", "/", "-", "--", "", "\udcff", "²", "9" * 5000, "-o"),
     *("--arch", "sm_90", "--arch=90", "-n", "g", "f<", "--json", "--timeout", "nan", "inf", "-DX", "0"),
-    *("--memory-limit", "1e400", "--backend", "nvcc", "--target", "ptx", "--list", "stats", "prune"),
+    *("--memory-limit", "1e400", "--backend", "nvcc", "--target", "ptx", "list", "stats", "prune"),
     *("verify", "--size", "-1", "--name", "a\nb", "--link", "--trace", "x", "-h", "--block", "--kernel"),
 ]  # fmt: skip
 # Settings by their names after RTCOMPILE_.
