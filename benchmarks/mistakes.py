@@ -1,6 +1,6 @@
 """Writes the first lines of typical mistakes' errors in Python, at the command and in a notebook cell.
 
-`python -m benchmarks.mistakes` writes docs/mistakes.md.
+`python -m benchmarks.mistakes` writes docs/mistakes.md and docs/mistakes-whole.md.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tests.mistakes import MISTAKES, Mistake, pretended_device
 
 BEFORE = Path(__file__).with_name("mistakes_before.json")
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "mistakes.md"
+WHOLE = DOCUMENT.with_name("mistakes-whole.md")
 _ESCAPE = re.compile(r"\x1b\[[\d;]*m")
 
 
@@ -75,26 +76,8 @@ def document() -> str:
         "Written by `python -m benchmarks.mistakes` from `tests/mistakes.py`: the first line that is",
         "shown in Python, by `rtcompile compile kernel.cu`, and below a `%%cuda` cell (whose first line",
         "is that of the magic). The lines after it have the source's line, a hint where one is known,",
-        "and the further errors. Forty more are shown whole.",
+        "and the further errors. [Forty more](mistakes-whole.md) are shown whole.",
     ]
-    lines += ["", "## Forty whole messages", ""]
-    lines += ["As Python shows them, and below each, for comparison, what an earlier state showed."]
-    before = json.loads(BEFORE.read_text(encoding="utf-8"))
-    for mistake in FORTY:
-        arguments = [*(f"-n '{n}'" for n in mistake.names), *mistake.options]
-        language = "cuda" if mistake.source.isascii() else "text"  # quotes that no lexer takes
-        lines += [
-            "",
-            f"### {mistake.name}",
-            "",
-            f"```{language}",
-            mistake.source.rstrip(),
-            "```",
-            "",
-        ]
-        lines += [f"With `{' '.join(arguments)}`:", ""] if arguments else []
-        lines += ["```text", portable(in_python(mistake)), "```", "", "Before:", ""]
-        lines += ["```text", before.get(mistake.name, "(not tried)"), "```"]
     for mistake in MISTAKES:
         arguments = [
             f"--arch {mistake.arch}",
@@ -107,6 +90,29 @@ def document() -> str:
         for frontend, render in frontends_of(mistake).items():
             first = render(mistake).partition("\n")[0].replace("|", r"\|")
             lines.append(f"| {frontend} | `{first}` |")
+    return "\n".join(lines) + "\n"
+
+
+def whole() -> str:
+    """Return docs/mistakes-whole.md."""
+    lines = ["# Forty whole messages", ""]
+    lines += ["As Python shows them, and below each, for comparison, what an earlier state showed."]
+    before = json.loads(BEFORE.read_text(encoding="utf-8"))
+    for mistake in FORTY:
+        arguments = [*(f"-n '{n}'" for n in mistake.names), *mistake.options]
+        language = "cuda" if mistake.source.isascii() else "text"  # quotes that no lexer takes
+        lines += [
+            "",
+            f"## {mistake.name}",
+            "",
+            f"```{language}",
+            mistake.source.rstrip(),
+            "```",
+            "",
+        ]
+        lines += [f"With `{' '.join(arguments)}`:", ""] if arguments else []
+        lines += ["```text", portable(in_python(mistake)), "```", "", "Before:", ""]
+        lines += ["```text", before.get(mistake.name, "(not tried)"), "```"]
     return "\n".join(lines) + "\n"
 
 
@@ -151,6 +157,7 @@ def _shell() -> Any:
 
 def main() -> None:
     DOCUMENT.write_text(document(), encoding="utf-8")
+    WHOLE.write_text(whole(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs the recipes of docs/cluster.md as the page shows them."""
+"""Runs the recipes of docs/cluster.md and docs/cluster-jobs.md as the pages show them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytest.importorskip("zstandard")
 
 from tests import documentation, servers
 
-PAGE = documentation.ROOT / "docs" / "cluster.md"
+PAGES = [documentation.ROOT / "docs" / name for name in ("cluster.md", "cluster-jobs.md")]
 HITS = "import json, rtcompile; codes = [rtcompile.compile(s, arch='sm_80') for s in {sources}]; "
 HITS += "print(json.dumps([code.build.hit for code in codes]))"
 SOURCES = [f'extern "C" __global__ void k(int* out) {{ out[0] = {n}; }}' for n in range(2)]
@@ -30,14 +30,15 @@ pytestmark = [
 
 
 def recipe(heading: str, language: str) -> str:
-    """Return the only block of a language below a heading of the page."""
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    """Return the only block of a language below a heading of the pages."""
+    of_page = {page: page.read_text(encoding="utf-8").splitlines() for page in PAGES}
+    ((page, lines),) = [each for each in of_page.items() if f"## {heading}" in each[1]]
     begin = lines.index(f"## {heading}") + 1
     ends = [number for number, line in enumerate(lines) if line.startswith("## ")]
     end = next((number for number in ends if number >= begin), len(lines))
     (text,) = [
         block.text
-        for block in documentation.blocks(PAGE)
+        for block in documentation.blocks(page)
         if block.language == language and begin < block.line <= end
     ]
     return text
