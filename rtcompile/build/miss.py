@@ -16,7 +16,7 @@ from rtcompile.build import plan as plans
 from rtcompile.build.plan import Plan
 from rtcompile.compilers import nvrtc
 from rtcompile.errors import CompileTimeout, ToolkitNotFound
-from rtcompile.files import fileset
+from rtcompile.files import file_times, fileset
 from rtcompile.files import headers as memory_headers
 from rtcompile.files.headers import SearchDir
 from rtcompile.request import command_lines
@@ -111,7 +111,7 @@ class Miss:
         self.failures: list[CompileFailure] = []
         self.depends: FileSet | None = None  # further dependencies of a failure
         # If NVRTC's file accesses cannot be intercepted, a file of this clock tick counts as changed.
-        self.begun_ns = self.reading_ns = fileset.file_clock_ns()
+        self.begun_ns = self.reading_ns = file_times.file_clock_ns()
         self.folders = self._folders()
 
     def run(self) -> ObjectCode:
@@ -270,7 +270,7 @@ class Miss:
         if problem := plans.lack_of_nvcc(self.plan):
             raise ToolkitNotFound(problem)
         self.why = why
-        self.reading_ns = fileset.next_tick()
+        self.reading_ns = file_times.next_tick()
         self.plan = self.plan._replace(options=plans.for_nvcc(self.plan.options))
         self.folders = self._folders()
         outcome = self._until_nothing_helps(
@@ -324,11 +324,11 @@ class Miss:
         self, outcome: Compiled | CompileFailure, searched: tuple[SearchDir, ...]
     ) -> FileSet:
         """Return the dependencies of an outcome if the compiler's file accesses were not intercepted."""
-        from rtcompile.store import manifests
+        from rtcompile.compilers import unobserved
 
         request = self.plan.request
         texts = [request.source, *(text for _, text in request.headers), *request.options]
-        found = manifests.record(
+        found = unobserved.record(
             outcome.trace or (),
             searched,
             source="\n".join(texts),

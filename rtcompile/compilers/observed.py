@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rtcompile.files import fileset
+from rtcompile.files import file_times, fileset
 from rtcompile.files import headers as memory_headers
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import Header, SearchDir, relative_to
@@ -42,7 +42,109 @@ def job_fields(
     }
 
 
-def file_set(  # noqa: C901, PLR0912, PLR0915  # one branch for each kind of observation
+class Dependencies:
+    """The files of a build as they become known, with the labels of the search directories that they are in."""
+
+    def __init__(self, search: Sequence[SearchDir], before: FileSet | None = None) -> None:
+        before = before or FileSet()
+        self._search, self._split_path = search, relative_to(tuple(search))
+        self.headers = {header.path: header for header in before.headers}
+        self.absent, self.present = dict.fromkeys(before.absent), dict.fromkeys(before.present)
+        self.include_results = {*before.include_results}
+        self.own_path = dict.fromkeys(before.own_path)
+        self.problem = ""
+
+    def doubt(self, problem: str) -> None:
+        """Note why the build is not cached, unless another reason is known."""
+        self.problem = self.problem or problem
+
+    def doubt_clock(self, clock: str) -> None:
+        """Note that a text of the build has a clock macro, unless that is empty."""
+        if clock:
+            self.doubt(f"{clock} is different in every build")
+
+    def place(self, path: str) -> tuple[str, str]:
+        """Return the label of the directory of a file, and its path below it."""
+        position, relative = self._split_path(path)
+        return self._search[position].label if position >= 0 else "", relative
+
+    def is_there(self, path: str) -> None:
+        """Note a path that exists, and that a ``__has_include`` may have found."""
+        label, rest = self.place(path)
+        self.present[path] = None
+        self.include_results.add(f"{label}/{rest}")
+
+    def file_set(self, looked_for: Iterable[str], newest_ns: int = 0) -> FileSet:
+        """Return all as a set; the build is not cached if one of the paths `looked_for` is volatile."""
+        return FileSet(
+            tuple(self.headers.values()),
+            absent=tuple(self.absent),
+            present=tuple(self.present),
+            include_results=tuple(sorted(self.include_results)),
+            newest_ns=newest_ns,
+            own_path=tuple(self.own_path),
+            uncacheable=self.problem or fileset.volatile(looked_for),
+        )
+
+
+class _Observed(Dependencies):
+    """The files that NVRTC opened or looked for."""
+
+    def __init__(
+        self, seen: Mapping[str, Any], search: Sequence[SearchDir], before: FileSet
+    ) -> None:
+        super().__init__(search, before)
+        self.problem = seen["problem"]
+        self.toolkit = tuple(f"{d.path.rstrip('/')}/" for d in search if not d.is_own)
+        self.has_changed = False
+        for path, *stats, digest, mentioned, was_read in seen["opened"]:
+            if was_read:
+                self._read(os.fsdecode(path), stats, digest, mentioned, seen["begun_ns"])
+            else:
+                self.is_there(os.fsdecode(path))
+        for path in seen["files"]:
+            self.is_there(os.fsdecode(path))
+        self.present.update((f"{os.fsdecode(path)}/.", None) for path in seen["folders"])
+        gaps = _gaps(seen["absent"], [directory.path.rstrip("/") for directory in search])
+        self.absent.update(dict.fromkeys(gaps))
+
+    def _read(
+        self, path: str, stats: Sequence[int], digest: str, mentioned: int, begun_ns: int
+    ) -> None:
+        try:
+            if not digest:
+                digest, mentioned = _digest(path, tuple(stats))
+        except OSError:
+            self.has_changed = True
+        label, relative = self.place(path)
+        header = Header(path, label, relative, digest, *stats[:4])
+        known = self.headers.get(path)
+        if known is not None and known.digest != digest:
+            self.has_changed = True
+        self.headers[path] = file_times.trusted(header, stats[4], begun_ns, self.toolkit)
+        if mentioned & _OWN_PATH:
+            self.own_path[label] = None
+        if mentioned & _CLOCK and not self.problem:
+            clock, has_moved = _clock(path, digest)
+            self.doubt_clock(clock)
+            self.has_changed = self.has_changed or has_moved
+
+    def add_texts(self, texts: Iterable[tuple[str, str]], looked_for: Iterable[bytes]) -> None:
+        """Note which of the headers passed as strings were looked for."""
+        top = len(memory_headers.folder(())) + 1
+        given = {path[top:]: text for path, text in texts}
+        paths = [os.path.normpath(os.fsdecode(path)) for path in looked_for]
+        names = [path[top:] for path in paths if path[top:]]
+        for name in names:
+            mentions = scan(given.get(name, ""))
+            self.doubt_clock(mentions.clock)
+            if mentions.own_path:
+                all_texts = {memory_headers.result_of_all(path[: top - 1]) for path, _ in texts}
+                self.include_results |= all_texts
+        self.include_results |= memory_headers.text_results(names, given)
+
+
+def file_set(
     seen: Mapping[str, Any],
     search: Sequence[SearchDir],
     *,
@@ -50,72 +152,13 @@ def file_set(  # noqa: C901, PLR0912, PLR0915  # one branch for each kind of obs
     before: FileSet,
 ) -> FileSet:
     """Return a compile's file set, from the result of `probes.end` and a precompiled header's files."""
-    split_path = relative_to(tuple(search))
-    toolkit = tuple(f"{d.path.rstrip('/')}/" for d in search if not d.is_own)
-    headers = {header.path: header for header in before.headers}
-    present, include_results = dict.fromkeys(before.present), {*before.include_results}
-    own_path = dict.fromkeys(before.own_path)
-    uncacheable: str = seen["problem"]
-    has_changed = False
-
-    def is_there(path: str) -> None:
-        position, rest = split_path(path)
-        present[path] = None
-        include_results.add(f"{search[position].label if position >= 0 else ''}/{rest}")
-
-    for raw, *stats, digest, mentioned, was_read in seen["opened"]:
-        path = os.fsdecode(raw)
-        if not was_read:
-            is_there(path)
-            continue
-        try:
-            if not digest:
-                digest, mentioned = _digest(path, tuple(stats))
-        except OSError:
-            has_changed = True
-        position, relative = split_path(path)
-        label = search[position].label if position >= 0 else ""
-        header = Header(path, label, relative, digest, *stats[:4])
-        known = headers.get(path)
-        if known is not None and known.digest != digest:
-            has_changed = True
-        headers[path] = fileset.trusted(header, stats[4], seen["begun_ns"], toolkit)
-        if mentioned & _OWN_PATH:
-            own_path[label] = None
-        if mentioned & _CLOCK and not uncacheable:
-            clock, has_moved = _clock(path, digest)
-            uncacheable = f"{clock} is different in every build" if clock else ""
-            has_changed = has_changed or has_moved
-    for raw in seen["files"]:
-        is_there(os.fsdecode(raw))
-    for raw in seen["folders"]:
-        present[f"{os.fsdecode(raw)}/."] = None
-    top = len(memory_headers.folder(())) + 1
-    given = {path[top:]: text for path, text in texts}
-    looked_for = [os.path.normpath(os.fsdecode(p)) for p in (*seen["texts"], *seen["absent texts"])]
-    names = [path[top:] for path in looked_for if path[top:]]
-    for name in names:
-        mentions = scan(given.get(name, ""))
-        if mentions.clock:
-            uncacheable = uncacheable or f"{mentions.clock} is different in every build"
-        if mentions.own_path:
-            include_results |= {memory_headers.result_of_all(path[: top - 1]) for path, _ in texts}
-    include_results |= memory_headers.text_results(names, given)
-
-    gaps = _gaps(seen["absent"], [directory.path.rstrip("/") for directory in search])
-    absent = {**dict.fromkeys(before.absent), **dict.fromkeys(gaps)}
-    found = FileSet(
-        tuple(headers.values()),
-        absent=tuple(absent),
-        present=tuple(present),
-        include_results=tuple(sorted(include_results)),
-        own_path=tuple(own_path),
-    )
+    observed = _Observed(seen, search, before)
+    observed.add_texts(texts, (*seen["texts"], *seen["absent texts"]))
     looked_for = [path for path, *_ in seen["opened"]]
     looked_for += [*seen["files"], *seen["folders"], *seen["absent"]]
-    own = [path for path in map(os.fsdecode, looked_for) if not path.startswith(toolkit)]
-    found.uncacheable = uncacheable or fileset.volatile(own)
-    current = None if has_changed else found.current()
+    own = [path for path in map(os.fsdecode, looked_for) if not path.startswith(observed.toolkit)]
+    found = observed.file_set(own)
+    current = None if observed.has_changed else found.current()
     if current is None:
         found.newest_ns = time.time_ns()
         return found

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile import forks
 from rtcompile._version import __version__
-from rtcompile.files import fileset, sealed
+from rtcompile.files import file_times, sealed
 from rtcompile.files.fileset import PACKED_FIELDS, FileSet, joined, texts_in
 from rtcompile.request.key import digest, field
 from rtcompile.request.units import Compiled, CompileFailure, TranslationUnit
@@ -231,7 +231,7 @@ class Prefix:
         self._lock: int | None = None  # while this build makes the header
         self._done = threading.Event()
         self._began = time.monotonic()
-        self._began_ns = fileset.file_clock_ns()
+        self._began_ns = file_times.file_clock_ns()
         self.temporary = f"{folder}/.{self.key}.pch-{os.getpid()}"
 
     @property

@@ -22,10 +22,14 @@ if TYPE_CHECKING:
 
     from rtcompile.files.headers import Header
 
+    # What is kept about a build or a failure: texts, and the files that it depends on.
+    Record = tuple[Sequence[str], "FileSet"]
+
 _STAT = struct.Struct("<4q")  # `digest.stat_of`
 _PART = 4  # number of fields for the user's own files, and again for the provided ones
 _OWN, _PROVIDED = slice(0, _PART), slice(_PART, 2 * _PART)
 PACKED_FIELDS = 2 * _PART + 4
+DIGESTS = 2 * _PART  # the field of the headers' contents
 
 # Paths below these differ between processes (``/proc/self/cwd``, ``/dev/fd/3``), or change while their stat stays
 # the same.
@@ -133,6 +137,13 @@ class FileSet:
         fields = self.packed(())
         for at in (0, 2, 3, _PART, _PART + 2, _PART + 3):
             fields[at] = joined(map(move, texts_in(fields[at])))
+        return FileSet.unpacked(fields)
+
+    def without_stats(self) -> FileSet:
+        """Return the packed set for other machines, where the files have other times."""
+        fields = self.packed(())
+        for at in (1, _PART + 1):
+            fields[at] = bytes(len(fields[at]))
         return FileSet.unpacked(fields)
 
     # --- checking ------------------------------------------------------------------------
@@ -281,14 +292,15 @@ def _read_again(header: Header) -> Header | None:
 
 def read(path: str, label: str, relative: str) -> tuple[Header, bytes, os.stat_result]:
     """Return the header at a path, its contents, and its status from before reading; OSError for a pipe."""
+    from rtcompile.files import file_times
     from rtcompile.files.headers import Header
 
-    now = file_clock_ns()
+    now = file_times.file_clock_ns()
     descriptor, status = sealed.open_regular(path)
     with open(descriptor, "rb") as file:
         data = file.read()
     header = Header(path, label, relative, content_digest(data), *stat_of(status))
-    return trusted(header, status.st_dev, now), data, status
+    return file_times.trusted(header, status.st_dev, now), data, status
 
 
 def identities(folders: Iterable[str]) -> dict[str, tuple[int, int] | None]:
@@ -378,92 +390,30 @@ def texts_in(data: bytes) -> list[str]:
     return data.decode("utf-8", "surrogateescape").split("\0")[:-1]
 
 
-# --- Whether a file's times reveal every change ----------------------------------------------------
+# --- Files of records ------------------------------------------------------------------------------
 
-# The file clock ticks every 4 ms (CONFIG_HZ=250), so two writes within one tick leave the same time. Some file
-# systems keep coarser times: ext4 with inodes of 128 bytes whole seconds, FAT two seconds, some NFS and FUSE servers
-# milliseconds. Images that are mounted read-only (squashfs, erofs) may be built with one time for all files; another
-# image mounted at the same path can then have the same sizes, times, inode numbers and device.
-_MAX_WAIT_SECONDS = 0.1
-_COARSE_NS = 1_000_000  # times that are multiples of this may come from a coarse clock
-_COARSEST_NS = 2 * 10**9
-_SECOND_NS = 10**9
-
-# File systems of images that are built elsewhere and mounted read-only.
-_IMAGES = ("squashfs", "erofs", "iso9660", "cramfs", "romfs", "udf")
-_FUSE_IMAGES = ("squash", "erofs", "iso", "archivemount")  # such as "fuse.squashfuse_ll"
+_RECORD_FIELDS = 1 + PACKED_FIELDS
 
 
-def file_clock_ns() -> int:
-    """Return the time (ns since the epoch) that a file changed now would get, in steps of 4 ms."""
-    # 5 is CLOCK_REALTIME_COARSE, for which the time module has no constant.
-    return time.clock_gettime_ns(5)
+def encode_records(
+    kind: str, key: str, records: Iterable[Record], provided: tuple[str, ...] = ()
+) -> bytes:
+    """Return the content of the file under `key`; files in `provided` folders count as the toolkit's."""
+    fields = []
+    for texts, files in records:
+        fields += [joined(texts), *files.packed(provided)]
+    return sealed.seal(kind, key, fields)
 
 
-def next_tick() -> int:
-    """Wait for the next tick of the file clock and return its time: earlier files are older than it."""
-    # Since Linux 6.13 a file's time may be finer than the file clock, and so ahead of it.
-    now = time.time_ns()
-    deadline = time.monotonic() + _MAX_WAIT_SECONDS
-    while (tick := file_clock_ns()) < now:
-        if time.monotonic() > deadline:
-            return tick  # The clock was set back, and with it the times of files.
-        time.sleep(0.0005)
-    return now
-
-
-def changed_ns(status: os.stat_result) -> int:
-    """Return the latest time (ns since the epoch) at which a file with this status may have changed."""
-    return status.st_ctime_ns + _coarseness_ns(status.st_mtime_ns, status.st_ctime_ns)
-
-
-def trusted(header: Header, device: int, read_ns: int, toolkit: tuple[str, ...] = ()) -> Header:
-    """Return a header with its times if they reveal every change, or with 0, which means comparing contents."""
-    # In mounted images this concerns only the user's files, which are outside `toolkit`.
-    times = header.mtime_ns, header.ctime_ns
-    is_new = max(times) + _coarseness_ns(*times) >= read_ns
-    is_own = header.is_own and not header.path.startswith(toolkit)
-    if is_new or (is_own and _is_in_image(*times, device)):
-        return header._replace(mtime_ns=0, ctime_ns=0)
-    return header
-
-
-def _coarseness_ns(mtime_ns: int, ctime_ns: int) -> int:
-    """Return for how long a later change may leave the same times, beyond the ticks of the file clock."""
-    return 0 if mtime_ns % _COARSE_NS or ctime_ns % _COARSE_NS else _COARSEST_NS
-
-
-def _is_in_image(mtime_ns: int, ctime_ns: int, device: int) -> bool:
-    # squashfs and iso9660 store whole seconds, and one time for all three.
-    if mtime_ns == ctime_ns and not mtime_ns % _SECOND_NS:
-        return True
-    return device in image_devices()
-
-
-_seen_images: tuple[int | None, frozenset[int]] = (None, frozenset())
-
-
-def image_devices() -> frozenset[int]:
-    """Return the numbers of mounted images, read again each tick, since numbers are reused."""
-    global _seen_images
-    seen, devices = _seen_images
-    now = file_clock_ns()
-    if seen != now:
-        try:
-            with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
-                devices = frozenset(images(file))
-        except OSError:
-            devices = frozenset()
-        _seen_images = now, devices
-    return devices
-
-
-def images(mounts: Iterable[str]) -> Iterable[int]:
-    """Yield the device numbers of the images in lines of ``/proc/self/mountinfo``."""
-    for line in mounts:
-        before, _, after = line.partition(" - ")
-        kind = after.partition(" ")[0]
-        of_fuse = kind.startswith("fuse") and any(name in kind for name in _FUSE_IMAGES)
-        if kind in _IMAGES or of_fuse:
-            major, _, minor = before.split(" ")[2].partition(":")
-            yield os.makedev(int(major), int(minor))
+def decode_records(kind: str, key: str, data: bytes) -> list[Record] | None:
+    """Return the records in the file found under `key`; None if it does not verify."""
+    fields = sealed.unseal(kind, key, data)
+    if fields is None or len(fields) % _RECORD_FIELDS:
+        return None
+    try:
+        return [
+            (texts_in(fields[at]), FileSet.unpacked(fields[at + 1 : at + _RECORD_FIELDS]))
+            for at in range(0, len(fields), _RECORD_FIELDS)
+        ]
+    except ValueError:
+        return None

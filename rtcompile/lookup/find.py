@@ -10,7 +10,7 @@ import sys
 import time
 
 from rtcompile.errors import DriverError, InvalidRequest, UnsupportedArch
-from rtcompile.files import sealed
+from rtcompile.files import fileset, sealed
 from rtcompile.files.fileset import FileSet
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup.environment import Environment, digest
@@ -325,19 +325,15 @@ def in_index(query: Query) -> Found | None:
     name = query.name()
     folder = query.environment.folder
     data = folder.read(INDEX, name) if name else None
-    fields = None if data is None else sealed.unseal(SEAL, name, data)
-    if not fields:
-        query.failed = fields is not None
+    entry = None if data is None else fileset.decode_records(SEAL, name, data)
+    if not entry:
+        query.failed = entry is not None
         return None
-    try:
-        read = FileSet.unpacked(fields[2:])
-    except ValueError:
+    (object_key, *notes), files = entry[0]
+    if not files.is_unchanged(query.recent):
         return None
-    if not read.is_unchanged(query.recent):
-        return None
-    obj = folder.object(fields[0].decode())
-    notes = fields[1].decode("utf-8", "surrogateescape")
-    return None if obj is None else Found(obj, read, notes=tuple(notes.split("\0")) * bool(notes))
+    obj = folder.object(object_key)
+    return None if obj is None else Found(obj, files, notes=tuple(notes))
 
 
 def keep_in_index(query: Query, found: Found) -> None:
@@ -345,19 +341,18 @@ def keep_in_index(query: Query, found: Found) -> None:
     name = query.name() if found.object_key and query.plan is not None else ""
     if name:
         provided = [each.path.rstrip("/") + "/" for each in query.plan.toolchain.search]
-        packed = found.files.packed(tuple(provided))
-        notes = "\0".join(found.obj.build.notes).encode("utf-8", "surrogateescape")
-        _publish(query, name, [found.object_key.encode(), notes, *packed])
+        entry = (found.object_key, *found.obj.build.notes), found.files
+        _publish(query, name, fileset.encode_records(SEAL, name, [entry], tuple(provided)))
 
 
 def note_failure(query: Query) -> None:
     """Write an index entry that makes the next process search the negative cache before it starts a compiler."""
     name = query.name()
     if name and query.environment is environments.current():
-        _publish(query, name, [])
+        _publish(query, name, fileset.encode_records(SEAL, name, []))
 
 
-def _publish(query: Query, name: str, fields: list[bytes]) -> None:
+def _publish(query: Query, name: str, data: bytes) -> None:
     from rtcompile.store.store import Store
 
-    Store.open(query.settings).publish(INDEX, name, sealed.seal(SEAL, name, fields))
+    Store.open(query.settings).publish(INDEX, name, data)

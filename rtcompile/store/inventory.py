@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from rtcompile.files import fileset, sealed
+from rtcompile.files import file_times, sealed
 from rtcompile.files.sealed import USE_RESOLUTION
 from rtcompile.request import object_code
 from rtcompile.request.object_code import ObjectCode
@@ -146,7 +146,7 @@ def publish(cache_dir: str, name: str, write: Callable[[str], None]) -> str | No
             os.rename(made, folder.file(HEADERS, f"{name}-{size}"))
     finally:
         shutil.rmtree(made, ignore_errors=True)
-    fileset.next_tick()  # a build in the clock tick in which a header was written is not cached
+    file_times.next_tick()  # a build in the clock tick in which a header was written is not cached
     return find(cache_dir, name)
 
 

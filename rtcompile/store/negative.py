@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from rtcompile.files import sealed
+from rtcompile.files import fileset
 from rtcompile.files.fileset import FileSet
 from rtcompile.request.key import KeyInputs, digest, field, reason_against
 from rtcompile.request.units import CompileFailure, Hints
@@ -104,7 +104,7 @@ def _key(inputs: KeyInputs) -> str:
 def _encoded(key: str, remembered: Remembered) -> bytes:
     failure, first = remembered.failure, remembered.failure.before
     kept = [_stored(failure), first and _stored(first), remembered.why_nvcc]
-    return sealed.seal(_SEAL, key, [json.dumps(kept).encode(), *remembered.depends.packed(())])
+    return fileset.encode_records(_SEAL, key, [([json.dumps(kept)], remembered.depends)])
 
 
 def _stored(failure: CompileFailure) -> list[Any]:
@@ -112,12 +112,9 @@ def _stored(failure: CompileFailure) -> list[Any]:
 
 
 def _decoded(key: str, data: bytes) -> Remembered | None:
-    fields = sealed.unseal(_SEAL, key, data)
-    if not fields:
-        return None
     try:
-        depends = FileSet.unpacked(fields[1:])
-        failure, first, why = json.loads(fields[0])
+        [([kept], depends)] = fileset.decode_records(_SEAL, key, data) or []
+        failure, first, why = json.loads(kept)
     except ValueError:
         return None
     before = None if first is None else _restored(*first)

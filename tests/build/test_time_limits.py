@@ -14,12 +14,11 @@ import pytest
 import rtcompile
 from rtcompile import CompileRequest, RawKernel, RawModule
 from rtcompile.build import miss, plan
-from rtcompile.compilers import nvrtc
+from rtcompile.compilers import nvrtc, unobserved
 from rtcompile.errors import CompileTimeout, InvalidRequest
 from rtcompile.messages import diagnostics, fallback
 from rtcompile.request import cxx, key
 from rtcompile.request.units import Limits, TimeLimit
-from rtcompile.store import manifests
 from rtcompile.workers import pool
 
 KERNEL = "__global__ void k(int* p) { *p = 1; }\n"
@@ -321,5 +320,5 @@ def test_runs_share_a_limits_object_but_not_a_plain_number() -> None:
 
 
 def test_a_text_of_megabytes_is_not_searched_for_folders() -> None:
-    assert "too long" in manifests.record((), (), source="x\n" * (17 << 20)).uncacheable
-    assert manifests.record((), (), source="x\n" * (1 << 20)).uncacheable == ""
+    assert "too long" in unobserved.record((), (), source="x\n" * (17 << 20)).uncacheable
+    assert unobserved.record((), (), source="x\n" * (1 << 20)).uncacheable == ""

@@ -12,7 +12,7 @@ import rtcompile
 from rtcompile import toolkit
 from rtcompile.build import planned
 from rtcompile.compilers import nvcc
-from rtcompile.files import fileset
+from rtcompile.files import file_times
 from rtcompile.request import units
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
@@ -88,9 +88,9 @@ def test_a_build_waits_for_the_clock_where_its_compiler_cannot_be_observed(
 
     def next_tick() -> int:
         waited.append(1)
-        return fileset.file_clock_ns()
+        return file_times.file_clock_ns()
 
-    monkeypatch.setattr(fileset, "next_tick", next_tick)
+    monkeypatch.setattr(file_times, "next_tick", next_tick)
     (tmp_path / "value.h").write_text("#define VALUE 2\n")
     assert build(backend=backend, name=str(tmp_path / "host.cu")) == (2, None)
     assert len(waited) == waits

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 import rtcompile
-from rtcompile.compilers import observed
-from rtcompile.store import manifests
+from rtcompile.compilers import observed, unobserved
 from tests.processes import forget_caches
 
 pytestmark = pytest.mark.needs_compiler
@@ -201,14 +200,14 @@ def test_a_header_that_was_looked_for_through_the_folder_above_is_noticed(
 def at_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], object]]]:
     """A list of functions that run after the compiler, before its result is used."""
     then: list[Callable[[], object]] = []
-    original = manifests.record
+    original = unobserved.record
 
     def first(*given: Any, **more: Any) -> Any:
         while then:
             then.pop()()
         return original(*given, **more)
 
-    monkeypatch.setattr(manifests, "record", first)
+    monkeypatch.setattr(unobserved, "record", first)
     yield then
     assert not then
 

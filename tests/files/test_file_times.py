@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.files import fileset
+from rtcompile.files import file_times
 from rtcompile.files.headers import Header
 
 SECOND = 10**9
@@ -36,17 +36,17 @@ def test_times_are_trusted_once_the_file_system_s_clock_has_moved_on(
     now = 1_700_000_000 * SECOND + 123_456_789
     changed = (now - age_ns) // ticks_ns * ticks_ns
     header = aged(changed - 60 * SECOND, changed)
-    kept = fileset.trusted(header, os.stat(tmp_path).st_dev, now)
+    kept = file_times.trusted(header, os.stat(tmp_path).st_dev, now)
     assert kept == (header if is_trusted else header._replace(mtime_ns=0, ctime_ns=0))
     times = {"st_mtime_ns": header.mtime_ns, "st_ctime_ns": changed}
     status = os.stat_result((0,) * 10, times)
-    assert (fileset.changed_ns(status) >= now) is not is_trusted
+    assert (file_times.changed_ns(status) >= now) is not is_trusted
 
 
 def test_one_fine_time_proves_a_fine_clock() -> None:
     now = 1_700_000_000 * SECOND
     for times in ((now - SECOND, now - SECOND + 1), (now - SECOND + 1, now - SECOND)):
-        assert fileset.trusted(aged(*times), 0, now) == aged(*times)
+        assert file_times.trusted(aged(*times), 0, now) == aged(*times)
 
 
 def test_files_of_an_image_with_equal_times_are_compared_by_contents(
@@ -54,15 +54,15 @@ def test_files_of_an_image_with_equal_times_are_compared_by_contents(
 ) -> None:
     now = time.time_ns()
     squashed = aged(SECOND, int(str(SECOND)))
-    assert fileset.trusted(squashed, 0, now).ctime_ns == 0
-    assert fileset.trusted(aged(SECOND, SECOND, "cudart"), 0, now).ctime_ns == SECOND
+    assert file_times.trusted(squashed, 0, now).ctime_ns == 0
+    assert file_times.trusted(aged(SECOND, SECOND, "cudart"), 0, now).ctime_ns == SECOND
 
     for times in ((2 * SECOND, SECOND), (SECOND, 2 * SECOND), (SECOND // 10, SECOND // 10)):
-        assert fileset.trusted(aged(*times), 77, now) == aged(*times)
+        assert file_times.trusted(aged(*times), 77, now) == aged(*times)
     other = aged(SECOND + 1, SECOND + 1)
-    assert fileset.trusted(other, 77, now) == other
-    monkeypatch.setattr(fileset, "image_devices", lambda: frozenset([77]))
-    assert fileset.trusted(other, 77, now).ctime_ns == 0
+    assert file_times.trusted(other, 77, now) == other
+    monkeypatch.setattr(file_times, "image_devices", lambda: frozenset([77]))
+    assert file_times.trusted(other, 77, now).ctime_ns == 0
 
 
 def test_images_are_known_by_the_table_of_mounts() -> None:
@@ -73,7 +73,7 @@ def test_images_are_known_by_the_table_of_mounts() -> None:
         "39 35 0:51 / /container ro - fuse.squashfuse_ll squashfuse_ll ro",
         "40 35 0:52 / /remote rw - fuse.sshfs host: rw",
     ]
-    assert {*fileset.images(lines)} == {os.makedev(7, 1), os.makedev(7, 2), os.makedev(0, 51)}
+    assert {*file_times.images(lines)} == {os.makedev(7, 1), os.makedev(7, 2), os.makedev(0, 51)}
 
 
 def test_images_are_read_again_each_tick_and_after_the_clock_was_set_back(
@@ -81,23 +81,23 @@ def test_images_are_read_again_each_tick_and_after_the_clock_was_set_back(
 ) -> None:
     """Another image may have the number of one that was unmounted."""
     ticks, mounted = [0], [""]
-    monkeypatch.setattr(fileset, "_seen_images", (None, frozenset()))
-    monkeypatch.setattr(fileset, "file_clock_ns", lambda: int(f"{ticks[0]}000000"))
-    monkeypatch.setattr(fileset, "open", lambda *_, **__: io.StringIO(mounted[0]), raising=False)
+    monkeypatch.setattr(file_times, "_seen_images", (None, frozenset()))
+    monkeypatch.setattr(file_times, "file_clock_ns", lambda: int(f"{ticks[0]}000000"))
+    monkeypatch.setattr(file_times, "open", lambda *_, **__: io.StringIO(mounted[0]), raising=False)
     for tick, device in ((3, 1), (4, 2), (2, 3)):
         ticks[0], mounted[0] = tick, f"37 35 7:{device} / / ro - squashfs /dev/loop1 ro\n"
-        assert fileset.image_devices() == {os.makedev(7, device)}
+        assert file_times.image_devices() == {os.makedev(7, device)}
         mounted[0] = "read twice in one tick"
-        assert fileset.image_devices() == {os.makedev(7, device)}
+        assert file_times.image_devices() == {os.makedev(7, device)}
 
 
 def test_no_image_is_known_without_the_table_of_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object, **__: object) -> None:
         raise FileNotFoundError
 
-    monkeypatch.setattr(fileset, "_seen_images", (None, frozenset([1])))
-    monkeypatch.setattr(fileset, "open", missing, raising=False)
-    assert fileset.image_devices() == frozenset()
+    monkeypatch.setattr(file_times, "_seen_images", (None, frozenset([1])))
+    monkeypatch.setattr(file_times, "open", missing, raising=False)
+    assert file_times.image_devices() == frozenset()
 
 
 class Clocks:
@@ -128,14 +128,14 @@ def test_after_the_next_tick_no_file_gets_an_earlier_time(
     monkeypatch: pytest.MonkeyPatch, now_ns: int, waited_ns: int
 ) -> None:
     clocks = Clocks(now_ns)
-    monkeypatch.setattr(fileset, "time", clocks)
-    assert fileset.next_tick() == now_ns
+    monkeypatch.setattr(file_times, "time", clocks)
+    assert file_times.next_tick() == now_ns
     assert clocks.now_ns == now_ns + waited_ns
-    assert fileset.file_clock_ns() >= now_ns
+    assert file_times.file_clock_ns() >= now_ns
 
 
 def test_a_file_clock_that_was_set_back_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = Clocks(100 * SECOND, behind_ns=SECOND)
-    monkeypatch.setattr(fileset, "time", clocks)
-    assert fileset.next_tick() == fileset.file_clock_ns() < 100 * SECOND
+    monkeypatch.setattr(file_times, "time", clocks)
+    assert file_times.next_tick() == file_times.file_clock_ns() < 100 * SECOND
     assert 0.05 < clocks.monotonic() - 100 < 0.2

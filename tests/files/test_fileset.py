@@ -12,7 +12,7 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
-from rtcompile.files import fileset, sealed
+from rtcompile.files import file_times, fileset, sealed
 from rtcompile.files.fileset import PACKED_FIELDS, FileSet
 from rtcompile.files.headers import Header
 from rtcompile.settings import Settings
@@ -261,7 +261,7 @@ def test_the_toolkit_in_an_image_is_trusted_if_an_option_names_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CuPy names CuPy's and the toolkit's folders with -I, in every request under `install()`."""
-    monkeypatch.setattr(fileset, "_is_in_image", lambda *given: True)
+    monkeypatch.setattr(file_times, "_is_in_image", lambda *given: True)
     own = tmp_path / "own.cuh"
     own.write_text("")
     toolchain = toolkit.current(Settings.from_environ())
@@ -381,7 +381,7 @@ def test_few_read_headers_are_remembered(files, tmp_path, monkeypatch):
 
 def test_a_set_that_must_be_compared_each_time_stays_the_same_object(files, monkeypatch):
     """Otherwise each look-up would write its record again."""
-    monkeypatch.setattr(fileset, "_is_in_image", lambda *given: True)
+    monkeypatch.setattr(file_times, "_is_in_image", lambda *given: True)
     own = files.headers[0]._replace(mtime_ns=0, ctime_ns=0)
     in_image = files.replaced(headers=(own, files.headers[1]))
     assert in_image.current() is in_image

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from rtcompile.compilers import unobserved
 from rtcompile.errors import CompileError, CompilerCrashed
 from rtcompile.settings import Settings
-from rtcompile.store import locks, manifests, store
+from rtcompile.store import locks, store
 from rtcompile.store.store import Store
 from tests.interrupts import interrupted
 from tests.key_inputs import add, make_key_inputs, make_object, open_store
@@ -35,7 +36,7 @@ def test_one_of_many_threads_builds(cache: Path) -> None:
         with kept.building(inputs):
             if kept.find(inputs) is None:
                 builds.append(threading.get_ident())
-                kept.add(inputs, make_object(), manifests.record((), ()))
+                kept.add(inputs, make_object(), unobserved.record((), ()))
 
     threads = [threading.Thread(target=request_it) for _ in range(8)]
     for thread in threads:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.files import fileset
+from rtcompile.compilers import unobserved
+from rtcompile.files import file_times
 from rtcompile.files.fileset import FileSet
-from rtcompile.store import manifests
 from tests.key_inputs import HeaderTree
 
 
@@ -29,7 +29,7 @@ def tree(tmp_path: Path) -> HeaderTree:
 def later(folder: Path) -> None:
     """Wait until the file clock has left the tick in which `folder`'s files were written."""
     newest = max(path.stat().st_ctime_ns for path in [folder, *folder.rglob("*")])
-    while fileset.file_clock_ns() <= newest:
+    while file_times.file_clock_ns() <= newest:
         time.sleep(0.0005)
 
 
@@ -249,7 +249,7 @@ def test_a_macros_name_outside_the_searched_folders_is_not_cacheable(
 def test_a_folder_with_too_many_subfolders_is_not_cacheable(
     tree: HeaderTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manifests, "_MAX_FOLDERS", 4)
+    monkeypatch.setattr(unobserved, "_MAX_FOLDERS", 4)
     recorded = tree.record("user1/a.h")
     assert not recorded.uncacheable
     tree.write("user1/a.h", "#include <1/x.h>\n#include <2/x.h>\n#include <3/x.h>\n")
@@ -272,7 +272,7 @@ def test_a_header_that_cannot_be_read_again_is_not_cacheable(
 
 
 def test_a_header_found_by_a_relative_path_is_not_cacheable(tree: HeaderTree) -> None:
-    recorded = manifests.record(["rel.h"], tree.search)
+    recorded = unobserved.record(["rel.h"], tree.search)
     assert "relative path" in recorded.uncacheable
 
 
@@ -311,14 +311,14 @@ def test_a_header_that_may_still_change_within_its_tick_is_read_again(
 ) -> None:
     path = tree.path("user1/a.h")
     tick = os.stat(path).st_ctime_ns
-    monkeypatch.setattr(fileset, "file_clock_ns", lambda: tick)
+    monkeypatch.setattr(file_times, "file_clock_ns", lambda: tick)
     recorded = tree.record("user1/a.h")
     assert not recorded.is_unchanged(), "no stat may vouch for it yet"
     assert recorded.current() is not None
     fresh = recorded.refreshed()
     assert fresh is not None
     assert not fresh.is_unchanged(), "the clock has not moved on"
-    monkeypatch.setattr(fileset, "file_clock_ns", lambda: tick + 1)
+    monkeypatch.setattr(file_times, "file_clock_ns", lambda: tick + 1)
     fresh = recorded.refreshed()
     assert fresh is not None
     assert fresh.is_unchanged()

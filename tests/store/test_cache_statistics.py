@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from rtcompile.compilers import unobserved
 from rtcompile.errors import RtcompileWarning
-from rtcompile.files import fileset
+from rtcompile.files import file_times
 from rtcompile.request.key import KeyInputs
 from rtcompile.store import folder as folders
-from rtcompile.store import inventory, locks, manifests
+from rtcompile.store import inventory, locks
 from rtcompile.store.folder import Folder
 from rtcompile.store.store import Store
 from tests.key_inputs import make_key_inputs, make_object, open_store
@@ -24,7 +25,7 @@ from tests.key_inputs import make_key_inputs, make_object, open_store
 def build(kept: Store, source: str, code: bytes = b"code") -> KeyInputs:
     inputs = make_key_inputs(source=source)
     with kept.building(inputs):
-        kept.add(inputs, make_object(code), manifests.record((), ()))
+        kept.add(inputs, make_object(code), unobserved.record((), ()))
     return inputs
 
 
@@ -320,7 +321,7 @@ def test_statistics_that_cannot_be_written_are_one_warning(cache: Path) -> None:
         folder.chmod(0o700)
     kept = open_store(cache, size=50_000)
     for i in range(6):
-        fileset.next_tick()  # the least recently used files are evicted
+        file_times.next_tick()  # the least recently used files are evicted
         inputs = build(kept, str(i), b"x" * 20_000)
     with pytest.warns(RtcompileWarning, match="statistics cannot be written"):
         assert kept.usage() is None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.files import fileset
+from rtcompile.files import file_times, fileset
 from rtcompile.files.headers import SearchDir
 from rtcompile.request.key import KeyInputs
 from rtcompile.request.values import Arch
@@ -103,7 +103,7 @@ def test_a_touched_header_is_a_hit_and_is_read_only_once(
     inputs = tree.key_inputs()
     tree.build(open_store(cache), inputs, "user0/a.h")
     os.utime(tree.path("user0/a.h"), ns=(1, 1))
-    fileset.next_tick()
+    file_times.next_tick()
     assert open_store(cache).find(inputs)
     monkeypatch.setattr(fileset, "read", lambda *which: pytest.fail(f"{which} was read again"))
     assert open_store(cache).find(inputs)
@@ -123,7 +123,7 @@ def test_a_header_that_changes_while_the_compiler_runs_is_noticed(
 ) -> None:
     tree = HeaderTree(tmp_path, label)
     tree.write(f"{label}/a.h", "before")
-    begun_ns = fileset.file_clock_ns()
+    begun_ns = file_times.file_clock_ns()
     tree.write(f"{label}/a.h", "edited meanwhile")
     assert tree.record(f"{label}/a.h").newest_ns >= begun_ns
 
@@ -173,15 +173,15 @@ def test_a_header_that_is_replaced_while_the_compiler_runs_is_noticed(
     (here / "user1").symlink_to("current")
     search = (SearchDir("user0", tree.path("user0")), SearchDir("user1", tree.path("user1")))
     inputs = tree.key_inputs(search=search)
-    begun_ns = fileset.file_clock_ns()
+    begun_ns = file_times.file_clock_ns()
     change(here)
     assert tree.record(read, inputs=inputs).newest_ns >= begun_ns
-    begun_ns = fileset.next_tick()
+    begun_ns = file_times.next_tick()
     assert tree.record(read, inputs=inputs).newest_ns < begun_ns
 
 
 def test_a_file_that_appeared_briefly_in_a_searched_folder_is_noticed(tree: HeaderTree) -> None:
-    begun_ns = fileset.next_tick()
+    begun_ns = file_times.next_tick()
     tree.write("outside/other.h", "")
     assert tree.record("user0/a.h").newest_ns < begun_ns
     tree.write("user0/other.h", "")
@@ -193,7 +193,7 @@ def test_a_header_written_just_before_the_build_is_cached(cache: Path, tree: Hea
     inputs = tree.key_inputs()
     for text in ("a", "b", "c", "d"):
         tree.write("user0/a.h", text)
-        begun_ns = fileset.next_tick()
+        begun_ns = file_times.next_tick()
         assert tree.record("user0/a.h").newest_ns < begun_ns
         assert tree.build(open_store(cache), inputs, "user0/a.h", code=text.encode())
         assert open_store(cache).find(inputs)
@@ -415,7 +415,7 @@ def test_search_directories_may_have_equal_labels(cache: Path, tmp_path: Path) -
     here = HeaderTree(tmp_path / "here", "one", "two")
     search = tuple(SearchDir("cccl", directory.path) for directory in here.search)
     here.write("two/x.h", "")
-    fileset.next_tick()  # a real toolkit is not written right before a build
+    file_times.next_tick()  # a real toolkit is not written right before a build
     inputs = here.key_inputs(search=search)
     here.build(open_store(cache), inputs, "two/x.h")
     found = open_store(cache).find(inputs)

@@ -15,13 +15,13 @@ import pytest
 
 import rtcompile
 from rtcompile.build import planned
-from rtcompile.compilers import nvrtc
+from rtcompile.compilers import nvrtc, unobserved
 from rtcompile.errors import CompileTimeout, RtcompileWarning
-from rtcompile.files import fileset
+from rtcompile.files import file_times
 from rtcompile.request.key import KeyInputs
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
-from rtcompile.store import locks, manifests
+from rtcompile.store import locks
 from rtcompile.store.store import Store
 from tests.key_inputs import make_key_inputs, make_object
 
@@ -70,7 +70,7 @@ def test_code_that_another_process_built_in_time_is_a_hit(
 
     def finish() -> None:
         other = another_processs_store()
-        other.add(inputs, make_object(code), manifests.record((), ()))
+        other.add(inputs, make_object(code), unobserved.record((), ()))
         built_elsewhere.close()
 
     timer = threading.Timer(0.2, finish)
@@ -133,11 +133,11 @@ def test_a_folder_or_pipe_under_a_locks_path_delays_nobody(
 
 
 def test_a_clock_that_is_stepped_back_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    an_hour_ago = fileset.file_clock_ns() - 3600 * 10**9
-    monkeypatch.setattr(fileset, "file_clock_ns", lambda: an_hour_ago)
+    an_hour_ago = file_times.file_clock_ns() - 3600 * 10**9
+    monkeypatch.setattr(file_times, "file_clock_ns", lambda: an_hour_ago)
     begin = time.monotonic()
     # Files edited from now on get times of that clock, and the edits must be noticed.
-    assert fileset.next_tick() == an_hour_ago
+    assert file_times.next_tick() == an_hour_ago
     assert time.monotonic() - begin < 60
 
 

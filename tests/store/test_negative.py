@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from rtcompile.compilers import unobserved
 from rtcompile.files.fileset import FileSet
 from rtcompile.request.units import CompileFailure, Hints
-from rtcompile.store import folder, inventory, manifests
+from rtcompile.store import folder, inventory
 from rtcompile.store.folder import Folder
 from rtcompile.store.negative import Remembered, dependencies_of
 from rtcompile.store.store import Store
@@ -95,7 +96,7 @@ def test_a_failure_is_valid_while_its_headers_are_unchanged_and_missing_ones_sta
     refused = failure(log, trace=(read,))
     source = '#include <read.h>\n#include "missed.h"'
     name = "/project/kernel.cu"
-    found = manifests.record((read,), tree.search, source=source, name=name)
+    found = unobserved.record((read,), tree.search, source=source, name=name)
     open_store(cache).negative.remember(inputs, Remembered(refused, "", found))
 
     def finds(**other: Any) -> bool:

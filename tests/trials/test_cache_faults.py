@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from rtcompile.compilers import unobserved
 from rtcompile.files import sealed
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import Header, SearchDir
@@ -52,7 +53,7 @@ def begin_a_writer(program: subprocess.Popen[str]) -> None:
 WRITERS = """
 import itertools, os, sys
 from pathlib import Path
-from rtcompile.store import manifests as headers
+from rtcompile.compilers import unobserved as headers
 from tests.key_inputs import make_object, make_key_inputs, open_store
 from tests.trials.test_cache_faults import code_of
 
@@ -113,7 +114,7 @@ def test_a_writer_killed_at_any_moment_leaves_no_wrong_object(tmp_path: Path) ->
         kept = open_store(tmp_path)
         inputs = make_key_inputs(source=source)
         with kept.building(inputs):  # no lock remained
-            assert kept.add(inputs, make_object(code_of(source)), manifests.record((), ())) == ""
+            assert kept.add(inputs, make_object(code_of(source)), unobserved.record((), ())) == ""
     assert found
     assert finished >= KILLS * 2 // 5, "too few builds finished for the kills to meet the rest"
     kept = open_store(tmp_path)
@@ -125,7 +126,7 @@ def test_a_writer_killed_at_any_moment_leaves_no_wrong_object(tmp_path: Path) ->
 HAMMER = """
 import random, sys
 from pathlib import Path
-from rtcompile.store import manifests as headers
+from rtcompile.compilers import unobserved as headers
 from tests.key_inputs import make_object, make_key_inputs, open_store
 from tests.trials.test_cache_faults import code_of
 cache, seed = Path(sys.argv[1]), int(sys.argv[2])
@@ -202,7 +203,7 @@ def test_eviction_during_reads_and_writes_causes_only_misses(tmp_path: Path) -> 
         if obj is None:
             with kept.building(inputs):
                 obj = make_object(code_of(inputs.source))
-                kept.add(inputs, obj, manifests.record((), ()))
+                kept.add(inputs, obj, unobserved.record((), ()))
         assert obj.code == code_of(inputs.source)
     evictor.communicate()
     assert evictor.returncode == 0
@@ -401,7 +402,7 @@ def test_verify_finds_every_swap(tmp_path: Path) -> None:
         kept = open_store(tmp_path)
         inputs = make_key_inputs(source=source)
         with kept.building(inputs):
-            kept.add(inputs, make_object(code_of(source)), manifests.record((), ()))
+            kept.add(inputs, make_object(code_of(source)), unobserved.record((), ()))
     missed = count = 0
     for folder in ("objects", "manifests", "portable"):
         for path, other in itertools.combinations(sorted((tmp_path / folder).iterdir()), 2):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from rtcompile.compilers import unobserved
 from rtcompile.lookup import environment as environments
 from rtcompile.settings import Settings
-from rtcompile.store import manifests
 from rtcompile.toolkit import remembered
 from rtcompile.toolkit.model import Toolchain
 from tests.key_inputs import make_key_inputs, make_object, open_store
@@ -45,7 +45,7 @@ def fill(cache: Path, code: bytes) -> None:
     """Keep a build and a toolchain, which names libraries that a process loads."""
     kept = open_store(cache)
     with kept.building(WANTED):
-        kept.add(WANTED, make_object(code), manifests.record((), ()))
+        kept.add(WANTED, make_object(code), unobserved.record((), ()))
     remembered.write(
         Settings(cache_dir=str(cache)),
         "key",

@@ -18,12 +18,11 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
-from rtcompile.compilers import nvrtc, observed
+from rtcompile.compilers import nvrtc, observed, unobserved
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.request.values import Arch
-from rtcompile.store import manifests
 from rtcompile.toolkit.search import find
 from rtcompile.workers import nvrtc as worker
 from rtcompile.workers import probes
@@ -443,7 +442,7 @@ def test_without_probes_the_searched_folders_are_watched(
     header.write_text(spelling if where == "header" else "")
     search = [SearchDir("user0", str(one)), SearchDir("user1", str(header.parent))]
     source = spelling if where == "source" else "#include <v.h>"
-    files = manifests.record([str(header)], search, source=source)
+    files = unobserved.record([str(header)], search, source=source)
     (one / "opt.h").write_text("")
     assert files.uncacheable or files.current() is None
 

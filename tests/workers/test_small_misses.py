@@ -18,7 +18,7 @@ import pytest
 
 from rtcompile import toolkit
 from rtcompile.compilers import nvrtc
-from rtcompile.files import fileset
+from rtcompile.files import file_times
 from rtcompile.request import cxx
 from rtcompile.request.units import Limits
 from rtcompile.toolkit.model import Library
@@ -386,7 +386,7 @@ def test_a_source_that_minimal_rejects_is_compiled_without_it(pool: Pool) -> Non
 def test_a_header_that_changes_once_files_are_read_is_noticed(tmp_path: Path) -> None:
     tree = HeaderTree(tmp_path / "tree", "user0")
     tree.write("user0/a.h", "before")
-    begun_ns = fileset.next_tick()
+    begun_ns = file_times.next_tick()
     assert tree.record("user0/a.h").newest_ns < begun_ns
     tree.write("user0/a.h", "edited meanwhile")
     assert tree.record("user0/a.h").newest_ns >= begun_ns
