@@ -112,7 +112,7 @@ class Miss:
         self.depends: FileSet | None = None  # further dependencies of a failure
         # If NVRTC's file accesses cannot be intercepted, a file of this clock tick counts as changed.
         self.begun_ns = self.reading_ns = file_times.file_clock_ns()
-        self.folders = self._folders()
+        self.folders: dict[str, tuple[int, int] | None] = {}  # `_folders` before the compiler ran
 
     def run(self) -> ObjectCode:
         plan, known = self.plan, self.known
@@ -124,7 +124,7 @@ class Miss:
         if known is not None and plan.key_inputs.backend in EITHER:
             self.depends = known.depends
             return self._with_nvcc(known.why_nvcc, known.failure)
-        outcome = self._until_nothing_helps(self._nvrtc)
+        outcome = self._with_added_flags(self._nvrtc)
         if isinstance(outcome, Compiled):
             return self._finish("nvrtc", outcome, self.plan.search)
         decision = self._after_nvrtc(outcome)
@@ -158,7 +158,7 @@ class Miss:
         saved = known.build.compiled_in / 1e3 - seconds
         return f"{note}, which saved {saved:.2f} s: NVCC took {saved + seconds:.2f} s"
 
-    def _until_nothing_helps(
+    def _with_added_flags(
         self, compile: Callable[[], Compiled | CompileFailure]
     ) -> Compiled | CompileFailure:
         """Compile, and repeat with flags that the errors require, as long as there are new ones."""
@@ -246,15 +246,20 @@ class Miss:
     def _nvrtc(self, *, named: bool = True) -> Compiled | CompileFailure:
         plan = self.plan
         expressions = plan.request.name_expressions if named else ()
+        library = plan.toolchain.require_nvrtc()
+        if library.path not in _observed:
+            self.folders = self._folders()
         outcome = nvrtc.compile(
             unit_for_nvrtc(plan, expressions),
-            plan.toolchain.require_nvrtc(),
+            library,
             limits=self.limits,
             pch=self.settings.pch,
             cache_dir=self.settings.cache_dir if self.settings.cache_on_disk else None,
             search=plan.search,
             meanwhile=self._meanwhile,
         )
+        if outcome.files is not None:
+            _observed.add(library.path)
         if expressions and isinstance(outcome, CompileFailure) and outcome.kind == "crash":
             # With name expressions, NVRTC can crash on an error in the source (a concept under
             # C++17) instead of reporting it. A compile without them then shows that error.
@@ -273,7 +278,7 @@ class Miss:
         self.reading_ns = file_times.next_tick()
         self.plan = self.plan._replace(options=plans.for_nvcc(self.plan.options))
         self.folders = self._folders()
-        outcome = self._until_nothing_helps(
+        outcome = self._with_added_flags(
             lambda: nvcc.compile(self.nvcc_unit(), self.plan.toolchain, limits=self.limits)
         )
         if isinstance(outcome, CompileFailure):
@@ -426,6 +431,7 @@ class Miss:
 
 
 _warned: set[str] = set()
+_observed: set[str] = set()  # the libraries of NVRTC whose file accesses can be intercepted
 
 
 def _not_kept(built: ObjectCode, reason: str, *, is_always: bool = True) -> ObjectCode:

@@ -90,7 +90,7 @@ def in_bundles(query: Query) -> Found | None:
 def in_cache(query: Query) -> Found | None:
     """Return code of the cache whose files have the same contents, whatever their paths or times are."""
     found = _searched(query, counts=not query.only_cached)
-    return _as_found(query, found) if isinstance(found, ObjectCode) else None
+    return _with_files(query, found) if isinstance(found, ObjectCode) else None
 
 
 def _searched(query: Query, *, counts: bool = True) -> ObjectCode | Callable[[], str]:
@@ -110,10 +110,10 @@ def _in_shared_stores(query: Query) -> Found | None:
         build = shared.SharedBuild(query.plan.key_inputs, Store.open(settings))
         stores = shared.stores_of(build)
         code = stores and stores.find(build)
-    return in_cache(query) if code is None else _as_found(query, code)
+    return in_cache(query) if code is None else _with_files(query, code)
 
 
-def _as_found(query: Query, code: ObjectCode) -> Found:
+def _with_files(query: Query, code: ObjectCode) -> Found:
     """Return code with notes about its options, as the upper levels may keep it."""
     decided = plan_of(query)
     notes = (*decided.options.notes, *dropped(decided.options.flags, code.build.backend))
@@ -166,7 +166,7 @@ def _compiled(query: Query, *, waits: bool) -> ObjectCode:
     settings = query.settings
     found = None if settings.recompile else in_bundles(query)
     if found is None and settings.jit:
-        found = _as_found(query, _built_once(query, waits=waits))
+        found = _with_files(query, _built_once(query, waits=waits))
     elif found is None:
         if not settings.recompile:
             found = in_cache(query) or _in_shared_stores(query)

@@ -26,7 +26,6 @@ from rtcompile.settings import cuda_of_cupy, import_folders
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
 
     from rtcompile.files.headers import Header
 
@@ -229,21 +228,21 @@ def cuda_major() -> int | None:
 # --- The level of the look-up ----------------------------------------------------------------------
 
 
-class _Files:
+class _Files(FileSet):
     """The files of a bundle's build: the package's own are checked, the others only listed."""
 
     __slots__ = ("_checked", "_checks", "_headers")
 
-    uncacheable = ""
     is_empty = False  # `is_unchanged` says whether bundles are in use
 
     def __init__(self, checked: FileSet, checks: tuple[Sections, Extent]) -> None:
+        super().__init__()
         self._checked = checked
         self._checks = checks
         self._headers: tuple[Header, ...] | None = None
 
     @property
-    def headers(self) -> tuple[Header, ...]:
+    def headers(self) -> tuple[Header, ...]:  # type: ignore[override]
         """Every header that the build read, including those that have changed since."""
         if self._headers is None:
             checked = self._checked.refreshed() or self._checked
@@ -310,7 +309,7 @@ def load(
     decoded = object_code.decode(key, sections.blob(_extent(fields[8:11])))
     if decoded is None:
         raise UnusableError("it contains builds of another format, or under another's key")
-    files: Any = _Files(checked, (sections, checks))
+    files = _Files(checked, (sections, checks))
     return Found(hit(decoded[1], files, "bundle"), files)
 
 

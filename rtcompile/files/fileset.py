@@ -134,6 +134,8 @@ class FileSet:
 
     def moved(self, move: Callable[[str], str]) -> FileSet:
         """Return the packed set with other paths."""
+        if self.is_empty:
+            return self
         fields = self.packed(())
         for at in (0, 2, 3, _PART, _PART + 2, _PART + 3):
             fields[at] = joined(map(move, texts_in(fields[at])))
@@ -150,6 +152,8 @@ class FileSet:
 
     def is_unchanged(self, recent: bool = False) -> bool:
         """Return whether all is unchanged, by stat alone; `recent` trusts the toolkit's files for 1 s."""
+        if self.is_empty:
+            return True
         fields = self.packed(self._provided)
         if not _is_part_unchanged(*fields[_OWN]):
             return False
@@ -344,6 +348,8 @@ def _is_volatile(folder: str, links: int = 40) -> bool:
 
 
 def _pack(values: tuple[Any, ...], provided: tuple[str, ...]) -> list[bytes]:
+    if not any(values):
+        return [b""] * PACKED_FIELDS
     headers, absent, present, include_results, own_path = values
     fields: list[bytes] = []
     for is_provided in (False, True):

@@ -67,7 +67,7 @@ class SharedBuild:
                     return got
             if len(manifests.objects_of(self._key, page.manifest)) < manifests.MOST_BUILDS:
                 return None
-            key = self._after(key, page)
+            key = self._next_key(key, page)
         return None
 
     def _keys_here(self, page: Page) -> Iterator[str]:
@@ -77,7 +77,7 @@ class SharedBuild:
             if files is not None and build.backend in self._inputs.compilers:
                 yield self._inputs.object_key(files, backend=build.backend)
 
-    def _after(self, key: str, page: Page) -> str:
+    def _next_key(self, key: str, page: Page) -> str:
         """Return the next page's key, a hash of the contents here of the headers that all builds of this page share."""
         known = _of_same_texts(self._inputs, page.manifest)
         paths = [{header.path for header in build.dependencies.headers} for build in known]
