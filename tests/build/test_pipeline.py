@@ -446,3 +446,21 @@ def test_a_cold_build_looks_for_no_file_of_the_cache_twice(monkeypatch: pytest.M
     twice = [path for path, count in seen.items() if count > 1 and not os.path.exists(path)]
     assert seen
     assert not twice
+
+
+def test_folders_are_looked_at_only_for_builds_that_are_not_observed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = (f"-I{tmp_path}",)
+    rtcompile.compile('extern "C" __global__ void warm() {}', options=options, arch="sm_80")
+    looked: list[str] = []
+    stat = os.stat
+
+    def noting(path: object, **more: object) -> object:
+        looked.append(str(path))
+        return stat(path, **more)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(os, "stat", noting)
+    rtcompile.compile('extern "C" __global__ void cold() {}', options=options, arch="sm_80")
+
+    assert str(tmp_path) not in looked

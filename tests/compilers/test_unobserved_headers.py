@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import rtcompile
+from rtcompile.build import miss
 from rtcompile.compilers import observed, unobserved
 from tests.processes import forget_caches
 
@@ -89,6 +90,7 @@ def project(
     real = observed.job_fields
     # As if the probes had failed their check.
     monkeypatch.setattr(observed, "job_fields", lambda *given: {**real(*given), "nested": True})
+    monkeypatch.setattr(miss, "_observed", set())  # as in a process that cannot observe NVRTC
     return Project(tmp_path, request.param)
 
 
