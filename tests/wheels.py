@@ -12,14 +12,21 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def build(project: Path, backend: str, what: str = "wheel", installed: Path | None = None) -> Path:
+def build(
+    project: Path,
+    backend: str,
+    what: str = "wheel",
+    installed: Path | None = None,
+    *,
+    python: str | Path = sys.executable,
+) -> Path:
     """Build a project's wheel or sdist with its own backend, as pip without build isolation does.
 
     `installed` is a folder of packages that come before this environment's.
     """
     code = f"import sys, {backend} as backend; print(backend.build_{what}(sys.argv[1]))"
     done = subprocess.run(
-        [sys.executable, "-c", code, str(project)],
+        [python, "-c", code, str(project)],
         cwd=project,
         env={**os.environ, "PYTHONPATH": str(installed or "")},
         capture_output=True,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from rtcompile.bundles.file import Bundle
 from tests.documentation import ROOT, blocks
 from tests.wheels import bare_environment, build, built_rtcompile, unpack, use
 
@@ -48,6 +51,15 @@ def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+# A pip that "installs" this machine's toolkits.
+PIP = """
+import os, sys
+target, requirement = sys.argv[sys.argv.index("--target") + 1:]
+release = requirement.partition("]==")[2]
+os.symlink(os.path.join(os.environ["TOOLKIT_" + release[:2]], "nvidia"), target + "/nvidia")
+"""
+
+
 @pytest.fixture
 def project(backend: str, tmp_path: Path) -> Path:
     """The files that the page tells its reader to save, with this backend's pyproject.toml."""
@@ -56,7 +68,8 @@ def project(backend: str, tmp_path: Path) -> Path:
         if name and (name != "pyproject.toml" or f'build-backend = "{backend}"' in block.text):
             path = tmp_path / "project" / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(block.text)
+            # Most tests need the toolkit of this environment only.
+            path.write_text(re.sub(r"(?m)^cuda = .*\n", "", block.text))
     assert (tmp_path / "project/pyproject.toml").exists()
     return tmp_path / "project"
 
@@ -127,6 +140,40 @@ def test_setuptools_packs_the_headers_of_a_src_layout(
     needed = {"mypackage/kernels/rows.cu", "mypackage/include/mypackage/factor.cuh"}
     assert needed <= packed & in_wheel
     assert "mypackage/kernels.rtcb" in in_wheel
+
+
+def on_the_page(project: Path, backend: str) -> None:
+    """Write the page's own table, with both releases of CUDA."""
+    (text,) = [b.text for b in blocks(ROOT / "docs/packages.md") if f'"{backend}"' in b.text]
+    (project / "pyproject.toml").write_text(text)
+
+
+@pytest.mark.in_turn("backend")
+def test_one_wheel_has_the_builds_of_two_cudas(
+    project: Path, backend: str, installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = os.environ.get("RTCOMPILE_TEST_CUDA13")
+    if not other:
+        pytest.skip("RTCOMPILE_TEST_CUDA13 names no folder with CUDA 13")
+    on_the_page(project, backend)
+    # An isolated environment has the backend, but neither CuPy nor a toolkit.
+    python = bare_environment(tmp_path / "isolated")
+    site = next(tmp_path.glob("isolated/lib/python3.*/site-packages"))
+    theirs = Path(sysconfig.get_path("purelib"))
+    for path in theirs.iterdir():
+        if not path.name.startswith(("cupy", "nvidia")) and path.suffix != ".pth":
+            (site / path.name).symlink_to(path)
+    (site / "pip").unlink(missing_ok=True)
+    (site / "pip").mkdir()
+    (site / "pip/__main__.py").write_text(PIP)
+    monkeypatch.setenv("TOOLKIT_12", str(theirs))
+    monkeypatch.setenv("TOOLKIT_13", other)
+    wheel = build(project, backend, "wheel", installed, python=python)
+    with zipfile.ZipFile(wheel) as archive:
+        path = archive.extract("mypackage/kernels.rtcb", tmp_path)
+    found = {(row.cuda, row.kind, str(row.arch)) for row in Bundle(path).rows()}
+    codes = [("cubin", "sm_80"), ("cubin", "sm_90a"), ("ptx", "sm_80")]
+    assert found == {(cuda, *code) for cuda in (12, 13) for code in codes}
 
 
 def test_an_editable_install_gets_no_bundle(project: Path, backend: str, installed: Path) -> None:

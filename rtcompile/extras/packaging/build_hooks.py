@@ -6,16 +6,29 @@ no bundle, since its sources change. setuptools packs Python files only, so the 
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from rtcompile.errors import InvalidRequest, RtcompileError
 
-_FIELDS: Mapping[str, type] = {"targets": list, "bundle": str, "archs": list, "source": str}
+_FIELDS: Mapping[str, type] = {
+    "targets": list,
+    "bundle": str,
+    "archs": list,
+    "source": str,
+    "cuda": list,
+}
+# What is installed of each major version of CUDA, for ``cuda``.
+_PARTS = {
+    "12": "cccl,cudart,curand,nvcc,nvjitlink,nvrtc",
+    "13": "cccl,crt,cudart,curand,nvcc,nvjitlink,nvrtc,nvvm",
+}
 
 
 class Table(NamedTuple):
@@ -25,6 +38,7 @@ class Table(NamedTuple):
     bundle: str  # the path of the bundle in the wheel
     archs: Sequence[str]
     source: str = "."  # the folder that the project's packages lie in: "." or "src"
+    cuda: Sequence[str] = ()  # releases to install and build with, "12.9"; by default what is here
 
     @classmethod
     def read(cls, fields: Mapping[str, Any], name: str) -> Table:
@@ -44,8 +58,25 @@ class Table(NamedTuple):
         """Build the bundle of the project in `root` and put it at `path`."""
         folder = os.path.join(root, self.source)
         output = ["-o", os.path.abspath(path), "--arch", ",".join(self.archs)]
-        if error := self._command(root, folder, sys.path, output):
-            raise InvalidRequest(error)
+        for count, release in enumerate(self.cuda or [""]):
+            with _installed(release) as toolkit:
+                words = [*output, *["--update"] * (count > 0)]
+                if error := self._command(root, folder, [*toolkit, *sys.path], words):
+                    raise InvalidRequest(f"CUDA {release}: {error}" if release else error)
+        if self.cuda:
+            self._check_releases(path)
+
+    def _check_releases(self, path: str) -> None:
+        """Raise an error if a release in ``cuda`` made no build, because another toolkit came first."""
+        command = [sys.executable, "-m", "rtcompile", "bundle", "list", path, "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        compilers = {build["compiler"] for build in json.loads(done.stdout)["builds"]}
+        for release in self.cuda:
+            if not any(f" {release}." in compiler for compiler in compilers):
+                raise InvalidRequest(
+                    f"no build is by CUDA {release}, but by {', '.join(sorted(compilers))}: the environment "
+                    "has a CuPy or a toolkit that comes first. Build in an isolated environment."
+                )
 
     def check(self, root: str, files: str, advice: str) -> None:
         """Find every build with a wheel's files alone; `advice` says how to add files to the wheel."""
@@ -70,6 +101,27 @@ class Table(NamedTuple):
         }
         done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
         return done.stderr.strip() if done.returncode else ""
+
+
+@contextmanager
+def _installed(release: str) -> Iterator[list[str]]:
+    """Yield a folder into which a release of CUDA is installed by pip; none for ``""``."""
+    if not release:
+        yield []
+        return
+    parts = _PARTS.get(release.partition(".")[0])
+    if parts is None:
+        raise InvalidRequest(f"cuda has {release!r}: expected releases of CUDA 12 or 13, as '12.9'")
+    with tempfile.TemporaryDirectory(prefix="rtcompile-cuda-") as folder:
+        requirement = f"cuda-toolkit[{parts}]=={release}.*"
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", folder]
+        done = subprocess.run([*command, requirement], capture_output=True, text=True)
+        if done.returncode:
+            raise InvalidRequest(
+                f"CUDA {release} was not installed. `pip install {requirement!r}`: {done.stderr.strip()} "
+                "(`pip` has to be in `requires` of [build-system])"
+            )
+        yield [folder]
 
 
 # --- The hook for setuptools, configured by ``[tool.rtcompile.bundle]`` ---------------------------
