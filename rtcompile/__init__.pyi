@@ -43,6 +43,7 @@ from rtcompile.tools import explain as explain
 
 _HOME: dict[str, str]
 _SHARING: str
+_HOOKS: dict[str, str]
 _TYPES: frozenset[str]
 
 def _load(name: str) -> object: ...

@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from operator import attrgetter
 from typing import IO, Any, Literal
 
@@ -16,7 +17,7 @@ from rtcompile.lookup import environment
 from rtcompile.lookup.find import Query, query_of
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
-from rtcompile.request.values import Arch, text, truth, working_directory
+from rtcompile.request.values import Arch, one_of, text, truth, working_directory
 
 _NAME = "_compile_module_with_cache"
 _TESTED = "14.0 to 14.2"
@@ -38,12 +39,13 @@ class Installation:
     Attributes
     ----------
     active : bool
-        Whether rtcompile compiles CuPy's kernels now. False if this CuPy is not supported.
+        Whether rtcompile compiles the library's kernels now. False if its version is not supported.
     problem : str
         Why it is not active, ``""`` if it is.
     """
 
-    def __init__(self, ours: bool, problem: str = "") -> None:
+    def __init__(self, ours: bool, problem: str = "", library: str = "cupy") -> None:
+        self._library = library
         self.problem = text("problem", problem)
         self.active = not self.problem
         self._ours = truth("ours", ours)
@@ -53,13 +55,20 @@ class Installation:
 
     def __exit__(self, *_: object) -> None:
         if self._ours:
-            uninstall()
+            uninstall(self._library)
 
     def __repr__(self) -> str:
         return f"<Installation active={self.active}>"
 
 
-def install() -> Installation:
+def _hook(library: str) -> Any:
+    """Return the module that puts rtcompile under another library than CuPy."""
+    from rtcompile import _HOOKS
+
+    return import_module(_HOOKS[one_of("library", library, ("cupy", *_HOOKS))])
+
+
+def install(library: str = "cupy") -> Installation:
     """Let rtcompile compile every kernel of CuPy, and of the libraries that use CuPy.
 
     Elementwise and reduction kernels, CUB, fusion, ``cupyx.jit``, and ``cupy.RawKernel`` and
@@ -67,7 +76,13 @@ def install() -> Installation:
     them, but with rtcompile's cache, workers and precompiled headers. CuPy still compiles its cuFFT
     callbacks, which need LTO-IR. Kernels that CuPy has loaded stay loaded.
 
-    Calling it again has no effect. It imports CuPy.
+    Calling it again has no effect. It imports the library.
+
+    Parameters
+    ----------
+    library : {"cupy", "cuda.core"}
+        Whose kernels to compile. With ``"cuda.core"``, `Program` of ``cuda.core`` compiles C++ by rtcompile
+        wherever a program gets it from cuda.core afterwards; what rtcompile rejects, cuda.core compiles.
 
     Returns
     -------
@@ -77,18 +92,23 @@ def install() -> Installation:
     Warns
     -----
     RtcompileWarning
-        This version of CuPy is not supported; it is left unchanged.
+        This version of the library is not supported; it is left unchanged.
 
     Raises
     ------
     ImportError
-        CuPy is not installed.
+        The library is not installed.
 
     Examples
     --------
     >>> with rtcompile.install():  # doctest: +SKIP
     ...     cupy.arange(10).sum()
     """
+    if library != "cupy":
+        found = _hook(library).install()
+        if found:
+            warn(f"rtcompile.install({library!r}): {found}")
+        return Installation(found == "", found or "", library)
     from cupy.cuda import compiler  # which may be loaded although CuPy is still being imported
 
     global _original, _signature
@@ -110,14 +130,22 @@ def install() -> Installation:
     return Installation(ours=False, problem=problem)
 
 
-def uninstall() -> None:
-    """Restore CuPy's own compile function; this has no effect if it is in place.
+def uninstall(library: str = "cupy") -> None:
+    """Restore a library's own compile function; this has no effect if it is in place.
+
+    Parameters
+    ----------
+    library : {"cupy", "cuda.core"}
+        As for `install`.
 
     Examples
     --------
     >>> rtcompile.uninstall()
     """
     global _original
+    if library != "cupy":
+        _hook(library).uninstall()
+        return
     with _guard:
         if _original is None:
             return
