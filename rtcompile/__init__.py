@@ -54,7 +54,7 @@ _NAMES = {
 }
 _SHARING = "rtcompile.extras.cluster.stores:current"  # see `store.shared.stores_of`
 # The modules that put rtcompile under other libraries: see `frontends.cupy_hook`.
-_HOOKS = {"cuda.core": "rtcompile.extras.cuda_core.hook"}
+_HOOKS = {"cuda.core": "rtcompile.extras.cuda_core.hook", "torch": "rtcompile.extras.torch"}
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 _OF_TYPES = (
     "Advice BuildFuture BuildInfo CacheInfo Check Diagnostic Header HeaderCost Installation Kernel KernelModule "

@@ -80,9 +80,10 @@ def install(library: str = "cupy") -> Installation:
 
     Parameters
     ----------
-    library : {"cupy", "cuda.core"}
+    library : {"cupy", "cuda.core", "torch"}
         Whose kernels to compile. With ``"cuda.core"``, `Program` of ``cuda.core`` compiles C++ by rtcompile
         wherever a program gets it from cuda.core afterwards; what rtcompile rejects, cuda.core compiles.
+        With ``"torch"``, ``torch.cuda._compile_kernel`` is compiled by rtcompile.
 
     Returns
     -------
@@ -135,7 +136,7 @@ def uninstall(library: str = "cupy") -> None:
 
     Parameters
     ----------
-    library : {"cupy", "cuda.core"}
+    library : {"cupy", "cuda.core", "torch"}
         As for `install`.
 
     Examples

@@ -75,3 +75,13 @@ def test_a_cached_program_is_loaded(device, target):
         code = core.Program(source, "c++").compile(target, cache=ProgramCache())
 
         assert launched(device, code.get_kernel("k")) == [7.0] * 32
+
+
+def test_its_programs_are_launched_under_install(device, tmp_path: Path):
+    for factor in (2, 5, 5):
+        (tmp_path / "factor.h").write_text(f"#define FACTOR {factor}\n")
+        options = core.ProgramOptions(include_path=str(tmp_path))
+        with rtcompile.install("cuda.core"):
+            code = core.Program(SOURCE, "c++", options).compile("cubin", ["scale<float>"])
+
+        assert launched(device, code.get_kernel("scale<float>")) == [float(factor)] * 32
