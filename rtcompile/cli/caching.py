@@ -196,8 +196,7 @@ def shared_stores() -> Stores:
 def _push(stores: Stores, level: Level, folder: Folder) -> dict[str, Any]:
     """Write the local cache's portable builds to a store."""
     copied = there = 0
-    keys = [key for key, _ in folder.listing("portable")]
-    own = {key: data for key in keys if (data := folder.read("portable", key)) is not None}
+    own = manifests.portable_ones(folder)
     before = _pages(stores, "manifest", [*own], level)
     for key, manifest in own.items():
         if level.is_silent:
@@ -242,7 +241,8 @@ def pull(stores: Stores, level: Level, folder: Folder) -> dict[str, Any]:
 def keep(page: Page, folder: Folder) -> tuple[int, int]:
     """Write a page's objects to the local cache; return how many are new, and how many were there."""
     own = folder.read("portable", page.portable_key) or b""
-    known = manifests.objects_of(page.portable_key, own)
+    known = {*manifests.objects_of(page.portable_key, own)}
+    known |= {each for each in page.objects if folder.has("objects", each)}
     copied = 0
     for each, data in page.objects.items():
         if each not in known and sealed.unseal("object", each, data) is not None:

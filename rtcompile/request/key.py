@@ -13,19 +13,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from rtcompile._version import __version__
 from rtcompile.files import headers as memory_headers
+from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import Header, SearchDir, relative_to
 from rtcompile.files.sealed import content_digest
 from rtcompile.request import cxx
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.values import Arch
-
-if TYPE_CHECKING:
-    from rtcompile.files.fileset import FileSet
-
 
 # --- Cache keys: the digest of labelled, length-prefixed fields -----------------------------------
 
@@ -74,6 +70,7 @@ class KeyInputs:
     allow_fixups: bool = True  # whether rtcompile may add an option because of an error
     # The options that were added because of an error; empty in a look-up.
     fixups: tuple[str, ...] = ()
+    is_linked: bool = False  # False in a look-up
 
     @functools.cached_property  # a miss needs it 14 times, which would take a tenth of its caller's time
     def lookup_key(self) -> str:
@@ -84,6 +81,13 @@ class KeyInputs:
     def portable_key(self) -> str:
         """Return the key of the manifest for other folders and machines with the same contents."""
         return digest([*self._policy("portable"), self._content])
+
+    @functools.cached_property
+    def key_without_files(self) -> str:
+        """Return the object key of NVRTC's build if it reads no file and has no path; "" if NVRTC may not build it."""
+        if self.fixups or self.is_linked or self.backend not in (*EITHER, "nvrtc"):
+            return ""
+        return self.object_key(FileSet(), backend="nvrtc") if "nvrtc" in self.compilers else ""
 
     def object_key(self, dependencies: FileSet, *, backend: str, path_bound: bool = False) -> str:
         """Return the object's key: compiler build and contents, and paths only if `path_bound`."""
@@ -125,7 +129,8 @@ class KeyInputs:
     def linked(self, backend: str) -> KeyInputs:
         """Return the key inputs of an object that `backend` compiled and the linker linked."""
         own = linked_by(self.compilers.get(backend, ""), self.linker)
-        return replace(self, compilers=MappingProxyType({**self.compilers, backend: own}))
+        compilers = MappingProxyType({**self.compilers, backend: own})
+        return replace(self, compilers=compilers, is_linked=True)
 
     def summary(self) -> dict[str, str]:
         """Return the fields as short texts, to show in what two requests differ."""

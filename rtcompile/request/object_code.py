@@ -242,16 +242,20 @@ def hit(
 
 
 def encode(
-    key: str, obj: ObjectCode, name: str, key_inputs: Mapping[str, str] = MappingProxyType({})
+    key: str,
+    obj: ObjectCode,
+    name: str,
+    key_inputs: Mapping[str, str] = MappingProxyType({}),
+    portable_key: str = "",
 ) -> bytes:
-    """Return the content of an object file."""
+    """Return the content of an object file; `portable_key` is of a build that no manifest lists."""
     build = obj.build
     texts = [name, obj.kind, str(obj.arch), build.backend, build.compiler, build.log]
     texts += [
         build.why if build.backend == "nvcc" else "",
         "\0".join(f"{label}\0{value}" for label, value in key_inputs.items()),
     ]
-    texts += [f"{build.compiled_in:.1f}", ""]  # two: `decode` reads pairs from here on
+    texts += [f"{build.compiled_in:.1f}", portable_key]  # two: `decode` reads pairs from here on
     for expression, symbol in obj.lowered_names.items():
         texts += [expression, symbol]
     fields = [obj.code, *(text.encode("utf-8", "surrogateescape") for text in texts)]
@@ -284,3 +288,9 @@ def key_inputs(key: str, data: bytes) -> dict[str, str]:
         return {}
     texts = fields[8].decode("utf-8", "surrogateescape").split("\0")
     return dict(zip(texts[::2], texts[1::2], strict=False))
+
+
+def portable_key(key: str, data: bytes) -> str:
+    """Return the key under which other machines look for a build that no manifest lists; "" for others."""
+    fields = sealed.unseal("object", key, data) or []
+    return fields[10].decode() if len(fields) > 10 else ""

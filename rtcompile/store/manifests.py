@@ -14,9 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from rtcompile.files import fileset, sealed
 from rtcompile.files.fileset import DIGESTS, FileSet
 from rtcompile.files.headers import SearchDir, relative_to
+from rtcompile.request import object_code
+from rtcompile.store.folder import Folder
 
 if TYPE_CHECKING:
     from rtcompile.files.fileset import Record
+    from rtcompile.request.key import KeyInputs
+    from rtcompile.request.object_code import ObjectCode
 
 MOST_BUILDS = 4  # per lookup key: enough for an edit and its revert, each with two compilers
 _MOST_LISTED = 16  # of all lookup keys that share a manifest
@@ -86,6 +90,29 @@ def one_by_one(key: str, data: bytes) -> dict[str, bytes]:
     """Return one portable manifest per build, by object key."""
     builds = _by_object(key, data).items()
     return {name: fileset.encode_records("manifest", key, [build]) for name, build in builds}
+
+
+def portable_ones(folder: Folder) -> dict[str, bytes]:
+    """Return the portable manifests of a cache, with the builds that need none because they read no file."""
+    folder = Folder(folder.path, writable=False)  # reading here does not count as use
+    keys = [key for key, _ in folder.listing("portable")]
+    found = {key: data for key in keys if (data := folder.read("portable", key)) is not None}
+    for name, _ in folder.listing("objects"):
+        data = folder.read("objects", name) or b""
+        if key := object_code.portable_key(name, data):
+            _, obj = object_code.decode(name, data) or ("", None)
+            if obj is not None:
+                backend, _, compiler = obj.build.compiler.partition(" ")
+                own = encode(key, [ManifestEntry(backend, compiler, name, FileSet())], ())
+                found[key] = merged(key, own, found.get(key, b""))
+    return found
+
+
+def object_of(inputs: KeyInputs, object_key: str, obj: ObjectCode) -> bytes:
+    """Return the content of a build's object file."""
+    program = inputs.name.rpartition("/")[2]
+    portable = inputs.portable_key if object_key == inputs.key_without_files else ""
+    return object_code.encode(object_key, obj, program, inputs.summary(), portable)
 
 
 def has_files_of(key: str, data: bytes, other: bytes) -> bool:

@@ -16,7 +16,6 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from rtcompile.files.fileset import FileSet
-from rtcompile.request import object_code
 from rtcompile.request.key import KeyInputs, digest, field, is_portable, may_travel
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.store import manifests
@@ -156,8 +155,7 @@ def _portable(inputs: KeyInputs, store: Store, obj: ObjectCode) -> ManifestEntry
 
 def _pack(inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode) -> Page:
     key = inputs.portable_key
-    program = inputs.name.rpartition("/")[2]
-    data = object_code.encode(build.object_key, obj, program, inputs.summary())
+    data = manifests.object_of(inputs, build.object_key, obj)
     own = manifests.encode(key, [build], inputs.search)
     return Page(key, manifests.merged(key, own), {build.object_key: data})
 

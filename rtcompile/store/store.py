@@ -97,9 +97,8 @@ class Store:
         own = inputs.lookup_key
         known = self._known(inputs)
         in_memory = {build.object_key: obj for build, obj in known}
-        stored = (build for kind in _MANIFESTS for build in self._builds(inputs, kind)[1])
         builds, usable = [], []
-        for build in chain([build._replace(found_by=own) for build, _ in known], stored):
+        for build in chain([b._replace(found_by=own) for b, _ in known], self._stored(inputs)):
             builds.append(build)
             files = build.dependencies
             is_usable = inputs.serves(build.backend, build.compiler) and not build.not_kept
@@ -140,6 +139,15 @@ class Store:
             return f"built by {latest.backend} ({latest.compiler}), wanted from {wanted}"
         return "no build of this source with these options"
 
+    def _stored(self, inputs: KeyInputs) -> Iterator[ManifestEntry]:
+        """Yield the builds on disk; the object of one that read no file is found without a manifest."""
+        key = inputs.key_without_files
+        if key and self._folder.has("objects", key):
+            compiler = inputs.compilers["nvrtc"]
+            yield ManifestEntry("nvrtc", compiler, key, FileSet(), inputs.lookup_key)
+        for kind in _MANIFESTS:
+            yield from self._builds(inputs, kind)[1]
+
     def _builds(self, inputs: KeyInputs, kind: str) -> tuple[str, list[ManifestEntry]]:
         """Return the key of a manifest, and the builds that it lists."""
         key = inputs.portable_key if kind == "portable" else inputs.lookup_key
@@ -160,8 +168,7 @@ class Store:
         bound = path_bound(inputs, obj, dependencies)
         object_key = inputs.object_key(dependencies, backend=backend, path_bound=bound)
         build = ManifestEntry(backend, inputs.compilers.get(backend, ""), object_key, dependencies)
-        program = inputs.name.rpartition("/")[2]
-        data = object_code.encode(object_key, obj, program, inputs.summary())
+        data = manifests.object_of(inputs, object_key, obj)
         self._keep(inputs, build, obj, data, misses=1)
         return ""
 
@@ -196,7 +203,8 @@ class Store:
         self._remember(inputs, build, obj)
         written = self._write("objects", build.object_key, data)
         if written:
-            written += self._publish_manifest(inputs, build, obj)
+            if build.object_key != inputs.key_without_files:
+                written += self._publish_manifest(inputs, build, obj)
             self._wrote(written, **counted)
 
     def keep_source(self, name: str, source: str) -> None:

@@ -53,7 +53,7 @@ def test_a_damaged_file_is_removed_and_built_again(
 
 
 def test_a_missing_object_is_a_miss_with_a_reason(cache: Path) -> None:
-    inputs = make_key_inputs(source="#include NOTHING")
+    inputs = make_key_inputs(paths_matter=True)
     add(open_store(cache), inputs)
     stored(cache, "objects").unlink()
     assert open_store(cache).find(inputs) is None

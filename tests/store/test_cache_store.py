@@ -9,7 +9,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,12 +68,41 @@ def test_code_requested_from_nvcc_does_not_serve_auto(cache: Path) -> None:
 
 
 def test_an_upgraded_compiler_builds_again(cache: Path) -> None:
-    for source in ("#include NOTHING", ""):
-        add(open_store(cache), make_key_inputs(source=source))
-        compilers = {"nvrtc": "13.0.88", "nvcc": "13.0.88"}
-        upgraded = make_key_inputs(source=source, compilers=compilers)
+    compilers = {"nvrtc": "13.0.88", "nvcc": "13.0.88"}
+    for more in ({}, {"paths_matter": True}):
+        add(open_store(cache), make_key_inputs(**more))
+        upgraded = make_key_inputs(**more, compilers=compilers)
         assert open_store(cache).find(upgraded) is None
-        assert "built by nvrtc (12.9.86 " in open_store(cache).why(upgraded)
+    assert "built by nvrtc (12.9.86 " in open_store(cache).why(upgraded)
+
+
+def test_a_build_that_read_no_file_is_one_file(cache: Path) -> None:
+    add(open_store(cache))
+    kinds = ("objects", "manifests", "portable")
+    assert [len([*(cache / kind).iterdir()]) for kind in kinds] == [1, 0, 0]
+    assert open_store(cache).find(make_key_inputs())
+    elsewhere = make_key_inputs(search=(SearchDir("user0", "/elsewhere"),), source="other")
+    add(open_store(cache), elsewhere)
+    moved = replace(elsewhere, search=(SearchDir("user0", "/moved"),))
+    assert open_store(cache).find(moved)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"backend": "nvcc"}, id="of NVCC"),
+        pytest.param({"fixups": ("-std=c++20",)}, id="an option was added"),
+        pytest.param({"is_linked": True}, id="linked"),
+        pytest.param({"paths_matter": True}, id="with its path"),
+    ],
+)
+def test_a_build_whose_key_a_look_up_cannot_know_has_a_manifest(
+    cache: Path, changes: dict[str, Any]
+) -> None:
+    made = make_object(backend=changes.get("backend", "nvrtc"))
+    add(open_store(cache), make_key_inputs(**changes), made)
+    listed = [*(cache / "manifests").iterdir(), *(cache / "portable").iterdir()]
+    assert len(listed) == 1
 
 
 # --- headers -------------------------------------------------------------------------------------
