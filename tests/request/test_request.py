@@ -292,7 +292,7 @@ def test_a_copy_of_a_build_keeps_its_files():
 
 def test_reports_assume_no_dynamic_shared_memory(monkeypatch):
     for name in ("Report", "Advice"):
-        monkeypatch.setattr(f"rtcompile.{name}", SimpleNamespace(of=lambda *given: given))
+        monkeypatch.setattr(f"rtcompile.types.{name}", SimpleNamespace(of=lambda *given: given))
     code = made("nvrtc")
     assert code.report("k", 128) == (code, "k", 128, 0)
     assert code.advise("k") == (code, "k", 0)
