@@ -11,12 +11,9 @@ import _socket  # importing `socket` takes 8 ms
 import contextvars
 import math
 import os
+import select
 import threading
 import time
-from _queue import (
-    Empty,
-    SimpleQueue,  # importing `queue` would take longer
-)
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple
@@ -126,7 +123,7 @@ class Pool:
         # The taken slots: their numbers, and what cancels their jobs.
         self._slots: dict[object, tuple[int, Cancellation]] = {}
         self._slots_lock = threading.RLock()
-        self._freed: SimpleQueue[None] = SimpleQueue()  # wakes threads that wait for a slot
+        self._freed = threading.Lock()  # released to wake a thread that waits for a slot
         self._lock = threading.RLock()
         self.zygotes: dict[tuple[str, str], ZygoteProcess] = {}
 
@@ -162,18 +159,19 @@ class Pool:
                 if len(taken) < (max(1, self.jobs - 1) if gives_way else self.jobs):
                     slot: int = min({*range(1, self.jobs + 1)}.difference(n for n, _ in taken))
                     self._slots[taker] = slot, cancellation
+                    if len(taken) + 1 < self.jobs:
+                        self._wake()  # more slots may be free than threads were woken
                     return slot
                 others = [] if gives_way else [other for _, other in taken if other.gives_way]
                 for other in others[-1:]:
                     other.cancel()
-            with suppress(Empty):
-                self._freed.get(timeout=MAX_WAIT_SECONDS)
+            self._freed.acquire(timeout=MAX_WAIT_SECONDS)
             cancellation.check()
 
     def _wake(self) -> None:
         """Wake a thread that waits for a slot before its `MAX_WAIT_SECONDS` are over."""
-        if self._freed.qsize() < self.jobs:
-            self._freed.put(None)
+        with suppress(RuntimeError):  # one is being woken
+            self._freed.release()
 
     def run_beside(
         self, job: Job, limits: Limits, meanwhile: _Meanwhile = None
@@ -241,10 +239,8 @@ def _run(
                 return None
             if meanwhile is not None:
                 meanwhile()
-            ours.settimeout(MAX_WAIT_SECONDS)
             while reply is False:
-                with suppress(TimeoutError):
-                    reply = protocol.receive(ours)
+                reply = _receive(ours)
                 if reply is False and time.monotonic() > until:
                     zygote.kill()  # It was stopped, or hangs, and would have ended the job before.
                     return Crash("timeout", 0, "", b"")
@@ -264,6 +260,18 @@ def _run(
         number = 0
     stderr = b"".join(protocol.drain(d) for d in descriptors)
     return Crash(str(kind), int(number), str(text), stderr)
+
+
+def _receive(socket: _socket.socket) -> Any:
+    """Return `protocol.receive`'s message, or False if none arrives in `MAX_WAIT_SECONDS`."""
+    # gevent and eventlet replace functions of `select`, so that other greenlets run meanwhile. eventlet has no poll.
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(socket.fileno(), select.POLLIN)
+        found = bool(poll.poll(MAX_WAIT_SECONDS * 1e3))
+    else:
+        found = bool(select.select([socket.fileno()], [], [], MAX_WAIT_SECONDS)[0])
+    return protocol.receive(socket) if found else False
 
 
 def _raise_limit(number: int | None) -> None:

@@ -1,4 +1,4 @@
-"""Trials of forks at any moment of another thread's first build: the child can build too."""
+"""Trials of forks while other threads build: the children can build too, and print nothing."""
 
 from __future__ import annotations
 
@@ -49,3 +49,36 @@ def test_a_fork_at_any_moment_of_a_first_build(
             )
             with trial():
                 assert done.returncode == 0, f"after {seconds:.5f} s: {done.stderr}"
+
+
+POOL = """if True:
+    import multiprocessing, sys, time
+    from concurrent.futures import ProcessPoolExecutor
+    import rtcompile
+    def source(name):
+        return f'extern "C" __global__ void {name}() {{}}'
+    def build(number):
+        return rtcompile.compile(source(f"child{number}"), arch="sm_80").build.backend
+    kernels = [rtcompile.RawModule(code=source(f"k{n}"), arch="sm_80") for n in range(6)]
+    time.sleep(SECONDS)
+    with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("fork")) as pool:
+        assert [*pool.map(build, range(4))] == ["nvrtc"] * 4
+    assert all(kernel.object_code for kernel in kernels)
+"""
+
+
+def test_a_process_pool_soon_after_kernels_were_constructed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cupy")
+    chance = random.Random(12)
+    with tally("process pool forked soon after kernels were constructed") as trial:
+        for number in range(times(1, 60)):
+            monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / str(number)))
+            seconds = chance.uniform(0, 0.6) * chance.random()
+            program = POOL.replace("SECONDS", f"{seconds:.5f}")
+            done = subprocess.run(
+                [sys.executable, "-c", program], capture_output=True, text=True, timeout=300
+            )
+            with trial():
+                assert (done.returncode, done.stderr) == (0, ""), f"after {seconds:.5f} s"

@@ -1,0 +1,152 @@
+"""Tests of builds in servers' single thread: greenlets and coroutines go on while a compiler runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.needs_compiler
+
+# Types that double 40 times: a compiler that nobody ends runs for minutes.
+BODY = """
+import json, time
+
+ENDLESS = "typedef int (*F0)(int);\\n" + "".join(
+    f"typedef F{i} (*F{i + 1})(F{i}, F{i});\\n" for i in range(40)
+) + 'extern "C" __global__ void k(F40 f) {}'
+SMALL = 'extern "C" __global__ void k%d() {}'
+ticks, seconds, results = [], {}, {}
+
+def timed(name, function, *arguments, **named):
+    begin = time.monotonic()
+    try:
+        outcome = function(*arguments, **named)
+    except BaseException as error:
+        outcome = type(error).__name__
+    seconds[name] = time.monotonic() - begin
+    return outcome
+
+def compile(number, **more):
+    import rtcompile
+    return rtcompile.compile(SMALL % number, arch="sm_80", **more).build.backend
+
+def endless(seconds):
+    import rtcompile
+    return rtcompile.compile(ENDLESS, arch="sm_80", timeout=seconds)
+
+def work(spawn, wait, within):
+    results["first"] = compile(0)
+    ticks.clear()
+    results["endless"] = timed("endless", endless, 2)
+    results["ticks"] = len(ticks)
+    results["several"] = [wait(each) for each in [spawn(compile, number) for number in (1, 2, 2)]]
+    results["ended"] = timed("ended", within, 0.5, endless, 60)
+    results["after"] = compile(3)
+    results["seconds"] = seconds
+    print(json.dumps(results))
+
+def tick():
+    while "seconds" not in results:
+        time.sleep(0.01)
+        ticks.append(0)
+"""
+GEVENT = f"""
+from gevent import monkey
+monkey.patch_all()
+import gevent
+{BODY}
+def within(limit, function, *arguments):
+    with gevent.Timeout(limit):
+        function(*arguments)
+
+ticking = gevent.spawn(tick)
+work(gevent.spawn, gevent.Greenlet.get, within)
+"""
+EVENTLET = f"""
+import eventlet
+eventlet.monkey_patch()
+{BODY}
+def within(limit, function, *arguments):
+    with eventlet.Timeout(limit):
+        function(*arguments)
+
+ticking = eventlet.spawn(tick)
+work(eventlet.spawn, lambda each: each.wait(), within)
+"""
+
+
+def outcome_of(program: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    outcome: dict[str, Any] = json.loads(done.stdout)
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("module", "program"), [("gevent", GEVENT), ("eventlet", EVENTLET)], ids=["gevent", "eventlet"]
+)
+@pytest.mark.parametrize("slots", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_other_greenlets_go_on_while_a_compiler_runs(
+    module: str, program: str, slots: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(module)
+    monkeypatch.setenv("RTCOMPILE_JOBS", slots)
+    outcome = outcome_of(program)
+    assert (outcome["first"], outcome["after"]) == ("nvrtc", "nvrtc")
+    assert outcome["several"] == ["nvrtc"] * 3
+    assert outcome["endless"] == "CompileTimeout"
+    assert outcome["ticks"] > 50, "2 s of compiling have 200 hundredths"
+    # A greenlet that is ended ends its compiler.
+    assert outcome["ended"] == "Timeout"
+    assert outcome["seconds"]["ended"] < 5
+
+
+ASYNCIO = f"""
+import asyncio
+import rtcompile
+from rtcompile import CompileRequest, submit_many
+{BODY}
+async def built(source):
+    (future,) = submit_many([CompileRequest(source, arch="sm_80")])
+    return (await asyncio.wrap_future(future)).build.backend
+
+async def tick():
+    while True:
+        await asyncio.sleep(0.01)
+        ticks.append(0)
+
+async def main():
+    ticking = asyncio.create_task(tick())
+    results["first"] = await built(SMALL % 0)
+    ticks.clear()
+    try:
+        await asyncio.wait_for(built(ENDLESS), 2)
+    except TimeoutError:
+        results["endless"] = "TimeoutError"
+    results["ticks"] = len(ticks)
+    results["several"] = await asyncio.gather(*(built(SMALL % number) for number in (1, 2, 2)))
+    results["in a thread"] = await asyncio.to_thread(compile, 3)
+
+asyncio.run(main())
+print(json.dumps(results))
+"""
+
+
+def test_other_coroutines_go_on_while_a_compiler_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    # With one slot, the builds after it show that the compiler of the cancelled one has ended.
+    monkeypatch.setenv("RTCOMPILE_JOBS", "1")
+    outcome = outcome_of(ASYNCIO)
+    assert outcome["first"] == outcome["in a thread"] == "nvrtc"
+    assert outcome["several"] == ["nvrtc"] * 3
+    assert outcome["endless"] == "TimeoutError"
+    assert outcome["ticks"] > 50
