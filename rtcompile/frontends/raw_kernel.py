@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 import time
-from _thread import start_new_thread
 from _weakref import ref
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -437,7 +437,7 @@ def queue_ahead(owner: Built, code: LazyCode) -> None:
     with _guard:
         if not watching:
             try:
-                start_new_thread(_watch, ())
+                threading.Thread(target=_watch, name="rtcompile ahead", daemon=True).start()
                 watching = True
             except RuntimeError:  # no more threads, or the interpreter is shutting down
                 expected.clear()

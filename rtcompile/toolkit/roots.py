@@ -5,12 +5,10 @@ from __future__ import annotations
 import glob
 import os
 import re
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
-
-from packaging.specifiers import SpecifierSet
-from packaging.version import Version
 
 from rtcompile.lookup.environment import on_path
 from rtcompile.request.values import absolute
@@ -115,12 +113,14 @@ def by_pathfinder(where: SearchContext) -> Iterator[Root]:
     """Yield a root that only cuda.pathfinder knows. It finds headers without loading a library here."""
     import warnings
 
-    from cuda.pathfinder import find_nvidia_header_directory
-
     try:
+        from cuda.pathfinder import find_nvidia_header_directory
+
         with warnings.catch_warnings():  # of CUDA_PATH and CUDA_HOME that differ; both are searched
             warnings.simplefilter("ignore")
             include = find_nvidia_header_directory("cudart")
+    except ImportError:  # `python -S`
+        return
     except (RuntimeError, OSError):  # its child process, which queries the loader, did not start
         return
     if include is not None:
@@ -239,18 +239,19 @@ CUTLASS_PACKAGES = {
 
 
 class CutlassPair(NamedTuple):
-    """Version specifiers (pip's format) of a CUTLASS and a CCCL that compile CuTe together."""
+    """Versions of a CUTLASS and a CCCL that compile CuTe together, as ranges that exclude their ends."""
 
-    cutlass: str
-    cccl: str
+    cutlass: tuple[tuple[int, int], tuple[int, int]]
+    cccl: tuple[tuple[int, int], tuple[int, int]]
     shims: bool  # whether ``include_shims/cutlass`` must be searched before CUTLASS
 
 
+_OPEN = (sys.maxsize, 0)  # the end of a range without one
 CUTLASS_PAIRS = (
-    CutlassPair(cutlass=">=3.2,<4.3", cccl="<2.5", shims=False),
-    CutlassPair(cutlass=">=4.3,<4.7", cccl="<2.5", shims=True),
-    CutlassPair(cutlass=">=3.2", cccl=">=2.5,<3.2", shims=False),
-    CutlassPair(cutlass=">=3.2", cccl=">=3.2", shims=True),
+    CutlassPair(cutlass=((3, 2), (4, 3)), cccl=((0, 0), (2, 5)), shims=False),
+    CutlassPair(cutlass=((4, 3), (4, 7)), cccl=((0, 0), (2, 5)), shims=True),
+    CutlassPair(cutlass=((3, 2), _OPEN), cccl=((2, 5), (3, 2)), shims=False),
+    CutlassPair(cutlass=((3, 2), _OPEN), cccl=((3, 2), _OPEN), shims=True),
 )
 
 
@@ -280,9 +281,7 @@ def find_cutlass(
             problems.append(why)
             return None, why
         problems.append(f"{fact} It is ignored: correct it, or unset it.")
-    installed = sorted(
-        _installed_cutlass(where), key=lambda each: _version(each.version), reverse=True
-    )
+    installed = sorted(_installed_cutlass(where), key=_numbers, reverse=True)
     if not installed:
         why = (
             f"CUTLASS (cute/, cutlass/) not found; looked in {', '.join(CUTLASS_PACKAGES)} and conda. "
@@ -300,9 +299,9 @@ def find_cutlass(
 
 def pair_cutlass(cutlass: str, cccl: str) -> CutlassPair | None:
     """Return the table's row for these versions; None if they do not fit together."""
-    own, other = _version(cutlass or _USUAL_CUTLASS), _version(cccl)
-    rows = (row for row in CUTLASS_PAIRS if own in SpecifierSet(row.cutlass))
-    return next((row for row in rows if other in SpecifierSet(row.cccl)), None)
+    own, other = version_pair(cutlass or _USUAL_CUTLASS), version_pair(cccl)
+    rows = (row for row in CUTLASS_PAIRS if row.cutlass[0] <= own < row.cutlass[1])
+    return next((row for row in rows if row.cccl[0] <= other < row.cccl[1]), None)
 
 
 def misfit_of_cutlass(found: Cutlass, cuda: str, cccl: str) -> str:
@@ -331,5 +330,5 @@ def _has_cutlass(directory: str) -> bool:
     return os.path.isfile(os.path.join(directory, CUTLASS_MARKER))
 
 
-def _version(text: str) -> Version:
-    return Version(text or "0")  # "": none is stated
+def _numbers(found: Cutlass) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", found.version)]

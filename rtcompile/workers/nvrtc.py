@@ -9,7 +9,7 @@ import ctypes
 import os
 import time
 
-from rtcompile.workers import probes, protocol
+from rtcompile.workers import probes, protocol, scratch
 
 TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     tried = bool(path and _heap_is_pinned)
     flag = b"--use-pch=" if job["pch"] else b"--create-pch="
     header = [flag + path] if tried else []
-    times = os.memfd_create("times")  # instead of a file per compile
+    times = scratch.memfd()  # instead of a file per compile
     option = b"--time=/proc/self/fd/%d" % times
     timed = [option] if os.path.exists("/proc/self/fd") else []
     # It leaves out CUDA's declarations, which take 5 ms.

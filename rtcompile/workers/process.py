@@ -50,7 +50,7 @@ class ZygoteProcess:
         self._stderr = -1
         self.control, theirs = socket_pair()
         try:
-            self._stderr = os.memfd_create("stderr")
+            self._stderr = scratch.memfd()
             descriptors = {2: self._stderr, protocol.CONTROL: theirs.fileno()}
             self.pid = spawn(command, units.worker_environ(os.environ), descriptors)
         except BaseException:

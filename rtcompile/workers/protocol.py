@@ -26,6 +26,8 @@ import marshal
 import os
 import time
 
+from rtcompile.workers import scratch
+
 TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +58,7 @@ def pack(value: Any) -> int:
 
 def in_memfd(data: bytes) -> int:
     """Return the descriptor of a new memfd, at its beginning."""
-    descriptor = os.memfd_create("rtcompile")
+    descriptor = scratch.memfd()
     try:
         written = 0
         while written < len(data):

@@ -8,6 +8,7 @@ folder, it removes folders that are a day old.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -27,6 +28,8 @@ _TRIES = 200
 _PAUSE = 0.005
 # Without locks, a folder counts as abandoned after this time without a write.
 _UNUSED_SECONDS = 86400.0
+# Errors of `memfd_create` in a sandbox that forbids it (gVisor, seccomp).
+_REFUSED = (errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EINVAL)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -103,6 +106,25 @@ def claim(temporary: str, name: str) -> Scratch:
         f"no folder for temporary files can be used ({'; '.join(problems)}). "
         "Set TMPDIR to a folder of your own with room."
     )
+
+
+def memfd() -> int:
+    """Return the descriptor of a new memfd, or of an unlinked file on disk where the system refuses one."""
+    try:
+        return os.memfd_create("rtcompile")
+    except (AttributeError, OSError) as error:  # some builds of Python lack the function
+        if isinstance(error, OSError) and error.errno not in _REFUSED:
+            raise
+        refused = error
+    for parent in _parents(os.environ.get("TMPDIR", "")):
+        path = os.path.join(parent, f"{_NAME}{os.urandom(12).hex()}")
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError:
+            continue
+        os.unlink(path)
+        return descriptor
+    raise OSError(f"neither memfd_create ({refused}) nor a temporary file is possible; set TMPDIR")
 
 
 def sweep(temporary: str, own: str) -> None:

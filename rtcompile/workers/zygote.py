@@ -203,7 +203,7 @@ class Zygote:
         opened = []
         zygote = os.getpid()
         try:
-            opened.append(os.memfd_create("stderr"))
+            opened.append(scratch.memfd())
             opened += os.pipe()
             ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
             pid = protocol.started(os.fork, lambda: not self.children)

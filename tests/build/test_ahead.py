@@ -340,6 +340,17 @@ def test_without_one_known_capability_nothing_is_compiled(
     assert ahead.queue is None
 
 
+def test_no_thread_stays_after_the_builds_ahead(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(raw_kernel, "_IDLE_SECONDS", 0.1)
+    until(lambda: not raw_kernel.watching)
+    before = {*threading.enumerate()}
+    kernel = made(27)
+    until(built)
+    assert kernel.object_code is not None
+    until(lambda: not raw_kernel.watching)
+    until(lambda: {*threading.enumerate()} <= before)
+
+
 ENDS = """
     import os, sys, time
     from rtcompile import RawKernel

@@ -62,7 +62,6 @@ class Install:
             (install.site / "nvidia" / name).symlink_to(real / "nvidia" / name)
         for info in real.glob("nvidia_*.dist-info"):
             (install.site / info.name).symlink_to(info)
-        (install.site / "packaging").symlink_to(real / "packaging")
         install.environ = {"RTCOMPILE_CACHE_DIR": str(folder / "cache"), "PATH": str(folder)}
         return install
 

@@ -17,7 +17,7 @@ import pytest
 from benchmarks.ten_builds import KINDS
 
 ROOT = Path(__file__).parents[2]
-PURE = ("cuda.pathfinder", "packaging")
+PURE = ("cuda.pathfinder",)
 
 # The wheels of CUTLASS are not in the folder of CUDA 13's. The compilers take ten seconds for the others.
 _SECONDS = ("CuTe", "CUB device", "Thrust", "device launch")

@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 import site
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from rtcompile.toolkit.remembered import current
 from rtcompile.toolkit.search import find
 from tests.toolkits import Wheels, program, write
 
+ROOT = Path(__file__).parents[2]
 ONE_VERSION = ("nvrtc", "cudart", "crt")
 
 
@@ -48,6 +51,24 @@ def test_the_environments_cuda_12_is_complete_and_consistent(environments):
     assert environments.versions["cccl"].startswith("2.8.")
     assert environments.nvjitlink is not None
     assert Path(str(environments.cudadevrt)).name == "libcudadevrt.a"
+
+
+def test_a_python_without_site_packages_names_what_is_missing(tmp_path):
+    program = """if True:
+        import rtcompile
+        try:
+            rtcompile.compile("__global__ void k() {}", arch="sm_80", fallback="never")
+        except rtcompile.ToolkitNotFound as error:
+            print(error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program],
+        env={"PATH": "", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "NVRTC" in done.stdout, done.stderr
 
 
 @pytest.mark.needs_compiler
