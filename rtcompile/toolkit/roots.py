@@ -113,6 +113,8 @@ def by_pathfinder(where: SearchContext) -> Iterator[Root]:
     """Yield a root that only cuda.pathfinder knows. It finds headers without loading a library here."""
     import warnings
 
+    if getattr(sys, "frozen", False):  # it would start `sys.executable`, which is the application
+        return
     try:
         from cuda.pathfinder import find_nvidia_header_directory
 

@@ -243,6 +243,11 @@ def spawn(command: list[str], environ: dict[str, str], descriptors: dict[int, in
 def bare(function: str, *words: str) -> list[str]:
     """Return the command that calls a function of rtcompile without site-packages and PYTHON* variables."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if not os.path.isfile(os.path.join(package, "workers", "zygote.py")):
+        raise FileNotFoundError(
+            f"workers run rtcompile's files with a Python, and {package} has none: build the application with "
+            "`pyinstaller --collect-all rtcompile`, which keeps them"
+        )
     return [interpreter(), "-I", "-S", "-c", _BARE, package, function, *words]
 
 
