@@ -336,16 +336,20 @@ READS = {
 
 
 @pytest.fixture
-def at_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], object]]]:
+def at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[Callable[[], object]]]:
     """A list of functions that run after the compiler, before its result is used."""
     then: list[Callable[[], object]] = []
     original = observed.file_set
 
-    def first(*given: Any, **more: Any) -> FileSet:
-        while then:
+    def first(seen: Any, *given: Any, **more: Any) -> FileSet:
+        # Headers of earlier tests may still be precompiled in other threads.
+        while then and str(tmp_path) in repr(seen):
             then.pop()()
-        return original(*given, **more)
+        return original(seen, *given, **more)
 
+    monkeypatch.setenv("RTCOMPILE_PCH", "0")
     monkeypatch.setattr(observed, "file_set", first)
     yield then
     assert not then
