@@ -71,15 +71,17 @@ def compile(
     if prefix is None:
         return _run(unit, library, limits, search, meanwhile)[0]
 
-    def make(own: Prefix) -> tuple[Compiled | CompileFailure, float]:
+    def make(own: Prefix, timeout: float, aside: bool) -> tuple[Compiled | CompileFailure, float]:
         alone = unit._replace(source=own.text, name_expressions=())
-        given = limits._replace(timeout=own.MAX_SECONDS)
-        outcome, _ = _run(alone, library, given, search, None, own, aside=True)
+        given = limits._replace(timeout=timeout)
+        outcome, _ = _run(alone, library, given, search, None, own, aside=aside)
+        if not aside and isinstance(outcome, Compiled):
+            limits.after_waiting(outcome.milliseconds["queue"] / 1000)
         return outcome, _front_end(outcome, alone) / 1000
 
     with prefix.wanted(limits.timeout, make):
         outcome, header = _run(unit, library, limits, search, meanwhile, prefix)
-        if not _trust_result(outcome, unit, header, prefix):
+        if not _trust_result(outcome, unit, header):
             outcome, _ = _run(unit, library, limits, search, meanwhile)
             if isinstance(outcome, Compiled):
                 prefix.blame()  # a build that failed with it succeeded without it
@@ -136,12 +138,12 @@ _builds: dict[str, str] = {}  # reported builds, by the library that a worker lo
 def _prefix(unit: TranslationUnit, library: Library, cache_dir: str) -> Prefix | None:
     if library.version_pair < FIRST_WITH_PCH:
         return None
-    text, rest = cxx.split_prefix(unit.source)
+    text, _ = cxx.split_prefix(unit.source)
     if not text:
         return None
     from rtcompile.compilers.pch import Prefix  # takes 1 ms, which sources without headers avoid
 
-    return Prefix(text, rest, unit, library, cache_dir)
+    return Prefix(text, unit, library, cache_dir)
 
 
 def _run(
@@ -294,17 +296,13 @@ def _trust_result(
     outcome: Compiled | CompileFailure,
     unit: TranslationUnit,
     header: Precompiled | None,
-    prefix: Prefix,
 ) -> bool:
-    """Return whether a precompiled header, used or created, has no part in a failure or a warning."""
-    if header is None and not prefix.is_made_here:
+    """Return whether a precompiled header has no part in a failure or a warning."""
+    if header is None:
         return True
     if isinstance(outcome, Compiled):
-        return (
-            bool(outcome.notes) if header is not None else "precompiled header" not in outcome.log
-        )
-    # Creating one takes memory of its own.
-    if outcome.kind in ("timeout", "start") or (outcome.kind == "memory" and header is not None):
+        return bool(outcome.notes)
+    if outcome.kind in ("timeout", "start", "memory"):
         return True
     return _is_own_mistake(outcome, unit)
 

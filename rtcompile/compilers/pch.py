@@ -1,11 +1,12 @@
 """Precompiled headers: the includes that open a source are parsed once, and later builds skip them.
 
-At the first build with a long prefix, a core that is idle makes the header in a job of its own, at low
+A header is made in a job of its own, from the prefix alone: NVRTC refuses one that was made beside a build whose
+prefix other directives follow. At the first build with a long prefix, a core that is idle makes it, at low
 priority, while that build runs without. Such a header is a bet that more builds follow: of the last hour's
-at most `_MOST_BETS` may be unused. Where no core is idle, or no bet is left, a build makes the header beside its
-own code, as soon as the builds so far could have saved what that costs. A build that finds a header in the
-making waits only if it should soon be done, and no longer than half of what it would save. In a batch with more builds than slots, some builds
-go ahead and the others wait. A build that fails with a header, or while it makes one, is repeated without.
+at most `_MOST_BETS` may be unused. Where no core is idle, or no bet is left, a build first has the header made, as
+soon as the builds so far could have saved what that costs. A build that finds a header in the making waits only
+if it should soon be done, and no longer than half of what it would save. In a batch with more builds than slots,
+some builds go ahead and the others wait. A build that fails with a header is repeated without.
 
 NVRTC uses any file that it is given, even an outdated one, so rtcompile has to check it. The key of a
 precompiled header has the compiler, the address of its heap, the options and the prefix. Its record has the
@@ -44,13 +45,13 @@ if TYPE_CHECKING:
 _FREE = ("--maxrregcount", "--ptxas-options", "--split-compile", "--frandom-seed")
 _FRESH_SECONDS = 0.5
 _POLL_SECONDS = 0.005  # seconds between two checks of a build that waits
-# A build with less time than this makes no header: the making takes a part of it.
-_LEAST_TIMEOUT = 30.0
+# A build with less time than this makes no header, and no other gives more than this part of its time to it.
+_LEAST_TIMEOUT, _PART_OF_TIMEOUT = 30.0, 1 / 3
 
 # What a header costs and saves, in parts of the front end's time and in seconds (CuTe, CUB and CuPy's headers).
 _SAVED_PART = 0.8  # the rest is the user's own text
 _USE = 0.015  # to check that it is current, and to map it
-_MAKE_PART, _MAKE = 0.5, 0.01  # to write 6 to 290 MB
+_MAKE_PART, _MAKE = 1.5, 0.01  # to read the headers, and to write 6 to 290 MB
 _LEAST_SAVED = 0.005
 _LEAST_BYTES = 4 << 20  # of a header: the smallest seen has 6 MB
 
@@ -65,15 +66,14 @@ expected: contextvars.ContextVar[int] = contextvars.ContextVar("rtcompile_expect
 
 
 def worth_making(builds: int, front_end: float, failures: int = 0) -> bool:
-    """Return whether the builds so far could have saved what it costs to make the header beside a build."""
+    """Return whether the builds so far could have saved what it costs to have the header made before a build."""
     saved = _saved(front_end)
-    cost = (_MAKE_PART * front_end + _MAKE) * (1 << min(failures, 64))
-    return saved >= _LEAST_SAVED and builds * saved >= cost
+    return saved >= _LEAST_SAVED and builds * saved >= _cost(front_end) * (1 << min(failures, 64))
 
 
 def worth_waiting(builds: float, front_end: float) -> bool:
     """Return whether so many builds, one after another, are done sooner if they wait for the header."""
-    return builds * _saved(front_end) > (1 + _MAKE_PART) * front_end
+    return builds * _saved(front_end) > _cost(front_end)
 
 
 def max_wait(front_end: float) -> float:
@@ -83,11 +83,15 @@ def max_wait(front_end: float) -> float:
 
 def is_soon_made(begun: float, front_end: float) -> bool:
     """Return whether a header that was begun so many seconds ago is probably done after such a wait."""
-    return (1 + _MAKE_PART) * front_end + _MAKE - begun < max_wait(front_end)
+    return _cost(front_end) - begun < max_wait(front_end)
 
 
 def _saved(front_end: float) -> float:
     return _SAVED_PART * front_end - _USE
+
+
+def _cost(front_end: float) -> float:
+    return _MAKE_PART * front_end + _MAKE
 
 
 # --- The record of a prefix on disk, and the folder of records and headers ---------------------------
@@ -186,7 +190,9 @@ _ahead: Counter[str] = Counter()  # those of a batch that did not wait for the h
 _making: dict[str, float] = {}
 _bets: dict[threading.Thread, pool.Cancellation] = {}  # the threads that make one on an idle core
 
-Make = Callable[["Prefix"], "tuple[Compiled | CompileFailure, float]"]
+# Compiles a prefix alone within so many seconds, on an idle core or in a slot; returns the outcome and the front
+# end's seconds.
+Make = Callable[["Prefix", float, bool], "tuple[Compiled | CompileFailure, float]"]
 
 # One thread at a time checks that a header is current, and the others of its batch use the result.
 # Sixteen threads that check 392 files each take 150 ms, of which 145 are spent on handing over the GIL.
@@ -197,12 +203,11 @@ _found: dict[str, tuple[float, Precompiled]] = {}  # by key, with the time it wa
 class Prefix:
     """The include prefix of one unit, under one compiler and one set of options."""
 
-    MAX_SECONDS = 60.0  # for making a header aside, and for waiting until one is made
+    MAX_SECONDS = 60.0  # for making a header, and for waiting until one is made
 
     def __init__(
         self,
         text: str,
-        rest: str,
         unit: TranslationUnit,
         library: Library,
         cache_dir: str,
@@ -219,8 +224,6 @@ class Prefix:
                 field("prefix", text),
             ]
         )
-        # What a build reads after the prefix is not in the header, and cannot be told from what is in it.
-        self._ends_the_reading = "include" not in rest and "embed" not in rest
         self._cache_dir = cache_dir
         self.text = text
         folder = f"{self._cache_dir}/pch"
@@ -228,7 +231,7 @@ class Prefix:
         self._path = f"{folder}/{self.key}.pch"
         self._record = f"{folder}/{self.key}.record"
         self._lock_path = f"{folder}/{self.key}.lock"
-        self._lock: int | None = None  # while this build makes the header
+        self._lock: int | None = None  # while the header is made for this build
         self._done = threading.Event()
         self._began = time.monotonic()
         self._began_ns = file_times.file_clock_ns()
@@ -236,23 +239,21 @@ class Prefix:
 
     @property
     def is_made_here(self) -> bool:
-        """Whether this build makes the header, in the file `temporary`."""
+        """Whether the header is being made for this build, in the file `temporary`."""
         return self._lock is not None
 
     @contextmanager
     def wanted(self, timeout: float | None, make: Make) -> Iterator[None]:
-        """Hold while a build that could use or make the header is under way; `make` makes it in a job of its own."""
+        """Hold while a build that could use the header is under way; `make` makes it, or has an idle core do so."""
         with _guard:
             _wanted[self.key] += 1
         try:
             if (timeout is None or timeout >= _LEAST_TIMEOUT) and self.find() is None:
-                self._begin(make)
-            if not self.is_made_here:
-                self._wait()
+                self._begin(make, (timeout or UNKNOWN) * _PART_OF_TIMEOUT)
+            self._wait()
             yield
         finally:
             self._done.set()
-            self.stop_making()
             with _guard:
                 _wanted[self.key] -= 1
                 if not _wanted[self.key]:
@@ -283,15 +284,17 @@ class Prefix:
         sealed.discard(self._bet)
         return Precompiled(self._path, record.trace, now)
 
-    def _begin(self, make: Make) -> None:
-        """Have this build or an idle core make the header, if that is worth it and no other build does."""
+    def _begin(self, make: Make, seconds: float) -> None:
+        """Make the header, or have an idle core do so, if that is worth it and no other build does."""
         record = Record.read(self._record) or Record()
         if self._is_due(record):
-            # Another process may have made it just now.
-            if self._ends_the_reading and self._take():
-                record = Record.read(self._record) or Record()
-                if not self._is_due(record) or self._room() < _LEAST_BYTES:
-                    self.stop_making()
+            if self._take():
+                try:
+                    # Another process may have made it just now.
+                    if self._is_due(Record.read(self._record) or Record()):
+                        self._make(make, min(seconds, self.MAX_SECONDS), aside=False)
+                finally:
+                    self._stop_making()
         elif record.seconds == UNKNOWN and not record.failures:
             aside = threading.Thread(target=self._make_aside, args=(make,), daemon=True)
             with suppress(RuntimeError):  # no more threads, or the interpreter is ending
@@ -317,8 +320,21 @@ class Prefix:
             return False
         return worth_making(record.builds + expected.get(), record.seconds, record.failures)
 
+    def _make(self, make: Make, timeout: float, *, aside: bool) -> None:
+        """Make the header, which this build alone does now; one that cannot be used must next be worth twice as much."""
+        if self._room() < _LEAST_BYTES:
+            return
+        outcome, seconds = make(self, timeout, aside)
+        record = Record.read(self._record) or Record()
+        if isinstance(outcome, Compiled):
+            trace, shortest = tuple(outcome.trace or ()), min(seconds, record.seconds)
+            record = record._replace(trace=trace, seconds=shortest)
+            if _saved(seconds) >= _LEAST_SAVED and self._publish(record, outcome):
+                return
+        record._replace(failures=record.failures + 1).write(self._record)
+
     def _make_aside(self, make: Make) -> None:
-        """Make the header in a job of its own, unless the build that this one runs beside is soon done."""
+        """Make the header on an idle core, unless the build that this one runs beside is soon done."""
         if self._done.wait(_SOON):
             return
         own = copy.copy(self)
@@ -335,18 +351,12 @@ class Prefix:
         try:
             with suppress(OSError), open(self._bet, "wb"):
                 pass
-            if self._room() < _LEAST_BYTES:
-                return
             with suppress(Exception):  # no build depends on it
-                outcome, seconds = make(own)
-                if isinstance(outcome, Compiled):
-                    own.built(outcome, seconds)
-                else:
-                    Record(failures=1).write(self._record)
+                own._make(make, self.MAX_SECONDS, aside=True)
         except pool.Cancelled:
             pass  # The program ends. The bet stays, since it has cost time.
         finally:
-            own.stop_making()
+            own._stop_making()
             del _bets[thread]
 
     def _may_bet(self) -> bool:
@@ -363,7 +373,7 @@ class Prefix:
         limit = Settings.from_environ().cache_size
         return inventory.room_for_precompiled(Folder(self._cache_dir), limit)
 
-    def stop_making(self) -> None:
+    def _stop_making(self) -> None:
         """Let other builds make the header."""
         if self._lock is not None:
             sealed.discard(self.temporary)  # There is none if all went well.
@@ -373,14 +383,13 @@ class Prefix:
             self._lock = None
 
     def built(self, outcome: Compiled | CompileFailure, seconds: float) -> None:
-        """Note a build that had to do without, and the header that it made."""
+        """Note a build that had to do without."""
         trace = tuple(outcome.trace or ())
         # Below this saving, a precompiled header never pays off.
         if not trace or _saved(seconds) < _LEAST_SAVED or not has_private_folder(self._cache_dir):
             return
-        with (
-            _guard
-        ):  # an idle core may be making the header for this process, which then has the lock
+        with _guard:
+            # An idle core may be making the header for this process, which then has the lock.
             lock = None if self.key in _making else locks.take(self._lock_path, 0.0)
             if lock is None and self.key not in _making:
                 return
@@ -391,15 +400,13 @@ class Prefix:
                 if changed_since(known.trace, self._record):
                     known = Record(failures=known.failures)
                 builds, shortest = known.builds + 1, min(seconds, known.seconds)
-                record = known._replace(trace=trace, builds=builds, seconds=shortest)
-                if not (self.is_made_here and self._publish(record, outcome)):
-                    record.write(self._record)
+                known._replace(trace=trace, builds=builds, seconds=shortest).write(self._record)
             finally:
                 if lock is not None:
                     locks.release(self._lock_path, lock)
 
-    def _publish(self, record: Record, outcome: Compiled | CompileFailure) -> bool:
-        """Let later builds use the header that this one made; False if it cannot be used."""
+    def _publish(self, record: Record, outcome: Compiled) -> bool:
+        """Let builds use the header that was made; False if it cannot be used."""
         dependencies = outcome.files
         try:
             size = os.stat(self.temporary).st_size
@@ -425,7 +432,7 @@ class Prefix:
     def blame(self) -> None:
         """Remove a header with which a compiler failed; the next must be worth twice as much."""
         record = Record.read(self._record) or Record()
-        if record.image or self.is_made_here:  # else another build has just done so
+        if record.image:  # else another build has just done so
             self._drop()
             Record(failures=record.failures + 1).write(self._record)
 
