@@ -2,31 +2,73 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from benchmarks import gates
+
 ROOT = Path(__file__).parents[2]
-ROW = "hits: compile, without CuPy"
-# What is planted at the end of `rtcompile.api`: each look-up then does something more.
-PLANTED = """
+HITS = "hits: compile, without CuPy"
+
+
+class Planted(NamedTuple):
+    """Code at the end of a module, and what must fail for it: a row, with a count or, if that is none, a time."""
+
+    module: str
+    code: str
+    row: str = HITS
+    count: str | None = None
+
+
+HEADERS_STATED_TWICE = """
+def _is_part_unchanged(paths, *rest, _planned=_is_part_unchanged):
+    for path in filter(None, paths.split(b"\\0")):
+        os.stat(path)
+    return _planned(paths, *rest)
+"""
+WORKER_NOT_REUSED = """
+def _run_beside(self, *given, _planned=Pool.run_beside):
+    try:
+        return _planned(self, *given)
+    finally:
+        self.close()
+Pool.run_beside = _run_beside
+"""
+LOOK_UP = """
 _planned, compile = compile, lambda *given, **more: _more() or _planned(*given, **more)
 """
-SLEEPS = PLANTED + "_more = lambda: __import__('time').sleep(0.001)\n"
-CALLS = PLANTED + "_more = lambda: [_less() for _ in range(200)] and None\n_less = lambda: None\n"
+SLEEPS = LOOK_UP + "_more = lambda: __import__('time').sleep(0.005)\n"
+CALLS = LOOK_UP + "_more = lambda: [_less() for _ in range(200)] and None\n_less = lambda: None\n"
+NO_HEADER = "Prefix._begin = lambda *given: None\n"
+
+PLANTED = {
+    "a hit sleeps": Planted("api", SLEEPS),
+    "a hit calls more": Planted("api", CALLS, HITS, "calls of functions"),
+    "logging is imported": Planted("api", "import logging\n", HITS, "modules imported"),
+    "a header is never made": Planted("compilers/pch", NO_HEADER, "CuTe, edited", "system calls"),
+    "a worker is not reused": Planted(
+        "workers/pool", WORKER_NOT_REUSED, "small kernels in turn", "processes started"
+    ),
+    "headers are looked at twice": Planted(
+        "files/fileset", HEADERS_STATED_TWICE, "CuTe, cached", "system calls"
+    ),
+}
 
 
-def judged(folder: Path, planted: str, *arguments: str) -> tuple[int, str]:
+def judged(folder: Path, planted: Planted, *arguments: str) -> tuple[int, str]:
     """Return the exit status and the output of a comparison with a copy of this checkout, changed so."""
     new = folder / "new"
     shutil.copytree(ROOT / "rtcompile", new / "rtcompile")
     shutil.copytree(ROOT / "include_shims", new / "include_shims")
-    with (new / "rtcompile/api.py").open("a") as api:
-        api.write(planted)
-    command = ["benchmarks.gates", "--only", ROW, "--base", str(ROOT), "--new", str(new)]
+    with (new / f"rtcompile/{planted.module}.py").open("a") as module:
+        module.write(planted.code)
+    command = ["benchmarks.gates", "--only", planted.row, "--base", str(ROOT), "--new", str(new)]
     done = subprocess.run(
         [sys.executable, "-m", *command, *arguments],
         cwd=ROOT,
@@ -40,23 +82,59 @@ def judged(folder: Path, planted: str, *arguments: str) -> tuple[int, str]:
 @pytest.mark.needs_compiler
 @pytest.mark.takes_seconds
 def test_a_checkout_that_does_no_more_passes(tmp_path: Path) -> None:
-    status, said = judged(tmp_path, "", "--counts")
+    status, said = judged(tmp_path, Planted("api", ""), "--counts")
     assert status == 0, said
     assert said.endswith("no row fails\n")
 
 
 @pytest.mark.needs_compiler
 @pytest.mark.takes_seconds
-def test_a_checkout_that_does_more_fails(tmp_path: Path) -> None:
-    status, said = judged(tmp_path, CALLS, "--counts")
+@pytest.mark.parametrize(
+    "planted",
+    [
+        pytest.param(
+            planted,
+            id=what,
+            marks=[pytest.mark.slow] if planted.row != HITS else [],
+        )
+        for what, planted in PLANTED.items()
+    ],
+)
+def test_a_checkout_that_does_more_fails(planted: Planted, tmp_path: Path) -> None:
+    if planted.count in ("system calls", "processes started") and not shutil.which("strace"):
+        pytest.skip("strace, which counts system calls and processes, is not installed")
+    status, said = judged(tmp_path, planted, *["--counts"] * bool(planted.count))
     assert status == 1, said
-    assert f"{ROW}: calls of functions" in said.partition("these fail:")[2]
+    failed = said.partition("these fail:")[2]
+    assert f"{planted.row}: {planted.count or ''}" in failed
+    assert planted.count or "of the base's time" in failed
 
 
-@pytest.mark.needs_compiler
-@pytest.mark.takes_seconds
-def test_a_slower_checkout_fails(tmp_path: Path) -> None:
-    status, said = judged(tmp_path, SLEEPS)
-    assert status == 1, said
-    assert f"{ROW}: " in said.partition("these fail:")[2]
-    assert "of the base's time" in said
+def pairs(factor: float, noise: float, number: int = 12) -> list[tuple[float, float]]:
+    """Return pairs of seconds (base, new) of a checkout that takes `factor` of the base's time."""
+    drawn = random.Random(1)
+    return [
+        (drawn.lognormvariate(0, noise), factor * drawn.lognormvariate(0, noise))
+        for _ in range(number)
+    ]
+
+
+@pytest.mark.parametrize(("factor", "noise"), [(1.0, 0.0), (1.02, 0.0), (1.0, 0.3), (0.5, 0.05)])
+def test_a_ratio_within_its_noise_passes(factor: float, noise: float) -> None:
+    assert not gates.ratio(pairs(factor, noise)).is_slower
+
+
+@pytest.mark.parametrize(("factor", "noise"), [(1.04, 0.001), (1.3, 0.05), (3.0, 0.3)])
+def test_a_ratio_beyond_its_noise_fails(factor: float, noise: float) -> None:
+    assert gates.ratio(pairs(factor, noise)).is_slower
+
+
+def test_one_disturbed_pair_neither_fails_a_row_nor_hides_that_it_is_slower() -> None:
+    assert not gates.ratio([*pairs(1.0, 0.01), (1.0, 50.0)]).is_slower
+    assert gates.ratio([*pairs(1.3, 0.01), (50.0, 1.0)]).is_slower
+
+
+def test_a_count_fails_if_it_grows_by_more_than_a_tenth() -> None:
+    base = {"modules imported": 20, "system calls": 1000, "processes started": 0}
+    new = {"modules imported": 22, "system calls": 1101, "processes started": 1}
+    assert gates.grown(base, new) == ["system calls", "processes started"]
