@@ -20,7 +20,7 @@ from rtcompile.request.units import Compiled, CompileFailure, Limits, Translatio
 from rtcompile.workers import pool, process
 
 if TYPE_CHECKING:
-    from rtcompile.compilers.pch import Precompiled, Prefix
+    from rtcompile.compilers.pch import Make, Precompiled, Prefix
     from rtcompile.toolkit.model import Library
 
 # The first NVRTC with an option for the names of internal symbols; older ones use the process id.
@@ -71,15 +71,7 @@ def compile(
     if prefix is None:
         return _run(unit, library, limits, search, meanwhile)[0]
 
-    def make(own: Prefix, timeout: float, aside: bool) -> tuple[Compiled | CompileFailure, float]:
-        alone = unit._replace(source=own.text, name_expressions=())
-        given = limits._replace(timeout=timeout)
-        outcome, _ = _run(alone, library, given, search, None, own, aside=aside)
-        if not aside and isinstance(outcome, Compiled):
-            limits.after_waiting(outcome.milliseconds["queue"] / 1000)
-        return outcome, _front_end(outcome, alone) / 1000
-
-    with prefix.wanted(limits.timeout, make):
+    with prefix.wanted(limits.timeout, _maker(unit, library, limits, search)):
         outcome, header = _run(unit, library, limits, search, meanwhile, prefix)
         if not _trust_result(outcome, unit, header):
             outcome, _ = _run(unit, library, limits, search, meanwhile)
@@ -88,6 +80,20 @@ def compile(
         elif header is None:
             prefix.built(outcome, _front_end(outcome, unit) / 1000)
         return outcome
+
+
+def precompile(
+    unit: TranslationUnit,
+    library: Library,
+    *,
+    limits: Limits,
+    cache_dir: str,
+    search: Sequence[SearchDir],
+) -> None:
+    """Have an idle core make the precompiled header of a unit that no build needs yet."""
+    prefix = _prefix(unit, library, cache_dir)
+    if prefix is not None:
+        prefix.bet(_maker(unit, library, limits, search))
 
 
 def observe(
@@ -144,6 +150,20 @@ def _prefix(unit: TranslationUnit, library: Library, cache_dir: str) -> Prefix |
     from rtcompile.compilers.pch import Prefix  # takes 1 ms, which sources without headers avoid
 
     return Prefix(text, unit, library, cache_dir)
+
+
+def _maker(
+    unit: TranslationUnit, library: Library, limits: Limits, search: Sequence[SearchDir]
+) -> Make:
+    def make(own: Prefix, timeout: float, aside: bool) -> tuple[Compiled | CompileFailure, float]:
+        alone = unit._replace(source=own.text, name_expressions=())
+        given = limits._replace(timeout=timeout)
+        outcome, _ = _run(alone, library, given, search, None, own, aside=aside)
+        if not aside and isinstance(outcome, Compiled):
+            limits.after_waiting(outcome.milliseconds["queue"] / 1000)
+        return outcome, _front_end(outcome, alone) / 1000
+
+    return make
 
 
 def _run(

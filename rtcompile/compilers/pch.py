@@ -295,7 +295,13 @@ class Prefix:
                         self._make(make, min(seconds, self.MAX_SECONDS), aside=False)
                 finally:
                     self._stop_making()
-        elif record.seconds == UNKNOWN and not record.failures:
+        else:
+            self.bet(make, record)
+
+    def bet(self, make: Make, record: Record | None = None) -> None:
+        """Have an idle core make the header of a prefix that no build has read so far."""
+        record = record or Record.read(self._record) or Record()
+        if record.seconds == UNKNOWN and not record.failures:
             aside = threading.Thread(target=self._make_aside, args=(make,), daemon=True)
             with suppress(RuntimeError):  # no more threads, or the interpreter is ending
                 aside.start()

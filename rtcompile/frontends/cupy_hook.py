@@ -241,6 +241,8 @@ _KERNEL = re.compile(r"\b__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*
 # From `cupy/_core/_cub_reduction.pyx`.
 CUB_INCLUDES = "#include <cub/block/block_reduce.cuh>\n#include <cub/block/block_load.cuh>\n"
 _CUB_PASSES = ("-DFIRST_PASS=1", "-DSECOND_PASS=1")
+_CUB_OPTION = "-DCUB_DISABLE_BF16_SUPPORT"  # which follows the one for the standard
+_CUB = 1  # in CuPy's list of accelerators
 
 
 def program_name(source: str) -> str:
@@ -258,10 +260,8 @@ def with_pass_in_text(source: str, options: tuple[str, ...]) -> tuple[str, tuple
     from rtcompile.request import cxx  # a hit without such an option does not pay for it
 
     prefix, rest = cxx.split_prefix(source)
-    own = prefix.removesuffix(CUB_INCLUDES).splitlines()
-    if not prefix.endswith(CUB_INCLUDES) or not rest.startswith("\n\n"):
-        return source, options
-    if not all(line.startswith("#include <cupy/") for line in own):
+    own = prefix.removesuffix(CUB_INCLUDES)
+    if own == prefix or not rest.startswith("\n\n") or not _has_only_cupys_headers(own):
         return source, options
     name, _, value = found[0].removeprefix("-D").partition("=")
     head = source[: len(source) - len(rest)]
@@ -269,9 +269,14 @@ def with_pass_in_text(source: str, options: tuple[str, ...]) -> tuple[str, tuple
     return f"{head}\n#define {name} {value}{rest[1:]}", remaining
 
 
+def _has_only_cupys_headers(prefix: str) -> bool:
+    return all(line.startswith(_OWN_HEADERS) for line in prefix.splitlines())
+
+
 # --- Builds of kernels that the look-up did not find ------------------------------------------------
 
 _warned_of_missing_toolkit = False
+_has_precompiled_cub = False
 
 # Kernels of CuPy that a program builds, which open with the same headers: 31 everyday operations take 49.
 _OWN_KERNELS = 49
@@ -290,6 +295,8 @@ def build(query: Query) -> ObjectCode | None:
         is_own = query.request.source.startswith(_OWN_HEADERS)
         token = pch.expected.set(_OWN_KERNELS if is_own else pch.expected.get())
         try:
+            if is_own and not _has_precompiled_cub:
+                _precompile_cub(query)
             return planned.compile(query)
         finally:
             pch.expected.reset(token)
@@ -304,3 +311,25 @@ def build(query: Query) -> ObjectCode | None:
             _warned_of_missing_toolkit = True
             warn(f"rtcompile.install(): {missing} Until then CuPy compiles its kernels itself.")
         return None
+
+
+def _precompile_cub(query: Query) -> None:
+    """Have an idle core make the header of CuPy's reductions by CUB, which follow the first kernels and take seconds."""
+    global _has_precompiled_cub
+    from cupy import _core
+
+    from rtcompile.build import miss, planned
+    from rtcompile.request import cxx
+
+    request = query.request
+    own = cxx.split_prefix(request.source)[0]
+    used: list[int] = getattr(_core, "get_reduction_accelerators", list)()
+    if not _has_only_cupys_headers(own) or _CUB not in used:
+        return
+    _has_precompiled_cub = True
+    standard = next(
+        (i for i, o in enumerate(request.options) if "-std=" in o), len(request.options)
+    )
+    options = *request.options[: standard + 1], _CUB_OPTION, *request.options[standard + 1 :]
+    later = request.replace(source=own + CUB_INCLUDES, options=options, name_expressions=())
+    miss.precompile(planned.plan_of(query_of(later, query.settings)), query.settings)

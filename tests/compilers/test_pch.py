@@ -106,6 +106,7 @@ def hasten(patch: Any) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def hastened() -> Iterator[None]:
+    precompiled._end()  # what idle cores make for tests of other modules
     with pytest.MonkeyPatch.context() as patch:
         hasten(patch)
         yield

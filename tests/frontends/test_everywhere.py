@@ -38,6 +38,7 @@ ORIGINAL = compiler._compile_module_with_cache
 def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(function, "Module", Module)
+    monkeypatch.setattr(cupy_hook, "_has_precompiled_cub", True)
     monkeypatch.setattr(compiler, "_get_arch", lambda: "80")
     monkeypatch.setattr(
         compiler, "_get_arch_for_options_for_nvrtc", lambda arch: (f"-arch=sm_{arch}", "cubin")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,9 +49,11 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Obje
     """Build a source as `install()` does."""
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(pool, "slots", lambda: 2)
+    monkeypatch.setattr(cupy_hook, "_has_precompiled_cub", True)
 
-    def build(source: str, **changes: Any) -> ObjectCode:
-        options = (*core.assemble_cupy_compiler_options(()), "-ftz=true")
+    def build(source: str, options: tuple[str, ...] = (), **changes: Any) -> ObjectCode:
+        options = (*core.assemble_cupy_compiler_options(("--std=c++17", *options)), "-ftz=true")
+        source, options = cupy_hook.with_pass_in_text(source, options)
         request = CompileRequest(source, options, arch="sm_80")
         settings = Settings.from_environ().override(recompile=True, **changes)
         code = cupy_hook.build(query_of(request, settings))
@@ -72,6 +76,26 @@ def test_the_first_kernel_of_cupy_creates_the_header_and_the_second_uses_it(
     assert all(found)
     assert with_it.code == without.code
     assert len(with_it.build.headers) == len(without.build.headers) > 50
+
+
+def test_an_idle_core_makes_the_header_of_reductions_by_cub_before_the_first(
+    built: Callable[..., ObjectCode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cupy_hook, "_has_precompiled_cub", False)
+    monkeypatch.setattr(pool, "idle", lambda: 8)
+    built(OWN + FILL % 1)
+    headers = functools.partial((tmp_path / "pch").glob, "*.pch")
+    deadline = time.monotonic() + 120
+    while (len(list(headers())) < 2 or pch._making) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    made: list[bool] = []
+    publish = pch.Prefix._publish
+    monkeypatch.setattr(pch.Prefix, "_publish", lambda *given: made.append(publish(*given)))
+
+    built(REDUCTION, ("-DCUB_DISABLE_BF16_SUPPORT", "-DFIRST_PASS=1"))
+
+    assert not made
+    assert not list((tmp_path / "pch").glob("*.bet"))  # a build has used it
 
 
 def test_another_kernel_creates_no_header_at_first(
