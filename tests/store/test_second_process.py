@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -26,17 +25,10 @@ QUICK = [name for name in KINDS if name not in _SECONDS]
 pytestmark = [pytest.mark.needs_compiler, pytest.mark.needs_nvcc]
 
 
-def linked(source: Path, target: Path) -> None:
-    """Copy a folder; its files are linked, which saves a gigabyte."""
-
-    def link(file: str, copy: str) -> None:
-        try:
-            os.link(file, copy)
-        except OSError:  # another file system
-            shutil.copy2(file, copy)
-
+def copied(source: Path, target: Path) -> None:
+    """Copy a folder. A link would change the times of its files, which other tests' builds may be reading."""
     skipped = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(source, target, copy_function=link, ignore=skipped, dirs_exist_ok=True)
+    shutil.copytree(source, target, ignore=skipped, dirs_exist_ok=True)
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +39,14 @@ def run(
     prefix = tmp_path_factory.mktemp("user") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
     [site] = prefix.glob("lib/python*/site-packages")
-    linked(cuda13_prefix, site)
+    copied(cuda13_prefix, site)
     for name in PURE:
         spec = importlib.util.find_spec(name)
         assert spec is not None
         assert spec.origin is not None
-        linked(Path(spec.origin).parent, site / name.replace(".", "/"))
-    linked(ROOT / "rtcompile", site / "rtcompile")
-    linked(ROOT / "include_shims", site / "rtcompile/include_shims")
+        copied(Path(spec.origin).parent, site / name.replace(".", "/"))
+    copied(ROOT / "rtcompile", site / "rtcompile")
+    copied(ROOT / "include_shims", site / "rtcompile/include_shims")
     environ = {"PATH": f"{prefix}/bin:/usr/bin:/bin", "HOME": str(prefix)}
     environ["RTCOMPILE_CACHE_DIR"] = str(prefix / "cache")
 
