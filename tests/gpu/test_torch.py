@@ -15,8 +15,6 @@ def test_its_kernels_are_launched_under_install():
     source = "template <class T> __global__ void twice(T* x) { x[threadIdx.x] *= 2; }"
     before = rtcompile.cache.info().hits
     with rtcompile.install("torch") as installation:
-        if "is not known" in installation.problem:
-            pytest.skip(installation.problem)
         assert installation.active, installation.problem
         kernels = [torch.cuda._compile_kernel(source, "twice<float>") for _ in range(2)]
     assert rtcompile.cache.info().hits == before + 1

@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.needs_compiler
 
-# The functions' parameters and results are those of torch 2.13, 2.14 and 2.15.
+# The functions' parameters and results are those of torch 2.11 to 2.15.
 STAND_IN = {
     "__init__.py": """
         from types import SimpleNamespace

@@ -17,7 +17,7 @@ import rtcompile
 from rtcompile import CompileRequest, RtcompileError
 
 _NAME = "_nvrtc_compile"
-_KNOWN = ("2.13", "2.14", "2.15")  # releases whose function was read
+_KNOWN = ("2.11", "2.12", "2.13", "2.14", "2.15")  # releases whose function was read
 _original: Callable[..., Any] | None = None
 
 
