@@ -6,6 +6,7 @@ from rtcompile.build import pipeline
 from rtcompile.errors import public
 from rtcompile.lookup import environment
 from rtcompile.request.request import DEFAULT_NAME, CompileRequest
+from rtcompile.settings import refuse_contradiction
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def compile(
     name : str
         The program's name in diagnostics.
     backend : {"auto", "nvrtc", "nvcc"}
-        ``"auto"`` is NVRTC, and NVCC for what NVRTC cannot handle. ``"nvrtc"`` never falls back.
+        The compiler: ``"auto"`` is NVRTC, and NVCC for what NVRTC cannot handle; the others are that one alone.
     target : {"cubin", "ptx", "ltoir", "object", "fatbin"}
         The kind of code to produce: ``"object"`` is relocatable machine code, to be linked;
         ``"fatbin"`` is NVCC's.
@@ -66,8 +67,9 @@ def compile(
         Headers as texts, ``{"tile.cuh": text}``: found before those of all directories but the
         source's own, also under a name that the toolkit has. The text is part of the key.
     fallback : {"auto", "never", "always", "nvrtc-first"}, optional
-        Whether NVCC may, must not or must compile it. With ``"nvrtc-first"``, NVRTC compiles what
-        ``backend="nvcc"`` requests too, and NVCC what NVRTC rejects. ``RTCOMPILE_FALLBACK`` sets the default.
+        What ``backend="auto"`` means: NVCC may, must not or must compile. With ``"nvrtc-first"``, NVRTC compiles
+        what ``backend="nvcc"`` requests, and NVCC what NVRTC rejects. ``RTCOMPILE_FALLBACK`` sets the default; it
+        never overrides ``backend="nvrtc"``, nor, except for ``"nvrtc-first"``, ``backend="nvcc"``.
     pch : bool, optional
         Whether precompiled headers may be used; ``RTCOMPILE_PCH`` sets the default.
     timeout : float, optional
@@ -120,6 +122,7 @@ def compile(
         link=link,
         headers=() if headers is None else headers,
     )
+    refuse_contradiction(request.backend, fallback)
     settings = environment.current().settings.override(
         fallback=fallback,
         pch=pch,

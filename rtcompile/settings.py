@@ -177,6 +177,15 @@ class Settings(Value):
         return self.replace(**changes) if changes else self
 
 
+def refuse_contradiction(backend: str, fallback: str | None) -> None:
+    """Raise InvalidRequest if the arguments `backend` and `fallback` demand different compilers."""
+    if (backend, fallback) in (("nvcc", "never"), ("nvrtc", "always")):
+        raise InvalidRequest(
+            f"backend={backend!r} and fallback={fallback!r} contradict each other; leave fallback= out, "
+            "since backend= alone decides which compiler is used"
+        )
+
+
 def _number(name: str, value: object) -> str:
     """Return an argument that is a number, or text of one, as the environment would spell it."""
     try:

@@ -17,6 +17,7 @@ from rtcompile.lookup.find import query_of
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import items, one_of
+from rtcompile.settings import refuse_contradiction
 from rtcompile.store.folder import count_hit
 
 TYPE_CHECKING = False
@@ -290,10 +291,12 @@ def requests_in(
         if request is None:
             raise InvalidRequest(f"builds[{index}] is {shown(item)}; a batch is of {_BUILDS}")
         if request is item:
+            refuse_contradiction(request.backend, overrides.get("fallback"))
             yield request, common, overrides
             continue
         own = {name: item._build.arguments[name] for name in overrides}
         given = {name: overrides[name] if own[name] is None else own[name] for name in own}
+        refuse_contradiction(request.backend, given.get("fallback"))
         yield request, environment.override(**given), given
 
 

@@ -185,14 +185,16 @@ def _version(backend: str, toolchain: Toolchain, settings: Settings) -> tuple[in
 
 
 def wanted_backend(request: CompileRequest, settings: Settings) -> str:
-    """Return ``"auto"``, ``"nvrtc-first"``, or the one compiler that the request and the policy allow."""
-    if settings.fallback == "always" or request.target == "fatbin":
+    """Return ``"auto"``, ``"nvrtc-first"``, or the one compiler that may be used.
+
+    The request's own backend decides; the policy says what ``"auto"`` means, and ``"nvrtc-first"`` what ``"nvcc"`` means.
+    """
+    if request.target == "fatbin":
         return "nvcc"
-    if request.backend == "nvcc":
-        return settings.fallback if settings.fallback == "nvrtc-first" else "nvcc"
-    if request.backend == "nvrtc" or settings.fallback == "never":
-        return "nvrtc"
-    return "auto"
+    if request.backend == "auto":
+        return {"always": "nvcc", "never": "nvrtc"}.get(settings.fallback, "auto")
+    is_first = request.backend == "nvcc" and settings.fallback == "nvrtc-first"
+    return settings.fallback if is_first else request.backend
 
 
 def _capability_if_any(capability: Callable[[], tuple[int, int]]) -> tuple[int, int] | None:

@@ -27,7 +27,7 @@ from rtcompile.request.request import (
 )
 from rtcompile.request.values import one_of, text, truth, working_directory
 from rtcompile.request.values import path as checked_path
-from rtcompile.settings import Settings
+from rtcompile.settings import Settings, refuse_contradiction
 
 if TYPE_CHECKING:
     from rtcompile.request.object_code import ObjectCode
@@ -334,6 +334,8 @@ def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], CompileRequest | No
         headers=() if given["headers"] is None else given["headers"],
         may_pass_over_arch=True,
     )
+    if code is not None:
+        refuse_contradiction(request.backend, given["fallback"])
     if request.arch is not None and names_architecture(request):
         refuse_two_architectures(request)
     arguments = {

@@ -123,6 +123,8 @@ class CompileRequest(Value):
         set_(self, "name", name if name is DEFAULT_NAME else _program(name))
         set_(self, "backend", one_of("backend", backend, BACKENDS))
         kind = one_of("target", target, TARGETS)
+        if kind == "fatbin" and self.backend == "nvrtc":
+            raise InvalidRequest("backend='nvrtc' makes no fatbin; leave backend= out for NVCC's")
         set_(self, "target", "ptx" if wants_ptx and kind == _CUBIN else kind)
         set_(self, "link", () if link is _NONE else _to_link(link))
         set_(self, "headers", () if headers is _NONE else header_texts(headers))

@@ -187,6 +187,27 @@ def test_the_environment_forbids_or_forces_it(runs, monkeypatch):
     assert code.build.backend == "nvcc"
 
 
+@pytest.mark.parametrize(
+    ("backend", "fallback"), [("nvcc", "never"), ("nvrtc", "always")], ids=["nvcc", "nvrtc"]
+)
+def test_a_backend_is_not_overridden_in_silence(backend, fallback, runs, monkeypatch):
+    message = f"backend='{backend}' and fallback='{fallback}' contradict"
+    request = rtcompile.CompileRequest(PLAIN, arch="sm_90a", backend=backend)
+    with pytest.raises(rtcompile.InvalidRequest, match=message):
+        compile(PLAIN, backend=backend, fallback=fallback)
+    with pytest.raises(rtcompile.InvalidRequest, match=message):
+        rtcompile.compile_many([request], fallback=fallback)
+    monkeypatch.setenv("RTCOMPILE_FALLBACK", fallback)
+
+    assert compile(PLAIN, backend=backend).build.backend == backend
+    assert runs == [backend]
+
+
+def test_a_fatbin_is_not_made_with_nvcc_where_nvrtc_is_requested():
+    with pytest.raises(rtcompile.InvalidRequest, match="backend='nvrtc' makes no fatbin"):
+        rtcompile.CompileRequest(PLAIN, backend="nvrtc", target="fatbin")
+
+
 @pytest.mark.parametrize("part", ["nvcc", "host_compiler"])
 def test_without_nvcc_the_error_is_nvrtcs_with_an_installation_hint(part, monkeypatch):
 

@@ -112,6 +112,12 @@ def test_options_may_be_one_string_with_a_space(tmp_path):
     assert kernel.build.headers[0].relative == "mine.h"
 
 
+def test_a_kernel_of_nvcc_cannot_forbid_nvcc_but_a_file_has_no_backend():
+    with pytest.raises(rtcompile.InvalidRequest, match="backend='nvcc' and fallback='never'"):
+        rtcompile.RawKernel(CODE, "k", backend="nvcc", fallback="never")
+    assert rtcompile.RawModule(path="/somewhere/k.cubin", fallback="never").backend == "nvcc"
+
+
 @pytest.mark.needs_compiler
 def test_cucomplex_becomes_cupys_complex():
     code = (
