@@ -46,7 +46,8 @@ ARCH = ("-arch=sm_80", "cubin")
 
 @pytest.fixture
 def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ObjectCode]:
-    """Build a source as `install()` does."""
+    """Build a source as `install()` does; no header is in the making, of an earlier test with another cache."""
+    pch._end()
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(pool, "slots", lambda: 2)
     monkeypatch.setattr(cupy_hook, "_has_precompiled_cub", True)
