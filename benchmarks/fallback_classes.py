@@ -71,11 +71,8 @@ def first_error(outcome: Outcome) -> str:
     return diagnostics.parse(outcome.log)[0].message
 
 
-def row(path: Path) -> dict[str, object]:
-    source = Source(path)
-    failure = source.by_nvrtc()
-    assert isinstance(failure, CompileFailure), f"NVRTC accepts {path}"
-    decision = fallback.decide(
+def decided(source: Source, failure: CompileFailure) -> fallback.Decision:
+    return fallback.decide(
         failure.log,
         source=source.text,
         name=source.name,
@@ -83,11 +80,26 @@ def row(path: Path) -> dict[str, object]:
         package_of=missing_header,
         declared=Declared(source.toolchain),
     )
-    proof = source.by_nvrtc(*decision.flags) if decision.flags else source.by_nvcc()
+
+
+def row(path: Path) -> dict[str, object]:
+    source = Source(path)
+    failure = source.by_nvrtc()
+    assert isinstance(failure, CompileFailure), f"NVRTC accepts {path}"
+    decision = decided(source, failure)
+    flags = list(decision.flags)
+    proof = source.by_nvrtc(*flags) if flags else source.by_nvcc()
+    # As a build does: one flag may show what needs the next.
+    while flags and isinstance(proof, CompileFailure):
+        more = [flag for flag in decided(source, proof).flags if flag not in flags]
+        if not more:
+            break
+        flags += more
+        proof = source.by_nvrtc(*flags)
     return {
         "class": f"{path.parent.name}/{path.stem}",
         "NVRTC": first_error(failure),
-        "decision": " ".join((decision.action, *decision.flags)),
+        "decision": " ".join((decision.action, *flags)),
         "reason": decision.reason,
         "NVRTC with the flags" if decision.flags else "NVCC": first_error(proof),
         "right": isinstance(proof, Compiled) is (decision.action != "error"),

@@ -97,6 +97,20 @@ def _of_device_runtime(match: re.Match[str], case: _Case) -> bool:
     return fits and declared.device_runtime(name)
 
 
+def _is_held_by_device_code(header: str, source: str) -> bool:
+    """Whether a function for the device alone has a variable of the host class for which the header is named.
+
+    NVCC rejects it, since constructing one calls a host function.
+    """
+    variable = re.compile(rf"\bstd\s*::\s*{re.escape(header)}\s*<[^;&*()]*>\s*\w+\s*[;({{=]")
+    return any(
+        cxx.has_word(head, ("__global__", "__device__"))
+        and not cxx.has_word(head, ("__host__",))
+        and variable.search(source, start, end) is not None
+        for start, end, head in _marked(source)[1]
+    )
+
+
 def _qualified_by_std(_: re.Match[str], case: _Case) -> bool:
     """Whether the name at the caret is one of std, or cuda::std, that NVCC knows in code for the host."""
     if case.in_device_code:
@@ -149,7 +163,11 @@ _RULES = (
     _Rule(
         _NO_FILE,
         "NVRTC has no <{0}>, a header of the host compiler",
-        lambda m, case: case.package_of(m[1]) is None and case.declared.host_header(m[1]),
+        lambda m, case: (
+            case.package_of(m[1]) is None
+            and case.declared.host_header(m[1])
+            and not _is_held_by_device_code(m[1], case.source)
+        ),
     ),
     _Rule(
         _NO_FILE,
