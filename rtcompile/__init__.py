@@ -61,7 +61,12 @@ _OF_TYPES = (
     "KernelReport Occupancy Parameter Profile RecordedBuild Report SharedStore Spills TemplateCost"
 )
 _TYPES = frozenset(_OF_TYPES.split())
-_MODULES = {"cache", "types"}
+_MOVED = {
+    **{name: f"rtcompile.types.{name}" for name in _TYPES},
+    "symbols": "the method ObjectCode.symbols",
+    "render": "rtcompile.messages.render",
+}
+_MODULES = {"cache", "messages", "types"}
 _OF_PYTHON = {"compile"}  # ``from rtcompile import *`` leaves Python's own
 _NOT_LISTED = {"load_ipython_extension"}  # for IPython alone
 _OF_CUPY = [_NAMES["frontends.raw_kernel"], _NAMES["frontends.raw_module"]]
@@ -76,10 +81,10 @@ def __getattr__(name: str) -> object:
         return import_module(f"rtcompile.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'rtcompile' has no attribute {name!r}")
-    if name in _TYPES:
+    if name in _MOVED:
         import warnings
 
-        now = f"rtcompile.{name} is now rtcompile.types.{name}"
+        now = f"rtcompile.{name} is now {_MOVED[name]}"
         warnings.warn(now, DeprecationWarning, stacklevel=2)
         return _load(name)
     value = globals()[name] = _load(name)
@@ -119,4 +124,4 @@ def __dir__() -> list[str]:
     from importlib.util import find_spec
 
     lacking = () if find_spec("cupy") else _OF_CUPY
-    return sorted({"__version__", *_MODULES, *_HOME} - _NOT_LISTED - {*lacking, *_TYPES})
+    return sorted({"__version__", *_MODULES, *_HOME} - _NOT_LISTED - {*lacking, *_MOVED})

@@ -4,6 +4,7 @@ A test compares them with those of ``__init__.py``.
 """
 
 from rtcompile import cache as cache
+from rtcompile import messages as messages
 from rtcompile import types as types
 from rtcompile._version import __version__ as __version__
 from rtcompile.api import compile as compile
@@ -33,8 +34,6 @@ from rtcompile.frontends.cupy_hook import uninstall as uninstall
 from rtcompile.frontends.raw_kernel import RawKernel as RawKernel
 from rtcompile.frontends.raw_module import RawModule as RawModule
 from rtcompile.frontends.tensors import tensor_map as tensor_map
-from rtcompile.inspect.symbols import symbols as symbols
-from rtcompile.messages.rendering import render as render
 from rtcompile.request.object_code import ObjectCode as ObjectCode
 from rtcompile.request.request import CompileRequest as CompileRequest
 from rtcompile.request.values import Arch as Arch

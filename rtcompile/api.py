@@ -30,6 +30,7 @@ def compile(
     target: Target = "cubin",
     link: Sequence[Any] = (),
     headers: Mapping[str, str] | None = None,
+    include_dirs: Sequence[str | os.PathLike[str]] = (),
     fallback: Fallback | None = None,
     pch: bool | None = None,
     timeout: float | None = None,
@@ -66,6 +67,8 @@ def compile(
     headers : mapping of str to str, optional
         Headers as texts, ``{"tile.cuh": text}``: found before those of all directories but the
         source's own, also under a name that the toolkit has. The text is part of the key.
+    include_dirs : sequence of path-like
+        Folders of headers, as ``-I`` in the options names them.
     fallback : {"auto", "never", "always", "nvrtc-first"}, optional
         What ``backend="auto"`` means: NVCC may, must not or must compile. With ``"nvrtc-first"``, NVRTC compiles
         what ``backend="nvcc"`` requests, and NVCC what NVRTC rejects. ``RTCOMPILE_FALLBACK`` sets the default; it
@@ -121,6 +124,7 @@ def compile(
         target=target,
         link=link,
         headers=() if headers is None else headers,
+        include_dirs=include_dirs,
     )
     refuse_contradiction(request.backend, fallback)
     settings = environment.current().settings.override(

@@ -13,7 +13,8 @@ _KERNELS = ("RawKernel", "RawModule")
 def directives(kind: str) -> str:
     """Return the directives of one kind: kernels, functions, classes, errors."""
     lines = ["```{eval-rst}"]
-    names = [name for name in dir(rtcompile) if name not in ("cache", "types")]
+    names = [name for name in dir(rtcompile) if name not in rtcompile._MODULES]
+    names += ["messages.render"]
     names += [f"cache.{name}" for name in dir(rtcompile.cache)]
     names += [f"types.{name}" for name in dir(rtcompile.types)]
     for name in sorted(names, key=str.lower):

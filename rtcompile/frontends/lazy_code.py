@@ -60,6 +60,7 @@ ARGUMENTS: dict[str, Any] = {
     "jitify": None,
     "arch": None,
     "link": (),
+    "include_dirs": (),
     "headers": None,
     "fallback": None,
     "pch": None,
@@ -332,6 +333,7 @@ def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], CompileRequest | No
         link=given["link"],
         name=given["name"],
         headers=() if given["headers"] is None else given["headers"],
+        include_dirs=given["include_dirs"],
         may_pass_over_arch=True,
     )
     if code is not None:
@@ -345,6 +347,7 @@ def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], CompileRequest | No
         "options": request.options,
         "name_expressions": None if names is None else request.name_expressions,
         "link": request.link,
+        "include_dirs": (),  # they are among the options now
         "headers": dict(request.headers) or None,
         "recompile": bool(given["recompile"]),
         "name": request.name,

@@ -183,7 +183,7 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
     arch : str or Arch, optional
         Compile for this architecture instead of the current device's. An architecture in the options that the
         device cannot run is ignored with a `RtcompileWarning`.
-    link, headers, fallback, pch, timeout, memory_limit, recompile
+    link, include_dirs, headers, fallback, pch, timeout, memory_limit, recompile
         As in `rtcompile.compile`.
 
     Raises
@@ -220,6 +220,7 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         jitify: bool | None = None,
         arch: str | Arch | None = None,
         link: Sequence[Any] = (),
+        include_dirs: Sequence[str | os.PathLike[str]] = (),
         headers: Mapping[str, str] | None = None,
         fallback: Fallback | None = None,
         pch: bool | None = None,

@@ -41,7 +41,7 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
         C++ names, ``"f<float>"``, that `get_function` and `get_global` will look up.
     backend, translate_cucomplex, enable_cooperative_groups, jitify, arch
         As `RawKernel` takes them.
-    link, headers, fallback, pch, timeout, memory_limit, recompile, name
+    link, include_dirs, headers, fallback, pch, timeout, memory_limit, recompile, name
         As in `rtcompile.compile`.
 
     Raises
@@ -76,6 +76,7 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
         jitify: bool | None = None,
         arch: str | Arch | None = None,
         link: Sequence[Any] = (),
+        include_dirs: Sequence[str | os.PathLike[str]] = (),
         headers: Mapping[str, str] | None = None,
         fallback: Fallback | None = None,
         pch: bool | None = None,

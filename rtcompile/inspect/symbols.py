@@ -20,27 +20,7 @@ _LOCAL = re.compile(r"_ZZ(?P<function>.*)E(?P<length>\d+)(?P<name>[A-Za-z_]\w*)"
 
 @public
 def symbols(code: ObjectCode, kind: str = "kernel") -> dict[str, str]:
-    """Return the kernels of a cubin or of PTX, or the variables of a cubin.
-
-    Parameters
-    ----------
-    code : ObjectCode
-        The result of `rtcompile.compile`.
-    kind : {"kernel", "variable"}
-        Variables are the module's global variables, as for ``get_global``.
-
-    Returns
-    -------
-    dict of str to str
-        Symbol to C++ name, with namespaces and without a template's arguments: ``ns::k``, and
-        ``f()::n`` for a static variable of a function.
-
-    Examples
-    --------
-    >>> code = rtcompile.compile("namespace ns { __global__ void k(int* x) {} }", arch="sm_80")
-    >>> rtcompile.symbols(code)
-    {'_ZN2ns1kEPi': 'ns::k'}
-    """
+    """Return what `ObjectCode.symbols` returns."""
     one_of("kind", kind, ("kernel", "variable"))
     if not isinstance(code, ObjectCode):
         raise InvalidRequest(f"code must be an ObjectCode, not {shown(code)}")

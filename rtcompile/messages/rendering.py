@@ -50,7 +50,7 @@ def render(
     Examples
     --------
     >>> found = rtcompile.explain('kernel.cu(1): error: identifier "y" is undefined')
-    >>> pieces = rtcompile.render(found, source="int x = y;", name="kernel.cu")
+    >>> pieces = rtcompile.messages.render(found, source="int x = y;", name="kernel.cu")
     >>> "".join(text for _, text in pieces).split("\\n")[1]
     '    1 | int x = y;'
     """

@@ -186,6 +186,31 @@ class ObjectCode(Value):
 
         return rtcompile.types.Advice.of(self, kernel, shared_mem)
 
+    def symbols(self, kind: str = "kernel") -> dict[str, str]:
+        """Return the kernels of a cubin or of PTX, or the variables of a cubin.
+
+        Parameters
+        ----------
+        kind : {"kernel", "variable"}
+            Variables are the module's global variables, as for ``get_global``.
+
+        Returns
+        -------
+        dict of str to str
+            Symbol to C++ name, with namespaces and without a template's arguments: ``ns::k``, and
+            ``f()::n`` for a static variable of a function.
+
+        Examples
+        --------
+        >>> code = rtcompile.compile("namespace ns { __global__ void k(int* x) {} }", arch="sm_80")
+        >>> code.symbols()
+        {'_ZN2ns1kEPi': 'ns::k'}
+        """
+        import rtcompile
+
+        found: dict[str, str] = rtcompile._load("symbols")(self, kind)  # type: ignore[operator]
+        return found
+
     def save(self, path: str | os.PathLike[str]) -> str:
         """Write the code to a file, and return its path; ``RawModule(path=…)`` loads it."""
         import os

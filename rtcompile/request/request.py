@@ -14,6 +14,7 @@ from rtcompile.files import fileset
 from rtcompile.files.sealed import content_digest, read_given
 from rtcompile.request.object_code import TARGETS, ObjectCode
 from rtcompile.request.values import Arch, Value, absolute, items, one_of, strings, text, truth
+from rtcompile.request.values import path as checked_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ class CompileRequest(Value):
     headers : mapping of str to str
         Maps the name in ``#include`` to the header's text. These headers are searched before all directories except
         the source's own. The request contains sorted pairs.
+    include_dirs : sequence of path-like
+        Folders of headers: each is added to the options as ``-I``, after those that are there.
     allow_fixups : bool
         Whether rtcompile may add an option because of an error, such as ``--device-int128``.
     may_pass_over_arch : bool
@@ -106,13 +109,17 @@ class CompileRequest(Value):
         headers: Mapping[str, str] | tuple[tuple[str, str], ...] = (),
         allow_fixups: bool = True,
         may_pass_over_arch: bool = False,
+        include_dirs: Sequence[str | os.PathLike[str]] = (),
     ) -> None:
         # Every public function makes a request, so these arguments are checked only here.
         set_ = object.__setattr__
         set_(self, "source", text("source", source))
         memo: dict[str, Any] = {}
         set_(self, "_memo", memo)
-        set_(self, "options", _with_files(strings("options", options), memo))
+        options = strings("options", options)
+        if include_dirs is not _NONE:
+            options += folder_options("include_dirs", include_dirs)
+        set_(self, "options", _with_files(options, memo))
         wants_ptx = False
         if arch is not None and not isinstance(arch, Arch):
             arch, wants_ptx = _architecture(arch)
@@ -142,6 +149,12 @@ class CompileRequest(Value):
         if found is None:
             found = self._memo["source"] = content_digest(self.source.encode())
         return found
+
+
+def folder_options(name: str, given: object) -> tuple[str, ...]:
+    """Return ``-I`` for each folder of an argument."""
+    found = (given,) if isinstance(given, (str, os.PathLike)) else items(name, given, "paths")
+    return tuple([f"-I{checked_path(f'{name}[{at}]', folder)}" for at, folder in enumerate(found)])
 
 
 def _architecture(given: str) -> tuple[Arch, bool]:

@@ -102,7 +102,9 @@ def test_a_source_that_neither_compiler_builds_shows_both_errors(runs):
         with pytest.raises(rtcompile.CompileError) as error:
             compile(HOST + TYPO)
         forget_caches()
-        texts.append([str(error.value), "".join(t for _, t in rtcompile.render(error.value))])
+        texts.append(
+            [str(error.value), "".join(t for _, t in rtcompile.messages.render(error.value))]
+        )
         assert re.search(r"vector[\s\S]*treadIdx", error.value.log)
         assert (error.value.backend, len(error.value.diagnostics)) == ("nvcc", 1)
 

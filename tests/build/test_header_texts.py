@@ -22,7 +22,8 @@ extern "C" __global__ void k(int* out) { *out = SIDE; }
 
 
 def _compile(text: str, source: str = SOURCE, name: str = "tile.cuh", **more: object):
-    return rtcompile.compile(source, arch="sm_80", headers={name: text}, fallback="never", **more)
+    given = {"backend": "nvrtc", **more}
+    return rtcompile.compile(source, arch="sm_80", headers={name: text}, **given)
 
 
 def test_a_header_text_is_found_and_an_edit_is_noticed(tmp_path, monkeypatch):
@@ -34,6 +35,27 @@ def test_a_header_text_is_found_and_an_edit_is_noticed(tmp_path, monkeypatch):
     assert other.build.hit is None
     assert other.code != first.code
     assert _compile("#define SIDE 3\n").code == first.code
+
+
+def test_include_dirs_are_folders_of_the_options(tmp_path, monkeypatch):
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
+    (folder := tmp_path / "with blank").mkdir()
+    (folder / "tile.cuh").write_text("#define SIDE 3\n")
+    given = {"source": SOURCE, "arch": "sm_80"}
+    first = rtcompile.compile(**given, include_dirs=[folder])
+    again = rtcompile.compile(**given, options=[f"-I{folder}"])
+
+    request = CompileRequest(**given, include_dirs=(str(folder),))
+    assert (first.build.hit, again.build.hit) == (None, "memory")
+    assert request == CompileRequest(**given, options=[f"-I{folder}"])
+    assert request.replace(include_dirs="/more").options == (f"-I{folder}", "-I/more")
+    (folder / "tile.cuh").write_text("#define SIDE 4\n")
+    assert rtcompile.compile(**given, include_dirs=[folder]).build.hit is None
+
+
+def test_a_folder_must_be_a_path():
+    with pytest.raises(InvalidRequest, match=r"include_dirs\[1\] must be a path, not int 3"):
+        CompileRequest("", include_dirs=["/a", 3])
 
 
 def _hit(headers: dict[str, str], source: str = SOURCE, **more: object) -> str | None:

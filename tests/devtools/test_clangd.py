@@ -75,7 +75,7 @@ OPTIONS = ("-DX=1",)
 def build(n):
     defines = f"#define N {n}"
     rtcompile.compile(INCLUDES + defines + KERNEL, options=OPTIONS)
-    rtcompile.compile(SOURCE, headers=TEXTS)
+    rtcompile.compile(SOURCE, headers=TEXTS, include_dirs=["/include"])
     text = f"__global__ void f{n}() {{}}"
     text = """__global__ void first() {}"""
     return text
@@ -92,6 +92,7 @@ def test_concatenated_literals_are_one_source():
     assert [piece.line for piece in source.pieces] == [3, 6]
     assert "rows = 4, columns = 8;" in source.pieces[0].text
     assert dict(source.headers)["sub/b.h"] == "constexpr int b = 4;"
+    assert source.options == ("-I/include",)
     assert (kernel.name, kernel.options, len(kernel.pieces)) == ("KERNEL", ("-DX=1",), 2)
     assert kernel.pieces[0].text.startswith("#include <a.h>\n")
     assert ["first" in first.pieces[0].text, "second" in second.pieces[0].text] == [True, True]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -110,6 +111,23 @@ def test_options_may_be_one_string_with_a_space(tmp_path):
         '#include "mine.h"\n' + CODE, "k", (f"-I {tmp_path}",), arch="sm_80"
     )
     assert kernel.build.headers[0].relative == "mine.h"
+
+
+@pytest.mark.needs_compiler
+@pytest.mark.parametrize("given", [{}, {"name_expressions": ["k"]}], ids=["kernel", "module"])
+def test_the_classes_search_include_dirs_relative_to_the_working_directory(
+    tmp_path, monkeypatch, given
+):
+    monkeypatch.chdir(tmp_path)
+    (folder := tmp_path / "include").mkdir()
+    (folder / "mine.h").write_text("")
+    source = '#include "mine.h"\n' + CODE
+    more = {"include_dirs": [Path("include")], "arch": "sm_80"}
+    made = rtcompile.RawModule(code=source, **given, **more)
+    made = made if given else rtcompile.RawKernel(source, "k", **more)
+
+    assert made.build.headers[0].path == str(folder / "mine.h")
+    assert pickle.loads(pickle.dumps(made)).options == made.options == ("-Iinclude",)
 
 
 def test_a_kernel_of_nvcc_cannot_forbid_nvcc_but_a_file_has_no_backend():

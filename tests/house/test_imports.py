@@ -167,7 +167,7 @@ def is_allowed(module: str, name: str) -> bool:
     is_public = name == "__version__" or (name in rtcompile._HOME and rtcompile._HOME[name] == own)
     is_extra = own.partition(".")[0] in ("extras", "cluster")
     is_port = own in PORTS and (port is None or name in {"", *port})
-    is_public = is_public or own == "types"
+    is_public = is_public or own == "types" or (own, name) == ("messages", "render")
     return is_public or is_extra or own in FOUNDATION or is_port
 
 

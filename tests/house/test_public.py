@@ -29,7 +29,8 @@ CLASSES = {
 }
 TYPES = dir(rtcompile.types)
 EXPORTED = [
-    *(name for name in dir(rtcompile) if name not in ("__version__", "cache", "types")),
+    *(name for name in dir(rtcompile) if name not in ("__version__", *rtcompile._MODULES)),
+    "messages.render",
     *(f"types.{name}" for name in TYPES),
 ]
 VALUES = dict(zip(EXPORTED, attrgetter(*EXPORTED)(rtcompile), strict=True))
@@ -87,6 +88,15 @@ def test_the_old_name_of_a_type_warns_of_the_new_one(name: str) -> None:
     assert old is getattr(rtcompile.types, name)
     assert old.__module__ == "rtcompile.types"
     assert name not in dir(rtcompile)
+
+
+def test_the_old_names_of_functions_warn_and_work() -> None:
+    code = rtcompile.ObjectCode(b".entry _Z1kv(", "ptx", rtcompile.Arch(8, 0))
+    with pytest.warns(DeprecationWarning, match=r"is now the method ObjectCode\.symbols$"):
+        assert rtcompile.symbols(code) == code.symbols() == {"_Z1kv": "k"}
+    with pytest.warns(DeprecationWarning, match=r"is now rtcompile\.messages\.render$"):
+        assert rtcompile.render is rtcompile.messages.render
+    assert not {"symbols", "render"} & {*dir(rtcompile)}
 
 
 @pytest.mark.needs_compiler

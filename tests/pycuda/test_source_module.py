@@ -21,7 +21,7 @@ PLAIN = "__global__ void twice(float* x) { *x *= 2; }"
 
 def kernels(source: str, **arguments: Any) -> list[str]:
     arguments = {"arch": "sm_90", **arguments}
-    return list(rtcompile.symbols(SourceModule(source, **arguments).object_code))
+    return list(SourceModule(source, **arguments).object_code.symbols())
 
 
 @pytest.mark.needs_compiler

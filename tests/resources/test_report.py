@@ -76,13 +76,13 @@ def test_kernels_and_variables_are_listed_by_their_cpp_names() -> None:
     __device__ int next() { static int last; return last++; }
     extern "C" __global__ void plain(int* x) { *x = next(); }"""
     code = rtcompile.compile(source, arch="sm_80")
-    assert sorted(rtcompile.symbols(code).values()) == ["n::k", "plain"]
-    assert sorted(rtcompile.symbols(code, "variable").values()) == ["n::calls", "next()::last"]
+    assert sorted(code.symbols().values()) == ["n::k", "plain"]
+    assert sorted(code.symbols("variable").values()) == ["n::calls", "next()::last"]
     ptx = rtcompile.compile(source, arch="compute_80")
-    assert set(rtcompile.symbols(ptx)) == set(rtcompile.symbols(code))
-    assert rtcompile.symbols(rtcompile.compile(source, arch="sm_80", target="ltoir")) == {}
+    assert set(ptx.symbols()) == set(code.symbols())
+    assert rtcompile.compile(source, arch="sm_80", target="ltoir").symbols() == {}
     with pytest.raises(InvalidRequest, match="kind must be"):
-        rtcompile.symbols(code, "function")
+        code.symbols("function")
 
 
 def test_launch_bounds_give_the_block_size_where_none_is_requested(

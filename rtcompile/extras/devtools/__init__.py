@@ -38,7 +38,9 @@ class KernelString(NamedTuple):
 
     name: str  # the variable that it is assigned to, or "kernel"
     pieces: tuple[Piece, ...]
-    options: tuple[str, ...]  # the literal ``options=`` of a call that takes this string
+    options: tuple[
+        str, ...
+    ]  # the literal ``options=`` and ``include_dirs=`` of a call that takes this string
     headers: tuple[tuple[str, str], ...]  # names and texts of a literal ``headers=``
 
     @property
@@ -55,6 +57,10 @@ def find(source: str) -> list[KernelString]:
 
 def _is_kernel(piece: Piece) -> bool:
     return "{" in piece.text and any(mark in piece.text for mark in _MARKS)
+
+
+_ARGUMENTS = ("options", "headers", "include_dirs")
+_NOTHING = [None] * len(_ARGUMENTS)
 
 
 class _File:
@@ -115,10 +121,10 @@ class _File:
             pieces = [p for e in [sums.get(name)] if e for p in self._pieces(e)]
             pieces = pieces or [p for e in expressions for p in self._pieces(e)]
             if any(map(_is_kernel, pieces)):
-                options, headers = given.get(key, (None, None))
-                literals = tuple(_literals(self._value(options)))
-                texts = tuple(self._headers(self._value(headers)))
-                yield KernelString(name, tuple(pieces), literals, texts)
+                options, headers, folders = map(self._value, given.get(key, _NOTHING))
+                literals = [*_literals(options), *(f"-I{each}" for each in _literals(folders))]
+                texts = tuple(self._headers(headers))
+                yield KernelString(name, tuple(pieces), tuple(literals), texts)
                 seen.update(id(node) for e in expressions for node in ast.walk(e))
 
     def _pieces(self, node: ast.AST, depth: int = 0) -> list[Piece]:
@@ -179,19 +185,19 @@ class _File:
                 passed_over.update((id(node.left), id(node.right)))
         return found
 
-    def _given(self) -> dict[str | int, tuple[ast.expr | None, ast.expr | None]]:
-        """Return ``options=`` and ``headers=`` of calls, by the names or identity of their strings."""
-        found: dict[str | int, tuple[ast.expr | None, ast.expr | None]] = {}
+    def _given(self) -> dict[str | int, list[ast.expr | None]]:
+        """Return the `_ARGUMENTS` of calls, by the names or identity of their strings."""
+        found: dict[str | int, list[ast.expr | None]] = {}
         for call in self._nodes:
             if not isinstance(call, ast.Call):
                 continue
             words = {keyword.arg: keyword.value for keyword in call.keywords}
-            given = words.get("options"), words.get("headers")
+            given = [words.get(argument) for argument in _ARGUMENTS]
             for value in (*call.args, *words.values()) if any(given) else ():
                 keys: list[str | int] = [id(value), *_names(value)]
                 for key in keys:  # a sum: the options are of all its parts
-                    before = found.get(key, (None, None))
-                    found[key] = before[0] or given[0], before[1] or given[1]
+                    both = zip(found.get(key, _NOTHING), given, strict=True)
+                    found[key] = [before or now for before, now in both]
         return found
 
     def _headers(self, node: ast.expr | None) -> Iterator[tuple[str, str]]:

@@ -11,9 +11,10 @@ from contextlib import suppress
 from typing import Any
 
 import rtcompile
-from rtcompile import ObjectCode, render, styling
+from rtcompile import ObjectCode, styling
 from rtcompile.errors import public
 from rtcompile.extras.notebook.cells import PROGRAM, Cell, KernelText, own_variables
+from rtcompile.messages import render
 from rtcompile.request import cxx
 from rtcompile.types import Advice, KernelReport, Report
 
@@ -25,11 +26,11 @@ class Built:
         self.cell = cell
         self.request = request
         self.code = code
-        self.kernels = rtcompile.symbols(code)  # each kernel's symbol and C++ name
+        self.kernels = code.symbols()  # each kernel's symbol and C++ name
 
     def variables(self) -> frozenset[str]:
         """Return the cell's own variables that kernels share and can change."""
-        found = rtcompile.symbols(self.code, "variable").values()
+        found = self.code.symbols("variable").values()
         return own_variables(found, self.cell.source, self.kernels.values())
 
     def warnings(self) -> list[rtcompile.types.Diagnostic]:
@@ -213,7 +214,7 @@ class CellModule(_OfCode):
 
     def get_global(self, name: str) -> Any:
         """Return a ``cupy.cuda.MemoryPointer`` to a variable of the cell."""
-        if name in rtcompile.symbols(self.code, "variable"):
+        if name in self.code.symbols("variable"):
             return self.built.module.get_global(name)
         raise rtcompile.InvalidRequest(f"this cell has no variable {name!r}")
 

@@ -24,6 +24,7 @@ from rtcompile.errors import public
 from rtcompile.extras.notebook import cells, kernels
 from rtcompile.extras.notebook.cells import PROGRAM, KernelText
 from rtcompile.extras.notebook.kernels import Built, CellKernel, CellModule, CellTemplate
+from rtcompile.messages import render
 
 _REPORT_SPILLS = "-Xptxas=-v"
 # With line information, lines keep their numbers: profilers and debuggers show the cell.
@@ -173,7 +174,7 @@ class Compilation:
         """Return the error with the cell's own lines in it, and options as a cell spells them."""
         found = tuple(map(self._cell.in_cell, error.diagnostics))
         here: rtcompile.CompileError = type(error).rendered(
-            rtcompile.render(found, source=self._cell.text, name=PROGRAM, frontend="cell"),
+            render(found, source=self._cell.text, name=PROGRAM, frontend="cell"),
             self._cell.text,
             PROGRAM,
             error.options,
@@ -278,7 +279,7 @@ def _readable() -> Iterator[None]:
     except (KeyboardInterrupt, rtcompile.RtcompileError) as error:
         text = "Interrupted: nothing is being compiled any longer."
         if isinstance(error, rtcompile.RtcompileError):
-            text = styling.as_traceback(rtcompile.render(error, frontend="cell"))
+            text = styling.as_traceback(render(error, frontend="cell"))
         # IPython calls this method of an exception instead of formatting a traceback.
         error._render_traceback_ = lambda: text.split("\n")  # type: ignore[method-assign,union-attr]
         raise

@@ -84,7 +84,7 @@ class SourceModule:
     --------
     >>> from rtcompile.pycuda import SourceModule
     >>> module = SourceModule("__global__ void twice(float* x) { *x *= 2; }", arch="sm_90")
-    >>> rtcompile.symbols(module.object_code)
+    >>> module.object_code.symbols()
     {'twice': 'twice'}
     """
 
@@ -118,7 +118,8 @@ class SourceModule:
         if driver is not None and not (arch or code):
             arch = "sm_{}{}".format(*driver.Context.get_device().compute_capability())
         arguments: dict[str, Any] = {
-            "options": [*flags, *(f"-I{folder}" for folder in folders)],
+            "options": flags,
+            "include_dirs": folders,
             "arch": (code or arch or "").partition(",")[0] or None,
             "recompile": cache_dir is False,
         }
