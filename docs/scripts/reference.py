@@ -14,9 +14,8 @@ def directives(kind: str) -> str:
     """Return the directives of one kind: kernels, functions, classes, errors."""
     lines = ["```{eval-rst}"]
     names = [name for name in dir(rtcompile) if name not in rtcompile._MODULES]
-    names += ["messages.render"]
-    names += [f"cache.{name}" for name in dir(rtcompile.cache)]
-    names += [f"types.{name}" for name in dir(rtcompile.types)]
+    for module in rtcompile._MODULES:
+        names += [f"{module}.{name}" for name in dir(getattr(rtcompile, module))]
     for name in sorted(names, key=str.lower):
         if name.startswith("_") or _kind(name) != kind:
             continue

@@ -56,6 +56,7 @@ def _tables() -> dict[str, dict[str, str]]:
 
 _TABLES = _tables()
 CACHE_ACTIONS = _TABLES["cache: actions"]
+BUNDLE_ACTIONS = ("list", "matrix", "provenance", "verify")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -184,6 +185,8 @@ def _unknown(word: str, sub: Parser) -> str:
     spellings = list(sub._option_string_actions)
     name = word.partition("=")[0]
     message = f"there is no option {name}"
+    if sub.prog.endswith(" bundle") and name.lstrip("-") in BUNDLE_ACTIONS:
+        return f"{message}; did you mean `{sub.prog} {name.lstrip('-')} FILE`?"
     if "--backend" not in spellings:
         return message + _nearest(name, spellings)
     if f"-{name}" in spellings:  # nvcc's -arch and -std

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rtcompile.bundles.file import Bundle
 from rtcompile.bundles.index import use_bundle
 from rtcompile.cli import output, to_bundle
+from rtcompile.cli.arguments import BUNDLE_ACTIONS
 from rtcompile.cli.running import cupys_record, read_record
 from rtcompile.cli.to_bundle import OVERRIDES, Bundled, Work
 from rtcompile.errors import InvalidRequest, shown
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 def run(given: Namespace) -> int:
     """Build a bundle, or describe one."""
     view, *files = given.targets or [""]
-    if view in ("list", "matrix", "provenance", "verify"):
+    if view in BUNDLE_ACTIONS:
         if given.output is not None:
             raise InvalidRequest(f"`rtcompile bundle {view}` writes no bundle: leave out -o")
         return _verify(given, files) if view == "verify" else _describe(given, view, files)

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from rtcompile.messages.rendering import render as render
 
 
+def __dir__() -> list[str]:
+    return ["render"]
+
+
 def __getattr__(name: str) -> object:
     if name != "render":
         raise AttributeError(f"module 'rtcompile.messages' has no attribute {name!r}")

@@ -190,6 +190,8 @@ def test_without_a_verb_the_help_is_shown() -> None:
         ("k.cu", "did you mean `rtcompile compile k.cu`?"),
         ("clean", "'clean' is not a verb; did you mean `rtcompile cache clear`?"),
         ("prune", "'prune' is not a verb; did you mean `rtcompile cache prune`?"),
+        ("bundle --list k.rtcb", "no option --list; did you mean `rtcompile bundle list FILE`?"),
+        ("bundle --provenance=k", "did you mean `rtcompile bundle provenance FILE`?"),
         ("--versoin", "no option --versoin; did you mean --version?"),
     ],
 )

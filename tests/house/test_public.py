@@ -30,7 +30,7 @@ CLASSES = {
 TYPES = dir(rtcompile.types)
 EXPORTED = [
     *(name for name in dir(rtcompile) if name not in ("__version__", *rtcompile._MODULES)),
-    "messages.render",
+    *(f"messages.{name}" for name in dir(rtcompile.messages)),
     *(f"types.{name}" for name in TYPES),
 ]
 VALUES = dict(zip(EXPORTED, attrgetter(*EXPORTED)(rtcompile), strict=True))
