@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import json
 import os
 import re
 import tempfile
@@ -22,7 +21,6 @@ from rtcompile.cli import main as command
 from tests.forty_mistakes import FORTY
 from tests.mistakes import MISTAKES, Mistake, pretended_device
 
-BEFORE = Path(__file__).with_name("mistakes_before.json")
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "mistakes.md"
 WHOLE = DOCUMENT.with_name("mistakes-whole.md")
 _ESCAPE = re.compile(r"\x1b\[[\d;]*m")
@@ -95,9 +93,10 @@ def document() -> str:
 
 def whole() -> str:
     """Return docs/mistakes-whole.md."""
-    lines = ["# Forty whole messages", ""]
-    lines += ["As Python shows them, and below each, for comparison, what an earlier state showed."]
-    before = json.loads(BEFORE.read_text(encoding="utf-8"))
+    lines = ["---", "orphan: true", "---", "", "# Forty whole messages", ""]
+    lines += [
+        "Forty mistakes in CuTe, CUB, templates and plain C++, and what Python shows of each."
+    ]
     for mistake in FORTY:
         arguments = [*(f"-n '{n}'" for n in mistake.names), *mistake.options]
         language = "cuda" if mistake.source.isascii() else "text"  # quotes that no lexer takes
@@ -111,8 +110,7 @@ def whole() -> str:
             "",
         ]
         lines += [f"With `{' '.join(arguments)}`:", ""] if arguments else []
-        lines += ["```text", portable(in_python(mistake)), "```", "", "Before:", ""]
-        lines += ["```text", before.get(mistake.name, "(not tried)"), "```"]
+        lines += ["```text", portable(in_python(mistake)), "```"]
     return "\n".join(lines) + "\n"
 
 
@@ -126,11 +124,6 @@ def portable(message: str) -> str:
     message = re.sub(r"/\S*/include/", "", message)
     message = re.sub(r"\n(?:Cached|Then|NVCC|Reproducer)[^\n]*", "", message)
     return re.sub(r"(NVRTC|nvcc) \d+\.\d+\.\d+", r"\1", message)
-
-
-def every_message() -> dict[str, str]:
-    """Return what Python shows of the forty, by name; what ``mistakes_before.json`` was made of."""
-    return {mistake.name: portable(in_python(mistake)) for mistake in FORTY}
 
 
 @contextlib.contextmanager

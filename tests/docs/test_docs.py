@@ -32,6 +32,13 @@ QUESTIONS = {
     "what if the driver is older than the toolkit": "CUDA 12",
     "pass a struct by value": "itemsize",
     "float3 argument": "make_float3",
+    "slice of an array strides": "ascontiguousarray",
+    "array of pointers": "data.ptr",
+    "ctypes structure": "np.dtype(Box)",
+    "array larger than 8 GB": "size_t",
+    "compile_with_cache": "RawModule(code=code)",
+    "invalid resource handle": "autoprimaryctx",
+    "PyInstaller": "--collect-all",
     "fast math": "-use_fast_math",
     "denormals flush to zero": "-ftz=false",
     "Windows and WSL2": "libcuda.so",
@@ -115,7 +122,7 @@ def test_the_code_of_the_recipes_works(tmp_path: Path) -> None:
 
 
 def test_a_recipe_fits_on_a_screen() -> None:
-    assert len(RECIPES) == 27
+    assert len(RECIPES) == 28
     lengths = {page.stem: len(page.read_text(encoding="utf-8").splitlines()) for page in RECIPES}
     assert [name for name, lines in lengths.items() if lines > 50 and name != "index"] == []
 

@@ -92,6 +92,14 @@ def test_a_struct_is_passed_by_value(module):
         assert out.tolist() == [1.5]
 
 
+def test_a_launch_takes_more_than_48_kb_of_shared_memory(module):
+    kernel = module.get_function("weighted")
+    x, sums = cp.ones(64, cp.float32), cp.zeros(1, cp.float32)
+    kernel(sums, x, np.int32(64), block=(32, 1, 1), shared=100 << 10)
+    cp.cuda.Device().synchronize()
+    assert kernel.max_dynamic_shared_size_bytes == 100 << 10
+
+
 def test_a_timed_launch_returns_seconds(module):
     scalars = np.int32(4), np.int32(3), np.float32(2), np.uint8(0)
     out = np.empty_like(IMAGE)

@@ -155,6 +155,11 @@ BY_NVJITLINK = [
 AS_REPORTED = [
     ("TypeError: Unsupported type <class 'numpy.ndarray'>", "kernel-argument", "cupy.asarray(a)"),
     (
+        "pycuda._driver.LogicError: cuFuncSetBlockShape failed: invalid resource handle",
+        "invalid-device-function",
+        "import pycuda.autoprimaryctx",
+    ),
+    (
         "Command-line: error: invalid macro definition: SCALE = 3",
         "macro-with-blank",
         "Write -DSCALE=3.",

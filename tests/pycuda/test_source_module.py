@@ -98,6 +98,7 @@ class Launches(list[tuple[Any, ...]]):
     """A kernel of CuPy's that only keeps what it is launched with."""
 
     num_regs = 24
+    max_dynamic_shared_size_bytes = 48 << 10
 
     def __call__(self, grid: Any, block: Any, args: Any, *, shared_mem: int) -> None:
         self.append((grid, block, args, shared_mem))
@@ -120,6 +121,22 @@ def test_a_call_has_pycudas_keywords_and_arguments():
     assert args[:2] == (np.uintp(0x1000), np.int32(3))
     assert args[2].tobytes() == record.tobytes()
     assert Function(launches).NUM_REGS == 24
+
+
+@pytest.mark.parametrize("size", [1 << 10, 100 << 10])
+def test_a_launch_raises_the_limit_of_dynamic_shared_memory(size: int):
+    launches = Launches()
+    function = Function(launches).prepare("")
+    function(block=(1, 1, 1), shared=size)
+    assert launches.max_dynamic_shared_size_bytes == max(size, 48 << 10)
+    function.prepared_call((1, 1), (1, 1, 1), shared_size=2 * size)
+    assert launches.max_dynamic_shared_size_bytes == max(2 * size, 48 << 10)
+
+
+@pytest.mark.needs_compiler
+def test_a_texture_reference_is_an_error_that_names_texture_objects():
+    with pytest.raises(AttributeError, match=r"removed with CUDA 12; .*TextureObject"):
+        SourceModule(PLAIN, arch="sm_90").get_texref("image")
 
 
 def test_an_array_of_pycudas_is_its_address():

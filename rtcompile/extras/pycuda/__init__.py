@@ -160,9 +160,15 @@ class SourceModule:
         return found, sizes[name]
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("get_texref", "get_surfref") and "module" in vars(self):
-            return getattr(self.module, name)
-        raise AttributeError(f"SourceModule has no attribute {name!r}")
+        if name not in ("get_texref", "get_surfref"):
+            raise AttributeError(f"SourceModule has no attribute {name!r}")
+        found = getattr(vars(self).get("module"), name, None)
+        if found is None:
+            raise AttributeError(
+                f"{name}: texture and surface references were removed with CUDA 12; declare a parameter "
+                "cudaTextureObject_t, and pass a cupy.cuda.texture.TextureObject"
+            )
+        return found
 
 
 class Function:
@@ -198,7 +204,7 @@ class Function:
         stream : cupy.cuda.Stream, optional
             None is CuPy's current stream.
         shared : int
-            Bytes of dynamic shared memory.
+            Bytes of dynamic shared memory; above 48 KiB the kernel's limit is raised.
 
         Raises
         ------
@@ -271,6 +277,8 @@ class Function:
     def _launch(
         self, grid: Any, block: Any, values: Sequence[Any], shared: int, timed: bool = False
     ) -> Callable[[], float] | None:
+        if shared and shared > self._kernel.max_dynamic_shared_size_bytes:
+            self._kernel.max_dynamic_shared_size_bytes = shared
         if not timed:
             self._kernel(grid, block, tuple(values), shared_mem=shared)
             return None
