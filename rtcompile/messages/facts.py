@@ -133,7 +133,7 @@ class BuildContext:
             re.MULTILINE,
         )
         for folder in dict.fromkeys(d.path for d in self.search if d.path not in own):
-            texts = dict(_headers_in(folder))
+            texts = dict(headers_in(folder))
             texts.pop("cuda.h", None)  # the driver's functions are the host's
             found = [
                 f
@@ -170,7 +170,7 @@ class BuildContext:
         return any(option.startswith(spellings) for option in self.options)
 
 
-def _headers_in(folder: str, *patterns: str) -> Iterator[tuple[str, str]]:
+def headers_in(folder: str, *patterns: str) -> Iterator[tuple[str, str]]:
     """Yield the names and texts of the headers that are directly in a folder."""
     for pattern in patterns or ("*.h", "*.hpp", "*.cuh"):
         for path in sorted(glob.glob(os.path.join(glob.escape(folder), pattern))):
@@ -265,16 +265,6 @@ def declared_in(match: Match, context: BuildContext) -> Values | None:
     return {"header": header} if header and not is_included else None
 
 
-def host_api(match: Match, context: BuildContext) -> Values | None:
-    """Apply to a function that the runtime's headers declare for the host."""
-    name = re.compile(rf"\b{match['identifier']}\s*\(")
-    files = (
-        (f, text) for d in context.search for f, text in _headers_in(d.path, "cuda_runtime*.h")
-    )
-    header = next((file for file, text in files if name.search(text)), "")
-    return {"header": header} if header else None
-
-
 def supported_by(match: Match, context: BuildContext) -> Values:
     nvrtc = context.version_pair("nvrtc")
     try:
@@ -300,18 +290,6 @@ def linker(match: Match, context: BuildContext) -> Values:
     advice = context.package_of("nvJitLink.h")
     general = "`pip install nvidia-nvjitlink-cu12` (CUDA 12) or `nvidia-nvjitlink` (CUDA 13)."
     return {"step": advice.step if advice else general}
-
-
-def searched(match: Match, context: BuildContext) -> Values:
-    if not context.search:
-        return {"searched": "The file is in no folder that the compiler searched"}
-    where = f"{len(context.search)} directories searched"
-    users = ", ".join(
-        folder if os.path.isdir(folder) else f"{folder}, which does not exist"
-        for folder in context.user_dirs()
-    )
-    users = users or "none of your own"
-    return {"searched": f"It is in none of the {where} ({users})"}
 
 
 def beyond_arch(match: Match, context: BuildContext) -> Values | None:
@@ -374,12 +352,6 @@ def _standard(context: BuildContext) -> tuple[str, int]:
     if year is None:
         return (given[-1] if given else ""), 0
     return given[-1], years.get(year[1]) or int(re.sub(r"\D", "0", year[1]))
-
-
-def umbrella(match: Match, context: BuildContext) -> Values | None:
-    included = re.search(r"#\s*include\s*[<\"](cub/cub\.cuh|thrust/[\w/.]+)[>\"]", context.source)
-    header = match["header"] or (included and included[1])
-    return {"umbrella": header} if header else None
 
 
 def mixed(match: Match, context: BuildContext) -> Values:
@@ -479,38 +451,3 @@ def dynamic_shared(match: Match, context: BuildContext) -> Values:
             "declared": f"`{name}` has the template's type {types[0]}, another one in each instance"
         }
     return {"declared": "The variable is declared with two types"}
-
-
-# --- Facts that are looked up in the folders that the compiler searches ---------------------------
-
-
-def header_there(match: Match, context: BuildContext) -> Values | None:
-    """Apply only to a header that is in a searched folder: another program's compiler did not search it."""
-    folders = () if context.source else context.search
-    found = (d.path for d in folders if os.path.isfile(os.path.join(d.path, match["header"])))
-    folder = next(found, "")
-    return {"folder": folder} if folder else None
-
-
-def header_renamed(match: Match, context: BuildContext) -> Values | None:
-    """Return the headers that the toolkit has deeper in its folders than they were included."""
-    file, own = os.path.basename(match["header"]), context.user_dirs()
-    found: dict[str, str] = {}  # how to include it, and the folder that is searched
-    for folder in dict.fromkeys(d.path for d in context.search if d.path not in own):
-        for parent, folders, files in os.walk(folder):
-            folders[:] = [each for each in folders if each not in ("detail", "impl", "cccl")]
-            path = os.path.relpath(os.path.join(parent, file), folder)
-            if file in files and set(match["header"].split("/")) <= set(path.split("/")):
-                found.setdefault(path, folder)
-    outer = min(
-        (name.count("/") for name in found), default=0
-    )  # deeper ones are copies in other packages
-    paths = sorted(name for name in found if name.count("/") == outer)
-    if match["header"] in found or not 0 < len(paths) <= _MOST_SAME_NAMES:
-        return None
-    names = [f"<{name}>" for name in paths]
-    where = " and ".join(dict.fromkeys(found[name] for name in paths))
-    return {"folder": where, "names": " and ".join(names), "first": " or ".join(names)}
-
-
-_MOST_SAME_NAMES = 3  # more do not tell which one is meant

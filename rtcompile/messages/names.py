@@ -108,16 +108,6 @@ def nearest(match: Match, context: BuildContext) -> Values | None:
     }
 
 
-def in_header(match: Match, context: BuildContext) -> Values | None:
-    """Return which header of this installation declares a name that the compiler does not know."""
-    word = match["identifier"]
-    found = context.header_of(word) if len(word) >= _SHORT else []
-    if not found:
-        return None
-    which = f", which <{found[1]}> includes" if len(found) > 1 else ""
-    return {"found": found[0], "which": which, "include": found[-1]}
-
-
 def undeclared(match: Match, context: BuildContext) -> Values:
     """Return what an unknown name is there: the type of a kernel's parameter, or any other."""
     word, before = match["identifier"], context.text[: max(0, context.column - 1)]

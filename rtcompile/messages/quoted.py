@@ -44,6 +44,27 @@ def asm_operand(match: Match, _: BuildContext) -> Values | None:
     return {"takes": str(takes), "fitting": fitting} if takes and fitting else None
 
 
+def asm_unclosed(_: Match, context: BuildContext) -> Values | None:
+    """Return what is not closed in the inline assembly in which the compiler expects a )."""
+    lines = context.source.split("\n")[: context.line]
+    lines[-1] = lines[-1][: max(0, context.column - 1)]
+    before = "\n".join(lines)
+    code = cxx.blanked(before, literals=True)
+    begin = max((each.start() for each in re.finditer(r"\basm\b", code)), default=-1)
+    text, code = before[begin:], code[begin:]
+    if begin < 0 or ";" in code or "(" not in code:
+        return None
+    line = before.count("\n", 0, begin) + 1
+    if re.search(r':\s*"\s*$', text):  # this quote should begin a constraint, and ends a string
+        fact = "A string of the inline assembly has no closing quote: it ends at the quote before the caret"
+        return {"fact": fact, "step": "Close it before the colon, after the last instruction"}
+    opened, closed = code.count("("), code.count(")")
+    if opened <= closed:
+        return None
+    fact = f"The asm statement that begins in line {line} has {opened} ( and {closed} ) up to the caret"
+    return {"fact": fact, "step": "Close it with ) before the semicolon"}
+
+
 def blank_in_macro(match: Match, _: BuildContext) -> Values | None:
     """Apply only to a macro whose name is followed or preceded by a blank."""
     name, equals, value = match["macro"].partition("=")
@@ -118,8 +139,10 @@ def _condition(context: BuildContext) -> str:
     return " ".join(re.sub(r',\s*(?:".*)?$', "", text, flags=re.DOTALL).split())
 
 
-def deduction(match: Match, context: BuildContext) -> Values:
+def deduction(match: Match, context: BuildContext) -> Values | None:
     """Return which types one template parameter would have, and how the call would be right."""
+    if "/include/" in match.string.partition(": ")[0]:
+        return None  # a library's own call: the arguments are not the user's
     function = match["function"].rpartition("::")[2]
     given = re.search(r"argument types are: \(([^()<>]*)\)", match.string)
     types = given[1].split(", ") if given else []

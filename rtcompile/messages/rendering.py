@@ -9,6 +9,7 @@ from dataclasses import replace
 from rtcompile import styling
 from rtcompile.diagnostic import Diagnostic, location_of
 from rtcompile.errors import CompileError, InvalidRequest, RtcompileError, public, shown
+from rtcompile.inspect.symbols import simple_name
 from rtcompile.messages.diagnostics import CONSEQUENCES, is_frame, line_in_source, simplified
 from rtcompile.request import cxx, values
 from rtcompile.styling import Piece, Styled, printable
@@ -202,12 +203,28 @@ def _line(first: Diagnostic, source: str, name: str) -> int:
         return at if name else 0
     if first.file == "At end of source":
         return max((number for number, text in enumerate(lines, 1) if text.strip()), default=0)
+    if unresolved := _UNRESOLVED.search(first.message):
+        return _line_of_call(simple_name(unresolved[1]), source)
     if not first.file.endswith("ptx input"):
         return 0
     # The line of the asm statement that ptxas rejected: its own line numbers refer to the PTX.
     words = re.findall(r"'([\w.:]{3,})'", first.message)
     found = (n for word in words for n, text in enumerate(lines, 1) if word in text)
     return next(found, 0)
+
+
+_UNRESOLVED = re.compile(r"(?:Unresolved extern function|Undefined reference to) '([^']+)'")
+
+
+def _line_of_call(name: str, source: str) -> int:
+    """Return the first line that calls a function, else the last that names it; 0 if none does."""
+    code = cxx.blanked(source, literals=True)
+    found = [*re.finditer(rf"\b{re.escape(name.rpartition('::')[2])}\b", code)]
+    calls = (
+        each for each in found if not re.search(r"\w[\s*&]+(?:\w+::)*$", code[: each.start()][-80:])
+    )
+    at = next(calls, found[-1] if found else None)
+    return code.count("\n", 0, at.start()) + 1 if at else 0
 
 
 def _users_calls(first: Diagnostic, source: str, name: str) -> list[Diagnostic]:

@@ -238,6 +238,21 @@ BY_KERNELS = [
         headers="12:cudart",
     ),
     case(
+        "half-ambiguous",
+        'more than one operator "*" matches',
+        "Only one operand is half.",
+        source="#include <cuda_fp16.h>\n__global__ void k(half* x, float f) { *x = *x * f; }",
+        headers="12:cudart",
+    ),
+    case(
+        "radix-sort-key",
+        "for_each_member_impl",
+        "arithmetic types, and P is none",
+        source="#include <cub/block/block_radix_sort.cuh>\nstruct P { int a; };\n__global__ void k(P* x) {\n"
+        "  using R = cub::BlockRadixSort<P, 32, 1>; __shared__ R::TempStorage t; P p[1]; R(t).Sort(p); }",
+        headers="12:cudart 12:crt 12:cccl",
+    ),
+    case(
         "atomic-type",
         'overloaded function "atomicAdd" matches',
         "atomic_ref",

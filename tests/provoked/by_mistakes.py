@@ -31,6 +31,8 @@ _SLIPS = (
     ("dynamic-shared-in-template", "declaration is incompatible", "`s` is declared with the types float and double", "__global__ void a(float* x) { extern __shared__ float s[]; x[0] = s[0]; }\n__global__ void b(double* x) {\nextern __shared__ double s[];\nx[0] = s[0]; }\n"),
     ("c-linkage-twice", 'has "C" linkage', "Give each its own name", 'extern "C" __global__ void k(float* x) {}\nextern "C" __global__ void k(int* x) {}\n'),
     ("kernel-in-class", "cannot be a member function", "Move it out of the class", "struct S { __global__ void k(float* x) {} };"),
+    ("asm-unclosed", 'expected a ")"', "begins in line 2 has 2 ( and 1 )", _kernel('asm("mov.u32 %0, 1;" : "=r"(n);')),
+    ("asm-unclosed", 'expected a ")"', "no closing quote", _kernel('asm("mov.u32 %0, 1; : "=r"(n));')),
     ("asm-operand", "asm operand type size(8)", 'Write "l" ("d" for a double) in its place', _kernel('asm("mov.u32 %0, 1;" : "=r"(x));')),
     ("name-misspelt", '"blockIDx" is undefined', "Is `blockIdx` meant?", _kernel("x[blockIDx.x] = 1;")),
     ("name-misspelt", '"volume" is undefined', "Is `volumes` meant?", _kernel("x[0] = volume;", "__device__ float volumes;\n")),
