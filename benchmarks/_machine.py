@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -15,6 +16,7 @@ from rtcompile._version import __version__
 # modules again, which takes 20 ms that users do not pay.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("cupy-cuda12x", "cupy-cuda13x", "cuda-bindings", "cuda-core", "numpy")
 
 
@@ -38,13 +40,22 @@ def describe() -> dict[str, str]:
 
 def save(name: str, results: object) -> None:
     """Print the results; write them to benchmarks/results/NAME.json if the script got --save."""
-    report = {"machine": describe(), "results": results}
+    report = {"commit": commit_of(ROOT), "machine": describe(), "results": results}
     text = json.dumps(report, indent=2)
     print(text)
     if "--save" in sys.argv:
         folder = Path(os.environ.get("OUT") or Path(__file__).parent / "results")
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.json").write_text(text + "\n")
+
+
+def commit_of(checkout: Path) -> str:
+    """Return a checkout's commit, with a mark if files differ from it; COMMIT names that of a copy without git."""
+    if given := os.environ.get("COMMIT"):
+        return given
+    command = ["git", "describe", "--always", "--abbrev=40", "--dirty"]
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
 
 
 def _processor() -> str:

@@ -8,7 +8,7 @@ CuTe kernels, in comparison with NVRTC as CuPy calls it; 500 constructed kernels
 
 Without a GPU kernels are compiled for sm_90 and not run. CORES ("16,4,1") and ROUNDS are numbers, ROWS names
 rows; of fewer cores than the first there are half as many rounds. ``--save`` writes
-benchmarks/results/ahead_h200.json.
+benchmarks/results/ahead_gpu.json.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def main() -> None:
                     continue
                 few = max(1, round(ROUNDS * part * (1 if cores == CORES[0] else 0.5)))
                 results[f"{row}, {cores} cores"] = measure(row, cores, few, keep)
-                _machine.save("ahead_h200", results)
+                _machine.save("ahead_gpu", results)
 
 
 if __name__ == "__main__":

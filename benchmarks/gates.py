@@ -337,8 +337,8 @@ def main() -> int:
         compileall.compile_dir(checkout / "rtcompile", quiet=1)
     failed: list[str] = []
     report: dict[str, Any] = {
-        "base": commit_of(base),
-        "new": commit_of(new),
+        "base": _machine.commit_of(base),
+        "new": _machine.commit_of(new),
         "rows": {},
         "counts": {},
     }
@@ -379,13 +379,6 @@ def main() -> int:
         given.out.write_text(json.dumps(report, indent=2) + "\n")
     print("\n".join(["these fail:", *failed]) if failed else "no row fails")
     return bool(failed)
-
-
-def commit_of(checkout: Path) -> str:
-    """Return a checkout's commit, with a mark if files differ from it."""
-    command = ["git", "describe", "--always", "--abbrev=40", "--dirty"]
-    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "none"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,62 @@
+"""The figures of README and the pages are those of the results, which are of one commit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks import publish
+
+RESULTS = publish.ROOT / "benchmarks/results"
+NAMES = sorted({name for _, (name, _), *_ in publish.ROWS})
+
+
+@pytest.mark.parametrize("page", publish.PAGES)
+def test_a_page_has_the_figures_of_the_results(page: str):
+    text = (publish.ROOT / page).read_text()
+    marks = [*publish.MARKED.finditer(text)]
+    assert marks
+    # A line that begins with a comment ends a paragraph.
+    assert all("|---" in mark[0] for mark in marks if text[mark.start() - 1] == "\n")
+    assert publish.written(text, publish.Results()) == text
+
+
+def test_each_part_is_on_a_page_and_each_mark_is_known():
+    pages = "".join((publish.ROOT / page).read_text() for page in publish.PAGES)
+    marked = [mark[2] for mark in publish.MARKED.finditer(pages)]
+    assert sorted(marked) == sorted(publish.PARTS)
+    assert pages.count("<!-- published:") == pages.count("<!-- end -->") == len(marked)
+
+
+def test_the_measured_commit_is_in_the_history():
+    results = publish.Results()
+    publish.conditions(results)
+    shallow = ["git", "rev-parse", "--is-shallow-repository"]
+    said = subprocess.run(shallow, cwd=publish.ROOT, capture_output=True, text=True, check=False)
+    if said.stdout.strip() != "false":
+        pytest.skip("this is no clone with its history")
+    known = ["git", "cat-file", "-e", f"{results.commit}^{{commit}}"]
+    assert not subprocess.run(known, cwd=publish.ROOT, check=False).returncode
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("commit", ["f" * 40, None])
+def test_results_of_two_commits_are_not_published(name: str, commit: str | None, tmp_path: Path):
+    for each in NAMES:
+        shutil.copy(RESULTS / f"{each}.json", tmp_path)
+    path = tmp_path / f"{name}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "commit": commit}))
+    with pytest.raises(ValueError, match="not of one commit"):
+        publish.written((publish.ROOT / "README.md").read_text(), publish.Results(tmp_path))
+
+
+def test_a_figure_that_was_edited_by_hand_is_noticed():
+    text = (publish.ROOT / "README.md").read_text()
+    mark = next(each for each in publish.MARKED.finditer(text) if each[2] == "whole processes")
+    edited = text[: mark.start()] + mark[0].replace(" 1.", " 0.", 1) + text[mark.end() :]
+    assert edited != text
+    assert publish.written(edited, publish.Results()) == text
