@@ -155,7 +155,7 @@ def _stream(stream: Any, of_torch: int | None) -> int:
 
 
 def _three(name: str, given: Any) -> tuple[int, int, int]:
-    one = not isinstance(given, (tuple, list)) and hasattr(given, "__index__")
+    one = isinstance(given, float) or hasattr(given, "__index__")
     sizes = [given] if one else list(items(name, given, "up to three numbers"))
     if not 1 <= len(sizes) <= 3:
         raise InvalidRequest(f"{name} has {len(sizes)} dimensions; there are one to three")

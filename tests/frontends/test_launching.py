@@ -197,6 +197,7 @@ def test_the_arguments_are_in_the_launch(launched):
         pytest.param(
             {"priority": -9}, r"priority=-9 is not one of this device's, -5", id="priority"
         ),
+        pytest.param({"grid": 1.5}, r"grid\[0\] must be an integer .* not float 1.5", id="float"),
         pytest.param({"grid": (1, 1, 1, 1)}, "grid has 4 dimensions", id="four"),
         pytest.param({"stream": "s"}, "stream must be a stream", id="stream"),
     ],

@@ -155,6 +155,11 @@ BY_NVJITLINK = [
 AS_REPORTED = [
     ("TypeError: Unsupported type <class 'numpy.ndarray'>", "kernel-argument", "cupy.asarray(a)"),
     (
+        "TypeError: 'float' object cannot be interpreted as an integer",
+        "launch-of-floats",
+        "(n + 255) // 256",
+    ),
+    (
         "pycuda._driver.LogicError: cuFuncSetBlockShape failed: invalid resource handle",
         "invalid-device-function",
         "import pycuda.autoprimaryctx",
