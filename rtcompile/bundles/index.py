@@ -93,9 +93,7 @@ class Sections:
         """Stop using the bundle, and warn once."""
         if not self.problem:
             self.problem = reason
-            warn(
-                f"kernel bundle {self.path} is ignored: {reason}. Its builds are compiled instead."
-            )
+            warn(f"kernel bundle {self.path} is ignored: {reason}. None of its builds is used.")
 
     def blob(self, extent: Extent) -> bytes:
         """Return a blob; raise `UnusableError` if its digest differs from the index."""

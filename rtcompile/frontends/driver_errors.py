@@ -24,6 +24,8 @@ _NOT_FOUND = 500
 
 def load_error(error: Any, program: str, code: bytes | str = b"") -> DriverError:
     """Return the error for a program that the driver did not load; `code` is its code, or its path."""
+    if isinstance(error, DriverError):  # there is no device, as its message says
+        return error
     capability = None
     with suppress(RtcompileError):
         capability = lookup.compute_capability()

@@ -297,6 +297,7 @@ def test_a_damaged_bundle_is_ignored_with_one_warning(bundled: Package, damage):
         codes = [module.compile(arch) for arch in ("sm_80", "sm_90a", "sm_80")]
     assert [code.build.hit for code in codes] == ["disk", "disk", "memory"]
     assert len(caught) == 1
+    assert "compiled" not in str(caught[0].message)  # RTCOMPILE_JIT=0 may forbid it
 
 
 def test_a_truncated_bundle_gives_no_wrong_code(bundled: Package):

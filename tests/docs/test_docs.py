@@ -121,6 +121,27 @@ def test_the_code_of_the_recipes_works(tmp_path: Path) -> None:
     assert _failed(RECIPES, tmp_path, "--together") == {}
 
 
+@pytest.mark.needs_compiler
+def test_the_recipes_that_are_marked_run_without_a_gpu(tmp_path: Path) -> None:
+    """They run as they are: no kernel is pretended to be loaded, and CuPy's arrays are not NumPy's."""
+    index = (ROOT / "docs/recipes/index.md").read_text(encoding="utf-8")
+    marked = re.findall(r"^\| \[.+?\]\((\S+\.md)\).*\u2713 \|$", index, re.MULTILINE)
+    assert len(marked) >= 8
+    program = (
+        "import sys; from tests.documentation import *\n"
+        "for page in sys.argv[1:]: run(ROOT / 'docs/recipes' / page, as_is=True)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *marked],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
 def test_a_recipe_fits_on_a_screen() -> None:
     assert len(RECIPES) == 28
     lengths = {page.stem: len(page.read_text(encoding="utf-8").splitlines()) for page in RECIPES}

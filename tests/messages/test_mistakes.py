@@ -126,7 +126,7 @@ def test_no_internal_exception_is_chained_without_a_device() -> None:
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize(
-    "use", ["call", "launch", "get_function", "kernel.compile", "module.compile"]
+    "use", ["call", "launch", "get_function", "get_global", "kernel.compile", "module.compile"]
 )
 def test_loading_code_for_an_arch_gives_no_advice_to_pass_one(use: str) -> None:
     kernel = rtcompile.RawKernel(GOOD, "k", arch="sm_80")
@@ -135,6 +135,7 @@ def test_loading_code_for_an_arch_gives_no_advice_to_pass_one(use: str) -> None:
         "call": lambda: kernel((1,), (1,), ()),
         "launch": lambda: kernel.launch(1, 1, ()),
         "get_function": lambda: module.get_function("k"),
+        "get_global": lambda: module.get_global("k"),
         "kernel.compile": kernel.compile,
         "module.compile": module.compile,
     }
@@ -143,6 +144,7 @@ def test_loading_code_for_an_arch_gives_no_advice_to_pass_one(use: str) -> None:
         uses[use]()
     assert caught.value.status == 100
     assert "arch=" not in str(caught.value)
+    assert "hint:" not in str(caught.value)
     assert kernel.object_code.kind == module.object_code.kind == "cubin"
 
 
