@@ -20,6 +20,7 @@ from rtcompile.lookup.environment import Environment
 from rtcompile.lookup.find import depends_on_directory
 from rtcompile.request.object_code import files_of
 from rtcompile.request.request import (
+    BACKENDS,
     DEFAULT_NAME,
     CompileRequest,
     names_architecture,
@@ -38,7 +39,6 @@ current_device = cupy.cuda.runtime.getDevice
 CUDADriverError = cupy.cuda.driver.CUDADriverError
 CUDARuntimeError = cupy.cuda.runtime.CUDARuntimeError
 
-_BACKENDS = ("nvrtc", "nvcc")
 _OVERRIDES = ("fallback", "pch", "timeout", "memory_limit", "recompile")
 
 # cuComplex.h is replaced by CuPy's complex types if translate_cucomplex is set.
@@ -370,7 +370,8 @@ def _checked_together(given: dict[str, Any]) -> dict[str, Any]:
         )
     if path is not None and (names is not None or jitify):
         raise InvalidRequest("name_expressions= and jitify= need code=, not path=")
-    backend = one_of("backend", "nvcc" if code is None else given["backend"], _BACKENDS)
+    backend = one_of("backend", "nvcc" if code is None else given["backend"], BACKENDS)
+    backend = "nvrtc" if backend == "auto" else backend  # CuPy's name of the default
     if names is not None and backend == "nvcc":
         # The first half is CuPy's own message, which existing code may match.
         raise InvalidRequest(

@@ -9,7 +9,7 @@ import time
 from _weakref import ref
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any
 
 import cupy
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rtcompile.build.profile import Profile
     from rtcompile.request.object_code import BuildInfo, ObjectCode
     from rtcompile.request.request import CompileRequest
-    from rtcompile.request.values import Arch, Fallback
+    from rtcompile.request.values import Arch, Backend, Fallback
     from rtcompile.types import Advice, Report
 
 
@@ -171,8 +171,9 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         The kernel's name in it.
     options : sequence of str, or str
         Compiler options, in NVRTC's or nvcc's spelling.
-    backend : {"nvrtc", "nvcc"}
-        ``"nvrtc"`` falls back to NVCC for what NVRTC cannot handle, unless `fallback` forbids it.
+    backend : {"nvrtc", "nvcc", "auto"}
+        ``"nvrtc"``, as in CuPy, and ``"auto"`` are the same: NVRTC, and NVCC for what NVRTC cannot handle, unless
+        `fallback` forbids it.
     translate_cucomplex : bool
         Replace ``cuComplex.h`` by CuPy's complex types.
     enable_cooperative_groups : bool
@@ -213,7 +214,7 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         code: str,
         name: str,
         options: Sequence[str] | str = (),
-        backend: Literal["nvrtc", "nvcc"] = "nvrtc",
+        backend: Backend = "nvrtc",
         *,
         translate_cucomplex: bool = False,
         enable_cooperative_groups: bool = False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import cupy
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rtcompile.request.object_code import ObjectCode
-    from rtcompile.request.values import Arch, Fallback
+    from rtcompile.request.values import Arch, Backend, Fallback
     from rtcompile.types import Advice, Report
 
 
@@ -69,7 +69,7 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
         code: str | None = None,
         path: str | os.PathLike[str] | None = None,
         options: Sequence[str] | str = (),
-        backend: Literal["nvrtc", "nvcc"] = "nvrtc",
+        backend: Backend = "nvrtc",
         translate_cucomplex: bool = False,
         enable_cooperative_groups: bool = False,
         name_expressions: Iterable[str] | None = None,

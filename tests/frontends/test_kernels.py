@@ -130,6 +130,12 @@ def test_the_classes_search_include_dirs_relative_to_the_working_directory(
     assert pickle.loads(pickle.dumps(made)).options == made.options == ("-Iinclude",)
 
 
+def test_auto_is_cupys_default_backend():
+    auto = rtcompile.RawModule(code=CODE, backend="auto")
+    assert auto.backend == "nvrtc"
+    assert build_of(auto).arguments == build_of(rtcompile.RawModule(code=CODE)).arguments
+
+
 def test_a_kernel_of_nvcc_cannot_forbid_nvcc_but_a_file_has_no_backend():
     with pytest.raises(rtcompile.InvalidRequest, match="backend='nvcc' and fallback='never'"):
         rtcompile.RawKernel(CODE, "k", backend="nvcc", fallback="never")
