@@ -135,6 +135,15 @@ def test_a_store_that_costs_more_than_it_saves_is_paused_with_one_warning(there)
     assert 2 <= queried.pauses < 6
 
 
+def test_a_warning_has_one_full_stop_after_the_store_s_own_text():
+    def fail(*_: object) -> None:
+        raise StoreError("it failed.")
+
+    queried = stores_with(get=fail)[1]
+    with pytest.warns(RtcompileWarning, match=r"it failed\. [^.]"):
+        queried.get("object/k")
+
+
 def test_pauses_double_up_to_a_minute_and_restart_after_a_hit_that_saves_time():
     queried = stores_with(get=fails_late(0.0))[1]
     with pytest.warns(RtcompileWarning):

@@ -14,7 +14,7 @@ pytest.importorskip("zstandard")
 from rtcompile.errors import InvalidRequest, RtcompileWarning
 from rtcompile.extras.cluster.settings import RemoteSettings, open_store
 from rtcompile.extras.cluster.stores import Stores
-from rtcompile.store.shared import SharedStore
+from rtcompile.store.shared import SharedStore, StoreError
 from tests import servers
 from tests.jobs import until
 from tests.nodes import pushed, remote
@@ -25,6 +25,15 @@ def test_a_stored_value_is_returned(store: SharedStore):
 
     assert store.get("object/abc") == b"\x00bytes\xff" * 1000
     assert store.get("object/abd") is None
+
+
+def test_a_node_of_a_redis_cluster_is_named_with_the_address_to_write():
+    redis = pytest.importorskip("redis")
+    from rtcompile.extras.cluster.redis_store import _entry
+
+    moved = redis.exceptions.MovedError("1 127.0.0.1:7001")
+    with pytest.raises(StoreError, match=r"write redis\+cluster:// in RTCOMPILE_REMOTE"):
+        _entry("object/abc", moved)
 
 
 @pytest.mark.needs_redis
