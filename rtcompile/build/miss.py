@@ -332,7 +332,8 @@ class Miss:
         from rtcompile.compilers import unobserved
 
         request = self.plan.request
-        texts = [request.source, *(text for _, text in request.headers), *request.options]
+        defined = (f"#define {option}" for option in request.options)
+        texts = [request.source, *(text for _, text in request.headers), *defined]
         found = unobserved.record(
             outcome.trace or (),
             searched,
@@ -424,7 +425,8 @@ class Miss:
             ),
         )
         if is_changed:
-            return _not_kept(built, "a file that it read changed meanwhile", is_always=False)
+            changed = dependencies.changed_since(self.reading_ns) or "a file that it read"
+            return _not_kept(built, f"{changed} changed while the compiler ran", is_always=False)
         with tracing.span("store", program=plan.request.name):
             reason = self.store.add(key_inputs, built, dependencies)
         return _not_kept(built, reason) if reason else built

@@ -26,6 +26,8 @@ _NO_HEADERS = (
 
 # Possible header names. Only an absolute one, or one with "..", leads out of the search folders.
 _NAME = re.compile(r'["<]([^"<>\n\0]*)(?=[">])')
+# A line with a directive, of which comments may come first: only there can a text name a file.
+_DIRECTIVE = re.compile(r"^.*(?:#|%:|\?\?=).*$", re.MULTILINE)
 _COMPUTED_OUTWARD = re.compile(r"^[ \t]*(?:#|%:)(?![ \t]*error).*\.\./", re.MULTILINE)
 _SPLICE = re.compile(r"(?:\\|\?\?/)[ \t]*\r?\n")
 
@@ -44,8 +46,8 @@ def record(
 ) -> FileSet:
     """Read, hash and stat the headers that a build read, and list the folders that it searched.
 
-    `source` contains everything that the user wrote: source, headers passed as strings, and options, which may
-    define macros. `toolkit` are the folders of the headers that come with the compilers, besides those of `search`.
+    `source` contains everything that the user wrote: source, headers passed as strings, and options as directives,
+    since they may define macros. `toolkit` are the folders of the headers that come with the compilers, besides those of `search`.
     However a path to such a header is spelled, it is not searched for names, and its folder is not watched.
     """
     found = _Unobserved(search, source, os.path.dirname(name), toolkit)
@@ -108,7 +110,7 @@ class _Unobserved(Dependencies):
         roots = [root for root in roots if not self._is_toolkits(root)]
         for root in roots:
             self._walk(root, text)
-        names = dict.fromkeys(_NAME.findall(text))
+        names = dict.fromkeys(_NAME.findall("\n".join(_DIRECTIVE.findall(text))))
         for name in [name for name in names if name[:1] == "/" or "../" in name]:
             for path in [name] if name[0] == "/" else [f"{root}/{name}" for root in roots]:
                 self._note(path)

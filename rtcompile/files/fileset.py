@@ -210,6 +210,15 @@ class FileSet:
         """Return the set with current stats if the build would read the same bytes now."""
         return self if self.is_unchanged() else self.refreshed()
 
+    def changed_since(self, time_ns: int) -> str:
+        """Return a file of the set, or a folder that was searched, that changed since a time (ns since the epoch)."""
+        paths = [header.path for header in self.headers]
+        for path in (*self.present, *self.absent):
+            folder, listed, _ = path.partition(_LISTED)
+            paths.append(folder if listed else os.path.dirname(path))
+        found = (os.path.realpath(_nearest(path)) for path in paths)
+        return next((path for path in found if os.stat(path).st_ctime_ns >= time_ns), "")
+
     # --- packing -------------------------------------------------------------------------
 
     def packed(self, provided: tuple[str, ...]) -> list[bytes]:
@@ -223,6 +232,13 @@ class FileSet:
         if self._values is None:
             self._values = _unpack(self._fields)
         return self._values
+
+
+def _nearest(path: str) -> str:
+    """Return a path, or the folder above it that exists."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return path
 
 
 def _is_part_unchanged(paths: bytes, stats: bytes, absent: bytes, present: bytes) -> bool:

@@ -66,21 +66,25 @@ class Project:
         self, condition: str = CONDITIONS["plain"], *options: str
     ) -> tuple[int | None, str | None]:
         """Build; return the value in the code (None if compiling is forbidden or fails), and the hit."""
-        forget_caches()
-        folders = (f"-I{self.root}/first", f"-I{self.root}/second", "-include=forced.h")
-        option = "-DBY_OPTION=__has_include(<sub/opt.h>)"
         try:
-            code = rtcompile.compile(
-                MACROS + SOURCE.replace("CONDITION", condition),
-                options=(*folders, option, *options),
-                arch="sm_80",
-                target="ptx",
-                backend=self.backend,
-            )
+            code = self.build(condition, *options)
         except rtcompile.CompileError:
             return None, None
         (found,) = re.findall(rb" value = (\d+);", code.code)
         return int(found), code.build.hit
+
+    def build(self, condition: str, *options: str, more: str = "") -> rtcompile.ObjectCode:
+        """Build as a new process; the source ends with `more`."""
+        forget_caches()
+        folders = (f"-I{self.root}/first", f"-I{self.root}/second", "-include=forced.h")
+        option = "-DBY_OPTION=__has_include(<sub/opt.h>)"
+        return rtcompile.compile(
+            MACROS + SOURCE.replace("CONDITION", condition) + more,
+            options=(*folders, option, *options),
+            arch="sm_80",
+            target="ptx",
+            backend=self.backend,
+        )
 
 
 @pytest.fixture(params=[pytest.param("nvcc", marks=pytest.mark.needs_nvcc), "nvrtc"])
@@ -257,3 +261,30 @@ def test_a_build_during_which_something_changed_is_not_kept(
     again = project.value()
     assert again[1] is None
     assert change is edited_with_its_old_times or again[0] is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "is_kept"),
+    [
+        pytest.param('__device__ const char* data = "../none/all.h";', True, id="a string"),
+        pytest.param('#if __has_include("../none/all.h")\n#endif', False, id="a directive"),
+        pytest.param('/*\n*/ %: define H "../none\\\n/all.h"', False, id="a macro"),
+    ],
+)
+def test_only_what_a_directive_names_is_looked_for_outside_of_the_searched_folders(
+    project: Project, at_the_end: list[Callable[[], object]], text: str, is_kept: bool
+) -> None:
+    """Programs name their data by such strings; the folder may change all the time, as /tmp does."""
+    at_the_end.append((project.root / "made").touch)
+    notes = project.build("0", more=text).build.notes
+    expected = f"not cached: {project.root} changed while the compiler ran"
+    assert notes == (expected,) * (not is_kept)
+    assert project.build("0", more=text).build.hit == ("disk" if is_kept else None)
+
+
+def test_an_option_may_name_a_header_outside_of_the_searched_folders(
+    project: Project, at_the_end: list[Callable[[], object]]
+) -> None:
+    at_the_end.append((project.root / "made").touch)
+    [note] = project.build("0", '-DH="../none/all.h"').build.notes
+    assert "changed while the compiler ran" in note
