@@ -183,7 +183,9 @@ class Compilation:
             log=error.log,
             advice=error.advice,
         )
-        vars(here).update({n: v for n, v in vars(error).items() if n in ("cached", "reproducer")})
+        here.__dict__.update(
+            {n: v for n, v in error.__dict__.items() if n in ("cached", "reproducer")}
+        )
         return here
 
 
