@@ -373,6 +373,10 @@ def test_each_build_of_a_record_that_fails_is_in_the_commands_json(tmp_path):
 @pytest.mark.needs_nvcc
 def test_a_program_for_nvcc_takes_nvrtc_if_the_run_says_so(tmp_path):
     script = program(tmp_path, f"compile({CODE!r}, backend='nvcc')")
+    offered = r"1 built in .*; 1 by NVCC as requested, \d+\.\d s: try --nvrtc-first$"
+    for flags, is_offered in ((), True), ((), False), (("--nvrtc-first",), False):
+        done = run("run", *flags, script, cache=tmp_path / "offered")
+        assert bool(re.search(offered, done.stderr, re.MULTILINE)) == is_offered, done.stderr
     for flags, backend in ((), "nvcc"), (("--nvrtc-first",), "nvrtc"):
         done = run("run", *flags, "--report", "--json", script, cache=tmp_path / "cache")
         (build,) = json.loads(done.stderr.splitlines()[-1])["builds"]

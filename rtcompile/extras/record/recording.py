@@ -54,16 +54,17 @@ class Tally(NamedTuple):
     missing: list[str]  # requests that were not in the cache where nothing could be compiled
     problems: list[str]
     stores: dict[str, Counts[str]]  # the sums of `BuildInfo.stores` by store
+    by_nvcc: list[float]  # milliseconds of builds for which the program requested NVCC
 
     @classmethod
     def read(cls, path: str) -> Tally:
         """Return the counts in the lines of a log, ignoring a record's lines."""
-        tally = cls([], [], [], {})
+        tally = cls([], [], [], {}, [])
         try:
             with open(path, encoding="utf-8") as file:
                 lines = file.readlines()
         except OSError as error:
-            return cls([], [], [f"the requests could not be counted: {error}"], {})
+            return cls([], [], [f"the requests could not be counted: {error}"], {}, [])
         for line in lines:
             try:
                 kind, *fields = json.loads(line)
@@ -78,7 +79,7 @@ class Tally(NamedTuple):
             elif kind == "stores":
                 for name, counts in fields[0].items():
                     tally.stores.setdefault(name, Counts()).update(counts)
-            elif kind in ("missing", "problem"):
+            elif kind in ("missing", "problem", "by_nvcc"):
                 getattr(tally, {"problem": "problems"}.get(kind, kind)).append(*fields)
         return tally
 
@@ -95,6 +96,11 @@ class Tally(NamedTuple):
             f"waited {n['seconds_waited']:.1f} s"
             for name, n in self.stores.items()
         ]
+        if self.by_nvcc:
+            seconds = f"{sum(self.by_nvcc) / 1e3:.1f} s"
+            of_each.append(
+                f"; {len(self.by_nvcc)} by NVCC as requested, {seconds}: try --nvrtc-first"
+            )
         return (
             f"{kernels} kernel{'s' * (kernels != 1)}: {kernels - len(built)} from the cache{of_stores}, "
             f"{len(built)} built in {spent:.1f} s; {spared:.1f} s of compiling spared{''.join(of_each)}"
@@ -126,6 +132,9 @@ class Counter:
         self.append(["kernel", request.name, str(outcome.arch), *how])
         if build.stores:
             self.append(["stores", build.stores])
+        is_first = os.environ.get("RTCOMPILE_FALLBACK") == "nvrtc-first"
+        if request.backend == build.backend == "nvcc" and not (build.hit or is_first):
+            self.append(["by_nvcc", build.milliseconds])
 
     def append(self, line: Any) -> None:
         """Append a line in one write, unless the run has ended and its log is gone."""
