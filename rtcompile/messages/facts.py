@@ -317,7 +317,9 @@ def fragment(match: Match, context: BuildContext) -> Values:
     use, shape, element = arguments[0], "x".join(arguments[1:4]), arguments[4]
     name = element.rpartition("::")[2]
     shapes, needs = _WMMA.get(element, ("", 0))
-    if use.endswith("accumulator"):
+    if "::matrix_" in use and arguments[5:] in ([], ["void"]):
+        why = f"{use.rpartition('::')[2]} needs a layout after the type: wmma::row_major or wmma::col_major."
+    elif use.endswith("accumulator"):
         why = f"{name} accumulators of {shape} do not exist for {context.arch}."
     elif not shapes:
         why = f"{name} is no input type of WMMA: float goes in as precision::tf32 or __half."

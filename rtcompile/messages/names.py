@@ -339,6 +339,10 @@ def mismatch(match: Match, context: BuildContext) -> Values:
         step = f"Give a pointer of type {wanted}"
         step += f", or declare `{own}` of {function}, line {line}, as {given}" if own else ""
         step += "; reinterpret_cast only where the bytes are meant"
+    elif given == "const char *" and context.text[context.column - 1 :].lstrip(" =").startswith(
+        '"'
+    ):
+        why, step = "a text into another type", "Write a number without quotes"
     elif given.endswith("*") or wanted.endswith("*"):
         why = "between a pointer and a value"
         step = "Index or dereference the pointer (p[i], *p), or take an address (&v)"
@@ -364,8 +368,8 @@ def error_code(match: Match, _: BuildContext) -> Values | None:
     row = next(rows, None)
     if row is None:
         return None
-    sentences = row.split(" | ")
-    return {"code": code, "cause": sentences[0], "fix": sentences[-1]}
+    cause, fix = row.split(" | ", 1)
+    return {"code": code, "cause": cause, "fix": fix}
 
 
 # --- What the source declares ---------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shutil
 import subprocess
@@ -15,19 +13,16 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile import toolkit
-from rtcompile.compilers import nvcc, nvrtc
+from rtcompile.compilers import nvrtc
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.files.headers import SearchDir
 from rtcompile.inspect.cubin import check_code
-from rtcompile.messages import catalogue, diagnostics
+from rtcompile.messages import catalogue
 from rtcompile.messages.catalogue import MESSAGES
 from rtcompile.messages.facts import BuildContext
 from rtcompile.request.units import Compiled, Limits, TranslationUnit
 from rtcompile.request.values import Arch
-from rtcompile.toolkit.advice import missing_header
-from rtcompile.toolkit.model import Library, Toolchain
-from rtcompile.toolkit.search import find
+from rtcompile.toolkit.model import Toolchain
 from tests.provoked import (
     AS_REPORTED,
     BY_NVCC,
@@ -35,189 +30,13 @@ from tests.provoked import (
     BY_NVRTC,
     EMPTY,
     MIXED_NVCC,
-    NEW_CCCL,
-    OLD_WHEELS,
     PLAIN_NVJITLINK,
-    PLAIN_NVRTC,
     SHARED_80000,
-    STRAY_HEADERS,
     Provoked,
     coverage,
 )
+from tests.provoked.bench import Bench, assert_explained
 from tests.toolkits import needs_host_compiler
-
-
-@pytest.fixture(scope="session")
-def wheels(request: pytest.FixtureRequest) -> Callable[[Sequence[str]], Path]:
-    """Install wheels into a folder that pytest keeps between runs; skip where pip cannot."""
-
-    def folder_of(requirements: Sequence[str]) -> Path:
-        name = re.sub(r"[^\w.]+", "_", requirements[0])
-        folder = Path(request.config.cache.mkdir("wheels")) / name
-        if not folder.exists():
-            # Another process of this run may be installing the same packages.
-            own = folder.with_name(f"{name}-{os.getpid()}")
-            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-            try:
-                done = subprocess.run(
-                    [*command, "--target", str(own), *requirements],
-                    capture_output=True,
-                    text=True,
-                    timeout=120,
-                )
-            except subprocess.TimeoutExpired:
-                pytest.skip(f"pip cannot reach the index to install {requirements[0]}")
-            if done.returncode != 0:
-                pytest.skip(f"pip cannot install {requirements[0]}: {done.stderr[-300:]}")
-            try:
-                own.rename(folder)
-            except OSError:
-                shutil.rmtree(own)
-        return folder
-
-    return folder_of
-
-
-@pytest.fixture(scope="session")
-def toolchain(
-    wheels: Callable[[Sequence[str]], Path], request: pytest.FixtureRequest
-) -> Callable[[str], Toolchain]:
-    """Return a toolchain by name: "12" is the environment's, "13" and "12.4" are other folders."""
-    found: dict[str, Toolchain] = {}
-
-    def of_name(name: str) -> Toolchain:
-        if name not in found:
-            if name == "12":
-                found[name] = toolkit.current()
-            else:
-                folder = (
-                    request.getfixturevalue("cuda13_prefix") if name == "13" else wheels(OLD_WHEELS)
-                )
-                found[name] = find({}, [str(folder)], usual_roots=(), last=lambda _: ())
-        return found[name]
-
-    return of_name
-
-
-class Bench:
-    """Provokes messages: resolves headers and runs the compilers in workers."""
-
-    def __init__(
-        self,
-        toolchain: Callable[[str], Toolchain],
-        wheels: Callable[[Sequence[str]], Path],
-        scratch: Path,
-    ) -> None:
-        self._toolchain, self._wheels, self._scratch = toolchain, wheels, scratch
-
-    def failure(self, how: Provoked, compiler: str) -> tuple[str, BuildContext]:
-        """Return the provoked log, and its context."""
-        toolchain = self._toolchain(how.toolkit)
-        search = tuple(self._directories(how.headers))
-        flags = self._flags(how, compiler, search)
-        unit = TranslationUnit(
-            how.source, "kernel.cu", flags, how.names, "cubin", Arch.parse(how.arch)
-        )
-        limits = Limits(how.seconds, how.memory)
-        if compiler == "nvcc":
-            log = nvcc.compile(unit, toolchain, limits=limits).log
-        elif how.plain:
-            log = self._plain_nvrtc(how, toolchain.require_nvrtc(), flags)
-        else:
-            log = nvrtc.compile(
-                unit,
-                toolchain.require_nvrtc(),
-                limits=limits,
-                pch=False,
-                cache_dir=None,
-                search=search,
-            ).log
-        context = BuildContext(
-            arch=unit.arch,
-            capability=how.capability,
-            backend=compiler,
-            options=flags,
-            versions=toolchain.versions,
-            search=search,
-            source=how.source,
-            package_of=missing_header,
-        )
-        return log, context
-
-    def _plain_nvrtc(self, how: Provoked, library: Library, flags: Sequence[str]) -> str:
-        path = Path(library.path)
-        if not how.builtins:
-            path = self._scratch / path.name
-            path.symlink_to(library.path)
-        job = {
-            "library": str(path),
-            "preload": library.preload if how.builtins else (),
-            "source": how.source,
-            "options": flags,
-        }
-        command = [sys.executable, "-c", PLAIN_NVRTC]
-        return subprocess.run(
-            command,
-            input=json.dumps(job),
-            cwd=self._scratch,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-
-    def _flags(self, how: Provoked, compiler: str, search: Sequence[SearchDir]) -> tuple[str, ...]:
-        includes = [f"-I{directory.path}" for directory in search]
-        usual = [] if how.bare else [f"-arch={how.arch}", "-std=c++17"]
-        if not how.bare and compiler == "nvrtc":
-            usual.append("-default-device")
-        return (*usual, *how.options.split(), *includes)
-
-    def _directories(self, headers: str) -> list[SearchDir]:
-        users = 0
-        found = []
-        for entry in headers.split():
-            label, path = self._directory(entry.removeprefix("user:"))
-            if entry.startswith("user:"):
-                label, users = f"user{users}", users + 1
-            found.append(SearchDir(label, path))
-        return found
-
-    def _directory(self, entry: str) -> tuple[str, str]:
-        if entry.startswith("/"):
-            gcc = max(
-                Path("/usr/include/c++").glob("[0-9]*"), key=lambda p: int(p.name.split(".")[0])
-            )
-            return "", entry.format(gcc=gcc.name)
-        if entry == "new:cccl":
-            return "cccl", str(self._wheels(NEW_CCCL) / "nvidia/cu13/include/cccl")
-        if entry in STRAY_HEADERS:
-            folder = self._scratch / entry
-            for relative, text in STRAY_HEADERS[entry].items():
-                (folder / relative).parent.mkdir(parents=True, exist_ok=True)
-                (folder / relative).write_text(text)
-            return "", str(folder)
-        name, _, label = entry.partition(":")
-        directory = next(d for d in self._toolchain(name).search if d.label == label)
-        return directory.label, directory.path
-
-
-@pytest.fixture
-def bench(
-    toolchain: Callable[[str], Toolchain],
-    wheels: Callable[[Sequence[str]], Path],
-    tmp_path: Path,
-) -> Bench:
-    return Bench(toolchain, wheels, tmp_path)
-
-
-def assert_explained(row: str, how: Provoked, log: str, context: BuildContext) -> None:
-    assert how.message in log
-    found = [catalogue.explain(diagnostic, context) for diagnostic in diagnostics.parse(log)]
-    explained = next((row for row in found if row is not None), None)
-    assert explained is not None, log
-    assert explained[0].id == row, log
-    for fragment in how.hint:
-        assert fragment in explained[1]
 
 
 @pytest.mark.needs_compiler
@@ -320,6 +139,10 @@ def test_a_hostile_source_delays_no_hint(piece: str) -> None:
         catalogue.explain(message, context)
     for message in (
         "static assertion failed",
+        'expected a ")"',
+        'expected a ";"',
+        "expected a declaration",
+        "return value type does not match the function type",
         'argument of type "const float *" is incompatible with parameter of type "float *"',
     ):
         text = "static_assert(f(a, b));\n"

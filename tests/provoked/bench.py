@@ -1,0 +1,131 @@
+"""Provokes messages of real compilers, and checks that they are explained by the right rows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rtcompile.compilers import nvcc, nvrtc
+from rtcompile.files.headers import SearchDir
+from rtcompile.messages import catalogue, diagnostics
+from rtcompile.messages.facts import BuildContext
+from rtcompile.request.units import Limits, TranslationUnit
+from rtcompile.request.values import Arch
+from rtcompile.toolkit.advice import missing_header
+from rtcompile.toolkit.model import Library, Toolchain
+from tests.provoked import NEW_CCCL, PLAIN_NVRTC, STRAY_HEADERS, Provoked
+
+
+class Bench:
+    """Provokes messages: resolves headers and runs the compilers in workers."""
+
+    def __init__(
+        self,
+        toolchain: Callable[[str], Toolchain],
+        wheels: Callable[[Sequence[str]], Path],
+        scratch: Path,
+    ) -> None:
+        self._toolchain, self._wheels, self._scratch = toolchain, wheels, scratch
+
+    def failure(self, how: Provoked, compiler: str) -> tuple[str, BuildContext]:
+        """Return the provoked log, and its context."""
+        toolchain = self._toolchain(how.toolkit)
+        search = tuple(self._directories(how.headers))
+        flags = self._flags(how, compiler, search)
+        unit = TranslationUnit(
+            how.source, "kernel.cu", flags, how.names, "cubin", Arch.parse(how.arch)
+        )
+        limits = Limits(how.seconds, how.memory)
+        if compiler == "nvcc":
+            log = nvcc.compile(unit, toolchain, limits=limits).log
+        elif how.plain:
+            log = self._plain_nvrtc(how, toolchain.require_nvrtc(), flags)
+        else:
+            log = nvrtc.compile(
+                unit,
+                toolchain.require_nvrtc(),
+                limits=limits,
+                pch=False,
+                cache_dir=None,
+                search=search,
+            ).log
+        context = BuildContext(
+            arch=unit.arch,
+            capability=how.capability,
+            backend=compiler,
+            options=flags,
+            versions=toolchain.versions,
+            search=search,
+            source=how.source,
+            package_of=missing_header,
+        )
+        return log, context
+
+    def _plain_nvrtc(self, how: Provoked, library: Library, flags: Sequence[str]) -> str:
+        path = Path(library.path)
+        if not how.builtins:
+            path = self._scratch / path.name
+            path.symlink_to(library.path)
+        job = {
+            "library": str(path),
+            "preload": library.preload if how.builtins else (),
+            "source": how.source,
+            "options": flags,
+        }
+        command = [sys.executable, "-c", PLAIN_NVRTC]
+        return subprocess.run(
+            command,
+            input=json.dumps(job),
+            cwd=self._scratch,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+    def _flags(self, how: Provoked, compiler: str, search: Sequence[SearchDir]) -> tuple[str, ...]:
+        includes = [f"-I{directory.path}" for directory in search]
+        usual = [] if how.bare else [f"-arch={how.arch}", "-std=c++17"]
+        if not how.bare and compiler == "nvrtc":
+            usual.append("-default-device")
+        return (*usual, *how.options.split(), *includes)
+
+    def _directories(self, headers: str) -> list[SearchDir]:
+        users = 0
+        found = []
+        for entry in headers.split():
+            label, path = self._directory(entry.removeprefix("user:"))
+            if entry.startswith("user:"):
+                label, users = f"user{users}", users + 1
+            found.append(SearchDir(label, path))
+        return found
+
+    def _directory(self, entry: str) -> tuple[str, str]:
+        if entry.startswith("/"):
+            gcc = max(
+                Path("/usr/include/c++").glob("[0-9]*"), key=lambda p: int(p.name.split(".")[0])
+            )
+            return "", entry.format(gcc=gcc.name)
+        if entry == "new:cccl":
+            return "cccl", str(self._wheels(NEW_CCCL) / "nvidia/cu13/include/cccl")
+        if entry in STRAY_HEADERS:
+            folder = self._scratch / entry
+            for relative, text in STRAY_HEADERS[entry].items():
+                (folder / relative).parent.mkdir(parents=True, exist_ok=True)
+                (folder / relative).write_text(text)
+            return "", str(folder)
+        name, _, label = entry.partition(":")
+        directory = next(d for d in self._toolchain(name).search if d.label == label)
+        return directory.label, directory.path
+
+
+def assert_explained(row: str, how: Provoked, log: str, context: BuildContext) -> None:
+    assert how.message in log
+    found = [catalogue.explain(diagnostic, context) for diagnostic in diagnostics.parse(log)]
+    explained = next((row for row in found if row is not None), None)
+    assert explained is not None, log
+    assert explained[0].id == row, log
+    for fragment in how.hint:
+        assert fragment in explained[1]
