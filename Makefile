@@ -11,7 +11,7 @@ FOR_TESTS := '.[cuda12,cutlass,cli,redis,cloud,test,docs]'
 CUDA13_PARTS := nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-nvcc nvidia-nvvm \
 	nvidia-cuda-cccl nvidia-curand nvidia-nvjitlink
 
-.PHONY: demo test test-fast docs look lint types unit trials profile test-slow test-cluster test-cupys test-aarch64 test-cupys-own test-cuda-core test-libcudacxx mutations test-gpu sanitize environments gates mistakes clean
+.PHONY: demo test test-fast docs look lint types unit trials profile test-slow test-every-nvrtc test-cluster test-cupys test-aarch64 test-cupys-own test-cuda-core test-libcudacxx mutations test-gpu sanitize environments gates mistakes clean
 
 demo: $(VENV)/.base
 	$(BIN)/python -m examples.demo
@@ -42,6 +42,11 @@ test-fast: $(VENV)/.made
 test-slow: $(VENV)/.made $(CUDA13)/.made
 	-test -e $(CCCL)/.made || $(MAKE) $(CCCL)/.made
 	RTCOMPILE_TEST_CUDA13=$(CURDIR)/$(CUDA13) $(BIN)/python -m pytest -m slow $(HERE)
+
+# The provoked messages on NVRTC 12.4 to the newest of the index, whose wheels pip puts into pytest's cache. `make test`
+# runs those of 12.9, 13.0 and the newest.
+test-every-nvrtc: $(VENV)/.made $(CUDA13)/.made
+	RTCOMPILE_TEST_CUDA13=$(CURDIR)/$(CUDA13) $(BIN)/python -m pytest -q $(ON_ALL_CORES) tests/messages/test_every_nvrtc.py
 
 # Faults that a test must catch: some written by hand, and a sample of those that cosmic-ray makes.
 mutations: $(VENV)/.made

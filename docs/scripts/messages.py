@@ -57,7 +57,7 @@ _NOUNS = {
     "not-constant.what": "The size of an array",
     "not-constant.step": "Use a constexpr variable, a template parameter, or a macro of the options (-DN=64)",
     "parameter": "A",
-    "python-value.text": "tensor(4, device='cuda:0')",
+    "python-value.text": "tensor(4, device=0)",
     "placeholder.text": "{{ scale }}",
     "return-of-a-value.function": "k",
     "return-of-a-value.step": "Write the value to an array that is a parameter",

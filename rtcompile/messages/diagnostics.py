@@ -299,7 +299,7 @@ def _same(one: str, other: str) -> bool:
 _ALWAYS = tuple(
     (re.compile(pattern), shorter)
     for pattern, shorter in (
-        (r"\bCUB_\d+_\w+::|\b__4::|\b__cxx11::|\bTHRUST_\d+_\w+::", ""),
+        (r"\bCUB_\d+_\w+::|\b_V_\d+_SM_\d+::|\b__4::|\b__cxx11::|\bTHRUST_\d+_\w+::", ""),
         (r"\s+>", ">"),
         (r">\s+::", ">::"),
         (r"(?<![\w:>])::(?=\w)", ""),  # the global namespace, as nvcc writes it

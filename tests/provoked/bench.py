@@ -117,14 +117,21 @@ class Bench:
                 (folder / relative).write_text(text)
             return "", str(folder)
         name, _, label = entry.partition(":")
-        directory = next(d for d in self._toolchain(name).search if d.label == label)
+        search = self._toolchain(name).search
+        # CUDA 13's wheels have the crt headers among those of the runtime.
+        directory = next((d for d in search if d.label == label), search[0])
         return directory.label, directory.path
+
+
+def first_explained(log: str, context: BuildContext) -> tuple[catalogue.KnownMessage, str] | None:
+    """Return the row and the hint of the first message of a log that has one."""
+    found = (catalogue.explain(diagnostic, context) for diagnostic in diagnostics.parse(log))
+    return next((each for each in found if each is not None), None)
 
 
 def assert_explained(row: str, how: Provoked, log: str, context: BuildContext) -> None:
     assert how.message in log
-    found = [catalogue.explain(diagnostic, context) for diagnostic in diagnostics.parse(log)]
-    explained = next((row for row in found if row is not None), None)
+    explained = first_explained(log, context)
     assert explained is not None, log
     assert explained[0].id == row, log
     for fragment in how.hint:

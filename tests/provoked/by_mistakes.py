@@ -31,7 +31,7 @@ _SLIPS = (
     ("dynamic-shared-in-template", "declaration is incompatible", "`s` is declared with the types float and double", "__global__ void a(float* x) { extern __shared__ float s[]; x[0] = s[0]; }\n__global__ void b(double* x) {\nextern __shared__ double s[];\nx[0] = s[0]; }\n"),
     ("c-linkage-twice", 'has "C" linkage', "Give each its own name", 'extern "C" __global__ void k(float* x) {}\nextern "C" __global__ void k(int* x) {}\n'),
     ("kernel-in-class", "cannot be a member function", "Move it out of the class", "struct S { __global__ void k(float* x) {} };"),
-    ("python-value", '"device" is undefined', "`tensor(4, device='cuda:0')`", _kernel("if (n < tensor(4, device='cuda:0')) x[0] = 0;")),
+    ("python-value", '"device" is undefined', "`tensor(4, device=0)`", _kernel("if (n < tensor(4, device=0)) x[0] = 0;")),
     ("name-of-elsewhere", '"None" is undefined', "the number that was meant", _kernel("n = None;")),
     ("placeholder", '"scale" is undefined', "`{{ scale }}` is not C++", _kernel("x[0] = {{ scale }} * x[0];")),
     ("class-without-semicolon", "linkage specification", "The struct P, whose } is in line 1", "struct P { float a; }\n" + _kernel("", 'extern "C" ')),

@@ -1,0 +1,70 @@
+"""The provoked messages on other NVRTCs: each is explained by the same row, or the compiler words it otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from rtcompile.toolkit.model import Toolchain
+from rtcompile.toolkit.search import find
+from tests.provoked import BY_NVRTC, Provoked
+from tests.provoked.bench import Bench, first_explained
+
+
+def _wheels(version: str) -> tuple[str, ...]:
+    """Return the requirements of one CUDA's compiler and headers; of the newest one of the index for ""."""
+    suffix, exact = (
+        ("-cu12", f"=={version}.*")
+        if version.startswith("12")
+        else ("", f"=={version}.*" * bool(version))
+    )
+    parts = ("nvrtc", "runtime", "cccl", "nvcc" if suffix else "crt")
+    return *(f"nvidia-cuda-{part}{suffix}{exact}" for part in parts), f"nvidia-curand{suffix}"
+
+
+_VERSIONS = [
+    *(
+        pytest.param(_wheels(v), id=v, marks=pytest.mark.slow)
+        for v in ("12.4", "12.6", "12.8", "13.1", "13.2")
+    ),
+    pytest.param(None, id="13.0"),
+    pytest.param(_wheels(""), id="newest"),
+]
+_CASES = [
+    case
+    for case in BY_NVRTC
+    if not case.values[1].plain
+    and case.values[1].toolkit == "12"
+    and "cutlass" not in case.values[1].headers  # it goes with few CUDAs without the shims
+]
+
+
+@pytest.fixture(scope="session", params=_VERSIONS)
+def other(
+    request: pytest.FixtureRequest,
+    wheels: Callable[[Sequence[str]], Path],
+) -> Toolchain:
+    """Return the compiler and the headers of another CUDA."""
+    folder = wheels(request.param) if request.param else request.getfixturevalue("cuda13_prefix")
+    return find({}, [str(folder)], usual_roots=(), last=lambda _: ())
+
+
+@pytest.mark.needs_compiler
+@pytest.mark.parametrize(("row", "how"), _CASES)
+def test_every_nvrtc_gives_the_same_hint(
+    row: str,
+    how: Provoked,
+    other: Toolchain,
+    toolchain: Callable[[str], Toolchain],
+    wheels: Callable[[Sequence[str]], Path],
+    tmp_path: Path,
+) -> None:
+    bench = Bench(lambda name: other if name == "12" else toolchain(name), wheels, tmp_path)
+    log, context = bench.failure(how, "nvrtc")
+    if how.message not in log:
+        pytest.skip("this compiler does not say so")
+    explained = first_explained(log, context)
+    assert explained is not None, log
+    assert explained[0].id == row, log
