@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from rtcompile.inspect.cubin import check_code
+from rtcompile.request.values import Arch
 from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.search import find
-from tests.provoked import BY_NVRTC, Provoked
+from tests.provoked import BY_NVRTC, SHARED_80000, Provoked
 from tests.provoked.bench import Bench, first_explained
 
 
@@ -49,6 +51,21 @@ def other(
     """Return the compiler and the headers of another CUDA."""
     folder = wheels(request.param) if request.param else request.getfixturevalue("cuda13_prefix")
     return find({}, [str(folder)], usual_roots=(), last=lambda _: ())
+
+
+@pytest.mark.needs_compiler
+def test_static_shared_memory_that_ptxas_allows_is_not_warned_of(
+    other: Toolchain, wheels: Callable[[Sequence[str]], Path], tmp_path: Path
+) -> None:
+    """NVRTC 13.5 compiles 80000 bytes for sm_90; an H200 with driver 580 has run such a cubin."""
+    version = tuple(map(int, other.versions["nvrtc"].split(".")[:2]))
+    how = Provoked("", (), SHARED_80000, arch="sm_90", plain=True)
+    log, _ = Bench(lambda _: other, wheels, tmp_path).failure(how, "nvrtc")
+    code = tmp_path / "kernel.cubin"
+    if version >= (13, 5):
+        assert check_code(code.read_bytes(), Arch(9, 0)) == (), log
+    elif version > (12, 4):
+        assert "uses too much shared data" in log
 
 
 @pytest.mark.needs_compiler
