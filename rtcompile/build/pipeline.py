@@ -21,7 +21,7 @@ from __future__ import annotations
 import sys
 import time
 
-from rtcompile.errors import inside_import
+from rtcompile.errors import inside_import, warn
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import query_of
@@ -96,6 +96,30 @@ def check_kernels(request: CompileRequest, code: ObjectCode) -> None:
         from rtcompile.inspect.symbols import warn_without_kernels
 
         warn_without_kernels(request, code)
+
+
+_MOST_WARNINGS = 3
+_warned: set[tuple[str, str]] = set()  # the names and logs of those that have been
+_UNUSED = ("177-D", "550-D")  # a variable that is not used, or only set
+
+
+def warn_of_source(request: CompileRequest, code: ObjectCode) -> None:
+    """Warn with the first of the compiler's warnings about the source's own lines, where it was compiled just now."""
+    log = code.build.log
+    if code.build.hit is None and "warning" in log and (request.name, log) not in _warned:
+        _warned.add((request.name, log))
+        from rtcompile.messages.diagnostics import line_in_source
+
+        found = [
+            each
+            for each in code.build.warnings
+            if each.code not in _UNUSED
+            and (
+                line_in_source(each, request.source, request.name) or " for entry " in each.message
+            )
+        ]
+        for each in found[:_MOST_WARNINGS]:
+            warn(f"{each}")
 
 
 def find(query: Query) -> ObjectCode | None:

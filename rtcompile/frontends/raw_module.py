@@ -126,6 +126,7 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
     def _check(self, code: ObjectCode) -> None:
         if self.request is not None:
             pipeline.check_kernels(self.request, code)
+            pipeline.warn_of_source(self.request, code)
 
     @property
     @public

@@ -66,6 +66,11 @@ MESSAGES = _read()
 
 _MOST_ANNOTATED = 50  # a log with a thousand errors has one cause, visible in the first ones
 _LONGEST_SUBJECT = 20_000
+# An error of the driver or the runtime of which only the number is given: "CUDA error 700", "[700] Call to cuLaunchKernel".
+_NUMBER = re.compile(
+    r"(?:^CUDA: |\b(?:CUDA|cuda|Cu|cu)\w*(?:[ _]\w+)?[ _](?:error|status)(?: code)?[ :=#(]{1,3}|\bCuError[ :=(]{1,2}"
+    r"|^:? ?error code[ :=]{1,2}|\bcu[A-Z]\w+[^\n\d]{0,30}[ :=(]|\[(?=\d+\] Call to cu))(\d{1,3})(?![.\w])"
+)
 _ARTICLE = re.compile(r"^(?:The|This|No|Neither)(?= )")
 
 
@@ -95,6 +100,10 @@ def explain(
         match = known.pattern.search(subject[:_LONGEST_SUBJECT])
         if match is not None and (hint := known.hint(match, context)):
             return known, hint
+    number = _NUMBER.search(subject[:_LONGEST_SUBJECT])
+    name = searched.error_of_number(number[1], context) if number else ""
+    if number and name and (found := explain(name, context)):
+        return found[0], f"Error {number[1]} is {name}. {found[1]}"
     return None
 
 

@@ -19,6 +19,18 @@ def host_api(match: Match, context: BuildContext) -> Values | None:
     return {"header": header} if header else None
 
 
+def error_of_number(number: str, context: BuildContext) -> str:
+    """Return the name of an error in the runtime's header, ``"cudaErrorIllegalAddress"``; "" if it lists no such number."""
+    for folder in context.search:
+        for _, text in headers_in(folder.path, "driver_types.h"):
+            named = re.search(
+                rf"^\s+(cudaError[A-Z]\w+)\s*=\s*{int(number)},?\s*$", text, re.MULTILINE
+            )
+            if named:
+                return named[1]
+    return ""
+
+
 def searched(_: Match, context: BuildContext) -> Values:
     if not context.search:
         return {"searched": "The file is in no folder that the compiler searched"}

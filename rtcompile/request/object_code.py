@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    from rtcompile.diagnostic import Diagnostic
     from rtcompile.files.fileset import FileSet
     from rtcompile.files.headers import Header
     from rtcompile.types import Advice, Report
@@ -37,6 +38,8 @@ class BuildInfo(Value):
         The compiler's log of the build that made the code, warnings included.
     headers : tuple of Header
         Every header that was read.
+    warnings : tuple of Diagnostic
+        The warnings in `log`.
     milliseconds : float
         Duration of this call, in milliseconds.
     hit : str or None
@@ -97,6 +100,14 @@ class BuildInfo(Value):
         """Every header that was read; a hit decodes them at the first access."""
         files = self._files
         return files if isinstance(files, tuple) else files.headers
+
+    @property
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        """The warnings in `log`, as ``CompileError.diagnostics`` has the errors."""
+        import rtcompile
+
+        found = rtcompile.explain(self.log) if "warning" in self.log else ()
+        return tuple([each for each in found if each.severity == "warning"])
 
     def _arguments(self) -> dict[str, Any]:
         # The file set, so copying decodes no headers and keeps the dependencies.

@@ -1,0 +1,91 @@
+"""What the compiler warns of reaches people once, and an error's number is explained by its name."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+import rtcompile
+
+_OVERFLOW = """extern "C" __global__ void k(int* p) {
+  int unused;
+  p[0] = 1000000 * 1000000;
+  p[1] = 2000000 * 1000000;
+  p[2] = 3000000 * 1000000;
+  p[3] = 4000000 * 1000000;
+}
+"""
+
+
+def _warned(source: str) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        code = rtcompile.RawModule(code=source, arch="sm_80").object_code
+    assert code.kind == "cubin"
+    return [str(each.message) for each in caught]
+
+
+@pytest.mark.needs_compiler
+def test_a_raw_module_warns_once_with_the_first_three_warnings_of_its_own_lines() -> None:
+    texts = _warned(_OVERFLOW)
+
+    assert [text.partition(": ")[0] for text in texts] == [
+        "kernel.cu:3:18",
+        "kernel.cu:4:18",
+        "kernel.cu:5:18",
+    ]
+    assert "integer operation result is out of range" in texts[0]
+    assert _warned(_OVERFLOW) == []
+
+
+@pytest.mark.needs_compiler
+def test_launch_bounds_that_no_device_has_are_warned_of() -> None:
+    (text,) = _warned('extern "C" __global__ void __launch_bounds__(4096) k(int* p) { *p = 1; }')
+
+    assert "for entry k is out of range" in text
+
+
+@pytest.mark.needs_compiler
+def test_the_warnings_of_a_build_are_diagnostics_and_those_of_headers_reach_nobody() -> None:
+    built = rtcompile.compile(_OVERFLOW, arch="sm_80")
+    assert {each.line for each in built.build.warnings} >= {3, 4, 5, 6}
+    assert {each.severity for each in built.build.warnings} == {"warning"}
+    assert (
+        _warned(
+            '#warning mine\n#include <cub/block/block_scan.cuh>\nextern "C" __global__ void k(int* p) { *p = 1; }'
+        )[1:]
+        == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("CUDA error 700", "cudaErrorIllegalAddress"),
+        ("CUDA driver error: 719", "cudaErrorLaunchFailure"),
+        ("[218] Call to cuLinkAddData results in UNKNOWN_CUDA_ERROR", "cudaErrorInvalidPtx"),
+        ("error code 209", "cudaErrorNoKernelImageForDevice"),
+    ],
+)
+def test_the_number_of_an_error_is_explained_by_the_name_in_the_runtimes_header(
+    text: str, name: str
+) -> None:
+    (found,) = rtcompile.explain(text)
+
+    assert found.hint.startswith(
+        f"Error {text.split('[')[-1].split(']')[0].split()[-1]} is {name}. "
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["3 of 700 errors", "make: error code 700 of 3", "status 1", "CUDA 12 error"]
+)
+def test_a_number_that_may_be_anything_is_not_explained(text: str) -> None:
+    assert not any(each.hint for each in rtcompile.explain(text))
+
+
+def test_both_sentences_of_an_error_that_names_a_command_are_whole() -> None:
+    (found,) = rtcompile.explain("CUDA_ERROR_UNKNOWN")
+
+    assert "`sudo dmesg | grep -i nvrm`" in found.hint
