@@ -243,10 +243,12 @@ def spawn(command: list[str], environ: dict[str, str], descriptors: dict[int, in
 def bare(function: str, *words: str) -> list[str]:
     """Return the command that calls a function of rtcompile without site-packages and PYTHON* variables."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if entry := getattr(sys, "rtcompile_worker", ""):  # a frozen application with rtcompile's hook
+        return [sys.executable, entry, package, function, *words]
     if not os.path.isfile(os.path.join(package, "workers", "zygote.py")):
         raise FileNotFoundError(
             f"workers run rtcompile's files with a Python, and {package} has none: build the application with "
-            "`pyinstaller --collect-all rtcompile`, which keeps them"
+            "PyInstaller, whose hook for rtcompile makes the application its own worker, or keep the files"
         )
     return [interpreter(), "-I", "-S", "-c", _BARE, package, function, *words]
 
