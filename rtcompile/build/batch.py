@@ -15,11 +15,12 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rtcompile.build import pipeline, planned
 from rtcompile.errors import ExecutorError, InvalidRequest, RtcompileError, public, shown, unchained
 from rtcompile.lookup.find import Query
+from rtcompile.named import NamedTuple
 from rtcompile.request import cxx
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest

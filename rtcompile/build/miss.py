@@ -6,7 +6,6 @@ import os
 import re
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial, reduce
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -151,7 +150,7 @@ class Miss:
         """Return a note of how much shorter NVRTC's build was than NVCC's, if the cache has NVCC's too."""
         seconds = milliseconds / 1e3
         note = f"built by NVRTC in {seconds:.2f} s, although backend='nvcc' was requested"
-        by_nvcc = replace(self.plan.key_inputs, backend="nvcc")
+        by_nvcc = self.plan.key_inputs._replace(backend="nvcc")
         known = self.store.search(by_nvcc, counts=False)
         if not isinstance(known, ObjectCode):
             return note
@@ -397,7 +396,7 @@ class Miss:
             errors.warn(f"{plan.request.name}: {problem}")
             log += f"{plan.request.name}: warning: {problem}\n"
         if self.added:
-            key_inputs = replace(key_inputs, fixups=tuple(self.added))
+            key_inputs = key_inputs._replace(fixups=tuple(self.added))
         is_changed = dependencies.newest_ns >= self.reading_ns
         if is_changed:
             # It is unknown which contents the compiler read, so bundles must not record them.

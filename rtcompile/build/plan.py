@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from rtcompile import toolkit
 from rtcompile.errors import InvalidRequest, UnsupportedArch, own, shown, warn
@@ -17,6 +17,7 @@ from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.environment import CHECK_SECONDS
+from rtcompile.named import NamedTuple
 from rtcompile.request import arch as archs
 from rtcompile.request import options as compiler_options
 from rtcompile.request import units

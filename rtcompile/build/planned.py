@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
@@ -271,6 +270,6 @@ def identified(plan: Plan, settings: Settings) -> Plan:
         # Use the plan's own toolchain, since another thread may have replaced the remembered one.
         toolchain = plan.toolchain._replace(nvrtc=library)
         builds = MappingProxyType({**plan.key_inputs.compilers, "nvrtc": library.build})
-        key_inputs = replace(plan.key_inputs, compilers=builds)
+        key_inputs = plan.key_inputs._replace(compilers=builds)
         plan = plan._replace(toolchain=toolchain, key_inputs=key_inputs)
     return plan

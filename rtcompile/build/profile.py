@@ -8,7 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from rtcompile import tracing
 from rtcompile.build import miss, planned
@@ -17,6 +17,7 @@ from rtcompile.build.plan import Plan
 from rtcompile.compilers import nvrtc
 from rtcompile.errors import InvalidRequest, JitDisabled, public
 from rtcompile.files.headers import SearchDir, labelled, parse_trace
+from rtcompile.named import NamedTuple
 from rtcompile.request import cxx
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import CompileFailure, Limits

@@ -6,7 +6,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from rtcompile.bundles.index import (
     CHECKS,
@@ -26,6 +26,7 @@ from rtcompile.files import headers, sealed
 from rtcompile.files.fileset import FileSet, joined, texts_in
 from rtcompile.files.headers import Header, SearchDir, relative_to
 from rtcompile.files.sealed import content_digest
+from rtcompile.named import NamedTuple
 from rtcompile.request import object_code
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.values import Arch

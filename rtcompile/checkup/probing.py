@@ -9,13 +9,14 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rtcompile.build import pipeline
 from rtcompile.checkup.checks import Check
 from rtcompile.compilers import nvrtc
 from rtcompile.errors import CompileError, RtcompileError
 from rtcompile.lookup.driver import Driver
+from rtcompile.named import NamedTuple
 from rtcompile.request import arch as archs
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import CompileFailure, Limits, TranslationUnit

@@ -9,7 +9,7 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
 from concurrent.futures import Future, as_completed
-from typing import Any, NamedTuple
+from typing import Any
 
 from rtcompile import toolkit
 from rtcompile.build.many import submit
@@ -19,6 +19,7 @@ from rtcompile.errors import InvalidRequest, LinkError, RtcompileError, ToolkitN
 from rtcompile.inspect.symbols import no_kernels, symbols
 from rtcompile.messages import diagnostics
 from rtcompile.messages.rendering import spelled
+from rtcompile.named import NamedTuple
 from rtcompile.request.object_code import KERNEL_MARKS, ObjectCode
 from rtcompile.request.request import CompileRequest
 

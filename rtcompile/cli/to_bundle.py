@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from rtcompile.build import from_bundle, pipeline, planned
 from rtcompile.build.many import compile_many
@@ -25,6 +25,7 @@ from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import Header
 from rtcompile.files.sealed import content_digest
 from rtcompile.lookup.find import query_of
+from rtcompile.named import NamedTuple
 from rtcompile.request import arch as archs
 from rtcompile.request import object_code
 from rtcompile.request import options as compiler_options

@@ -25,12 +25,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rtcompile import forks
 from rtcompile._version import __version__
 from rtcompile.files import file_times, sealed
 from rtcompile.files.fileset import PACKED_FIELDS, FileSet, joined, texts_in
+from rtcompile.named import NamedTuple
 from rtcompile.request.key import digest, field
 from rtcompile.request.units import Compiled, CompileFailure, TranslationUnit
 from rtcompile.settings import Settings

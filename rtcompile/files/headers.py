@@ -1,6 +1,5 @@
 """Search directories, headers that a compiler read, headers passed as strings, and files that are being edited.
 
-`SearchDir` and `Header` are no `typing.NamedTuple`, since importing `typing` would take longer than a hit in a bundle.
 The virtual path of headers passed as strings contains the digest of all of them, so it is unique; a build without
 paths in its code depends only on the digests of those that it looked for.
 """
@@ -10,9 +9,9 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections import namedtuple
 
 from rtcompile.files.sealed import content_digest, stat_of
+from rtcompile.named import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,10 +26,9 @@ if TYPE_CHECKING:
 PROVIDED = "headers:"
 
 
-class SearchDir(namedtuple("SearchDir", ("label", "path"))):
+class SearchDir(NamedTuple):
     """A directory that is searched for headers; cache keys have its `label` ("user0", "cudart", …)."""
 
-    __slots__ = ()
     label: str
     path: str
 
@@ -45,16 +43,9 @@ class SearchDir(namedtuple("SearchDir", ("label", "path"))):
         return self.label.startswith("user")
 
 
-class Header(
-    namedtuple(
-        "Header",
-        ("path", "label", "relative", "digest", "size", "mtime_ns", "ctime_ns", "inode"),
-        defaults=(0,),
-    )
-):
+class Header(NamedTuple):
     """A header that a build read; its digest is "" if it changed meanwhile, times of 0 let contents be compared."""
 
-    __slots__ = ()
     path: str
     label: str
     relative: str
@@ -62,7 +53,7 @@ class Header(
     size: int
     mtime_ns: int
     ctime_ns: int
-    inode: int
+    inode: int = 0
 
     @property
     def is_own(self) -> bool:

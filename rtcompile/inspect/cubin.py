@@ -12,8 +12,8 @@ import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from rtcompile.named import NamedTuple
 from rtcompile.request.units import LinkInput
 from rtcompile.request.values import Arch
 

@@ -6,11 +6,12 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.messages import facts
 from rtcompile.messages.diagnostics import line_in_source, parse
+from rtcompile.named import NamedTuple
 from rtcompile.request import cxx
 
 if TYPE_CHECKING:

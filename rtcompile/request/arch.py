@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
 
 from rtcompile.errors import UnsupportedArch
+from rtcompile.named import NamedTuple
 from rtcompile.request.values import Arch
 
 Version = tuple[int, int]

@@ -12,7 +12,8 @@ import functools
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+
+from rtcompile.named import NamedTuple
 
 BLANKS = " \t\v\f\r"
 # Length limit in characters. A longer text was generated, and scanning it would exceed a caller's time limit: in

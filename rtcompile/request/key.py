@@ -10,8 +10,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from dataclasses import field as dataclass_field
 from types import MappingProxyType
 
 from rtcompile._version import __version__
@@ -19,6 +17,7 @@ from rtcompile.files import headers as memory_headers
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import Header, SearchDir, relative_to
 from rtcompile.files.sealed import content_digest
+from rtcompile.named import NamedTuple
 from rtcompile.request import cxx
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.values import Arch
@@ -42,10 +41,7 @@ def digest(fields: Iterable[bytes]) -> str:
 EITHER = ("auto", "nvrtc-first")
 
 
-@dataclass(frozen=True)
-class KeyInputs:
-    """The inputs of a cache key: a request together with everything that its environment adds."""
-
+class _Fields(NamedTuple):
     source: str
     source_digest: str
     # The program's path. Some binaries contain its last component; ``#include "…"`` searches its directory.
@@ -58,7 +54,7 @@ class KeyInputs:
     # The requested compiler; those of `EITHER` accept an object of both.
     backend: str = "auto"
     # Backend to the identity of its compiler's build, for the compilers that were found.
-    compilers: Mapping[str, str] = dataclass_field(default_factory=lambda: MappingProxyType({}))
+    compilers: Mapping[str, str] = MappingProxyType({})
     search: tuple[SearchDir, ...] = ()
     links: tuple[str, ...] = ()  # digests of further link inputs, in order
     # Whether the options write paths into the binary (``-G``, ``-lineinfo``).
@@ -71,6 +67,12 @@ class KeyInputs:
     # The options that were added because of an error; empty in a look-up.
     fixups: tuple[str, ...] = ()
     is_linked: bool = False  # False in a look-up
+
+
+class KeyInputs(_Fields):
+    """The inputs of a cache key: a request together with everything that its environment adds."""
+
+    # Without `__slots__`, since the keys are computed once.
 
     @functools.cached_property  # a miss needs it 14 times, which would take a tenth of its caller's time
     def lookup_key(self) -> str:
@@ -110,7 +112,7 @@ class KeyInputs:
         texts = [field("texts", memory_headers.folder(self.texts))] if self.texts else []
         source = field("source", self.source)  # bundles predate the digest
         return digest(
-            [field("key", "shipped 2"), *replace(self, search=own)._given(source), *texts]
+            [field("key", "shipped 2"), *self._replace(search=own)._given(source), *texts]
         )
 
     def serves(self, backend: str, compiler: str) -> bool:
@@ -130,7 +132,7 @@ class KeyInputs:
         """Return the key inputs of an object that `backend` compiled and the linker linked."""
         own = linked_by(self.compilers.get(backend, ""), self.linker)
         compilers = MappingProxyType({**self.compilers, backend: own})
-        return replace(self, compilers=compilers, is_linked=True)
+        return self._replace(compilers=compilers, is_linked=True)
 
     def summary(self) -> dict[str, str]:
         """Return the fields as short texts, to show in what two requests differ."""

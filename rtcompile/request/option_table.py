@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import NamedTuple
 
 from rtcompile.errors import InvalidRequest
+from rtcompile.named import NamedTuple
 
 # --- One row per compiler option ------------------------------------------------------------------
 

@@ -9,9 +9,10 @@ import posixpath
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from rtcompile.errors import InvalidRequest, UnsupportedArch, shown
+from rtcompile.named import NamedTuple
 from rtcompile.request.arch import runs_on
 from rtcompile.request.option_table import (
     BY_NAME,

@@ -11,10 +11,10 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import NamedTuple
 
 from rtcompile.files import file_times, sealed
 from rtcompile.files.sealed import USE_RESOLUTION
+from rtcompile.named import NamedTuple
 from rtcompile.request import object_code
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.store.folder import FOLDERS, JOURNAL, STATISTICS, Folder

@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rtcompile.files import fileset, sealed
 from rtcompile.files.fileset import DIGESTS, FileSet
 from rtcompile.files.headers import SearchDir, relative_to
+from rtcompile.named import NamedTuple
 from rtcompile.request import object_code
 from rtcompile.store.folder import Folder
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from rtcompile.files import fileset
 from rtcompile.files.fileset import FileSet
+from rtcompile.named import NamedTuple
 from rtcompile.request.key import KeyInputs, digest, field, reason_against
 from rtcompile.request.units import CompileFailure, Hints
 from rtcompile.store.folder import Folder, Memory

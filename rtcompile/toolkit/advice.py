@@ -13,8 +13,9 @@ import glob
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from rtcompile.named import NamedTuple
 from rtcompile.request import cxx
 from rtcompile.request.units import nvcc_environ
 from rtcompile.request.values import absolute

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from rtcompile.named import NamedTuple
 
 # --- A table of the parts of a toolkit and where each layout keeps them ---------------------------
 
@@ -41,8 +42,7 @@ _FOLDERS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """One part of a toolkit, or another package that has headers."""
 
     name: str  # its name here, and its label in the search path

@@ -12,11 +12,12 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from rtcompile.errors import ToolkitNotFound, limit_reached
 from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest
+from rtcompile.named import NamedTuple
 from rtcompile.request.key import digest, field
 from rtcompile.request.units import nvcc_environ, worker_environ
 from rtcompile.settings import Settings, temporary_folder

@@ -12,13 +12,14 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from rtcompile import forks
 from rtcompile.files import sealed
 from rtcompile.files.headers import SearchDir
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup.environment import SEAL, TOOLCHAINS, Environment, signature
+from rtcompile.named import NamedTuple
 from rtcompile.settings import Settings
 from rtcompile.store.folder import Folder
 from rtcompile.toolkit.model import Library, Program, Toolchain, architectures, unpack

@@ -7,17 +7,15 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from rtcompile.lookup.environment import on_path
+from rtcompile.named import NamedTuple
 from rtcompile.request.values import absolute
 from rtcompile.toolkit import catalogue
 from rtcompile.toolkit.model import version_pair
 
 
-@dataclass(frozen=True)
-class SearchContext:
+class SearchContext(NamedTuple):
     """All inputs of the search; `prefix` is ``sys.prefix``, this Python's folder."""
 
     environ: Mapping[str, str]
@@ -27,15 +25,14 @@ class SearchContext:
     prefix: str = ""
 
 
-@dataclass(frozen=True)
-class Root:
+class Root(NamedTuple):
     """A folder that may contain a toolkit, in one of the known layouts."""
 
     path: str
     layout: str
     found_via: str
     targets: tuple[str, ...]
-    installed: Mapping[str, str] = field(repr=False)
+    installed: Mapping[str, str]
 
     def look(self, part: catalogue.Part) -> Hit | None:
         """Return this root's `part`, or None."""
@@ -59,8 +56,7 @@ class Root:
         return cudart.version if cudart else ""
 
 
-@dataclass(frozen=True)
-class Hit:
+class Hit(NamedTuple):
     """A part found in a root. `version` is empty if unknown."""
 
     part: catalogue.Part
@@ -168,8 +164,7 @@ def _goes_with(hit: Hit, compiler: Hit) -> bool:
     return own == wanted
 
 
-@dataclass(frozen=True)
-class Toolset:
+class Toolset(NamedTuple):
     """NVRTC of one folder and all parts that fit it."""
 
     nvrtc: Hit  # the compiler for which the other parts are chosen

@@ -16,10 +16,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from rtcompile import forks, tracing
 from rtcompile.errors import limit_reached
+from rtcompile.named import NamedTuple
 from rtcompile.request.units import CompileFailure, Limits
 from rtcompile.settings import Settings
 from rtcompile.workers import process, protocol

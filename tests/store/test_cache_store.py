@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +82,7 @@ def test_a_build_that_read_no_file_is_one_file(cache: Path) -> None:
     assert open_store(cache).find(make_key_inputs())
     elsewhere = make_key_inputs(search=(SearchDir("user0", "/elsewhere"),), source="other")
     add(open_store(cache), elsewhere)
-    moved = replace(elsewhere, search=(SearchDir("user0", "/moved"),))
+    moved = elsewhere._replace(search=(SearchDir("user0", "/moved"),))
     assert open_store(cache).find(moved)
 
 

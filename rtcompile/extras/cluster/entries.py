@@ -16,10 +16,11 @@ import stat
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from rtcompile.errors import InvalidRequest
 from rtcompile.files import sealed
+from rtcompile.named import NamedTuple
 from rtcompile.store.shared import BadEntryError, size
 
 # The largest size of an entry, before and after compression. Both are checked before reading, since otherwise a few

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from rtcompile.errors import InvalidRequest
 from rtcompile.extras.cluster.entries import most_data
+from rtcompile.named import NamedTuple
 from rtcompile.store.shared import SharedStore, flag, one_of, seconds
 
 # A client's own limits, for connecting and for each reply.

@@ -10,10 +10,11 @@ import tokenize
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from rtcompile import CompileRequest, InvalidRequest
 from rtcompile.files import sealed
+from rtcompile.named import NamedTuple
 
 # Returns clang's options for a kernel's own compiler options, and the Python file that it is in, or "".
 Flags = Callable[[Sequence[str], str], Sequence[str]]

@@ -13,9 +13,10 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from rtcompile.errors import InvalidRequest, RtcompileError
+from rtcompile.named import NamedTuple
 
 _FIELDS: Mapping[str, type] = {
     "targets": list,

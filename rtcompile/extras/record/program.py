@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from json import dumps, loads
 from types import FrameType
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import rtcompile
 from rtcompile import InvalidRequest, RtcompileError
 from rtcompile.extras.record import recording
 from rtcompile.extras.record.recording import Counter, KernelUse, Recorder, Tally, new_log
+from rtcompile.named import NamedTuple
 
 _VARIABLE = "RTCOMPILE_RUN"
 _FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "started")

@@ -19,13 +19,14 @@ import zlib
 from collections import Counter as Counts
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import rtcompile
 from rtcompile import InvalidRequest, JitDisabled, RtcompileError, ToolkitNotFound, __version__
 from rtcompile.errors import callers_frame
 from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
+from rtcompile.named import NamedTuple
 
 if TYPE_CHECKING:
     from rtcompile import CompileRequest, ObjectCode

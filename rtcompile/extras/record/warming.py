@@ -9,13 +9,14 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import rtcompile
 from rtcompile.errors import shown
 from rtcompile.extras.record.recording import MOST_HEADER_BYTES, Record, read
 from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
+from rtcompile.named import NamedTuple
 
 _FOLDER = "rtcompile-warm-"
 _MOST_WRITTEN_BYTES = 1 << 30  # of headers, for all states of them

