@@ -22,7 +22,7 @@ _JOINED = (
     "cli, checkup, cache, tools",
     "extras, cluster, pycuda",
     "settings, logs, tracing",
-    "errors, diagnostic, styling, forks",
+    "errors, diagnostic, styling, forks, named",
 )
 _SHARED = {room: box for box in _JOINED for room in box.split(", ")}
 
