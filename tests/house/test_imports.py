@@ -18,7 +18,7 @@ PACKAGE = Path(rtcompile.__file__).parent
 
 # A room may import those in the lines above its own, and modules of its own room.
 ROOMS = (
-    "_version diagnostic errors forks styling",
+    "_version diagnostic errors forks named styling",
     "files",
     "request",
     "settings logs tracing",
@@ -44,12 +44,13 @@ FLOORS = {room: level for level, rooms in enumerate(ROOMS) for room in rooms.spl
 # a cluster's store, the listeners of builds, and the reader of machine code.
 PORTS = {"store.shared": None, "lookup.find": {"listeners", "Listener"}, "inspect.cubin": None}
 # It may also import helpers that do not depend on requests and builds, since a copy in each extra would be
-# worse: the base of all errors, what a forked child forgets, styled text, files that are written by rename, the
+# worse: the base of all errors, what a forked child forgets, named tuples, styled text, files that are written by rename, the
 # scanner of C++ text, and the checks of arguments. A test checks that these helpers import only each other, so extras reach nothing else of the core by them.
 FOUNDATION = {
     "errors",
     "diagnostic",
     "forks",
+    "named",
     "styling",
     "files.sealed",
     "request.cxx",
