@@ -64,7 +64,7 @@ def test_static_shared_memory_that_ptxas_allows_is_not_warned_of(
     code = tmp_path / "kernel.cubin"
     if version >= (13, 5):
         assert check_code(code.read_bytes(), Arch(9, 0)) == (), log
-    elif version > (12, 4):
+    elif version > (12, 6):  # before, NVRTC let it pass in silence
         assert "uses too much shared data" in log
 
 
