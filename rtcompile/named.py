@@ -13,10 +13,30 @@ if TYPE_CHECKING:
 else:
     from _collections import _tuplegetter  # of `collections.namedtuple`, in C
 
+    class _Signature:
+        """The constructor's signature, for `inspect`, which is imported only by who asks."""
+
+        def __get__(self, _: object, cls: Any) -> Any:
+            from inspect import Parameter, Signature
+
+            kind = Parameter.POSITIONAL_OR_KEYWORD
+            return Signature(
+                [
+                    Parameter(
+                        field,
+                        kind,
+                        default=cls._field_defaults.get(field, Parameter.empty),
+                        annotation=cls.__annotations__.get(field, Parameter.empty),
+                    )
+                    for field in cls._fields
+                ]
+            )
+
     class _Fields(tuple):
         """The base of all: a tuple with names, defaults and keywords."""
 
         __slots__ = ()
+        __signature__ = _Signature()
 
         def __new__(cls, *values: Any, **named: Any) -> Any:
             if named or len(values) != len(cls._fields):

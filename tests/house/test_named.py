@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import subprocess
 import sys
@@ -49,6 +50,11 @@ def matched(cls: Any) -> object:
     return None
 
 
+def parameters(cls: Any) -> object:
+    found = inspect.signature(cls).parameters.values()
+    return [(each.name, each.kind, each.default) for each in found]
+
+
 @pytest.mark.parametrize(
     "act",
     [
@@ -70,6 +76,7 @@ def matched(cls: Any) -> object:
         pytest.param(lambda cls: cls("a") == ("a", 2), id="equal to a tuple"),
         pytest.param(lambda cls: (cls.__doc__, cls.__module__), id="its docstring"),
         pytest.param(matched, id="matched"),
+        pytest.param(parameters, id="its signature"),
     ],
 )
 def test_it_is_as_of_typing(act: Callable[[Any], object]) -> None:
