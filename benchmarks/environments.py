@@ -93,7 +93,7 @@ def run(environment: Environment, folder: Path) -> dict[str, object]:
     report = venv.build(list(BUILDS))
     further = venv.build(list(FURTHER))["builds"]
     built = [name for name, of in {**report["builds"], **further}.items() if "error" not in of]
-    report["again"] = venv.again(built)
+    report["again"] = venv.again(built) if built else {}
     report["install"] = {"megabytes": round(size / 1e6), "seconds": round(installing)}
     report["advice"] = []
     failed = {name: found for name, found in report["builds"].items() if "error" in found}
@@ -170,7 +170,7 @@ def markdown(report: dict) -> str:
             cells.append(good if backend else numbers.get(name, "✗"))
         cost = found.get("install", {"megabytes": "", "seconds": ""})
         again = found.get("again", {}).values()
-        kept = f"{sum(map(is_kept, again))} of {len(again)}" if again else "not run"
+        kept = f"{sum(map(is_kept, again))} of {len(again)}" if again else "none built"
         cells += map(str, [kept, found["doctor"], *cost.values()])
         lines.append(f"| {environment.name} | {' | '.join(cells)} |")
         parts = ("nvrtc", "cudart", "crt", "cccl", "curand", "nvjitlink", "nvcc", "cutlass")

@@ -12,7 +12,7 @@ RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 
 _COLUMNS_MAX = 7
 _LINES_MAX = 80  # of a table; a longer one is only linked
-_ON_OTHER_PAGES = {"environments", "environments_second_process", "trials"}
+_ON_OTHER_PAGES = {"environments", "trials"}
 _MACHINE = ("processor", "cores", "gpu", "system", "python", "nvrtc", "cutlass")
 
 
