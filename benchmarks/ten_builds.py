@@ -7,8 +7,8 @@ the checkout's. Arguments: whether this machine's own toolkits are seen (0 or 1)
 
 from __future__ import annotations
 
-import glob
 import contextlib
+import glob
 import json
 import os
 import re
