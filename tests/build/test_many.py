@@ -60,6 +60,15 @@ def test_built_kernels_are_in_the_cache() -> None:
     assert all(code.build.hit for code in compile_many(variants(3), progress=False))
 
 
+def test_a_single_hit_is_found_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = compile_many([KERNEL], progress=False)
+    started: list[threading.Thread] = []
+    monkeypatch.setattr(threading.Thread, "start", started.append)
+    (future,) = submit_many([KERNEL])
+    assert future.done() and future.result().code == built[0].code
+    assert not started
+
+
 @pytest.mark.parametrize("threads", [0, 1, 5])
 def test_a_batch_works_with_fewer_threads_if_no_more_can_start(
     monkeypatch: pytest.MonkeyPatch, threads: int
