@@ -142,9 +142,9 @@ class Batch:
 
     def start(self) -> None:
         """Start the builds; if no thread can be started, run them in this thread."""
-        if len(self._left) == 1 and not self._is_shared:
-            found = self._next()  # in this thread, since a hit takes less time than the start of threads
-            self._left.extend([found] if found else [])
+        # One build is looked up here, since a hit takes less time than the start of threads.
+        if len(self._left) == 1 and not self._is_shared and (build := self._next()):
+            self._left.append(build)
         if self._left and not start_threads(1, self._begin):
             contextvars.copy_context().run(self._begin)
 

@@ -28,6 +28,7 @@ from rtcompile.request.units import (
     LinkInput,
     TranslationUnit,
     joined_logs,
+    missing_headers,
 )
 from rtcompile.settings import Settings
 from rtcompile.store.store import Store
@@ -332,7 +333,8 @@ class Miss:
 
         request = self.plan.request
         defined = (f"#define {option}" for option in request.options)
-        texts = [request.source, *(text for _, text in request.headers), *defined]
+        named = (f"#include <{header}>" for header in missing_headers(outcome.log))
+        texts = [request.source, *(text for _, text in request.headers), *defined, *named]
         found = unobserved.record(
             outcome.trace or (),
             searched,

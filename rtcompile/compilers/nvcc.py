@@ -118,6 +118,7 @@ _TEXTS = FOLDER.lstrip("/")
 
 _SIGKILL, _SIGXFSZ = 9, 25
 _CHILD_DIED = re.compile(r"died due to signal (\d+)")
+_OPENED = re.compile(rf"^\.+ (?!{re.escape(FOLDER)})(.+)$", re.MULTILINE)
 _SCRATCH_NAME = re.compile(r"\S*tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_")
 
 
@@ -204,6 +205,11 @@ class _Nvcc:
         files = {_SOURCE: f'#line 1 "{name}"\n{unit.source}\n'.encode()}
         flags = (*_TARGET_FLAGS[unit.target], *moved, "-MD", "-MF", _TRACE)
         outcome = self.run(flags, files, unit.target, texts)
+        if isinstance(outcome, CompileFailure) and units.missing_headers(outcome.log):
+            # The host compiler writes no rule then. With -H, it prints each header when it opens it.
+            again = self.run((*flags, "-Xcompiler=-H"), files, unit.target, texts)
+            if units.missing_headers(again.log):
+                outcome = outcome._replace(trace=tuple(_OPENED.findall(again.log)))
         if outcome.trace is None:
             return outcome
         # NVCC also lists the names in #line directives as files that it read.

@@ -139,6 +139,14 @@ class CompileFailure(NamedTuple):
     hints: Hints | None = None
 
 
+def missing_headers(log: str) -> list[str]:
+    """Return the headers that the host compiler did not find, as the source spells them."""
+    import re
+
+    missing = r"fatal error: '?([^':\n]+)(?:: No such file or directory|' file not found)"
+    return re.findall(missing, log)
+
+
 def joined_logs(first: str, second: str) -> str:
     """Return two logs in one, each beginning on its own line."""
     return f"{first}\n{second}" if first[-1:] not in ("", "\n") and second else first + second

@@ -17,7 +17,7 @@ from rtcompile.files import fileset
 from rtcompile.files.fileset import FileSet
 from rtcompile.named import NamedTuple
 from rtcompile.request.key import KeyInputs, digest, field, reason_against
-from rtcompile.request.units import CompileFailure, Hints
+from rtcompile.request.units import CompileFailure, Hints, missing_headers
 from rtcompile.store.folder import Folder, Memory
 
 KIND = "negative"  # the cache's folder
@@ -87,11 +87,12 @@ class Negative:
 def dependencies_of(failure: CompileFailure, recorded: Callable[[], FileSet]) -> FileSet:
     """Return the files that a failure depends on (`recorded`, if they were not observed), or why it is not kept."""
     log = failure.log
-    is_diagnosed = failure.kind == "link" or re.search(_DIAGNOSED, log, re.MULTILINE)
+    missing = failure.backend == "nvcc" and missing_headers(log)
+    is_diagnosed = missing or failure.kind == "link" or re.search(_DIAGNOSED, log, re.MULTILINE)
     is_read_known = failure.files is not None or failure.trace is not None
     if failure.kind not in ("error", "link") or not is_diagnosed or not is_read_known:
         return FileSet(uncacheable="a crash, a limit, or files that are not known")
-    if undecided := re.search(_UNDECIDED, log):
+    if not missing and (undecided := re.search(_UNDECIDED, log)):
         return FileSet(uncacheable=undecided[0])
     return recorded() if failure.files is None else failure.files
 

@@ -65,7 +65,8 @@ def test_a_single_hit_is_found_without_a_thread(monkeypatch: pytest.MonkeyPatch)
     started: list[threading.Thread] = []
     monkeypatch.setattr(threading.Thread, "start", started.append)
     (future,) = submit_many([KERNEL])
-    assert future.done() and future.result().code == built[0].code
+    assert future.done()
+    assert future.result().code == built[0].code
     assert not started
 
 
