@@ -397,6 +397,10 @@ class Miss:
         for problem in check_code(code, plan.choice.arch):
             errors.warn(f"{plan.request.name}: {problem}")
             log += f"{plan.request.name}: warning: {problem}\n"
+        from rtcompile.request.cxx import unusual
+
+        warned = unusual(plan.request.source)
+        log += "".join(f"{plan.request.name}({line}): warning: {what}\n" for line, what in warned)
         if self.added:
             key_inputs = key_inputs._replace(fixups=tuple(self.added))
         is_changed = dependencies.newest_ns >= self.reading_ns

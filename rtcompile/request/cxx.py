@@ -327,3 +327,24 @@ def split(text: str) -> Iterator[str]:
             yield text[start:position].strip()
             start = position + 1
     yield text[start:].strip()
+
+
+# A kernel's name and the bracket of its parameters, behind attributes such as __launch_bounds__(256).
+_KERNEL = r"\b__global__\b(?:[^;{(]*?\b__\w+__\s*\((?:[^()]|\([^()]*\))*\))*[^;{(]*?\b(\w+)\s*\("
+
+
+def unusual(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of what compilers accept silently, although hardly anybody means it."""
+    if not source.strip():
+        yield 1, "the source is empty"
+    if not re.search(r"__global__[^;{]*&", source):
+        return
+    code = blanked(source, literals=True, directives=True)
+    for kernel in re.finditer(_KERNEL, code):
+        for parameter in split(enclosed(code, kernel.end() - 1)):
+            if found := re.search(r"&\s*(\w*)$", parameter):
+                yield (
+                    code.count("\n", 0, kernel.start(1)) + 1,
+                    f"the parameter {found[1] or parameter} of {kernel[1]} is a reference, and a launch takes the "
+                    "value given for it as the address of the object",
+                )

@@ -47,6 +47,35 @@ def test_launch_bounds_that_no_device_has_are_warned_of() -> None:
 
 
 @pytest.mark.needs_compiler
+@pytest.mark.parametrize(
+    ("source", "line", "text"),
+    [
+        ("", 1, "the source is empty"),
+        (
+            "// a & b\ntemplate <class T> __device__ void f(T& x);\n"
+            'extern "C" __global__ void __launch_bounds__(128)\nk(const int* a, float (*b)[3], int& n) { n = *a; }',
+            4,
+            "the parameter n of k is a reference, and a launch takes the value given for it as the address of the "
+            "object",
+        ),
+    ],
+)
+def test_what_compilers_accept_silently_is_warned_of(source: str, line: int, text: str) -> None:
+    first = _warned(source) if source else None
+    (warning,) = rtcompile.compile(source, arch="sm_80").build.warnings
+    assert (warning.line, warning.message) == (line, text)
+    assert first in (None, [str(warning)])
+
+
+@pytest.mark.needs_compiler
+def test_values_and_pointers_as_parameters_are_not_warned_of() -> None:
+    source = (
+        'extern "C" __global__ void k(int* a, unsigned n) { a[0] = n & 3; int& b = a[1]; b = n; }'
+    )
+    assert rtcompile.compile(source, arch="sm_80").build.warnings == ()
+
+
+@pytest.mark.needs_compiler
 def test_the_warnings_of_a_build_are_diagnostics_and_those_of_headers_reach_nobody() -> None:
     built = rtcompile.compile(_OVERFLOW, arch="sm_80")
     assert {each.line for each in built.build.warnings} >= {3, 4, 5, 6}
