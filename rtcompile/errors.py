@@ -410,6 +410,11 @@ def limit_reached(number: int | None) -> RtcompileError | None:
             "(`ulimit -n`), and a build needs some more. Close files that the program holds, or run "
             "`ulimit -n 1024` before it."
         )
+    if number == errno.EAGAIN:
+        return RtcompileError(
+            f"{os.strerror(number)}: no more processes may be started here (`ulimit -u`, or a container's `pids.max`), "
+            "and a build needs two. Raise the limit, or end processes and threads."
+        )
     if number == errno.EFBIG:
         import resource
 

@@ -282,7 +282,9 @@ def _linker(toolchain: Toolchain) -> str:
 def source_path(request: CompileRequest, settings: Settings) -> str:
     """Return the source's path for line information, where debuggers and profilers find it."""
     digest = request.source_digest[:16]
-    return os.path.join(settings.cache_dir, "sources", f"{digest}-{os.path.basename(request.name)}")
+    # With the digest at most 143 bytes, which is the longest name in an eCryptfs.
+    end = os.path.basename(request.name).encode()[-126:].decode(errors="ignore")
+    return os.path.join(settings.cache_dir, "sources", f"{digest}-{end}")
 
 
 # --- The elements of `link=` as named bytes for the linker --------------------------------------------

@@ -29,7 +29,7 @@ BACKENDS = ("auto", "nvrtc", "nvcc")
 _NONE: tuple[object, ...] = ()
 _CUBIN = TARGETS[0]
 DEFAULT_NAME = "kernel.cu"
-_NAME_MAX = 200  # bytes of a program's file name: file systems allow 255, and a digest is added
+_NAME_MAX = 200  # bytes of a program's file name, of which file systems allow 255
 _MOST_HEADERS = 10_000
 _PART_MAX, _PATH_MAX = 255, 1024  # bytes of a header's name, inside rtcompile's folder
 

@@ -355,4 +355,5 @@ def failure(death: Crash, command: tuple[str, ...], backend: str, limits: Limits
         "start": f"The compiler could not be run: {death.text}",
     }
     kind = "start" if death.kind == "load" else death.kind
-    return CompileFailure(kind, reasons[kind], command, backend, signal=death.signal or None)
+    killed = "memory" if (kind, death.signal) == ("crash", 9) else kind
+    return CompileFailure(killed, reasons[kind], command, backend, signal=death.signal or None)

@@ -20,7 +20,8 @@ BUILD = """if True:
     import rtcompile
     for number in range(4):
         source = f'extern "C" __device__ int v{number}; extern "C" __global__ void k() {{}}'
-        program = rtcompile.compile(source, arch="sm_80", fallback="never")
+        given = dict(options=["-lineinfo"], name="n" * 140)  # a copy of the source, for debuggers, gets this name
+        program = rtcompile.compile(source, arch="sm_80", backend="nvrtc", **given)
         assert f"v{number}\\0".encode() in program.code
         print(bool(program.build.hit), end=" ")
 """
@@ -40,37 +41,91 @@ def python(program: str, *before: str, **environ: str) -> list[str]:
     return done.stdout.split()
 
 
+# Each command mounts a file system on the folder m.
 MOUNTS = {
     "overlayfs": "mount -t tmpfs t w && mkdir w/l w/u w/w && mount -t overlay o -o lowerdir=w/l,upperdir=w/u,workdir=w/w m",
     "bindfs (FUSE)": "bindfs w m",
     "tmpfs of 12 inodes": "mount -t tmpfs -o nr_inodes=12 t m",
+    "btrfs whose quota is used up": "truncate -s 128M d && mkfs.btrfs -q d >&2 && mount -o loop d m && "
+    "btrfs quota enable m && btrfs qgroup limit 160K m && rm d",
+}
+# The same for a User Mode Linux, whose kernel has what this one may lack.
+MACHINES = {
+    "9p": "load 9pnet_fd 9p && ip link set lo up && mount -t tmpfs t w && "
+    "diod -n -e $PWD/w -l 127.0.0.1:5640 && sleep 1 && mount -t 9p -o "
+    "trans=tcp,port=5640,aname=$PWD/w,uname=root,access=any 127.0.0.1 m",
+    "eCryptfs (names of 143 bytes)": "load aes_generic cbc ecb md5 hmac ecryptfs && mount -t tmpfs t w && "
+    r"set -- $(printf p | ecryptfs-add-passphrase --fnek - | sed 's/.*\[\(.*\)\].*/\1/') && mount -i -t ecryptfs -o "
+    "ecryptfs_sig=$1,ecryptfs_fnek_sig=$2,ecryptfs_cipher=aes,ecryptfs_key_bytes=16 w m",
+}
+MACHINE = """#!/bin/sh
+cd $FOLDER && exec >output 2>errors
+mount -t proc proc /proc; mount -t sysfs sys /sys
+for folder in /run /mnt; do mount -t tmpfs t $folder; done
+mkdir -p root/lib && ln -s /usr/lib/uml/modules root/lib
+load() { for module in "$@"; do modprobe -d $FOLDER/root $module || return; done; }
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+"""
+PROGRAMS = {
+    "bindfs": "bindfs",
+    "btrfs": "mkfs.btrfs",
+    "9p": "diod",
+    "eCryptfs": "ecryptfs-add-passphrase",
 }
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="only root mounts")
-@pytest.mark.parametrize("kind", MOUNTS)
+@pytest.mark.parametrize("kind", [*MOUNTS, *MACHINES])
 def test_a_cache_on_another_file_system(kind: str, tmp_path: Path) -> None:
-    if kind.startswith("bindfs") and not shutil.which("bindfs"):
-        pytest.skip("bindfs is not installed")
+    needed = [PROGRAMS.get(kind.split()[0], "mount")] + ["linux.uml", "modprobe"] * (
+        kind in MACHINES
+    )
+    if missing := [name for name in needed if not shutil.which(name)]:
+        pytest.skip(f"not installed: {', '.join(missing)}")
     for name in "wm":
         (tmp_path / name).mkdir()
-    command = shlex.join([sys.executable, "-c", BUILD])
-    script = f"cd {shlex.quote(str(tmp_path))} && {MOUNTS[kind]} || exit 77; {command} && {command}"
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "RTCOMPILE_CACHE_DIR": str(tmp_path / "m")},
-    )
-    if done.returncode == 77:
-        pytest.skip(f"not mounted: {done.stderr}")
-    words = done.stdout.split()
-    is_full = "inodes" in kind
-    good = done.returncode == 0 and words[:4] == BUILT and (is_full or words[4:] == FOUND)
-    good = good and (is_full or not done.stderr)
-    record(f"builds with the cache on {kind}", 8, 0 if good else 8)
-    assert good, (words, done.stderr)
+    environ = {"RTCOMPILE_CACHE_DIR": str(tmp_path / "m" / "cache")}
+    build = shlex.join([sys.executable, "-c", BUILD])
+    script = f"cd {shlex.quote(str(tmp_path))} && MOUNT && mkdir -m 700 m/cache || exit 77; {build} && {build}"
+    if kind in MACHINES:
+        environ |= {"TMPDIR": "/mnt", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+        script = f"({script.replace('MOUNT', MACHINES[kind])}); echo $? >code; poweroff -f >/dev/null 2>&1"
+        (tmp_path / "init").write_text(f"{MACHINE}{script}\n")
+        (tmp_path / "init").chmod(0o755)
+        words = [
+            "linux.uml",
+            "rootfstype=hostfs",
+            "hostfs=/",
+            "rw",
+            "mem=1G",
+            "con=null",
+            "con0=null,fd:1",
+        ]
+        words += [f"init={tmp_path}/init", f"FOLDER={tmp_path}"]
+        words += [f"{name}={value}" for name, value in environ.items()]
+        subprocess.run(
+            words,
+            env={**os.environ, "HOME": str(tmp_path)},
+            stdin=-3,
+            capture_output=True,
+            timeout=300,
+        )
+        code, output, errors = (
+            (tmp_path / name).read_text() for name in ("code", "output", "errors")
+        )
+    else:
+        words = ["unshare", "--mount", "sh", "-c", script.replace("MOUNT", MOUNTS[kind])]
+        done = subprocess.run(
+            words, env={**os.environ, **environ}, capture_output=True, text=True, timeout=300
+        )
+        code, output, errors = str(done.returncode), done.stdout, done.stderr
+    if int(code) == 77:
+        pytest.skip(f"not mounted: {errors}")
+    words = output.split()
+    is_full = "inodes" in kind or "quota" in kind
+    good = int(code) == 0 and words[:4] == BUILT and (is_full or (words[4:], errors) == (FOUND, ""))
+    record(f"build with the cache on {kind}", 8, 0 if good else 8)
+    assert good, (words, errors)
 
 
 @pytest.mark.parametrize("jump", ["-400d", "+400d", "+0 x60"])
@@ -116,3 +171,61 @@ def test_a_thousand_kernels_that_nobody_uses(tmp_path: Path) -> None:
     words = python(program, RTCOMPILE_CACHE_DIR=str(tmp_path))
     record("process of 1,000 kernels that nobody uses", 1, words != ["1000"])
     assert words == ["1000"]
+
+
+GROUPS = Path("/sys/fs/cgroup")
+DOUBLED = (
+    "template<int D, long P> struct F { static __device__ int f() { return F<D-1, 2*P>::f() + F<D-1, 2*P+1>::f(); } };"
+    "template<long P> struct F<0, P> { static __device__ int f() { return P; } };"
+    "__global__ void k(int* p) { *p = F<12, 1>::f(); }"
+)
+LIMITED = f"""if True:
+    import os, sys
+    import rtcompile
+    group, file, limit, unlimited = sys.argv[1:]
+
+    def build(source, value):
+        open(f"{{group}}/{{file}}", "w").write(value)
+        try:
+            return rtcompile.compile(source, arch="sm_80", backend="nvrtc").build.backend
+        except rtcompile.RtcompileError as error:
+            return str(error)
+
+    open(f"{{group}}/cgroup.procs", "w").write(str(os.getpid()))
+    print(build({DOUBLED!r}, limit))
+    print("small", build("__global__ void k() {{}}", limit if "mem" in file else unlimited))
+    print("again", build({DOUBLED!r}, unlimited))
+"""
+
+
+@pytest.mark.parametrize(
+    ("controller", "limit", "text"),
+    [("memory", "96M", "used too much memory"), *(("pids", n, "`pids.max`") for n in "12")],
+)
+def test_a_container_with_little_memory_or_few_processes(
+    controller: str, limit: str, text: str, tmp_path: Path
+) -> None:
+    is_v2 = (GROUPS / "cgroup.controllers").exists()
+    file = f"{controller}.max" if is_v2 or controller == "pids" else "memory.limit_in_bytes"
+    group = (GROUPS if is_v2 else GROUPS / controller) / f"rtcompile-trial-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroup of {controller}: {error}")
+    try:
+        if not (group / file).exists():
+            pytest.skip(f"these cgroups have no {file}")
+        words = [str(group), file, limit, "-1" if "bytes" in file else "max"]
+        environ = {**os.environ, "RTCOMPILE_CACHE_DIR": str(tmp_path)}
+        command = [sys.executable, "-c", LIMITED, *words]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300)
+    finally:
+        group.rmdir()
+    good = text in done.stdout and "bug of" not in done.stdout
+    good = good and done.stdout.endswith("small nvrtc\nagain nvrtc\n")
+    record(
+        f"build in a cgroup with little of {controller}, then without the limit",
+        3,
+        0 if good else 3,
+    )
+    assert good, done.stdout + done.stderr
