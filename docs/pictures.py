@@ -73,11 +73,15 @@ def picture() -> str:
     edges = imports()
     leads_to = closure(edges)
     number = {box: f"b{index}" for index, box in enumerate(edges)}
-    lines = [f'    {number[box]}["{box}"]' for box in edges]
+    lines = []
     for box, others in edges.items():
-        for other in sorted(others):
-            if not any(other in leads_to[between] for between in others - {other}):
-                lines.append(f"    {number[box]} --> {number[other]}")
+        direct = [
+            number[other]
+            for other in sorted(others)
+            if not any(other in leads_to[between] for between in others - {other})
+        ]
+        arrows = f" --> {' & '.join(direct)}" if direct else ""
+        lines.append(f'    {number[box]}["{box}"]{arrows}')
     return "\n".join(("```mermaid", "flowchart TD", *lines, "```", ""))
 
 

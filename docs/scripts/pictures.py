@@ -94,7 +94,8 @@ def _build() -> str:
 def flowchart(text: str) -> str:
     """Return a picture of a chart that is written for Mermaid: its boxes in layers, top down."""
     names = dict(re.findall(r'(\w+)\["([^"]+)"\]', text))
-    edges = re.findall(r"^\s*(\w+) --> (\w+)$", text, re.MULTILINE)
+    lines = re.findall(r"^\s*(\w+).* --> (.+)$", text, re.MULTILINE)
+    edges = [(above, below) for above, those in lines for below in those.split(" & ")]
     layer = dict.fromkeys(names, 0)
     for _ in names:  # the longest way down to a box is its layer
         for above, below in edges:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from docs import pictures, walks
+from docs import pictures
 from docs.scripts.pictures import flowchart
 
 PAGE = pictures.PAGE.read_text()
@@ -40,7 +40,7 @@ def test_every_box_is_inside_the_picture_and_every_arrow_has_a_head():
     for row in map(sorted, rows):
         assert all(left[1] < right[0] for left, right in pairwise(row))
     arrows = re.findall(r'<path class="arrow" [^>]*marker-end="url\(#head\)"', drawn)
-    assert len(arrows) == PAGE.count(" --> ")
+    assert len(arrows) == len(re.findall(r"(?:-->|&) b\d", PAGE))
 
 
 @pytest.mark.takes_seconds
@@ -51,18 +51,12 @@ def test_every_folder_is_described():
     } <= described
 
 
+def test_it_fits_on_two_screens():
+    assert len(PAGE.splitlines()) <= 80
+
+
 def test_the_files_that_the_page_names_exist():
     named = re.findall(r"`([\w/]+/\w+\.py)`", PAGE)
     assert named
     for name in named:
         assert (ROOT / name).exists() or (ROOT / "rtcompile" / name).exists(), name
-
-
-@pytest.mark.needs_compiler
-@pytest.mark.parametrize("kind", walks.KINDS)
-def test_the_walk_on_the_page_matches_a_run(kind):
-    """`python -m docs.walks` rewrites it."""
-    named = walks.names_in(PAGE, kind)
-    assert 6 <= len(named) <= walks.MAX_LINES
-    passed = iter(call.name for top in walks.profiled(kind) for call in (top, *top.below()))
-    assert [name for name in named if name not in passed] == []  # each after the one before

@@ -143,7 +143,7 @@ def test_the_recipes_that_are_marked_run_without_a_gpu(tmp_path: Path) -> None:
 
 
 def test_a_recipe_fits_on_a_screen() -> None:
-    assert len(RECIPES) == 28
+    assert len(RECIPES) == 27
     lengths = {page.stem: len(page.read_text(encoding="utf-8").splitlines()) for page in RECIPES}
     assert [name for name, lines in lengths.items() if lines > 50 and name != "index"] == []
 
