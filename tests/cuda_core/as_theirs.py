@@ -62,6 +62,7 @@ NOT_OURS = {
         eviction_propagates_non_sharing_permission_error eviction_propagates_windows_non_sharing_eacces
         permission_error_propagates_on_posix write_phase_permission_error_propagates_on_windows
         permission_error_windows_is_narrowed""",
+    "a missing file is Python's own error": "path_backed_object_code_missing_file_message",
     "its limit is 250 bytes, and the digest of each of our files counts": """
         inmemory_cache_size_cap_evicts_oldest inmemory_cache_read_promotes_lru""",
 }

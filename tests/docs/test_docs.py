@@ -45,6 +45,8 @@ QUESTIONS = {
     "random numbers in a kernel": "curand_init",
     "compiler warnings": "build.log",
     "ElementwiseKernel": "rtcompile.install()",
+    "read-only root file system": "RTCOMPILE_CACHE_DIR=/cache",
+    "unload a kernel": "clear_memo",
     "MIG instance": "compute capability",
     "Redis ACL": "ACL SETUSER",
     "kubernetes readiness": "readinessProbe",
