@@ -11,7 +11,7 @@ from rtcompile.files.sealed import UntrustedError, content_digest, seal, unseal
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
 from rtcompile.settings import size as parsed_size
-from rtcompile.store.folder import Folder, count_hit
+from rtcompile.store.folder import Folder, count
 from rtcompile.store.store import Store
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ class KeptPrograms:
         fields = None if data is None else unseal(_SEAL, name, data)
         if not fields:
             raise KeyError(key)
-        count_hit(self._folder)
+        count(self._folder, hits=1)
         return fields[0]
 
     def __setitem__(self, key: bytes | str, code: bytes) -> None:

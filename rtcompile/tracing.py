@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from rtcompile.errors import warn
@@ -28,9 +28,13 @@ def into(path: str | os.PathLike[str] | None) -> Iterator[None]:
         _file.reset(token)
 
 
+def span(name: str, **details: Any) -> AbstractContextManager[None]:
+    """Trace the body of ``with`` under `name`; `details` are shown with it."""
+    return _traced(name, details) if _path() else nullcontext()
+
+
 @contextmanager
-def span(name: str, **details: Any) -> Iterator[None]:
-    """Trace the body under `name`; `details` are shown with it."""
+def _traced(name: str, details: dict[str, Any]) -> Iterator[None]:
     begin = time.monotonic()
     try:
         yield

@@ -18,7 +18,7 @@ from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import items, one_of
 from rtcompile.settings import refuse_contradiction
-from rtcompile.store.folder import count_hit
+from rtcompile.store.folder import count
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ def found(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[ObjectCod
         every.append((request, code, settings.log))
     for request, code, level in every:
         if code.build.hit != "bundle":
-            count_hit(environments.current().folder)
+            count(environments.current().folder, hits=1)
         lookup.report(request, code, level)
     return [code for _, code, _ in every]
 

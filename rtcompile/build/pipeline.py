@@ -26,7 +26,7 @@ from rtcompile.lookup import environment as environments
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import query_of
 from rtcompile.request.object_code import KERNEL_MARKS, hit
-from rtcompile.store.folder import count_hit
+from rtcompile.store.folder import count
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def look_up(query: Query) -> ObjectCode | None:
             if where != "memory":
                 lookup.keep(query, found)
             if not query.only_cached and found.obj.build.hit != "bundle":
-                count_hit(query.environment.folder)
+                count(query.environment.folder, hits=1)
             milliseconds = (time.perf_counter() - started) * 1e3
             return hit(found.obj, found.files, where, milliseconds, found.notes)
     return None

@@ -65,6 +65,7 @@ def learn(nvrtc: Version, numbers: tuple[int, ...]) -> None:
         learned[nvrtc] = numbers
         supported.cache_clear()
         choose.cache_clear()
+        check.cache_clear()
 
 
 def variants(number: int) -> list[Arch]:
@@ -115,6 +116,7 @@ def choose(capability: Capability, nvrtc: Version, *, virtual: bool = False) -> 
     return Choice(family if family in known else nearest, kind, why)
 
 
+@lru_cache  # comparing an architecture with all others takes as long as a dozen keys
 def check(arch: Arch, target: str, nvrtc: Version) -> None:
     """Raise `UnsupportedArch`, naming the versions that know `arch`, if this NVRTC does not."""
     if arch in supported(nvrtc) or (nvrtc > NEWEST_MEASURED and nvrtc not in learned):

@@ -301,16 +301,18 @@ class Memory:
                 self._bytes -= self._kept.pop(next(iter(self._kept)))[1]
 
 
-# Hits of this process that are not in the journal yet, by the cache's path.
-_hits: dict[str, int] = {}
+# Counts of this process that are not in the journal yet, by the cache's path.
+_unlogged: dict[str, dict[str, float]] = {}
 
 
-def count_hit(folder: Folder) -> None:
-    """Count a hit for the cache's statistics."""
-    if not _hits:
-        at_end(_write_hits)
+def count(folder: Folder, **counts: float) -> None:
+    """Add to counts that are logged with this process's next build, or at its end."""
+    if not _unlogged:
+        at_end(_log_all)
     if folder.writable:
-        _hits[folder.path] = _hits.get(folder.path, 0) + 1
+        own = _unlogged.setdefault(folder.path, {})
+        for name, number in counts.items():
+            own[name] = own.get(name, 0) + number
 
 
 def at_end(function: Callable[[], object]) -> None:
@@ -324,22 +326,22 @@ def at_end(function: Callable[[], object]) -> None:
         multiprocessing.Finalize(None, function, exitpriority=0)
 
 
-def take_hits(path: str) -> int:
-    """Return the number of hits in a cache since the last call."""
-    hits = _hits.get(path, 0)
-    if hits:
-        _hits[path] = 0
-    return hits
+def take_counts(path: str) -> dict[str, float]:
+    """Return the counts of a cache since the last call."""
+    counts = _unlogged.get(path, {})
+    if counts:
+        _unlogged[path] = {}
+    return counts
 
 
-forks.in_child(_hits.clear)  # the parent writes its own hits
+forks.in_child(_unlogged.clear)  # the parent logs its own counts
 
 
-def _write_hits() -> None:
-    for path in list(_hits):
-        hits = take_hits(path)
-        if hits:
-            Folder(path).log({"hits": hits})
+def _log_all() -> None:
+    for path in list(_unlogged):
+        counts = take_counts(path)
+        if counts:
+            Folder(path).log(counts)
 
 
 def _lock(descriptor: int, *, exclusive: bool) -> bool:

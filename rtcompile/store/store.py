@@ -26,7 +26,7 @@ from rtcompile.request.key import EITHER, KeyInputs, is_portable, path_bound, re
 from rtcompile.request.object_code import ObjectCode, hit
 from rtcompile.settings import Settings
 from rtcompile.store import inventory, manifests
-from rtcompile.store.folder import Folder, Memory, count_hit, take_hits
+from rtcompile.store.folder import Folder, Memory, count, take_counts
 from rtcompile.store.inventory import Entry, Usage
 from rtcompile.store.manifests import MOST_BUILDS, ManifestEntry
 
@@ -121,7 +121,7 @@ class Store:
             elif where == "disk":
                 self._remember(inputs, build, obj)
             if counts:
-                count_hit(self._folder)
+                count(self._folder, hits=1)
             return hit(obj, fresh, where)
         return partial(self._reason, inputs, builds, usable)
 
@@ -320,10 +320,13 @@ class Store:
 
     def _wrote(self, size: int, **counts: int) -> None:
         """Count written bytes, and evict if necessary."""
-        hits = take_hits(self._folder.path)
-        is_long = self._folder.log({"written": size, "hits": hits, **counts}) > _MOST_JOURNAL
+        count(self._folder, written=size, **counts)
         self._unchecked += size
-        if is_long or self._unchecked > self.size * _PART_UNCHECKED:
+        is_due = self._unchecked > self.size * _PART_UNCHECKED
+        if not (is_due or counts):
+            return  # a build's index entry is logged with the next build
+        is_long = self._folder.log(take_counts(self._folder.path)) > _MOST_JOURNAL
+        if is_long or is_due:
             self._unchecked = 0
             if is_long or self._folder.counts().get("written", 0) > self.size * _PART_WRITTEN:
                 self.maintain()
@@ -340,7 +343,7 @@ class Store:
             return None
         try:
             # This comes first, so concurrent writers find nothing to do.
-            counts = self._folder.sum_up({"hits": take_hits(self._folder.path)})
+            counts = self._folder.sum_up(take_counts(self._folder.path))
         except OSError as error:
             self._warn(f"its statistics cannot be written ({error}): builds are not counted")
         if inventory.size(self._folder) > self.size * (1 - _PART_WRITTEN):

@@ -14,7 +14,7 @@ cupy = pytest.importorskip("cupy")
 import rtcompile  # noqa: E402
 from rtcompile.frontends import raw_kernel  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
-from rtcompile.store.folder import take_hits  # noqa: E402
+from rtcompile.store.folder import take_counts  # noqa: E402
 from tests.processes import build_of  # noqa: E402
 
 CODE = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }'
@@ -254,15 +254,15 @@ def test_a_kernel_reports_whether_it_is_cached(tmp_path, monkeypatch):
 def test_is_cached_counts_no_hit():
     code = rtcompile.compile(CODE, arch="sm_80")
     here = environment.current()
-    take_hits(here.folder.path)
+    take_counts(here.folder.path)
     for _ in range(3):
         assert rtcompile.RawModule(code=CODE, arch="sm_80").is_cached()
     here.memory = None
     assert rtcompile.RawModule(code=CODE, arch="sm_80").is_cached()
-    assert take_hits(here.folder.path) == 0
+    assert not take_counts(here.folder.path)
 
     assert rtcompile.compile(CODE, arch="sm_80").code == code.code
-    assert take_hits(here.folder.path) == 1
+    assert take_counts(here.folder.path) == {"hits": 1}
 
 
 @pytest.mark.needs_compiler

@@ -21,6 +21,7 @@ from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import LinkInput
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
+from rtcompile.store.folder import take_counts
 from tests.lookups import CODE, WITH_HEADER, build, found, look
 
 compute_capability = lookup.compute_capability  # the fixture replaces it
@@ -143,19 +144,18 @@ def test_a_query_is_named_once_per_toolchain(monkeypatch):
 
 @pytest.mark.needs_compiler
 def test_only_hits_that_count_are_counted(cache, monkeypatch):
-    counted = []
-    monkeypatch.setattr(pipeline, "count_hit", counted.append)
     request = build(CODE % 1)
+    take_counts(str(cache))
     assert pipeline.is_cached(request, environment.current().settings)
-    assert counted == []
+    assert not take_counts(str(cache))
     assert look(request)
-    assert [each.path for each in counted] == [str(cache)]
+    assert take_counts(str(cache)) == {"hits": 1}
     of_bundle = ObjectCode(b"", "cubin", Arch(8, 0))
     of_bundle = of_bundle.replace(build=of_bundle.build.replace(hit="bundle"))
     in_bundle = ("bundle", lambda _: Found(of_bundle, FileSet()))
     monkeypatch.setattr(pipeline, "LEVELS", (in_bundle,))
     assert look(request)
-    assert len(counted) == 1
+    assert not take_counts(str(cache))
 
 
 @pytest.mark.needs_compiler

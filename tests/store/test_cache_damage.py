@@ -311,7 +311,7 @@ def test_where_compiling_is_forbidden_nothing_is_written(cache: Path, tree: Head
     before = state()
     kept = Store.open(Settings(cache_dir=str(cache), jit=False))
     assert kept.find(inputs)
-    folder._write_hits()
+    folder._log_all()
     kept.maintain()
     assert state() == before
 
