@@ -123,7 +123,7 @@ def compile_many(
     builds : iterable of CompileRequest, RawModule or RawKernel
         What to compile. ``request.replace(options=…)`` makes variants of one template.
     progress : bool or callable, optional
-        None shows a bar if stderr is a terminal or a notebook, True also prints lines elsewhere, False shows
+        None shows a line if stderr is a terminal or a notebook, True also prints lines elsewhere, False shows
         nothing. A callable is called with the number done, the total, and an `ObjectCode` or an error.
     executor : concurrent.futures.Executor or dask.distributed.Client, optional
         Builds elsewhere: on the workers of mpi4py's ``MPIPoolExecutor``, of Dask, of Ray

@@ -1,7 +1,4 @@
-"""Shows the progress of builds: rich's bar in a terminal if rich is installed, otherwise a line.
-
-A notebook shows the line below the cell, since rich would need ipywidgets; a log gets one line per build.
-"""
+"""Shows the progress of builds: a line that changes in a terminal or below a notebook's cell, and lines in a log."""
 
 from __future__ import annotations
 
@@ -30,19 +27,17 @@ _SECONDS_BETWEEN_CHANGES = 0.1
 def shown(
     progress: bool | Callable[[int, int, Outcome], Any] | None, total: int
 ) -> Iterator[Callable[[Outcome], None]]:
-    """Show builds' progress; True: also as lines, None: only a bar. Yield a function for each outcome."""
+    """Show builds' progress; True: also in a log, None: only where a line can change. Yield a function for each outcome."""
     begin = last = time.monotonic()
     counts = {"done": 0, "cached": 0, "failed": 0}
     watched, seconds = is_watched(), _SECONDS_BETWEEN_CHANGES
     show: _Show | None = None
 
-    def special() -> str:
-        found = [f"{counts[name]} {name}" for name in ("cached", "failed") if counts[name]]
-        return f"({', '.join(found)})" if found else ""
-
     def line() -> str:
-        done = f"{counts['done']} of {total} compiled {special()}".rstrip()
-        return f"{done} in {time.monotonic() - begin:.1f} s"
+        found = [f"{counts[name]} {name}" for name in ("cached", "failed") if counts[name]]
+        special = f" ({', '.join(found)})" if found else ""
+        seconds = time.monotonic() - begin
+        return f"{counts['done']} of {total} compiled{special} in {seconds:.1f} s"
 
     def advance(outcome: Outcome) -> None:
         nonlocal last
@@ -63,10 +58,7 @@ def shown(
             show, seconds = _print, _SECONDS_BETWEEN_LINES
             display.enter_context(_repeated(lambda: _print(line())))
         else:
-            if not in_notebook():
-                with suppress(ImportError):
-                    show = display.enter_context(_bar(counts, total, special))
-            show = show or display.enter_context(changing_line(keep=True))
+            show = display.enter_context(changing_line(keep=True))
             show(line())
         yield advance
 
@@ -87,21 +79,6 @@ def _repeated(show: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         ended.set()
-
-
-@contextmanager
-def _bar(counts: dict[str, int], total: int, special: Callable[[], str]) -> Iterator[_Show]:
-    """Yield a function that redraws rich's bar, without rich's thread, since threads may be unavailable."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("compiling"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    further, stderr = TextColumn("{task.description}"), Console(stderr=True)
-    with Progress(*columns, further, console=stderr, auto_refresh=False) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda _: bar.update(
-            task, completed=counts["done"], description=special(), refresh=True
-        )
 
 
 def _print(line: str) -> None:

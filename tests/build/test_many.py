@@ -350,31 +350,6 @@ def test_nothing_is_shown_by_default_without_a_terminal(
     assert capsys.readouterr().err == ""
 
 
-def test_a_terminal_gets_a_bar() -> None:
-    pytest.importorskip("rich")
-    script = """
-        from tests.build.test_many import *
-        compile_many(variants(2))
-    """
-    main, terminal = os.openpty()
-    subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "TERM": "xterm"},
-        stderr=terminal,
-        check=True,
-    )
-    os.close(terminal)
-    output = b""
-    with suppress(OSError):  # at its end
-        while some := os.read(main, 1 << 16):  # a chunk may end within a character
-            output += some
-    os.close(main)
-    shown = output.decode()
-    assert "compiling" in shown
-    assert "2/2" in shown
-
-
 def test_a_trace_shows_queue_phases_and_workers(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     compile_many(variants(3), progress=False, trace=str(path))

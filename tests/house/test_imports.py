@@ -252,12 +252,12 @@ def loaded_by(statement: str) -> set[str]:
     [
         pytest.param(
             "import rtcompile",
-            {"cupy", "numpy", "cuda", "sqlite3", "ctypes", "subprocess", "rich"},
+            {"cupy", "numpy", "cuda", "sqlite3", "ctypes", "subprocess"},
             id="package",
         ),
         pytest.param(
             "from rtcompile import compile",
-            {"cupy", "numpy", "cuda", "sqlite3", "ctypes", "subprocess", "rich"},
+            {"cupy", "numpy", "cuda", "sqlite3", "ctypes", "subprocess"},
             id="compile",
         ),
         pytest.param("from rtcompile import CompileError", {"cupy", "numpy"}, id="errors"),
