@@ -57,6 +57,19 @@ def ended(pid: int | str) -> bool:
         os.close(descriptor)
 
 
+def children(pid: int) -> list[int]:
+    """Return the processes that threads of a process have started."""
+    try:
+        texts = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    except OSError:  # the process has ended
+        return []
+    return [int(child) for text in texts for child in text.split()]
+
+
+def descendants(pid: int) -> list[int]:
+    return [each for child in children(pid) for each in (child, *descendants(child))]
+
+
 def eventually(condition: Callable[[], object], seconds: float = 60.0) -> bool:
     """Poll for a condition, long enough for a busy machine."""
     deadline = time.monotonic() + seconds

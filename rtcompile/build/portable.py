@@ -104,9 +104,9 @@ class RecordedBuild:
         try:
             sources = [item["options"] for item in fields["link"] if "source" in item]
             given = (fields["options"], fields["requested"]["options"], *sources)
+            return [each for options in given for each in compiler_options.distrusted(options)]
         except (KeyError, TypeError, AttributeError) as error:
             raise _damaged(error) from None
-        return [each for options in given for each in compiler_options.distrusted(options)]
 
     @public
     def requests(

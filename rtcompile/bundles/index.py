@@ -312,8 +312,11 @@ def load(
 
 
 def _extent(texts: Sequence[bytes]) -> Extent:
-    start, size, digest = (text.decode() for text in texts)
-    return int(start), int(size), digest
+    try:
+        start, size, digest = (text.decode() for text in texts)
+        return int(start), int(size), digest
+    except ValueError as error:
+        raise UnusableError(f"its index cannot be understood ({error})") from None
 
 
 # The packages' own headers at the last comparison, by the digest of their list and the folders.

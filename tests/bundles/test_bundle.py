@@ -300,6 +300,12 @@ def test_a_damaged_bundle_is_ignored_with_one_warning(bundled: Package, damage):
     assert "compiled" not in str(caught[0].message)  # RTCOMPILE_JIT=0 may forbid it
 
 
+def test_a_bundle_whose_index_names_no_part_of_the_file_cannot_be_used():
+    for texts in ([b"0", b"1", b"\xff"], [b"0", b"x", b""], [b"0"]):
+        with pytest.raises(bundles.UnusableError, match="index cannot be understood"):
+            bundles._extent(texts)
+
+
 def test_a_truncated_bundle_gives_no_wrong_code(bundled: Package):
     whole = bundled.bundle.read_bytes()
     code = bundled.load().module.compile("sm_80").code

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cells import ENDLESS, TWO
+from tests.jobs import descendants, ended
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,6 +54,28 @@ def test_interrupting_a_cell_ends_its_compiler(kernel: Any):
     assert reply["content"]["ename"] == "KeyboardInterrupt"
     assert "Interrupted: nothing is being compiled" in reply["content"]["traceback"][0]
     assert any(message["header"]["msg_type"] == "clear_output" for message in messages)
+    after = client.execute_interactive(f"%%cuda --arch sm_80\n{TWO}", timeout=60, output_hook=id)
+    assert after["content"]["status"] == "ok"
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_restarting_a_kernel_in_mid_build_leaves_no_compiler(kernel: Any, at_once: bool):
+    running, client = kernel
+    family: list[int] = []
+
+    def on_output(message: dict[str, Any]) -> None:
+        if "compiling: " in str(message["content"].get("data")) and not family:
+            family[:] = descendants(running.provisioner.pid)
+            running.restart_kernel(now=at_once)
+            raise InterruptedError
+
+    cell = f"%%cuda --arch sm_80\n{ENDLESS}__global__ void k(F40) {{}}"
+    with pytest.raises(InterruptedError):
+        client.execute_interactive(cell, timeout=60, output_hook=on_output)
+    client.wait_for_ready(timeout=60)
+    assert len(family) > 1
+    assert all(map(ended, family))
+    client.execute_interactive("%load_ext rtcompile", timeout=60)
     after = client.execute_interactive(f"%%cuda --arch sm_80\n{TWO}", timeout=60, output_hook=id)
     assert after["content"]["status"] == "ok"
 

@@ -322,6 +322,13 @@ def test_a_program_runs_as_under_python(tmp_path, arguments):
             "damaged",
             id="damaged",
         ),
+        pytest.param(
+            '{"format": "rtcompile record 5", "headers": {}, "builds": [{"source": "", "requested": {"options": [], '
+            '"arch": null, "by cupy": 0, "by a module": 0, "in any folder": 1}, "headers": [], "built by": "", '
+            '"link": [], "options": null}]}',
+            "damaged",
+            id="options that are none",
+        ),
     ],
 )
 def test_an_invalid_record_is_rejected_in_one_line(tmp_path, capsys, text, what):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trials.record import record
+from tests.trials.record import record, tally, times
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,7 +35,8 @@ def python(program: str, *before: str, **environ: str) -> list[str]:
         capture_output=True,
         text=True,
         timeout=300,
-        env={**os.environ, **environ},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+        cwd="/",  # in the checkout, Python would find the checkout first
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.split()
@@ -229,3 +230,40 @@ def test_a_container_with_little_memory_or_few_processes(
         0 if good else 3,
     )
     assert good, done.stdout + done.stderr
+
+
+EARLIER = "51ded474"  # a commit whose cache has the same folders
+BESIDE = """if True:
+    import os, subprocess, sys
+    import rtcompile
+    print(rtcompile.__file__)
+    rtcompile.compile("__global__ void k() {}", arch="sm_80")
+    command = [sys.executable, "-c", BUILD]
+    environs = [{**os.environ, "PYTHONPATH": path} for path in PATHS]
+    children = [subprocess.Popen(command, env=each, stdout=subprocess.DEVNULL) for each in environs]
+    assert not any([child.wait() for child in children])
+"""
+VERIFY = "from rtcompile.cli import main; assert main(['cache', 'verify']) == 0"
+
+
+def test_two_versions_in_one_process_tree_on_one_cache(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    old.mkdir()
+    script = f'git archive {EARLIER} rtcompile include_shims | tar -x -C "$0" && test -d "$0/include_shims"'
+    if subprocess.run(["sh", "-c", script, old], cwd=ROOT, capture_output=True).returncode:
+        pytest.skip(f"this checkout has no commit {EARLIER}")
+    paths = [str(ROOT), str(old)]
+    tree = BESIDE.replace("PATHS", repr(paths * 3)).replace("BUILD", repr(BUILD))
+    with tally("4 builds by two versions of rtcompile in one process tree, on one cache") as trial:
+        for number in range(times(1, 5)):
+            for path in paths:
+                environ = {
+                    "RTCOMPILE_CACHE_DIR": str(tmp_path / f"{number}{len(path)}"),
+                    "PYTHONPATH": path,
+                }
+                with trial():
+                    assert python(tree, **environ) == [f"{path}/rtcompile/__init__.py"]
+                for each in paths:  # both find everything then, and see nothing damaged
+                    with trial():
+                        assert python(BUILD, **{**environ, "PYTHONPATH": each}) == FOUND
+                        assert "damaged" not in python(VERIFY, **{**environ, "PYTHONPATH": each})

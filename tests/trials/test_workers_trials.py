@@ -28,7 +28,7 @@ from rtcompile.request.values import Arch
 from rtcompile.workers import pool as workers
 from rtcompile.workers import scratch as scratch_places
 from rtcompile.workers.pool import Job, Pool
-from tests.jobs import ended
+from tests.jobs import children, descendants, ended
 from tests.toolkits import needs_host_compiler
 from tests.trials.record import tally, times
 
@@ -67,14 +67,6 @@ def build(number: int) -> Compiled | CompileFailure:
 def is_right(outcome: Compiled | CompileFailure, number: int) -> bool:
     assert isinstance(outcome, Compiled), outcome
     return [kernel.name for kernel in cubin.read(outcome.code).kernels] == [f"k{number}"]
-
-
-def children(pid: int) -> list[int]:
-    try:
-        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    except OSError:  # the process has ended
-        return []
-    return [int(child) for child in text.split()]
 
 
 def zygote(pool: Pool) -> int:
@@ -229,10 +221,6 @@ def until_it_runs(pid: int, name: str) -> list[int]:
         with suppress(OSError):
             if any(Path(f"/proc/{each}/comm").read_text().strip() == name for each in family):
                 return family
-
-
-def descendants(pid: int) -> list[int]:
-    return [each for child in children(pid) for each in (child, *descendants(child))]
 
 
 def python(script: str) -> subprocess.Popen[str]:
