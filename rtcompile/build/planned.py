@@ -212,10 +212,7 @@ def _built_once(query: Query, *, waits: bool) -> ObjectCode:
                 raise as_error(known.failure, plan, why_nvcc=known.why_nvcc, cached=True)
             # If a shared store may have the code, it is queried before a compiler is started.
             if plan.key_inputs.backend != "nvcc" and not settings.remote:
-                from rtcompile.workers import process
-
-                # The compiler starts while modules are imported.
-                process.start(plan.toolchain.require_nvrtc().to_load())
+                _start_compiler(plan)
             from rtcompile.build import miss  # it imports compilers, which hits do not need
 
             return miss.compile_once(plan, settings, store, found, known, left, waits=waits)
@@ -223,6 +220,14 @@ def _built_once(query: Query, *, waits: bool) -> ObjectCode:
             if not query.failed and store.negative.find(plan.key_inputs):
                 lookup.note_failure(query)
             raise
+
+
+def _start_compiler(plan: Plan) -> None:
+    """Start the first compiler of this process, while modules are imported, unless `pipeline` has started it."""
+    from rtcompile.workers import process
+
+    if not process.ZygoteProcess.alive:
+        process.start(plan.toolchain.require_nvrtc().to_load())
 
 
 # --- planning ------------------------------------------------------------------------------------

@@ -213,10 +213,10 @@ def needs_no_declarations(source: str, options: Sequence[str], target: str) -> b
     # Long texts count as reading one.
     if target != "cubin" or not cxx.reads_no_file(source, options):
         return False
-    texts = [cxx.Text(source).text, *(option[2:] for option in options if option[1:2] in "D-")]
-    return not any(_DECLARED.search(text) for text in texts) and not any(
-        option.lstrip("-").startswith(_TELLING_OPTIONS) for option in options
-    )
+    if any(option.lstrip("-").startswith(_TELLING_OPTIONS) for option in options):
+        return False
+    texts = [cxx.Text(source).text, *[option[2:] for option in options if option[1:2] in "D-"]]
+    return _DECLARED.search("\n".join(texts)) is None
 
 
 @functools.lru_cache(maxsize=16)
