@@ -1,0 +1,27 @@
+"""What stays in a process after many builds, in each of the lives of `benchmarks.lives`: no more than after a few."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import lives
+from tests.trials.record import record, times
+
+pytestmark = pytest.mark.needs_compiler
+
+
+@pytest.mark.parametrize("life", lives.LIVES)
+def test_nothing_more_stays_after_many_builds(life: str) -> None:
+    if life == "gevent":
+        pytest.importorskip("gevent")
+    count = times(20, 1_000)
+    _, early, late, ended = lives.lived(life, count)
+    grown = {name for name in late if late[name] > early[name] and name != "resident MB"}
+    good = not grown and not any(ended.values())
+    record(
+        "build in a process that keeps no thread, descriptor, child or file of it",
+        count,
+        0 if good else count,
+    )
+    assert not grown
+    assert not any(ended.values())
