@@ -31,7 +31,8 @@ def shown(path: Path) -> str:
         )
     except rtcompile.RtcompileError as error:
         return str(error)
-    return f"built without an error, {built.kind}"
+    warnings = "".join(f"\n{warning}" for warning in built.build.warnings)
+    return f"built without an error, {built.kind}{warnings or '; no warning'}"
 
 
 def main() -> None:

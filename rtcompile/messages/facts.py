@@ -155,15 +155,18 @@ class BuildContext:
             return [first, *islice(outer, 1)]
         return []
 
-    def included(self) -> Iterator[str]:
-        """Yield the texts of the headers that the source itself includes, as far as they are found."""
+    def included(self, text: str = "", depth: int = 1) -> Iterator[str]:
+        """Yield the texts of the headers that the source includes, and, at greater depths, of those that they include."""
         for name in re.findall(
-            r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"\n]+)", self.source, re.MULTILINE
+            r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"\n]+)", text or self.source, re.MULTILINE
         )[:50]:
             paths = (os.path.join(directory.path, name) for directory in self.search)
             path = next(filter(os.path.isfile, paths), "")
             with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
-                yield file.read()
+                found = file.read()
+                yield found
+                if depth > 1 and found:
+                    yield from self.included(found, depth - 1)
 
     def has_option(self, *spellings: str) -> bool:
         """Whether the command line contains an option that begins with one of `spellings`."""
@@ -233,7 +236,6 @@ _ONE_LETTER = re.compile(r"(?:-D ?|--define-macro=)[A-Z]\w?(?:=|$)")
 SIMPLE: dict[str, Fill] = {
     "host_header": _in_table(TABLES["std"], "header", "instead"),
     "copied": lambda match, _: {"copied": match["type"] or "element of this size"},
-    "sizes": lambda match, _: {name: str(int(match[name], 16)) for name in ("size", "limit")},
     "symbol_name": lambda match, _: {"name": simple_name(match["symbol"])},
     "packaged": lambda match, build: (
         advice._asdict() if (advice := build.package_of(match["header"])) else None
@@ -309,8 +311,10 @@ def namespace(match: Match, context: BuildContext) -> Values | None:
     return None
 
 
-def fragment(match: Match, context: BuildContext) -> Values:
+def fragment(match: Match, context: BuildContext) -> Values | None:
     arguments = [a.strip() for a in (match["fragment"] or "").split(",")]
+    if "<error-type>" in arguments:  # another error says why
+        return None
     if len(arguments) < 5:
         kinds = "; ".join(f"{t.split('::')[-1]}: {s}, sm_{n}" for t, (s, n) in _WMMA.items())
         return {"why": f"WMMA has these shapes, from these architectures on: {kinds}."}

@@ -86,21 +86,13 @@ def nearest(match: Match, context: BuildContext) -> Values | None:
     word = match.groupdict().get("identifier") or _word_at(context)
     if len(word) < 3:
         return None
-    known = (*_source_words(context.source, word), *TABLES["language"], *DECLARED)
+    known = (*_declared_words(word, context), *TABLES["language"], *DECLARED)
     near = _closest(word, known) or _closest(word, context.device_names())
     if not near:
         return None
     header = DECLARED.get(near, "")
     why = ": capital letters count" if near.lower() == word.lower() else ""
-    # `in_header` has looked for it in the searched folders, if they are known, and found no such name.
-    is_nowhere = context.source and context.search
-    who = (
-        "Neither the source nor CUDA declares"
-        if is_nowhere
-        else "What the compiler read declares no"
-    )
     return {
-        "who": who,
         "word": word,
         "near": near,
         "why": why,
@@ -163,11 +155,7 @@ def expression(match: Match, context: BuildContext) -> Values:
     whole, declared = _qualified(plain, context.code), _templates(context.code).get(plain)
     if unknown and unknown[1] != plain:
         fact = f"`{unknown[1]}` in '{given}' is no type or constant of the source."
-        step = "Give a type or a constant, or declare it in the source, or #include its header."
-        if instead := TABLES["elsewhere"].get(unknown[1]):
-            step = f"Write {instead}."
-        elif header := DECLARED.get(unknown[1]):
-            step = f"#include <{header}>."
+        step = _for_unknown(unknown[1], given, context)
     elif declared and not unknown:
         return _arguments(given, base, arguments.rstrip("> "), declared)
     elif not arguments and (values := _not_named(given, context.code)):
@@ -179,9 +167,25 @@ def expression(match: Match, context: BuildContext) -> Values:
         return {"fact": f"The compiler finds nothing that `{given}` names.", "step": _SPELL}
     else:
         fact = f"The source declares no `{base}`."
-        near = _closest(plain, _source_words(context.source, plain))
+        near = _closest(plain, _declared_words(plain, context))
         step = f"Is '{given.replace(plain, near, 1)}' meant?" if near else _SPELL
     return {"fact": fact, "step": step}
+
+
+def _for_unknown(word: str, given: str, context: BuildContext) -> str:
+    """Return what to write for a name in a name expression that the compiler does not know."""
+    spelled = re.search(rf"(?:\w+::)+{word}\b", context.code)
+    whole = spelled[0] if spelled else ""
+    if re.search(rf"#\s*include\s*<cuda/std/{STD.get(word, word)}>", context.source):
+        whole = f"cuda::std::{word}"
+    if whole:
+        right = re.sub(rf"(?<![:\w]){word}\b", whole, given)
+        return f"Write '{right}'."
+    if instead := TABLES["elsewhere"].get(word):
+        return f"Write {instead}."
+    if header := DECLARED.get(word):
+        return f"#include <{header}>."
+    return "Give a type or a constant, or declare it in the source, or #include its header."
 
 
 def _not_named(given: str, code: str) -> Values | None:
@@ -317,6 +321,9 @@ def character(_: Match, context: BuildContext) -> Values | None:
         step = "Remove it"
     shown = odd if odd.isprintable() and not odd.isspace() else f"U+{ord(odd):04X}"
     whence = "" if odd.isascii() else ": it came with text copied from a document or a web page"
+    if odd == "\ufeff" and context.column <= 1:
+        whence = ": editors put this byte order mark at the start of a file"
+        step = "Read the file with encoding='utf-8-sig', which leaves it out"
     return {"shown": shown, "name": name, "step": step, "whence": whence}
 
 
@@ -386,9 +393,21 @@ def _in_source(context: BuildContext) -> bool:
     return [each.strip() for each in text] == [context.text.strip()]
 
 
-def _source_words(source: str, but: str) -> Iterator[str]:
-    words = dict.fromkeys(re.findall(r"\b[A-Za-z_]\w{2,}", cxx.blanked(source, literals=True)))
-    return (word for word in words if word != but)
+def _declared_words(near: str, context: BuildContext) -> Iterator[str]:
+    """Yield what the source or a macro of the options declares and is spelled nearly like a word."""
+    for option in context.options:
+        if macro := re.match(r"(?:-D ?|--define-macro=)(\w+)", option):
+            yield macro[1]
+    code = cxx.blanked(context.source, literals=True)
+    for word in dict.fromkeys(re.findall(r"\b[A-Za-z_]\w{2,}", code)):
+        if word == near or not _closest(near, (word,)):
+            continue
+        further = (  # a macro, a type, or a variable behind another one's comma
+            rf"#\s*define\s+{word}\b|\b(?:class|typename|struct|enum|namespace)\s+{word}\b"
+            rf"|\w[\s*&]+\w+[^;(){{}}]*,\s*[*&]*{word}\s*[=;,\[]"
+        )
+        if _declarations(word, code) or re.search(further, code):
+            yield word
 
 
 def _closest(word: str, known: Iterable[str]) -> str | None:

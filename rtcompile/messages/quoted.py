@@ -191,6 +191,165 @@ def to_const(given: str, wanted: str, context: BuildContext) -> str:
     )
 
 
+_REMOVED = {  # what these macros of the CUDA headers leave out: the type, the part, and what does the same
+    "__CUDA_NO_HALF_OPERATORS__": ("__half", "the operators", "__hadd(a, b), __hmul(a, b)"),
+    "__CUDA_NO_HALF2_OPERATORS__": ("__half2", "the operators", "__hadd2(a, b), __hmul2(a, b)"),
+    "__CUDA_NO_BFLOAT16_OPERATORS__": (
+        "__nv_bfloat16",
+        "the operators",
+        "__hadd(a, b), __hmul(a, b)",
+    ),
+    "__CUDA_NO_BFLOAT162_OPERATORS__": (
+        "__nv_bfloat162",
+        "the operators",
+        "__hadd2(a, b), __hmul2(a, b)",
+    ),
+    "__CUDA_NO_HALF_CONVERSIONS__": (
+        "__half",
+        "the conversions",
+        "__float2half(x), __half2float(x)",
+    ),
+    "__CUDA_NO_BFLOAT16_CONVERSIONS__": (
+        "__nv_bfloat16",
+        "the conversions",
+        "__float2bfloat16(x), __bfloat162float(x)",
+    ),
+}
+
+
+def operators_removed(match: Match, context: BuildContext) -> Values | None:
+    """Return the macro of the build that takes the operators or conversions from the type in the message."""
+    named = {*re.findall(r"\b__(?:half2?|nv_bfloat16[2]?)\b", match.string)}
+    named |= {
+        f"__{name}" for name in re.findall(r"(?<!_)\b(half2?|nv_bfloat16[2]?)\b", match.string)
+    }
+    wanted = "the conversions" if match[0].startswith("no suitable") else "the operators"
+    for macro, (kind, what, instead) in _REMOVED.items():
+        given = any(
+            re.match(rf"(?:-D ?|--define-macro=){macro}\b", each) for each in context.options
+        )
+        defined = re.search(rf"^[ \t]*#[ \t]*define[ \t]+{macro}\b", context.source, re.MULTILINE)
+        if kind not in named or what != wanted or not (given or defined):
+            continue
+        line = context.source.count("\n", 0, defined.start()) + 1 if defined else 0
+        where = f"which line {line} defines" if defined else "an option of this build"
+        does = {"the operators": "calculate with", "the conversions": "convert with"}[what]
+        return {
+            "macro": macro,
+            "where": where,
+            "what": what,
+            "type": kind,
+            "instead": f"{does} {instead} and the like",
+        }
+    return None
+
+
+_COMPLEX = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
+_VECTOR = r"u?(?:char|short|int|long|longlong)[1-4]|(?:float|double)[1-4]"
+
+
+def operator_of_struct(match: Match, _: BuildContext) -> Values | None:
+    """Return what to write for an operator between complex numbers of cuComplex.h or between vectors."""
+    types, sign = match["types"], match["operator"][0]
+    named = re.search(r"\bcu(Float|Double)?Complex\b", types)
+    if named and sign in _COMPLEX:
+        suffix = "" if named[1] == "Double" else "f"
+        number = "double" if named[1] == "Double" else "float"
+        step = f"Write cuC{_COMPLEX[sign]}{suffix}(a, b)"
+        step += (
+            f", or use cuda::std::complex<{number}> of <cuda/std/complex>, which has all operators"
+        )
+        return {"type": named[0], "step": step}
+    vector = re.search(rf"\b(?:{_VECTOR})\b", types)
+    if vector is None:
+        return None
+    kind, names = vector[0][:-1], "xyzw"[: int(vector[0][-1])]
+    scalar = not re.search(rf"\b(?:{_VECTOR})\b[^\n]*\b(?:{_VECTOR})\b", types)
+    parts = ", ".join(f"a.{n} {sign} {'b' if scalar else f'b.{n}'}" for n in names)
+    made = f"make_{kind}{len(names)}({parts})"
+    other = {"longlong": "long long"}.get(kind, kind) if scalar else vector[0]
+    step = f"Write {made}, or declare `__device__ {vector[0]} operator{sign}({vector[0]} a, {other} b)` once"
+    if match["operator"] in ("==", "!="):
+        step = f"Compare the members {', '.join(names)}"
+    return {"type": vector[0], "step": step}
+
+
+def not_deduced(match: Match, context: BuildContext) -> Values | None:
+    """Apply only to a call that names no template argument."""
+    return {} if re.search(rf"\b{match['function']}\s*\(", context.text) else None
+
+
+_ATOMICS = {"double": 60, "__half2": 60, "__half": 70, "__nv_bfloat16": 80, "__nv_bfloat162": 80}
+
+
+def atomic(match: Match, context: BuildContext) -> Values:
+    """Return from which architecture on an atomic function takes the type, and what there is below it."""
+    given = re.search(r"argument types are: \(([\w ]+?) \*", match.string)
+    kind = given[1] if given else ""
+    kind = {"half": "__half", "half2": "__half2", "nv_bfloat16": "__nv_bfloat16"}.get(kind, kind)
+    needs, arch = _ATOMICS.get(kind, 0), context.arch
+    if arch is not None and arch.number < needs and match["function"] == "atomicAdd":
+        return {
+            "since_when": f": that for {kind} begins with sm_{needs}",
+            "step": f"Compile for sm_{needs} or above, or write a loop with atomicCAS",
+        }
+    step = "Use a version from the notes above"
+    if arch is None or arch.number >= _ATOMIC_REF:
+        step += ", or cuda::atomic_ref, which accepts any type of 4 or 8 bytes"
+    return {"since_when": "", "step": step}
+
+
+_ATOMIC_REF = 60  # <cuda/atomic> stops below it
+_MOST_PLACES = 3
+
+
+def _places(pattern: str, context: BuildContext) -> str:
+    """Return the lines of the source's code that match: ``"line 3 (`__shared__ float s[9];`)"``; "" if none does."""
+    code = enumerate(context.code.split("\n"), 1)
+    found = [number for number, text in code if re.search(pattern, text)]
+    if len(found) == 1:
+        return _shown(found[0], context)
+    listed = ", ".join(map(str, found[:_MOST_PLACES]))
+    more = " and further ones" if len(found) > _MOST_PLACES else ""
+    return f"lines {listed}{more}" if found else ""
+
+
+def static_shared(match: Match, context: BuildContext) -> Values:
+    """Return the sizes in decimal, and where the source declares shared memory."""
+    places = _places(r"^(?!.*\bextern\b).*\b__shared__\b", context)
+    sizes = {name: str(int(match[name], 16)) for name in ("size", "limit")}
+    return {**sizes, "where": f", in {places}" if places else ""}
+
+
+def constants(_: Match, context: BuildContext) -> Values:
+    """Return where the source declares constant memory."""
+    places = _places(r"\b__constant__\b", context)
+    return {"where": f", and this one declares more in {places}" if places else ""}
+
+
+def asm_unparsed(match: Match, context: BuildContext) -> Values | None:
+    """Return where the source has inline assembly, and what the text is that the assembler stopped at."""
+    near = match["near"]
+    is_register = re.fullmatch(r"%[a-z]+\d+", near)
+    what = ", the register that the compiler chose for an operand" if is_register else ""
+    places = _places(r"\basm\b", context)
+    if not places:
+        return None
+    return {"what": what, "step": f"Compare the asm of {places} with the instruction's syntax"}
+
+
+def unsynchronised(match: Match, context: BuildContext) -> Values:
+    """Return the function or the inline assembly that became an instruction without .sync."""
+    names = r"\b(__(?:shfl(?:_up|_down|_xor)?|ballot|any|all))\b"
+    found = re.search(names, context.code)
+    if found is None:
+        name = match["instruction"]
+        return {"what": "The inline assembly", "step": f"Write {name}.sync in its place"}
+    line = context.code.count("\n", 0, found.start()) + 1
+    what = f"{found[1]} in {_shown(line, context)}"
+    return {"what": what, "step": f"Write {found[1]}_sync in its place"}
+
+
 def _macros(options: tuple[str, ...]) -> list[tuple[str, str]]:
     found = (re.fullmatch(r"(?:-D|--define-macro=)(\w+)=(.*)", option) for option in options)
     return [(each[1], each[2]) for each in found if each]

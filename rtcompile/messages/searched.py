@@ -6,6 +6,7 @@ import os
 import re
 
 from rtcompile.messages.facts import BuildContext, Match, Values, headers_in
+from rtcompile.request import cxx
 
 _SHORTEST = 4  # a shorter name is declared somewhere
 _MOST_SAME_NAMES = 3  # more do not tell which one is meant
@@ -86,3 +87,78 @@ def header_renamed(match: Match, context: BuildContext) -> Values | None:
     names = [f"<{name}>" for name in paths]
     where = " and ".join(dict.fromkeys(found[name] for name in paths))
     return {"folder": where, "names": " and ".join(names), "first": " or ".join(names)}
+
+
+def namespace_inside(_: Match, context: BuildContext) -> Values | None:
+    """Return the whole name of a namespace that a header of the source declares inside another one."""
+    found = re.match(r"\w+", context.text[max(0, context.column - 1) :])
+    whole = _declared_within(found[0], rf"namespace\s+{found[0]}\b", context) if found else ""
+    return {"word": found[0], "whole": whole} if found and whole else None
+
+
+def name_inside(match: Match, context: BuildContext) -> Values | None:
+    """Return the whole name of a class or an enumeration that a header declares in a namespace."""
+    word = match["identifier"]
+    declared = rf"(?:struct|class|enum|enum\s+class)\s+{word}\s*[;:{{]"
+    whole = _declared_within(word, declared, context) if len(word) >= _SHORTEST else ""
+    return {"whole": whole} if whole else None
+
+
+def _declared_within(word: str, declared: str, context: BuildContext) -> str:
+    """Return the name with its namespaces, as headers up to two levels below the source declare it; "" without."""
+    if context.source and re.search(rf"\b{declared}", context.code):
+        return ""
+    for text in context.included(depth=2):
+        if word not in text or not re.search(rf"\b{declared}", text):
+            continue
+        scopes: list[str] = []
+        opening = ""
+        code = cxx.blanked(text, literals=True, directives=True)
+        for token in re.finditer(
+            rf"\b(?P<name>{declared})|\bnamespace\s+([\w:]+)(?=\s*{{)|[{{}}]", code
+        ):
+            if token["name"] and scopes and all(scopes):
+                inner = [*scopes, word]
+                return "::".join(inner) if "detail" not in inner else ""
+            if token[2]:
+                opening = token[2]
+            elif token[0] == "{":
+                scopes.append(opening)
+                opening = ""
+            elif token[0] == "}":
+                del scopes[-1:]
+    return ""
+
+
+_INNER = ("detail", "details", "impl", "__", "dispatch", "agent")
+
+
+def member_header(match: Match, context: BuildContext) -> Values | None:
+    """Return the header below a namespace's own folder that declares one of its members."""
+    scope, word, own = match["scope"], match["member"], context.user_dirs()
+    inside = scope.replace("::", "/")
+    plain = word.replace("_", "").lower()
+    declares = re.compile(
+        rf"\b(?:struct|class|using|enum)\s+{re.escape(word)}\b|[\s*&]{re.escape(word)}\s*\("
+    )
+    for folder in dict.fromkeys(d.path for d in context.search if d.path not in own):
+        for parent, folders, files in os.walk(os.path.join(folder, inside)):
+            folders[:] = sorted(each for each in folders if not each.startswith(_INNER))
+            for file in sorted(files):
+                if os.path.splitext(file)[0].replace("_", "").lower() != plain:
+                    continue
+                header = os.path.relpath(os.path.join(parent, file), folder)
+                if declares.search(cxx.blanked(_with_parts(parent, file))):
+                    is_read = re.search(rf"#\s*include\s*[<\"]{re.escape(header)}", context.source)
+                    return None if is_read else {"header": header}
+    return None
+
+
+def _with_parts(folder: str, file: str) -> str:
+    """Return the text of a header, and of those that it includes from its own folder and below."""
+    text = "".join(text for name, text in headers_in(folder, file) if name == file)
+    parts = re.findall(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', text, re.MULTILINE)
+    for part in parts:
+        parent, name = os.path.split(os.path.join(folder, part))
+        text += "".join(each for _, each in headers_in(parent, name))
+    return text

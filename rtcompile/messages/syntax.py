@@ -168,3 +168,62 @@ def returned(_: Match, context: BuildContext) -> Values | None:
         else "declare it with the type that it returns"
     )
     return {"function": heads[-1][2], "step": step[0].upper() + step[1:]}
+
+
+def literal(_: Match, context: BuildContext) -> Values | None:
+    """Return the number with a suffix at the caret, and how C++ writes it."""
+    found = re.match(r"(\d+)(\.?\d*)([A-Za-z]\w*)", context.text[max(0, context.column - 1) :])
+    if found is None:
+        return None
+    whole, digits, suffix = found[1], found[2], found[3]
+    if suffix in ("f", "F") and not digits:
+        why, right = "the suffix f needs a decimal point before it", f"{whole}.0f"
+    else:
+        number = f"{whole}{digits}" if digits else f"{whole}.0"
+        why = f"it has no suffix {suffix}"
+        right = f"{number}f for a float, or {number} for a double"
+    return {"literal": found[0], "why": why, "right": right}
+
+
+def macro_value(_: Match, context: BuildContext) -> Values | None:
+    """Return the macro at the caret, or beside it, that was defined with a semicolon or an equals sign."""
+    at = max(0, context.column - 1)
+    beside = re.search(r"(\w+)\W*$", context.text[:at])
+    words = [*re.findall(r"^\w+", context.text[at:]), *(beside.groups() if beside else ())]
+    for word in words:
+        defined = re.search(
+            rf"^[ \t]*#[ \t]*define[ \t]+{word}[ \t]+(?P<value>=[^\n]*|[^\n;{{}}]*;)[ \t]*(?://[^\n]*)?$",
+            context.source,
+            re.MULTILINE,
+        )
+        if defined:
+            value = defined["value"].strip()
+            return {
+                "macro": word,
+                "value": value,
+                "line": str(context.source.count("\n", 0, defined.start()) + 1),
+                "why": "the =" if value.startswith("=") else "the semicolon",
+                "right": value.lstrip("= ").rstrip("; "),
+            }
+    return None
+
+
+def doubled(_: Match, context: BuildContext) -> Values | None:
+    """Apply only where the caret stands at a doubled brace."""
+    at = max(0, context.column - 1)
+    found = context.text[max(0, at - 1) : at + 2]
+    doubles = [each for each in ("{{", "}}") if each in found]
+    return {"doubled": doubles[0]} if doubles else None
+
+
+def comment_division(_: Match, context: BuildContext) -> Values | None:
+    """Return the line above the caret that ends in a // with the rest of a statement behind it."""
+    lines = context.source.split("\n")[: max(0, context.line)]
+    for number in range(len(lines), max(0, len(lines) - 3), -1):
+        found = re.search(
+            r"([\w)\]]+)\s*//\s*[\w(][\w()\[\].+*-]*(?:\s*[-+*/%]\s*\w+)*\s*\)*\s*;\s*$",
+            lines[number - 1],
+        )
+        if found:
+            return {"line": str(number), "before": found[1]}
+    return None

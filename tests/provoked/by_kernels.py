@@ -259,6 +259,13 @@ BY_KERNELS = [
         source="__global__ void k(short* x) { atomicAdd(x, (short)1); }",
     ),
     case(
+        "atomic-type",
+        'overloaded function "atomicAdd" matches',
+        "that for double begins with sm_60",
+        source="__global__ void k(double* x) { atomicAdd(x, 1.0); }",
+        arch="sm_52",
+    ),
+    case(
         "dynamic-shared-in-template",
         "declaration is incompatible with previous",
         "unsigned char raw[]",
@@ -365,12 +372,14 @@ BY_KERNELS = [
         "uses too much shared data (0x13880 bytes, 0xc000 max)",
         "80000",
         "49152",
+        "in line 2 (`__shared__ int s[20000];`)",
         source=SHARED_80000,
     ),
     case(
         "constant-memory",
         "uses too much global constant data",
         "64 KiB",
+        "line 1 (`__constant__ char c[70000];`)",
         source="__constant__ char c[70000];\n__global__ void k(int* x) { *x = c[*x]; }",
     ),
     case(
@@ -407,6 +416,19 @@ BY_KERNELS = [
         "Unknown modifier '.bar'",
         "contains .bar",
         source='__global__ void k() { asm volatile("foo.bar;"); }',
+    ),
+    case(
+        "asm-unparsed",
+        "Parsing error near '%r2'",
+        "Compare the asm of line 2 (`asm(",
+        source='__global__ void k(int* x) {\n  asm("mov.u32 %0 %1;" : "=r"(x[0]) : "r"(x[1])); }',
+    ),
+    case(
+        "not-synchronised",
+        "Instruction 'vote' without '.sync'",
+        "__ballot in line 1",
+        "Write __ballot_sync in its place",
+        source="__global__ void k(int* x) { x[0] = __ballot(x[1]); }",
     ),
     case(
         "register-limit",

@@ -69,7 +69,7 @@ _SLIPS = (
     ("no-constructor", "no instance of constructor", "constructors in the notes", _kernel("V v(n);", "struct V { __device__ V(int a, int b) {} };\n")),
     ("no-overload", "no instance of overloaded function", "candidates in the notes", _kernel("f(x, 1);", "__device__ void f(int) {}\n__device__ void f(int, int) {}\n")),
     ("static-assertion", "static assertion failed", "`N % 4 == 0` is false: N is 5. Line 3 (`A<5> a;`) gives it", _kernel("A<5> a;", "template <int N> struct A { static_assert(N % 4 == 0, \"N\"); };\n")),
-    ("no-operator", 'no operator "+"', "operator+", _kernel("v = v + v;", parameters="float4 v")),
+    ("no-operator", 'no operator "+"', "operator+", _kernel("s = s + s;", "struct S { float v; };\n", "S s")),
     ("type-mismatch", "is incompatible with parameter", "reinterpret_cast", _kernel("f(x);", "__device__ void f(int*) {}\n")),
     ("type-mismatch", "is incompatible with parameter", "write `const float*` in line 1; if it writes, write `float* x` in line 2", _kernel("f(x);", "__device__ void f(float*) {}\n", "const float* x")),
     ("type-mismatch", "cannot be assigned", "dereference", _kernel("x[0] = x;")),
@@ -91,15 +91,59 @@ _SLIPS = (
     ("header-of-another-project", "open source file", "data_ptr()", "#include <ATen/cuda/CUDAContext.h>\n"),
     ("python-syntax", 'expected a "("', "Python's syntax", _kernel("for i in range(n):")),
     ("not-an-expression", "expected an expression", "word at the caret", _kernel("x[0] = * ;")),
+    ("odd-character", "unrecognized token", "encoding='utf-8-sig'", "\ufeff" + _kernel("n = 1;")),
+    ("literal-suffix", "user-defined literal operator not found", "Write 0.0f.", _kernel("x[0] = 0f;")),
+    ("literal-suffix", "user-defined literal operator not found", "Write 1.5f for a float, or 1.5 for a double", _kernel("x[0] = 1.5d;")),
+    ("macro-value", 'expected a "]"', "Write `#define BLOCK 256`", "#define BLOCK 256;\n" + _kernel("x[n % BLOCK] = 1;")),
+    ("macro-value", "expected an expression", "line 1 defines it as `= 256`", "#define BLOCK = 256\n" + _kernel("int i = BLOCK * n; x[i] = 1;")),
+    ("doubled-braces", "expected a declaration", "`{{` is two braces", "struct P {{ float a; }};\n" + _kernel("")),
+    ("comment-for-division", 'expected a ";"', "line 2 ends behind `n`", _kernel("int a = n // 2;\n  x[a] = 1;")),
+    ("operator-of-struct", 'no operator "+"', "make_float3(a.x + b.x, a.y + b.y, a.z + b.z)", _kernel("x[0] = x[0] + x[1];", parameters="float3* x")),
+    ("operator-of-struct", 'no operator "*"', "make_double2(a.x * b, a.y * b)", _kernel("x[0] = x[0] * 2.0;", parameters="double2* x")),
+    ("argument-not-deduced", "no instance of overloaded function", "Write tex2D<float>(...)", _kernel("x[0] = tex2D(t, 0.5f, 0.5f);", parameters="float* x, cudaTextureObject_t t")),
+    ("header-of-another-project", "open source file", "AMD's HIP", "#include <hip/hip_runtime.h>\n"),
+)  # fmt: skip
+_SLIPS_WITH_HEADERS = (
+    ("operator-of-struct", 'no operator "*"', "Write cuCmulf(a, b)", _kernel("x[0] = x[0] * x[1];", "#include <cuComplex.h>\n", "cuFloatComplex* x")),
+    ("namespace-inside", "must be a class or namespace name", "declares it as nvcuda::wmma", "#include <mma.h>\n" + _kernel("wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> f;")),
+    ("name-inside", '"matrix_a" is undefined', "Write nvcuda::wmma::matrix_a.", "#include <mma.h>\n" + _kernel("nvcuda::wmma::fragment<matrix_a, 16, 16, 16, half, nvcuda::wmma::row_major> f;")),
+    ("namespace-member-elsewhere", 'has no member "reduce"', "#include <cooperative_groups/reduce.h>", "#include <cooperative_groups.h>\n" + _kernel("auto w = cooperative_groups::coalesced_threads(); x[0] = cooperative_groups::reduce(w, n, cooperative_groups::plus<int>());")),
 )  # fmt: skip
 
 BY_MISTAKES = [
     *(case(row, message, hint, source=source) for row, message, hint, source in _SLIPS),
+    *(
+        case(row, message, hint, source=source, headers="12:cudart 12:crt 12:cccl")
+        for row, message, hint, source in _SLIPS_WITH_HEADERS
+    ),
     case(
         "std-replaced",
         'namespace "std" has no member "unordered_map"',
         "a sorted array",
         source="#include <cuda/std/cstdint>\n" + _kernel("std::unordered_map<int, int> m;"),
+        headers="12:cudart 12:crt 12:cccl",
+    ),
+    case(
+        "name-misspelt",
+        '"block_size" is undefined',
+        "Is `BLOCK_SIZE` meant?",
+        source=_kernel("x[block_size * n] = 1;"),
+        options="-DBLOCK_SIZE=128",
+    ),
+    case(
+        "operator-removed",
+        "more than one conversion function",
+        "__CUDA_NO_HALF_OPERATORS__, an option of this build",
+        source=_kernel("x[0] = x[1] + x[2];", "#include <cuda_fp16.h>\n", "__half* x"),
+        options="-D__CUDA_NO_HALF_OPERATORS__",
+        headers="12:cudart 12:crt 12:cccl",
+    ),
+    case(
+        "name-expression",
+        "__nv_name_map",
+        "Write 'k<cuda::std::complex<float>>'",
+        source="#include <cuda/std/complex>\ntemplate <class T> __global__ void k(T* x) { x[0] = x[1]; }\n",
+        names=("k<complex<float>>",),
         headers="12:cudart 12:crt 12:cccl",
     ),
     case("option-misspelt", "unrecognized option", "--use_fast_math", options="-use_fast_maths"),
