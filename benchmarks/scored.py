@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+import warnings
 from pathlib import Path
 
 import rtcompile
@@ -19,6 +20,14 @@ def shown(path: Path) -> str:
     """Return the message of a mistake, or the warnings of a build that succeeds."""
     source = path.read_text(encoding="utf-8")
     given = dict(re.findall(r"^//! *(options|names|arch): *(.*)$", source, re.MULTILINE))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        text = _message(source, path, given)
+    own = [f"RtcompileWarning: {each.message}" for each in caught]
+    return "\n".join([text, *own])
+
+
+def _message(source: str, path: Path, given: dict[str, str]) -> str:
     try:
         built = rtcompile.compile(
             source,
@@ -31,8 +40,11 @@ def shown(path: Path) -> str:
         )
     except rtcompile.RtcompileError as error:
         return str(error)
-    warnings = "".join(f"\n{warning}" for warning in built.build.warnings)
-    return f"built without an error, {built.kind}{warnings or '; no warning'}"
+    found = "".join(
+        f"\n{each}" + (f"\n  hint: {each.hint}" if each.hint else "")
+        for each in built.build.warnings
+    )
+    return f"built without an error, {built.kind}{found}"
 
 
 def main() -> None:

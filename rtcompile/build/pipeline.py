@@ -119,7 +119,7 @@ def warn_of_source(request: CompileRequest, code: ObjectCode) -> None:
             )
         ]
         for each in found[:_MOST_WARNINGS]:
-            warn(f"{each}")
+            warn(f"{each}" + (f". {each.hint}" if each.hint else ""))
 
 
 def find(query: Query) -> ObjectCode | None:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.errors import UnsupportedArch
 from rtcompile.files.headers import SearchDir
-from rtcompile.inspect.symbols import simple_name
 from rtcompile.request import arch as archs
 from rtcompile.request import cxx
 from rtcompile.request.values import Arch
@@ -61,6 +60,10 @@ _PART_NAMES = {
     "cccl": "CCCL",
     "cutlass": "CUTLASS",
 }
+
+
+_INCLUDED = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"\n]+)", re.MULTILINE)
+_MOST_INCLUDED = 200  # at one depth: a hint is worth no more time than that
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,18 +158,19 @@ class BuildContext:
             return [first, *islice(outer, 1)]
         return []
 
-    def included(self, text: str = "", depth: int = 1) -> Iterator[str]:
+    def included(self, depth: int = 1) -> Iterator[str]:
         """Yield the texts of the headers that the source includes, and, at greater depths, of those that they include."""
-        for name in re.findall(
-            r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"\n]+)", text or self.source, re.MULTILINE
-        )[:50]:
-            paths = (os.path.join(directory.path, name) for directory in self.search)
-            path = next(filter(os.path.isfile, paths), "")
-            with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
-                found = file.read()
-                yield found
-                if depth > 1 and found:
-                    yield from self.included(found, depth - 1)
+        texts, seen = [self.source], set[str]()
+        for _ in range(depth):
+            names = [name for text in texts for name in _INCLUDED.findall(text) if name not in seen]
+            texts = []
+            for name in dict.fromkeys(names[:_MOST_INCLUDED]):
+                seen.add(name)
+                paths = (os.path.join(directory.path, name) for directory in self.search)
+                path = next(filter(os.path.isfile, paths), "")
+                with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+                    texts.append(file.read())
+                    yield texts[-1]
 
     def has_option(self, *spellings: str) -> bool:
         """Whether the command line contains an option that begins with one of `spellings`."""
@@ -236,7 +240,6 @@ _ONE_LETTER = re.compile(r"(?:-D ?|--define-macro=)[A-Z]\w?(?:=|$)")
 SIMPLE: dict[str, Fill] = {
     "host_header": _in_table(TABLES["std"], "header", "instead"),
     "copied": lambda match, _: {"copied": match["type"] or "element of this size"},
-    "symbol_name": lambda match, _: {"name": simple_name(match["symbol"])},
     "packaged": lambda match, build: (
         advice._asdict() if (advice := build.package_of(match["header"])) else None
     ),

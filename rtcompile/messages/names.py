@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
-from itertools import islice
-from operator import itemgetter
 
+from rtcompile.inspect.symbols import simple_name
 from rtcompile.messages import quoted
+from rtcompile.messages.declared import (
+    closest,
+    declarations,
+    declared_words,
+    in_source,
+    qualified,
+    scope_end,
+    templates,
+    word_at,
+)
 from rtcompile.messages.diagnostics import split
 from rtcompile.messages.facts import DECLARED, STD, TABLES, BuildContext, Match, Values
 from rtcompile.request import cxx
 from rtcompile.request.option_table import SPECS
 
-_SHORT = 4
-
 
 def elsewhere(match: Match, context: BuildContext) -> Values | None:
     """Name what stands here for a name, a namespace or a class of another library or language."""
     named = re.match(r'identifier "(\w+)"', match[0])
-    word = named[1] if named else _word_at(context)
+    word = named[1] if named else word_at(context)
     is_scope = match[0].startswith("name followed by")
     instead = TABLES["scopes" if is_scope else "elsewhere"].get(word)
     whose = TABLES["whose"].get(word)
@@ -61,11 +67,11 @@ def header_elsewhere(match: Match, context: BuildContext) -> Values | None:
 def declared_further(match: Match, context: BuildContext) -> Values | None:
     """Return where the source declares the name, if not where the error looks for it."""
     word, line, source, code = match["identifier"], context.line, context.source, context.code
-    whole = _qualified(word, code)
+    whole = qualified(word, code)
     if whole and whole != word:
         where = f"is declared in a namespace or class, as {whole}"
         return {"where": where, "step": f"Write {whole}"}
-    found = _declarations(word, code) if _in_source(context) else []
+    found = declarations(word, code) if in_source(context) else []
     lines = [code.count("\n", 0, each.end()) + 1 for each in found]
     if not lines or line in lines:  # what looks like a declaration is the use
         return None
@@ -73,6 +79,9 @@ def declared_further(match: Match, context: BuildContext) -> Values | None:
         where = f"is declared below, in line {lines[0]}; C++ reads from the top"
         step = "Move the declaration above its first use, or declare it there first"
     else:
+        use = sum(len(text) + 1 for text in source.split("\n")[: line - 1])
+        if not 0 <= scope_end(found[-1].start(1), code) <= use:
+            return None  # the compiler skipped the declaration, behind another error
         text = source.split("\n")[lines[-1] - 1]
         loop = re.search(rf"\b(for|while|if|switch)\s*\([^;]*\b{word}\b", text)
         scope = f"the `{loop[1]}`" if loop else "a block, a loop or a function"
@@ -83,11 +92,11 @@ def declared_further(match: Match, context: BuildContext) -> Values | None:
 
 def nearest(match: Match, context: BuildContext) -> Values | None:
     """Name the nearest of the source's, the language's and the compiler's names."""
-    word = match.groupdict().get("identifier") or _word_at(context)
+    word = match.groupdict().get("identifier") or word_at(context)
     if len(word) < 3:
         return None
-    known = (*_declared_words(word, context), *TABLES["language"], *DECLARED)
-    near = _closest(word, known) or _closest(word, context.device_names())
+    known = (*declared_words(word, context), *TABLES["language"], *DECLARED)
+    near = closest(word, known) or closest(word, context.device_names())
     if not near:
         return None
     header = DECLARED.get(near, "")
@@ -98,6 +107,14 @@ def nearest(match: Match, context: BuildContext) -> Values | None:
         "why": why,
         "also": f", of <{header}>" if header else "",
     }
+
+
+def symbol_name(match: Match, context: BuildContext) -> Values:
+    """Return the name of a symbol that nothing defines, and where the source declares it."""
+    name = simple_name(match["symbol"])
+    found = declarations(name.rpartition("::")[2], context.code)
+    line = context.code.count("\n", 0, found[0].end()) + 1 if found else 0
+    return {"name": name, "where": f" in line {line}" if line else ""}
 
 
 def undeclared(match: Match, context: BuildContext) -> Values:
@@ -121,7 +138,7 @@ def member(match: Match, context: BuildContext) -> Values | None:
     )
     declared = re.findall(r"\b(\w+)\s*(?:[;,=\[({]|$)", body[1]) if body else []
     found = [name for name in dict.fromkeys(declared) if name not in (word, *TABLES["language"])]
-    near = _closest(word, found)
+    near = closest(word, found)
     step = f"Is `{near}` meant?" if near else "Use a member that it declares."
     return {"fact": f"{class_} declares {', '.join(found) or f'no {word}'}", "step": step}
 
@@ -132,13 +149,19 @@ def option(match: Match, _: BuildContext) -> Values | None:
     name, equals, value = given.lstrip("-").partition("=")
     names = [n for spec in SPECS for n in (spec.name, *spec.also) if len(n) > 2]
     known, plain = {n.replace("-", "_"): n for n in names}, name.replace("-", "_")
-    near = known.get(plain) or known.get(_closest(plain, known) or "")
+    near = known.get(plain) or known.get(closest(plain, known) or "")
     if near is None:
         return None
     dashes = "--" if "-" in near or len(near) > 12 or "_" in near else "-"
     is_same = near != name and near.replace("_", "-") == name.replace("_", "-")
     why = f": it writes this one with {'dashes' if '-' in near else 'underscores'}"
     return {"near": f"{dashes}{near}{equals}{value}", "why": why if is_same else ""}
+
+
+def value_apart(match: Match, context: BuildContext) -> Values | None:
+    """Return the macro without a value to which a word that is no option may belong."""
+    macros = [each for each in context.options if re.fullmatch(r"-D[A-Za-z]\w*", each)]
+    return {"right": f"{macros[-1]}={match['option']}"} if macros else None
 
 
 def expression(match: Match, context: BuildContext) -> Values:
@@ -152,7 +175,7 @@ def expression(match: Match, context: BuildContext) -> Values:
     base = base.strip().lstrip("&")
     plain = base.rpartition("::")[2]
     unknown = re.search(r'identifier "(\w+)" is undefined', match.string)
-    whole, declared = _qualified(plain, context.code), _templates(context.code).get(plain)
+    whole, declared = qualified(plain, context.code), templates(context.code).get(plain)
     if unknown and unknown[1] != plain:
         fact = f"`{unknown[1]}` in '{given}' is no type or constant of the source."
         step = _for_unknown(unknown[1], given, context)
@@ -163,11 +186,11 @@ def expression(match: Match, context: BuildContext) -> Values:
     elif whole and whole != base:
         fact = f"`{plain}` alone is not declared: its whole name is {whole}."
         step = f"Write '{given.replace(base, whole, 1)}'."
-    elif _declarations(plain, context.code):
+    elif declarations(plain, context.code):
         return {"fact": f"The compiler finds nothing that `{given}` names.", "step": _SPELL}
     else:
         fact = f"The source declares no `{base}`."
-        near = _closest(plain, _declared_words(plain, context))
+        near = closest(plain, declared_words(plain, context))
         step = f"Is '{given.replace(plain, near, 1)}' meant?" if near else _SPELL
     return {"fact": fact, "step": step}
 
@@ -191,7 +214,7 @@ def _for_unknown(word: str, given: str, context: BuildContext) -> str:
 def _not_named(given: str, code: str) -> Values | None:
     """Return what a name expression of a function with parameters, of an overload or of a variable lacks."""
     name, opening, parameters = given.partition("(")
-    found = _declarations(name.strip().lstrip("&").rpartition("::")[2], code)
+    found = declarations(name.strip().lstrip("&").rpartition("::")[2], code)
     functions = [each for each in found if each[0].endswith("(")]
     if opening and functions:
         cast = f"(void(*)({parameters.rstrip(') ')})){name.strip()}"
@@ -287,7 +310,7 @@ def template(match: Match, context: BuildContext) -> Values | None:
         name = used[1] if used else ""
     codes = (context.code, *(text for text in context.included() if name and name in text))
     declared = next(
-        (found for code in codes if (found := _templates(cxx.blanked(code)).get(name))), None
+        (found for code in codes if (found := templates(cxx.blanked(code)).get(name))), None
     )
     given = re.search(rf"\b{name}\s*<([^;{{}}]*)>", context.text)
     if declared is None or given is None:
@@ -329,7 +352,7 @@ def character(_: Match, context: BuildContext) -> Values | None:
 
 def directive(match: Match, _: BuildContext) -> Values:
     """Name the directive that is nearly what was written, or how the line is a comment."""
-    near = _closest(match["word"], TABLES["directives"]) if len(match["word"]) > 2 else None
+    near = closest(match["word"], TABLES["directives"]) if len(match["word"]) > 2 else None
     comment = f"Begin a comment with //: `// {match['text']}`."
     return {"word": match["word"], "step": f"Is `#{near}` meant?" if near else comment}
 
@@ -377,110 +400,3 @@ def error_code(match: Match, _: BuildContext) -> Values | None:
         return None
     cause, fix = row.split(" | ", 1)
     return {"code": code, "cause": cause, "fix": fix}
-
-
-# --- What the source declares ---------------------------------------------------------------------
-
-
-def _word_at(context: BuildContext) -> str:
-    found = re.match(r"\w+", context.text[max(0, context.column - 1) :])
-    return found[0] if found else ""
-
-
-def _in_source(context: BuildContext) -> bool:
-    """Return whether the message's line is the source's: no header's, and not renumbered."""
-    text = context.source.split("\n")[context.line - 1 : context.line] if context.line else []
-    return [each.strip() for each in text] == [context.text.strip()]
-
-
-def _declared_words(near: str, context: BuildContext) -> Iterator[str]:
-    """Yield what the source or a macro of the options declares and is spelled nearly like a word."""
-    for option in context.options:
-        if macro := re.match(r"(?:-D ?|--define-macro=)(\w+)", option):
-            yield macro[1]
-    code = cxx.blanked(context.source, literals=True)
-    for word in dict.fromkeys(re.findall(r"\b[A-Za-z_]\w{2,}", code)):
-        if word == near or not _closest(near, (word,)):
-            continue
-        further = (  # a macro, a type, or a variable behind another one's comma
-            rf"#\s*define\s+{word}\b|\b(?:class|typename|struct|enum|namespace)\s+{word}\b"
-            rf"|\w[\s*&]+\w+[^;(){{}}]*,\s*[*&]*{word}\s*[=;,\[]"
-        )
-        if _declarations(word, code) or re.search(further, code):
-            yield word
-
-
-def _closest(word: str, known: Iterable[str]) -> str | None:
-    """Return the name that one edit, one swap, or other capital letters make of `word`; None without one."""
-    lower, near = word.lower(), list[tuple[bool, str]]()
-    for name in known:
-        other = name.lower()
-        if other == lower and name != word:
-            return name
-        if abs(len(other) - len(lower)) <= 1 and _is_one_edit(lower, other):
-            near.append((not other.startswith(lower[:-1]), name))
-    return min(near, key=itemgetter(0))[1] if near else None
-
-
-def _is_one_edit(one: str, other: str) -> bool:
-    """Return whether one letter more, less or other, or two exchanged, makes `other` of `one`."""
-    short, long = sorted((one, other), key=len)
-    at = next(
-        (at for at, pair in enumerate(zip(short, long, strict=False)) if pair[0] != pair[1]),
-        len(short),
-    )
-    if len(short) < len(long):
-        return short[at:] == long[at + 1 :]
-    is_swap = short[at + 1 : at + 2] + short[at : at + 1] == long[at : at + 2]
-    if len(one) < _SHORT and not is_swap:  # another short word is one letter away from many
-        return False
-    return one != other and (
-        short[at + 1 :] == long[at + 1 :] or (is_swap and short[at + 2 :] == long[at + 2 :])
-    )
-
-
-_NOT_TYPES = "return|else|goto|case|throw|delete|new|co_return|typename|and|or|not"
-
-
-def _declarations(word: str, code: str) -> list[Match]:
-    """Return where something like a declaration of `word` stands, each up to what follows the word."""
-    before = rf"(?<![.\w])(?!(?:{_NOT_TYPES})\b)[A-Za-z_][\w:>]*[\s*&]+"
-    return [*re.finditer(rf"{before}({re.escape(word)})\s*[=;,()\[{{:<]", code)]
-
-
-def _qualified(word: str, code: str) -> str:
-    """Return the name with its namespaces and classes, ``"ops::scale"``; "" if nothing declares it."""
-    starts = {each.start(1) for each in _declarations(word, code) if each[0][-1] not in "),"}
-    scopes: list[str] = []
-    opening = ""
-    for token in re.finditer(rf"{_SCOPE}|[{{}}]|\b{re.escape(word)}\b", code) if starts else ():
-        if token[1]:
-            opening = token[1]
-            if opening == word and any(scopes) and all(scopes):
-                return "::".join((*scopes, word))
-        elif token[0] == "{":
-            scopes.append(opening)
-            opening = ""
-        elif token[0] == "}":
-            del scopes[-1:]
-        elif token.start() in starts and any(scopes) and all(scopes):
-            return "::".join((*scopes, word))
-    return ""
-
-
-_SCOPE = r"\b(?:namespace|struct|class)\s+([\w:]+)[^;{}()<>=]*(?={)"
-_MOST_TEMPLATES = 1000  # of a source: a hint is worth no more time than that
-_LONGEST_HEAD = 500
-
-
-def _templates(code: str) -> dict[str, str]:
-    """Return the parameters of each template of a source, ``{"scale": "class T, int N"}``."""
-    found: dict[str, str] = {}
-    for begin in islice(re.finditer(r"\btemplate\s*<", code), _MOST_TEMPLATES):
-        parameters = cxx.enclosed(code[begin.end() - 1 : begin.end() + _LONGEST_HEAD], 0)
-        at = begin.end() + len(parameters) + 1
-        head = re.split(r"[({;=]", code[at : at + _LONGEST_HEAD], maxsplit=1)[0].strip()
-        name = re.search(r"(\w+)\s*(?::[^:].*)?$", head, re.DOTALL)
-        if name and code[at - 1 : at] == ">":
-            found.setdefault(name[1], " ".join(parameters.split()))
-    return found

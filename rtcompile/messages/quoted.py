@@ -260,6 +260,10 @@ def operator_of_struct(match: Match, _: BuildContext) -> Values | None:
             f", or use cuda::std::complex<{number}> of <cuda/std/complex>, which has all operators"
         )
         return {"type": named[0], "step": step}
+    small = re.search(r"\b__nv_fp(?:8|6|4)_e\dm\d\b", types)
+    if small:
+        step = f"Convert to float first: float(a) {match['operator']} float(b)"
+        return {"type": small[0], "step": step}
     vector = re.search(rf"\b(?:{_VECTOR})\b", types)
     if vector is None:
         return None
@@ -275,7 +279,9 @@ def operator_of_struct(match: Match, _: BuildContext) -> Values | None:
 
 
 def not_deduced(match: Match, context: BuildContext) -> Values | None:
-    """Apply only to a call that names no template argument."""
+    """Apply only to a call that names no template argument, and whose arguments have types."""
+    if "<error-type>" in match.string:
+        return None
     return {} if re.search(rf"\b{match['function']}\s*\(", context.text) else None
 
 

@@ -97,37 +97,64 @@ def namespace_inside(_: Match, context: BuildContext) -> Values | None:
 
 
 def name_inside(match: Match, context: BuildContext) -> Values | None:
-    """Return the whole name of a class or an enumeration that a header declares in a namespace."""
+    """Return the whole name of a class, an enumerator and the like, as the source spells it or a header declares it."""
     word = match["identifier"]
-    declared = rf"(?:struct|class|enum|enum\s+class)\s+{word}\s*[;:{{]"
+    if spelled := re.search(rf"(?:\b\w+::)+{word}\b", context.code):
+        line = context.code.count("\n", 0, spelled.start()) + 1
+        return {"whole": spelled[0], "where": f"line {line}"}
+    declared = rf"(?:(?:struct|class|enum|enum\s+class)\s+{word}\s*[;:{{]|(?<=[{{,\s]){word}\s*(?:=[^,{{}}();]+)?[,}}])"
     whole = _declared_within(word, declared, context) if len(word) >= _SHORTEST else ""
-    return {"whole": whole} if whole else None
+    return {"whole": whole, "where": "a header that the source includes"} if whole else None
+
+
+# How CCCL's headers open a namespace.
+_OPENING = {
+    "_CCCL_BEGIN_NAMESPACE_CUDA_STD": "cuda::std",
+    "_LIBCUDACXX_BEGIN_NAMESPACE_STD": "cuda::std",
+    "_CCCL_BEGIN_NAMESPACE_CUDA": "cuda",
+    "_LIBCUDACXX_BEGIN_NAMESPACE_CUDA": "cuda",
+    "CUB_NAMESPACE_BEGIN": "cub",
+    "THRUST_NAMESPACE_BEGIN": "thrust",
+}
+_CLOSING = r"_(?:CCCL|LIBCUDACXX)_END_NAMESPACE_\w+|(?:CUB|THRUST)_NAMESPACE_END"
+_DEPTH = 4  # <cuda/atomic> declares its names in the third header
+_TRANSPARENT = "-"  # an enumeration, an inline namespace, extern "C"
 
 
 def _declared_within(word: str, declared: str, context: BuildContext) -> str:
-    """Return the name with its namespaces, as headers up to two levels below the source declare it; "" without."""
-    if context.source and re.search(rf"\b{declared}", context.code):
+    """Return the name with its namespaces, as headers that the source includes declare it; "" without."""
+    if re.search(rf"\b{declared}", context.code):
         return ""
-    for text in context.included(depth=2):
-        if word not in text or not re.search(rf"\b{declared}", text):
-            continue
-        scopes: list[str] = []
-        opening = ""
-        code = cxx.blanked(text, literals=True, directives=True)
-        for token in re.finditer(
-            rf"\b(?P<name>{declared})|\bnamespace\s+([\w:]+)(?=\s*{{)|[{{}}]", code
-        ):
-            if token["name"] and scopes and all(scopes):
-                inner = [*scopes, word]
-                return "::".join(inner) if "detail" not in inner else ""
-            if token[2]:
-                opening = token[2]
-            elif token[0] == "{":
-                scopes.append(opening)
-                opening = ""
-            elif token[0] == "}":
-                del scopes[-1:]
-    return ""
+    texts = (text for text in context.included(depth=_DEPTH) if word in text)
+    codes = (
+        cxx.blanked(t, literals=True, directives=True) for t in texts if re.search(declared, t)
+    )
+    spaces = (_spaces_of(declared, code) for code in codes)
+    return next(("::".join([*each, word]) for each in spaces if each), "")
+
+
+def _spaces_of(declared: str, code: str) -> list[str]:
+    """Return the namespaces around the first declaration; [] if it is in a function or a class, or in none."""
+    tokens = re.compile(
+        rf"(?P<name>\b{declared})|\b(?P<inline>inline\s+namespace|enum|extern)\b[^;(){{}}]*(?={{)"
+        rf"|\bnamespace\s+(?P<space>[\w:]+)(?=\s*{{)|\b(?P<opening>{'|'.join(_OPENING)})\b|(?P<closing>{_CLOSING})|[{{}}]"
+    )
+    scopes: list[str] = []
+    opening = ""
+    for token in tokens.finditer(code):
+        if token["name"]:
+            if all(scopes):
+                return [each for each in scopes if each != _TRANSPARENT]
+        elif token["inline"] or token["space"]:
+            opening = token["space"] or _TRANSPARENT
+        elif token["opening"]:
+            scopes.append(_OPENING[token["opening"]])
+        elif token[0] == "{":
+            scopes.append(opening)
+            opening = ""
+        else:
+            del scopes[-1:]
+    return []
 
 
 _INNER = ("detail", "details", "impl", "__", "dispatch", "agent")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rtcompile.messages.facts import BuildContext, Match, Values
+from rtcompile.messages.facts import TABLES, BuildContext, Match, Values
 
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _NAMES = {")": "(", "]": "[", "}": "{"}
@@ -56,6 +56,9 @@ def bracket(match: Match, context: BuildContext) -> Values | None:
     last, word = re.search(r"([\w.]+)\s*$", before[-_NEAR:]), re.match(r"\w+", after)
     if last is None or word is None:
         return None
+    if instead := TABLES["elsewhere"].get(last[1]) or TABLES["elsewhere"].get(word[0]):
+        odd = last[1] if last[1] in TABLES["elsewhere"] else word[0]
+        return {"fact": f"`{odd}` is no word of CUDA C++", "step": f"Write {instead}"}
     return {
         "fact": f"`{last[1]}` and `{word[0]}` stand side by side, and nothing joins them",
         "step": "Put a comma, a semicolon or an operator between them, or remove one",
@@ -185,6 +188,9 @@ def literal(_: Match, context: BuildContext) -> Values | None:
     return {"literal": found[0], "why": why, "right": right}
 
 
+_PLACEHOLDER = r"%\(\w+\)[sdifg]|\{{1,2} *\w+ *\}{1,2}|\$\{?\w+\}?|@\w+@"
+
+
 def macro_value(_: Match, context: BuildContext) -> Values | None:
     """Return the macro at the caret, or beside it, that was defined with a semicolon or an equals sign."""
     at = max(0, context.column - 1)
@@ -192,19 +198,23 @@ def macro_value(_: Match, context: BuildContext) -> Values | None:
     words = [*re.findall(r"^\w+", context.text[at:]), *(beside.groups() if beside else ())]
     for word in words:
         defined = re.search(
-            rf"^[ \t]*#[ \t]*define[ \t]+{word}[ \t]+(?P<value>=[^\n]*|[^\n;{{}}]*;)[ \t]*(?://[^\n]*)?$",
+            rf"^[ \t]*#[ \t]*define[ \t]+(?P<name>{word}(?:\([^()\n]*\))?)[ \t]+"
+            rf"(?P<value>=[^\n]*|[^\n;{{}}]*;|{_PLACEHOLDER})[ \t]*(?://[^\n]*)?$",
             context.source,
             re.MULTILINE,
         )
         if defined:
             value = defined["value"].strip()
-            return {
-                "macro": word,
-                "value": value,
-                "line": str(context.source.count("\n", 0, defined.start()) + 1),
-                "why": "the =" if value.startswith("=") else "the semicolon",
-                "right": value.lstrip("= ").rstrip("; "),
-            }
+            part = "the =" if value.startswith("=") else "the semicolon"
+            why = f": {part} becomes part of this line"
+            right = f"Write `#define {defined['name']} {value.lstrip('= ').rstrip('; ')}`"
+            if re.fullmatch(_PLACEHOLDER, value):
+                why = ", which looks like a placeholder that was not filled in"
+                right = (
+                    f"Fill it in before compiling, or leave the line out and pass -D{word}=VALUE"
+                )
+            line = context.source.count("\n", 0, defined.start()) + 1
+            return {"macro": word, "value": value, "line": str(line), "why": why, "right": right}
     return None
 
 
@@ -226,4 +236,28 @@ def comment_division(_: Match, context: BuildContext) -> Values | None:
         )
         if found:
             return {"line": str(number), "before": found[1]}
+    return None
+
+
+def unclosed_by_indentation(_: Match, context: BuildContext) -> Values | None:
+    """Return the first { that a } of a lesser indentation closes, in a source with more { than }."""
+    code = context.code
+    opened, closed = code.count("{"), code.count("}")
+    if opened <= closed:
+        return None
+    stack: list[tuple[int, int]] = []  # line and indentation of each { that is open
+    for number, line in enumerate(code.split("\n"), 1):
+        indented = len(line) - len(line.lstrip())
+        for brace in re.findall(r"[{}]", line):
+            if brace == "{":
+                stack.append((number, indented))
+            elif stack:
+                begin, outer = stack.pop()
+                if indented < outer and begin != number:
+                    return {
+                        "line": str(begin),
+                        "end": str(number),
+                        "opened": str(opened),
+                        "closed": str(closed),
+                    }
     return None

@@ -400,7 +400,7 @@ BY_KERNELS = [
     case(
         "undefined-symbol",
         "Unresolved extern function '_Z3fooi'",
-        "foo is declared and used",
+        "foo is declared in line 1 and used",
         "link=",
         source="extern __device__ int foo(int);\n__global__ void k(int* x) { *x = foo(3); }",
     ),

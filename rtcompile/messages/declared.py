@@ -1,0 +1,137 @@
+"""What the source declares: names, their scopes, the templates' parameters, and the names that are spelled alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from operator import itemgetter
+
+from rtcompile.messages.facts import BuildContext, Match
+from rtcompile.request import cxx
+
+_SHORT = 4
+
+
+def word_at(context: BuildContext) -> str:
+    """Return the word at the message's caret."""
+    found = re.match(r"\w+", context.text[max(0, context.column - 1) :])
+    return found[0] if found else ""
+
+
+def in_source(context: BuildContext) -> bool:
+    """Return whether the message's line is the source's: no header's, and not renumbered."""
+    text = context.source.split("\n")[context.line - 1 : context.line] if context.line else []
+    return [each.strip() for each in text] == [context.text.strip()]
+
+
+def declared_words(near: str, context: BuildContext) -> Iterator[str]:
+    """Yield what the source or a macro of the options declares and is spelled nearly like a word."""
+    for option in context.options:
+        if macro := re.match(r"(?:-D ?|--define-macro=)(\w+)", option):
+            yield macro[1]
+    code = cxx.blanked(context.source, literals=True)
+    for word in dict.fromkeys(re.findall(r"\b[A-Za-z_]\w{2,}", code)):
+        if word == near or not closest(near, (word,)):
+            continue
+        further = (  # a macro, a type, or a variable behind another one's comma
+            rf"#\s*define\s+{word}\b|\b(?:class|typename|struct|enum|namespace)\s+{word}\b"
+            rf"|\w[\s*&]+\w+[^;(){{}}]*,\s*[*&]*{word}\s*[=;,\[]"
+        )
+        if declarations(word, code) or re.search(further, code):
+            yield word
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """Return the name that one edit, one swap, or other capital letters make of `word`; None without one."""
+    lower, near = word.lower(), list[tuple[bool, str]]()
+    for name in known:
+        other = name.lower()
+        if other == lower and name != word:
+            return name
+        if abs(len(other) - len(lower)) <= 1 and _is_one_edit(lower, other):
+            near.append((not other.startswith(lower[:-1]), name))
+    return min(near, key=itemgetter(0))[1] if near else None
+
+
+def _is_one_edit(one: str, other: str) -> bool:
+    """Return whether one letter more, less or other, or two exchanged, makes `other` of `one`."""
+    short, long = sorted((one, other), key=len)
+    at = next(
+        (at for at, pair in enumerate(zip(short, long, strict=False)) if pair[0] != pair[1]),
+        len(short),
+    )
+    if len(short) < len(long):
+        return short[at:] == long[at + 1 :]
+    is_swap = short[at + 1 : at + 2] + short[at : at + 1] == long[at : at + 2]
+    if len(one) < _SHORT and not is_swap:  # another short word is one letter away from many
+        return False
+    return one != other and (
+        short[at + 1 :] == long[at + 1 :] or (is_swap and short[at + 2 :] == long[at + 2 :])
+    )
+
+
+_NOT_TYPES = "return|else|goto|case|throw|delete|new|co_return|typename|and|or|not"
+
+
+def declarations(word: str, code: str) -> list[Match]:
+    """Return where something like a declaration of `word` stands, each up to what follows the word."""
+    before = rf"(?<![.\w])(?!(?:{_NOT_TYPES})\b)[A-Za-z_][\w:>]*[\s*&]+"
+    return [*re.finditer(rf"{before}({re.escape(word)})\s*[=;,()\[{{:<]", code)]
+
+
+def scope_end(at: int, code: str) -> int:
+    """Return where the scope of what is declared at `at` ends: with its block, loop or function; -1 if it does not."""
+    depth = round_ = 0
+    is_head = False  # a parameter, or a variable of a loop's head
+    for token in re.finditer(r"[(){};]", code[at:]):
+        if token[0] in "()" and not depth:
+            round_ += 1 if token[0] == "(" else -1
+            is_head = is_head or round_ < 0
+        elif token[0] == "{":
+            depth += 1
+        elif token[0] == "}":
+            depth -= 1
+            if depth < 0 or (is_head and depth == 0):
+                return at + token.start()
+        elif is_head and round_ < 0 and not depth:  # a loop without a block, or a declaration
+            return at + token.start()
+    return -1
+
+
+def qualified(word: str, code: str) -> str:
+    """Return the name with its namespaces and classes, ``"ops::scale"``; "" if nothing declares it."""
+    starts = {each.start(1) for each in declarations(word, code) if each[0][-1] not in "),"}
+    scopes: list[str] = []
+    opening = ""
+    for token in re.finditer(rf"{_SCOPE}|[{{}}]|\b{re.escape(word)}\b", code) if starts else ():
+        if token[1]:
+            opening = token[1]
+            if opening == word and any(scopes) and all(scopes):
+                return "::".join((*scopes, word))
+        elif token[0] == "{":
+            scopes.append(opening)
+            opening = ""
+        elif token[0] == "}":
+            del scopes[-1:]
+        elif token.start() in starts and any(scopes) and all(scopes):
+            return "::".join((*scopes, word))
+    return ""
+
+
+_SCOPE = r"\b(?:namespace|struct|class)\s+([\w:]+)[^;{}()<>=]*(?={)"
+_MOST_TEMPLATES = 1000  # of a source: a hint is worth no more time than that
+_LONGEST_HEAD = 500
+
+
+def templates(code: str) -> dict[str, str]:
+    """Return the parameters of each template of a source, ``{"scale": "class T, int N"}``."""
+    found: dict[str, str] = {}
+    for begin in islice(re.finditer(r"\btemplate\s*<", code), _MOST_TEMPLATES):
+        parameters = cxx.enclosed(code[begin.end() - 1 : begin.end() + _LONGEST_HEAD], 0)
+        at = begin.end() + len(parameters) + 1
+        head = re.split(r"[({;=]", code[at : at + _LONGEST_HEAD], maxsplit=1)[0].strip()
+        name = re.search(r"(\w+)\s*(?::[^:].*)?$", head, re.DOTALL)
+        if name and code[at - 1 : at] == ">":
+            found.setdefault(name[1], " ".join(parameters.split()))
+    return found
