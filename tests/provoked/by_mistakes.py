@@ -162,6 +162,14 @@ BY_MISTAKES = [
         names=("k<complex<float>>",),
         headers="12:cudart 12:crt 12:cccl",
     ),
+    case(
+        "typename-wanted",
+        'use the "typename" keyword',
+        "Write `typename A<T>::type`",
+        source="template <class T> struct A { using type = T; };\ntemplate <class T> __global__ void k(T* x) {\n"
+        "  A<T>::type s = 0;\n  x[0] = T(s);\n}\n",
+        names=("k<float>",),
+    ),
     case("option-value-apart", "unrecognized option 16", "-DWINDOW=16", options="-DWINDOW 16"),
     case(
         "operator-of-struct",
