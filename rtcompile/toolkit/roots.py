@@ -109,7 +109,10 @@ def by_pathfinder(where: SearchContext) -> Iterator[Root]:
     """Yield a root that only cuda.pathfinder knows. It finds headers without loading a library here."""
     import warnings
 
-    if getattr(sys, "frozen", False):  # it would start `sys.executable`, which is the application
+    # It starts `sys.executable`, which may be the application: frozen, by briefcase, or one that embeds Python.
+    if getattr(sys, "frozen", False) or not os.path.basename(sys.executable or "").startswith(
+        "python"
+    ):
         return
     try:
         from cuda.pathfinder import find_nvidia_header_directory

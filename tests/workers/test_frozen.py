@@ -32,10 +32,13 @@ print(program.build.backend, sys.frozen, children)
 """
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("frozen", True), ("executable", "/usr/bin/app"), ("executable", "")]
+)
 def test_a_frozen_application_is_not_started_by_pathfinder(
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    monkeypatch.setattr(sys, name, value, raising=False)
     monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
     where = roots.SearchContext({}, (), (), ())
     assert [*roots.by_pathfinder(where)] == []
