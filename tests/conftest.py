@@ -30,6 +30,7 @@ from tests.key_inputs import HeaderTree
 from tests.lookups import CAPABILITY
 from tests.packages import Package
 from tests.plain_nvrtc import PlainNvrtc
+from tests.wheels import built_rtcompile, unpack
 
 SOURCE = """#include "width.h"
 template<class T> __global__ void f(T* x) { *x = WIDTH; }
@@ -83,18 +84,30 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at ``-m "not slow"``
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all but one value of the parameter in each row of an `in_turn` matrix as slow."""
+    """Mark as slow what `make test` leaves out: of each row of an `in_turn` matrix all but one, and all but `some` rows.
+
+    Rows that are slow for another reason are not counted.
+    """
     matrices: dict[tuple[Path, str], dict[str, list[pytest.Function]]] = {}
+    samples: dict[tuple[Path, str, int], list[pytest.Item]] = {}
     for item in items:
+        if (mark := item.get_closest_marker("some")) and not item.get_closest_marker("slow"):
+            name = item.name.partition("[")[0]
+            samples.setdefault((item.path, name, mark.args[0]), []).append(item)
         mark = item.get_closest_marker("in_turn")
-        if mark and isinstance(item, pytest.Function):
+        if mark and isinstance(item, pytest.Function) and not item.get_closest_marker("slow"):
             columns = matrices.setdefault((item.path, item.originalname), {})
             # By value, since pytest counts a parameter's index across the parameters stacked with it.
             columns.setdefault(repr(item.callspec.params[mark.args[0]]), []).append(item)
-    for columns in matrices.values():
+    for (_, test), columns in matrices.items():
         for row, row_items in enumerate(zip(*columns.values(), strict=False)):
-            kept = zlib.crc32(str(row).encode()) % len(row_items)
+            kept = zlib.crc32(f"{test} {row}".encode()) % len(row_items)
             for item in (*row_items[:kept], *row_items[kept + 1 :]):
+                item.add_marker(pytest.mark.slow)
+    for (*_, count), rows in samples.items():
+        chosen = {number * len(rows) // count for number in range(count)}
+        for number, item in enumerate(rows):
+            if number not in chosen:
                 item.add_marker(pytest.mark.slow)
 
 
@@ -271,6 +284,17 @@ def fifo(tmp_path: Path) -> Fifo:
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
     return Package(tmp_path / "site-packages", "shipped_kernels", monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def rtcompile_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built_rtcompile(tmp_path_factory.mktemp("rtcompile"))
+
+
+@pytest.fixture(scope="session")
+def build_environment(tmp_path_factory: pytest.TempPathFactory, rtcompile_wheel: Path) -> Path:
+    """A folder with an installed rtcompile, since the hooks are found by its metadata."""
+    return unpack(rtcompile_wheel, tmp_path_factory.mktemp("installed"))
 
 
 @pytest.fixture(scope="session")

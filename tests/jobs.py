@@ -12,6 +12,12 @@ from typing import Any
 from rtcompile.workers.pool import Crash, Job, JobResult
 
 FOREVER = "sleep 1000"
+# No compiler finishes this source: the mangled name of the parameter doubles with each typedef.
+ENDLESS = (
+    "typedef int (*F0)(int);\n"
+    + "".join(f"typedef F{i} (*F{i + 1})(F{i}, F{i});\n" for i in range(40))
+    + "__global__ void k(F40 f) {}"
+)
 
 
 class Fifo:

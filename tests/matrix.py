@@ -7,8 +7,12 @@ import shlex
 import shutil
 import subprocess
 import sys
+import zlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.doors import TAKES
 from tests.kernel_process import ROOT, Process
@@ -27,6 +31,7 @@ KERNELS = {
     "WMMA": '#include <mma.h>\n#include "value.h"' + KERNEL,
     "CuTe": '#include <cute/tensor.hpp>\n#include "value.h"' + KERNEL,
 }
+QUICK = [name for name in KERNELS if name != "CuTe"]
 DOORS = list(TAKES)
 NAMES = {"install": "k.cu", "cell": "cell.cu"}  # the program's name, if a door sets its own
 FOLDERS = {
@@ -61,6 +66,29 @@ MATRIX = [
     for spelling, (options, more) in SPELLINGS.items()
     if more.keys() <= takes and (door, spelling) != ("install", "str")
 ]
+
+
+Row = tuple[Any, ...]
+
+
+def doors_in_turn(names: str, rows: Iterable[Row], each: int = 2) -> Callable[[Any], Any]:
+    """Test rows that begin with a door: `make test` takes this many of the rows that are otherwise equal, in turn."""
+
+    def decorated(test: Any) -> Any:
+        alike: dict[Row, list[Row]] = {}
+        for row in rows:
+            alike.setdefault(row[1:], []).append(row)
+        cases = []
+        for number, group in enumerate(alike.values(), zlib.crc32(test.__name__.encode())):
+            apart = max(1, len(group) // each)
+            chosen = {(number + apart * at) % len(group) for at in range(each)}
+            cases += [
+                pytest.param(*row, marks=[] if at in chosen else [pytest.mark.slow])
+                for at, row in enumerate(group)
+            ]
+        return pytest.mark.parametrize(names, cases)(test)
+
+    return decorated
 
 
 # --- a program -------------------------------------------------------------------------------------

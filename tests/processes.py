@@ -1,13 +1,34 @@
-"""Resets the state of this process to that of a new one; only this module touches that state."""
+"""Programs in processes of their own, and this process reset to the state of a new one."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rtcompile.bundles import index as bundles
 from rtcompile.lookup import environment
 from rtcompile.store import store
 from rtcompile.toolkit import remembered
+
+
+def python(
+    program: str,
+    *arguments: object,
+    environ: Mapping[str, str | Path] | None = None,
+    check: bool = False,
+    **more: Any,
+) -> subprocess.CompletedProcess[str]:
+    """Run a Python program, with this process's variables and further ones; return what it wrote."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)],
+        check=check,
+        **{"env": {**os.environ, **(environ or {})}, "capture_output": True, "text": True, **more},
+    )
 
 
 def forget_process() -> None:

@@ -23,18 +23,12 @@ from rtcompile.frontends import raw_kernel
 from rtcompile.lookup import driver, environment
 from rtcompile.lookup import find as lookup
 from rtcompile.workers import pool
-from tests.jobs import until
-from tests.processes import build_of
+from tests.jobs import ENDLESS, until
+from tests.processes import build_of, python
 
 pytestmark = pytest.mark.needs_compiler
 
 SOURCE = 'extern "C" __global__ void k(int* p) { *p = %d; }'
-# The mangled name of the parameter doubles with each typedef.
-ENDLESS = (
-    "typedef int (*F0)(int);\n"
-    + "".join(f"typedef F{i} (*F{i + 1})(F{i}, F{i});\n" for i in range(40))
-    + "__global__ void k(F40 f) {}"
-)
 
 
 def made(number: int, **more: Any) -> RawKernel:
@@ -100,14 +94,7 @@ def test_if_all_is_cached_nothing_is_imported_or_queued(tmp_path: Path):
 
 
 def run(program: str, *arguments: str, **environ: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), *arguments],
-        env={**os.environ, **environ},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = python(program, *arguments, environ=environ, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout.strip()
@@ -362,6 +349,7 @@ ENDS = """
 """
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("ending", ["", "sys.exit(0)", "os._exit(0)"])
 def test_a_program_ends_at_once(ending: str):
     program = textwrap.dedent(ENDS % ENDLESS) + "began = time.time()\nprint(began)\n" + ending

@@ -79,6 +79,7 @@ def test_a_library_of_lto_ir_is_inlined_into_every_kernel_that_links_it(runs):
     assert [functions(code) for code in programs] == [{"k0"}, {"k1"}, {"k2"}]
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("suffix", "flags"),
     [

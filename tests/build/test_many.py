@@ -26,19 +26,16 @@ from rtcompile.lookup import environment
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.workers import pool
+from tests import jobs
 from tests.jobs import eventually
+from tests.processes import python
 
 pytestmark = pytest.mark.needs_compiler
 
 TEMPLATE = CompileRequest("template <int N> __global__ void k(int* p) { *p = N; }", arch="sm_90")
 KERNEL = TEMPLATE.replace(name_expressions=("k<0>",))
 WRONG = TEMPLATE.replace(source="mistake;")
-# The mangled name of the parameter doubles with each typedef.
-ENDLESS = TEMPLATE.replace(
-    source="typedef int (*F0)(int);\n"
-    + "".join(f"typedef F{i} (*F{i + 1})(F{i}, F{i});\n" for i in range(40))
-    + "__global__ void k(F40 f) {}"
-)
+ENDLESS = TEMPLATE.replace(source=jobs.ENDLESS)
 
 
 def variants(count: int) -> list[CompileRequest]:
@@ -379,7 +376,7 @@ def test_processes_add_to_one_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("RTCOMPILE_TRACE", str(path))
     compile_many(variants(1), progress=False)
     script = "from tests.build.test_many import *; compile_many(variants(2), progress=False)"
-    subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], check=True)
+    python(script, cwd=Path(__file__).parents[2], check=True)
     assert len({event["pid"] for event in json.loads(path.read_text())}) == 2
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -23,18 +20,13 @@ from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
 from rtcompile.store.store import Store
 from rtcompile.workers import pool
-from tests.jobs import until
+from tests.jobs import ENDLESS, until
+from tests.processes import python
 
 pytestmark = pytest.mark.needs_compiler
 
 MISTAKE = "mistake;"
 CRASH = "template <class T> struct B { friend bool operator==() = default; };"
-# The mangled name of the parameter doubles with each typedef.
-ENDLESS = (
-    "typedef int (*F0)(int);\n"
-    + "".join(f"typedef F{i} (*F{i + 1})(F{i}, F{i});\n" for i in range(40))
-    + "__global__ void k(F40 f) {}"
-)
 
 
 def request(source: str, **changes: Any) -> CompileRequest:
@@ -313,7 +305,5 @@ def test_under_a_process_limit_every_build_is_made(together: None) -> None:
         print(len({code.code for code in codes}))
         """
     root = Path(__file__).parents[2]
-    printed = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], cwd=root, capture_output=True, text=True
-    )
+    printed = python(script, cwd=root)
     assert (printed.stdout, printed.returncode) == ("12\n", 0), printed.stderr

@@ -16,6 +16,7 @@ import pytest
 from rtcompile import CompileRequest, compile_many
 from rtcompile.build import progress
 from rtcompile.styling import changing_line, takes_escapes
+from tests.processes import python
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -163,10 +164,5 @@ def test_a_first_run_shows_a_waiting_line_on_a_terminal_and_erases_it() -> None:
 @pytest.mark.needs_compiler
 def test_a_first_run_shows_nothing_if_disabled_or_without_a_terminal() -> None:
     assert on_terminal(SLOW, RTCOMPILE_PROGRESS="0") == "the program's own line\r\n"
-    done = subprocess.run(
-        [sys.executable, "-c", SLOW.replace("%d", "1%d")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python(SLOW.replace("%d", "1%d"))
     assert (done.stdout, done.stderr) == ("the program's own line\n", "")

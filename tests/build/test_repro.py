@@ -21,6 +21,7 @@ from rtcompile.request.units import CompileFailure
 from rtcompile.store.folder import Folder
 from rtcompile.toolkit.model import Library, Toolchain
 from rtcompile.workers import pool
+from tests.jobs import ENDLESS
 
 SEGFAULT = "template <class T> struct B { friend bool operator==() = default; };\n"
 
@@ -77,10 +78,8 @@ def test_the_error_names_the_folder_and_the_next_step(tmp_path: Path) -> None:
 
 @pytest.mark.needs_compiler
 def test_a_timeout_leaves_a_reproducer() -> None:
-    chain = "".join(f"typedef F{i} (*F{i + 1})(F{i}, F{i});\n" for i in range(40))
-    source = f"typedef int (*F0)(int);\n{chain}__global__ void k(F40 f) {{}}"
     with pytest.raises(CompileTimeout, match=r"timeout=") as caught:
-        rtcompile.compile(source, arch="sm_90", timeout=0.3)
+        rtcompile.compile(ENDLESS, arch="sm_90", timeout=0.3)
     assert (Path(str(caught.value.reproducer)) / "run.sh").exists()
 
 

@@ -14,15 +14,9 @@ import pytest
 from rtcompile import toolkit
 from rtcompile.cli import main, output
 from tests.commands import rtcompile
+from tests.jobs import ENDLESS
 
 pytestmark = pytest.mark.needs_compiler
-
-ENDLESS = (
-    "typedef int (*F0)(int);\n"
-    + "".join(f"typedef F{i} (*F{i + 1})(F{i}, F{i});\n" for i in range(40))
-    + "__global__ void k(F40) {}\n"
-)  # the mangled name of the parameter doubles with each typedef
-
 
 # --- compile ----------------------------------------------------------------------------
 

@@ -281,6 +281,7 @@ def test_a_warning_is_one_line_without_a_python_location(tmp_path: Path) -> None
     assert ".py" not in done.stderr
 
 
+@pytest.mark.some(1)
 @pytest.mark.takes_seconds
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
 def test_an_encoding_without_check_marks_is_not_an_error(encoding: str) -> None:
@@ -293,6 +294,7 @@ def test_an_encoding_without_check_marks_is_not_an_error(encoding: str) -> None:
     assert b"\n\\u2713 " in b"\n" + done.stdout
 
 
+@pytest.mark.in_turn("unbuffered")
 @pytest.mark.takes_seconds
 @pytest.mark.parametrize(
     ("redirected", "code", "message"),

@@ -20,6 +20,7 @@ from rtcompile.cli import main
 from rtcompile.extras.cluster.leases import Lease
 from rtcompile.extras.cluster.stores import current
 from tests import nodes
+from tests.processes import python
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -128,7 +129,7 @@ def test_the_lease_of_an_ended_process_is_free_elsewhere_after_its_time(
 def end_holding(folder: Path, address: str, how: str) -> None:
     env = {**os.environ, **nodes.environment(folder, "a", address)}
     program = HOLDING.format(ENDS[how])
-    subprocess.run([sys.executable, "-c", program, how], env=env, check=False)
+    python(program, how, env=env)
 
 
 def test_a_thread_that_outlives_the_main_thread_shares_its_builds(on, tmp_path):

@@ -86,6 +86,7 @@ def test_a_module_is_sent_as_its_request(executor, monkeypatch):
     assert module.object_code.build.hit == "memory"
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("moment", ["constructed", "looked up", "queued", "compiling"])
 def test_constructed_modules_are_not_compiled_locally_too(executor, monkeypatch, moment):
     pytest.importorskip("cupy")

@@ -69,6 +69,7 @@ def compared(checkout: Path, *options: str, minutes: int = 5) -> dict[str, objec
     return results
 
 
+@pytest.mark.slow
 @pytest.mark.needs_compiler
 @pytest.mark.takes_seconds
 def test_a_small_checkout(tmp_path: Path) -> None:

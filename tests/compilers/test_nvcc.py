@@ -17,6 +17,7 @@ from rtcompile.request.units import Compiled, CompileFailure, Limits, Translatio
 from rtcompile.request.values import Arch
 from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.search import find
+from tests.jobs import ENDLESS
 
 pytestmark = pytest.mark.needs_nvcc
 
@@ -117,6 +118,7 @@ def test_name_expressions_are_lowered_as_nvrtc_lowers_them(toolchain: Toolchain)
     assert symbols.issuperset(LOWERED.values())
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     "flags",
     [
@@ -149,6 +151,7 @@ def test_name_expressions_work_where_debug_information_keeps_the_markers(
     assert "rtcompile_" in result.notes[0]
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("wrong", ["nope<int>", "f<nope>", "f", "3+", "plain(", "coefficients[2]+"])
 def test_a_wrong_name_expression_is_named_in_the_error(wrong: str, toolchain: Toolchain) -> None:
     failure = failure_of(make_unit(NAMES, names=("plain", wrong), target="ptx"), toolchain)
@@ -173,6 +176,7 @@ def test_the_trace_names_every_header_that_was_read(toolchain: Toolchain, tmp_pa
         assert not any(path.endswith(".cu") for path in result.trace)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", ["kernel.cu", "a b/k.cu", "no_suffix", 'q"uo\\te.cu', "ä.cu"])
 def test_messages_and_file_macros_contain_the_given_name(name: str, toolchain: Toolchain) -> None:
     source = f"constexpr const char* file = __FILE__;\nint n = {KERNEL}"
@@ -225,11 +229,7 @@ def test_an_nvcc_that_dies_without_output_is_reported(toolchain: Toolchain, tmp_
     ids=["time", "memory"],
 )
 def test_nvcc_is_killed_at_its_limits(limits: Limits, kind: str, toolchain: Toolchain) -> None:
-    # The compile never ends: each level doubles the type's mangled name.
-    chain = "".join(f"typedef T{i} (*T{i + 1})(T{i}, T{i});\n" for i in range(40))
-    source = f"typedef int T0;\n{chain}__global__ void k(T40 f) {{}}"
-
-    failure = failure_of(make_unit(source), toolchain, limits)
+    failure = failure_of(make_unit(ENDLESS), toolchain, limits)
 
     assert failure.kind == kind
 

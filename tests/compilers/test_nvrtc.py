@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
-import textwrap
 import threading
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,8 @@ from rtcompile.toolkit.model import Library
 from rtcompile.workers import nvrtc as worker_side
 from rtcompile.workers import pool
 from rtcompile.workers.pool import Pool
+from tests.jobs import ENDLESS
+from tests.processes import python
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -229,7 +229,7 @@ def test_the_callers_process_loads_no_compiler() -> None:
         assert "nvrtc" not in open("/proc/self/maps").read()
     """
     root = Path(__file__).parents[2]
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=root, check=True)
+    python(script, cwd=root, check=True)
 
 
 # --- inputs that break compilers; this process survives all of them --------------------------------
@@ -243,10 +243,7 @@ def test_a_compiler_that_segfaults_is_a_crash(library: Library) -> None:
 
 
 def test_a_compiler_that_hangs_is_killed_at_its_time_limit(library: Library) -> None:
-    # The mangled name of the parameter doubles with each typedef.
-    chain = "".join(f"typedef F{i} (*F{i + 1})(F{i}, F{i});\n" for i in range(30))
-    source = f"typedef int (*F0)(int);\n{chain}__global__ void k(F30 f) {{}}"
-    outcome = failure(library, source, limits=Limits(timeout=0.5))
+    outcome = failure(library, ENDLESS, limits=Limits(timeout=0.5))
     assert outcome.kind == "timeout"
     assert "0.5 s" in outcome.log
 
@@ -286,13 +283,7 @@ def run_beside_a_driver(folder: Path, script: str) -> bool:
     gcc = ["gcc", "-shared", "-fPIC", f'-DLOADED="{loaded}"', "-o", driver, folder / "driver.c"]
     subprocess.run(gcc, check=True)
     environ = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        env=environ,
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-    )
+    done = python(script, env=environ, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr
     return loaded.exists()
 

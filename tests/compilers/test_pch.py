@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -23,6 +20,7 @@ from rtcompile.files.headers import SearchDir
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.request.values import Arch
 from rtcompile.workers import pool
+from tests.processes import python
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -323,7 +321,7 @@ def test_another_process_uses_the_header(warm: Builder) -> None:
         assert used(builder.compiled(PREFIX + KERNEL))
     """
     root = Path(__file__).parents[2]
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=root, check=True)
+    python(script, cwd=root, check=True)
 
 
 @pytest.mark.parametrize(

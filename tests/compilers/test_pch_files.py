@@ -24,6 +24,7 @@ from tests.compilers.test_pch import (
     hastened,
     used,
 )
+from tests.processes import python
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -73,7 +74,7 @@ def test_a_full_disk_rejects_no_prefix_permanently(builder: Builder) -> None:
             assert builder.files(".pch") == []
     """
     root = Path(__file__).parents[2]
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=root, check=True)
+    python(script, cwd=root, check=True)
     builder.ready()
 
 
@@ -209,7 +210,7 @@ def test_processor_time_of_other_processes_does_not_count_as_reading(tmp_path: P
         pch.Prefix.built = lambda self, outcome, seconds: noted.append(seconds)
         loop = [sys.executable, "-c", "import time\nwhile time.process_time() < 30: pass"]
         # Linux may share a processor out between sessions first, and a worker has one of its own.
-        loops = [subprocess.Popen(loop, start_new_session=True) for _ in range(4)]
+        loops = [subprocess.Popen(loop, start_new_session=True) for _ in range(2)]
         try:
             outcome = Builder(Path(sys.argv[1], "cache"), Path(sys.argv[1])).compiled(EXPENSIVE + KERNEL)
         finally:

@@ -54,6 +54,7 @@ def test_the_second_build_uses_what_an_idle_core_made_beside_the_first(builder: 
     assert names(builder) == [".pch", ".record"]
 
 
+@pytest.mark.slow
 def test_a_build_that_reads_more_after_the_prefix_has_a_header_made(builder: Builder) -> None:
     (builder.user / "more.h").write_text("")
     source = f'{EXPENSIVE}struct S {{}};\n#include "more.h"\n{KERNEL}'
@@ -87,6 +88,7 @@ def test_where_no_core_is_idle_none_is_made(
     assert names(builder) == [".record"]
 
 
+@pytest.mark.slow
 def test_an_error_in_the_prefix_makes_none_and_is_reported_once(builder: Builder) -> None:
     (builder.user / "bad.h").write_text("mistake;\n")
     source = EXPENSIVE + '#include "bad.h"\n' + KERNEL

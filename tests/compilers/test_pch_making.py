@@ -5,9 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +24,7 @@ from tests.compilers.test_pch import (
     taking,
     used,
 )
+from tests.processes import python
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -99,7 +97,7 @@ def test_another_program_creates_the_header_after_the_counted_builds(builder: Bu
         Builder(Path({str(builder.cache)!r}), Path({str(builder.user)!r})).compiled(PREFIX + KERNEL)
         os._exit(0)
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, check=True)
+    python(script, cwd=ROOT, check=True)
     assert record(builder).image
     assert used(builder.compiled(PREFIX + KERNEL))
 

@@ -173,8 +173,12 @@ def test_a_change_between_two_builds_is_noticed(project: Project, change: Change
     assert project.value() == (CHANGES[change], None)
 
 
-@pytest.mark.in_turn("project")
 @pytest.mark.parametrize("how", CONDITIONS)
+@pytest.mark.parametrize(
+    "project",
+    ["nvrtc", pytest.param("nvcc", marks=[pytest.mark.needs_nvcc, pytest.mark.slow])],
+    indirect=True,
+)
 def test_headers_tested_by_has_include_are_noticed_in_any_spelling(
     project: Project, how: str
 ) -> None:

@@ -55,6 +55,7 @@ def test_a_program_is_found_again_until_a_header_changes(folder: Path):
     assert builds[0] == builds[1] != builds[2]
 
 
+@pytest.mark.some(3)
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize(
     "more",

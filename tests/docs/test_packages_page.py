@@ -16,7 +16,7 @@ import pytest
 
 from rtcompile.bundles.file import Bundle
 from tests.documentation import ROOT, blocks
-from tests.wheels import bare_environment, build, built_rtcompile, unpack, use
+from tests.wheels import bare_environment, build, use
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -32,17 +32,6 @@ for name in rows:
 loaded = [name for name in sys.modules if name.startswith(("rtcompile.compilers", "rtcompile.workers"))]
 print(json.dumps([[code.build.hit for code in codes], loaded]))
 """
-
-
-@pytest.fixture(scope="module")
-def rtcompile_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built_rtcompile(tmp_path_factory.mktemp("rtcompile"))
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory, rtcompile_wheel: Path) -> Path:
-    """A folder with an installed rtcompile, since the hooks are found by its metadata."""
-    return unpack(rtcompile_wheel, tmp_path_factory.mktemp("installed"))
 
 
 @pytest.fixture(params=BACKENDS)
@@ -85,20 +74,21 @@ def check_that_it_works_without_a_compiler(
     assert json.loads(done.stdout) == [["bundle", "bundle"], []]
 
 
+@pytest.mark.in_turn("backend")
 def test_a_wheel_made_from_the_sdist_works_without_a_compiler(
-    project: Path, backend: str, installed: Path, rtcompile_wheel: Path, tmp_path: Path
+    project: Path, backend: str, build_environment: Path, rtcompile_wheel: Path, tmp_path: Path
 ) -> None:
     """Build as `python -m build` does: the sdist, then the wheel from the sdist."""
-    sdist = build(project, backend, "sdist", installed)
+    sdist = build(project, backend, "sdist", build_environment)
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path / "unpacked", filter="data")
-    wheel = build(tmp_path / "unpacked/mypackage-1.0", backend, "wheel", installed)
+    wheel = build(tmp_path / "unpacked/mypackage-1.0", backend, "wheel", build_environment)
     check_that_it_works_without_a_compiler(tmp_path, rtcompile_wheel, wheel)
 
 
 @pytest.mark.in_turn("backend")
 def test_pip_installs_it_from_its_folder(
-    project: Path, backend: str, installed: Path, rtcompile_wheel: Path, tmp_path: Path
+    project: Path, backend: str, build_environment: Path, rtcompile_wheel: Path, tmp_path: Path
 ) -> None:
     """Run `pip install .` without the index, with this environment's backend and no dependencies."""
     python = bare_environment(tmp_path / "environment", rtcompile_wheel)
@@ -107,7 +97,7 @@ def test_pip_installs_it_from_its_folder(
     done = subprocess.run(
         [*command, "--no-index", "--quiet", "--target", site, "."],
         cwd=project,
-        env={**os.environ, "PYTHONPATH": str(installed)},
+        env={**os.environ, "PYTHONPATH": str(build_environment)},
         capture_output=True,
         text=True,
     )
@@ -119,7 +109,7 @@ def test_pip_installs_it_from_its_folder(
 
 @pytest.mark.parametrize("backend", ["setuptools.build_meta"], indirect=True)
 def test_setuptools_packs_the_headers_of_a_src_layout(
-    project: Path, backend: str, installed: Path
+    project: Path, backend: str, build_environment: Path
 ) -> None:
     (project / "src").mkdir()
     package = (project / "mypackage").rename(project / "src/mypackage")
@@ -133,9 +123,9 @@ def test_setuptools_packs_the_headers_of_a_src_layout(
     library.write_text(
         library.read_text().replace(", bundle=", ', include_dirs=["include"], bundle=')
     )
-    with tarfile.open(build(project, backend, "sdist", installed)) as archive:
+    with tarfile.open(build(project, backend, "sdist", build_environment)) as archive:
         packed = {name.partition("/src/")[2] for name in archive.getnames()}
-    with zipfile.ZipFile(build(project, backend, "wheel", installed)) as wheel:
+    with zipfile.ZipFile(build(project, backend, "wheel", build_environment)) as wheel:
         in_wheel = set(wheel.namelist())
     needed = {"mypackage/kernels/rows.cu", "mypackage/include/mypackage/factor.cuh"}
     assert needed <= packed & in_wheel
@@ -150,7 +140,11 @@ def on_the_page(project: Path, backend: str) -> None:
 
 @pytest.mark.in_turn("backend")
 def test_one_wheel_has_the_builds_of_two_cudas(
-    project: Path, backend: str, installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    project: Path,
+    backend: str,
+    build_environment: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     other = os.environ.get("RTCOMPILE_TEST_CUDA13")
     if not other:
@@ -168,7 +162,7 @@ def test_one_wheel_has_the_builds_of_two_cudas(
     (site / "pip/__main__.py").write_text(PIP)
     monkeypatch.setenv("TOOLKIT_12", str(theirs))
     monkeypatch.setenv("TOOLKIT_13", other)
-    wheel = build(project, backend, "wheel", installed, python=python)
+    wheel = build(project, backend, "wheel", build_environment, python=python)
     with zipfile.ZipFile(wheel) as archive:
         path = archive.extract("mypackage/kernels.rtcb", tmp_path)
     found = {(row.cuda, row.kind, str(row.arch)) for row in Bundle(path).rows()}
@@ -176,10 +170,12 @@ def test_one_wheel_has_the_builds_of_two_cudas(
     assert found == {(cuda, *code) for cuda in (12, 13) for code in codes}
 
 
-def test_an_editable_install_gets_no_bundle(project: Path, backend: str, installed: Path) -> None:
+def test_an_editable_install_gets_no_bundle(
+    project: Path, backend: str, build_environment: Path
+) -> None:
     with open(project / "pyproject.toml", "a") as table:  # else hatchling wants one more package
         table.write('[tool.hatch.build]\ndev-mode-dirs = ["."]\n')
-    wheel = build(project, backend, "editable", installed)
+    wheel = build(project, backend, "editable", build_environment)
     with zipfile.ZipFile(wheel) as archive:
         assert not [name for name in archive.namelist() if name.endswith(".rtcb")]
     assert not list(project.rglob("*.rtcb"))
@@ -187,14 +183,14 @@ def test_an_editable_install_gets_no_bundle(project: Path, backend: str, install
 
 @pytest.mark.in_turn("backend")
 def test_a_header_that_the_wheel_would_lack_stops_the_build(
-    project: Path, backend: str, installed: Path
+    project: Path, backend: str, build_environment: Path
 ) -> None:
     source = project / "mypackage/kernels/rows.cu"
     source.write_text('#include "factor.table"\n' + source.read_text())
     (project / "mypackage/kernels/factor.table").write_text("// nothing\n")
     (project / ".gitignore").write_text("*.table\n")  # hatchling leaves such files out
     with pytest.raises(AssertionError) as caught:
-        build(project, backend, "wheel", installed)
+        build(project, backend, "wheel", build_environment)
     message = str(caught.value)
     assert "no wheel was made" in message
     assert "factor.table" in message
@@ -204,7 +200,7 @@ def test_a_header_that_the_wheel_would_lack_stops_the_build(
 
 @pytest.mark.in_turn("backend")
 def test_a_library_with_another_bundle_path_stops_the_build(
-    project: Path, backend: str, installed: Path
+    project: Path, backend: str, build_environment: Path
 ) -> None:
     package = project / "mypackage/__init__.py"
     package.write_text(package.read_text().replace("kernels.rtcb", "rows.rtcb"))
@@ -212,16 +208,16 @@ def test_a_library_with_another_bundle_path_stops_the_build(
         AssertionError,
         match=r"at mypackage/rows\.rtcb, but it is written to mypackage/kernels\.rtcb: name the same path",
     ):
-        build(project, backend, "wheel", installed)
+        build(project, backend, "wheel", build_environment)
 
 
 @pytest.mark.in_turn("backend")
 def test_an_error_of_a_kernel_is_shown_without_a_traceback(
-    project: Path, backend: str, installed: Path
+    project: Path, backend: str, build_environment: Path
 ) -> None:
     source = project / "mypackage/kernels/rows.cu"
     source.write_text(source.read_text() + "#error not today\n")
     with pytest.raises(AssertionError) as caught:
-        build(project, backend, "wheel", installed)
+        build(project, backend, "wheel", build_environment)
     assert "rows.cu:5:2: fatal error: #error directive: not today" in str(caught.value)
     assert "Traceback" not in str(caught.value)

@@ -256,6 +256,7 @@ def libcuda(install: Install, *, version: int, init: int) -> None:
     install.environ["LD_LIBRARY_PATH"] = str(folder)
 
 
+@pytest.mark.some(10)
 @pytest.mark.parametrize(
     ("break_it", "code", "name", "detail", "hint"),
     [

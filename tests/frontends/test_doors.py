@@ -24,10 +24,12 @@ from tests.matrix import (
     MATRIX,
     NAMES,
     OPTIONS,
+    QUICK,
     REQUESTED,
     SPELLINGS,
     TEMPLATE,
     Program,
+    doors_in_turn,
 )
 
 pytest.importorskip("cupy")
@@ -57,7 +59,7 @@ def program(tmp_path: Path, processes: list[Process], scratch: Path) -> Program:
 # --- the same code ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("door", "spelling"), MATRIX)
+@doors_in_turn("door, spelling", MATRIX)
 def test_every_spelling_gives_the_same_code_and_another_process_finds_it(
     door: str, spelling: str, program: Program
 ) -> None:
@@ -74,13 +76,22 @@ def test_every_spelling_gives_the_same_code_and_another_process_finds_it(
     assert program.request(program.second, door, source, options, **more) == built
 
 
-@pytest.mark.parametrize(
-    "kernel", [pytest.param(k, marks=[pytest.mark.slow] if k == "CuTe" else []) for k in KERNELS]
-)
-@pytest.mark.parametrize("door", DOORS)
+@doors_in_turn("door, kernel", itertools.product(DOORS, QUICK))
 def test_a_kernel_with_headers_gives_the_same_code_through_every_door(
     door: str, kernel: str, program: Program
 ) -> None:
+    check_code(door, kernel, program)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("door", DOORS)
+def test_a_kernel_with_cute_gives_the_same_code_through_every_door(
+    door: str, program: Program
+) -> None:
+    check_code(door, "CuTe", program)
+
+
+def check_code(door: str, kernel: str, program: Program) -> None:
     program.salt = ""  # the doors share the builds, which take seconds with CuTe
     plain = program.options("compile", OPTIONS)
     named = {"name": NAMES[door]} if door in NAMES else {}  # some symbols contain the name
@@ -105,8 +116,7 @@ def test_every_door_finds_the_builds_of_the_others(program: Program) -> None:
 # --- edits ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
-@pytest.mark.parametrize("door", DOORS)
+@doors_in_turn("door, edit", itertools.product(DOORS, EDITS))
 def test_an_edit_is_noticed_by_every_process(
     door: str, edit: Callable[[Program], str], program: Program
 ) -> None:
@@ -119,7 +129,7 @@ def test_an_edit_is_noticed_by_every_process(
     assert values() == [expected] * 4
 
 
-@pytest.mark.parametrize("door", DOORS)
+@doors_in_turn("door", ((door,) for door in DOORS))
 def test_a_removed_optional_header_is_noticed(door: str, program: Program) -> None:
     (program.folder / "extra.h").touch()
 
@@ -131,7 +141,7 @@ def test_a_removed_optional_header_is_noticed(door: str, program: Program) -> No
     assert [value_of(program.first), value_of(program.second)] == ["1"] * 2
 
 
-@pytest.mark.parametrize("door", DOORS)
+@doors_in_turn("door", ((door,) for door in DOORS))
 def test_an_edited_options_file_is_read_again(door: str, program: Program) -> None:
     options = ("--options-file={folder}/options.txt",)
 
@@ -144,7 +154,7 @@ def test_an_edited_options_file_is_read_again(door: str, program: Program) -> No
         assert values() == [value] * 3
 
 
-@pytest.mark.parametrize("door", DOORS)
+@doors_in_turn("door", ((door,) for door in DOORS))
 def test_an_edited_source_is_compiled(door: str, program: Program) -> None:
     for value in ("1", "2", "1"):
         source = f'#define VALUE "{value}"' + KERNEL
@@ -152,7 +162,7 @@ def test_an_edited_source_is_compiled(door: str, program: Program) -> None:
             assert text_in(program.request(process, door, source)) == value
 
 
-@pytest.mark.parametrize("door", DOORS)
+@doors_in_turn("door", ((door,) for door in DOORS))
 def test_a_relative_directory_depends_on_the_working_directory(door: str, program: Program) -> None:
     earlier = program.folder.parent / "earlier"
     (earlier / "value.h").write_text('#define VALUE "earlier"\n')
@@ -165,8 +175,9 @@ def test_a_relative_directory_depends_on_the_working_directory(door: str, progra
             assert text_in(code) == value
 
 
-@pytest.mark.parametrize("options", ["-I{root}/link/../include", "-I link/../include"])
-@pytest.mark.parametrize("door", DOORS)
+@doors_in_turn(
+    "door, options", itertools.product(DOORS, ["-I{root}/link/../include", "-I link/../include"])
+)
 def test_the_parent_of_a_link_is_its_targets_parent(
     door: str, options: str, program: Program
 ) -> None:
@@ -193,7 +204,7 @@ def checkout(folder: Path, value: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("door", DOORS)
+@doors_in_turn("door", ((door,) for door in DOORS))
 def test_a_changed_variable_takes_effect_at_once(
     door: str, program: Program, tmp_path: Path
 ) -> None:
@@ -270,7 +281,7 @@ def test_a_source_that_cupy_rejects_is_compiled_by_doors_that_may_add_a_flag(
         assert program.request(program.first, then, NEEDS_A_FLAG, **OF_CUPY)
 
 
-@pytest.mark.parametrize("door", [door for door in DOORS if "headers" in TAKES[door]])
+@doors_in_turn("door", ((door,) for door in DOORS if "headers" in TAKES[door]))
 def test_header_texts_are_read_as_passed(door: str, program: Program) -> None:
     """Even if somebody edits the files to which they were written."""
     name = f"{door}{program.folder.parent.name}.h"

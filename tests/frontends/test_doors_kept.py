@@ -21,7 +21,6 @@ pytest.importorskip("cupy")
 pytestmark = pytest.mark.needs_compiler
 
 OPTIONS_FILE = ("--options-file={root}/value.txt",)
-QUICK = [name for name in matrix.KERNELS if name != "CuTe"]
 GIVEN = {"headers": {"given.h": '#define OPTION ""\n'}}
 # A package names its targets: it has no cells, and CuPy's own classes cannot be targets.
 SHIPPED_DOORS = [door for door in matrix.DOORS if door not in matrix.NAMES]
@@ -121,16 +120,10 @@ class Kept:
         return None if code is None else text_in(code)
 
 
-def in_turn(names: str, rows: Iterable[tuple[Any, ...]]) -> pytest.MarkDecorator:
-    """Test each row with one way to keep builds, in turn; `make test-slow` tests the others."""
-    cases = []
-    for number, row in enumerate(rows):
-        turn = number + matrix.DOORS.index(row[0])
-        ways = [how for how in KEPT if row[0] in KEPT[how]]
-        for way in ways:
-            marks = [] if way == ways[turn % len(ways)] else [pytest.mark.slow]
-            cases.append(pytest.param(way, *row, marks=marks))
-    return pytest.mark.parametrize(f"how, {names}", cases)
+def in_turn(names: str, rows: Iterable[matrix.Row]) -> Callable[[Any], Any]:
+    """Test each row with each way to keep builds; `make test` takes one door for each way and other values."""
+    ways = [(row[0], how, *row[1:]) for row in rows for how in KEPT if row[0] in KEPT[how]]
+    return matrix.doors_in_turn(names.replace("door", "door, how", 1), ways, each=1)
 
 
 @pytest.fixture(scope="session")  # a process of pytest-xdist may come back to this file
@@ -166,7 +159,7 @@ def check_found(kept: Kept, door: str, name: str) -> None:
     assert kept.request(kept.first, door, name) == expected
 
 
-@in_turn("door, name", [*matrix.MATRIX, *itertools.product(matrix.DOORS, QUICK)])
+@in_turn("door, name", [*matrix.MATRIX, *itertools.product(matrix.DOORS, matrix.QUICK)])
 def test_every_spelling_and_kernel_is_found(door: str, name: str, kept: Kept) -> None:
     check_found(kept, door, name)
 

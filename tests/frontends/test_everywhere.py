@@ -336,7 +336,7 @@ OF_CUB = (
     [
         pytest.param(CODE, ("-DN=1",), id="options"),
         pytest.param('#include "scale.cuh"\n' + CODE, ("-I{include}",), id="header"),
-        pytest.param(CUB, OF_CUB, id="a pass of CUB", marks=pytest.mark.needs_compiler),
+        pytest.param(CUB, OF_CUB, id="a pass of CUB", marks=pytest.mark.slow),
     ],
 )
 def test_the_first_run_after_warm_needs_no_planning(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 
 import pytest
+
+from tests.processes import python
 
 # The program forks while another thread imports MODULE.
 FORKS_MEANWHILE = """if True:
@@ -39,7 +39,7 @@ def forks_while(module: str, begin: str, seconds: float = 0.3) -> float:
     program = FORKS_MEANWHILE.replace("MODULE", repr(module)).replace("BEGIN", begin)
     program = program.replace("SECONDS", str(seconds))
     begun = time.monotonic()
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    python(program, check=True, timeout=120)
     return time.monotonic() - begun
 
 
@@ -87,4 +87,4 @@ LOCKED = """if True:
 
 def test_a_child_finds_the_locks_of_living_objects_open() -> None:
     pytest.importorskip("cupy")
-    subprocess.run([sys.executable, "-c", LOCKED], check=True, timeout=120)
+    python(LOCKED, check=True, timeout=120)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import ast
 import functools
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import rtcompile
+from tests.processes import python
 
 PACKAGE = Path(rtcompile.__file__).parent
 
@@ -243,7 +242,7 @@ def test_there_are_no_import_cycles():
 
 def loaded_by(statement: str) -> set[str]:
     code = f"import sys; before = set(sys.modules); {statement}; print(*set(sys.modules) - before)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python(code, check=True)
     return set(done.stdout.split())
 
 
@@ -333,12 +332,12 @@ importlib.util.find_spec = lambda name, *rest: None if name == "cupy" else found
     ],
 )  # fmt: skip
 def test_without_cupy_everything_else_works(code: str):
-    subprocess.run([sys.executable, "-c", WITHOUT_CUPY + code], check=True)
+    python(WITHOUT_CUPY + code, check=True)
 
 
 def test_importing_a_kernel_class_without_cupy_names_the_package():
     code = WITHOUT_CUPY + "from rtcompile import RawModule"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python(code)
     assert done.stderr.count("Traceback") == 1
     last = done.stderr.strip().split("\n")[-1]
     assert "RawModule needs CuPy, which is not installed: pip install cupy-cuda13x" in last

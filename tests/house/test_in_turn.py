@@ -1,4 +1,4 @@
-"""`make test` runs each row of a matrix marked `in_turn` once, with the values in turn."""
+"""`make test` runs each row of a matrix marked `in_turn` once, with the values in turn, and `some` rows of others."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ def test_below(row, column): pass
 @pytest.mark.in_turn("of_a_fixture")
 @pytest.mark.parametrize("row", range(12))
 def test_of_a_fixture(row, of_a_fixture): pass
+
+@pytest.mark.some(3)
+@pytest.mark.parametrize("row", [pytest.param(99, marks=pytest.mark.slow), *range(12)])
+def test_some(row): pass
 """
 
 
@@ -38,7 +42,7 @@ def test_each_row_runs_once_and_each_value_occurs(tmp_path: Path) -> None:
         "from tests.conftest import pytest_collection_modifyitems\n"
     )
     (tmp_path / "test_matrix.py").write_text(MATRIX)
-    markers = 'markers = ["slow: slow", "in_turn(parameter): in turn"]'
+    markers = 'markers = ["slow: slow", "in_turn(parameter): in turn", "some(count): some"]'
     (tmp_path / "pyproject.toml").write_text(f"[tool.pytest.ini_options]\n{markers}\n")
     done = subprocess.run(
         [
@@ -64,3 +68,5 @@ def test_each_row_runs_once_and_each_value_occurs(tmp_path: Path) -> None:
         values = [value for each in chosen for value in each.strip("]").split("-")]
         assert sorted(int(value) for value in values if value.isdecimal()) == [*range(12)], name
         assert {"x", "y"} <= {*values}, name
+    rows = [line.rpartition("[")[2] for line in done.stdout.splitlines() if "::test_some[" in line]
+    assert rows == ["0]", "4]", "8]"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 
 import pytest
 
@@ -16,6 +14,7 @@ from rtcompile.request.object_code import BuildInfo, ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
+from tests.processes import python
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -38,9 +37,7 @@ def test_silent_by_default_and_one_line_per_build_on_request(monkeypatch):
     )
 
     def stderr() -> str:
-        return subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stderr
+        return python(code, check=True).stderr
 
     assert stderr() == ""
     monkeypatch.setenv("RTCOMPILE_LOG", "info")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import pickle
-import subprocess
-import sys
 import typing
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 
 from rtcompile.named import NamedTuple
+from tests.processes import python
 
 
 class Ours(NamedTuple):
@@ -119,5 +118,5 @@ for each in {c for m in modules for c in vars(m).values() if isinstance(c, type)
 @pytest.mark.needs_compiler
 def test_no_module_that_a_first_build_imports_defines_a_slow_class() -> None:
     """A dataclass takes 0.8 ms, a class of `typing.NamedTuple` 0.2."""
-    done = subprocess.run([sys.executable, "-c", SLOW], capture_output=True, text=True, check=True)
+    done = python(SLOW, check=True)
     assert done.stdout == ""

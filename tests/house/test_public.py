@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import rtcompile
+from tests.processes import python
 
 PACKAGE = Path(rtcompile.__file__).parent
 CLASSES = {
@@ -125,7 +126,7 @@ def test_doctor_is_a_function_however_the_package_was_used_before() -> None:
         "import rtcompile.checkup.checks, rtcompile.cli; from rtcompile import doctor, explain; "
     )
     program += "print([c.status for c in doctor(probes=False)] and explain('x')[0].message)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = python(program)
     assert done.stdout == "x\n", done.stderr
 
 

@@ -119,13 +119,18 @@ def test_after_an_edit_the_binary_has_the_new_value(
     assert build(folder).build.hit == "disk"
 
 
-def test_a_revert_is_a_hit(folder: Path) -> None:
+def test_a_revert_and_a_touch_are_hits_and_a_removal_is_an_error(folder: Path) -> None:
     build(folder)
     nested(folder)
     build(folder)
     (folder / "second/nested.h").write_text("#define NESTED 1001\n")
     again = build(folder)
     assert (value_of(again), again.build.hit) == (1001, "disk")
+    os.utime(folder / "second/nested.h")
+    assert build(folder).build.hit == "disk"
+    (folder / "second/nested.h").unlink()
+    with pytest.raises(rtcompile.CompileError, match=r"nested\.h"):
+        build(folder)
 
 
 def test_a_moved_project_is_a_hit(folder: Path, tmp_path: Path) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from rtcompile.store.folder import Folder
+from tests.processes import python
 
 pytestmark = pytest.mark.usefixtures("absent_device")
 
@@ -27,7 +25,7 @@ def test_a_forked_child_finds_code_and_counts_only_its_own_hits(cache):
             sys.exit(0)
         assert os.waitpid(child, 0)[1] == 0
     """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    python(program, check=True, timeout=60)
 
     assert Folder(str(cache)).counts()["hits"] == 3 + 1
 
@@ -44,9 +42,7 @@ def test_no_descriptor_of_the_cache_stays_open(cache):
         links = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
         print(*(os.readlink(link) for link in links if os.path.lexists(link)))
     """
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True
-    )
+    done = python(program, check=True)
     assert str(cache) not in done.stdout
 
 
@@ -62,7 +58,7 @@ def test_children_of_multiprocessing_count_their_hits(cache):
             child.start()
             child.join()
     """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    python(program, check=True, timeout=60)
 
     assert Folder(str(cache)).counts()["hits"] == 1 + 2
 
@@ -82,7 +78,7 @@ def test_a_hit_loads_few_modules(statement, most):
         f"import {'cupy, ' * ('raw_module' in statement)}sys; before = set(sys.modules); {statement};"
         "print(*sorted(m for m in set(sys.modules) - before))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python(code, check=True)
     loaded = set(done.stdout.split())
     assert len([name for name in loaded if name.startswith("rtcompile")]) <= most
     heavy = {
@@ -106,9 +102,7 @@ def test_a_hit_imports_what_logs_it_only_if_that_was_requested(cache, monkeypatc
     """
     for log, modules in (("", ""), ("", ""), ("info", "rtcompile.logs")):
         monkeypatch.setenv("RTCOMPILE_LOG", log)
-        done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True
-        )
+        done = python(program, check=True)
         hit, _, loaded = done.stdout.partition("\n")
         if hit == "disk":
             assert loaded == f"{modules}\n"

@@ -244,13 +244,6 @@ def test_a_record_of_a_module_is_warmed_for_its_devices(tmp_path, monkeypatch):
 
 
 @pytest.mark.needs_compiler
-def test_a_build_with_a_clock_macro_is_not_found():
-    request = build('extern "C" __global__ void k(const char** x) { *x = __TIME__; }')
-
-    assert found(request) is None
-
-
-@pytest.mark.needs_compiler
 def test_nothing_is_written_where_compiling_is_forbidden(cache, monkeypatch):
     request = build(CODE % 1)
     for file in (cache / "index").iterdir():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from rtcompile import CompileError, InvalidRequest
 from rtcompile.extras.notebook.magics import Line
 from rtcompile.inspect.symbols import simple_name
 from tests.cells import ENDLESS, TWO
+from tests.processes import python
 
 pytest.importorskip("IPython", reason="IPython is not installed: it is in the extra `test`")
 
@@ -396,5 +396,5 @@ def test_without_ipython_the_error_names_the_package():
         "import sys; sys.modules['IPython'] = None\n"
         "import rtcompile; rtcompile.load_ipython_extension(None)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = python(code)
     assert "RtcompileError: %%cuda needs IPython: pip install ipython" in done.stderr

@@ -58,6 +58,7 @@ def test_interrupting_a_cell_ends_its_compiler(kernel: Any):
     assert after["content"]["status"] == "ok"
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("at_once", [True, False])
 def test_restarting_a_kernel_in_mid_build_leaves_no_compiler(kernel: Any, at_once: bool):
     running, client = kernel

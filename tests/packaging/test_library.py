@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -16,6 +14,7 @@ from rtcompile.errors import CompileError, InvalidRequest
 from rtcompile.extras.packaging import signature
 from rtcompile.extras.packaging.library import KernelLibrary
 from tests.packages import DECLARATION, HEADER, SOURCE, Package
+from tests.processes import python
 
 
 @pytest.fixture
@@ -174,7 +173,7 @@ def test_importing_a_package_of_kernels_loads_neither_cupy_nor_a_compiler(packag
         f"import sys; sys.path.insert(0, {str(package.folder.parent)!r}); import {package.name}\n"
         "print(*sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python(code, check=True)
     heavy = {"cupy", "numpy", "cuda.bindings", "subprocess", "importlib.resources"}
     heavy |= {"rtcompile.build.pipeline", "rtcompile.toolkit", "rtcompile.workers"}
     assert not heavy & set(done.stdout.split())

@@ -6,8 +6,6 @@ import json
 import lzma
 import os
 import re
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -25,8 +23,8 @@ from rtcompile.extras.record import of_cupy, recording, warming  # noqa: E402
 from rtcompile.frontends.cupy_hook import program_name  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.request import options as compiler_options  # noqa: E402
+from tests.processes import python  # noqa: E402
 from tests.programs import CODE, TEMPLATE, Module  # noqa: E402
-from tests.wheels import built_rtcompile  # noqa: E402
 
 MINOR = ".".join(cupy.__version__.split(".")[:2])
 SMALL = [
@@ -115,8 +113,8 @@ def test_a_record_makes_no_compiler_run_programs_or_write_files(kernels):
 
 
 @pytest.mark.takes_seconds
-def test_the_wheel_has_the_records_and_the_license_of_their_sources(tmp_path):
-    with zipfile.ZipFile(built_rtcompile(tmp_path)) as wheel:
+def test_the_wheel_has_the_records_and_the_license_of_their_sources(rtcompile_wheel):
+    with zipfile.ZipFile(rtcompile_wheel) as wheel:
         folder = "rtcompile/extras/record/kernels_of_cupy"
         for path in of_cupy.files().values():
             with open(path, "rb") as file:
@@ -173,7 +171,7 @@ from tests.record import test_of_cupy as tests
 patch = pytest.MonkeyPatch()
 print(all(tests.request_as_cupy(patch, "90", kernel).code for kernel in tests.SMALL))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = python(code)
     assert done.stdout == "True\n", done.stderr
 
 

@@ -50,7 +50,7 @@ def started_by(text: str, folder: Path) -> str:
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param(BY_MULTIPROCESSING.format(way="spawn"), id="spawn"),
+        pytest.param(BY_MULTIPROCESSING.format(way="spawn"), id="spawn", marks=pytest.mark.slow),
         pytest.param(
             BY_MULTIPROCESSING.format(way="forkserver"), id="forkserver", marks=pytest.mark.slow
         ),
@@ -89,6 +89,7 @@ def test_a_run_within_a_run_is_counted_and_recorded_by_both(folder):
     assert len(recording.read(str(record)).builds) == 1
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("where", ["relative", "/dev/null/folder"])
 def test_a_private_temporary_folder_loses_no_count(folder, where):
     (folder / "relative").mkdir()

@@ -18,6 +18,7 @@ cupy = pytest.importorskip("cupy")
 pytestmark = pytest.mark.needs_compiler
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(
     ("ending", "status"),
     [

@@ -168,6 +168,7 @@ def test_a_record_contains_the_versions_used(tmp_path):
     assert not record.with_suffix(".json.part").exists()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [("rtcompile", "rtcompile 0.0.1"), ("cupy", "CuPy 9.9"), ("cuda", "CUDA 9.9")],
@@ -190,6 +191,7 @@ def test_a_record_of_another_version_is_named_and_built(tmp_path, name, sentence
     assert warmed.stderr.count("recorded with") == 1
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("way", ["--report", "--check"])
 def test_a_program_with_an_unknown_cupy_is_unaffected(tmp_path, way):
     other_cupy(tmp_path)
@@ -277,6 +279,7 @@ fails()
 """
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -324,7 +324,7 @@ def test_nvrtc_reads_no_file_that_the_scanner_excluded(
     (tmp_path / "v.h").write_text("#error SEEN\n")
     random = Random(seed)
     seen = 0
-    for _ in range(100):
+    for _ in range(40):
         source, std = odd_text(random), random.choice(["03", "11", "14", "17", "20"])
 
         def reads(source: str, std: str = std) -> bool:
@@ -341,7 +341,7 @@ def test_nvrtc_reads_no_file_that_the_scanner_excluded(
             read = [directive.included for directive in text.directives()]
             if std in ("17", "20") and not text.differs:  # older ones know trigraphs
                 assert any("v.h" in name for name in read), source
-    assert seen > 25
+    assert seen > 8
 
 
 # --- texts that could make it slow -----------------------------------------------------------------------
@@ -394,10 +394,10 @@ def test_scanning_time_is_proportional_to_length(kind: str) -> None:
         return time.thread_time() - start
 
     # Quadratic time would be 64 times as long.
-    small_text = min(seconds(20_000) for _ in range(3))
-    assert seconds(160_000) < max(24 * small_text, 0.5)
+    small_text = min(seconds(10_000) for _ in range(3))
+    assert seconds(80_000) < max(24 * small_text, 0.25)
     if kind == "comments behind a comment":  # 25 of these took the regular expression 15 s
-        assert seconds(800_000) < 20
+        assert seconds(400_000) < 10
 
 
 def test_the_beginning_of_a_text_is_read_without_the_rest() -> None:

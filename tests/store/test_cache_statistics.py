@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -20,6 +18,7 @@ from rtcompile.store import inventory, locks
 from rtcompile.store.folder import Folder
 from rtcompile.store.store import Store
 from tests.key_inputs import make_key_inputs, make_object, open_store
+from tests.processes import python
 
 
 def build(kept: Store, source: str, code: bytes = b"code") -> KeyInputs:
@@ -276,7 +275,7 @@ def test_hits_of_a_process_that_built_nothing_are_counted(cache: Path) -> None:
             "assert store.find(make_key_inputs(source='a'))\n"
             "import atexit; atexit._run_exitfuncs()\n"
         )
-        subprocess.run([sys.executable, "-c", code], check=True)
+        python(code, check=True)
     usage = open_store(cache).usage()
     assert usage is not None
     assert usage.hits == 2

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.needs_nvcc
             SHARED + "\ntemplate <class T> __global__ void f(T* x) {}",
             {"backend": "nvcc", "name_expressions": ["f<int>"]},
             id="its ptxas, after names were read",
+            marks=pytest.mark.slow,
         ),
         pytest.param("#include <vector>\n" + TYPO, {}, id="NVCC after NVRTC"),
     ],
@@ -41,6 +42,7 @@ def test_a_failure_of_nvcc_is_found_by_the_next_process_until_a_header_changes(
     assert another_process(source, **given)["cached"] is False
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("folder", ["listed", "not/there/yet"])
 def test_a_missing_header_is_remembered_for_the_host_compiler_until_it_appears(
     folder: str, tmp_path: Path

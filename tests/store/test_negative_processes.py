@@ -82,6 +82,7 @@ SHARED = "__global__ void k(int* x) { __shared__ int s[99999]; s[*x] = *x; *x = 
 EXTERN = "extern __device__ float f(float); __global__ void k(float* x) { *x = f(*x); }"
 
 
+@pytest.mark.some(5)
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize(
     ("source", "given", "kind"),
@@ -189,6 +190,7 @@ def edits(folder: Path) -> dict[str, tuple[str, list[str], Callable[[], object]]
     }
 
 
+@pytest.mark.some(4)
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize(
     "edit",

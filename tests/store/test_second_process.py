@@ -18,9 +18,10 @@ from benchmarks.ten_builds import KINDS
 ROOT = Path(__file__).parents[2]
 PURE = ("cuda.pathfinder",)
 
-# The wheels of CUTLASS are not in the folder of CUDA 13's. The compilers take ten seconds for the others.
-_SECONDS = ("CuTe", "CUB device", "Thrust", "device launch")
-QUICK = [name for name in KINDS if name not in _SECONDS]
+# One build of each way to make one, found and kept in its own way.
+QUICK = ["plain", "WMMA", "CUB by NVCC", "LTO link", "name expressions", "PTX", "headers="]
+# The wheels of CUTLASS are not in the folder of CUDA 13's.
+OTHERS = [name for name in KINDS if name not in (*QUICK, "CuTe")]
 
 pytestmark = [pytest.mark.needs_compiler, pytest.mark.needs_nvcc]
 
@@ -64,7 +65,7 @@ def run(
     "names",
     [
         pytest.param(QUICK, id="quick"),
-        pytest.param([*_SECONDS[1:]], id="long", marks=pytest.mark.slow),
+        pytest.param(OTHERS, id="others", marks=pytest.mark.slow),
     ],
 )
 def test_a_second_process_finds_each_kind_of_build_and_starts_no_compiler(run, names):

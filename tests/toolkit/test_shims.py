@@ -130,6 +130,7 @@ def compiler(request: pytest.FixtureRequest) -> Compiler:
     return made
 
 
+@pytest.mark.some(12)
 @pytest.mark.parametrize(
     "header",
     [
@@ -141,6 +142,7 @@ def test_each_header_compiles_on_its_own(compiler12, header):
     assert compiler12.errors(including([header])) == ""
 
 
+@pytest.mark.slow
 def test_headers_that_forward_compile_in_the_other_order(compiler12):
     names = [name for name in FORWARDS if name not in LATER]
     assert len(names) > 20
@@ -150,7 +152,7 @@ def test_headers_that_forward_compile_in_the_other_order(compiler12):
 @pytest.mark.parametrize(
     ("compiler", "arch", "std"),
     [
-        ("compiler12", "sm_80", "c++17"),
+        pytest.param("compiler12", "sm_80", "c++17", marks=pytest.mark.slow),
         ("compiler13", "sm_90a", "c++20"),
         pytest.param("compiler13", "sm_120a", "c++17", marks=pytest.mark.slow),
     ],
@@ -160,20 +162,24 @@ def test_a_program_that_includes_them_all_and_uses_std_compiles(compiler, arch, 
     assert request.getfixturevalue(compiler).errors(source, arch=arch, std=std) == ""
 
 
+# CUDA 12 has all libraries at once, and CUDA 13 the one that compiles fastest in the other order.
 @pytest.mark.parametrize(
-    "libraries",
+    ("compiler", "std_first", "libraries"),
     [
-        pytest.param([*LIBRARIES], id="all"),
-        *(pytest.param([name], id=name, marks=pytest.mark.slow) for name in LIBRARIES),
-    ],
-)
-@pytest.mark.parametrize(
-    ("compiler", "std_first"),
-    [
-        ("compiler12", False),
-        ("compiler13", True),
-        pytest.param("compiler12", True, marks=pytest.mark.slow),
-        pytest.param("compiler13", False, marks=pytest.mark.slow),
+        pytest.param(
+            compiler,
+            std_first,
+            libraries,
+            id=f"{compiler}-{std_first}-{'+'.join(libraries)}",
+            marks=[pytest.mark.slow]
+            * (
+                (compiler, std_first, *libraries)
+                not in [("compiler12", False, *LIBRARIES), ("compiler13", True, "cupy")]
+            ),
+        )
+        for compiler in ("compiler12", "compiler13")
+        for std_first in (False, True)
+        for libraries in ([*LIBRARIES], *([name] for name in LIBRARIES))
     ],
 )
 def test_std_can_be_combined_with_device_libraries_in_either_order(
@@ -217,8 +223,15 @@ def test_using_namespace_std_leaves_math_unambiguous(compiler):
 BUILDER = "#include <cutlass/epilogue/collective/collective_builder.hpp>\n"
 
 
-@pytest.mark.in_turn("compiler")
-def test_the_prelude_declares_names_of_std_for_cutlass(compiler):
+def test_the_prelude_declares_names_of_std(compiler):
+    names = "std::min(1, 2); std::floor(1.f); std::int8_t(1); std::numeric_limits<int>::max(); "
+    names += "std::make_tuple(1); std::is_same<int, int>(); std::make_pair(1, 2);"
+    kernel = f"__global__ void k() {{ {names} }}"
+    assert compiler.errors(kernel, "-include=rtcompile_prelude.h") == ""
+
+
+@pytest.mark.slow
+def test_the_prelude_declares_the_names_of_std_that_cutlass_uses(compiler):
     assert compiler.errors(BUILDER, "-include=rtcompile_prelude.h") == ""
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.processes import python
 from tests.trials.record import tally, times
 
 PROGRAM = """if True:
@@ -44,9 +43,7 @@ def test_a_fork_at_any_moment_of_a_first_build(
             seconds = chance.uniform(0, 0.6) * chance.random()
             source = f'extern "C" __global__ void k() {{ /* {number % 4} */ }}'
             program = PROGRAM.replace("SOURCE", repr(source)).replace("SECONDS", f"{seconds:.5f}")
-            done = subprocess.run(
-                [sys.executable, "-c", program], capture_output=True, text=True, timeout=300
-            )
+            done = python(program, timeout=300)
             with trial():
                 assert done.returncode == 0, f"after {seconds:.5f} s: {done.stderr}"
 
@@ -77,8 +74,6 @@ def test_a_process_pool_soon_after_kernels_were_constructed(
             monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / str(number)))
             seconds = chance.uniform(0, 0.6) * chance.random()
             program = POOL.replace("SECONDS", f"{seconds:.5f}")
-            done = subprocess.run(
-                [sys.executable, "-c", program], capture_output=True, text=True, timeout=300
-            )
+            done = python(program, timeout=300)
             with trial():
                 assert (done.returncode, done.stderr) == (0, ""), f"after {seconds:.5f} s"

@@ -103,6 +103,7 @@ def test_options_that_only_change_code_and_messages_need_no_trust(write, options
     assert recording.read(str(write(options=list(options)))).builds
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
 @pytest.mark.parametrize(
     "options",

@@ -10,6 +10,7 @@ from tests.trials.record import record, times
 pytestmark = pytest.mark.needs_compiler
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("life", lives.LIVES)
 def test_nothing_more_stays_after_many_builds(life: str) -> None:
     if life == "gevent":

@@ -30,7 +30,7 @@ def test_no_option_reaches_a_shell(tmp_path: Path) -> None:
     chance = random.Random(7)
     planted = tmp_path / "planted"
     with tally("option with a shell's characters, given to nvcc") as trial:
-        for _ in range(times(30, 1000)):
+        for _ in range(times(12, 1000)):
             count = chance.choice((1, 1, 2))
             options = [
                 chance.choice(OPTIONS).format(chance.choice(TEXTS).format(f"touch {planted}"))
@@ -123,7 +123,7 @@ def test_every_change_of_what_an_nvcc_build_reads_is_noticed(
     with tally(
         "change of a header, wrapper, options file or variable behind an NVCC build"
     ) as trial:
-        for _ in range(times(8, 120)):
+        for _ in range(times(5, 120)):
             changed = project.change(chance)
             if chance.random() < 0.3:
                 forget_caches()

@@ -23,6 +23,7 @@ import pytest
 import rtcompile
 from rtcompile.workers import pool as pools
 from rtcompile.workers.pool import Pool
+from tests.processes import python
 from tests.trials.record import tally, times
 
 pytestmark = pytest.mark.needs_compiler
@@ -125,11 +126,11 @@ def test_a_file_in_a_removed_working_directory(
             assert is_right(rtcompile.compile(KERNEL, arch="sm_80", options=(f"-DV={RIGHT}",)).code)
 
 
-@pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
+@pytest.mark.parametrize("backend", ["nvrtc", pytest.param("nvcc", marks=pytest.mark.slow)])
 def test_a_stopped_worker_ends_no_later_than_its_limit(
     backend: str, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chance, seconds = random.Random(backend), 4.0
+    chance, seconds = random.Random(backend), times(2.0, 4.0)
     monkeypatch.setattr(pools, "_pool", Pool(jobs=2))
     with tally("process that compiles is stopped (SIGSTOP) at any moment") as trial:
         for number in range(times(2, 20)):
@@ -187,7 +188,7 @@ def test_no_shell_interprets_the_name_of_tmpdir(
 ) -> None:
     characters = ["$", "`", '"', "'", "\\", " ", "\n", ";", "&", "(", "*", "%", "é", "\x01"]
     with tally("TMPDIR with a shell's characters in its name") as trial:
-        for character in characters[: times(3, None)]:
+        for character in characters[: times(2, None)]:
             folder = tmp_path / f"a{character}(touch ran){character}b"
             folder.mkdir()
             monkeypatch.setenv("TMPDIR", str(folder))
@@ -237,12 +238,7 @@ def test_an_isolated_subinterpreter_builds(tmp_path: Path) -> None:
     pytest.importorskip("_xxsubinterpreters")  # of Python 3.10 to 3.12
     inner = f"import sys; sys.argv = ['', 'nvrtc']\n{BUILD}"
     program = f"import _xxsubinterpreters as of; of.run_string(of.create(), {inner!r})"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "RTCOMPILE_CACHE_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
+    done = python(program, environ={"RTCOMPILE_CACHE_DIR": str(tmp_path)})
     assert done.stdout == "right\n", done.stderr
 
 
@@ -298,11 +294,16 @@ INTERRUPTED = f"""if True:
     ("part", "act", "expected"),
     [
         ("rtcompile.api", "compile", "importing rtcompile.api"),
-        ("rtcompile.build.miss", "compile", "importing rtcompile.build.miss"),
-        ("rtcompile.workers.pool", "compile", "importing rtcompile.workers.pool"),
         ("rtcompile.workers.pool", "many", "importing rtcompile.workers.pool"),
         ("subprocess.Popen", "compile", "right"),  # by the search for the toolkit
-        ("subprocess.Popen", "many", "right"),
+        *(
+            pytest.param(*row, marks=pytest.mark.slow)
+            for row in (
+                ("rtcompile.build.miss", "compile", "importing rtcompile.build.miss"),
+                ("rtcompile.workers.pool", "compile", "importing rtcompile.workers.pool"),
+                ("subprocess.Popen", "many", "right"),
+            )
+        ),
     ],
 )
 def test_a_signal_handler_that_builds_is_told_what_it_interrupted(
@@ -310,10 +311,5 @@ def test_a_signal_handler_that_builds_is_told_what_it_interrupted(
 ) -> None:
     environ = {**os.environ, "RTCOMPILE_CACHE_DIR": str(tmp_path)}
     with tally("signal handler that builds inside an import") as trial, trial():
-        done = subprocess.run(
-            [sys.executable, "-c", INTERRUPTED, part, act],
-            env=environ,
-            capture_output=True,
-            text=True,
-        )
+        done = python(INTERRUPTED, part, act, env=environ)
         assert expected in done.stdout, done.stdout + done.stderr

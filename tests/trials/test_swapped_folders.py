@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 import threading
@@ -26,6 +27,13 @@ pytestmark = two_users
 TEAM = 54400
 OURS, HIS = "4242", "6666"
 MODES = pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777], ids="{:o}".format)
+# Each mode, each way and each compiler occurs.
+IN_EACH_RUN = [
+    (0o777, "headers", "nvcc"),
+    (0o777, "folder", "nvrtc"),
+    (0o770, "folder", "nvcc"),
+    (0o1777, "headers", "nvrtc"),
+]
 SOURCE = '#include "value.h"\n__global__ void k%d(int* p) { *p = VALUE; }\n'
 
 
@@ -83,10 +91,15 @@ def build(ground: Path, number: int, backend: str, way: str) -> str:
 
 
 @pytest.mark.filterwarnings("ignore")  # there are warnings that the cache is not used
-@pytest.mark.in_turn("backend")
-@MODES
-@pytest.mark.parametrize("way", ["headers", "folder"])
-@pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
+@pytest.mark.parametrize(
+    ("mode", "way", "backend"),
+    [
+        pytest.param(*row, marks=[pytest.mark.slow] * (row not in IN_EACH_RUN))
+        for row in itertools.product(
+            (0o777, 0o770, 0o1777), ("headers", "folder"), ("nvrtc", "nvcc")
+        )
+    ],
+)
 def test_no_kernel_contains_text_that_another_user_put_into_the_cache(
     ground: Path, mode: int, way: str, backend: str
 ) -> None:

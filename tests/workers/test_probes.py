@@ -6,7 +6,6 @@ import ctypes
 import os
 import shutil
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ from rtcompile.request.values import Arch
 from rtcompile.toolkit.search import find
 from rtcompile.workers import nvrtc as worker
 from rtcompile.workers import probes
-from tests.processes import forget_caches
+from tests.processes import forget_caches, python
 from tests.toolkits import needs_host_compiler
 
 pytestmark = pytest.mark.needs_compiler
@@ -90,21 +89,19 @@ CONDITIONS = {
 }
 
 
+@pytest.mark.in_turn("library")
 @pytest.mark.parametrize("spelling", CONDITIONS.values(), ids=CONDITIONS)
-def test_a_tested_header_is_noticed_when_it_appears(spelling: str, one: Path, library: Any) -> None:
-    files = files_of(f"{spelling}\n#define VALUE 1\n{KERNEL}", one, library)
+def test_a_tested_header_is_noticed_when_it_appears_and_must_remain(
+    spelling: str, one: Path, library: Any
+) -> None:
+    source = f"{spelling}\n#define VALUE 1\n{KERNEL}"
+    files = files_of(source, one, library)
     assert not files.headers
-    (one / "opt.h").write_text("")
+    (one / "opt.h").write_text("one")
     assert files.current() is None
     assert "opt.h" in files.difference()
 
-
-@pytest.mark.parametrize("spelling", CONDITIONS.values(), ids=CONDITIONS)
-def test_a_header_found_by_has_include_may_change_but_must_remain(
-    spelling: str, one: Path, library: Any
-) -> None:
-    (one / "opt.h").write_text("one")
-    files = files_of(f"{spelling}\n#define VALUE 1\n{KERNEL}", one, library)
+    files = files_of(source, one, library)
     assert files.present == (f"{one}/opt.h",)
     assert files.include_results == ("user0/opt.h",)
     (one / "opt.h").write_text("another")
@@ -135,6 +132,7 @@ INCLUDES = {
 }
 
 
+@pytest.mark.in_turn("library")
 @pytest.mark.parametrize("spelling", INCLUDES.values(), ids=INCLUDES)
 def test_an_edit_and_a_shadowing_header_are_noticed(spelling: str, one: Path, library: Any) -> None:
     header = one.parent / "two/v.h"
@@ -526,7 +524,5 @@ def test_what_a_version_is_known_for_is_true_and_others_are_checked(
         f"from rtcompile.workers import nvrtc; {change}\nnvrtc.load({libraries!r})\n"
         "print(nvrtc._is_observed and nvrtc.probes_see_all())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True
-    )
+    done = python(program, check=True)
     assert done.stdout.strip() == expected

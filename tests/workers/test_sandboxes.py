@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import platform
-import subprocess
-import sys
 
 import pytest
+
+from tests.processes import python
 
 pytestmark = [
     pytest.mark.needs_compiler,
@@ -41,18 +41,13 @@ PROGRAM = """if True:
 """
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("backend", ["nvrtc", pytest.param("nvcc", marks=pytest.mark.needs_nvcc)])
 @pytest.mark.parametrize(("call", "error"), CASES)
 def test_a_build_needs_no_system_call_that_sandboxes_refuse(
     call: str, error: str, backend: str
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(NUMBERS[call]), str(ERRORS[error]), backend],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = python(PROGRAM, NUMBERS[call], ERRORS[error], backend, timeout=120)
     assert (done.returncode, done.stdout.strip()) == (0, backend), done.stderr
 
 

@@ -8,8 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
-import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +19,7 @@ from rtcompile.request.units import Limits
 from rtcompile.workers import scratch
 from rtcompile.workers.pool import Job, JobResult, Pool
 from rtcompile.workers.scratch import Scratch
+from tests.processes import python
 
 HOME = f"rtcompile-workers-{os.geteuid()}"
 DAY = 86400
@@ -110,12 +109,8 @@ def test_a_temporary_folder_is_removed_with_its_process(parent: Path) -> None:
         os.wait()
         print(os.path.basename(folder), os.path.isdir(folder))
     """
-    stdout = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        check=True,
+    stdout = python(
+        script, environ={"PYTHONPATH": str(Path(__file__).parents[2])}, check=True
     ).stdout
     assert re.fullmatch(r"rtcompile-notebook-\w+ True\n", stdout)
     assert list(parent.iterdir()) == []

@@ -24,20 +24,15 @@ from rtcompile.request.units import Limits
 from rtcompile.toolkit.model import Library
 from rtcompile.workers.child import Child, Order
 from rtcompile.workers.pool import Crash, Job, JobResult, Pool
-from tests.jobs import eventually
+from tests.jobs import ENDLESS, eventually
 from tests.key_inputs import HeaderTree
+from tests.processes import python
 
 pytestmark = pytest.mark.needs_compiler
 
 KERNEL = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] += %d; }'
 MISTAKE = "__global__ void k() { nothing_like_this(); }"
 WARNED = "__global__ void k() { int unused; }"
-# The mangled name of the parameter doubles with each typedef.
-ENDLESS = (
-    "typedef int (*F0)(int);\n"
-    + "".join(f"typedef F{i} (*F{i + 1})(F{i}, F{i});\n" for i in range(40))
-    + "__global__ void k(F40 f) {}"
-)
 CRASHES = "template <class T> struct B { friend bool operator==() = default; };"
 
 
@@ -246,7 +241,7 @@ def test_under_a_process_limit_no_child_is_kept_idle(scratch: Path) -> None:
         assert len(pids) == 3 and eventually(lambda: not children(pool)), pids
     """
     root = Path(__file__).parents[2]
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=root, check=True)
+    python(script, cwd=root, check=True)
 
 
 # --- which jobs are reusable, and compile without declarations -----------------------------------------

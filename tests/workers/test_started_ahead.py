@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from rtcompile.workers.pool import JobResult, Pool
 from rtcompile.workers.process import ZygoteProcess
 from tests.jobs import output, shell
 from tests.lookups import CAPABILITY, build
+from tests.processes import python
 
 ROOT = Path(__file__).parents[2]
 
@@ -167,13 +167,7 @@ def test_a_worker_starts_before_the_imports_of_a_miss(
     pytest.importorskip("cupy")
 
     def run() -> list[str]:
-        done: Any = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(PROGRAM)],
-            env={**os.environ, "RTCOMPILE_CACHE_DIR": str(tmp_path / "cache")},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done: Any = python(PROGRAM, environ={"RTCOMPILE_CACHE_DIR": str(tmp_path / "cache")})
         assert done.returncode == 0, done.stderr
         return str(done.stdout).split("\n")[:-1]
 
@@ -206,12 +200,6 @@ def test_a_program_that_ends_leaves_no_orphan(scratch: Path) -> None:
         except ChildProcessError:
             print("none")
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(inherits)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = python(inherits, cwd=ROOT, check=True)
     assert (done.stdout, done.stderr) == ("none\n", "")
     assert list(scratch.iterdir()) == []

@@ -14,6 +14,7 @@ import pytest
 
 from rtcompile.workers import pool as workers
 from tests.jobs import FOREVER, Fifo, ended, eventually
+from tests.processes import python
 
 pytestmark = pytest.mark.usefixtures("scratch")
 
@@ -273,13 +274,7 @@ def test_a_shell_limit_is_an_error_that_names_it_and_the_fix(
                 except rtcompile.RtcompileError as error:
                     print(error)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        env={**os.environ, "RTCOMPILE_CACHE_DIR": str(tmp_path / "cache")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python(script, environ={"RTCOMPILE_CACHE_DIR": str(tmp_path / "cache")})
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count(message) == 2, done.stdout
     assert done.stdout.count("before") == 2
