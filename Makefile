@@ -44,7 +44,7 @@ test-slow: $(VENV)/.made $(CUDA13)/.made
 	RTCOMPILE_TEST_CUDA13=$(CURDIR)/$(CUDA13) $(BIN)/python -m pytest -m slow $(HERE)
 
 # The provoked messages on NVRTC 12.4 to the newest of the index, whose wheels pip puts into pytest's cache. `make test`
-# runs those of 12.9, 13.0 and the newest.
+# runs each of those of 12.9, 13.0 and the newest on two of them.
 test-every-nvrtc: $(VENV)/.made $(CUDA13)/.made
 	RTCOMPILE_TEST_CUDA13=$(CURDIR)/$(CUDA13) $(BIN)/python -m pytest -q $(ON_ALL_CORES) tests/messages/test_every_nvrtc.py
 
