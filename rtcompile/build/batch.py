@@ -14,13 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rtcompile.build import pipeline, planned
 from rtcompile.errors import ExecutorError, InvalidRequest, RtcompileError, public, shown, unchained
 from rtcompile.lookup.find import Query
-from rtcompile.named import NamedTuple
+from rtcompile.named import NamedTuple, computed_once
 from rtcompile.request import cxx
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
@@ -91,7 +90,7 @@ class Build:
     was_looked_for: bool = False
     was_put_off: bool = False  # since another process or node was building it
 
-    @cached_property
+    @computed_once
     def group(self) -> tuple[object, ...]:
         """The common key of builds that can share a precompiled header."""
         request = self.query.request

@@ -17,7 +17,7 @@ from rtcompile.files import headers as memory_headers
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import Header, SearchDir, relative_to
 from rtcompile.files.sealed import content_digest
-from rtcompile.named import NamedTuple
+from rtcompile.named import NamedTuple, computed_once
 from rtcompile.request import cxx
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.values import Arch
@@ -74,17 +74,17 @@ class KeyInputs(_Fields):
 
     # Without `__slots__`, since the keys are computed once.
 
-    @functools.cached_property  # a miss needs it 14 times, which would take a tenth of its caller's time
+    @computed_once  # a miss needs it 14 times, which would take a tenth of its caller's time
     def lookup_key(self) -> str:
         """Return the manifest's key: everything known before a header is read, paths included."""
         return digest([*self._policy("lookup"), self._content, self._paths()])
 
-    @functools.cached_property
+    @computed_once
     def portable_key(self) -> str:
         """Return the key of the manifest for other folders and machines with the same contents."""
         return digest([*self._policy("portable"), self._content])
 
-    @functools.cached_property
+    @computed_once
     def key_without_files(self) -> str:
         """Return the object key of NVRTC's build if it reads no file and has no path; "" if NVRTC may not build it."""
         if self.fixups or self.is_linked or self.backend not in (*EITHER, "nvrtc"):
@@ -156,7 +156,7 @@ class KeyInputs(_Fields):
         policy = field("allow fixups", str(self.allow_fixups))
         return [field("key", kind), field("requested compiler", self.backend), policy]
 
-    @functools.cached_property  # a miss of 20 ms needs it eight times, which would take a millisecond
+    @computed_once  # a miss of 20 ms needs it eight times, which would take a millisecond
     def _content(self) -> bytes:
         fields = [
             # Another version of rtcompile may turn the same normal form into other flags.

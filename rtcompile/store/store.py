@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -21,6 +21,7 @@ from rtcompile import forks
 from rtcompile.errors import warn
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.sealed import UntrustedError
+from rtcompile.named import computed_once
 from rtcompile.request import object_code
 from rtcompile.request.key import EITHER, KeyInputs, is_portable, path_bound, reason_against
 from rtcompile.request.object_code import ObjectCode, hit
@@ -309,7 +310,7 @@ class Store:
             return nullcontext()
         return locks.of_key(folder, key, seconds, self._locked)
 
-    @cached_property
+    @computed_once
     def negative(self) -> Negative:
         """The negative cache."""
         from rtcompile.store.negative import Negative  # a hit does not need it

@@ -1,16 +1,22 @@
-"""`rtcompile.named.NamedTuple` behaves as `typing.NamedTuple`, and a first build defines no slower class."""
+"""`rtcompile.named.NamedTuple` behaves as `typing.NamedTuple`, and `computed_once` as `cached_property` without a lock."""
 
 from __future__ import annotations
 
 import inspect
+import os
 import pickle
+import re
+import signal
+import threading
 import typing
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rtcompile.named import NamedTuple
+import rtcompile
+from rtcompile.named import NamedTuple, computed_once
 from tests.processes import python
 
 
@@ -120,3 +126,58 @@ def test_no_module_that_a_first_build_imports_defines_a_slow_class() -> None:
     """A dataclass takes 0.8 ms, a class of `typing.NamedTuple` 0.2."""
     done = python(SLOW, check=True)
     assert done.stdout == ""
+
+
+class Slow:
+    """Computes its value once its gate is open."""
+
+    def __init__(self) -> None:
+        self.begun, self.gate = threading.Event(), threading.Event()
+
+    @computed_once
+    def value(self) -> object:
+        """Return an object of its own for each call."""
+        self.begun.set()
+        assert self.gate.wait(60)
+        return object()
+
+
+def test_a_value_is_computed_once_and_the_first_of_two_threads_gives_it() -> None:
+    slow = Slow()
+    seen: list[object] = []
+    first = threading.Thread(target=lambda: seen.append(slow.value))
+    first.start()
+    assert slow.begun.wait(60)
+    second = threading.Thread(target=lambda: seen.append(slow.value))
+    second.start()
+    slow.gate.set()
+    first.join()
+    second.join()
+    assert seen == [slow.value] * 2
+    assert Slow.value.__doc__ == "Return an object of its own for each call."
+
+
+def test_a_child_forked_while_a_value_is_computed_computes_its_own() -> None:
+    slow, other = Slow(), Slow()
+    other.gate.set()
+    thread = threading.Thread(target=lambda: slow.value)
+    thread.start()
+    assert slow.begun.wait(60)
+    child = os.fork()
+    if not child:
+        signal.alarm(60)  # where it would wait for ever
+        os._exit(0 if other.value else 1)
+    status = os.waitpid(child, 0)[1]
+    slow.gate.set()
+    thread.join()
+    assert status == 0
+
+
+def test_nothing_uses_the_property_of_functools_whose_lock_a_fork_would_keep() -> None:
+    folder = Path(rtcompile.__file__).parent
+    users = [
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*.py")
+        if re.search(r"@(functools\.)?cached_property", path.read_text())
+    ]
+    assert users == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import html
 import os
 import re
@@ -15,6 +14,7 @@ from rtcompile import ObjectCode, styling
 from rtcompile.errors import public
 from rtcompile.extras.notebook.cells import PROGRAM, Cell, KernelText, own_variables
 from rtcompile.messages import render
+from rtcompile.named import computed_once
 from rtcompile.request import cxx
 from rtcompile.types import Advice, KernelReport, Report
 
@@ -39,7 +39,7 @@ class Built:
         found = map(self.cell.in_cell, rtcompile.explain(log) if "warning" in log else ())
         return [d for d in found if d.severity == "warning" and d.file == PROGRAM]
 
-    @functools.cached_property
+    @computed_once
     def module(self) -> Any:
         """The `RawModule` of the same build."""
         from rtcompile import RawModule
@@ -107,7 +107,7 @@ class CellKernel(_OfCode):
             args = self._declared.arguments(args)
         self.raw(tuple(grid), tuple(block), tuple(args), shared_mem=shared_mem)
 
-    @functools.cached_property
+    @computed_once
     def _is_declared(self) -> bool:
         """Whether the parameters can be read: with a macro or an attribute among them, arguments are not converted."""
         with suppress(rtcompile.InvalidRequest):
@@ -129,7 +129,7 @@ class CellKernel(_OfCode):
                 lines.append(f"spills: {stores} bytes stored, {loads} loaded")
         return "\n".join(lines)
 
-    @functools.cached_property
+    @computed_once
     def raw(self) -> Any:
         """The `RawKernel`, with CuPy's attributes."""
         return self.built.module.get_function(self.symbol)

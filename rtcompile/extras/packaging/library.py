@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import operator
 import os
@@ -15,6 +14,7 @@ import rtcompile
 from rtcompile import CompileRequest
 from rtcompile.errors import InvalidRequest, public, shown
 from rtcompile.files.sealed import read_text
+from rtcompile.named import computed_once
 from rtcompile.request.values import absolute, strings, text
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class KernelModule(_Built):
     def __iter__(self) -> Iterator[str]:
         return iter(self._kernels)
 
-    @functools.cached_property
+    @computed_once
     @public
     def request(self) -> CompileRequest:
         """The request of this module, with no architecture chosen."""
@@ -227,7 +227,7 @@ class KernelModule(_Built):
         """Return the blocks of highest occupancy of a kernel, as `RawKernel.advise` does."""
         return self.compile(arch).advise(kernel, shared_mem)
 
-    @functools.cached_property
+    @computed_once
     @public
     def raw(self) -> Any:
         """The `RawModule` of these kernels."""
@@ -283,7 +283,7 @@ class Kernel(_Built):
         self.name = text("name", name)
         self.signature = text("signature", signature)
 
-    @functools.cached_property
+    @computed_once
     @public
     def parameters(self) -> tuple[Parameter, ...]:
         """The parameters in the signature; raises `InvalidRequest` if it cannot be read."""
@@ -345,7 +345,7 @@ class Kernel(_Built):
         """Return the blocks of highest occupancy, as `RawKernel.advise` does."""
         return self.compile(arch).advise(self.name, shared_mem)
 
-    @functools.cached_property
+    @computed_once
     @public
     def raw(self) -> Any:
         """The `RawKernel`, with CuPy's attributes; it is loaded on each device that calls it."""
