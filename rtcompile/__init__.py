@@ -34,7 +34,7 @@ _NAMES = {
         "RtcompileWarning ToolkitNotFound UnsupportedArch"
     ),
     "build.portable": "RecordedBuild",
-    "build.profile": "HeaderCost Profile TemplateCost",
+    "extras.devtools.profile": "HeaderCost Profile TemplateCost",
     "extras.notebook": "load_ipython_extension",
     "extras.packaging.library": "Kernel KernelLibrary KernelModule",
     "extras.packaging.signature": "Parameter",

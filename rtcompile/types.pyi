@@ -2,12 +2,12 @@
 
 from rtcompile.build.batch import BuildFuture as BuildFuture
 from rtcompile.build.portable import RecordedBuild as RecordedBuild
-from rtcompile.build.profile import HeaderCost as HeaderCost
-from rtcompile.build.profile import Profile as Profile
-from rtcompile.build.profile import TemplateCost as TemplateCost
 from rtcompile.cache import CacheInfo as CacheInfo
 from rtcompile.checkup.checks import Check as Check
 from rtcompile.diagnostic import Diagnostic as Diagnostic
+from rtcompile.extras.devtools.profile import HeaderCost as HeaderCost
+from rtcompile.extras.devtools.profile import Profile as Profile
+from rtcompile.extras.devtools.profile import TemplateCost as TemplateCost
 from rtcompile.extras.packaging.library import Kernel as Kernel
 from rtcompile.extras.packaging.library import KernelModule as KernelModule
 from rtcompile.extras.packaging.signature import Parameter as Parameter

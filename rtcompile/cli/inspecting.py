@@ -19,11 +19,12 @@ from typing import Any
 
 from rtcompile import toolkit
 from rtcompile.build import pipeline
-from rtcompile.build.profile import Header, profile
+from rtcompile.build.measured import measure
 from rtcompile.cli import arguments, exit_code, output
 from rtcompile.cli.caching import find_entry
 from rtcompile.cli.output import overrides, requests
 from rtcompile.errors import CompileError, InvalidRequest, RtcompileError, ToolkitNotFound
+from rtcompile.extras.devtools.profile import Header, Profile
 from rtcompile.extras.resources.advice import Advice, advise, of_source
 from rtcompile.extras.resources.report import REPORT_SPILLS, Report, limits_of
 from rtcompile.files.headers import Files, SearchDir
@@ -335,7 +336,7 @@ def profile_kernels(given: Namespace) -> int:
         raise InvalidRequest("--trace is for one architecture: give one by --arch")
     profiles = []
     for request in requested:
-        found = profile(request, settings)
+        found = Profile.of(measure(request, settings))
         included = found.tree()
         profiles.append(found.fields() | ({"included": included} if given.tree else {}))
         if not given.json:

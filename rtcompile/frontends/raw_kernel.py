@@ -31,11 +31,10 @@ from rtcompile.request.object_code import KERNEL_MARKS
 from rtcompile.request.values import text
 
 if TYPE_CHECKING:
-    from rtcompile.build.profile import Profile
     from rtcompile.request.object_code import BuildInfo, ObjectCode
     from rtcompile.request.request import CompileRequest
     from rtcompile.request.values import Arch, Backend, Fallback
-    from rtcompile.types import Advice, Report
+    from rtcompile.types import Advice, Profile, Report
 
 
 class Built:
@@ -133,13 +132,14 @@ class Built:
         InvalidRequest
             The module is a file, which is compiled already.
         """
-        from rtcompile.build.profile import profile
+        from rtcompile.build.measured import measure
+        from rtcompile.types import Profile
 
         if self.request is None:
             raise InvalidRequest(
                 f"{self._build.program} is compiled already: there is nothing to profile"
             )
-        return profile(self.request, self._build.settings)
+        return Profile.of(measure(self.request, self._build.settings))
 
 
 def _restored(cls: type[Built], arguments: dict[str, Any], name: str = "") -> Built:

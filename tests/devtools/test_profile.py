@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from rtcompile import CompileError, CompileRequest, InvalidRequest
-from rtcompile.build.profile import HeaderCost, Profile, frames_of_events, profile
+from rtcompile.build.measured import measure
 from rtcompile.cli import main
 from rtcompile.compilers import nvrtc
+from rtcompile.extras.devtools.profile import HeaderCost, Profile, frames_of_events
 from rtcompile.request.units import CompileFailure
 from rtcompile.settings import Settings
 from rtcompile.workers.nvrtc import ENDS
@@ -58,7 +59,7 @@ def quickly(folder: Path) -> None:
 def _profile(folder: Path, source: str = SOURCE, **more: object) -> Profile:
     given: dict[str, object] = {"options": (f"-I{folder}",), "name_expressions": ["k<float>"]}
     request = CompileRequest(source, arch="sm_80", **{**given, **more})
-    return profile(request, Settings.from_environ())
+    return Profile.of(measure(request, Settings.from_environ()))
 
 
 def _least(folder: Path, source: str = SOURCE) -> dict[str, HeaderCost]:

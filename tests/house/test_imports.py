@@ -39,12 +39,17 @@ ROOMS = (
 )
 FLOORS = {room: level for level, rooms in enumerate(ROOMS) for room in rooms.split()}
 
-# An extra may import the public names of `rtcompile`, and only these three ports of the core: the interface of
-# a cluster's store, the listeners of builds, and the reader of machine code.
-PORTS = {"store.shared": None, "lookup.find": {"listeners", "Listener"}, "inspect.cubin": None}
+# An extra may import the public names of `rtcompile`, and only these ports of the core: the interface of a cluster's
+# store, the listeners of builds, a measured compile, and the reader of machine code.
+PORTS = {
+    "store.shared": None,
+    "lookup.find": {"listeners", "Listener"},
+    "build.measured": None,
+    "inspect.cubin": None,
+}
 # It may also import helpers that do not depend on requests and builds, since a copy in each extra would be
 # worse: the base of all errors, what a forked child forgets, named tuples, styled text, files that are written by rename, the
-# scanner of C++ text, and the checks of arguments. A test checks that these helpers import only each other, so extras reach nothing else of the core by them.
+# scanner of C++ text, the checks of arguments, and the events of a trace. A test checks that these helpers import only each other, so extras reach nothing else of the core by them.
 FOUNDATION = {
     "errors",
     "diagnostic",
@@ -54,6 +59,7 @@ FOUNDATION = {
     "files.sealed",
     "request.cxx",
     "request.values",
+    "tracing",
 }
 EXTRAS = [
     folder
@@ -174,7 +180,7 @@ def is_allowed(module: str, name: str) -> bool:
 PYINSTALLER = {("pyinstaller", "hook-rtcompile.py"), ("rthooks", "worker_entry.py")}
 
 
-def test_extras_use_only_public_names_and_three_ports():
+def test_extras_use_only_public_names_and_the_ports():
     assert not {
         (module_of(file), module.partition(".")[2] or name)
         for extra in EXTRAS

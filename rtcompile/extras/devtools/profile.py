@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rtcompile import tracing
-from rtcompile.build import miss, planned
-from rtcompile.build.failures import as_error
-from rtcompile.build.plan import Plan
-from rtcompile.compilers import nvrtc
-from rtcompile.errors import InvalidRequest, JitDisabled, public
-from rtcompile.files.headers import SearchDir, labelled, parse_trace
+from rtcompile.build.measured import ENDS, Measured, labelled
+from rtcompile.errors import InvalidRequest, public
 from rtcompile.named import NamedTuple
 from rtcompile.request import cxx
-from rtcompile.request.request import CompileRequest
-from rtcompile.request.units import CompileFailure, Limits
 from rtcompile.request.values import path as checked_path
-from rtcompile.settings import Settings
-from rtcompile.store.store import Store
 from rtcompile.styling import table
-from rtcompile.workers.nvrtc import ENDS
 
 _SHOWN = 15  # rows of a table
 _FINISH = "Wrapping up translation unit"
@@ -151,6 +141,40 @@ class Profile:
     frames: Frame | None = field(default=None)
     events: tuple[dict[str, Any], ...] = field(default=())
 
+    @classmethod
+    def of(cls, found: Measured) -> Profile:
+        """Return the profile of a measured compile."""
+        whole, *parts = found.spans
+        inside: dict[str, float] = {}
+        for name, since, until in parts:
+            inside[name] = inside.get(name, 0.0) + (until - since) * 1e3
+        inside["rest of NVRTC"] = max(0.0, (whole[2] - whole[1]) * 1e3 - sum(inside.values()))
+        milliseconds, waiting = (found.end - found.begin) * 1e3, found.queued * 1e3
+        worker = max(0.0, milliseconds - waiting - sum(inside.values()))
+        front_end = inside.get("front end", 0.0)
+        frames = None if found.opened is None else frames_of_events(found.opened, front_end / 1e3)
+        events = _scaled(found.events, front_end)
+        headers = _headers(frames, found)
+        source = front_end - sum(header.own for header in headers)
+        finish = sum(lasted for name, _, lasted, _ in events if name == _FINISH) / 1e3
+        finish = min(finish, source) if headers else 0.0
+        spans = [("build", found.begin, found.end), *found.spans]
+        return cls(
+            program=found.program,
+            arch=found.arch,
+            compiler=found.compiler,
+            milliseconds=milliseconds,
+            phases=(("waiting for a worker", waiting), ("worker process", worker), *inside.items()),
+            headers=headers,
+            source=source - finish,
+            finish=finish,
+            templates=_templates(events),
+            spared=_prefix_cost(found.source, frames) if found.has_pch else 0.0,
+            note=found.note,
+            frames=frames,
+            events=tuple(_chrome_events(spans, events, frames)),
+        )
+
     def __str__(self) -> str:
         return self.text()
 
@@ -234,100 +258,23 @@ def _ms(cost: float) -> str:
     return f"{cost:.1f}"
 
 
-def profile(request: CompileRequest, settings: Settings) -> Profile:
-    """Compile a request without the cache, and return its profile."""
-    if not settings.jit:
-        raise JitDisabled(
-            f"{request.name}: a profile compiles it anew; RTCOMPILE_JIT=0 forbids compiling it"
-        )
-    plan = planned.plan(request, settings)
-    found = None if plan.key_inputs.backend == "nvcc" else _measured(plan, settings)
-    if not isinstance(found, Profile):
-        # After an error, the real build shows whether it needs another flag or NVCC.
-        aside = Store(settings.cache_dir, on_disk=False, size=settings.cache_size)
-        build = miss.Miss(plan, settings.override(pch=False), aside, lambda: "a profile")
-        with aside.building(plan.key_inputs):
-            backend = build.run().build.backend
-        if backend == "nvcc":
-            raise InvalidRequest(
-                f"{request.name} is built by NVCC, and a profile is of NVRTC; `nvcc --time` and "
-                "`nvcc --fdevice-time-trace` write NVCC's own"
-            )
-        found = _measured(build.plan, settings)
-        if isinstance(found, CompileFailure):
-            raise as_error(found, build.plan)
-    return found
-
-
-# --- The compiles that are measured ----------------------------------------------------------------
+# --- Costs of headers and templates ----------------------------------------------------------------
 
 
 # An event of NVRTC's trace: its name, begin and duration in microseconds since the compile began, and detail.
 _Event = tuple[str, float, float, str]
 
 
-def _measured(plan: Plan, settings: Settings) -> Profile | CompileFailure:
-    """Measure a compile by NVRTC, without a precompiled header."""
-    library = plan.toolchain.require_nvrtc()
-    unit = miss.unit_for_nvrtc(plan, plan.request.name_expressions)
-    limits = Limits(settings.timeout, settings.memory_limit)
-    begin = time.monotonic()
-    reply, queued = nvrtc.observe("compile_unit", unit, library, limits)
-    end = time.monotonic()
-    if isinstance(reply, CompileFailure):
-        return reply
-    if reply["error"]:
-        return CompileFailure(reply["error"], reply["log"], unit.flags, "nvrtc")
-    spans = reply["spans"]
-    whole, *parts = spans
-    inside: dict[str, float] = {}
-    for name, since, until in parts:
-        inside[name] = inside.get(name, 0.0) + (until - since) * 1e3
-    inside["rest of NVRTC"] = max(0.0, (whole[2] - whole[1]) * 1e3 - sum(inside.values()))
-    waiting = queued * 1e3
-    worker = max(0.0, (end - begin) * 1e3 - waiting - sum(inside.values()))
-    front_end = inside.get("front end", 0.0)
-    frames, note = None, "this NVRTC names no headers"
-    if reply["trace"] is not None:
-        read = [os.fsencode(path) for path in parse_trace(reply["trace"])]
-        timed, _ = nvrtc.observe("time_headers", unit, library, limits, read=read)
-        if isinstance(timed, CompileFailure):
-            note = timed.log
-        elif timed["error"]:
-            log = timed["log"].strip()[:300]
-            note = f"the headers do not compile with marks at their ends: {log}"
-        else:
-            frames, note = frames_of_events(timed, front_end / 1e3), ""
-    traced, _ = nvrtc.observe("time_unit", unit, library, limits)
-    events = [] if isinstance(traced, CompileFailure) else traced["events"]
-    of_front_end = next((lasted for name, _, lasted, _ in events if name == _FRONT_END), 0.0)
-    factor = front_end * 1e3 / of_front_end if of_front_end else 1.0
-    events = [
+def _scaled(events: Iterable[_Event], front_end: float) -> list[_Event]:
+    """Return the events of a trace, which itself takes time, at the times of a `front_end` of these milliseconds."""
+    traced = next((lasted for name, _, lasted, _ in events if name == _FRONT_END), 0.0)
+    factor = front_end * 1e3 / traced if traced else 1.0
+    return [
         (name, begin * factor, lasted * factor, detail)
         for name, begin, lasted, detail in events
         # NVRTC 13.0 ends each header only where the next header without includes ends.
         if name != _HEADER
     ]
-    headers = _headers(frames, plan.search)
-    source = front_end - sum(header.own for header in headers)
-    finish = sum(lasted for name, _, lasted, _ in events if name == _FINISH) / 1e3
-    finish = min(finish, source) if headers else 0.0
-    has_pch = library.version_pair >= nvrtc.FIRST_WITH_PCH
-    return Profile(
-        program=os.path.basename(plan.key_inputs.name),
-        arch=str(plan.choice.arch),
-        compiler=f"nvrtc {library.version}",
-        milliseconds=(end - begin) * 1e3,
-        phases=(("waiting for a worker", waiting), ("worker process", worker), *inside.items()),
-        headers=headers,
-        source=source - finish,
-        finish=finish,
-        templates=_templates(events),
-        spared=_prefix_cost(plan.request.source, frames) if has_pch else 0.0,
-        note=note,
-        frames=frames,
-        events=tuple(_chrome_events([("build", begin, end), *spans], events, frames)),
-    )
 
 
 def frames_of_events(reply: dict[str, Any], front_end: float) -> Frame:
@@ -358,9 +305,6 @@ def frames_of_events(reply: dict[str, Any], front_end: float) -> Frame:
     return root
 
 
-# --- Costs of headers and templates ----------------------------------------------------------------
-
-
 def _tree(frames: Iterable[Frame], names: Mapping[str, str], seen: set[str]) -> list[Header]:
     found = []
     for frame in frames:
@@ -384,14 +328,14 @@ def _tree(frames: Iterable[Frame], names: Mapping[str, str], seen: set[str]) -> 
     return found
 
 
-def _headers(root: Frame | None, search: Sequence[SearchDir]) -> tuple[HeaderCost, ...]:
+def _headers(root: Frame | None, measured: Measured) -> tuple[HeaderCost, ...]:
     frames: dict[str, list[Frame]] = defaultdict(list)
     for frame in root.walk() if root is not None else ():
         if frame.path:
             frames[frame.path].append(frame)
     costs = [
         HeaderCost(
-            "NVRTC's built-in header" if path == _BUILTIN else labelled(path, search),
+            "NVRTC's built-in header" if path == _BUILTIN else labelled(path, measured.search),
             path,
             sum(frame.own_seconds for frame in opened) * 1e3,
             sum(frame.seconds for frame in opened) * 1e3,

@@ -1,0 +1,109 @@
+"""Measures one compile by NVRTC: the port of profiles, with what the extra `rtcompile.extras.devtools` imports."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rtcompile.build import miss, planned
+from rtcompile.build.failures import as_error
+from rtcompile.build.plan import Plan
+from rtcompile.compilers import nvrtc
+from rtcompile.errors import InvalidRequest, JitDisabled
+from rtcompile.files.headers import SearchDir, parse_trace
+from rtcompile.files.headers import labelled as labelled
+from rtcompile.named import NamedTuple
+from rtcompile.request.request import CompileRequest
+from rtcompile.request.units import CompileFailure, Limits
+from rtcompile.settings import Settings
+from rtcompile.store.store import Store
+from rtcompile.workers.nvrtc import ENDS as ENDS
+
+
+class Measured(NamedTuple):
+    """A compile by NVRTC without a cache and a precompiled header; times are of `time.monotonic`, in seconds."""
+
+    program: str
+    source: str
+    arch: str
+    compiler: str
+    search: Sequence[SearchDir]
+    has_pch: bool  # whether this NVRTC supports precompiled headers
+    begin: float
+    end: float
+    queued: float  # the seconds until a worker was free
+    spans: list[
+        tuple[str, float, float]
+    ]  # name, begin and end of the whole compile, then of its parts
+    # The reply of a second compile, whose include trace has the time of each line; None if `note` says why not.
+    opened: dict[str, Any] | None
+    note: str
+    # Of a third compile, NVRTC's own trace: name, begin and duration in microseconds, and detail.
+    events: list[tuple[str, float, float, str]]
+
+
+def measure(request: CompileRequest, settings: Settings) -> Measured:
+    """Compile a request without the cache, and return its times."""
+    if not settings.jit:
+        raise JitDisabled(
+            f"{request.name}: a profile compiles it anew; RTCOMPILE_JIT=0 forbids compiling it"
+        )
+    plan = planned.plan(request, settings)
+    found = None if plan.key_inputs.backend == "nvcc" else _measured(plan, settings)
+    if not isinstance(found, Measured):
+        # After an error, the real build shows whether it needs another flag or NVCC.
+        aside = Store(settings.cache_dir, on_disk=False, size=settings.cache_size)
+        build = miss.Miss(plan, settings.override(pch=False), aside, lambda: "a profile")
+        with aside.building(plan.key_inputs):
+            backend = build.run().build.backend
+        if backend == "nvcc":
+            raise InvalidRequest(
+                f"{request.name} is built by NVCC, and a profile is of NVRTC; `nvcc --time` and "
+                "`nvcc --fdevice-time-trace` write NVCC's own"
+            )
+        found = _measured(build.plan, settings)
+        if isinstance(found, CompileFailure):
+            raise as_error(found, build.plan)
+    return found
+
+
+def _measured(plan: Plan, settings: Settings) -> Measured | CompileFailure:
+    library = plan.toolchain.require_nvrtc()
+    unit = miss.unit_for_nvrtc(plan, plan.request.name_expressions)
+    limits = Limits(settings.timeout, settings.memory_limit)
+    begin = time.monotonic()
+    reply, queued = nvrtc.observe("compile_unit", unit, library, limits)
+    end = time.monotonic()
+    if isinstance(reply, CompileFailure):
+        return reply
+    if reply["error"]:
+        return CompileFailure(reply["error"], reply["log"], unit.flags, "nvrtc")
+    opened, note = None, "this NVRTC names no headers"
+    if reply["trace"] is not None:
+        read = [os.fsencode(path) for path in parse_trace(reply["trace"])]
+        timed, _ = nvrtc.observe("time_headers", unit, library, limits, read=read)
+        if isinstance(timed, CompileFailure):
+            note = timed.log
+        elif timed["error"]:
+            log = timed["log"].strip()[:300]
+            note = f"the headers do not compile with marks at their ends: {log}"
+        else:
+            opened, note = timed, ""
+    traced, _ = nvrtc.observe("time_unit", unit, library, limits)
+    return Measured(
+        os.path.basename(plan.key_inputs.name),
+        plan.request.source,
+        str(plan.choice.arch),
+        f"nvrtc {library.version}",
+        plan.search,
+        library.version_pair >= nvrtc.FIRST_WITH_PCH,
+        begin,
+        end,
+        queued,
+        reply["spans"],
+        opened,
+        note,
+        [] if isinstance(traced, CompileFailure) else traced["events"],
+    )
