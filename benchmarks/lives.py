@@ -18,7 +18,7 @@ PROGRAM = """if True:
     import sys
     count = int(sys.argv[1])
     IMPORTS
-    import gc, json, os
+    import gc, json, os, time
     import rtcompile
 
     def request(number):
@@ -46,10 +46,15 @@ PROGRAM = """if True:
         }
 
     before = state()
-    life(range(count // 10))
+    few = max(count // 10, 16)  # so many that every worker and thread has started
+    life(range(few))
     early = state()
-    life(range(count // 10, count))
-    print(json.dumps([before, early, state()]))
+    life(range(few, count))
+    late, tries = state(), 50
+    while tries and any(late[name] > early[name] for name in late if name != "resident MB"):
+        time.sleep(0.1)  # a worker may be clearing up after the last build
+        late, tries = state(), tries - 1
+    print(json.dumps([before, early, late]))
 """
 LIVES = {  # the life's imports, and its function
     "plain": ("", "def life(numbers): [*map(build, numbers)]"),
