@@ -16,7 +16,7 @@ from benchmarks import _machine
 # `life(numbers)` builds a kernel for each number, all of them anew.
 PROGRAM = """if True:
     import sys
-    count = int(sys.argv[1])
+    few, count = map(int, sys.argv[1:])
     IMPORTS
     import gc, json, os, time
     import rtcompile
@@ -46,7 +46,6 @@ PROGRAM = """if True:
         }
 
     before = state()
-    few = max(count // 10, 16)  # so many that every worker and thread has started
     life(range(few))
     early = state()
     life(range(few, count))
@@ -97,8 +96,13 @@ LIVES = {  # the life's imports, and its function
 }
 
 
+def few(builds: int) -> int:
+    """Return after how many of the builds the first state is taken: every worker and thread has started by then."""
+    return max(builds // 10, 16)
+
+
 def lived(life: str, builds: int) -> list[dict[str, int]]:
-    """Return the state before any build, after a tenth of them, after all, and after the process's end."""
+    """Return the state before any build, after a few of them, after all, and after the process's end."""
     imports, function = LIVES[life]
     program = PROGRAM.replace("IMPORTS", imports).replace("LIFE", function)
     with tempfile.TemporaryDirectory() as folder:
@@ -109,7 +113,7 @@ def lived(life: str, builds: int) -> list[dict[str, int]]:
             "RTCOMPILE_CACHE_DIR": str(Path(folder, "cache")),
             "TMPDIR": str(Path(folder, "tmp")),
         }
-        command = [sys.executable, "-c", program, str(builds)]
+        command = [sys.executable, "-c", program, str(few(builds)), str(builds)]
         done = subprocess.run(
             command, env=environ, capture_output=True, text=True, check=False, cwd=_machine.ROOT
         )
@@ -122,7 +126,7 @@ def lived(life: str, builds: int) -> list[dict[str, int]]:
 
 def main() -> None:
     builds = int(sys.argv[sys.argv.index("--builds") + 1]) if "--builds" in sys.argv else 1_000
-    moments = ("before", f"after {builds // 10}", f"after {builds}", "after its end")
+    moments = ("before", f"after {few(builds)}", f"after {builds}", "after its end")
     rows = [{"life": life} | dict(zip(moments, lived(life, builds), strict=True)) for life in LIVES]
     _machine.save("lives", rows)
 

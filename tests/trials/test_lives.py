@@ -15,7 +15,7 @@ pytestmark = pytest.mark.needs_compiler
 def test_nothing_more_stays_after_many_builds(life: str) -> None:
     if life == "gevent":
         pytest.importorskip("gevent")
-    count = times(20, 1_000)
+    count = times(40, 1_000)
     _, early, late, ended = lives.lived(life, count)
     grown = {name for name in late if late[name] > early[name] and name != "resident MB"}
     good = not grown and not any(ended.values())
