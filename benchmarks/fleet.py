@@ -156,8 +156,8 @@ rtcompile.compile("__global__ void last() {}", arch="sm_80")
 """
 AHEAD = r"""
 import json, sys, time
-from rtcompile.build import portable
 from rtcompile.cli import caching
+from rtcompile.extras.cluster import pages
 from rtcompile.extras.record import recording, warming
 import rtcompile
 rtcompile.compile("__global__ void first() {}", arch="sm_80")  # the compiler's identity, a connection
@@ -167,7 +167,7 @@ readers = [partial(stores.get_many, level) for level in stores.levels]
 with warming.requests(recording.read(sys.argv[1])) as wanted:
     requests = [each.request for each in wanted]
     begin = time.monotonic()
-    came = portable.fetch(readers, requests)
+    came = pages.fetch(readers, requests)
     print(json.dumps([time.monotonic() - begin, *came]))
 """
 

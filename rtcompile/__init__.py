@@ -33,7 +33,6 @@ _NAMES = {
         "ExecutorError InvalidRequest JitDisabled JitifyError LinkError RtcompileError "
         "RtcompileWarning ToolkitNotFound UnsupportedArch"
     ),
-    "build.portable": "RecordedBuild",
     "extras.devtools.profile": "HeaderCost Profile TemplateCost",
     "extras.notebook": "load_ipython_extension",
     "extras.packaging.library": "Kernel KernelLibrary KernelModule",
@@ -43,6 +42,7 @@ _NAMES = {
     "frontends.raw_kernel": "RawKernel",
     "frontends.raw_module": "RawModule",
     "frontends.tensors": "tensor_map",
+    "extras.record.repeatable": "RecordedBuild",
     "extras.resources.advice": "Advice",
     "extras.resources.report": "KernelReport Occupancy Report Spills",
     "inspect.symbols": "symbols",
@@ -52,7 +52,8 @@ _NAMES = {
     "request.values": "Arch",
     "store.shared": "SharedStore",
 }
-_SHARING = "rtcompile.extras.cluster.stores:current"  # see `store.shared.stores_of`
+_STORES = "rtcompile.extras.cluster.stores:current"  # see `store.shared.stores_of`
+_EXECUTORS = "rtcompile.extras.cluster.executors:submit_to"  # of `compile_many`
 # The modules that put rtcompile under other libraries: see `frontends.cupy_hook`.
 _HOOKS = {"cuda.core": "rtcompile.extras.cuda_core.hook", "torch": "rtcompile.extras.torch"}
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -41,7 +41,8 @@ from rtcompile.tools import doctor as doctor
 from rtcompile.tools import explain as explain
 
 _HOME: dict[str, str]
-_SHARING: str
+_STORES: str
+_EXECUTORS: str
 _HOOKS: dict[str, str]
 _TYPES: frozenset[str]
 

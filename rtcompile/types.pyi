@@ -1,7 +1,6 @@
 """The types of results for type checkers, as in ``__init__.pyi``."""
 
 from rtcompile.build.batch import BuildFuture as BuildFuture
-from rtcompile.build.portable import RecordedBuild as RecordedBuild
 from rtcompile.cache import CacheInfo as CacheInfo
 from rtcompile.checkup.checks import Check as Check
 from rtcompile.diagnostic import Diagnostic as Diagnostic
@@ -11,6 +10,7 @@ from rtcompile.extras.devtools.profile import TemplateCost as TemplateCost
 from rtcompile.extras.packaging.library import Kernel as Kernel
 from rtcompile.extras.packaging.library import KernelModule as KernelModule
 from rtcompile.extras.packaging.signature import Parameter as Parameter
+from rtcompile.extras.record.repeatable import RecordedBuild as RecordedBuild
 from rtcompile.extras.resources.advice import Advice as Advice
 from rtcompile.extras.resources.report import KernelReport as KernelReport
 from rtcompile.extras.resources.report import Occupancy as Occupancy

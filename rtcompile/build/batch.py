@@ -1,7 +1,4 @@
-"""A batch of builds: one thread finds what is cached, several threads compile the rest, or an executor does.
-
-On an executor each build is one task, which compiles with the settings and cache of the machine where it runs.
-"""
+"""A batch of builds: one thread finds what is cached, and several threads compile the rest."""
 
 from __future__ import annotations
 
@@ -14,21 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rtcompile.build import pipeline, planned
-from rtcompile.errors import ExecutorError, InvalidRequest, RtcompileError, public, shown, unchained
+from rtcompile.errors import RtcompileError, public, unchained
 from rtcompile.lookup.find import Query
-from rtcompile.named import NamedTuple, computed_once
+from rtcompile.named import computed_once
 from rtcompile.request import cxx
 from rtcompile.request.object_code import ObjectCode
-from rtcompile.request.request import CompileRequest
-from rtcompile.settings import Settings
-from rtcompile.store.store import Store
 from rtcompile.workers import pool
-
-if TYPE_CHECKING:
-    from rtcompile.store.manifests import Page
 
 # For each running build one more is prepared and waits for a slot, so no slot is idle while results are stored.
 _THREADS_PER_SLOT = 2
@@ -237,109 +228,3 @@ def start_threads(count: int, work: Callable[[], None]) -> int:
     finally:
         alone.set()
     return at_work
-
-
-# --- Builds on an executor ---------------------------------------------------------------------------
-
-
-class Job(NamedTuple):
-    """One build of a batch, as it is sent."""
-
-    request: CompileRequest
-    # Arguments that take precedence over the settings of the building machine.
-    overrides: Mapping[str, Any]
-    siblings: int  # builds of the batch that can share a precompiled header with this one
-
-
-# The reply: the result, and the same packed for the cache of the machine that submitted it.
-_Reply = tuple[ObjectCode | RtcompileError, "Page | None"]
-
-
-class RemoteFuture(BuildFuture):
-    """A build in another process; if it is already running when it is cancelled, it may continue there."""
-
-    def __init__(self, job: Job, theirs: Future[_Reply]) -> None:
-        super().__init__()
-        self._job = job
-        self._theirs = theirs
-        theirs.add_done_callback(self._take)
-
-    def _stop(self) -> None:
-        self._theirs.cancel()
-
-    def _take(self, theirs: Future[_Reply]) -> None:
-        with suppress(InvalidStateError):  # it was cancelled meanwhile
-            try:
-                outcome, packed = theirs.result()
-            except BaseException as error:  # noqa: BLE001  # an engine and its worker's Python may raise anything
-                self.set_exception(_lost(error))
-                return
-            if isinstance(outcome, RtcompileError):
-                self.set_exception(unchained(outcome))
-                return
-            if packed is not None:
-                with suppress(RtcompileError):  # there may be no toolkit here
-                    _keep(self._job, packed)
-            self.set_result(outcome)
-
-
-def executor_of(given: Any) -> Any:
-    """Return an object whose ``submit(function, *arguments)`` returns `concurrent.futures` futures."""
-    # A Dask client has an adapter, since its own futures are of another type.
-    adapter = getattr(given, "get_executor", None)
-    if callable(adapter):
-        return adapter(pure=False)
-    if callable(getattr(given, "submit", None)):
-        return given
-    raise InvalidRequest(
-        "executor must have submit(), as a concurrent.futures.Executor has (mpi4py's and "
-        f"rtcompile.cluster.ray.RayExecutor too), or be a Dask Client, not {shown(given)}"
-    )
-
-
-def submit(executor: Any, job: Job) -> RemoteFuture:
-    """Start a build on an executor."""
-    try:
-        theirs = executor.submit(_work, job)
-    except Exception as error:  # noqa: BLE001  # an engine that was shut down may raise anything
-        theirs = Future()
-        theirs.set_exception(error)
-    return RemoteFuture(job, theirs)
-
-
-def _work(job: Job) -> _Reply:
-    """Build here; an executor's worker runs this function."""
-    from rtcompile.compilers import pch
-    from rtcompile.store import sharing
-
-    try:
-        settings = Settings.from_environ().override(**job.overrides)
-        token = pch.expected.set(job.siblings)
-        try:
-            code = pipeline.build(job.request, settings)
-        finally:
-            pch.expected.reset(token)
-        inputs = planned.plan(job.request, settings).key_inputs
-        return code, sharing.pack(inputs, Store.open(settings), code)
-    except RtcompileError as error:
-        return unchained(error), None
-
-
-def _keep(job: Job, packed: Page) -> None:
-    """Write a result to this machine's cache."""
-    from rtcompile.store import sharing
-
-    settings = Settings.from_environ().override(**job.overrides)
-    store = Store.open(settings)
-    plan = planned.plan(job.request, settings)
-    if settings.jit and store.find(plan.key_inputs) is None:
-        sharing.unpack(planned.identified(plan, settings).key_inputs, store, packed)
-
-
-def _lost(error: BaseException) -> ExecutorError:
-    lines = str(error).strip().splitlines()
-    what = f"{type(error).__name__}: {lines[-1]}" if lines else type(error).__name__
-    return ExecutorError(
-        f"the executor could not run this build: {what}. Its workers need rtcompile of the same "
-        "version, and memory for a compiler (0.4 GB for CuTe)"
-    )

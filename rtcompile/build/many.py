@@ -64,10 +64,11 @@ def _submit_to(
     executor: Any, builds: Sequence[Any], overrides: Mapping[str, Any]
 ) -> Sequence[BuildFuture]:
     from collections import Counter
+    from importlib.metadata import EntryPoint
 
-    from rtcompile.build import batch
+    from rtcompile import _EXECUTORS
 
-    engine = batch.executor_of(executor)
+    submit_to = EntryPoint("executors", _EXECUTORS, "").load()(executor)
     made = _builds(builds, overrides, elsewhere=True)
     groups = Counter(build.group for build in made)
     # Do not also compile constructed kernels here.
@@ -77,10 +78,7 @@ def _submit_to(
         ahead: Any = lookup.builds_ahead
         if ahead is not None:
             ahead.leave(build.query)
-    return [
-        batch.submit(engine, batch.Job(build.query.request, build.overrides, groups[build.group]))
-        for build in made
-    ]
+    return [submit_to(each.query.request, each.overrides, groups[each.group]) for each in made]
 
 
 def submit(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[BuildFuture]:

@@ -63,9 +63,9 @@ def compile_once(
     if settings.remote and not settings.recompile:
         from rtcompile.store import shared  # with the extra for stores
 
-        wanted = shared.SharedBuild(plan.key_inputs, store)
-        if (stores := shared.stores_of(wanted)) is not None:
-            code: ObjectCode = stores.find_or_build(wanted, build, seconds, waits=waits)
+        inputs = plan.key_inputs
+        if (stores := shared.stores_of(inputs)) is not None:
+            code: ObjectCode = stores.find_or_build(inputs, store, build, seconds, waits=waits)
             return code
     return build(seconds)
 

@@ -106,9 +106,9 @@ def _in_shared_stores(query: Query) -> Found | None:
     if settings.remote:
         from rtcompile.store import shared
 
-        build = shared.SharedBuild(query.plan.key_inputs, Store.open(settings))
-        stores = shared.stores_of(build)
-        code = stores and stores.find(build)
+        inputs = query.plan.key_inputs
+        stores = shared.stores_of(inputs)
+        code = stores and stores.find(inputs, Store.open(settings))
     return in_cache(query) if code is None else _with_files(query, code)
 
 
@@ -148,13 +148,6 @@ def _is_nvrtc_replaced(query: Query) -> bool:
         return nvrtc is not None and nvrtc.to_load() != query.environment.loads
     except OSError:
         return True
-
-
-def keep_known(query: Query) -> None:
-    """Write the index entry for a query whose object is in the cache."""
-    found = in_cache(query)
-    if found is not None:
-        lookup.keep(query, found)
 
 
 # --- compiling -----------------------------------------------------------------------------------

@@ -14,18 +14,17 @@ from rtcompile import cache
 from rtcompile.cli import output
 from rtcompile.cli.output import requests
 from rtcompile.errors import InvalidRequest
-from rtcompile.extras.cluster import entries
+from rtcompile.extras.cluster import entries, pages
 from rtcompile.extras.cluster.level import Level
+from rtcompile.extras.cluster.pages import SMALL, Entry, Page
 from rtcompile.extras.cluster.settings import RemoteSettings, first_line
 from rtcompile.extras.cluster.stores import Stores
 from rtcompile.extras.resources.report import Report
 from rtcompile.files import sealed
 from rtcompile.settings import Settings
-from rtcompile.store import inventory, manifests
+from rtcompile.store import inventory
 from rtcompile.store.folder import Folder
-from rtcompile.store.manifests import Page
-from rtcompile.store.shared import Entry, StoreError
-from rtcompile.store.sharing import SMALL
+from rtcompile.store.shared import StoreError
 from rtcompile.store.store import Store
 
 _SHOWN_KEY = 16
@@ -159,7 +158,6 @@ def _copy(given: Namespace, store: Store) -> _Result:
 
 
 def _pull_records(given: Namespace) -> _Result:
-    from rtcompile.build import portable
     from rtcompile.extras.record import recording, warming
 
     stores = shared_stores()
@@ -167,7 +165,7 @@ def _pull_records(given: Namespace) -> _Result:
     came = there = missing = 0
     for path in given.records:
         with warming.requests(recording.read(path), tuple(given.arch or ())) as wanted:
-            counts = portable.fetch(readers, [each.request for each in wanted])
+            counts = pages.fetch(readers, [each.request for each in wanted])
         came, there, missing = came + counts[0], there + counts[1], missing + counts[2]
     problem = "; ".join(level.problem for level in stores.levels if level.problem)
     fields = {"fetched": came, "there": there, "missing": missing, "problem": problem}
@@ -196,18 +194,18 @@ def shared_stores() -> Stores:
 def _push(stores: Stores, level: Level, folder: Folder) -> dict[str, Any]:
     """Write the local cache's portable builds to a store."""
     copied = there = 0
-    own = manifests.portable_ones(folder)
+    own = pages.portable_ones(folder)
     before = _pages(stores, "manifest", [*own], level)
     for key, manifest in own.items():
         if level.is_silent:
             break
         page = before.get(key) or Page(key, b"", {})
-        singles = manifests.one_by_one(key, manifest)
-        there += len(known := {*manifests.objects_of(key, page.manifest)} & {*singles})
+        singles = pages.one_by_one(key, manifest)
+        there += len(known := {*pages.objects_of(key, page.manifest)} & {*singles})
         read = {each: folder.read("objects", each) for each in singles if each not in known}
         new = {each: data for each, data in read.items() if data is not None}  # others were evicted
         if new:
-            whole = page._replace(manifest=manifests.merged(key, manifest, page.manifest))
+            whole = page._replace(manifest=pages.merged(key, manifest, page.manifest))
             if not page.manifest and [len(data) <= SMALL for data in new.values()] == [True]:
                 whole, new = whole._replace(objects=new), {}  # one request will find it
             found: list[Entry] = [
@@ -241,7 +239,7 @@ def pull(stores: Stores, level: Level, folder: Folder) -> dict[str, Any]:
 def keep(page: Page, folder: Folder) -> tuple[int, int]:
     """Write a page's objects to the local cache; return how many are new, and how many were there."""
     own = folder.read("portable", page.portable_key) or b""
-    known = {*manifests.objects_of(page.portable_key, own)}
+    known = {*pages.objects_of(page.portable_key, own)}
     known |= {each for each in page.objects if folder.has("objects", each)}
     copied = 0
     for each, data in page.objects.items():
@@ -249,7 +247,7 @@ def keep(page: Page, folder: Folder) -> tuple[int, int]:
             folder.publish("objects", each, data)
             copied += 1
     if copied:
-        merged = manifests.merged(page.portable_key, page.manifest, own)
+        merged = pages.merged(page.portable_key, page.manifest, own)
         folder.publish("portable", page.portable_key, merged)
     return copied, sum(each in known for each in page.objects)
 

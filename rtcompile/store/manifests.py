@@ -11,15 +11,13 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rtcompile.files import fileset, sealed
-from rtcompile.files.fileset import DIGESTS, FileSet
+from rtcompile.files import fileset
+from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir, relative_to
 from rtcompile.named import NamedTuple
 from rtcompile.request import object_code
-from rtcompile.store.folder import Folder
 
 if TYPE_CHECKING:
-    from rtcompile.files.fileset import Record
     from rtcompile.request.key import KeyInputs
     from rtcompile.request.object_code import ObjectCode
 
@@ -75,83 +73,8 @@ def decode(key: str, data: bytes, search: tuple[SearchDir, ...]) -> list[Manifes
     return None if found is None else builds
 
 
-def objects_of(key: str, data: bytes) -> list[str]:
-    """Return the object keys in a manifest, whatever the directories are."""
-    return [*_by_object(key, data)]
-
-
-def merged(key: str, newer: bytes, older: bytes = b"") -> bytes:
-    """Return the portable manifest of two manifests' builds, the newer first, without stats."""
-    newest = _by_object(key, newer)
-    builds = newest | _by_object(key, older) | newest
-    return fileset.encode_records("manifest", key, [*builds.values()][:MOST_BUILDS])
-
-
-def one_by_one(key: str, data: bytes) -> dict[str, bytes]:
-    """Return one portable manifest per build, by object key."""
-    builds = _by_object(key, data).items()
-    return {name: fileset.encode_records("manifest", key, [build]) for name, build in builds}
-
-
-def portable_ones(folder: Folder) -> dict[str, bytes]:
-    """Return the portable manifests of a cache, with the builds that need none because they read no file."""
-    folder = Folder(folder.path, writable=False)  # reading here does not count as use
-    keys = [key for key, _ in folder.listing("portable")]
-    found = {key: data for key in keys if (data := folder.read("portable", key)) is not None}
-    for name, _ in folder.listing("objects"):
-        data = folder.read("objects", name) or b""
-        if key := object_code.portable_key(name, data):
-            _, obj = object_code.decode(name, data) or ("", None)
-            if obj is not None:
-                backend, _, compiler = obj.build.compiler.partition(" ")
-                own = encode(key, [ManifestEntry(backend, compiler, name, FileSet())], ())
-                found[key] = merged(key, own, found.get(key, b""))
-    return found
-
-
 def object_of(inputs: KeyInputs, object_key: str, obj: ObjectCode) -> bytes:
     """Return the content of a build's object file."""
     program = inputs.name.rpartition("/")[2]
     portable = inputs.portable_key if object_key == inputs.key_without_files else ""
     return object_code.encode(object_key, obj, program, inputs.summary(), portable)
-
-
-def has_files_of(key: str, data: bytes, other: bytes) -> bool:
-    """Return whether two manifests have a build with the same files, whatever their contents."""
-    files = [_names(build) for build in _by_object(key, data).values()]
-    return all(_names(build) in files for build in _by_object(key, other).values())
-
-
-def _names(build: Record) -> tuple[object, ...]:
-    """Return a build's backend and files, without their contents."""
-    (backend, *_), files = build
-    fields = files.packed(())
-    return (backend, *fields[:DIGESTS], *fields[DIGESTS + 1 :])
-
-
-def _by_object(key: str, data: bytes) -> dict[str, Record]:
-    """Return the builds that were kept by their object keys, without stats."""
-    found = fileset.decode_records("manifest", key, data) or ()
-    return {texts[2]: (texts, files.without_stats()) for texts, files in found if any(texts[2:3])}
-
-
-class Page(NamedTuple):
-    """The value under a key of a shared store: a manifest of builds, and the small ones' objects by key."""
-
-    portable_key: str  # under which the manifest is sealed
-    manifest: bytes
-    objects: dict[str, bytes]
-
-    def packed(self, key: str) -> bytes:
-        """Return the page as stored under `key`."""
-        pairs = [each for name, data in self.objects.items() for each in (name.encode(), data)]
-        return sealed.seal("page", key, [self.portable_key.encode(), self.manifest, *pairs])
-
-    @classmethod
-    def unpacked(cls, key: str, data: bytes | None) -> Page | None:
-        """Return the page from `packed` data; None if it does not verify."""
-        fields = sealed.unseal("page", key, data) if data is not None else None
-        if not fields or len(fields) % 2:
-            return None
-        portable_key, *names = [name.decode("ascii", "replace") for name in fields[::2]]
-        return cls(portable_key, fields[1], dict(zip(names, fields[3::2], strict=True)))

@@ -40,10 +40,12 @@ ROOMS = (
 FLOORS = {room: level for level, rooms in enumerate(ROOMS) for room in rooms.split()}
 
 # An extra may import the public names of `rtcompile`, and only these ports of the core: the interface of a cluster's
-# store, the listeners of builds, a measured compile, and the reader of machine code.
+# store, the listeners of builds, builds that are repeated elsewhere, a measured compile, and the reader of machine
+# code.
 PORTS = {
     "store.shared": None,
     "lookup.find": {"listeners", "Listener"},
+    "build.elsewhere": None,
     "build.measured": None,
     "inspect.cubin": None,
 }

@@ -20,15 +20,9 @@ from rtcompile.errors import InvalidRequest, RtcompileWarning, warn
 from rtcompile.extras.cluster.entries import Envelope, Key, most_data, read_keys
 from rtcompile.extras.cluster.leases import RENEW_SECONDS, Lease, Leases
 from rtcompile.extras.cluster.level import Level
+from rtcompile.extras.cluster.pages import Entry, SharedBuild
 from rtcompile.extras.cluster.settings import REPLY_SECONDS, RemoteSettings, open_store
-from rtcompile.store.shared import (
-    BadEntryError,
-    Entry,
-    ObjectCode,
-    SharedBuild,
-    at_end,
-    count,
-)
+from rtcompile.store.shared import BadEntryError, KeyInputs, ObjectCode, Store, at_end, count
 
 _REPORT_SECONDS = 30.0
 _AT_ONCE = 128  # keys of one request
@@ -59,22 +53,23 @@ class Stores:
 
     # --- builds --------------------------------------------------------------------------
 
-    def find(self, build: SharedBuild) -> ObjectCode | None:
+    def find(self, inputs: KeyInputs, store: Store) -> ObjectCode | None:
         """Return the first store's build, after writing it to the local cache."""
         with self._counting() as counts:
-            code = self._look(build)
+            code = self._look(SharedBuild(inputs, store))
         return None if code is None else _with_counts(code, counts)
 
     def find_or_build(
         self,
-        build: SharedBuild,
+        inputs: KeyInputs,
+        store: Store,
         compile: Callable[[float | None], ObjectCode],
         seconds: float | None,
         *,
         waits: bool,
     ) -> ObjectCode:
         """Return what a store has, or the result of `compile`; if another node builds, wait, or raise `Busy`."""
-        begin = time.monotonic()
+        build, begin = SharedBuild(inputs, store), time.monotonic()
         with self._counting() as counts:
             code = self._look(build)
             if code is None:

@@ -11,18 +11,31 @@ A local hit does not use this module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
-from typing import TYPE_CHECKING
 
-from rtcompile.files.fileset import FileSet
-from rtcompile.request.key import KeyInputs, digest, field, is_portable, may_travel
-from rtcompile.request.object_code import ObjectCode
-from rtcompile.store import manifests
-from rtcompile.store.manifests import ManifestEntry, Page
-
-if TYPE_CHECKING:
-    from rtcompile.store.store import Store
+from rtcompile import CompileRequest, RtcompileError
+from rtcompile.build import elsewhere
+from rtcompile.files import sealed
+from rtcompile.named import NamedTuple
+from rtcompile.store.shared import (
+    DIGESTS,
+    FileSet,
+    Folder,
+    KeyInputs,
+    ManifestEntry,
+    ObjectCode,
+    Store,
+    decode_records,
+    digest,
+    encode_records,
+    field,
+    is_portable,
+    manifests,
+    may_travel,
+    object_code,
+)
 
 SMALL = 32 << 10  # bytes; an object of up to this size is inlined in its page
 _MOST_PAGES = 6
@@ -30,16 +43,97 @@ _MOST_PAGES = 6
 Entry = tuple[str, str, bytes]  # kind, key, data
 Read = Callable[[str, str], "bytes | None"]  # returns an entry's data by its kind and key
 ReadMany = Callable[[str, Sequence[str]], dict[str, bytes]]
+Record = tuple[Sequence[str], FileSet]  # of `encode_records`
+
+
+# --- pages -----------------------------------------------------------------------------------------
+
+
+class Page(NamedTuple):
+    """The value under a key of a shared store: a manifest of builds, and the small ones' objects by key."""
+
+    portable_key: str  # under which the manifest is sealed
+    manifest: bytes
+    objects: dict[str, bytes]
+
+    def packed(self, key: str) -> bytes:
+        """Return the page as stored under `key`."""
+        pairs = [each for name, data in self.objects.items() for each in (name.encode(), data)]
+        return sealed.seal("page", key, [self.portable_key.encode(), self.manifest, *pairs])
+
+    @classmethod
+    def unpacked(cls, key: str, data: bytes | None) -> Page | None:
+        """Return the page from `packed` data; None if it does not verify."""
+        fields = sealed.unseal("page", key, data) if data is not None else None
+        if not fields or len(fields) % 2:
+            return None
+        portable_key, *names = [name.decode("ascii", "replace") for name in fields[::2]]
+        return cls(portable_key, fields[1], dict(zip(names, fields[3::2], strict=True)))
+
+
+def objects_of(key: str, data: bytes) -> list[str]:
+    """Return the object keys in a manifest, whatever the directories are."""
+    return [*_by_object(key, data)]
+
+
+def merged(key: str, newer: bytes, older: bytes = b"") -> bytes:
+    """Return the portable manifest of two manifests' builds, the newer first, without stats."""
+    newest = _by_object(key, newer)
+    builds = newest | _by_object(key, older) | newest
+    return encode_records("manifest", key, [*builds.values()][: manifests.MOST_BUILDS])
+
+
+def one_by_one(key: str, data: bytes) -> dict[str, bytes]:
+    """Return one portable manifest per build, by object key."""
+    builds = _by_object(key, data).items()
+    return {name: encode_records("manifest", key, [build]) for name, build in builds}
+
+
+def portable_ones(folder: Folder) -> dict[str, bytes]:
+    """Return the portable manifests of a cache, with the builds that need none because they read no file."""
+    folder = Folder(folder.path, writable=False)  # reading here does not count as use
+    keys = [key for key, _ in folder.listing("portable")]
+    found = {key: data for key in keys if (data := folder.read("portable", key)) is not None}
+    for name, _ in folder.listing("objects"):
+        data = folder.read("objects", name) or b""
+        if key := object_code.portable_key(name, data):
+            _, obj = object_code.decode(name, data) or ("", None)
+            if obj is not None:
+                backend, _, compiler = obj.build.compiler.partition(" ")
+                own = manifests.encode(key, [ManifestEntry(backend, compiler, name, FileSet())], ())
+                found[key] = merged(key, own, found.get(key, b""))
+    return found
+
+
+def has_files_of(key: str, data: bytes, other: bytes) -> bool:
+    """Return whether two manifests have a build with the same files, whatever their contents."""
+    files = [_names(build) for build in _by_object(key, data).values()]
+    return all(_names(build) in files for build in _by_object(key, other).values())
+
+
+def _names(build: Record) -> tuple[object, ...]:
+    """Return a build's backend and files, without their contents."""
+    (backend, *_), files = build
+    fields = files.packed(())
+    return (backend, *fields[:DIGESTS], *fields[DIGESTS + 1 :])
+
+
+def _by_object(key: str, data: bytes) -> dict[str, Record]:
+    """Return the builds that were kept by their object keys, without stats."""
+    found = decode_records("manifest", key, data) or ()
+    return {texts[2]: (texts, files.without_stats()) for texts, files in found if any(texts[2:3])}
+
+
+# --- one build in the stores -------------------------------------------------------------------------
 
 
 class SharedBuild:
     """One build, as it is looked for in shared stores and written to them."""
 
     def __init__(self, inputs: KeyInputs, store: Store) -> None:
-        self.may_travel = may_travel(inputs)
         self.program = inputs.name.rpartition("/")[2]
         self._inputs, self._store = inputs, store
-        self._key = inputs.portable_key if self.may_travel else ""
+        self._key = inputs.portable_key
         self.lease_key = self._key  # or the object key for the local contents, if known
         # The last page that each store has for this build, and its key. A new build is added to it.
         self._last: dict[object, tuple[str, Page | None]] = {}
@@ -64,7 +158,7 @@ class SharedBuild:
                 apart = Page.unpacked(name, read("object", name))
                 if (got := unpack(self._inputs, self._store, apart)) is not None:
                     return got
-            if len(manifests.objects_of(self._key, page.manifest)) < manifests.MOST_BUILDS:
+            if len(objects_of(self._key, page.manifest)) < manifests.MOST_BUILDS:
                 return None
             key = self._next_key(key, page)
         return None
@@ -113,16 +207,28 @@ class SharedBuild:
             if len(own.objects[name]) <= SMALL:
                 return [("manifest", key, own.packed(key))]
             return [separate, ("manifest", key, own._replace(objects={}).packed(key))]
-        if manifests.has_files_of(self._key, page.manifest, own.manifest):
+        if has_files_of(self._key, page.manifest, own.manifest):
             return [separate]
-        both = manifests.merged(self._key, own.manifest, page.manifest)
+        both = merged(self._key, own.manifest, page.manifest)
         return [separate, ("manifest", key, page._replace(manifest=both).packed(key))]
 
 
-def fetch_many(stores: Sequence[ReadMany], wanted: Sequence[KeyInputs], store: Store) -> int:
-    """Write to the local cache what the stores have of many builds, in few requests; return how many they have."""
-    left = {inputs.portable_key: inputs for inputs in wanted if may_travel(inputs)}
-    count = len(left)
+def fetch(stores: Sequence[ReadMany], requests: Iterable[CompileRequest]) -> tuple[int, int, int]:
+    """Fetch builds by the stores' functions, in few requests; return how many came, were cached, and are missing."""
+    settings = elsewhere.Settings.from_environ()
+    store = Store.open(settings)
+    left: dict[str, KeyInputs] = {}
+    count = there = 0
+    for request in requests:
+        count += 1
+        # Requests that cannot be planned fail when they are used.
+        with suppress(RtcompileError):
+            inputs = elsewhere.key_inputs(request, settings)
+            if store.find(inputs) is not None:
+                there += 1
+            elif may_travel(inputs):
+                left[inputs.portable_key] = inputs
+    came = len(left)
     for read_many in stores:
         separate: dict[str, KeyInputs] = {}
         for key, data in read_many("manifest", [*left]).items():
@@ -136,7 +242,8 @@ def fetch_many(stores: Sequence[ReadMany], wanted: Sequence[KeyInputs], store: S
             inputs = separate[name]
             if unpack(inputs, store, Page.unpacked(name, data)) is not None:
                 left.pop(inputs.portable_key, None)
-    return count - len(left)
+    came -= len(left)
+    return came, there, count - came - there
 
 
 # --- sending a build to another machine --------------------------------------------------------------------------
@@ -157,7 +264,7 @@ def _pack(inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode) -> Page:
     key = inputs.portable_key
     data = manifests.object_of(inputs, build.object_key, obj)
     own = manifests.encode(key, [build], inputs.search)
-    return Page(key, manifests.merged(key, own), {build.object_key: data})
+    return Page(key, merged(key, own), {build.object_key: data})
 
 
 def unpack(inputs: KeyInputs, store: Store, page: Page | None) -> ObjectCode | None:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from rtcompile.build import planned
-from rtcompile.build.plan import linker_input
-from rtcompile.errors import InvalidRequest, RtcompileError, public, shown
-from rtcompile.lookup.find import depends_on_directory, query_of
-from rtcompile.request import options as compiler_options
-from rtcompile.request.object_code import ObjectCode
-from rtcompile.request.request import CompileRequest
-from rtcompile.request.units import LinkInput
-from rtcompile.request.values import Arch, absolute
-from rtcompile.settings import Settings
-from rtcompile.store.store import Store
-
-if TYPE_CHECKING:
-    from rtcompile.store.sharing import ReadMany
+from rtcompile import Arch, CompileRequest, InvalidRequest, ObjectCode
+from rtcompile.build.elsewhere import (
+    LinkInput,
+    add_to_index,
+    depends_on_directory,
+    distrusted,
+    linker_input,
+    parse,
+    with_directories,
+)
+from rtcompile.errors import public, shown
+from rtcompile.request.values import absolute
 
 
 class RecordedBuild:
@@ -69,8 +66,8 @@ class RecordedBuild:
     @public
     def of(cls, request: CompileRequest, code: ObjectCode) -> RecordedBuild:
         """Record a request and its result, which the functions in `rtcompile.lookup.find.listeners` get."""
-        named = compiler_options.parse(request.options).arch and not request.may_pass_over_arch
-        own = compiler_options.with_directories(request.options, absolute)
+        named = parse(request.options).arch and not request.may_pass_over_arch
+        own = with_directories(request.options, absolute)
         fields = {
             "requested": {
                 "options": list(request.options),
@@ -104,7 +101,7 @@ class RecordedBuild:
         try:
             sources = [item["options"] for item in fields["link"] if "source" in item]
             given = (fields["options"], fields["requested"]["options"], *sources)
-            return [each for options in given for each in compiler_options.distrusted(options)]
+            return [each for options in given for each in distrusted(options)]
         except (KeyError, TypeError, AttributeError) as error:
             raise _damaged(error) from None
 
@@ -123,9 +120,9 @@ class RecordedBuild:
         """
         request = self._request()
         if moved is not None:
-            options = compiler_options.with_directories(request.options, moved)
+            options = with_directories(request.options, moved)
             request = request.replace(options=options)
-        named = compiler_options.parse(request.options).arch and request.allow_fixups
+        named = parse(request.options).arch and request.allow_fixups
         follows = self.fields.get("follows device") and not (
             named and not request.may_pass_over_arch
         )
@@ -168,8 +165,7 @@ class RecordedBuild:
         """Write the index entry with which the program's own request finds the build of one of `requests`."""
         requested, capability = self.program_request(request)
         if requested is not None:
-            with suppress(RtcompileError):
-                planned.keep_known(query_of(requested, Settings.from_environ(), capability))
+            add_to_index(requested, capability)
 
     def program_request(
         self, request: CompileRequest
@@ -209,24 +205,3 @@ def _linked(item: Mapping[str, Any]) -> LinkInput | CompileRequest:
     if "source" in item:
         return CompileRequest(item["source"], options=tuple(item["options"]), name=item["name"])
     return LinkInput(item["kind"], item["name"], base64.b64decode(item["data"], validate=True))
-
-
-def fetch(stores: Sequence[ReadMany], requests: Iterable[CompileRequest]) -> tuple[int, int, int]:
-    """Fetch builds by the `stores`' functions; return how many were fetched, were cached already, and are missing."""
-    from rtcompile.store import sharing
-
-    settings = Settings.from_environ()
-    store = Store.open(settings)
-    inputs = []
-    count = there = 0
-    for request in requests:
-        count += 1
-        # Requests that cannot be planned fail when they are used.
-        with suppress(RtcompileError):
-            wanted = planned.identified(planned.plan(request, settings), settings).key_inputs
-            if store.find(wanted) is None:
-                inputs.append(wanted)
-            else:
-                there += 1
-    came = sharing.fetch_many(stores, inputs, store)
-    return came, there, count - came - there

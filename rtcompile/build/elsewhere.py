@@ -1,0 +1,46 @@
+"""Builds that are repeated, here or on another machine: the port of records and executors, with what they import."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from rtcompile.build import pipeline, planned
+from rtcompile.build.plan import linker_input as linker_input
+from rtcompile.errors import RtcompileError
+from rtcompile.lookup import find as lookup
+from rtcompile.lookup.find import depends_on_directory as depends_on_directory
+from rtcompile.request.options import distrusted as distrusted
+from rtcompile.request.options import parse as parse
+from rtcompile.request.options import with_directories as with_directories
+from rtcompile.request.units import LinkInput as LinkInput
+from rtcompile.settings import Settings as Settings
+
+if TYPE_CHECKING:
+    from rtcompile.request.key import KeyInputs
+    from rtcompile.request.object_code import ObjectCode
+    from rtcompile.request.request import CompileRequest
+
+
+def key_inputs(request: CompileRequest, settings: Settings) -> KeyInputs:
+    """Return the inputs of a build's keys; raise `RtcompileError` if it cannot be planned."""
+    return planned.identified(planned.plan(request, settings), settings).key_inputs
+
+
+def build(request: CompileRequest, settings: Settings, siblings: int) -> ObjectCode:
+    """Build a request of a batch; so many of its builds can share a precompiled header."""
+    from rtcompile.compilers import pch
+
+    token = pch.expected.set(siblings)
+    try:
+        return pipeline.build(request, settings)
+    finally:
+        pch.expected.reset(token)
+
+
+def add_to_index(request: CompileRequest, capability: tuple[int, int] | None) -> None:
+    """Write the index entry with which a request finds its build, if the cache has that."""
+    with suppress(RtcompileError):
+        query = lookup.query_of(request, Settings.from_environ(), capability)
+        if (found := planned.in_cache(query)) is not None:
+            lookup.keep(query, found)
