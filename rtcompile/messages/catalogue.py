@@ -69,7 +69,7 @@ _LONGEST_SUBJECT = 20_000
 # An error of the driver or the runtime of which only the number is given: "CUDA error 700", "[700] Call to cuLaunchKernel".
 _NUMBER = re.compile(
     r"(?:^CUDA: |\b(?:CUDA|cuda|Cu|cu)\w*(?:[ _]\w+)?[ _](?:error|status)(?: code)?[ :=#(]{1,3}|\bCuError[ :=(]{1,2}"
-    r"|^:? ?error code[ :=]{1,2}|\bcu[A-Z]\w+[^\n\d]{0,30}[ :=(]|\[(?=\d+\] Call to cu))(\d{1,3})(?![.\w])"
+    r"|^:? ?error code[ :=]{1,2}|^:? ?(?:error )?\(?(?=\d{3}\)?\s*$)|\bcu[A-Z]\w+[^\n\d]{0,30}[ :=(]|\[(?=\d+\] Call to cu))(\d{1,3})(?![.\w])"
 )
 _ARTICLE = re.compile(r"^(?:The|This|No|Neither)(?= )")
 
