@@ -54,7 +54,7 @@ _NAMES = {
 }
 _STORES = "rtcompile.extras.cluster.stores:current"  # see `store.shared.stores_of`
 _EXECUTORS = "rtcompile.extras.cluster.executors:submit_to"  # of `compile_many`
-# The modules that put rtcompile under other libraries: see `frontends.cupy_hook`.
+# The modules with which other libraries compile by rtcompile: see `frontends.cupy_hook`.
 _HOOKS = {"cuda.core": "rtcompile.extras.cuda_core.hook", "torch": "rtcompile.extras.torch"}
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 _OF_TYPES = (
@@ -93,7 +93,7 @@ def __getattr__(name: str) -> object:
 
 
 def _load(name: str) -> object:
-    """Import a public name, and name a class as its users do."""
+    """Import a public name; a class gets the module from which users import it."""
     from importlib import import_module
 
     try:

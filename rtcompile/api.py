@@ -1,4 +1,4 @@
-"""`rtcompile.compile`: source in, code out, with neither a GPU nor CuPy when `arch` is given."""
+"""`rtcompile.compile` compiles a source to code; with `arch` it needs neither a GPU nor CuPy."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def compile(
 ) -> ObjectCode:
     """Compile CUDA C++ to a cubin, PTX or LTO-IR, or find it in the cache.
 
-    The same path as `RawModule`, with the same implicit options (``-ftz=true``, default device
-    execution space, C++17 unless given), up to the bytes.
+    The code is that of a `RawModule` with the same arguments: the same options are implied
+    (``-ftz=true``, default device execution space, C++17 unless given).
 
     Parameters
     ----------
@@ -51,13 +51,13 @@ def compile(
     options : sequence of str, or str
         Compiler options, in NVRTC's or nvcc's spelling.
     arch : str or Arch, optional
-        ``"sm_90a"``. None: that of the current device.
+        The architecture, ``"sm_90a"``; by default that of the current device.
     name_expressions : iterable of str
         C++ name expressions, ``"f<float>"``; `ObjectCode.lowered_names` maps them to symbols.
     name : str
         The program's name in diagnostics.
     backend : {"auto", "nvrtc", "nvcc"}
-        The compiler: ``"auto"`` is NVRTC, and NVCC for what NVRTC cannot handle; the others are that one alone.
+        The compiler; ``"auto"`` uses NVRTC, and NVCC for sources that NVRTC cannot handle.
     target : {"cubin", "ptx", "ltoir", "object", "fatbin"}
         The kind of code to produce: ``"object"`` is relocatable machine code, to be linked;
         ``"fatbin"`` is NVCC's.
@@ -65,25 +65,25 @@ def compile(
         Further inputs for the linker: source strings, `CompileRequest`\\ s, `ObjectCode`\\ s (ours or
         ``cuda.core``'s), and paths to cubin, PTX, LTO-IR, fatbin, object or archive files.
     headers : mapping of str to str, optional
-        Headers as texts, ``{"tile.cuh": text}``: found before those of all directories but the
-        source's own, also under a name that the toolkit has. The text is part of the key.
+        Texts of headers by name, ``{"tile.cuh": text}``. Only the source's own directory is searched before
+        them, so they can replace a toolkit's header. The texts are part of the cache key.
     include_dirs : sequence of path-like
         Folders of headers, as ``-I`` in the options names them.
     fallback : {"auto", "never", "always", "nvrtc-first"}, optional
         What ``backend="auto"`` means: NVCC may, must not or must compile. With ``"nvrtc-first"``, NVRTC compiles
-        what ``backend="nvcc"`` requests, and NVCC what NVRTC rejects. ``RTCOMPILE_FALLBACK`` sets the default; it
-        never overrides ``backend="nvrtc"``, nor, except for ``"nvrtc-first"``, ``backend="nvcc"``.
+        what ``backend="nvcc"`` requests, and NVCC what NVRTC rejects. ``RTCOMPILE_FALLBACK`` sets the default. It
+        never overrides ``backend="nvrtc"``; only its value ``"nvrtc-first"`` changes what ``backend="nvcc"`` means.
     pch : bool, optional
         Whether precompiled headers may be used; ``RTCOMPILE_PCH`` sets the default.
     timeout : float, optional
-        Seconds after which the compiler is killed. All work on the build counts, and the wait for
-        another that builds the same; ``RTCOMPILE_TIMEOUT`` sets the default.
+        Seconds after which the compiler is killed. They include all work on the build, and waiting while
+        another process compiles the same build; ``RTCOMPILE_TIMEOUT`` sets the default.
     memory_limit : int or str, optional
-        Bytes (or ``"2G"``) after which the compiler is killed; ``RTCOMPILE_MEMORY_LIMIT``.
+        Bytes (or ``"2G"``) above which the compiler is killed; ``RTCOMPILE_MEMORY_LIMIT`` sets the default.
     recompile : bool
-        Compile although the code is in the cache or in a bundle, and keep the new code.
+        Compile even if the code is in the cache or in a bundle, and store the new code.
     log_stream : file object, optional
-        Receives the compiler's log, warnings included, also when the code came from the cache.
+        Receives the compiler's log, warnings included, even if the code comes from the cache.
     trace : path-like, optional
         File for a Chrome trace of the build; ``RTCOMPILE_TRACE`` sets the default.
 
@@ -97,15 +97,16 @@ def compile(
     InvalidRequest
         An argument is invalid.
     CompileError
-        The compiler rejected the source; `CompilerCrashed`, `CompileTimeout` and `LinkError` are
-        its kinds.
+        The compiler rejected the source. Its subclasses are `CompilerCrashed`, `CompileTimeout` and `LinkError`.
     ToolkitNotFound, UnsupportedArch
         A compiler or header is not installed, or the compiler does not know the architecture.
+    JitDisabled
+        The code is not in the cache, and ``RTCOMPILE_JIT=0`` forbids compiling.
 
     Warns
     -----
     RtcompileWarning
-        The source has a ``__global__`` function, and the code no kernel: a template that nothing instantiates.
+        The source has a ``__global__`` function, but the code has no kernel: nothing instantiates the template.
 
     Examples
     --------

@@ -26,18 +26,18 @@ def __dir__() -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheInfo:
-    """What the cache holds.
+    """Statistics of the cache.
 
     Attributes
     ----------
     directory : str
-        Its folder.
+        The cache's folder.
     on_disk : bool
-        Whether builds are kept there; no with ``CUPY_CACHE_IN_MEMORY=1``.
+        Whether builds are stored there; False with ``CUPY_CACHE_IN_MEMORY=1``.
     entries : int
-        Kept builds.
+        The number of stored builds.
     size, limit : int
-        Bytes of all that is kept, and how many there may be.
+        The bytes that the cache takes, and the most that it may take.
     hits, misses, failures, fetched : int
         Counts since the cache was created or cleared: builds found, builds compiled, failures in the negative
         cache, and builds fetched from shared stores.
@@ -71,6 +71,11 @@ def info() -> CacheInfo:
     CacheInfo
         Folder, entries, bytes and how often builds were found.
 
+    Raises
+    ------
+    InvalidRequest
+        Another user could have written to the folder, or an environment variable is invalid.
+
     Examples
     --------
     >>> rtcompile.cache.info().limit >= 0
@@ -99,7 +104,12 @@ def clear() -> CacheInfo:
     Returns
     -------
     CacheInfo
-        The removed contents.
+        The statistics from before.
+
+    Raises
+    ------
+    InvalidRequest
+        Another user could have written to the folder, or an environment variable is invalid.
 
     Examples
     --------
@@ -118,12 +128,17 @@ def prune(size: int | str | None = None) -> int:
     Parameters
     ----------
     size : int or str, optional
-        Bytes, or ``"512M"``; ``RTCOMPILE_CACHE_SIZE`` sets the default.
+        The bytes that may stay, or ``"512M"``; ``RTCOMPILE_CACHE_SIZE`` sets the default.
 
     Returns
     -------
     int
         The freed bytes.
+
+    Raises
+    ------
+    InvalidRequest
+        `size` is no size, or another user could have written to the cache's folder.
 
     Examples
     --------
@@ -140,12 +155,19 @@ def why(request: str | CompileRequest, **arguments: Any) -> str:
     Parameters
     ----------
     request : str or CompileRequest
-        A source, with the `arguments` of `rtcompile.compile`; or a whole request.
+        A source, or a whole request.
+    **arguments
+        Arguments of `CompileRequest` that belong to a source.
 
     Returns
     -------
     str
         ``"header /x/foo.h changed"``, for example; empty if the build is in the cache.
+
+    Raises
+    ------
+    InvalidRequest
+        The arguments describe no build, or another user could have written to the cache's folder.
 
     Examples
     --------
@@ -162,13 +184,12 @@ def why(request: str | CompileRequest, **arguments: Any) -> str:
 
 
 def why_of(request: CompileRequest) -> tuple[str, Plan | None]:
-    """Return the result of `why`, and the plan; None if a source of ``link=`` is not built."""
+    """Return the result of `why`, and the plan; None if a source in ``link=`` is not in the cache."""
     settings, store = opened()
     try:
         plan = planned.plan(request, settings, link_settings=settings.replace(jit=False))
     except JitDisabled:
-        why = "a source given by --link is not in the cache itself; nothing is compiled to look on"
-        return why, None
+        return "a source given by --link is not in the cache, and this check compiles nothing", None
     return store.why(plan.key_inputs), plan
 
 
@@ -190,10 +211,14 @@ _KIND, _SEAL = "programs", "program"
 
 
 class KeptPrograms:
-    """A mapping of other libraries' keys to programs in the cache: counted, evicted and verified like builds.
+    """A mapping that stores the code of other libraries' compilers in the cache, which verifies and evicts it as builds.
 
-    Keys are bytes or str, and code is bytes; a damaged or evicted program raises `KeyError`. ``len(programs)`` counts them. If the
-    cache can't be written, there is a warning, and nothing is kept.
+    Keys are bytes or str, and code is bytes. If the cache cannot be written, a warning is raised and nothing is stored.
+
+    Raises
+    ------
+    KeyError
+        The program was never stored, is damaged or was evicted.
 
     Examples
     --------

@@ -27,7 +27,7 @@ class Diagnostic:
     notes : tuple of Diagnostic
         Notes, details and instantiation contexts that belong to this message, innermost first.
     cause : str
-        The cause, which is the beginning of `hint`, if it is shown instead of `message`; otherwise empty.
+        The beginning of `hint`, if ``str()`` shows it instead of `message`; otherwise empty.
 
     Examples
     --------
@@ -51,7 +51,7 @@ class Diagnostic:
 
     @property
     def is_error(self) -> bool:
-        """Whether the build failed because of it."""
+        """Whether this message made the build fail."""
         return self.severity in ("fatal", "error")
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ def location_of(diagnostic: Diagnostic) -> str:
         expression = diagnostic.excerpt.partition("nv_mangled_name ")[2].partition("\n")[0]
         expression = expression or diagnostic.message.partition(' was: "')[2].rstrip('"')
         return f"name_expressions=[{expression.strip()!r}]: "
-    if "/include/" in file:  # <cute/tensor.hpp> says more than where site-packages is
+    if "/include/" in file:  # as #include names it: cute/tensor.hpp
         file = file.rpartition("/include/")[2]
     parts = [file, str(diagnostic.line or ""), str((diagnostic.line and diagnostic.column) or "")]
     location = ":".join(part for part in parts if part)

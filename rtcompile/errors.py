@@ -1,4 +1,4 @@
-"""Every error a caller can meet is an `RtcompileError`; errors of a build are CuPy's types too.
+"""`RtcompileError` and its subclasses; errors of a build are instances of CuPy's classes too.
 
 Once CuPy is loaded, `adopt_cupy` adds CuPy's exception classes as bases, so
 ``except cupy.cuda.compiler.CompileException`` catches rtcompile's errors too.
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     R = TypeVar("R")
 
 _OURS = os.path.dirname(__file__) + os.sep
-_SHOWN = 60  # characters of a value in a message
-_ERRORS_SHOWN = 5  # of a batch
+_SHOWN = 60  # the most characters of a value in a message
+_ERRORS_SHOWN = 5  # the most errors in the message of a `BatchError`
 
 
 class RtcompileError(Exception):
@@ -48,7 +48,7 @@ class RtcompileError(Exception):
 
 
 def _caller(error: BaseException) -> list[Piece]:
-    """Return the line of the caller's own code that led to an error, styled; empty if unknown."""
+    """Return the styled line of the caller's own code that led to an error; empty if unknown."""
     import linecache
 
     found: tuple[str, int] | None = None
@@ -110,7 +110,7 @@ class InvalidRequest(RtcompileError, TypeError, ValueError):
 
 
 def _cupys(module: str, name: str) -> tuple[Any, ...]:
-    """Return CuPy's class of that name, if CuPy is loaded; none while another thread imports CuPy."""
+    """Return CuPy's class of that name; empty if CuPy is not loaded, or is being imported by another thread."""
     found = getattr(sys.modules.get(module), name, None)
     return () if found is None else (found,)
 
@@ -163,9 +163,9 @@ class _BuildError(RtcompileError, *_cupys(*_OF_BUILDS)):  # type: ignore[misc]
 
 
 class ToolkitNotFound(_BuildError):
-    """A compiler, a linker or a header set is not installed, or not of one version.
+    """A compiler, a linker or a set of headers is not installed, or their versions differ.
 
-    The message has what was searched for, where, and what to install.
+    The message names what was searched for and where, and says what to install.
     """
 
 
@@ -355,7 +355,7 @@ def shown(value: object) -> str:
 
 
 class DriverError(RtcompileError, *_cupys(*_OF_DRIVER)):  # type: ignore[misc]
-    """The driver rejected a module or a launch, the module lacks a name, or no device can load it.
+    """The driver rejected a module or a launch, the module has no such name, or no device can load it.
 
     Where CuPy is loaded this is also a ``cupy.cuda.driver.CUDADriverError``.
 
@@ -407,7 +407,7 @@ def limit_reached(number: int | None) -> RtcompileError | None:
     if number == errno.EMFILE:
         return RtcompileError(
             f"{os.strerror(number)}: a process may have {os.sysconf('SC_OPEN_MAX')} open here "
-            "(`ulimit -n`), and a build needs some more. Close files that the program holds, or run "
+            "(`ulimit -n`), and a build needs some more. Close files that the program keeps open, or run "
             "`ulimit -n 1024` before it."
         )
     if number == errno.EAGAIN:
@@ -432,14 +432,14 @@ def inside_import() -> RtcompileError | None:
     """Return the error for a signal handler or finalizer that interrupted an import of a part of rtcompile."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        # These names are undocumented; where they are others, Python's own error is raised.
+        # These names are undocumented; if Python changes them, its own error is raised.
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
             part = str(frame.f_locals.get("name", ""))
             if part.partition(".")[0] == "rtcompile":
                 return RtcompileError(
                     f"rtcompile was called while this thread was importing {part}, which is incomplete "
-                    "until the caller, such as a signal handler or a finalizer, has returned. Build "
-                    "in a thread that it starts, or once before it can be called."
+                    "until the caller, such as a signal handler or a finalizer, has returned. Let the caller "
+                    "start a thread that builds, or build something before the caller can run."
                 )
         frame = frame.f_back
     return None

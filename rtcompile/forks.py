@@ -1,7 +1,7 @@
-"""What a forked child forgets: imports and locks of the parent's other threads, and state of modules.
+"""Resets in a forked child what other threads of the parent left: imports, locks, and the state of modules.
 
-A child of ``os.fork`` has only the thread that forked. A lock that another thread held stays locked in the child for
-ever, and so does a module that another thread was importing.
+A child of ``os.fork`` has only the thread that forked. A lock that another thread held stays locked in the child
+forever, and so does a module that another thread was importing.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ _functions: list[Callable[[], object]] = []
 
 
 def lock() -> RLock:
-    """Return a reentrant lock for as long as the process lives; it is open in a forked child unless the thread that
-    forked holds it."""
+    """Return a reentrant lock, which is never freed; a forked child finds it open unless the forking thread holds it."""
     made = RLock()
     _locks.append(made)
     return made
@@ -47,7 +46,7 @@ def _forget() -> None:
 
 def _forget_imports() -> None:
     """Let the child import again what another thread of the parent was importing."""
-    # The names of `importlib` are undocumented; where they are others, nothing is forgotten.
+    # These names of `importlib` are undocumented; if Python renames them, nothing is reset.
     locks = getattr(_frozen_importlib, "_module_locks", {})
     for name, reference in [*locks.items()]:
         if getattr(reference(), "owner", None) not in (None, get_ident()):

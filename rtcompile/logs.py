@@ -19,7 +19,7 @@ def check_stream(stream: IO[str]) -> None:
     """Raise `InvalidRequest`, before anything is built, if `stream` cannot be written to."""
     try:
         stream.write("")
-    except (AttributeError, TypeError, ValueError) as error:  # no file; a binary or a closed one
+    except (AttributeError, TypeError, ValueError) as error:  # no file, a binary or a closed one
         raise InvalidRequest(
             f"log_stream must be a file that is open for text, not {shown(stream)}: {error}"
         ) from None
@@ -34,11 +34,11 @@ def warn_once(error: Exception) -> None:
     if not _has_warned:
         _has_warned = True
         text = f"{type(error).__name__}: {error}"
-        errors.warn(f"a log handler or a listener raised, and builds go on without it: {text}")
+        errors.warn(f"a log handler or a listener raised, and builds continue without it: {text}")
 
 
 def announce(request: CompileRequest, code: ObjectCode, level: str | None) -> None:
-    """Log a finished build at INFO, its fields as attributes; `level` may show it on stderr."""
+    """Log a finished build at INFO with its fields as attributes, and on stderr if `level` includes it."""
     logger = None
     if "logging" in sys.modules:
         import logging
@@ -66,7 +66,7 @@ def announce(request: CompileRequest, code: ObjectCode, level: str | None) -> No
 
 
 def note(line: str) -> None:
-    """Log another event: a line at INFO, and on stderr if ``RTCOMPILE_LOG`` shows builds."""
+    """Log a line about another event at INFO, and on stderr if ``RTCOMPILE_LOG`` shows builds."""
     import os
 
     if os.environ.get("RTCOMPILE_LOG") in ("debug", "info") and sys.stderr is not None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FALLBACKS = ("auto", "never", "always", "nvrtc-first")
 LOG_LEVELS = ("debug", "info", "warning", "error")
-# A larger limit is like no limit, and overflows timers and process limits.
+# A larger limit would never be reached, and would overflow timers and process limits.
 _SECONDS_MAX = 1e8  # three years
 _BYTES_MAX = 1 << 60
 _JOBS_MAX = 4096
@@ -37,7 +37,7 @@ def flag(name: str, given: str) -> bool:
 
 
 def size(name: str, given: str) -> int:
-    """Return the bytes of a size like 512M."""
+    """Return the number of bytes of a size like 512M."""
     text = given.strip().upper().removesuffix("B").removesuffix("I")
     number, unit = (text[:-1], text[-1]) if text and text[-1] in _UNITS else (text, "")
     try:
@@ -139,7 +139,7 @@ class Settings(Value):
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Read the settings; raise `InvalidRequest` naming a variable that cannot be understood."""
+        """Read the settings; `InvalidRequest` names a variable whose value is invalid."""
         env = os.environ if environ is None else environ
         given = {
             name: read(variable, env[variable])
@@ -164,7 +164,7 @@ class Settings(Value):
         if fallback is not None:
             changes["fallback"] = one_of("fallback", fallback, FALLBACKS)
         if pch is not None:
-            # Any non-empty str would be true.
+            # bool() would turn any non-empty str, such as "0", into True.
             if not isinstance(pch, int) or pch not in (0, 1):
                 raise InvalidRequest(
                     f"pch must be True or False, not {shown(pch)}; write pch=bool(…)"
@@ -224,7 +224,7 @@ def cache_dir(env: Mapping[str, str]) -> str:
 
 
 def import_folders() -> list[str]:
-    """Return sys.path without what imports ignore, such as a `pathlib.Path` that was added to it."""
+    """Return sys.path without entries that imports ignore, such as a `pathlib.Path` that was added to it."""
     return [entry for entry in sys.path if isinstance(entry, str)]
 
 
@@ -256,7 +256,7 @@ def cuda_of_cupy(folders: Iterable[str]) -> int | None:
 
 
 def has_folder(parent: str, name: str) -> bool:
-    """Return whether there is such a folder, in a third of `os.path.isdir`'s time where there is none."""
+    """Return whether a folder exists; if not, this takes a third of the time of `os.path.isdir`."""
     return os.access(f"{parent or '.'}/{name}/.", os.F_OK)
 
 
@@ -266,7 +266,9 @@ def named_folder(name: str, given: str, env: Mapping[str, str]) -> str:
     if given == "~" or given.startswith("~/"):
         home = _home(env)
         if not home:
-            raise InvalidRequest(f"{name}={shown(given)}: there is no home; give an absolute path")
+            raise InvalidRequest(
+                f"{name}={shown(given)}: the user has no home directory; give an absolute path"
+            )
         path = home + given[1:]
     elif given.startswith("~"):
         path = os.path.expanduser(given)  # another user's home, "~name"
@@ -274,7 +276,7 @@ def named_folder(name: str, given: str, env: Mapping[str, str]) -> str:
 
 
 def _home(env: Mapping[str, str]) -> str:
-    """Return the user's home: HOME, else the one in the user database; ``""`` if there is none."""
+    """Return the user's home directory, from HOME or from the user database; ``""`` if there is none."""
     home = env.get("HOME", "")
     if not os.path.isabs(home):
         import pwd
@@ -290,7 +292,7 @@ def _home(env: Mapping[str, str]) -> str:
 
 
 def temporary_folder(what_for: str) -> str:
-    """Make a folder for this user alone, removed when this process ends; `what_for` is in its name."""
+    """Make a folder for this user alone, which is removed when this process ends; its name contains `what_for`."""
     import atexit
     import tempfile
 

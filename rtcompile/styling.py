@@ -1,4 +1,4 @@
-"""Text for terminals and notebooks: styles, tables, and a line that changes."""
+"""Text for terminals and notebooks: styles, tables, and a line that is overwritten."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import IO, Any
 Piece = tuple[str, str]  # a style's name, "" for none, and a text
 Styled = tuple[Piece, ...]
 
-# Each style's codes for a terminal, with a number in the palette of 256 colours, and the same as CSS. All have a
+# Each style's codes for a terminal, with a number in the palette of 256 colours, and its CSS. All have a
 # luminance near 0.18, which is readable on white and on black. The first sixteen colours of the
 # palette are not used, because themes change them, and Jupyter's dark theme darkens bold ones.
 _STYLES = {
@@ -57,7 +57,7 @@ def as_ansi(pieces: Iterable[Piece]) -> str:
 
 
 def as_traceback(pieces: Iterable[Piece]) -> str:
-    """Return the text for IPython to print in place of a traceback; in Jupyter, on red, only bold."""
+    """Return the text that IPython prints instead of a traceback; Jupyter's red background allows only bold."""
     if not in_notebook():
         return as_ansi(pieces)
     bold = {style for style, (codes, _) in _STYLES.items() if codes.startswith("1")}
@@ -91,7 +91,7 @@ def printable(text: str) -> str:
 
 
 def takes_escapes(stream: IO[str] | None) -> bool:
-    """Return whether a stream, which may be None, closed or only writable, shows colours and overwrites a line."""
+    """Return whether a stream is a terminal that shows colours and overwrites lines; it may be None or closed."""
     isatty = getattr(stream, "isatty", None)
     if isatty is None or getattr(stream, "closed", False):
         return False
@@ -105,7 +105,7 @@ def is_watched() -> bool:
 
 @contextmanager
 def changing_line(*, keep: bool = False) -> Iterator[Callable[[str], None]]:
-    """Yield a function that replaces the line before; the last may be kept."""
+    """Yield a function that overwrites a line with a text; with `keep` the last text stays."""
     if in_notebook():
         with _line_below_cell(keep) as write:
             yield write
@@ -125,7 +125,7 @@ def _line_below_cell(keep: bool) -> Iterator[Callable[[str], None]]:
     from IPython.display import clear_output, display
 
     handle: Any = None
-    begun = False  # set before there is a handle, since an interrupt may come in between
+    begun = False  # set before `handle`, since an interrupt may come in between
 
     def write(text: str) -> None:
         nonlocal handle, begun
@@ -147,7 +147,7 @@ def _line_below_cell(keep: bool) -> Iterator[Callable[[str], None]]:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, width: int = 0) -> str:
-    """Return a table without empty columns; of a row that is wider than `width`, a line for each value."""
+    """Return a table without empty columns; if it is wider than `width`, each value gets its own line."""
     cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
     kept = [i for i in range(len(header)) if not cells or any(row[i] for row in cells)]
     columns = [[header[i], *(row[i] for row in cells)] for i in kept]

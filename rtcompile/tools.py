@@ -37,8 +37,13 @@ def explain(
     Returns
     -------
     tuple of Diagnostic
-        The messages in it, errors first; `hint` says the cause and what to do, and is empty if
-        nothing is known.
+        The messages that were found, errors first; `hint` has the cause and what to do, and is empty
+        if nothing is known.
+
+    Raises
+    ------
+    InvalidRequest
+        `message` is neither a str nor an exception, or `arch` is invalid.
 
     Examples
     --------
@@ -72,7 +77,7 @@ def doctor(*, probes: bool = True) -> tuple[Check, ...]:
     Returns
     -------
     tuple of Check
-        Each with `name`, `status` ("ok", "note", "warning", "error"), `detail`, and in `hint` what
+        Each has a `name`, a `status` ("ok", "note", "warning", "error"), a `detail`, and in `hint` what
         to do.
 
     Examples
@@ -84,7 +89,7 @@ def doctor(*, probes: bool = True) -> tuple[Check, ...]:
 
 
 def examine(*, probes: bool = True) -> Iterator[Check]:
-    """Yield each check of this environment when done; `probes` also compile sources and launch a kernel."""
+    """Yield each check of this environment when it is done; `probes` adds compiling sources and a launch."""
     from rtcompile.checkup import checks, probing
 
     yield from checks.system()
@@ -129,7 +134,7 @@ _TRACEBACK = re.compile(
     r"The above exception was|\s*File \"[^\"]*\", line \d+)",
     re.MULTILINE,
 )
-# The hint that rtcompile added to the compiler's message; `explain` computes it anew.
+# The hint that rtcompile added to the compiler's message; `explain` computes it again.
 _OWN_HINT = re.compile(r"^  hint: .*(?:\n {8}\S.*)*\n?", re.MULTILINE)
 _ALSO = re.compile(r"^  also: ", re.MULTILINE)
 

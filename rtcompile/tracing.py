@@ -1,4 +1,4 @@
-"""``RTCOMPILE_TRACE=file``: writes the time that builds of many processes took as a Chrome trace for Perfetto."""
+"""``RTCOMPILE_TRACE=file``: writes what builds spend time on, in all processes, as a Chrome trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _named: set[tuple[str, int, str]] = set()  # (file, process, row) whose names ha
 
 @contextmanager
 def into(path: str | os.PathLike[str] | None) -> Iterator[None]:
-    """Write this thread's or task's trace to `path` in the body of ``with``; None has no effect."""
+    """Write this thread's or task's trace to `path` in the body of ``with``; None changes nothing."""
     token = _file.set(checked_path("trace", path) if path is not None else _file.get())
     try:
         yield
@@ -70,7 +70,7 @@ def named_row(name: str) -> dict[str, Any]:
 
 
 def event(name: str, begin: float, end: float, row: str, details: object) -> dict[str, Any]:
-    """Return an event of a Chrome trace, from and until a time of `time.monotonic`."""
+    """Return an event of a Chrome trace; `begin` and `end` are times of `time.monotonic`."""
     times = {"ts": round(begin * 1e6, 1), "dur": round((end - begin) * 1e6, 1)}
     return {"name": name, "cat": "rtcompile", "ph": "X", **times, **_where(row), "args": details}
 

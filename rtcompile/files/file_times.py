@@ -1,4 +1,4 @@
-"""Whether a file's times reveal every change: the file clock, coarse file systems, and mounted images."""
+"""Decides whether a file's times reveal every change: the file clock, coarse file systems, and mounted images."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from rtcompile.files.headers import Header
 
 # The file clock ticks every 4 ms (CONFIG_HZ=250), so two writes within one tick leave the same time. Some file
-# systems keep coarser times: ext4 with inodes of 128 bytes whole seconds, FAT two seconds, some NFS and FUSE servers
-# milliseconds. Images that are mounted read-only (squashfs, erofs) may be built with one time for all files; another
-# image mounted at the same path can then have the same sizes, times, inode numbers and device.
+# systems keep coarser times: ext4 with inodes of 128 bytes keeps whole seconds, FAT two seconds, and some NFS and FUSE
+# servers milliseconds. Images that are mounted read-only (squashfs, erofs) may be built with one time for all files;
+# another image mounted at the same path can then have the same sizes, times, inode numbers and device.
 _MAX_WAIT_SECONDS = 0.1
 _COARSE_NS = 1_000_000  # times that are multiples of this may come from a coarse clock
 _COARSEST_NS = 2 * 10**9
@@ -32,7 +32,7 @@ def file_clock_ns() -> int:
 
 
 def next_tick() -> int:
-    """Wait for the next tick of the file clock and return its time: earlier files are older than it."""
+    """Return the current time, once the file clock has reached it: files changed from now on are no older."""
     # Since Linux 6.13 a file's time may be finer than the file clock, and so ahead of it.
     now = time.time_ns()
     deadline = time.monotonic() + _MAX_WAIT_SECONDS
@@ -49,8 +49,8 @@ def changed_ns(status: os.stat_result) -> int:
 
 
 def trusted(header: Header, device: int, read_ns: int, toolkit: tuple[str, ...] = ()) -> Header:
-    """Return a header with its times if they reveal every change, or with 0, which means comparing contents."""
-    # In mounted images this concerns only the user's files, which are outside `toolkit`.
+    """Return a header, with times of 0 if they may not reveal every change, so that checks compare its contents."""
+    # The times of files in mounted images are trusted if the files are not the user's, or lie in `toolkit`.
     times = header.mtime_ns, header.ctime_ns
     is_new = max(times) + _coarseness_ns(*times) >= read_ns
     is_own = header.is_own and not header.path.startswith(toolkit)
@@ -65,7 +65,7 @@ def _coarseness_ns(mtime_ns: int, ctime_ns: int) -> int:
 
 
 def _is_in_image(mtime_ns: int, ctime_ns: int, device: int) -> bool:
-    # squashfs and iso9660 store whole seconds, and one time for all three.
+    # squashfs and iso9660 store one time per file, in whole seconds.
     if mtime_ns == ctime_ns and not mtime_ns % _SECOND_NS:
         return True
     return device in image_devices()
@@ -75,7 +75,7 @@ _seen_images: tuple[int | None, frozenset[int]] = (None, frozenset())
 
 
 def image_devices() -> frozenset[int]:
-    """Return the numbers of mounted images, read again each tick, since numbers are reused."""
+    """Return the device numbers of mounted images; they are read again each tick, since numbers are reused."""
     global _seen_images
     seen, devices = _seen_images
     now = file_clock_ns()

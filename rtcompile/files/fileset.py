@@ -1,4 +1,4 @@
-"""`FileSet`: the files that a result depends on. Only this module decides whether they are unchanged.
+"""`FileSet`: the files that a result depends on, and the check whether they are unchanged.
 
 A `FileSet` has the headers that were read, the paths where nothing may appear, and those that must exist. A cache
 hit checks the packed form directly: the stat signatures of CuTe's 392 headers take half a millisecond. The user's
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     from rtcompile.files.headers import Header
 
-    # What is kept about a build or a failure: texts, and the files that it depends on.
+    # What the cache stores about a build or a failure: texts, and the files that it depends on.
     Record = tuple[Sequence[str], "FileSet"]
 
-_STAT = struct.Struct("<4q")  # `digest.stat_of`
+_STAT = struct.Struct("<4q")  # the result of `stat_of`
 _PART = 4  # number of fields for the user's own files, and again for the provided ones
 _OWN, _PROVIDED = slice(0, _PART), slice(_PART, 2 * _PART)
 PACKED_FIELDS = 2 * _PART + 4
-DIGESTS = 2 * _PART  # the field of the headers' contents
+DIGESTS = 2 * _PART  # the field with the digests of the headers' contents
 
 # Paths below these differ between processes (``/proc/self/cwd``, ``/dev/fd/3``), or change while their stat stays
 # the same.
@@ -43,7 +43,7 @@ _RECENT_SECONDS = 1.0
 _MAX_REMEMBERED = 256
 _MAX_READ = 8192
 
-# Packed fields of a provided part to the time (monotonic clock) at which it was found unchanged.
+# Maps the packed fields of provided files to the time (monotonic clock) at which they were found unchanged.
 _recently_validated: dict[tuple[bytes, ...], float] = {}
 
 # Headers that were read to compare them, by label, name and path; many builds share them.
@@ -133,7 +133,7 @@ class FileSet:
         return self.replaced(**both, uncacheable=self.uncacheable or other.uncacheable)
 
     def moved(self, move: Callable[[str], str]) -> FileSet:
-        """Return the packed set with other paths."""
+        """Return the packed set with each path replaced by `move(path)`."""
         if self.is_empty:
             return self
         fields = self.packed(())
@@ -151,7 +151,7 @@ class FileSet:
     # --- checking ------------------------------------------------------------------------
 
     def is_unchanged(self, recent: bool = False) -> bool:
-        """Return whether all is unchanged, by stat alone; `recent` trusts the toolkit's files for 1 s."""
+        """Return whether all is unchanged, by stat alone; `recent` trusts a check of the toolkit's files for 1 s."""
         if self.is_empty:
             return True
         fields = self.packed(self._provided)
@@ -180,11 +180,11 @@ class FileSet:
         return self._compared()[1]
 
     def with_contents_here(self) -> FileSet | None:
-        """Return the set with its files' current contents; None if other files are involved now."""
+        """Return the set with its files' current contents; None if a file was added or is gone."""
         return self._compared(contents=False)[0]
 
     def _compared(self, *, contents: bool = True) -> tuple[FileSet | None, str]:
-        """Return the set with current stats, or None and the difference; `contents` allows other contents."""
+        """Return the set with current stats, or None and the difference; ``contents=False`` ignores edited contents."""
         headers = []
         for header in self.headers:
             fresh = _read_again(header)
@@ -201,7 +201,10 @@ class FileSet:
             if not _is_present(os.fsencode(path)):
                 folder, listed, _ = path.partition(_LISTED)
                 if listed:
-                    return None, f"the files in {folder} are others, and the compiler searched it"
+                    why = (
+                        f"files were added to or removed from {folder}, which the compiler searched"
+                    )
+                    return None, why
                 return None, f"{path.removesuffix(_FOLDER)} is gone, or became a folder"
         is_same = tuple(headers) == self.headers
         return self if is_same else self.replaced(headers=tuple(headers)), ""
@@ -211,7 +214,7 @@ class FileSet:
         return self if self.is_unchanged() else self.refreshed()
 
     def changed_since(self, time_ns: int) -> str:
-        """Return a file of the set, or a folder that was searched, that changed since a time (ns since the epoch)."""
+        """Return a file or searched folder that changed since a time (ns since the epoch); "" if none did."""
         paths = [header.path for header in self.headers]
         for path in (*self.present, *self.absent):
             folder, listed, _ = path.partition(_LISTED)
@@ -235,7 +238,7 @@ class FileSet:
 
 
 def _nearest(path: str) -> str:
-    """Return a path, or the folder above it that exists."""
+    """Return a path if it exists, otherwise the nearest folder above it that does."""
     while not os.path.exists(path):
         path = os.path.dirname(path)
     return path
@@ -280,7 +283,7 @@ def _is_present(path: bytes) -> bool:
 
 
 def listing(folder: str, ignored: str) -> str:
-    """Return the path in `FileSet.present` that fixes a folder's entries, except those with `ignored` suffixes."""
+    """Return the path for `FileSet.present` that records a folder's entries, except those with `ignored` suffixes."""
     suffixes, names = tuple(ignored.split(",")), []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -311,7 +314,7 @@ def _read_again(header: Header) -> Header | None:
 
 
 def read(path: str, label: str, relative: str) -> tuple[Header, bytes, os.stat_result]:
-    """Return the header at a path, its contents, and its status from before reading; OSError for a pipe."""
+    """Return the header at a path, its contents, and its status from before reading; raise OSError for a pipe."""
     from rtcompile.files import file_times
     from rtcompile.files.headers import Header
 

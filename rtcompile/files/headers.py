@@ -1,7 +1,7 @@
 """Search directories, headers that a compiler read, headers passed as strings, and files that are being edited.
 
-The virtual path of headers passed as strings contains the digest of all of them, so it is unique; a build without
-paths in its code depends only on the digests of those that it looked for.
+Headers passed as strings lie in a virtual folder that is named after the digest of all of them. A build whose code
+contains no path depends only on those headers that it looked for.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PROVIDED = "headers:"
 
 
 class SearchDir(NamedTuple):
-    """A directory that is searched for headers; cache keys have its `label` ("user0", "cudart", …)."""
+    """A directory that is searched for headers; cache keys contain its `label` ("user0", "cudart", …)."""
 
     label: str
     path: str
@@ -39,12 +39,12 @@ class SearchDir(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Whether it is the user's (``-I``) and not the toolkit's."""
+        """Whether the user named the directory (``-I``), so it is not the toolkit's."""
         return self.label.startswith("user")
 
 
 class Header(NamedTuple):
-    """A header that a build read; its digest is "" if it changed meanwhile, times of 0 let contents be compared."""
+    """A header that a build read; the digest is "" if it changed meanwhile, the times are 0 if checks must compare it."""
 
     path: str
     label: str
@@ -57,7 +57,7 @@ class Header(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Whether it is the user's, and not from a toolkit, an installed package or the system."""
+        """Whether the header is the user's, and not a toolkit's, an installed package's or the system's."""
         if self.label:
             return self.label.startswith("user")
         return not self.path.startswith("/usr/")
@@ -65,20 +65,20 @@ class Header(NamedTuple):
 
 def parse_trace(raw: bytes) -> tuple[str, ...]:
     """Return the headers in the output of ``-Xcudafe --trace_includes``, in order of first inclusion."""
-    # One line per inclusion, one blank per level of nesting (NVRTC 12.9 and 13.0); the compiler's own are no files.
+    # Each line is one inclusion, indented by one blank per level (NVRTC 12.9 and 13.0). Built-in headers are no files.
     paths = (line.lstrip(" ") for line in raw.decode("utf-8", "surrogateescape").split("\n"))
     return tuple(dict.fromkeys(p for p in paths if p and not p.startswith("__nv_")))
 
 
 def labelled(path: str, search: Sequence[SearchDir]) -> str:
-    """Return a header's name in tables: ``"mma.h  (cudart)"``, or its path outside the search path."""
+    """Return a header's name for tables, ``"mma.h  (cudart)"``; its path if no search directory contains it."""
     index, rest = relative_to(tuple(search))(path)
     return f"{rest}  ({search[index].label})" if index >= 0 else path
 
 
 @functools.lru_cache(maxsize=16)
 def relative_to(search: tuple[SearchDir, ...]) -> Callable[[str], tuple[int, str]]:
-    """Return a function of paths: the index of the innermost search directory, and the rest; else (-1, path)."""
+    """Return a function that splits a path into its innermost search directory's index and the rest, or (-1, path)."""
     prefixes: dict[str, int] = {}
     for index, directory in enumerate(search):
         prefixes.setdefault(directory.path.rstrip("/") + "/", index)
@@ -96,7 +96,7 @@ def relative_to(search: tuple[SearchDir, ...]) -> Callable[[str], tuple[int, str
 
 
 def lies_below(folders: Iterable[str]) -> Callable[[str], bool]:
-    """Return a function that tells of a folder whether it is one of these or below one, after resolving links."""
+    """Return a function that returns whether a folder, its links resolved, is one of `folders` or below one."""
     resolved = tuple([f"{os.path.realpath(each)}/" for each in dict.fromkeys(folders)])
 
     @functools.lru_cache(maxsize=1024)
@@ -112,11 +112,11 @@ def lies_below(folders: Iterable[str]) -> Callable[[str], bool]:
 FOLDER = "/rtcompile-headers/"
 
 LABEL = "user-texts"
-_RESULT = f"{LABEL} "  # no directory's label begins with it
+_RESULT = f"{LABEL} "  # no directory's label begins with this
 _DIGITS = 32
 
 
-@functools.lru_cache(maxsize=16)  # a program's builds have the same
+@functools.lru_cache(maxsize=16)  # most builds of a program pass the same headers
 def folder(headers: tuple[tuple[str, str], ...]) -> str:
     """Return the virtual folder of these headers."""
     parts = [part.encode() for pair in headers for part in pair]
@@ -136,7 +136,7 @@ def paths(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
 
 
 def text_results(names: Iterable[str], texts: Mapping[str, str]) -> set[str]:
-    """Return, for each name that a build read or looked for, its text's digest or its absence."""
+    """Return, for each name that a build read or looked for, the digest of its text, or that there is none."""
     return {f"{_RESULT}{name}={_digest(texts.get(name))}" for name in names}
 
 
@@ -146,7 +146,7 @@ def result_of_all(path: str) -> str:
 
 
 def gives_results(headers: Texts, before: Iterable[str]) -> bool:
-    """Return whether a build with these headers would get the same results for headers passed as strings."""
+    """Return whether `headers` give the results that an earlier build got for headers passed as strings."""
     texts = dict(headers)
     for result in before:
         if result.startswith(_RESULT):
@@ -167,14 +167,14 @@ _POLL_SECONDS = 0.1
 
 
 class Files:
-    """The files that a build read, in their state when `begin` was called, before the build."""
+    """The files that a build read, and their stat signatures when `begin` was called, before the build."""
 
     def __init__(self, *paths: str) -> None:
         self._began = 0
         self._signatures: dict[str, tuple[int, int, int, int] | None] = dict.fromkeys(paths)
 
     def begin(self) -> None:
-        """Record the state of all known files."""
+        """Record the stat signatures of all known files."""
         self._began = time.time_ns()
         self._signatures = {path: _signature(path) for path in self._signatures}
 

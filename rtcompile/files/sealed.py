@@ -120,12 +120,12 @@ def can_be_swapped(path: str) -> bool:
     return False
 
 
-# In a user's container, files of the machine's root, such as /home, have this owner.
+# In a user namespace, files of an owner outside it, such as the host's root, appear with this owner.
 _UNMAPPED = 65534
 
 
 def _is_open_to_others(status: os.stat_result, *, above: bool) -> bool:
-    """Return whether others may rename a folder's entries; the user's group may write to one `above`."""
+    """Return whether others may rename a folder's entries; `above` accepts write access of the user's own group."""
     mode = status.st_mode
     if stat.S_ISLNK(mode) or mode & stat.S_ISVTX or not mode & _OTHERS_MAY_WRITE:
         return False
@@ -205,7 +205,7 @@ def open_file(name: str, dir_fd: int | None) -> tuple[int, os.stat_result]:
     elif status.st_nlink > 1 and not (
         us and not status.st_uid and not _owner(name, dir_fd)  # root's file in root's folder
     ):
-        why = "has a second name"
+        why = "has a second hard link"
     elif status.st_size > MOST_BYTES:
         why = f"has {status.st_size} bytes, more than {MOST_BYTES}"
     if why:
@@ -228,7 +228,7 @@ def contents(descriptor: int, size: int) -> bytes:
 
 
 def read_path(path: str) -> bytes:
-    """Return the bytes of a file by its path, whose folder is checked too; raises as `open_folder` and `open_file`."""
+    """Return the bytes of a file, after checking its folder and the file as `open_folder` and `open_file` do."""
     folder, name = os.path.split(path)
     above = open_folder(folder)
     try:
@@ -293,7 +293,7 @@ def discard(path: str, *, dir_fd: int | None = None) -> None:
 def note_use(
     file: str | int, resolution: float = USE_RESOLUTION, used: float | None = None
 ) -> None:
-    """Set a file's modification time, which is its last use (`used` until now) for eviction."""
+    """Record a use in the modification time, which eviction reads; `used` is the recorded time, if known."""
     try:
         if abs(time.time() - (os.stat(file).st_mtime if used is None else used)) > resolution:
             os.utime(file)

@@ -75,7 +75,9 @@ def test_a_listed_folder_has_the_same_entries(listed, change, ignored):
     assert files.refreshed() is files
     change(listed)
     assert not files.is_unchanged()
-    assert files.difference() == (f"the files in {listed} are others, and the compiler searched it")
+    assert files.difference() == (
+        f"files were added to or removed from {listed}, which the compiler searched"
+    )
 
 
 def test_ignored_and_deeper_entries_change_no_listing(listed):

@@ -137,7 +137,7 @@ def test_a_user_without_a_home_has_a_temporary_folder_of_its_own(environ, home, 
     own = f"rtcompile-cache-{os.geteuid()}"
     assert Settings.from_environ(environ).cache_dir == f"/tmp/{own}"
     assert Settings.from_environ({**environ, "TMPDIR": "/t"}).cache_dir == f"/t/{own}"
-    with pytest.raises(InvalidRequest, match="there is no home"):
+    with pytest.raises(InvalidRequest, match="the user has no home directory"):
         Settings.from_environ({**environ, "RTCOMPILE_CACHE_DIR": "~/cache"})
 
 
