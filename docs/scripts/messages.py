@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from rtcompile.messages.catalogue import MESSAGES, KnownMessage, explain
-from rtcompile.messages.facts import BuildContext
+from rtcompile.messages.facts import TABLES, BuildContext
 from rtcompile.request.values import Arch
 from tests import provoked
 
@@ -241,7 +241,9 @@ _NOUNS = {
 
 
 def page(kind: str) -> str:
-    """Return a section for each message of a kind: compile, link, load or launch."""
+    """Return a section for each message of a kind: compile, link, load or launch; or the table of further codes."""
+    if kind == "codes":
+        return _codes()
     tested = provoked.coverage()
     seen = dict(_seen())
     known = [message for message in MESSAGES if kind_of(message) == kind]
@@ -262,9 +264,11 @@ def kind_of(message: KnownMessage) -> str:
 
 def _section(known, tested, seen) -> str:  # type: ignore[no-untyped-def]
     says, source, language, how = seen.get(known.id, ("", "", "", ""))
+    heading = _heading(says or _explanation(known, says, source).partition(".")[0])
     parts = [
-        f"({known.id})=\n## {_heading(says or _explanation(known, says, source).partition('.')[0])}",
+        f"({known.id})=\n## {heading}",
         _explanation(known, says, source),
+        _also(known, heading),
     ]
     if source:
         shown = "\n".join(source.splitlines()[:_LINES_SHOWN])
@@ -278,7 +282,31 @@ def _section(known, tested, seen) -> str:  # type: ignore[no-untyped-def]
     parts.append(
         f"`rtcompile explain {known.id}` prints this. Seen with {known.since} and later. {kind}"
     )
-    return "\n\n".join(parts)
+    return "\n\n".join(filter(None, parts))
+
+
+def _also(known: KnownMessage, heading: str) -> str:
+    """Name the other spellings of a driver's error, by which its readers search."""
+    pattern = known.pattern.pattern
+    if kind_of(known) not in ("load", "launch") or re.search(r"[(\\]", pattern):
+        return ""
+    plain = heading.replace("\\", "")
+    others = [f"`{text}`" for text in pattern.split("|") if text not in plain]
+    return f"Also printed as {', '.join(others)}." if others else ""
+
+
+def _codes() -> str:
+    """Return a table of the error codes that no message explains at more length."""
+    rows: dict[str, list[str]] = {}
+    for name, text in TABLES["codes"].items():
+        prefix = "CUDA_ERROR_" if name.isupper() else "cudaError"
+        whole = name if name.startswith(("NVRTC", "NVJITLINK")) else prefix + name
+        rows.setdefault(text, []).append(f"`{whole}`")
+    lines = ["| error | cause | what to do |", "|---|---|---|"]
+    for text, names in rows.items():
+        cells = ", ".join(names), *map(_plain, text.split(" | ", 1))
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
 
 
 def _heading(says: str) -> str:
