@@ -316,7 +316,7 @@ def namespace(match: Match, context: BuildContext) -> Values | None:
 
 def fragment(match: Match, context: BuildContext) -> Values | None:
     arguments = [a.strip() for a in (match["fragment"] or "").split(",")]
-    if "<error-type>" in arguments:  # another error says why
+    if {"<error-type>", "<error-constant>"} & {*arguments}:  # another error says why
         return None
     if len(arguments) < 5:
         kinds = "; ".join(f"{t.split('::')[-1]}: {s}, sm_{n}" for t, (s, n) in _WMMA.items())
@@ -327,9 +327,11 @@ def fragment(match: Match, context: BuildContext) -> Values | None:
     if "::matrix_" in use and arguments[5:] in ([], ["void"]):
         why = f"{use.rpartition('::')[2]} needs a layout after the type: wmma::row_major or wmma::col_major."
     elif use.endswith("accumulator"):
-        why = f"{name} accumulators of {shape} do not exist for {context.arch}."
+        why = f"{name} accumulators of {shape} do not exist for {context.arch}: accumulators are "
+        why += "float, __half (of __half), int (of integers) and double (8x8x4)."
     elif not shapes:
-        why = f"{name} is no input type of WMMA: float goes in as precision::tf32 or __half."
+        known = "signed char or unsigned char" if name == "char" else ", ".join(_WMMA)
+        why = f"{name} is no input type of WMMA: it takes {known.replace('nvcuda::wmma::', '')}."
     elif context.arch is not None and context.arch.number < needs:
         why = f"{name} fragments begin with sm_{needs}; this build is for {context.arch}."
     elif shape not in shapes.split(", "):
@@ -441,22 +443,3 @@ def not_the_devices(match: Match, context: BuildContext) -> Values:
     own = "{}.{}".format(*context.capability)
     fact = f"{code}, and the device (compute capability {own}) cannot run it"
     return {"fact": fact, "do": f"Give no arch=, or one that a device of {own} runs."}
-
-
-def dynamic_shared(match: Match, context: BuildContext) -> Values:
-    """Return which declarations of one extern __shared__ variable differ, as far as the source shows it."""
-    declared = re.findall(
-        r"\bextern\s+__shared__\s+(?:__align__\([^()]*\)\s*)?([\w:\s]*?[\w*])\s*\b(\w+)\s*\[",
-        context.code,
-    )
-    name = next((n for _, n in declared if re.search(rf"\b{n}\b", context.text)), "")
-    types = list(dict.fromkeys(" ".join(kind.split()) for kind, other in declared if other == name))
-    if len(types) > 1:
-        return {"declared": f"`{name}` is declared with the types {' and '.join(types)}"}
-    if len(types) == 1 and re.search(
-        rf"\b(?:class|typename)\s+{re.escape(types[0])}\b", context.code
-    ):
-        return {
-            "declared": f"`{name}` has the template's type {types[0]}, another one in each instance"
-        }
-    return {"declared": "The variable is declared with two types"}

@@ -126,13 +126,23 @@ def undeclared(match: Match, context: BuildContext) -> Values:
     return {"what": what}
 
 
+_MOST_PARTS = 4  # of a vector
+
+
 def member(match: Match, context: BuildContext) -> Values | None:
     """Name the nearest member of a class: of a vector type its components."""
     class_, word = match["class"], match["member"]
     vector = re.fullmatch(r"(?:u?(?:char|short|int|long|longlong)|float|double|dim)([1-4])", class_)
     if vector:
-        names = ", ".join("xyzw"[: int(vector[1])])
-        return {"fact": f"{class_} has the members {names}", "step": "Use one of them."}
+        names = "xyzw"[: int(vector[1])]
+        parts = word.removeprefix("s").translate(str.maketrans("rgba0123", "xyzwxyzw"))
+        held = re.search(rf"(\w+(?:\[[^\[\]]*\])?)\s*\.\s*{word}\b", context.text)
+        step = "Use one of them."
+        if held and {*parts} <= {*names} and len(parts) <= _MOST_PARTS:
+            each = ", ".join(f"{held[1]}.{part}" for part in parts)
+            kind = class_.rstrip("1234")
+            step = f"Write `{each if len(parts) < 2 else f'make_{kind}{len(parts)}({each})'}`."  # fmt: skip
+        return {"fact": f"{class_} has the members {', '.join(names)}", "step": step}
     body = re.search(  # a class with functions is not read: their words are no members
         rf"\b(?:struct|class|union)\s+{re.escape(class_)}\b[^;{{]*{{([^{{}}]*)}}", context.code
     )
@@ -332,7 +342,7 @@ def character(_: Match, context: BuildContext) -> Values | None:
     line = context.text
     odd = next((c for c in line[max(0, context.column - 1) :] if not c.isascii()), "")
     odd = odd or next((c for c in line if not c.isascii()), "") or line[context.column - 1 :][:1]
-    if not odd:
+    if not odd or odd in "@`#$":
         return None
     name = unicodedata.name(odd, f"U+{ord(odd):04X}").lower()
     instead = TABLES["characters"].get(odd)

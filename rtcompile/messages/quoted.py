@@ -25,7 +25,7 @@ def zero_size(match: Match, context: BuildContext) -> Values:
             where += "a greater one" + (f": {meant}" if meant else "")
             what = f": the template argument {zero}" + (f" of {used[1]}" if used else "")
             return {"what": f"{what} is {given[zero]}", "where": where}
-    for name, value in _macros(context.options):
+    for name, value in macros(context.options):
         if re.fullmatch(r"0|-\d+", value) and (line := _line_with(rf"\b{name}\b", context)):
             step = f"give -D{name}= a greater number; {line} uses it"
             return {"what": f": the macro {name} is {value}", "where": step}
@@ -35,13 +35,38 @@ def zero_size(match: Match, context: BuildContext) -> Values:
 
 _ASM_BYTES = {"h": 2, "r": 4, "f": 4, "l": 8, "d": 8, "q": 16}
 _ASM_FITTING = {2: '"h"', 4: '"r" ("f" for a float)', 8: '"l" ("d" for a double)', 16: '"q"'}
+_ASM_OTHER = {
+    "r": '"f" for a float',
+    "l": '"d" for a double',
+    "f": '"r" for an integer',
+    "d": '"l" for an integer or a pointer',
+}
 
 
-def asm_operand(match: Match, _: BuildContext) -> Values | None:
-    """Return how many bytes an operand of inline assembly has and its constraint takes, and what would fit."""
-    size, takes = int(match["size"]), _ASM_BYTES.get(match["constraint"])
-    fitting = _ASM_FITTING.get(size)
-    return {"takes": str(takes), "fitting": fitting} if takes and fitting else None
+def asm_operand(match: Match, _: BuildContext) -> Values:
+    """Return why a constraint of inline assembly does not fit its operand, and which one would."""
+    size, letter = int(match["size"]), match["constraint"]
+    takes, fitting = _ASM_BYTES.get(letter), _ASM_FITTING.get(size)
+    fact = f'The operand has {size} bytes, and the constraint "{letter}" takes {takes}'
+    step = f"Write {fitting} in its place, with an instruction for {size} bytes, or give a value of {takes} bytes"
+    if takes is None:
+        fact = f'PTX has no constraint "{letter}"'
+        step = 'Write "h", "r" or "l" for an integer of 2, 4 or 8 bytes, "f" for a float, "d" for a double'
+    elif takes == size and letter in _ASM_OTHER:
+        fact = f'The constraint "{letter}" takes another type of {size} bytes'
+        step = f"Write {_ASM_OTHER[letter]}"
+    elif fitting is None:
+        fact = f"The operand has {size} byte{'s' * (size > 1)}, and no constraint takes that"
+        step = 'Copy it to an int first, and pass this one with "r"'
+    return {"fact": fact, "step": step}
+
+
+def asm_number(match: Match, context: BuildContext) -> Values:
+    """Return the operands that the inline assembly of the message's line names in its text."""
+    if match["named"]:
+        return {"what": ": %[name] is GCC's, and no compiler of device code reads it"}
+    named = sorted({int(each) for each in re.findall(r"%(\d{1,3})", context.text)})
+    return {"what": f": its highest is %{named[-1]}" if named else ""}
 
 
 def asm_unclosed(_: Match, context: BuildContext) -> Values | None:
@@ -77,7 +102,7 @@ def assertion(_: Match, context: BuildContext) -> Values:
     """Return the condition of a static_assert, what its names stand for, and the line that says so."""
     condition = _condition(context)
     frames = [n for n in context.notes if _INSTANCE.match(n.message) and "[with " in n.message]
-    known = {**dict(_macros(context.options)), **(arguments(frames[0].message) if frames else {})}
+    known = {**dict(macros(context.options)), **(arguments(frames[0].message) if frames else {})}
     words = dict.fromkeys(re.findall(r"[A-Za-z_]\w*", condition))
     names = [word for word in words if word in known]
     stated = [f"{name} is {known[name]}" for name in names]
@@ -267,6 +292,9 @@ def operator_of_struct(match: Match, _: BuildContext) -> Values | None:
     vector = re.search(rf"\b(?:{_VECTOR})\b", types)
     if vector is None:
         return None
+    if match["operator"] == "-" and types.startswith("-"):
+        parts = ", ".join(f"-a.{name}" for name in "xyzw"[: int(vector[0][-1])])
+        return {"type": vector[0], "step": f"Write make_{vector[0]}({parts})"}
     kind, names = vector[0][:-1], "xyzw"[: int(vector[0][-1])]
     scalar = not re.search(rf"\b(?:{_VECTOR})\b[^\n]*\b(?:{_VECTOR})\b", types)
     parts = ", ".join(f"a.{n} {sign} {'b' if scalar else f'b.{n}'}" for n in names)
@@ -278,38 +306,10 @@ def operator_of_struct(match: Match, _: BuildContext) -> Values | None:
     return {"type": vector[0], "step": step}
 
 
-def not_deduced(match: Match, context: BuildContext) -> Values | None:
-    """Apply only to a call that names no template argument, and whose arguments have types."""
-    if "<error-type>" in match.string:
-        return None
-    return {} if re.search(rf"\b{match['function']}\s*\(", context.text) else None
-
-
-_ATOMICS = {"double": 60, "__half2": 60, "__half": 70, "__nv_bfloat16": 80, "__nv_bfloat162": 80}
-
-
-def atomic(match: Match, context: BuildContext) -> Values:
-    """Return from which architecture on an atomic function takes the type, and what there is below it."""
-    given = re.search(r"argument types are: \(([\w ]+?) \*", match.string)
-    kind = given[1] if given else ""
-    kind = {"half": "__half", "half2": "__half2", "nv_bfloat16": "__nv_bfloat16"}.get(kind, kind)
-    needs, arch = _ATOMICS.get(kind, 0), context.arch
-    if arch is not None and arch.number < needs and match["function"] == "atomicAdd":
-        return {
-            "since_when": f": that for {kind} begins with sm_{needs}",
-            "step": f"Compile for sm_{needs} or above, or write a loop with atomicCAS",
-        }
-    step = "Use a version from the notes above"
-    if arch is None or arch.number >= _ATOMIC_REF:
-        step += ", or cuda::atomic_ref, which accepts any type of 4 or 8 bytes"
-    return {"since_when": "", "step": step}
-
-
-_ATOMIC_REF = 60  # <cuda/atomic> stops below it
 _MOST_PLACES = 3
 
 
-def _places(pattern: str, context: BuildContext) -> str:
+def lines_with(pattern: str, context: BuildContext) -> str:
     """Return the lines of the source's code that match: ``"line 3 (`__shared__ float s[9];`)"``; "" if none does."""
     code = enumerate(context.code.split("\n"), 1)
     found = [number for number, text in code if re.search(pattern, text)]
@@ -320,25 +320,12 @@ def _places(pattern: str, context: BuildContext) -> str:
     return f"lines {listed}{more}" if found else ""
 
 
-def static_shared(match: Match, context: BuildContext) -> Values:
-    """Return the sizes in decimal, and where the source declares shared memory."""
-    places = _places(r"^(?!.*\bextern\b).*\b__shared__\b", context)
-    sizes = {name: str(int(match[name], 16)) for name in ("size", "limit")}
-    return {**sizes, "where": f", in {places}" if places else ""}
-
-
-def constants(_: Match, context: BuildContext) -> Values:
-    """Return where the source declares constant memory."""
-    places = _places(r"\b__constant__\b", context)
-    return {"where": f", and this one declares more in {places}" if places else ""}
-
-
 def asm_unparsed(match: Match, context: BuildContext) -> Values | None:
     """Return where the source has inline assembly, and what the text is that the assembler stopped at."""
     near = match["near"]
     is_register = re.fullmatch(r"%[a-z]+\d+", near)
     what = ", the register that the compiler chose for an operand" if is_register else ""
-    places = _places(r"\basm\b", context)
+    places = lines_with(r"\basm\b", context)
     if not places:
         return None
     return {"what": what, "step": f"Compare the asm of {places} with the instruction's syntax"}
@@ -356,7 +343,8 @@ def unsynchronised(match: Match, context: BuildContext) -> Values:
     return {"what": what, "step": f"Write {found[1]}_sync in its place"}
 
 
-def _macros(options: tuple[str, ...]) -> list[tuple[str, str]]:
+def macros(options: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return the macros of the options that have values."""
     found = (re.fullmatch(r"(?:-D|--define-macro=)(\w+)=(.*)", option) for option in options)
     return [(each[1], each[2]) for each in found if each]
 

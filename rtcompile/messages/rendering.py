@@ -205,6 +205,9 @@ def _line(first: Diagnostic, source: str, name: str) -> int:
         return max((number for number, text in enumerate(lines, 1) if text.strip()), default=0)
     if unresolved := _UNRESOLVED.search(first.message):
         return _line_of_call(simple_name(unresolved[1]), source)
+    if memory := re.search(r"uses too much (shared|global constant) data", first.message):
+        word = {"shared": "__shared__", "global constant": "__constant__"}[memory[1]]
+        return next((number for number, text in enumerate(lines, 1) if word in text), 0)
     if not first.file.endswith("ptx input"):
         return 0
     # The line of the asm statement that ptxas rejected: its own line numbers refer to the PTX.

@@ -8,6 +8,7 @@ import re
 from rtcompile.messages.facts import BuildContext, Match, Values, headers_in
 from rtcompile.request import cxx
 
+_TENSOR_CORES = 70
 _SHORTEST = 4  # a shorter name is declared somewhere
 _MOST_SAME_NAMES = 3  # more do not tell which one is meant
 
@@ -91,9 +92,11 @@ def header_renamed(match: Match, context: BuildContext) -> Values | None:
 
 def namespace_inside(_: Match, context: BuildContext) -> Values | None:
     """Return the whole name of a namespace that a header of the source declares inside another one."""
-    found = re.match(r"\w+", context.text[max(0, context.column - 1) :])
+    at = max(0, context.column - 1)
+    found = None if context.text[:at].endswith("::") else re.match(r"\w+", context.text[at:])
     whole = _declared_within(found[0], rf"namespace\s+{found[0]}\b", context) if found else ""
-    return {"word": found[0], "whole": whole} if found and whole else None
+    is_hidden = whole.startswith("nvcuda") and context.arch and context.arch.number < _TENSOR_CORES
+    return {"word": found[0], "whole": whole} if found and whole and not is_hidden else None
 
 
 def name_inside(match: Match, context: BuildContext) -> Values | None:

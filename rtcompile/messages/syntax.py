@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from rtcompile.messages.facts import TABLES, BuildContext, Match, Values
+from rtcompile.request import cxx
 
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _NAMES = {")": "(", "]": "[", "}": "{"}
@@ -231,7 +232,7 @@ def comment_division(_: Match, context: BuildContext) -> Values | None:
     lines = context.source.split("\n")[: max(0, context.line)]
     for number in range(len(lines), max(0, len(lines) - 3), -1):
         found = re.search(
-            r"([\w)\]]+)\s*//\s*[\w(][\w()\[\].+*-]*(?:\s*[-+*/%]\s*\w+)*\s*\)*\s*;\s*$",
+            r"([\w)\]]+)\s*//=?\s*[\w(][\w()\[\].+*-]*(?:(?:\s*[-+*/%]\s*\w+)*\s*\)*\s*;\s*$|\s*[;)].*[;{]\s*$)",
             lines[number - 1],
         )
         if found:
@@ -239,25 +240,157 @@ def comment_division(_: Match, context: BuildContext) -> Values | None:
     return None
 
 
-def unclosed_by_indentation(_: Match, context: BuildContext) -> Values | None:
-    """Return the first { that a } of a lesser indentation closes, in a source with more { than }."""
+_LABEL = re.compile(r"(?:case\b.*|default\s*|public\s*|private\s*|protected\s*|\w+\s*):")
+
+
+def brace_by_indentation(_: Match, context: BuildContext) -> Values | None:
+    """Return where the indentation shows that a } is missing or superfluous, if the braces are not as many."""
     code = context.code
-    opened, closed = code.count("{"), code.count("}")
-    if opened <= closed:
+    more = code.count("{") - code.count("}")
+    if not more or {" ", "\t"} <= set(re.findall(r"^[ \t]", code, re.MULTILINE)):
         return None
-    stack: list[tuple[int, int]] = []  # line and indentation of each { that is open
+    counts = f"The source has {code.count('{')} {{ and {code.count('}')} }}, and line"
+    stack: list[
+        list[int]
+    ] = []  # of each open {: its statement's line and indentation, its block's indentation
+    first = head = 0
+    last = ";"
     for number, line in enumerate(code.split("\n"), 1):
+        text = line.strip()
+        if not text or _LABEL.match(text):
+            continue
         indented = len(line) - len(line.lstrip())
-        for brace in re.findall(r"[{}]", line):
+        first, head = (number, indented) if last in ";{}" else (first, min(head, indented))
+        if stack and stack[-1][2] < 0:
+            stack[-1][2] = indented
+        begin, outer, inner = stack[-1] if stack else (number, -1, 0)
+        if begin != number and inner > outer:
+            if more > 0 and indented < outer + (text[0] not in "{}"):
+                fact = f"{counts} {number} is indented no further than line {begin}, whose {{ is still open"
+                return {"fact": fact, "step": f"Add a }} before line {number}"}
+            is_before = not context.line or number <= context.line
+            if more < 0 and is_before and text[0] == "}" and indented > outer:
+                fact = (
+                    f"{counts} {number} is indented further than line {begin}, whose {{ it closes"
+                )
+                return {"fact": fact, "step": f"Remove the }} of line {number}"}
+        for brace in re.findall(r"[{}]", text):
             if brace == "{":
-                stack.append((number, indented))
-            elif stack:
-                begin, outer = stack.pop()
-                if indented < outer and begin != number:
-                    return {
-                        "line": str(begin),
-                        "end": str(number),
-                        "opened": str(opened),
-                        "closed": str(closed),
-                    }
+                stack.append([first, head, -1])
+            else:
+                del stack[-1:]
+        last = text[-1]
+    return None
+
+
+def macro_ended(_: Match, context: BuildContext) -> Values | None:
+    """Return the macro of the message's line that a blank or a comment behind a backslash ends."""
+    name, ended = "", 0
+    for number, line in enumerate(context.source.split("\n"), 1):
+        defined = re.match(r"[ \t]*#[ \t]*define[ \t]+(\w+)", line)
+        name = defined[1] if defined and not ended else name
+        behind = re.search(r"\\(?:[ \t]*(//.*|/\*.*)|[ \t]+)$", line.rstrip("\r"))
+        if name and behind and not ended:
+            ended, what = number, "a comment" if behind[1] else "a blank"
+        if ended and (number == context.line != ended or re.search(rf"\b{name}\b", context.text)):
+            return {"macro": name, "line": str(ended), "what": what}
+        if number != ended and not line.rstrip().endswith("\\"):
+            name, ended = "", 0
+    return None
+
+
+_TYPE = (
+    r"(?:unsigned|signed|bool|char|short|int|long|float|double|half|__half|void|auto|\w+_t"
+    r"|(?:u?(?:char|short|int|long|longlong)|float|double)[1-4])"
+)
+
+
+def keyword(_: Match, context: BuildContext) -> Values | None:
+    """Return the word of the language that the message's line declares as a name."""
+    line = cxx.blanked(context.text, literals=True)
+    words = "|".join(TABLES["keywords"])
+    declared = rf"\b{_TYPE}[\s*&]+(?:__restrict__\s+)?({words})\s*(?:[;,)]|=(?!=)|\[\s*\w|\((?!\)))"
+    found = re.search(declared, line) or re.search(rf"\b{_TYPE}[\s*&]+({_TYPE})\s*=", line)
+    return {"word": found[1]} if found else None
+
+
+_TEMPLATES = r"\{\{ *\w+ *\}\}|\{%[^%\n]*%\}|%\(\w+\)[sdifg]|\$\{\w+\}|\$\w+|<%=? *\w+|@\w+@|(?<=[=(,<>+*/-])\s*%[sdifg]\b"
+_FIELD = r"\{ *(?:[A-Za-z_][\w.]*(?:\[\w+\])?|\d*) *(?:![rsa])?(?::[^{}\n]*)?\}"
+
+
+def placeholder(match: Match, context: BuildContext) -> Values | None:
+    """Return the placeholder of Python's format, % or a template language on the message's line."""
+    text = cxx.blanked(context.text, literals=True)
+    found = re.search(_TEMPLATES, text)
+    if found:
+        return {"text": found[0].strip()}
+    at = max(0, context.column - 1)
+    undefined = re.match(r'[^\n]*identifier "\w+" is undefined', match.string)
+    for field in re.finditer(_FIELD, text):
+        before, after = text[: field.start()].rstrip()[-1:], text[field.end() :].lstrip()[:1]
+        is_part = (before and before in "[<*/+-%&|!<>") or (after and after in "*([&")
+        if field.start() <= at <= field.end() + 1 and (undefined or is_part or not before):
+            return {"text": field[0]}
+    return None
+
+
+_NO_CXX = (  # what other languages write, what it is, and what C++ writes
+    (
+        r"\bfor\s*\(?\s*(?:\w+\s+)?\w+\s+in\b",
+        "Python's loop",
+        "`for (int i = 0; i < n; ++i) { ... }`",
+    ),
+    (r"\belif\b", "Python's", "`else if (...)`"),
+    (
+        r"\b(?:if|while)\b[^\n({]*:\s*$|\belse\s*:",
+        "Python's syntax",
+        "`if (a) { ... } else { ... }` or `while (i < n) { ... }`, with braces instead of indentation",
+    ),
+    (r"^\s*def\s+\w+\s*\(", "Python's function", "`__device__ float f(float a) { ... }`"),
+    (
+        r"(?<!\belse)(?<=[\w)\]])\s+if\b[^;\n]*\belse\b",
+        "Python's conditional expression",
+        "`condition ? a : b`",
+    ),
+    (
+        r"(?<=[\w\])])\s+is\s+(?:not\s+)?(?:None|True|False)\b",
+        "Python's comparison",
+        "`==` or `!=`",
+    ),
+    (r"\bif\s*\(?\s*[\w\[\]]+\s+(?:not\s+)?in\b", "Python's test", "a loop over the elements"),
+    (r"=\s*\[[^\[\]\n]*\](?=\s*[;,)])", "Python's list", "`float a[] = {1, 2, 3};`"),
+    (r"\w\[[^\[\]?\n]*(?<!:):(?!:)[^\[\]\n]*\]", "Python's slice", "a loop over the elements"),
+    (r"^\s*(?:```|~~~).*", "Markdown", "nothing in its place: such lines frame a source in a text"),
+    (r"(?<=\S)\s*#(?!#).*$", "Python's comment", "`// ...`"),
+    (
+        r"^\s*@\w[\w.]*",
+        "a decorator of Python or an attribute of another language",
+        "nothing in its place",
+    ),
+    (r"^\s*\[numthreads\b.*", "HLSL's", "nothing in its place: the launch gives the block's size"),
+    (r"^\s*layout\s*\(.*", "GLSL's", "nothing in its place: the launch gives the block's size"),
+    (r"\blambda\b[\w\s,]*:", "Python's", "`[=](float a) { return a; }`"),
+    (r"\*\*=", "Python's", "`x = x * x`, or `pow(x, y)`"),
+    (r"^\s*(?:from\s+\w+\s+)?import\s+\w+", "Python's", "`#include <header>`"),
+    (r"(?<![=!])===|!==", "JavaScript's operator", "`==` or `!=`"),
+    (r"(?<![<])=>(?!=)", "no operator of C++", "`>=`"),
+    (r"(?<=[\w)\]])\s*=\s*<(?=\s*\w+\s*[;)&|])", "no operator of C++", "`<=`"),
+    (r"(?<!template)\s<>\s", "no operator of C++", "`!=`"),
+    (
+        r"\b\d+(?:_\d+)+\b",
+        "Python's separator of digits",
+        "the digits without `_`, or `'` in its place",
+    ),
+)
+
+
+def no_cxx(_: Match, context: BuildContext) -> Values | None:
+    """Return what on the message's line is another language's syntax, and how C++ writes it."""
+    text = cxx.blanked(context.text, literals=True)
+    for pattern, about, right in _NO_CXX:
+        if found := re.search(pattern, text):
+            written = found[0].strip()
+            written = "A line of three backquotes" if "```" in written else f"`{written}`"
+            about += "" if about.startswith("no ") else ", and no C++"
+            return {"written": written, "about": about, "right": right}
     return None

@@ -255,7 +255,7 @@ BY_KERNELS = [
     case(
         "atomic-type",
         'overloaded function "atomicAdd" matches',
-        "atomic_ref",
+        "change 4 or 8 bytes",
         source="__global__ void k(short* x) { atomicAdd(x, (short)1); }",
     ),
     case(
@@ -372,7 +372,7 @@ BY_KERNELS = [
         "uses too much shared data (0x13880 bytes, 0xc000 max)",
         "80000",
         "49152",
-        "in line 2 (`__shared__ int s[20000];`)",
+        "this kernel declares 80000: s[20000] (80000 bytes, line 2)",
         source=SHARED_80000,
     ),
     case(
