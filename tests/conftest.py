@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import zlib
@@ -30,6 +29,7 @@ from tests.key_inputs import HeaderTree
 from tests.lookups import CAPABILITY
 from tests.packages import Package
 from tests.plain_nvrtc import PlainNvrtc
+from tests.processes import python
 from tests.wheels import built_rtcompile, unpack
 
 SOURCE = """#include "width.h"
@@ -51,14 +51,8 @@ SEARCH = "from rtcompile import toolkit as t; c = t.current(); print(*map(bool, 
 @functools.cache
 def installed() -> tuple[bool, bool]:
     """Return whether another process finds NVRTC, and NVCC with its host compiler."""
-    environ = {
-        **os.environ,
-        "PYTHONPATH": str(Path(__file__).parents[1]),
-        "CUPY_CACHE_IN_MEMORY": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", SEARCH], env=environ, capture_output=True, text=True, check=True
-    )
+    environ = {"PYTHONPATH": str(Path(__file__).parents[1]), "CUPY_CACHE_IN_MEMORY": "1"}
+    done = python(SEARCH, environ=environ, check=True)
     nvrtc, nvcc, host = (word == "True" for word in done.stdout.split())
     return nvrtc, nvcc and host
 

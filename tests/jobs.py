@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -74,6 +75,21 @@ def children(pid: int) -> list[int]:
 
 def descendants(pid: int) -> list[int]:
     return [each for child in children(pid) for each in (child, *descendants(child))]
+
+
+def at_once(*functions: Callable[[], Any]) -> list[Any]:
+    """Call functions in threads of their own; return the results in the order in which they came."""
+    results: list[Any] = []
+
+    def call(function: Callable[[], Any]) -> None:
+        results.append(function())
+
+    threads = [threading.Thread(target=call, args=(function,)) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
 
 
 def eventually(condition: Callable[[], object], seconds: float = 60.0) -> bool:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.doors import TAKES
-from tests.kernel_process import ROOT, Process
+from tests.kernel_process import Process
 
 KERNEL = """
 extern "C" __device__ const char text[] = "TEXT:" VALUE;
@@ -132,18 +130,6 @@ class Program:
         self, process: Process, door: str, source: str, options: Any = (), /, **more: Any
     ) -> bytes:
         return process.request(door, self.salt + source, self.options(door, options), **more)
-
-
-def command(*arguments: object, cwd: Path, **environ: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "rtcompile", *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(cwd)]), **environ},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 # --- edits -----------------------------------------------------------------------------------------

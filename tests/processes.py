@@ -16,19 +16,20 @@ from rtcompile.store import store
 from rtcompile.toolkit import remembered
 
 
-def python(
-    program: str,
-    *arguments: object,
-    environ: Mapping[str, str | Path] | None = None,
-    check: bool = False,
-    **more: Any,
-) -> subprocess.CompletedProcess[str]:
-    """Run a Python program, with this process's variables and further ones; return what it wrote."""
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)],
-        check=check,
-        **{"env": {**os.environ, **(environ or {})}, "capture_output": True, "text": True, **more},
-    )
+def ran(*words: object, environ: Mapping[str, str | Path] | None = None, **more: Any) -> Any:
+    """Run a program, with this process's variables and further ones; return what it wrote."""
+    usual = {"env": {**os.environ, **(environ or {})}, "capture_output": True, "text": True}
+    return subprocess.run([*map(str, words)], **{**usual, **more})
+
+
+def python(program: str, *arguments: object, **more: Any) -> Any:
+    """Run a Python program, as `ran` does."""
+    return ran(sys.executable, "-c", textwrap.dedent(program), *arguments, **more)
+
+
+def command(*arguments: object, **more: Any) -> Any:
+    """Run rtcompile's command, as `ran` does."""
+    return ran(sys.executable, "-m", "rtcompile", *arguments, **more)
 
 
 def forget_process() -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import subprocess
-import sys
 import textwrap
 import zlib
 from collections.abc import Mapping, Sequence
@@ -14,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcompile.extras.record import recording
+from tests.processes import command
 
 CODE = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }'
 TEMPLATE = "template <class T> __global__ void f(T* x) { *x += 1; }"
@@ -62,14 +60,8 @@ def other_cupy(folder: Path) -> None:
     (folder / "cupy/cuda/compiler.py").write_text(text)
 
 
-def run(*arguments: str, cache: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "rtcompile", *arguments],
-        env={**os.environ, "RTCOMPILE_CACHE_DIR": str(cache), **more},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def run(*arguments: str, cache: Path, **more: str) -> Any:
+    return command(*arguments, environ={"RTCOMPILE_CACHE_DIR": cache, **more})
 
 
 def written_record(

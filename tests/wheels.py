@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
+
+from tests.processes import ran
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -25,14 +27,7 @@ def build(
     `installed` is a folder of packages that come before this environment's.
     """
     code = f"import sys, {backend} as backend; print(backend.build_{what}(sys.argv[1]))"
-    done = subprocess.run(
-        [python, "-c", code, str(project)],
-        cwd=project,
-        env={**os.environ, "PYTHONPATH": str(installed or "")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran(python, "-c", code, project, cwd=project, environ={"PYTHONPATH": installed or ""})
     assert done.returncode == 0, done.stdout + done.stderr
     return project / done.stdout.split()[-1]
 
@@ -61,13 +56,6 @@ def bare_environment(folder: Path, *wheels: Path) -> Path:
     return folder / "bin/python"
 
 
-def use(python: Path, code: str, home: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+def use(python: Path, code: str, home: Path, **environ: str) -> Any:
     """Run code in an environment that has nothing but its own packages, and no program on PATH."""
-    return subprocess.run(
-        [python, "-I", "-c", code],
-        env={"HOME": str(home), "PATH": "", **environ},
-        cwd="/",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return ran(python, "-I", "-c", code, env={"HOME": str(home), "PATH": "", **environ}, cwd="/")

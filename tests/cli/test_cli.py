@@ -13,8 +13,8 @@ import pytest
 
 from rtcompile import toolkit
 from rtcompile.cli import main, output
-from tests.commands import rtcompile
 from tests.jobs import ENDLESS
+from tests.processes import command
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -193,16 +193,8 @@ def test_a_source_that_is_not_text_is_rejected_with_its_line(
 
 
 def test_compile_reads_stdin() -> None:
-    done = rtcompile(
-        "compile",
-        "-",
-        "--arch",
-        "sm_80",
-        "--json",
-        "-o",
-        "/dev/null",
-        stdin=b"__global__ void k() {}",
-    )
+    arguments = ("compile", "-", "--arch", "sm_80", "--json", "-o", "/dev/null")
+    done = command(*arguments, input="__global__ void k() {}")
     assert json.loads(done.stdout)["results"][0]["arch"] == "sm_80"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable
@@ -12,21 +11,21 @@ from typing import Any
 
 import pytest
 
-import rtcompile as rtcompile_
+import rtcompile
 from rtcompile import CompileError
 from rtcompile.cli import main, output
 from rtcompile.cli.arguments import parser
-from tests.commands import environ, rtcompile
+from tests.processes import command, python, ran
 
 # --- explain, headers, repro ------------------------------------------------------------
 
 
 @pytest.mark.takes_seconds
 def test_explain_reads_a_log_from_stdin() -> None:
-    log = b'kernel.cu(3): error: identifier "uint32_t" is undefined\n'
-    done = rtcompile("explain", stdin=log)
+    log = 'kernel.cu(3): error: identifier "uint32_t" is undefined\n'
+    done = command("explain", input=log)
     assert done.returncode == 0
-    assert b"hint: uint32_t is declared in <cstdint>." in done.stdout
+    assert "hint: uint32_t is declared in <cstdint>." in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -78,17 +77,17 @@ Cell \x1b[0;32mIn[3], line 1\x1b[0m
     ids=["python", "jupyter in colours"],
 )
 def test_explain_finds_the_error_in_a_pasted_traceback(pasted: str, first: str, hint: str) -> None:
-    done = rtcompile("explain", stdin=pasted.encode())
-    assert done.stdout.decode().startswith(first)
-    assert hint in done.stdout.decode()
+    done = command("explain", input=pasted)
+    assert done.stdout.startswith(first)
+    assert hint in done.stdout
 
 
 @pytest.mark.needs_compiler
 def test_explain_reads_the_compilers_log_in_a_traceback_of_rtcompile() -> None:
     with pytest.raises(CompileError) as caught:
-        rtcompile_.compile("__global__ void k() { uint32_t x; nope(); }", arch="sm_80")
+        rtcompile.compile("__global__ void k() { uint32_t x; nope(); }", arch="sm_80")
     pasted = "".join(traceback.format_exception(caught.value))
-    lines = rtcompile("explain", stdin=pasted.encode()).stdout.decode().splitlines()
+    lines = command("explain", input=pasted).stdout.splitlines()
     assert lines[0] == 'kernel.cu:1:23: error: identifier "uint32_t" is undefined'
     assert sum("hint: " in line for line in lines) == 1
     assert lines[-1] == '  also: kernel.cu:1:35: error: identifier "nope" is undefined'
@@ -96,7 +95,7 @@ def test_explain_reads_the_compilers_log_in_a_traceback_of_rtcompile() -> None:
 
 @pytest.mark.takes_seconds
 def test_explain_survives_garbage() -> None:
-    done = rtcompile("explain", stdin=bytes(range(256)) * 1000)
+    done = command("explain", input=bytes(range(256)) * 1000, text=False)
     assert done.returncode == 1
     assert b"Traceback" not in done.stderr
 
@@ -170,11 +169,11 @@ def test_every_verb_has_help_with_an_example_and_takes_json(
 
 @pytest.mark.takes_seconds
 def test_without_a_verb_the_help_is_shown() -> None:
-    done = rtcompile()
+    done = command()
     assert done.returncode == 0
-    assert b"usage: rtcompile" in done.stdout
-    assert b"exit codes:" in done.stdout
-    assert b"ACTION" in rtcompile("cache").stdout
+    assert "usage: rtcompile" in done.stdout
+    assert "exit codes:" in done.stdout
+    assert "ACTION" in command("cache").stdout
 
 
 @pytest.mark.parametrize(
@@ -220,7 +219,7 @@ def test_help_fits_a_narrow_terminal(
 
 @pytest.mark.needs_compiler
 def test_output_to_stdout_is_only_the_code(source: Path) -> None:
-    done = rtcompile("compile", "k.cu", "--arch", "sm_80", "-o", "-")
+    done = command("compile", "k.cu", "--arch", "sm_80", "-o", "-", text=False)
     assert done.stdout.startswith(b"\x7fELF")
     assert b"k.cu for sm_80" in done.stderr
     assert not Path("-").exists()
@@ -269,13 +268,9 @@ def test_compile_reports_options_that_were_not_passed_on(
 def test_a_warning_is_one_line_without_a_python_location(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "k.cu").write_text('extern "C" __global__ void k() {}')
-    done = subprocess.run(
-        [sys.executable, "-m", "rtcompile", "compile", "k.cu", "--arch", "sm_80", "-o", "k.cubin"],
-        capture_output=True,
-        cwd=tmp_path,
-        env={**environ(), "RTCOMPILE_CACHE_DIR": str(tmp_path / "file")},
-        text=True,
-    )
+    arguments = ("compile", "k.cu", "--arch", "sm_80", "-o", "k.cubin")
+    cache = {"RTCOMPILE_CACHE_DIR": tmp_path / "file"}
+    done = command(*arguments, cwd=tmp_path, environ=cache)
     assert done.returncode == 0
     assert f"rtcompile: warning: kernel cache {tmp_path}/file" in done.stderr
     assert ".py" not in done.stderr
@@ -285,11 +280,7 @@ def test_a_warning_is_one_line_without_a_python_location(tmp_path: Path) -> None
 @pytest.mark.takes_seconds
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
 def test_an_encoding_without_check_marks_is_not_an_error(encoding: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "rtcompile", "doctor", "--no-probes"],
-        capture_output=True,
-        env={**environ(), "PYTHONIOENCODING": encoding},
-    )
+    done = command("doctor", "--no-probes", environ={"PYTHONIOENCODING": encoding}, text=False)
     assert b"Traceback" not in done.stderr
     assert b"\n\\u2713 " in b"\n" + done.stdout
 
@@ -314,9 +305,8 @@ def test_an_encoding_without_check_marks_is_not_an_error(encoding: str) -> None:
 def test_an_unwritable_stdout_causes_no_traceback(
     redirected: str, code: int, message: str, unbuffered: str
 ) -> None:
-    command = f"{shlex.quote(sys.executable)} -m rtcompile {redirected}"
-    environment = {**environ(), "PYTHONUNBUFFERED": unbuffered}
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment)
+    script = f"{shlex.quote(sys.executable)} -m rtcompile {redirected}"
+    done = ran("bash", "-c", script, environ={"PYTHONUNBUFFERED": unbuffered})
     assert (done.returncode, done.stderr) == (code, message)
 
 
@@ -336,7 +326,7 @@ def test_completion_is_a_script_that_bash_reads(capsys: pytest.CaptureFixture[st
     assert main(["completion", "bash"]) == 0
     script = capsys.readouterr().out
     assert "why-miss" in script
-    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    ran("bash", "-n", input=script, check=True)
 
 
 def test_completion_for_fish_has_all_verbs_actions_and_options(
@@ -370,18 +360,14 @@ def test_a_wrong_option_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.takes_seconds
 def test_starting_loads_no_compiler_and_neither_cupy_nor_numpy() -> None:
     code = "import sys, rtcompile.cli as c; c.arguments.parse(['doctor']); print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environ()
-    )
-    loaded = set(done.stdout.split())
+    loaded = set(python(code, check=True).stdout.split())
     assert not loaded & {"cupy", "numpy", "rtcompile.build.pipeline", "rtcompile.workers.pool"}
 
 
 @pytest.mark.takes_seconds
 @pytest.mark.parametrize("argv", ["explain crash", "--help", "compile no.cu --json"])
 def test_a_closed_pipe_is_not_an_error(argv: str) -> None:
-    python = shlex.quote(sys.executable)
-    command = f"(sleep .3; {python} -m rtcompile {argv}) | true; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environ())
+    begin = f"{shlex.quote(sys.executable)} -m rtcompile {argv}"
+    done = ran("bash", "-c", f"(sleep .3; {begin}) | true; echo ${{PIPESTATUS[0]}}")
     assert done.stdout.strip() == "0"
     assert done.stderr == ""

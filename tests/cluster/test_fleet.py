@@ -20,7 +20,7 @@ from rtcompile.cli import main
 from rtcompile.extras.cluster.leases import Lease
 from rtcompile.extras.cluster.stores import current
 from tests import nodes
-from tests.processes import python
+from tests.processes import command, python
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -53,9 +53,9 @@ def batches(folder: Path, address: str, names: list[str], count: int, seconds: f
     running = []
     for name in names:
         env = {**os.environ, **nodes.environment(folder, name, address, RTCOMPILE_JOBS="1")}
-        command = [sys.executable, "-c", BATCH, json.dumps([count, seconds])]
+        words = [sys.executable, "-c", BATCH, json.dumps([count, seconds])]
         pipe = subprocess.PIPE
-        running.append(subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, text=True))
+        running.append(subprocess.Popen(words, env=env, stdin=pipe, stdout=pipe, text=True))
     nodes.begin_together(running)
     return [json.loads(process.communicate(timeout=300)[0]) for process in running]
 
@@ -142,8 +142,7 @@ def test_a_thread_that_outlives_the_main_thread_shares_its_builds(on, tmp_path):
         f"    rtcompile.compile({nodes.source(1)!r}, arch='sm_80')\n"
         "threading.Thread(target=build).start()"
     )
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    done = python(program, env=env)
     assert (done.returncode, done.stderr) == (0, "")
     on("b", address)
     assert rtcompile.compile(nodes.source(1), arch="sm_80").build.hit == "remote"
@@ -159,13 +158,7 @@ def recorded(tmp_path: Path, numbers: range) -> str:
         f"import rtcompile\nfor s in {sources!r}:\n    rtcompile.compile(s, arch='sm_80')\n"
     )
     record = str(tmp_path / "kernels.json")
-    done = subprocess.run(
-        [sys.executable, "-m", "rtcompile", "run", "--record", record, str(script)],
-        env=os.environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = command("run", "--record", record, script)
     assert done.returncode == 0, done.stderr
     return record
 
@@ -233,9 +226,7 @@ def test_a_run_reports_what_each_store_cost_and_saved(on, address, tmp_path):
     script.write_text(
         f"import rtcompile\nfor text in {texts!r}:\n    rtcompile.compile(text, arch='sm_80')\n"
     )
-    command = [sys.executable, "-m", "rtcompile", "run", str(script)]
-    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True)
-    (line,) = done.stderr.splitlines()
+    (line,) = command("run", script, check=True).stderr.splitlines()
     assert "2 kernels: 1 from the cache (1 of them from shared stores), 1 built" in line
     assert re.search(
         re.escape(f"; {address}: 1 hits, 1 misses, 0.0 MB, waited ") + r"0\.\d s$", line

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -20,6 +18,7 @@ from rtcompile.extras.record.warming import warming_of
 from rtcompile.lookup import find as lookup
 from tests import nodes
 from tests.jobs import until
+from tests.processes import command
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -194,9 +193,8 @@ def test_a_worker_of_an_engine_is_warmed_from_a_record(tmp_path, monkeypatch):
     Path("program.py").write_text(
         f"import rtcompile\nrtcompile.compile({nodes.source(1)!r}, arch='sm_80')\n"
     )
-    run = [sys.executable, "-m", "rtcompile", "run", "--record", "kernels.json", "program.py"]
-    environ = {**os.environ, "RTCOMPILE_CACHE_DIR": str(tmp_path / "theirs")}
-    subprocess.run(run, env=environ, check=True, capture_output=True)
+    theirs = {"RTCOMPILE_CACHE_DIR": tmp_path / "theirs"}
+    command("run", "--record", "kernels.json", "program.py", environ=theirs, check=True)
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "ours"))
 
     warming_of("kernels.json", {})()

@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from rtcompile.extras.cluster.stores import current
 from rtcompile.settings import Settings
 from rtcompile.store.shared import BadEntryError, LeasesUnsupportedError
 from tests import nodes, users
+from tests.jobs import at_once
 
 TEAM, ONE, ANOTHER = 54330, 54331, 54332
 
@@ -105,11 +107,7 @@ def test_nodes_that_create_the_folder_at_once_lose_no_entry(tmp_path):
         start.wait()
         nodes[number].put(f"object/{number}", b"bytes")
 
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(len(nodes))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(write, number) for number in range(len(nodes))))
     assert all(nodes[0].get(f"object/{number}") for number in range(len(nodes)))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from benchmarks.libcudacxx_tests import Test as LibcxxTest
 from benchmarks.libcudacxx_tests import features_of, is_met
+from tests.processes import ran
 
 REPOSITORY = Path(__file__).parents[2]
 CHECKOUT = REPOSITORY / ".cccl"
@@ -60,12 +60,10 @@ def test_a_tests_own_declarations_are_read(tmp_path: Path) -> None:
 
 
 def compared(checkout: Path, *options: str, minutes: int = 5) -> dict[str, object]:
-    command = [sys.executable, "-m", "benchmarks.libcudacxx_tests", str(checkout), *options]
-    ran = subprocess.run(
-        [*command, "--minutes", str(minutes)], cwd=REPOSITORY, capture_output=True, text=True
-    )
-    assert ran.returncode == 0, ran.stderr
-    results: dict[str, object] = json.loads(ran.stdout)["results"]
+    words = [sys.executable, "-m", "benchmarks.libcudacxx_tests", checkout, *options]
+    done = ran(*words, "--minutes", minutes, cwd=REPOSITORY)
+    assert done.returncode == 0, done.stderr
+    results: dict[str, object] = json.loads(done.stdout)["results"]
     return results
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from rtcompile.toolkit.model import Library
 from rtcompile.workers import nvrtc as worker_side
 from rtcompile.workers import pool
 from rtcompile.workers.pool import Pool
-from tests.jobs import ENDLESS
+from tests.jobs import ENDLESS, at_once
 from tests.processes import python
 
 pytestmark = pytest.mark.needs_compiler
@@ -331,14 +330,7 @@ def test_threads_query_the_compilers_build_once(
         return run(job, *rest)
 
     monkeypatch.setattr(pool, "run", noted)
-    builds: list[str] = []
-    threads = [
-        threading.Thread(target=lambda: builds.append(nvrtc.identify(library))) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    builds = at_once(*[lambda: nvrtc.identify(library)] * 4)
 
     assert len(jobs) == 1
     assert len(builds) == 4

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from rtcompile.files.headers import SearchDir
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.request.values import Arch
 from rtcompile.workers import pool
+from tests.jobs import at_once
 from tests.processes import python
 
 pytestmark = pytest.mark.needs_compiler
@@ -374,18 +376,11 @@ def test_a_source_that_always_crashes_the_compiler_keeps_the_header(builder: Bui
 
 def test_one_of_several_simultaneous_builds_creates_the_header(builder: Builder) -> None:
     builder.compiled(PREFIX + KERNEL, "k<0>")
-    threads = [
-        threading.Thread(target=builder.compiled, args=(PREFIX + KERNEL, f"k<{i}>"))
-        for i in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(builder.compiled, PREFIX + KERNEL, f"k<{i}>") for i in range(3)))
     assert used(builder.compiled(PREFIX + KERNEL))
 
 
-def at_once(builder: Builder, count: int, expected: int) -> list[Any]:
+def batch(builder: Builder, count: int, expected: int) -> list[Any]:
     """Build several kernels in threads, as a batch of `expected` builds would."""
     outcomes: list[Any] = []
 
@@ -414,7 +409,7 @@ def test_most_of_a_large_batch_waits_for_the_header(
     builder: Builder, monkeypatch: pytest.MonkeyPatch, slots: int
 ) -> None:
     monkeypatch.setattr(pool, "slots", lambda: slots)
-    outcomes = at_once(builder, 5, expected=32)
+    outcomes = batch(builder, 5, expected=32)
     assert [*map(used, outcomes)].count(True) >= 3
 
 
@@ -436,7 +431,7 @@ def test_a_large_batch_does_not_wait_for_a_header_that_saves_little(
 
 def test_a_small_batch_creates_no_header(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "slots", lambda: 8)
-    assert not any(map(used, at_once(builder, 2, expected=2)))
+    assert not any(map(used, batch(builder, 2, expected=2)))
     assert builder.files(".pch") == []
 
 
@@ -445,7 +440,7 @@ def test_a_batch_that_is_cancelled_waits_no_longer(
 ) -> None:
     monkeypatch.setattr(pool, "slots", lambda: 1)
     builder.cancellation = pool.Cancellation()
-    outcomes = at_once(builder, 3, expected=3)
+    outcomes = batch(builder, 3, expected=3)
     # One precedes the others, and may be finished before their cancellation.
     assert [type(outcome) for outcome in outcomes].count(pool.Cancelled) >= 2
     assert not precompiled._making

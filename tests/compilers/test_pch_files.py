@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -218,7 +215,5 @@ def test_processor_time_of_other_processes_does_not_count_as_reading(tmp_path: P
                 loop.kill()
         print(noted[0], outcome.milliseconds["front end"] / 1000)
         """
-    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    noted, waited = map(float, done.stdout.split())
+    noted, waited = map(float, python(script, tmp_path, check=True).stdout.split())
     assert 0 < noted < 0.6 * waited, (noted, waited)

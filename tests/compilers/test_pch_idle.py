@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +11,7 @@ from rtcompile.compilers import pch
 from rtcompile.request.units import CompileFailure
 from rtcompile.workers import pool
 from tests.compilers.test_pch import EXPENSIVE, KERNEL, Builder, builder, used
+from tests.processes import python
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -112,7 +110,7 @@ def test_after_a_program_that_ended_meanwhile_the_next_build_creates_it(
         precompiled._SOON = 0.4
         Builder(Path({str(builder.cache)!r}), Path({str(builder.user)!r})).compiled(EXPENSIVE + KERNEL)
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, check=True)
+    python(script, cwd=ROOT, check=True)
     assert {*names(builder)} <= {".bet", ".pch", ".record"}  # it may just have been finished
     monkeypatch.setattr(pool, "idle", lambda: 0)
     builder.compiled(EXPENSIVE + KERNEL)

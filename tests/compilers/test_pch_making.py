@@ -18,7 +18,7 @@ from tests.compilers.test_pch import (
     KERNEL,
     PREFIX,
     Builder,
-    at_once,
+    batch,
     builder,
     hastened,
     taking,
@@ -219,7 +219,7 @@ def test_a_batch_continues_after_a_failed_header(
     monkeypatch.setattr(pool, "slots", lambda: 1)
     with monkeypatch.context() as patch:
         failing(patch, "crash")
-        outcomes = at_once(builder, 3, expected=8)
+        outcomes = batch(builder, 3, expected=8)
     assert not any(map(used, outcomes))
     assert not pch._making
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from rtcompile import CompileError, InvalidRequest
 core = pytest.importorskip("cuda.core", reason="cuda-core is not installed")
 
 from rtcompile.extras.cuda_core import ProgramCache  # noqa: E402
+from tests.processes import python  # noqa: E402
 
 SOURCE = """#include "factor.h"
 template <class T> __global__ void scale(T* x) { *x = FACTOR / *x; }
@@ -69,8 +68,7 @@ def test_the_code_is_what_cuda_core_compiles(folder: Path, more: dict[str, Any])
         f"given = options(Path(sys.argv[1]), **{more!r})\n"
         "print(digest(core.Program(SOURCE, 'c++', given).compile('cubin')))"
     )
-    command = [sys.executable, "-c", program, str(folder)]
-    theirs = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    theirs = python(program, folder, check=True).stdout
 
     assert str(digest(compiled(folder, **more))) == theirs.strip()
 

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.documentation import PAGES, ROOT, RUN, blocks
-from tests.processes import python
+from tests.processes import python, ran
 
 # Search texts, and a text that one of the first three pages must contain.
 QUESTIONS = {
@@ -119,13 +118,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not html_folder.exists():
             built = folder / "site being built"
-            command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
-            done = subprocess.run(
-                [*command, "-d", str(folder / "doctrees"), str(ROOT / "docs"), str(built)],
-                capture_output=True,
-                text=True,
-                cwd=ROOT,
-            )
+            words = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+            done = ran(*words, "-d", folder / "doctrees", ROOT / "docs", built, cwd=ROOT)
             assert done.returncode == 0, done.stderr
             built.rename(html_folder)
     return html_folder
@@ -179,14 +173,8 @@ def test_a_recipe_fits_on_a_screen() -> None:
 def _failed(pages: list[Path], tmp_path: Path, *options: str) -> dict[str, str]:
     folder = tmp_path / "reader"
     folder.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.documentation", *options, *map(str, pages)],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path / "home")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = [sys.executable, "-m", "tests.documentation", *options, *pages]
+    done = ran(*words, cwd=folder, environ={"PYTHONPATH": str(ROOT), "HOME": tmp_path / "home"})
     assert done.returncode == 0, done.stderr[-4000:]
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -271,10 +259,7 @@ def test_every_field_of_the_key_is_on_the_page_of_the_cache() -> None:
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_only_pages_are_committed() -> None:
-    done = subprocess.run(
-        ["git", "ls-files", "docs/_build", "docs/_made"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.stdout == ""
+    assert ran("git", "ls-files", "docs/_build", "docs/_made", cwd=ROOT).stdout == ""
 
 
 @functools.cache

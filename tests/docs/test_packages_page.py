@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -16,6 +15,7 @@ import pytest
 
 from rtcompile.bundles.file import Bundle
 from tests.documentation import ROOT, blocks
+from tests.processes import ran
 from tests.wheels import bare_environment, build, use
 
 pytestmark = pytest.mark.needs_compiler
@@ -93,14 +93,9 @@ def test_pip_installs_it_from_its_folder(
     """Run `pip install .` without the index, with this environment's backend and no dependencies."""
     python = bare_environment(tmp_path / "environment", rtcompile_wheel)
     site = next(tmp_path.glob("environment/lib/python3.*/site-packages"))
-    command = [sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps"]
-    done = subprocess.run(
-        [*command, "--no-index", "--quiet", "--target", site, "."],
-        cwd=project,
-        env={**os.environ, "PYTHONPATH": str(build_environment)},
-        capture_output=True,
-        text=True,
-    )
+    words = [sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps"]
+    words += ["--no-index", "--quiet", "--target", site, "."]
+    done = ran(*words, cwd=project, environ={"PYTHONPATH": build_environment})
     assert done.returncode == 0, done.stderr
     done = use(python, USE, tmp_path, RTCOMPILE_JIT="0")
     assert (done.returncode, done.stderr) == (0, "")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from benchmarks import publish
+from tests.processes import ran
 
 RESULTS = publish.ROOT / "benchmarks/results"
 NAMES = sorted({name for _, (name, _), *_ in publish.ROWS})
@@ -36,11 +36,10 @@ def test_the_measured_commit_is_in_the_history():
     results = publish.Results()
     publish.conditions(results)
     shallow = ["git", "rev-parse", "--is-shallow-repository"]
-    said = subprocess.run(shallow, cwd=publish.ROOT, capture_output=True, text=True, check=False)
-    if said.stdout.strip() != "false":
+    if ran(*shallow, cwd=publish.ROOT).stdout.strip() != "false":
         pytest.skip("this is no clone with its history")
     known = ["git", "cat-file", "-e", f"{results.commit}^{{commit}}"]
-    assert not subprocess.run(known, cwd=publish.ROOT, check=False).returncode
+    assert not ran(*known, cwd=publish.ROOT).returncode
 
 
 @pytest.mark.parametrize("name", NAMES)

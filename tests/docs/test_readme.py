@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import rtcompile
+from tests.processes import ran
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -69,8 +69,7 @@ def test_links_are_relative_and_lead_to_the_repository_from_the_package_index():
 
 
 def test_the_metadata_contains_the_repositorys_address():
-    command = ["git", "grep", "-l", "github.com/rtcompile/rtcompile"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = ran("git", "grep", "-l", "github.com/rtcompile/rtcompile", cwd=ROOT)
     if done.returncode > 1:
         pytest.skip("this is no git checkout")
     assert set(done.stdout.split()) == {

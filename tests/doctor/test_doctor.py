@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from rtcompile.checkup import checks as machine
 from rtcompile.checkup.checks import Check
 from rtcompile.toolkit.search import find
 from rtcompile.tools import verdict
+from tests.processes import ran
 from tests.toolkits import Wheels, program
 
 pytestmark = pytest.mark.needs_compiler
@@ -88,13 +88,8 @@ class Install:
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
     def doctor(self, *arguments: str) -> Diagnosis:
-        done = subprocess.run(
-            [sys.executable, "-S", "-c", DOCTOR, str(ROOT), str(self.site), *arguments],
-            capture_output=True,
-            text=True,
-            env=self.environ,
-            cwd=self.site.parent,
-        )
+        words = [sys.executable, "-S", "-c", DOCTOR, ROOT, self.site, *arguments]
+        done = ran(*words, env=self.environ, cwd=self.site.parent)
         assert "Traceback" not in done.stderr, done.stderr
         report = json.loads(done.stdout)
         assert report["verdict"] == done.returncode
@@ -251,8 +246,8 @@ def libcuda(install: Install, *, version: int, init: int) -> None:
         f"int cuInit(unsigned f) {{ return {init}; }}\n"
         f"int cuDriverGetVersion(int* v) {{ *v = {version}; return 0; }}\n"
     )
-    command = [compiler, "-shared", "-fPIC", "-o", folder / "libcuda.so.1", folder / "stub.c"]
-    subprocess.run(command, check=True)
+    stub = folder / "stub.c"
+    ran(compiler, "-shared", "-fPIC", "-o", folder / "libcuda.so.1", stub, check=True)
     install.environ["LD_LIBRARY_PATH"] = str(folder)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, suppress
@@ -14,7 +15,8 @@ import pytest
 
 from tests import matrix
 from tests.doors import TAKES
-from tests.kernel_process import Process, RequestError, text_in
+from tests.kernel_process import ROOT, Process, RequestError, text_in
+from tests.processes import command
 
 pytest.importorskip("cupy")
 
@@ -85,17 +87,24 @@ class Kept:
             rows.append((door, given, more))
         template = PACKAGED if how == "bundle of what a package names" else RECORDED
         (folder / "rows.py").write_text(template.format(rows=rows))
+
+        def made(*arguments: object, **more: str) -> None:
+            path = os.pathsep.join([str(ROOT), str(folder)])
+            done = command(*arguments, cwd=folder, environ={"PYTHONPATH": path, **more})
+            assert done.returncode == 0, done.stdout + done.stderr
+
         environ = {"RTCOMPILE_CACHE_DIR": cache}
         record, bundle = folder / "kernels.json", folder / "kernels.rtcb"
         if template is RECORDED:
-            matrix.command("run", "--record", record, "rows.py", cwd=folder, **environ)
+            made("run", "--record", record, "rows.py", **environ)
         own = [{"RTCOMPILE_CACHE_DIR": str(folder / name)} for name in ("first", "second")]
+
         if how == "warmed from a record":
-            matrix.command("warm", record, cwd=folder, **own[0])
+            made("warm", record, **own[0])
             shutil.copytree(*(each["RTCOMPILE_CACHE_DIR"] for each in own))
         else:
             of = [record] if template is RECORDED else ["rows", "--arch", "sm_80"]
-            matrix.command("bundle", *of, "-o", bundle, cwd=folder, **environ)
+            made("bundle", *of, "-o", bundle, **environ)
             own = [{**each, "RTCOMPILE_BUNDLES": str(bundle)} for each in own]
         self.builder = builder
         self.first = open_.enter_context(Process(**own[0], cwd=folder))

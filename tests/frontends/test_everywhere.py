@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from rtcompile.frontends import cupy_hook  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.lookup.find import listeners  # noqa: E402
 from rtcompile.settings import Settings  # noqa: E402
+from tests.jobs import at_once  # noqa: E402
 from tests.programs import CODE, TEMPLATE, Module  # noqa: E402
 from tests.toolkits import needs_host_compiler  # noqa: E402
 
@@ -164,11 +164,7 @@ def test_installing_twice_has_no_further_effect():
 
 
 def test_many_threads_install_once():
-    threads = [threading.Thread(target=rtcompile.install) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[rtcompile.install] * 16)
     rtcompile.uninstall()
 
     assert compiler._compile_module_with_cache is ORIGINAL

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +23,7 @@ from rtcompile.request.object_code import ObjectCode  # noqa: E402
 from rtcompile.request.request import CompileRequest  # noqa: E402
 from rtcompile.settings import Settings  # noqa: E402
 from rtcompile.workers import pool  # noqa: E402
+from tests.processes import python  # noqa: E402
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -139,8 +138,7 @@ assert codes[0] == codes[1]
 def test_the_code_equals_that_of_cupy_alone(tmp_path: Path):
     environ = {name: value for name, value in os.environ.items() if name != "RTCOMPILE_TEST_CUDA13"}
     environ["CUPY_CACHE_DIR"] = environ["RTCOMPILE_CACHE_DIR"] = str(tmp_path)
-    command = [sys.executable, "-c", CODE_OF_BOTH]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    done = python(CODE_OF_BOTH, env=environ)
     assert done.returncode == 0, done.stderr
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import pickle
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -19,6 +17,7 @@ from rtcompile.messages.catalogue import MESSAGES
 from rtcompile.messages.rendering import render, spelled
 from rtcompile.request.units import CompileFailure
 from rtcompile.settings import Settings
+from tests.processes import python
 
 
 def make_error(kind=errors.CompileError) -> errors.CompileError:
@@ -73,7 +72,7 @@ for ours, theirs in ((CompileError, CompileException), (CompileTimeout, CompileE
         assert (str(error), error.source, error.options) == ("m", "source", ("-x",)), error
         assert error.get_message() == "m"
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    python(code, check=True)
 
 
 def failed(log: str, kind: str = "error", **more: str) -> errors.CompileError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from benchmarks import gates
+from tests.processes import ran
 
 ROOT = Path(__file__).parents[2]
 HITS = "hits: compile, without CuPy"
@@ -68,14 +68,8 @@ def judged(folder: Path, planted: Planted, *arguments: str) -> tuple[int, str]:
     shutil.copytree(ROOT / "include_shims", new / "include_shims")
     with (new / f"rtcompile/{planted.module}.py").open("a") as module:
         module.write(planted.code)
-    command = ["benchmarks.gates", "--only", planted.row, "--base", str(ROOT), "--new", str(new)]
-    done = subprocess.run(
-        [sys.executable, "-m", *command, *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    words = ["benchmarks.gates", "--only", planted.row, "--base", ROOT, "--new", new, *arguments]
+    done = ran(sys.executable, "-m", *words, cwd=ROOT, timeout=300)
     return done.returncode, done.stdout + done.stderr
 
 

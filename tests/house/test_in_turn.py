@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.documentation import ROOT
+from tests.processes import ran
 
 MATRIX = """
 import pytest
@@ -44,23 +44,9 @@ def test_each_row_runs_once_and_each_value_occurs(tmp_path: Path) -> None:
     (tmp_path / "test_matrix.py").write_text(MATRIX)
     markers = 'markers = ["slow: slow", "in_turn(parameter): in turn", "some(count): some"]'
     (tmp_path / "pyproject.toml").write_text(f"[tool.pytest.ini_options]\n{markers}\n")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "--collect-only",
-            "-q",
-            "-m",
-            "not slow",
-            "test_matrix.py",
-        ],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "PATH": ""},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "not slow"]
+    environ = {"PYTHONPATH": str(ROOT), "PATH": ""}
+    done = ran(*words, "test_matrix.py", cwd=tmp_path, env=environ, check=True)
     for name in ("test_above", "test_below", "test_of_a_fixture"):
         chosen = [
             line.partition("[")[2] for line in done.stdout.splitlines() if f"::{name}[" in line

@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 import doctest
 import inspect
-import os
 import pickle
 import re
-import subprocess
 import sys
 import traceback
 from collections.abc import Iterator
@@ -19,7 +17,7 @@ from typing import Any
 import pytest
 
 import rtcompile
-from tests.processes import python
+from tests.processes import python, ran
 
 PACKAGE = Path(rtcompile.__file__).parent
 CLASSES = {
@@ -144,14 +142,8 @@ def test_classes_are_named_as_their_users_import_them() -> None:
 def test_an_unknown_variable_is_named_with_the_nearest_at_the_callers_line(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("import rtcompile\n\nrtcompile.cache.why('', arch='sm_80')\n")
-    variables = {"RTCOMPILE_CACHE_DRI": "x", "RTCOMPILE_CACHE_DIR": str(tmp_path / "cache")}
-    done = subprocess.run(
-        [sys.executable, program],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    variables = {"RTCOMPILE_CACHE_DRI": "x", "RTCOMPILE_CACHE_DIR": tmp_path / "cache"}
+    done = ran(sys.executable, program, environ=variables, check=True)
     assert done.stderr.startswith(
         f"{program}:3: RtcompileWarning: RTCOMPILE_CACHE_DRI is not a variable"
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.processes import ran
 
 ROOT = Path(__file__).parents[2]
 AS_DOCUMENTED = """
@@ -78,17 +80,10 @@ def test_the_programs_of_the_documentation_are_typed_strictly(tmp_path: Path) ->
     assert len(given) - len(fragments) >= 12
 
 
-def mypy(folder: Path, *files: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [
-            *(sys.executable, "-m", "mypy", "--strict", "--no-error-summary"),
-            *("--follow-imports=silent", "--config-file", str(ROOT / "pyproject.toml")),
-            *("--cache-dir", str(ROOT / ".mypy_cache"), *files),
-        ],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-    )
+def mypy(folder: Path, *files: str) -> Any:
+    words = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary"]
+    words += ["--follow-imports=silent", "--config-file", ROOT / "pyproject.toml"]
+    return ran(*words, "--cache-dir", ROOT / ".mypy_cache", *files, cwd=folder)
 
 
 @pytest.mark.takes_seconds
@@ -99,12 +94,4 @@ def test_mypy_accepts_documented_uses_and_finds_wrong_ones(tmp_path: Path) -> No
     errors = [
         line.partition(": error: ")[0] for line in done.stdout.splitlines() if "error" in line
     ]
-    assert errors == [
-        "wrong.py:3",
-        "wrong.py:4",
-        "wrong.py:5",
-        "wrong.py:6",
-        "wrong.py:7",
-        "wrong.py:8",
-        "wrong.py:9",
-    ], done.stdout + done.stderr
+    assert errors == [f"wrong.py:{line}" for line in range(3, 10)], done.stdout + done.stderr

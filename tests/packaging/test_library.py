@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ import pytest
 from rtcompile.errors import CompileError, InvalidRequest
 from rtcompile.extras.packaging import signature
 from rtcompile.extras.packaging.library import KernelLibrary
+from tests.jobs import at_once
 from tests.packages import DECLARATION, HEADER, SOURCE, Package
 from tests.processes import python
 
@@ -303,12 +303,7 @@ def test_threads_share_one_module(package: Package, monkeypatch):
         monkeypatch.setattr(module, "current_device", lambda: 0)
     monkeypatch.setattr(lazy_code, "_load", load)
     kernel = package.load().module["fill"]
-    found = []
-    threads = [threading.Thread(target=lambda: found.append(kernel.raw.kernel)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    found = at_once(*[lambda: kernel.raw.kernel] * 8)
     assert len(loaded) == 1
     assert len(found) == 8
     assert len({id(one) for one in found}) == 1

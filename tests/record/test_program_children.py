@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from rtcompile.extras.record import recording
 from rtcompile.extras.record.recording import Tally
 from rtcompile.extras.record.started import sitecustomize
 from tests.jobs import eventually
+from tests.processes import ran
 from tests.programs import STAND_IN, TEMPLATE, other_cupy, run
 
 pytest.importorskip("cupy")
@@ -190,15 +190,9 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def python(code: str, environ: dict[str, str], *flags: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *flags, "-c", code],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = ran(sys.executable, *flags, "-c", code, env=environ, check=True)
     assert done.stderr == ""
-    return done.stdout
+    return str(done.stdout)
 
 
 def test_the_environments_own_sitecustomize_is_imported(tmp_path, environ):
@@ -220,13 +214,7 @@ def test_the_search_path_of_a_started_process_is_unchanged(folder, text):
         "subprocess.run([sys.executable, '-c', 'import sys; print(sys.path)'], check=True)\n",
         folder,
     )
-    plain = subprocess.run(
-        [sys.executable, script],
-        env={**os.environ, "PYTHONPATH": text},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    plain = ran(sys.executable, script, environ={"PYTHONPATH": text}, check=True)
 
     assert run("run", script, cache=folder, PYTHONPATH=text).stdout == plain.stdout
 

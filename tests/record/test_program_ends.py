@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from rtcompile.extras.record import recording
+from tests.processes import ran
 from tests.programs import CODE, STAND_IN, TEMPLATE, program, run
 
 cupy = pytest.importorskip("cupy")
@@ -130,9 +131,7 @@ def test_closed_streams_do_not_change_a_program(tmp_path, closed):
 
     def outcome(*command: str) -> tuple[int, str]:
         words = " ".join(shlex.quote(word) for word in (sys.executable, *command, str(script)))
-        done = subprocess.run(
-            ["sh", "-c", f"{words} {closed}"], capture_output=True, text=True, check=False
-        )
+        done = ran("sh", "-c", f"{words} {closed}")
         return done.returncode, done.stdout
 
     assert outcome("-m", "rtcompile", "run") == outcome()

@@ -6,7 +6,6 @@ import json
 import os
 import py_compile
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import rtcompile
 from rtcompile.cli import main
 from rtcompile.files.sealed import content_digest
 from rtcompile.toolkit import remembered
+from tests.processes import ran
 from tests.programs import CODE, TEMPLATE, other_cupy, packed, program, run, written_record
 
 cupy = pytest.importorskip("cupy")
@@ -300,13 +300,7 @@ def test_a_program_runs_as_under_python(tmp_path, arguments):
     (tmp_path / "wrong.py").write_text("def f(:\n")
 
     def outcome(*command: str) -> tuple[int, str, str]:
-        done = subprocess.run(
-            [sys.executable, *command, *arguments],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = ran(sys.executable, *command, *arguments, cwd=tmp_path)
         errors = [line for line in done.stderr.splitlines() if not line.startswith("rtcompile: ")]
         return done.returncode, re.sub("0x[0-9a-f]+", "", done.stdout), "\n".join(errors)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from rtcompile.request import command_lines
 from rtcompile.request.option_table import SPECS
 from rtcompile.request.options import Options, parse
 from rtcompile.request.values import Arch
+from tests.processes import ran
 from tests.request.test_options import SM_80, nvrtc_line
 
 pytestmark = pytest.mark.needs_compiler
@@ -108,7 +108,7 @@ def nvcc() -> str:
 def dry_run(nvcc: str, line: Sequence[str], folder: Path, make: str = "--cubin") -> str:
     (folder / "kernel.cu").write_text("__global__ void kernel() {}\n")
     command = [nvcc, "--dryrun", make, *line, "kernel.cu", "-o", "out"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = ran(*command, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
@@ -152,8 +152,7 @@ DEFINITIONS = [
 def test_nvccs_shell_changes_no_definition(nvcc: str, tmp_path: Path, text: str) -> None:
     line = command_lines.for_nvcc(parse([f"-DX={text}"]), SM_80, "ptx", (13, 0), ())
     (tmp_path / "kernel.cu").write_text("#ifdef SHOW\nX\n#endif\n")
-    command = [nvcc, "-E", *line, "-DSHOW", "kernel.cu"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = ran(nvcc, "-E", *line, "-DSHOW", "kernel.cu", cwd=tmp_path, check=True)
     assert done.stdout.rstrip().splitlines()[-1] == text
 
 
@@ -193,8 +192,7 @@ def test_no_shell_of_nvccs_acts_on_an_option(
         except InvalidRequest:
             continue
         step = ["--cubin", "kernel.ptx"] if form == "ptxas" else ["-E", "kernel.cu"]
-        command = [nvcc, *line, *step, "-o", "out"]
-        subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, timeout=60)
+        ran(nvcc, *line, *step, "-o", "out", cwd=tmp_path, text=False, timeout=60)
         assert not (tmp_path / "planted").exists(), attack
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import itertools
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +20,7 @@ from rtcompile.request import units, values
 from rtcompile.request.object_code import BuildInfo, ObjectCode
 from rtcompile.request.request import CompileRequest, with_headers
 from rtcompile.request.values import Arch
+from tests.processes import ran
 
 
 def test_sequences_become_tuples_and_an_arch_is_parsed():
@@ -226,12 +226,7 @@ def test_a_request_imports_little() -> None:
     # Every hit in a new process waits for these imports.
     code = "import sys, rtcompile.request.request; print(*{'typing', 'dataclasses', 'collections'} & {*sys.modules})"
     root = str(Path(values.__file__).parents[2])
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", code],
-        env={"PYTHONPATH": root},
-        capture_output=True,
-        check=True,
-    )
+    done = ran(sys.executable, "-S", "-c", code, env={"PYTHONPATH": root}, check=True)
     assert done.stdout.split() == []
 
 

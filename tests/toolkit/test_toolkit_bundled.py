@@ -17,6 +17,7 @@ from rtcompile.toolkit import model as unpacking
 from rtcompile.toolkit.advice import missing_header
 from rtcompile.toolkit.catalogue import PARTS
 from rtcompile.toolkit.roots import Hit, Root
+from tests.processes import ran
 from tests.toolkits import Wheels, bundle, needs_host_compiler, search, toolkit, write
 
 SOURCE = r"""
@@ -85,8 +86,7 @@ def nvrtc(folder: Path, version: str = "13.5.37", fails: bool = False) -> Hit:
     """An NVRTC with headers inside, made by the host's compiler."""
     write(folder / "nvrtc.cpp", f"#define FAILS {int(fails)}\n{SOURCE}")
     path = folder / "libnvrtc.so.13"
-    command = ["g++", "-shared", "-fPIC", "-o", path, folder / "nvrtc.cpp"]
-    subprocess.run(command, check=True)
+    ran("g++", "-shared", "-fPIC", "-o", path, folder / "nvrtc.cpp", check=True)
     return Hit(PARTS[0], str(folder), str(path), version, Root("", "wheels13", "", (), {}))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ from rtcompile.files.headers import lies_below
 from rtcompile.toolkit import model
 from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.roots import Root, SearchContext
+from tests.processes import ran
 from tests.toolkits import Wheels, drifted, program, search, toolkit, write
 
 
@@ -178,14 +177,8 @@ assert "libcudart" not in pathlib.Path("/proc/self/maps").read_text()
 """
     root = toolkit(tmp_path, "12.4.131")
     write(root / "include/cuda_runtime.h")
-    environ = {
-        **os.environ,
-        "CUDA_PATH": str(root),
-        "CUDA_HOME": "/proc/nowhere",
-        "CONDA_PREFIX": "",
-    }
-    command = [sys.executable, "-I", "-S", "-W", "error", "-c", source]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    environ = {"CUDA_PATH": root, "CUDA_HOME": "/proc/nowhere", "CONDA_PREFIX": ""}
+    done = ran(sys.executable, "-I", "-S", "-W", "error", "-c", source, environ=environ)
     assert done.stdout == f"[({str(root)!r}, 'cuda.pathfinder')]\n", done.stderr
 
 

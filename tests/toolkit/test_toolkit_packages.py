@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import site
-import subprocess
 import sys
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from rtcompile.toolkit.advice import missing_header, wheel_version
 from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.remembered import current
 from rtcompile.toolkit.search import find
+from tests.processes import ran
 from tests.toolkits import Wheels, program, write
 
 ROOT = Path(__file__).parents[2]
@@ -61,13 +61,8 @@ def test_a_python_without_site_packages_names_what_is_missing(tmp_path):
         except rtcompile.ToolkitNotFound as error:
             print(error)
     """
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", program],
-        env={"PATH": "", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environ = {"PATH": "", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    done = ran(sys.executable, "-S", "-c", program, env=environ)
     assert "NVRTC" in done.stdout, done.stderr
 
 

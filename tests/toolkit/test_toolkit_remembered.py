@@ -9,8 +9,8 @@ import shutil
 import stat
 import subprocess
 import sys
-import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,8 @@ from rtcompile.store.folder import Folder
 from rtcompile.toolkit import remembered, search
 from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.remembered import current, remember_compiler_id
-from tests.processes import forget_toolkit
+from tests.jobs import at_once
+from tests.processes import forget_toolkit, python
 from tests.toolkits import Wheels, needs_host_compiler, program, write
 from tests.toolkits import bundle as fake_bundle
 
@@ -318,15 +319,7 @@ def test_simultaneous_threads_get_one_toolchain(environment, rounds, monkeypatch
             settings = Settings(cache_dir=f"{environment.settings.cache_dir}{number}")
             forget_toolkit()
             environments.forget()
-            results: list[Toolchain] = []
-            threads = [
-                threading.Thread(target=lambda: results.append(current(settings)))  # noqa: B023
-                for _ in range(8)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            results = at_once(*[partial(current, settings)] * 8)
             assert len(results) == 8
             assert all(found is results[0] for found in results)
     finally:
@@ -347,10 +340,7 @@ current(Settings(cache_dir=sys.argv[1]))
 heavy = ("cupy", "cuda.pathfinder", "importlib.metadata", "subprocess", "rtcompile.toolkit.search")
 print([name for name in heavy if name in sys.modules])
 """
-    command = [sys.executable, "-c", source, str(tmp_path)]
-    cold, warm = (
-        subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in "12"
-    )
+    cold, warm = (python(source, tmp_path, check=True).stdout for _ in "12")
     assert "rtcompile.toolkit.search" in cold
     assert warm == "[]\n"
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+from tests.processes import ran
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -62,8 +63,7 @@ def run(tmp_path: Path, program: str, **files: str) -> None:
     (tmp_path / "include").mkdir()
     (tmp_path / "include/factor.h").write_text("#define FACTOR 3\n")
     (tmp_path / "program.py").write_text(PROGRAM + textwrap.dedent(program))
-    command = [sys.executable, "-m", "program"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    done = ran(sys.executable, "-m", "program", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 

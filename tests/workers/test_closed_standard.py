@@ -12,6 +12,7 @@ import pytest
 from rtcompile.request.units import Limits
 from rtcompile.workers.pool import Pool
 from tests.jobs import output, shell
+from tests.processes import ran
 
 # A C library that writes to all three without a pause, as a real one writes a warning now and then.
 PROGRAM = """
@@ -57,20 +58,11 @@ def test_builds_work_and_are_kept_with_closed_standard_descriptors(
     tmp_path: Path, closed: tuple[int, ...]
 ) -> None:
     cache, results = tmp_path / "cache", tmp_path / "results"
-    environ = {**os.environ, "RTCOMPILE_CACHE_DIR": str(cache)}
     closing = " ".join(f"{number}>&-" for number in closed)
-    command = ["/bin/sh", "-c", f'exec "$@" {closing}', "sh"]
+    words = ["/bin/sh", "-c", f'exec "$@" {closing}', "sh", sys.executable, "-c", PROGRAM, results]
     for hit in ("None", "disk"):
-        subprocess.run(
-            [*command, sys.executable, "-c", PROGRAM, str(results)],
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            timeout=100,
-            check=False,
-        )
-        nothing = (
-            [] if hit == "disk" else ["/dev/null"] * len(closed)
-        )  # of a hit nothing stays open
+        ran(*words, environ={"RTCOMPILE_CACHE_DIR": cache}, stdin=subprocess.DEVNULL, timeout=100)
+        nothing = [] if hit == "disk" else ["/dev/null"] * len(closed)  # of a hit none stays open
         assert results.read_text().split("\n") == [hit] * 4 + nothing
     written = b"".join(path.read_bytes() for path in cache.rglob("*") if path.is_file())
     assert b"a C library's message" not in written

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from rtcompile.extras.pyinstaller import hook_folders
 from rtcompile.toolkit import roots
 from rtcompile.workers import process
+from tests.processes import python, ran
 
 ROOT = Path(__file__).parents[2]
 APP = """
@@ -74,8 +74,7 @@ def test_the_entry_of_an_application_starts_its_workers(monkeypatch: pytest.Monk
         ([], "the application\n"),
         (["--rtcompile-worker", *words], "the worker\n"),
     ):
-        command = [sys.executable, "-c", program, *flag]
-        assert subprocess.run(command, capture_output=True, text=True).stdout == printed
+        assert python(program, *flag).stdout == printed
 
 
 @pytest.mark.slow
@@ -90,20 +89,12 @@ def test_a_pyinstaller_application_is_its_own_worker(
     command = [sys.executable, "-m", "PyInstaller", "-y", f"--paths={ROOT}", "app.py", *leave_out]
     command += [f"--additional-hooks-dir={folder}" for folder in hook_folders()]
     command += INSIDE * inside
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=900)
+    ran(*command, cwd=tmp_path, check=True, timeout=900)
     # Neither Python nor a compiler is on PATH.
     environ = {"PATH": "/nonexistent", "RTCOMPILE_CACHE_DIR": str(tmp_path / "cache")}
     if not inside:
         environ["CUDA_HOME"] = str(cuda13_prefix / "nvidia" / "cu13")
-    done = subprocess.run(
-        [tmp_path / "dist" / "app" / "app"],
-        cwd=tmp_path,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = ran(tmp_path / "dist/app/app", cwd=tmp_path, env=environ, timeout=300)
     # One child is the worker; no other process ran the application's own code.
     assert (done.stdout, done.stderr) == ("nvrtc True 1\n", "")
     assert (tmp_path / "starts").read_text() == "x"

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
 from rtcompile import toolkit
+from tests.processes import python
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,12 +43,8 @@ def pinned(stack: int, *, used: bool = False, taken: bool = False) -> str:
 
     library = toolkit.current().require_nvrtc()
     libraries = os.pathsep.join((*library.preload, library.path))
-    script = textwrap.dedent(SCRIPT).format(libraries=libraries, used=used, taken=taken)
-    program = [sys.executable, "-c", script]
-    done = subprocess.run(
-        program, cwd=ROOT, check=True, capture_output=True, text=True, preexec_fn=limit_stack
-    )
-    return done.stdout.strip()
+    script = SCRIPT.format(libraries=libraries, used=used, taken=taken)
+    return str(python(script, cwd=ROOT, check=True, preexec_fn=limit_stack).stdout.strip())
 
 
 @pytest.mark.needs_compiler

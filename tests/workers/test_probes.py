@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from rtcompile.request.values import Arch
 from rtcompile.toolkit.search import find
 from rtcompile.workers import nvrtc as worker
 from rtcompile.workers import probes
-from tests.processes import forget_caches, python
+from tests.processes import forget_caches, python, ran
 from tests.toolkits import needs_host_compiler
 
 pytestmark = pytest.mark.needs_compiler
@@ -472,8 +471,7 @@ def test_a_library_without_such_slots_is_not_observed(tmp_path: Path) -> None:
     assert probes.install(ctypes.CDLL("libc.so.6")) is False
     library = tmp_path / "libother.so"
     source = '#include <cstdlib>\nextern "C" char* nvrtcVersion() { return getenv("A"); }'
-    command = ["g++", "-shared", "-fPIC", "-xc++", "-", "-o", str(library)]
-    subprocess.run(command, input=source.encode(), check=True)
+    ran("g++", "-shared", "-fPIC", "-xc++", "-", "-o", library, input=source, check=True)
     assert probes.install(ctypes.CDLL(str(library))) is False
 
 

@@ -6,9 +6,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
-import textwrap
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -399,12 +396,8 @@ def test_a_build_is_kept_without_syncing_though_its_process_ends_at_once(
         sys.stdout.flush()
         os._exit(0)
     """
-    environ = {**os.environ, "RTCOMPILE_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-c", textwrap.dedent(script)]
-    hits = [
-        subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
-        for _ in range(2)
-    ]
+    environ = {"RTCOMPILE_CACHE_DIR": tmp_path}
+    hits = [python(script, environ=environ, check=True).stdout for _ in range(2)]
     assert hits == ["None", "disk"]
 
 
