@@ -8,6 +8,7 @@ import py_compile
 import re
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -23,6 +24,23 @@ cupy = pytest.importorskip("cupy")
 pytestmark = pytest.mark.needs_compiler
 
 
+class Recorded(NamedTuple):
+    """The run of a program with one build: its script, its record, its cache and what it printed."""
+
+    script: str
+    record: str
+    cache: Path
+    stderr: str
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    folder = tmp_path_factory.mktemp("recorded")
+    script, record = program(folder, f"compile({CODE!r})"), str(folder / "kernels.json")
+    done = run("run", "--record", record, "--json", script, cache=folder / "cache")
+    return Recorded(script, record, folder / "cache", done.stderr)
+
+
 @pytest.fixture
 def header(tmp_path: Path) -> Path:
     path = tmp_path / "project" / "include" / "scale.cuh"
@@ -32,75 +50,37 @@ def header(tmp_path: Path) -> Path:
 
 
 def test_a_record_is_built_in_another_cache_and_then_nothing_is_missing(
-    tmp_path, header, monkeypatch
+    tmp_path, header, monkeypatch, run_json
 ):
-    script = program(
-        tmp_path,
-        f"""
-        compile('#include "scale.cuh"\\n__global__ void k(float* x) {{ *x = SCALE; }}',
-                ("-I{header.parent}",))
-        compile({TEMPLATE!r}, name_expressions=["f<float>"])
-        """,
-    )
-    record = tmp_path / "kernels.json"
-    done = run("run", "--record", str(record), script, cache=tmp_path / "first")
-    assert done.returncode == 0, done.stderr
-    assert "2 builds recorded" in done.stderr
-    header.rename(tmp_path / "gone.cuh")
-
-    warmed = run("warm", str(record), "--json", cache=tmp_path / "second")
-    assert json.loads(warmed.stdout)["records"][0]["built"] == 2, warmed.stderr
-
-    (tmp_path / "gone.cuh").rename(header)
-    checked = run("run", "--record", str(record), "--check", script, cache=tmp_path / "second")
-    assert checked.returncode == 0, checked.stderr
-    assert "complete (2 builds in the record)" in checked.stderr
-
-
-def test_relative_directories_are_resolved_as_in_the_program(tmp_path, header):
+    """Each state of a header that the program writes, and relative folders as the program found them."""
     script = program(
         tmp_path,
         f"""
         import os
-        os.chdir({str(header.parent.parent)!r})
         source = '#include "scale.cuh"\\n__global__ void k(float* x) {{ *x = SCALE; }}'
+        for scale in (1, 2, 1):
+            open({str(header)!r}, "w").write(f"#define SCALE {{scale}}\\n")
+            compile(source, ("-I{header.parent}",))
+        os.chdir({str(header.parent.parent)!r})
         compile(source, ("-Iinclude", "-DNAME=include"))
         os.chdir("include")
         compile(source, jitify=True)  # it searches the working directory
+        compile({TEMPLATE!r}, name_expressions=["f<float>"])
         """,
     )
-    record = tmp_path / "kernels.json"
-    assert run("run", "--record", str(record), script, cache=tmp_path / "first").returncode == 0
-    header.rename(tmp_path / "gone.cuh")
-
-    warmed = run("warm", str(record), cache=tmp_path / "second")
-    assert warmed.returncode == 0, warmed.stderr
-    assert "2 of 2 compiled" in warmed.stderr  # though it is no terminal
-
-    (tmp_path / "gone.cuh").rename(header)
-    checked = run("run", "--check", script, cache=tmp_path / "second")
-    assert checked.returncode == 0, checked.stderr
-
-
-def test_each_state_of_a_header_that_the_program_writes_is_built(tmp_path, header):
-    script = program(
-        tmp_path,
-        f"""
-        for scale in (1, 2, 1):
-            open({str(header)!r}, "w").write(f"#define SCALE {{scale}}\\n")
-            compile('#include "scale.cuh"\\n__global__ void k(float* x) {{ *x = SCALE; }}',
-                    ("-I{header.parent}",))
-        """,
-    )
-    record = tmp_path / "kernels.json"
-    run("run", "--record", str(record), script, cache=tmp_path / "first")
+    record = str(tmp_path / "kernels.json")
+    done = run("run", "--record", record, script, cache=tmp_path / "first")
+    assert done.returncode == 0, done.stderr
+    assert "5 builds recorded" in done.stderr
     header.unlink()
 
-    warmed = run("warm", str(record), "--json", cache=tmp_path / "second")
-    assert json.loads(warmed.stdout)["records"][0]["built"] == 2, warmed.stderr
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "second"))
+    code, fields = run_json("warm", record)
+    assert (code, fields["records"][0]["built"]) == (0, 5), fields
 
-    checked = run("run", "--check", script, cache=tmp_path / "second")
+    checked = run("run", "--record", record, "--check", script, cache=tmp_path / "second")
     assert checked.returncode == 0, checked.stderr
+    assert "complete (5 builds in the record)" in checked.stderr
 
 
 def test_a_header_with_an_absolute_path_is_reported(tmp_path, header):
@@ -155,17 +135,13 @@ def test_an_unrecordable_build_does_not_stop_the_program(tmp_path):
     assert (done.returncode, "was not written" in done.stderr) == (2, True), done.stderr
 
 
-def test_a_record_contains_the_versions_used(tmp_path):
-    script = program(tmp_path, f"compile({CODE!r})")
-    record = tmp_path / "kernels.json"
-    run("run", "--record", str(record), script, cache=tmp_path)
-
-    document = json.loads(record.read_text())
+def test_a_record_contains_the_versions_used(recorded):
+    document = json.loads(Path(recorded.record).read_text())
 
     nvrtc = remembered.current().require_nvrtc().version
     assert (document["rtcompile"], document["cupy"]) == (rtcompile.__version__, cupy.__version__)
     assert nvrtc.startswith(f"{document['cuda']}.")
-    assert not record.with_suffix(".json.part").exists()
+    assert not Path(f"{recorded.record}.part").exists()
 
 
 @pytest.mark.some(1)
@@ -173,22 +149,20 @@ def test_a_record_contains_the_versions_used(tmp_path):
     ("name", "sentence"),
     [("rtcompile", "rtcompile 0.0.1"), ("cupy", "CuPy 9.9"), ("cuda", "CUDA 9.9")],
 )
-def test_a_record_of_another_version_is_named_and_built(tmp_path, name, sentence):
-    script = program(tmp_path, f"compile({CODE!r})")
-    record = tmp_path / "kernels.json"
-    run("run", "--record", str(record), script, cache=tmp_path)
-    document = json.loads(record.read_text())
+def test_a_record_of_another_version_is_named_and_built(tmp_path, recorded, capsys, name, sentence):
+    document = json.loads(Path(recorded.record).read_text())
     then = sentence.split()[1]
     document[name] = then
     if name == "cuda":
         document["builds"][0]["built by"] = f"nvrtc {then}.1"
-    record.write_text(json.dumps(document))
+    (tmp_path / "kernels.json").write_text(json.dumps(document))
 
-    warmed = run("warm", str(record), cache=tmp_path)
+    assert main(["warm", str(tmp_path / "kernels.json")]) == 0
 
-    assert warmed.returncode == 0, warmed.stderr
-    assert f"was recorded with {sentence}, and here is" in warmed.stderr
-    assert warmed.stderr.count("recorded with") == 1
+    printed = capsys.readouterr().err
+    assert f"was recorded with {sentence}, and here is" in printed
+    assert printed.count("recorded with") == 1
+    assert "1 of 1 compiled" in printed  # though it is no terminal
 
 
 @pytest.mark.some(1)
@@ -223,19 +197,10 @@ def test_checking_cupys_compiler_does_not_load_it(tmp_path):
     assert done.stdout == "rtcompile.frontends.cupy_hook\n", done.stderr
 
 
-def test_json_output_is_exactly_one_object(tmp_path):
-    script = program(tmp_path, f"compile({CODE!r})")
-
-    for way in ("--record", "--check"):
-        done = run(
-            "run",
-            "--json",
-            way,
-            *[str(tmp_path / "k.json")] * (way == "--record"),
-            script,
-            cache=tmp_path,
-        )
-        assert json.loads(done.stderr)["builds"][0]["arch"] == "sm_80"
+def test_json_output_is_exactly_one_object(recorded):
+    checked = run("run", "--json", "--check", recorded.script, cache=recorded.cache)
+    for printed in (recorded.stderr, checked.stderr):
+        assert json.loads(printed)["builds"][0]["arch"] == "sm_80"
 
 
 def test_an_invalid_header_path_is_an_error_of_the_record(tmp_path, capsys):
@@ -336,41 +301,34 @@ def test_an_invalid_record_is_rejected_in_one_line(tmp_path, capsys, text, what)
     assert what in capsys.readouterr().err
 
 
-def test_a_bundle_of_a_record_serves_an_empty_cache(tmp_path):
-    script = program(tmp_path, f"compile({CODE!r})")
-    record, bundle = tmp_path / "kernels.json", tmp_path / "kernels.rtc"
-    run("run", "--record", str(record), script, cache=tmp_path / "first")
+def test_a_bundle_of_a_record_serves_an_empty_cache(tmp_path, recorded):
+    bundle = str(tmp_path / "kernels.rtc")
+    assert main(["bundle", recorded.record, "-o", bundle]) == 0
 
-    made = run("bundle", str(record), "-o", str(bundle), cache=tmp_path / "second")
-    assert made.returncode == 0, made.stderr
-
-    checked = run("run", "--check", script, cache=tmp_path / "empty", RTCOMPILE_BUNDLES=str(bundle))
+    empty = tmp_path / "empty"
+    checked = run("run", "--check", recorded.script, cache=empty, RTCOMPILE_BUNDLES=bundle)
     assert checked.returncode == 0, checked.stderr
     assert "1 from the cache" in checked.stderr
 
 
-def test_a_bundle_for_other_devices_than_the_recorded_is_rebuilt(tmp_path):
-    script = program(tmp_path, f"compile({CODE!r})")
-    record, bundle = str(tmp_path / "kernels.json"), str(tmp_path / "kernels.rtc")
-    run("run", "--record", record, script, cache=tmp_path)
-    run("bundle", record, "-o", bundle, "--arch", "sm_75,sm_90a", cache=tmp_path)
+def test_a_bundle_for_other_devices_than_the_recorded_is_rebuilt(tmp_path, recorded, capsys):
+    bundle = str(tmp_path / "kernels.rtc")
+    assert main(["bundle", recorded.record, "-o", bundle, "--arch", "sm_75,sm_90a"]) == 0
 
-    verified = run("bundle", "verify", bundle, record, "--rebuild", cache=tmp_path)
+    assert main(["bundle", "verify", bundle, recorded.record, "--rebuild"]) == 0
 
-    assert verified.returncode == 0, verified.stdout
-    assert "2 of 2 builds are the same" in verified.stdout
+    assert "2 of 2 builds are the same" in capsys.readouterr().out
 
 
-def test_each_build_of_a_record_that_fails_is_in_the_commands_json(tmp_path):
+def test_each_build_of_a_record_that_fails_is_in_the_commands_json(tmp_path, run_json, capsys):
     script = program(tmp_path, "for n in range(7): compile(f'__global__ void k{n}() {{}}')")
     record = str(tmp_path / "kernels.json")
     run("run", "--record", record, script, cache=tmp_path)
 
-    printed = run("warm", record, "--arch", "sm_20", cache=tmp_path)
-    assert "and 2 more; `--json` shows all" in printed.stderr
+    main(["warm", record, "--arch", "sm_20"])
+    assert "and 2 more; `--json` shows all" in capsys.readouterr().err
 
-    fields = json.loads(run("warm", record, "--arch", "sm_20", "--json", cache=tmp_path).stdout)
-    failed = fields["error"]["errors"]
+    failed = run_json("warm", record, "--arch", "sm_20")[1]["error"]["errors"]
     assert [failed[str(n)]["name"] for n in range(7)] == [f"k{n}.cu" for n in range(7)]
 
 
@@ -378,10 +336,11 @@ def test_each_build_of_a_record_that_fails_is_in_the_commands_json(tmp_path):
 def test_a_program_for_nvcc_takes_nvrtc_if_the_run_says_so(tmp_path):
     script = program(tmp_path, f"compile({CODE!r}, backend='nvcc')")
     offered = r"1 built in .*; 1 by NVCC as requested, \d+\.\d s: try --nvrtc-first$"
-    for flags, is_offered in ((), True), ((), False), (("--nvrtc-first",), False):
-        done = run("run", *flags, script, cache=tmp_path / "offered")
+    for is_offered in (True, False):
+        done = run("run", script, cache=tmp_path)
         assert bool(re.search(offered, done.stderr, re.MULTILINE)) == is_offered, done.stderr
-    for flags, backend in ((), "nvcc"), (("--nvrtc-first",), "nvrtc"):
-        done = run("run", *flags, "--report", "--json", script, cache=tmp_path / "cache")
-        (build,) = json.loads(done.stderr.splitlines()[-1])["builds"]
-        assert (build["backend"], build["hit"]) == (backend, ""), done.stderr
+    done = run("run", "--nvrtc-first", "--report", script, cache=tmp_path)
+    assert "by NVCC" not in done.stderr
+    done = run("run", "--nvrtc-first", "--report", "--json", script, cache=tmp_path / "another")
+    (build,) = json.loads(done.stderr.splitlines()[-1])["builds"]
+    assert (build["backend"], build["hit"]) == ("nvrtc", ""), done.stderr
