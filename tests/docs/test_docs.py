@@ -92,9 +92,13 @@ QUESTIONS = {
     "extern C": "name_expressions",
     "named symbol not found": "name_expressions",
     "results differ from NumPy": "-fmad=false",
-    "telemetry": "nothing leaves the machine",
+    "telemetry": "it does not phone home",
+    "minimum driver": "580",
+    "verbose": "RTCOMPILE_LOG=info",
     "CuPy kernel_cache": "neither read nor written",
     "install without network": "--no-index",
+    "time a kernel": "cupyx.profiler",
+    "RTX 5090": "sm_120",
     "nvcc gencode": "--target ptx",
     "cuda.bindings": "cuModuleLoadData",
     "Kernel Tuner": "tune_kernel",
@@ -177,6 +181,14 @@ def _failed(pages: list[Path], tmp_path: Path, *options: str) -> dict[str, str]:
     done = ran(*words, cwd=folder, environ={"PYTHONPATH": str(ROOT), "HOME": tmp_path / "home"})
     assert done.returncode == 0, done.stderr[-4000:]
     return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_the_sidebar_has_at_most_24_entries() -> None:
+    index = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    entries = re.findall(
+        r"^[\w/-]+$", "".join(re.findall(r"```{toctree}(.*?)```", index, re.S)), re.M
+    )
+    assert 20 < len(entries) <= 24
 
 
 def test_the_links_of_the_pages_lead_to_existing_files() -> None:
