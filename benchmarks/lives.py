@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import _machine
+from benchmarks import _frozen, _machine
 
 # `life(numbers)` builds a kernel for each number, all of them anew.
 PROGRAM = """if True:
@@ -94,6 +94,8 @@ LIVES = {  # the life's imports, and its function
             rtcompile.compile_many([request(n) for n in range(first, min(first + 100, numbers.stop))], progress=False)""",
     ),
 }
+FROZEN = "plain, in an application of PyInstaller"
+LIVES[FROZEN] = LIVES["plain"]
 
 
 def few(builds: int) -> int:
@@ -113,9 +115,18 @@ def lived(life: str, builds: int) -> list[dict[str, int]]:
             "RTCOMPILE_CACHE_DIR": str(Path(folder, "cache")),
             "TMPDIR": str(Path(folder, "tmp")),
         }
-        command = [sys.executable, "-c", program, str(few(builds)), str(builds)]
+        command = [sys.executable, "-c", program]
+        if life == FROZEN:
+            app = Path(folder, "app.py")
+            app.write_text(program)
+            command = [_frozen.pyinstaller(app, _frozen.stated("pyinstaller"))]
         done = subprocess.run(
-            command, env=environ, capture_output=True, text=True, check=False, cwd=_machine.ROOT
+            [*command, str(few(builds)), str(builds)],
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=_machine.ROOT,
         )
         if done.returncode or done.stderr:
             raise RuntimeError(f"{life}: {done.stderr}")
@@ -127,8 +138,9 @@ def lived(life: str, builds: int) -> list[dict[str, int]]:
 def main() -> None:
     builds = int(sys.argv[sys.argv.index("--builds") + 1]) if "--builds" in sys.argv else 1_000
     moments = ("before", f"after {few(builds)}", f"after {builds}", "after its end")
-    rows = [{"life": life} | dict(zip(moments, lived(life, builds), strict=True)) for life in LIVES]
-    _machine.save("lives", rows)
+    _machine.save(
+        "lives", {life: dict(zip(moments, lived(life, builds), strict=True)) for life in LIVES}
+    )
 
 
 if __name__ == "__main__":

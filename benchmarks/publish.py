@@ -1,4 +1,4 @@
-"""Writes the measured figures of README and of docs/all-of-cupy.md from benchmarks/results.
+"""Writes the measured figures of README and of pages of the docs from benchmarks/results.
 
 A page marks what comes from here: ``<!-- published: NAME -->`` before it, ``<!-- end -->`` behind it. All results
 in one page's marks have to be of one commit, which the page names. Run it after ``--save``:
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "docs/all-of-cupy.md")
+PAGES = ("README.md", "docs/all-of-cupy.md", "docs/security.md")
 MARKED = re.compile(r"(<!-- published: ([\w ]+) -->).*?(<!-- end -->)", re.DOTALL)
 ALONE, OURS = "CuPy alone", "rtcompile"
 
@@ -219,6 +219,33 @@ def cached(results: Results) -> str:
     )
 
 
+def lives(results: Results) -> str:
+    """The table of what stays in a process."""
+    kinds = ("threads", "descriptors", "children", "temporary files", "resident MB")
+    lines = [f"| life | {' | '.join(kinds)} |", "|---" * 6 + "|"]
+    for life, moments in results["lives"].items():
+        during = [state for moment, state in moments.items() if moment != "after its end"]
+        cells = [", ".join(str(state[kind]) for state in during) for kind in kinds]
+        lines.append(f"| {life} | {' | '.join(cells)} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def lives_conditions(results: Results) -> str:
+    """When, where and with which code the states of that table were taken."""
+    _, early, late, _ = next(iter(results["lives"].values()))
+    machine = results.machine
+    return (
+        f"before any build, {early} and {late}, on {machine['cores']} cores with\nPython {machine['python']}, "
+        f"commit {results.commit[:8]}"
+    )
+
+
+def lives_growth(results: Results) -> str:
+    """By how much memory grows from the second state to the third."""
+    of = [[*moments.values()] for moments in results["lives"].values()]
+    return f"{max(late['resident MB'] - early['resident MB'] for _, early, late, _ in of)} MB"
+
+
 PARTS: dict[str, Callable[[Results], str]] = {
     "whole processes": whole_processes,
     "conditions": conditions,
@@ -228,6 +255,9 @@ PARTS: dict[str, Callable[[Results], str]] = {
     "operations conditions": conditions,
     "shipped": shipped,
     "cached": cached,
+    "lives": lives,
+    "lives conditions": lives_conditions,
+    "lives growth": lives_growth,
 }
 
 

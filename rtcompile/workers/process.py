@@ -245,7 +245,8 @@ def bare(function: str, *words: str) -> list[str]:
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if entry := getattr(sys, "rtcompile_worker", ""):  # a frozen application with rtcompile's hook
         return [sys.executable, entry, package, function, *words]
-    if not os.path.isfile(os.path.join(package, "workers", "zygote.py")):
+    zygote = os.path.join(package, "workers", "zygote.py")
+    if not os.path.isfile(zygote) and not os.path.isfile(f"{zygote}c"):  # cx_Freeze keeps .pyc
         raise FileNotFoundError(
             f"workers run rtcompile's files with a Python, and {package} has none: build the application with "
             "PyInstaller, whose hook for rtcompile makes the application its own worker, or keep the files"

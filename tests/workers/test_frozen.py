@@ -1,18 +1,19 @@
-"""Tests of applications that PyInstaller freezes, whose `sys.executable` is the application itself."""
+"""Tests of frozen applications, whose `sys.executable` is the application itself."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks import _frozen
 from rtcompile.extras.pyinstaller import hook_folders
 from rtcompile.toolkit import roots
 from rtcompile.workers import process
 from tests.processes import python, ran
 
-ROOT = Path(__file__).parents[2]
 APP = """
 open("starts", "a").write("x")
 import glob, os, sys
@@ -28,7 +29,7 @@ for pid in mine:
         children += int(fields[1]) == os.getpid()
     except OSError:
         pass
-print(program.build.backend, sys.frozen, children)
+print(program.build.backend, getattr(sys, "frozen", False), program.build.hit, children)
 """
 
 
@@ -54,12 +55,16 @@ def test_an_application_without_rtcompiles_files_is_told_how_to_keep_them(
         process.bare("rtcompile.workers.zygote:main")
 
 
-INSIDE = [
-    "--collect-all=nvidia.cuda_nvrtc",
-    "--collect-all=nvidia.cuda_runtime",
-    "--copy-metadata=nvidia-cuda-nvrtc-cu12",
-    "--copy-metadata=nvidia-cuda-runtime-cu12",
-]
+def test_an_application_with_only_compiled_modules_starts_workers_from_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = tmp_path / "rtcompile"
+    shutil.copytree(Path(process.__file__).parents[1], package)
+    ran(sys.executable, "-m", "compileall", "-q", "-b", package, check=True)
+    for file in package.rglob("*.py"):
+        file.unlink()
+    monkeypatch.setattr(process, "__file__", str(package / "workers" / "process.pyc"))
+    ran(*process.bare("rtcompile.workers.scratch:new_name"), cwd=tmp_path, check=True)
 
 
 def test_the_entry_of_an_application_starts_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,24 +82,53 @@ def test_the_entry_of_an_application_starts_its_workers(monkeypatch: pytest.Monk
         assert python(program, *flag).stdout == printed
 
 
+def run(app: Path, path: str, cuda_home: Path | None) -> str:
+    """Start an application with this PATH; return what it printed, and where it started itself again, that."""
+    environ = {"PATH": path, "RTCOMPILE_CACHE_DIR": str(app.parent / "cache")}
+    if cuda_home:
+        environ["CUDA_HOME"] = str(cuda_home)
+    folder = app.parent
+    (folder / "starts").write_text("")
+    done = ran(app, cwd=folder, env=environ, timeout=300)
+    return done.stdout + done.stderr + (folder / "starts").read_text()
+
+
+@pytest.fixture
+def cuda_home(cuda13_prefix: Path) -> Path:
+    return cuda13_prefix / "nvidia" / "cu13"
+
+
+# The last number is that of the children: one is the worker. Each `x` is a start of the application's own code.
+BUILT, FOUND = "nvrtc {} None 1\nx", "nvrtc {} disk 0\nx"
+
+
 @pytest.mark.slow
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("inside", [True, False], ids=["NVRTC inside", "without"])
 def test_a_pyinstaller_application_is_its_own_worker(
-    inside: bool, tmp_path: Path, cuda13_prefix: Path
+    inside: bool, tmp_path: Path, cuda_home: Path
 ) -> None:
     pytest.importorskip("PyInstaller")
     (tmp_path / "app.py").write_text(APP)
-    leave_out = [f"--exclude-module={name}" for name in ("cupy", "numpy", "IPython", "torch")]
-    command = [sys.executable, "-m", "PyInstaller", "-y", f"--paths={ROOT}", "app.py", *leave_out]
-    command += [f"--additional-hooks-dir={folder}" for folder in hook_folders()]
-    command += INSIDE * inside
-    ran(*command, cwd=tmp_path, check=True, timeout=900)
+    words = _frozen.stated("pyinstaller") if inside else ["app.py"]
+    app = _frozen.pyinstaller(tmp_path / "app.py", words)
     # Neither Python nor a compiler is on PATH.
-    environ = {"PATH": "/nonexistent", "RTCOMPILE_CACHE_DIR": str(tmp_path / "cache")}
-    if not inside:
-        environ["CUDA_HOME"] = str(cuda13_prefix / "nvidia" / "cu13")
-    done = ran(tmp_path / "dist/app/app", cwd=tmp_path, env=environ, timeout=300)
-    # One child is the worker; no other process ran the application's own code.
-    assert (done.stdout, done.stderr) == ("nvrtc True 1\n", "")
-    assert (tmp_path / "starts").read_text() == "x"
+    where = ("/nonexistent", None if inside else cuda_home)
+    assert run(app, *where) == BUILT.format(True)
+    assert run(app, *where) == FOUND.format(True)
+
+
+@pytest.mark.slow
+@pytest.mark.needs_compiler
+@pytest.mark.parametrize("module", ["nuitka", "cx_Freeze"])
+def test_another_frozen_application_builds_with_a_python_on_path(
+    module: str, tmp_path: Path, cuda_home: Path
+) -> None:
+    pytest.importorskip(module, reason="`make test-slow` installs it")
+    (tmp_path / "app.py").write_text(APP)
+    make = {"nuitka": _frozen.nuitka, "cx_Freeze": _frozen.cx_freeze}[module]
+    app = make(tmp_path / "app.py")
+    is_frozen = module == "cx_Freeze"  # Nuitka sets no `sys.frozen`
+    where = (f"{sys.base_prefix}/bin", cuda_home)
+    assert run(app, *where) == BUILT.format(is_frozen)
+    assert run(app, *where) == FOUND.format(is_frozen)
