@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +36,32 @@ def test_a_node_of_a_redis_cluster_is_named_with_the_address_to_write():
     moved = redis.exceptions.MovedError("1 127.0.0.1:7001")
     with pytest.raises(StoreError, match=r"write redis\+cluster:// in RTCOMPILE_REMOTE"):
         _entry("object/abc", moved)
+
+
+@pytest.mark.needs_redis
+def test_the_users_of_the_page_have_the_rights_of_nodes_and_no_more():
+    redis = pytest.importorskip("redis")
+    page = (Path(__file__).parents[2] / "docs/cluster.md").read_text(encoding="utf-8")
+    with servers.redis() as server:
+        admin = redis.Redis.from_url(server.address)
+        for rights in re.findall("^ACL SETUSER .+", page, re.MULTILINE):
+            admin.execute_command(*rights.split())
+        builder, reader = (
+            open_store(
+                server.address.replace("//", f"//{user}:PASSWORD@"), RemoteSettings((), mode)
+            )
+            for user, mode in (("builder", "rw"), ("reader", "ro"))
+        )
+        assert builder.create("lease/abc", b"one", 5.0)
+        assert builder.replace("lease/abc", b"one", b"two", 5.0)
+        builder.put("object/abc", b"bytes")
+        builder.add({"hits": 1})
+        assert builder.get("object/abc") == reader.get("object/abc") == b"bytes"
+        assert [key for key, _ in reader.listing("object")] == ["abc"]
+        assert reader.get_totals() == {"hits": 1}
+        assert abs(reader.clock("") - time.time()) < 60
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            reader.put("object/abc", b"forged")
 
 
 @pytest.mark.needs_redis
