@@ -45,7 +45,7 @@ MUTATIONS = (
     Mutation(
         "a source that NVRTC rejected is never remembered",
         "rtcompile/build/miss.py",
-        "            self._remember(outcome, decision.reason)\n",
+        "        self._remember(outcome, decision.reason)\n",
         "",
         "tests/build/test_fallback_end_to_end.py::test_the_failed_compiler_is_skipped_after_the_code_was_evicted",
     ),

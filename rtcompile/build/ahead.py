@@ -86,7 +86,7 @@ class Ahead(Batch):
     ) -> None:
         """Queue a build that no level has, if it is still `expected`."""
         query.quiet = True
-        future = BuildFuture(gives_way=True)
+        future = BuildFuture(yields=True)
         build = _Constructed(query, {}, future, owner=owner, directory=thread.directory)
         with self._guard:
             if self._has_ended or query.identity in self.kept or expected() is None:
@@ -126,7 +126,7 @@ class Ahead(Batch):
                 self._give_up(query.identity)
                 return None
             build.is_wanted = True
-            build.future._cancellation.gives_way = False
+            build.future._cancellation.yields = False
             del self.kept[query.identity]
             self._taken += not waits
         try:
@@ -207,7 +207,7 @@ class Ahead(Batch):
         super()._do(build)
         assert isinstance(build, _Constructed)
         if not build.future.done():  # another job has its slot, or too many builds are unused
-            build.future._cancellation = pool.Cancellation(gives_way=not build.is_wanted)
+            build.future._cancellation = pool.Cancellation(yields=not build.is_wanted)
             with self._looking:
                 self._left.appendleft(build)
 

@@ -32,9 +32,9 @@ _PROCESSES_PER_THREAD = 4
 class BuildFuture(Future[ObjectCode]):
     """A running build. ``asyncio.wrap_future`` makes it awaitable."""
 
-    def __init__(self, *, gives_way: bool = False) -> None:
+    def __init__(self, *, yields: bool = False) -> None:
         super().__init__()
-        self._cancellation = pool.Cancellation(gives_way=gives_way)
+        self._cancellation = pool.Cancellation(yields=yields)
         # Raises or warns, where the code is taken, if it lacks what it was built for.
         self.check: Callable[[ObjectCode], object] | None = None
 

@@ -89,8 +89,8 @@ def plan(
         choice = choose_architecture(request, options, version, settings.ptx, capability_of)
     except UnsupportedArch as unsupported:
         # A `RawModule` ignores an ``-arch`` option that the device cannot run.
-        gives_way = request.may_pass_over_arch and request.arch is None and options.arch
-        known = _capability_if_any(capability_of) if gives_way else None
+        ignores_arch = request.may_pass_over_arch and request.arch is None and options.arch
+        known = _capability_if_any(capability_of) if ignores_arch else None
         if known is None:
             raise
         without = options._replace(arch=())

@@ -15,7 +15,7 @@ from rtcompile.errors import warn
 from rtcompile.files import sealed
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.sealed import content_digest
-from rtcompile.lookup.environment import digest
+from rtcompile.lookup.environment import versioned_digest
 from rtcompile.lookup.find import WITHOUT_PATH, Found, Query, depends_on_directory, loaded
 from rtcompile.request import object_code
 from rtcompile.request.object_code import hit
@@ -371,7 +371,7 @@ def digest_of(query: Query) -> tuple[str, tuple[str, ...]] | None:
         return None
     options, folders = shape
     assert identity[1] is request.options
-    return digest("request", [repr((*identity[:1], options, *identity[2:]))]), folders
+    return versioned_digest("request", [repr((*identity[:1], options, *identity[2:]))]), folders
 
 
 def _words(option: str) -> list[str]:

@@ -266,4 +266,4 @@ _DECLARED = (CompileRequest, KernelLibrary, KernelModule)
 def _is_raw(value: Any) -> bool:
     """Return whether a value is a `RawModule` or `RawKernel`, without importing CuPy."""
     loaded = sys.modules.get("rtcompile.frontends.raw_kernel")
-    return loaded is not None and isinstance(value, loaded.Built)
+    return loaded is not None and isinstance(value, loaded.BuildOwner)

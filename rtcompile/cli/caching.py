@@ -16,7 +16,7 @@ from rtcompile.cli.output import requests
 from rtcompile.errors import InvalidRequest
 from rtcompile.extras.cluster import entries, pages
 from rtcompile.extras.cluster.level import Level
-from rtcompile.extras.cluster.pages import SMALL, Entry, Page
+from rtcompile.extras.cluster.pages import SMALL, Page, StoreEntry
 from rtcompile.extras.cluster.settings import RemoteSettings, first_line
 from rtcompile.extras.cluster.stores import Stores
 from rtcompile.extras.resources.report import Report
@@ -208,7 +208,7 @@ def _push(stores: Stores, level: Level, folder: Folder) -> dict[str, Any]:
             whole = page._replace(manifest=pages.merged(key, manifest, page.manifest))
             if not page.manifest and [len(data) <= SMALL for data in new.values()] == [True]:
                 whole, new = whole._replace(objects=new), {}  # one request will find it
-            found: list[Entry] = [
+            found: list[StoreEntry] = [
                 ("object", each, Page(key, singles[each], {each: data}).packed(each))
                 for each, data in new.items()
             ]

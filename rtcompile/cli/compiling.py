@@ -27,7 +27,7 @@ _EXTENSIONS = {kind: f".{kind}" for kind in ("cubin", "ptx", "ltoir", "fatbin")}
 _MOST_WARNINGS = 5
 
 
-class _Job(NamedTuple):
+class _FileBuild(NamedTuple):
     """One build: its source file, its request, and the file for its code."""
 
     file: str
@@ -40,7 +40,7 @@ def run(given: Namespace) -> int:
     set_jobs(given)
     builds = _builds(given)
     futures = submit([build.request for build in builds], overrides(given))
-    of_future: dict[Future[ObjectCode], _Job] = dict(zip(futures, builds, strict=True))
+    of_future: dict[Future[ObjectCode], _FileBuild] = dict(zip(futures, builds, strict=True))
     code, results = 0, []
     cubins: dict[str, list[ObjectCode]] = {}
     try:
@@ -76,7 +76,7 @@ def run(given: Namespace) -> int:
     return code
 
 
-def _builds(given: Namespace) -> list[_Job]:
+def _builds(given: Namespace) -> list[_FileBuild]:
     target = given.target
     if given.output == "-" and given.json:
         raise InvalidRequest("-o - writes the code to stdout: --json prints there too")
@@ -99,7 +99,7 @@ def _builds(given: Namespace) -> list[_Job]:
     file_of: dict[str, str] = {}
     for file, request in requested:
         path = _path(given.output, file, request, target, single=outputs == 1)
-        builds.append(_Job(file, request, path))
+        builds.append(_FileBuild(file, request, path))
         other = file_of.setdefault(os.path.normpath(path), file)
         if other != file:
             raise InvalidRequest(
@@ -135,7 +135,7 @@ def _write(path: str, code: bytes) -> None:
         file.write(code)
 
 
-def _fields(build: _Job, built: ObjectCode) -> dict[str, Any]:
+def _fields(build: _FileBuild, built: ObjectCode) -> dict[str, Any]:
     return {
         "ok": True,
         "file": build.file,
@@ -155,7 +155,7 @@ def _fields(build: _Job, built: ObjectCode) -> dict[str, Any]:
     }
 
 
-def _line(count: str, build: _Job, built: ObjectCode) -> str:
+def _line(count: str, build: _FileBuild, built: ObjectCode) -> str:
     how = f"hit ({built.build.hit})" if built.build.hit else f"built by {built.build.backend}"
     size = output.human_size(len(built.code))
     where = "to stdout" if build.path == "-" else f"in {build.path}"

@@ -24,7 +24,7 @@ from rtcompile.cli import arguments, exit_code, output
 from rtcompile.cli.caching import find_entry
 from rtcompile.cli.output import overrides, requests
 from rtcompile.errors import CompileError, InvalidRequest, RtcompileError, ToolkitNotFound
-from rtcompile.extras.devtools.profile import Header, Profile
+from rtcompile.extras.devtools.profile import HeaderNode, Profile
 from rtcompile.extras.resources.advice import Advice, advise, of_source
 from rtcompile.extras.resources.report import REPORT_SPILLS, Report, limits_of
 from rtcompile.files.headers import Files, SearchDir
@@ -357,13 +357,13 @@ def profile_kernels(given: Namespace) -> int:
     return 0
 
 
-def _walk(included: Sequence[Header], depth: int = 0) -> Iterator[tuple[int, Header]]:
+def _walk(included: Sequence[HeaderNode], depth: int = 0) -> Iterator[tuple[int, HeaderNode]]:
     for header in included:
         yield depth, header
         yield from _walk(header["included"], depth + 1)
 
 
-def _table(included: Sequence[Header], levels: int) -> str:
+def _table(included: Sequence[HeaderNode], levels: int) -> str:
     rows = [
         (
             header["files"],
@@ -377,7 +377,7 @@ def _table(included: Sequence[Header], levels: int) -> str:
     return output.table(("files", "size", "ms", "header"), rows) if rows else ""
 
 
-def _chain(included: Sequence[Header], wanted: str) -> str:
+def _chain(included: Sequence[HeaderNode], wanted: str) -> str:
     """Return the chain of includes from the source to a header's first inclusion, a line each."""
     chain: list[str] = []
     for depth, header in _walk(included):

@@ -195,7 +195,7 @@ def _run(
             "reusable": reusable and not making,
             "pch": os.fsencode(header.path) if header is not None else b"",
             "create_pch": os.fsencode(prefix.temporary) if prefix is not None and making else b"",
-            "gives_way": aside,
+            "yields": aside,
         }
         return job_of(library, "compile_unit", arguments, reusable=reusable and not making)
 

@@ -102,7 +102,7 @@ _COUNTS = struct.Struct("<2qd")
 _OWN_FIELDS = 3
 
 
-class Record(NamedTuple):
+class PrefixRecord(NamedTuple):
     """The record of a prefix; it has an image if there is a precompiled header."""
 
     trace: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ class Record(NamedTuple):
     seconds: float = UNKNOWN  # the shortest time in which a build read its source
 
     @classmethod
-    def read(cls, path: str) -> Record | None:
+    def read(cls, path: str) -> PrefixRecord | None:
         """Return the record at a path; None if it is missing or damaged."""
         try:
             # Most builds ask three times for one that is missing.
@@ -272,7 +272,7 @@ class Prefix:
             return header
 
     def _look(self) -> Precompiled | None:
-        record = Record.read(self._record)
+        record = PrefixRecord.read(self._record)
         if record is None or not record.image or not has_private_folder(self._cache_dir):
             return None
         now = record.dependencies.current()
@@ -287,21 +287,21 @@ class Prefix:
 
     def _begin(self, make: Make, seconds: float) -> None:
         """Make the header, or have an idle core do so, if that is worth it and no other build does."""
-        record = Record.read(self._record) or Record()
+        record = PrefixRecord.read(self._record) or PrefixRecord()
         if self._is_due(record):
             if self._take():
                 try:
                     # Another process may have made it just now.
-                    if self._is_due(Record.read(self._record) or Record()):
+                    if self._is_due(PrefixRecord.read(self._record) or PrefixRecord()):
                         self._make(make, min(seconds, self.MAX_SECONDS), aside=False)
                 finally:
                     self._stop_making()
         else:
             self.bet(make, record)
 
-    def bet(self, make: Make, record: Record | None = None) -> None:
+    def bet(self, make: Make, record: PrefixRecord | None = None) -> None:
         """Have an idle core make the header of a prefix that no build has read so far."""
-        record = record or Record.read(self._record) or Record()
+        record = record or PrefixRecord.read(self._record) or PrefixRecord()
         if record.seconds == UNKNOWN and not record.failures:
             aside = threading.Thread(target=self._make_aside, args=(make,), daemon=True)
             with suppress(RuntimeError):  # no more threads, or the interpreter is ending
@@ -318,7 +318,7 @@ class Prefix:
                     _making[self.key] = time.monotonic()
             return self.is_made_here
 
-    def _is_due(self, record: Record) -> bool:
+    def _is_due(self, record: PrefixRecord) -> bool:
         if record.image:
             return False
         if record.seconds == UNKNOWN:  # no build with this prefix has ended yet
@@ -332,7 +332,7 @@ class Prefix:
         if self._room() < _LEAST_BYTES:
             return
         outcome, seconds = make(self, timeout, aside)
-        record = Record.read(self._record) or Record()
+        record = PrefixRecord.read(self._record) or PrefixRecord()
         if isinstance(outcome, Compiled):
             trace, shortest = tuple(outcome.trace or ()), min(seconds, record.seconds)
             record = record._replace(trace=trace, seconds=shortest)
@@ -401,18 +401,18 @@ class Prefix:
             if lock is None and self.key not in _making:
                 return
             try:
-                known = Record.read(self._record) or Record()
+                known = PrefixRecord.read(self._record) or PrefixRecord()
                 if known.image:
                     return
                 if changed_since(known.trace, self._record):
-                    known = Record(failures=known.failures)
+                    known = PrefixRecord(failures=known.failures)
                 builds, shortest = known.builds + 1, min(seconds, known.seconds)
                 known._replace(trace=trace, builds=builds, seconds=shortest).write(self._record)
             finally:
                 if lock is not None:
                     locks.release(self._lock_path, lock)
 
-    def _publish(self, record: Record, outcome: Compiled) -> bool:
+    def _publish(self, record: PrefixRecord, outcome: Compiled) -> bool:
         """Let builds use the header that was made; False if it cannot be used."""
         dependencies = outcome.files
         try:
@@ -438,10 +438,10 @@ class Prefix:
 
     def blame(self) -> None:
         """Remove a header with which a compiler failed; the next must be worth twice as much."""
-        record = Record.read(self._record) or Record()
+        record = PrefixRecord.read(self._record) or PrefixRecord()
         if record.image:  # else another build has just done so
             self._drop()
-            Record(failures=record.failures + 1).write(self._record)
+            PrefixRecord(failures=record.failures + 1).write(self._record)
 
     def _drop(self) -> None:
         _found.pop(self.key, None)
@@ -461,7 +461,7 @@ class Prefix:
         while begun := _making.get(self.key):
             now = time.monotonic()
             if seconds == UNKNOWN:
-                seconds = (Record.read(self._record) or Record()).seconds
+                seconds = (PrefixRecord.read(self._record) or PrefixRecord()).seconds
             if stays:
                 over = seconds != UNKNOWN and not worth_waiting(expected.get() / slots, seconds)
             else:

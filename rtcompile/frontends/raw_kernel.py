@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rtcompile.types import Advice, Profile, Report
 
 
-class Built:
+class BuildOwner:
     """The common properties of a kernel and a module: the code, and how it was built."""
 
     _build: LazyCode
@@ -142,7 +142,7 @@ class Built:
         return Profile.of(measure(self.request, self._build.settings))
 
 
-def _restored(cls: type[Built], arguments: dict[str, Any], name: str = "") -> Built:
+def _restored(cls: type[BuildOwner], arguments: dict[str, Any], name: str = "") -> BuildOwner:
     """Return what was pickled."""
     restored = cls.__new__(cls)
     restored._bind(LazyCode(**arguments), name)
@@ -157,7 +157,7 @@ def _launching() -> Any:
     return launching
 
 
-class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
+class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
     """A kernel from CUDA C++ source: `cupy.RawKernel`, built by rtcompile.
 
     If it is not cached, compiling starts in the background at construction; the first call waits for it and raises
@@ -428,7 +428,7 @@ watching = False
 _guard = forks.lock()
 
 
-def queue_ahead(owner: Built, code: LazyCode) -> None:
+def queue_ahead(owner: BuildOwner, code: LazyCode) -> None:
     """Queue unused code to be looked up, and compiled if it is missing, for as long as `owner` exists."""
     global watching
     if code.used or not environments.current().looks_ahead:

@@ -11,7 +11,7 @@ import cupy
 from rtcompile.build import pipeline
 from rtcompile.errors import InvalidRequest, public, shown
 from rtcompile.frontends.lazy_code import OF_CUPY, LazyCode, code_of
-from rtcompile.frontends.raw_kernel import Built, RawKernel, _restored, queue_ahead
+from rtcompile.frontends.raw_kernel import BuildOwner, RawKernel, _restored, queue_ahead
 from rtcompile.request.request import DEFAULT_NAME
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rtcompile.types import Advice, Report
 
 
-class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
+class RawModule(BuildOwner, cupy.RawModule):  # type: ignore[misc]
     """A module of CUDA kernels: `cupy.RawModule`, built by rtcompile.
 
     If it is not cached, compiling starts in the background at construction; the first use waits for it and raises

@@ -41,7 +41,7 @@ _RESERVED_SHARED = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class CompiledKernel:
     """A ``__global__`` function by its symbol; `report.KernelReport` explains the fields."""
 
     name: str
@@ -69,7 +69,7 @@ class Cubin(NamedTuple):
     """One cubin."""
 
     arch: Arch
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[CompiledKernel, ...]
 
 
 def read(code: bytes) -> Cubin:
@@ -158,7 +158,7 @@ class _Elf:
         return Arch(major, minor, "a" if specific else "")
 
 
-def _kernels(elf: _Elf) -> Iterator[Kernel]:
+def _kernels(elf: _Elf) -> Iterator[CompiledKernel]:
     common: dict[tuple[int, int], int] = {}
     for attribute, value in _attributes(elf.section(".nv.info")):
         if len(value) == 8:
@@ -184,7 +184,7 @@ def _kernels(elf: _Elf) -> Iterator[Kernel]:
                 max_threads = x * y * z
             elif attribute == _REQUIRED_THREADS and len(value) == 12:
                 required_threads = struct.unpack("<III", value)
-        yield Kernel(
+        yield CompiledKernel(
             name=name,
             registers=common.get((index, _REGISTERS), 0),
             stack_bytes=common.get((index, _MIN_STACK_SIZE), 0),

@@ -134,7 +134,7 @@ class Environment:
         except InvalidRequest as error:  # a folder is relative to a directory that was removed
             self._problem = error
             self.toolchain_key = ""
-        self.key = digest("environment", [*counted, self.toolchain_key])
+        self.key = versioned_digest("environment", [*counted, self.toolchain_key])
         self.folder = Folder(self._settings.cache_dir, writable=self._settings.jit)
         self.memory: Memory | None = None
         self.loads = ""
@@ -247,7 +247,7 @@ def looked_again() -> Environment:
 
 def noted(toolchain_key: str, fields: Sequence[bytes]) -> str:
     """Return the digest of a toolchain's files, from `packed`."""
-    return digest("toolchain", [toolchain_key, *fields[:2]])
+    return versioned_digest("toolchain", [toolchain_key, *fields[:2]])
 
 
 def packed(signatures: Mapping[str, Signature], loads: str) -> list[bytes]:
@@ -274,7 +274,7 @@ def signature(path: str | bytes) -> Signature:
     return status.st_size, status.st_mtime_ns
 
 
-def digest(kind: str, parts: Iterable[str | bytes]) -> str:
+def versioned_digest(kind: str, parts: Iterable[str | bytes]) -> str:
     """Return the digest of length-prefixed texts of a kind, for this version."""
     fields = [kind.encode(), __version__.encode()]
     fields += [p if isinstance(p, bytes) else p.encode("utf-8", "surrogateescape") for p in parts]
@@ -301,7 +301,9 @@ def _toolchain_key(given: Mapping[str, str], site_dirs: Sequence[str]) -> str:
     chosen = [given[name] for name in _HOST_VARIABLES if name in given]
     hosts = [on_path(name, path) for name in (*chosen, *_HOST_COMPILERS)]
     host = next(filter(None, hosts), "")
-    return digest("search", [sys.prefix, *values, *site_dirs, on_path("nvcc", path), host])
+    return versioned_digest(
+        "search", [sys.prefix, *values, *site_dirs, on_path("nvcc", path), host]
+    )
 
 
 # The variables that the search for the toolchain reads besides PATH.

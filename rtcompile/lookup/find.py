@@ -13,7 +13,7 @@ from rtcompile.errors import DriverError, InvalidRequest, UnsupportedArch
 from rtcompile.files import fileset, sealed
 from rtcompile.files.fileset import FileSet
 from rtcompile.lookup import environment as environments
-from rtcompile.lookup.environment import Environment, digest
+from rtcompile.lookup.environment import Environment, versioned_digest
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest, is_source, names_architecture
 from rtcompile.request.values import absolute, working_directory
@@ -153,7 +153,7 @@ class Query:
         except InvalidRequest:  # the working directory was removed
             return
         arch = request.arch
-        gives_way = request.may_pass_over_arch and arch is None and names_architecture(request)
+        ignores_arch = request.may_pass_over_arch and arch is None and names_architecture(request)
         self.identity = (
             request.source,
             request.options,
@@ -168,7 +168,7 @@ class Query:
             directory,
             settings.fallback,
             request.allow_fixups,
-            gives_way,
+            ignores_arch,
             settings.debug,
             settings.ptx,
         )
@@ -182,7 +182,7 @@ class Query:
             assert self.identity is not None
             # The repr of nested lists of texts, numbers and None is unique.
             texts = signature, self.request.source_digest, repr(self.identity[1:])
-            name = digest(INDEX, [self.environment.key, *texts])
+            name = versioned_digest(INDEX, [self.environment.key, *texts])
             self._named = signature, name
         return self._named[1]
 
@@ -223,10 +223,10 @@ def _links(items: Iterable[object]) -> tuple[object, ...] | None:
     found: list[object] = []
     for item in items:
         if isinstance(item, ObjectCode):
-            found.append((item.kind, digest("link", [item.code])))
+            found.append((item.kind, versioned_digest("link", [item.code])))
         elif isinstance(item, tuple) and hasattr(item, "data"):  # a `LinkInput`
             kind, name, data = item
-            found.append((kind, name, digest("link", [data])))
+            found.append((kind, name, versioned_digest("link", [data])))
         elif is_source(item):
             found.append(item)
         elif isinstance(item, CompileRequest) and not item.link:
@@ -235,7 +235,7 @@ def _links(items: Iterable[object]) -> tuple[object, ...] | None:
         elif isinstance(item, (str, os.PathLike)):
             try:
                 path = absolute(os.fsdecode(item))
-                found.append((path, digest("link", [sealed.read_given(path)])))
+                found.append((path, versioned_digest("link", [sealed.read_given(path)])))
             except (OSError, ValueError, TypeError, InvalidRequest):
                 return None  # planning raises the error
         else:

@@ -1,6 +1,6 @@
 """Cache keys, and the decision whether a build may be cached and shared. Pure.
 
-All keys except `bundle_key` contain rtcompile's version, as the names of index entries do (`environment.digest`).
+All keys except `bundle_key` contain rtcompile's version, as the names of index entries do (`environment.versioned_digest`).
 
 Fields are labelled and length-prefixed, so ``field("a", "bc")`` never equals ``field("ab", "c")``.
 """

@@ -137,9 +137,9 @@ class CompileRequest(Value):
         set_(self, "headers", () if headers is _NONE else header_texts(headers))
         fixups = truth("allow_fixups", allow_fixups)
         set_(self, "allow_fixups", fixups)
-        gives_way = truth("may_pass_over_arch", may_pass_over_arch)
-        set_(self, "may_pass_over_arch", gives_way)
-        if arch is not None and not gives_way and fixups and names_architecture(self):
+        ignores_arch = truth("may_pass_over_arch", may_pass_over_arch)
+        set_(self, "may_pass_over_arch", ignores_arch)
+        if arch is not None and not ignores_arch and fixups and names_architecture(self):
             refuse_two_architectures(self)  # CuPy may also name the device's own
 
     @property

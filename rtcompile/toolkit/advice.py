@@ -24,7 +24,7 @@ from rtcompile.toolkit.model import Toolchain, output_of, version_pair
 from rtcompile.toolkit.roots import Hit, Root, SearchContext, Toolset, conda_prefixes, given
 
 if TYPE_CHECKING:
-    from rtcompile.toolkit.model import Program
+    from rtcompile.toolkit.model import Executable
 
 
 # --- Sentences about missing parts of a toolkit: fact, evidence, next step ------------------------
@@ -193,7 +193,7 @@ def _of_build(found: Part, toolchain: Toolchain, backend: str) -> tuple[str, str
     )
 
 
-def _into_nvccs(part: Part, found_via: str, nvcc: Program, folder: str) -> str:
+def _into_nvccs(part: Part, found_via: str, nvcc: Executable, folder: str) -> str:
     """Return how to make the headers visible to nvcc."""
     # No wheel of CUDA 12 has nvcc.
     if layout := {"site-packages": "wheels13", "conda": "conda"}.get(found_via):

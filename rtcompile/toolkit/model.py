@@ -60,7 +60,7 @@ class Library(NamedTuple):
         return os.pathsep.join((*self.preload, self.path)) + "\n" + self.identity()
 
 
-class Program(NamedTuple):
+class Executable(NamedTuple):
     """An executable, and the binary that it runs."""
 
     path: str
@@ -84,7 +84,7 @@ class Toolchain(NamedTuple):
 
     nvrtc: Library | None = None
     # nvcc may have another version than NVRTC, since it has its own CUDA headers.
-    nvcc: Program | None = None
+    nvcc: Executable | None = None
     nvjitlink: Library | None = None
     cudadevrt: str | None = None
     host_compiler: str | None = None
@@ -129,7 +129,7 @@ class Toolchain(NamedTuple):
         """Return nvJitLink, or raise `not_found`."""
         return self.nvjitlink or self.not_found("nvjitlink")
 
-    def require_nvcc(self) -> Program:
+    def require_nvcc(self) -> Executable:
         """Return nvcc, or raise `not_found`."""
         return self.nvcc or self.not_found("nvcc")
 
@@ -182,12 +182,12 @@ def of_file(path: str) -> str:
         return ""
 
 
-def files_of_nvcc(program: Program) -> list[str]:
+def files_of_nvcc(program: Executable) -> list[str]:
     """Return the files that determine this NVCC's output for preprocessed source."""
     return list(dict.fromkeys([program.path, program.binary, *_files_below(program).values()]))
 
 
-def of_nvcc(program: Program, host_compiler: str | None) -> str:
+def of_nvcc(program: Executable, host_compiler: str | None) -> str:
     """Return NVCC's build and its host compiler's, ``"13.0.88 2f1c…; g++ 90ab…"``."""
     files = _files_below(program)
     if os.path.realpath(program.path) != os.path.realpath(program.binary):
@@ -211,7 +211,7 @@ def of_nvjitlink(library: Library, cudadevrt: str | None) -> str:
     return f"nvJitLink {library.version} {of_file(library.path)}{runtime}"
 
 
-def _files_below(program: Program) -> dict[str, str]:
+def _files_below(program: Executable) -> dict[str, str]:
     """Return NVCC's files by their names below its folder, which do not depend on links and wrappers."""
     binary = os.path.realpath(program.binary)
     root = os.path.dirname(os.path.dirname(binary))
@@ -231,7 +231,7 @@ _UNPACK_SECONDS = 120.0  # it takes 0.3
 _FIRST_WITH_HEADERS = 13, 3
 
 
-def describe_nvcc(path: str, version: str, environ: Mapping[str, str]) -> Program | None:
+def describe_nvcc(path: str, version: str, environ: Mapping[str, str]) -> Executable | None:
     """Return the nvcc at `path`; it is run if `version` is unknown. None if that fails."""
     if not version:
         output = output_of([path, "--version"], nvcc_environ(environ))
@@ -239,7 +239,7 @@ def describe_nvcc(path: str, version: str, environ: Mapping[str, str]) -> Progra
         if match is None:
             return None
         version = match[1]
-    return Program(path, version, _behind_wrapper(path, environ))
+    return Executable(path, version, _behind_wrapper(path, environ))
 
 
 def architectures(nvrtc: Library, environ: Mapping[str, str]) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from rtcompile.lookup.environment import SEAL, TOOLCHAINS, Environment, signatur
 from rtcompile.named import NamedTuple
 from rtcompile.settings import Settings
 from rtcompile.store.folder import Folder
-from rtcompile.toolkit.model import Library, Program, Toolchain, architectures, unpack
+from rtcompile.toolkit.model import Executable, Library, Toolchain, architectures, unpack
 
 _DOUBT_SECONDS = 60.0
 
@@ -226,7 +226,7 @@ def _from_json(text: bytes) -> Toolchain:
     found = Toolchain(*map(_tuples, values))
     return found._replace(
         nvrtc=found.nvrtc and Library(*found.nvrtc),
-        nvcc=found.nvcc and Program(*found.nvcc),
+        nvcc=found.nvcc and Executable(*found.nvcc),
         nvjitlink=found.nvjitlink and Library(*found.nvjitlink),
         search=tuple(SearchDir(*directory) for directory in found.search),
     )

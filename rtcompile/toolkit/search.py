@@ -20,7 +20,7 @@ from rtcompile.lookup.environment import on_path
 from rtcompile.request.values import absolute
 from rtcompile.settings import cuda_of_cupy
 from rtcompile.toolkit import advice, catalogue, model
-from rtcompile.toolkit.model import Library, Program, Toolchain, describe_nvcc, version_pair
+from rtcompile.toolkit.model import Executable, Library, Toolchain, describe_nvcc, version_pair
 from rtcompile.toolkit.roots import (
     CUTLASS_MARKER,
     Hit,
@@ -222,9 +222,9 @@ class _Assembly:
                 f"ignored. Reinstall {package}."
             )
 
-    def nvcc(self) -> Program | None:
+    def nvcc(self) -> Executable | None:
         """Return the nvcc of NVRTC's version, else the first that works, since nvcc has its own headers."""
-        best: tuple[Program, str] | None = None
+        best: tuple[Executable, str] | None = None
         nvrtc = self.chosen.nvrtc if self.chosen else None
         # The roots' nvcc come before the one on PATH, the system's after it.
         found: list[tuple[str, str, Root | None]] = [
@@ -340,7 +340,7 @@ def _the_only_cccl(chosen: Toolset) -> Hit | None:
     return cccl
 
 
-def _out_of_step(nvcc: Program, root: Root | None, nvrtc: Hit | None) -> str:
+def _out_of_step(nvcc: Executable, root: Root | None, nvrtc: Hit | None) -> str:
     """Return the problem of the toolkit around an nvcc, whose parts pip can install in different versions."""
     if root is None:
         return ""

@@ -159,13 +159,13 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     """Compile one translation unit, and return what `compilers.nvrtc` makes a `Compiled` or a failure of."""
     # The job has the source, its name, options and expressions, the target, the fields for `probes`, and: `pch` and
     # `create_pch`, the path of a precompiled header to use or to create; `minimal`, whether CUDA's declarations may be
-    # left out; `gives_way`, whether all other processes come first; `nested`, whether the trace has to show the nesting
+    # left out; `yields`, whether all other processes come first; `nested`, whether the trace has to show the nesting
     # of headers, which `probes` cannot. The reply's `observed` is None if `probes` do not work, `trace` if this NVRTC
     # gives none, and `pch` if none could be tried.
     # Its `spans` are (phase, begin, end) in monotonic seconds, the whole first; `busy` is the part of that time on a
     # processor. For `child`: `well` (the process may be reused), `doubtful` (another process may give another result).
     begin, processor = time.monotonic(), time.process_time()
-    if job.get("gives_way"):
+    if job.get("yields"):
         os.nice(19)
     if job.get("reusable"):
         _keep_freed_memory()

@@ -82,8 +82,8 @@ class Cancellation:
         "rtcompile_cancellation", default=None
     )
 
-    def __init__(self, *, gives_way: bool = False) -> None:
-        self.gives_way = gives_way  # other jobs may take the slots of its jobs
+    def __init__(self, *, yields: bool = False) -> None:
+        self.yields = yields  # other jobs may take the slots of its jobs
         self._lock = threading.RLock()
         self._sockets: set[_socket.socket] = set()
         self._cancelled = False
@@ -156,14 +156,14 @@ class Pool:
         # Yielding jobs leave one slot free, if there are two; other jobs may take their slots.
         while True:
             with self._slots_lock:
-                gives_way, taken = cancellation.gives_way, [*self._slots.values()]
-                if len(taken) < (max(1, self.jobs - 1) if gives_way else self.jobs):
+                yields, taken = cancellation.yields, [*self._slots.values()]
+                if len(taken) < (max(1, self.jobs - 1) if yields else self.jobs):
                     slot: int = min({*range(1, self.jobs + 1)}.difference(n for n, _ in taken))
                     self._slots[taker] = slot, cancellation
                     if len(taken) + 1 < self.jobs:
                         self._wake()  # more slots may be free than threads were woken
                     return slot
-                others = [] if gives_way else [other for _, other in taken if other.gives_way]
+                others = [] if yields else [other for _, other in taken if other.yields]
                 for other in others[-1:]:
                     other.cancel()
             self._freed.acquire(timeout=MAX_WAIT_SECONDS)

@@ -13,7 +13,7 @@ from rtcompile.compilers import nvjitlink
 from rtcompile.errors import LinkError, ToolkitNotFound
 from rtcompile.request.units import Compiled, CompileFailure, Limits, LinkInput
 from rtcompile.request.values import Arch
-from rtcompile.toolkit.model import Library, Program, Toolchain
+from rtcompile.toolkit.model import Executable, Library, Toolchain
 from tests.toolkits import needs_host_compiler
 
 LTOIR = LinkInput("ltoir", "part.ltoir", b"\xedCN\x7f" + bytes(60))
@@ -109,7 +109,7 @@ def test_code_too_new_for_nvccs_linker_names_the_nvjitlink_to_install(monkeypatc
         return CompileFailure("link", log, ("nvlink",), "nvcc")
 
     monkeypatch.setattr(nvjitlink.nvcc, "link", refuse)
-    program = Program("/usr/local/cuda/bin/nvcc", "13.0.88", "/usr/local/cuda/bin/nvcc")
+    program = Executable("/usr/local/cuda/bin/nvcc", "13.0.88", "/usr/local/cuda/bin/nvcc")
     toolchain = Toolchain(nvcc=program, missing={"nvjitlink": "nvJitLink not found. `pip install`"})
     with pytest.raises(ToolkitNotFound, match="nvJitLink not found"):
         nvjitlink.link([LTOIR], Arch(9, 0), (), toolchain, limits=Limits())

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rtcompile.compilers import nvrtc, pch
-from rtcompile.compilers.pch import Record
+from rtcompile.compilers.pch import PrefixRecord
 from rtcompile.store import inventory
 from rtcompile.store.folder import Folder
 from tests.compilers.test_pch import (
@@ -108,7 +108,7 @@ def test_after_a_failure_the_next_header_must_save_more(
     builder.compiled(PREFIX + KERNEL)
     assert builder.files(".pch") == []
     (file,) = builder.files(".record")
-    record = Record.read(str(file))
+    record = PrefixRecord.read(str(file))
     assert record is not None
     assert (record.builds, record.failures) == (0, 1)
 

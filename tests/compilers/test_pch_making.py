@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rtcompile.compilers import nvrtc, pch
-from rtcompile.compilers.pch import Record, worth_making
+from rtcompile.compilers.pch import PrefixRecord, worth_making
 from rtcompile.request.units import CompileFailure, Limits
 from rtcompile.workers import pool
 from tests.compilers.test_pch import (
@@ -33,9 +33,9 @@ __all__ = ["builder", "hastened"]
 ROOT = Path(__file__).parents[2]
 
 
-def record(builder: Builder) -> Record:
+def record(builder: Builder) -> PrefixRecord:
     (file,) = builder.files(".record")
-    found = Record.read(str(file))
+    found = PrefixRecord.read(str(file))
     assert found is not None
     return found
 

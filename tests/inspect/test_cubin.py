@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rtcompile.inspect import cubin
-from rtcompile.inspect.cubin import Kernel, read
+from rtcompile.inspect.cubin import CompiledKernel, read
 from rtcompile.request.arch import supported
 from rtcompile.request.values import Arch
 
@@ -70,7 +70,7 @@ def sample(nvrtc12: Any) -> bytes:
     return code
 
 
-def kernels(code: bytes) -> dict[str, Kernel]:
+def kernels(code: bytes) -> dict[str, CompiledKernel]:
     return {kernel.name: kernel for kernel in read(code).kernels}
 
 

@@ -126,8 +126,10 @@ def test_devices_that_nothing_knows_of_have_no_common_capability(monkeypatch):
 
 
 def test_a_query_is_named_once_per_toolchain(monkeypatch):
-    one, digest, digested = of_code(), lookup.digest, []
-    monkeypatch.setattr(lookup, "digest", lambda *given: digested.append(given) or digest(*given))
+    one, digest, digested = of_code(), lookup.versioned_digest, []
+    monkeypatch.setattr(
+        lookup, "versioned_digest", lambda *given: digested.append(given) or digest(*given)
+    )
     names = []
     for letter in ("b", "b", "c", "a", ""):
         signature = letter * 2

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rtcompile.toolkit import model
-from rtcompile.toolkit.model import Library, Program
+from rtcompile.toolkit.model import Executable, Library
 
 FILES = (
     "bin/nvcc",
@@ -30,7 +30,7 @@ def nvcc(root: Path) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             path.write_text(f"contents of {name}")
-    program = Program(str(root / "bin/nvcc"), "13.0.88", str(root / "bin/nvcc"))
+    program = Executable(str(root / "bin/nvcc"), "13.0.88", str(root / "bin/nvcc"))
     return model.of_nvcc(program, str(root / "g++"))
 
 
@@ -58,7 +58,7 @@ def test_a_wrapper_script_of_nvcc_is_another_compiler(script: str, tmp_path: Pat
     binary = str(tmp_path / "bin/nvcc")
     wrapper = tmp_path / "wrapper"
     wrapper.write_text(script.format(nvcc=binary))
-    program = Program(str(wrapper), "13.0.88", binary)
+    program = Executable(str(wrapper), "13.0.88", binary)
     assert model.of_nvcc(program, str(tmp_path / "g++")) != before
 
 
@@ -70,7 +70,7 @@ def test_a_link_to_the_toolkit_has_the_same_build(tmp_path: Path) -> None:
 
 def test_the_remembered_toolchain_watches_the_deciding_files(tmp_path: Path) -> None:
     nvcc(tmp_path)
-    program = Program(str(tmp_path / "bin/nvcc"), "13.0.88", str(tmp_path / "bin/nvcc"))
+    program = Executable(str(tmp_path / "bin/nvcc"), "13.0.88", str(tmp_path / "bin/nvcc"))
     assert {str(tmp_path / name) for name in FILES} <= set(model.files_of_nvcc(program))
 
 

@@ -184,7 +184,7 @@ assert "libcudart" not in pathlib.Path("/proc/self/maps").read_text()
 
 def _is_toolkits(nvcc: Path, host: Path | None = None):
     toolchain = Toolchain(
-        nvcc=model.Program(str(nvcc), "13.0.88", str(nvcc)),
+        nvcc=model.Executable(str(nvcc), "13.0.88", str(nvcc)),
         host_compiler=None if host is None else str(host),
     )
     return lies_below(toolchain.header_folders())

@@ -40,7 +40,7 @@ from rtcompile.store.shared import (
 SMALL = 32 << 10  # bytes; an object of up to this size is inlined in its page
 _MOST_PAGES = 6
 
-Entry = tuple[str, str, bytes]  # kind, key, data
+StoreEntry = tuple[str, str, bytes]  # kind, key, data
 Read = Callable[[str, str], "bytes | None"]  # returns an entry's data by its kind and key
 ReadMany = Callable[[str, Sequence[str]], dict[str, bytes]]
 Record = tuple[Sequence[str], FileSet]  # of `encode_records`
@@ -182,13 +182,13 @@ class SharedBuild:
         compilers = [field(*pair) for pair in sorted(self._inputs.compilers.items())]
         return digest([field("after", key), *compilers, *sorted(read)])
 
-    def entries_of(self, code: ObjectCode) -> Callable[[object, Read], list[Entry]] | None:
+    def entries_of(self, code: ObjectCode) -> Callable[[object, Read], list[StoreEntry]] | None:
         """Return a function that returns the entries to write to a store for a build; None if it is not portable."""
         build = _portable(self._inputs, self._store, code)
         if build is None:
             return None
 
-        def entries(shared: object, read: Read) -> list[Entry]:
+        def entries(shared: object, read: Read) -> list[StoreEntry]:
             # A page with builds is not read again, since the writer holds this build's lease.
             if shared not in self._last:
                 self.find(shared, read)
@@ -198,7 +198,7 @@ class SharedBuild:
 
     def _entries(
         self, build: ManifestEntry, code: ObjectCode, key: str, page: Page | None
-    ) -> list[Entry]:
+    ) -> list[StoreEntry]:
         """Return the object, then the page that names it."""
         own = _pack(self._inputs, build, code)
         name = build.object_key

@@ -20,7 +20,7 @@ from rtcompile.errors import InvalidRequest, RtcompileWarning, warn
 from rtcompile.extras.cluster.entries import Envelope, Key, most_data, read_keys
 from rtcompile.extras.cluster.leases import RENEW_SECONDS, Lease, Leases
 from rtcompile.extras.cluster.level import Level
-from rtcompile.extras.cluster.pages import Entry, SharedBuild
+from rtcompile.extras.cluster.pages import SharedBuild, StoreEntry
 from rtcompile.extras.cluster.settings import REPLY_SECONDS, RemoteSettings, open_store
 from rtcompile.store.shared import BadEntryError, KeyInputs, ObjectCode, Store, at_end, count
 
@@ -184,7 +184,7 @@ class Stores:
 
     def push(
         self,
-        entries: Callable[[Level, Callable[[str, str], bytes | None]], Sequence[Entry]],
+        entries: Callable[[Level, Callable[[str, str], bytes | None]], Sequence[StoreEntry]],
         then: Callable[[bool], None] = lambda _: None,
         levels: Sequence[Level] | None = None,
     ) -> None:
@@ -201,7 +201,7 @@ class Stores:
 
         self.later(write)
 
-    def put(self, level: Level, entries: Sequence[Entry]) -> bool:
+    def put(self, level: Level, entries: Sequence[StoreEntry]) -> bool:
         """Write entries to a store now; return whether it accepted them."""
         for kind, key, data in entries:
             if len(data) > most_data(kind):

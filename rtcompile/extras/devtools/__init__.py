@@ -252,7 +252,7 @@ _SKIPPED_FOLDERS = frozenset({"site-packages", "node_modules", "__pycache__", "b
 _SOURCES = (".cu", ".cuh")
 
 
-class Entry(NamedTuple):
+class DatabaseEntry(NamedTuple):
     """A file of clangd's database: its path, its origin, and the compiler's options."""
 
     file: str
@@ -260,7 +260,7 @@ class Entry(NamedTuple):
     options: tuple[str, ...]
 
 
-def write(root: str, paths: Sequence[str], flags: Flags) -> list[Entry]:
+def write(root: str, paths: Sequence[str], flags: Flags) -> list[DatabaseEntry]:
     """Write a project's ``compile_commands.json``, and a file for each kernel that is a string; paths are absolute."""
     database = os.path.join(root, "compile_commands.json")
     kept = _existing(database)
@@ -311,10 +311,10 @@ def _files(paths: Sequence[str]) -> Iterator[str]:
             yield from (f for f in found if f.endswith((*_SOURCES, ".py")) and os.path.isfile(f))
 
 
-def _of(path: str, root: str, flags: Flags) -> Iterator[Entry]:
+def _of(path: str, root: str, flags: Flags) -> Iterator[DatabaseEntry]:
     """Yield the entry of a source, or those of a Python file's kernels, which are written to files."""
     if path.endswith(_SOURCES):
-        yield Entry(path, path, (*flags((), ""),))
+        yield DatabaseEntry(path, path, (*flags((), ""),))
         return
     try:
         with tokenize.open(path) as file:  # in the encoding that the file declares
@@ -335,7 +335,7 @@ def _of(path: str, root: str, flags: Flags) -> Iterator[Entry]:
             for header, text in headers:
                 _publish(os.path.join(folder, header), text)
             options += [f"-I{folder}"] if headers else []
-        yield Entry(target, f"{path}:{kernel.line}", tuple(options))
+        yield DatabaseEntry(target, f"{path}:{kernel.line}", tuple(options))
 
 
 def _lines(path: str, pieces: Sequence[Piece]) -> str:

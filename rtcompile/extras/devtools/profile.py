@@ -27,7 +27,7 @@ _AFTER_THE_SOURCE = b"__nv_name_map\n"
 
 
 # One inclusion: its path and name, the files and bytes read because of it, and the headers it includes.
-Header = dict[str, Any]
+HeaderNode = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -225,7 +225,7 @@ class Profile:
             "precompiled header spares": self.spared,
         }
 
-    def tree(self) -> list[Header]:
+    def tree(self) -> list[HeaderNode]:
         """Return the tree of included headers."""
         names = {header.path: header.name for header in self.headers}
         return _tree(self.frames.included if self.frames is not None else (), names, set())
@@ -305,7 +305,7 @@ def frames_of_events(reply: dict[str, Any], front_end: float) -> Frame:
     return root
 
 
-def _tree(frames: Iterable[Frame], names: Mapping[str, str], seen: set[str]) -> list[Header]:
+def _tree(frames: Iterable[Frame], names: Mapping[str, str], seen: set[str]) -> list[HeaderNode]:
     found = []
     for frame in frames:
         if frame.path == _BUILTIN:
@@ -315,7 +315,7 @@ def _tree(frames: Iterable[Frame], names: Mapping[str, str], seen: set[str]) -> 
         seen.add(frame.path)
         included = _tree(frame.included, names, seen)
         size = os.path.getsize(frame.path) if first and os.path.isfile(frame.path) else 0
-        header: Header = {
+        header: HeaderNode = {
             "path": frame.path,
             "name": names[frame.path],
             "files": first + sum(each["files"] for each in included),

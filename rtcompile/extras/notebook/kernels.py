@@ -19,7 +19,7 @@ from rtcompile.request import cxx
 from rtcompile.types import Advice, KernelReport, Report
 
 
-class Built:
+class CellBuild:
     """One build of a cell. It is loaded when one of its kernels is first launched."""
 
     def __init__(self, cell: Cell, request: rtcompile.CompileRequest, code: ObjectCode) -> None:
@@ -64,7 +64,7 @@ class _OfCode:
         """The build that contains it."""
         return self.built.code
 
-    built: Built
+    built: CellBuild
 
     @property
     def build(self) -> rtcompile.types.BuildInfo:
@@ -90,7 +90,7 @@ class CellKernel(_OfCode):
 
     symbol: str
 
-    def __init__(self, text: KernelText, built: Built, name: str, symbol: str) -> None:
+    def __init__(self, text: KernelText, built: CellBuild, name: str, symbol: str) -> None:
         self.name = name
         self.built = built
         self.symbol = symbol
@@ -185,7 +185,7 @@ class CellTemplate:
 class CellModule(_OfCode):
     """The result of compiling one cell: its kernels by name."""
 
-    def __init__(self, kernels: Mapping[str, CellKernel | CellTemplate], built: Built) -> None:
+    def __init__(self, kernels: Mapping[str, CellKernel | CellTemplate], built: CellBuild) -> None:
         self.kernels = dict(kernels)
         self.built = built
 

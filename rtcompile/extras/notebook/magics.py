@@ -23,7 +23,7 @@ from rtcompile import styling
 from rtcompile.errors import public
 from rtcompile.extras.notebook import cells, kernels
 from rtcompile.extras.notebook.cells import PROGRAM, KernelText
-from rtcompile.extras.notebook.kernels import Built, CellKernel, CellModule, CellTemplate
+from rtcompile.extras.notebook.kernels import CellBuild, CellKernel, CellModule, CellTemplate
 from rtcompile.messages import render
 
 _REPORT_SPILLS = "-Xptxas=-v"
@@ -101,7 +101,7 @@ class Compilation:
         self._headers = dict(headers)  # instances built later use the same headers
         options = rtcompile.CompileRequest("", line.options).options  # those in files too
         self._cell = cells.read(source, keep_lines=any(map(_LINE_INFORMATION.match, options)))
-        self._built: list[Built] = []
+        self._built: list[CellBuild] = []
 
     def module(self) -> CellModule:
         """Compile the cell; an error names lines and columns of the cell."""
@@ -132,7 +132,7 @@ class Compilation:
         in_order = [text.name for text in self._cell.kernels if text.name in kernels]
         return CellModule({name: kernels[name] for name in [*in_order, *kernels]}, built)
 
-    def _build(self, names: Sequence[str]) -> Built:
+    def _build(self, names: Sequence[str]) -> CellBuild:
         backend: Any = self._line.backend or "auto"  # CompileRequest checks it
         request = rtcompile.CompileRequest(
             self._cell.source,
@@ -147,7 +147,7 @@ class Compilation:
             code = build(request)
         except rtcompile.CompileError as error:
             raise self._in_cell(error) from None
-        return Built(self._cell, request, code)
+        return CellBuild(self._cell, request, code)
 
     def _text_of(self, expression: str) -> KernelText:
         name = expression.partition("<")[0].strip().rpartition("::")[2]

@@ -122,7 +122,7 @@ class KernelLibrary:
         return {**self.__dict__, "modules": []}
 
 
-class _Built(ABC):
+class _LibraryPart(ABC):
     """The common methods of a module and its kernels for the code of an architecture."""
 
     @public
@@ -149,7 +149,7 @@ class _Built(ABC):
         return self.compile(arch).report(name, block, dynamic_shared=dynamic_shared)
 
 
-class KernelModule(_Built):
+class KernelModule(_LibraryPart):
     """One source file of a `KernelLibrary`; ``module[name]`` is a `Kernel`, iteration gives names."""
 
     def __init__(
@@ -261,7 +261,7 @@ class KernelModule(_Built):
         return KernelModule, (self.library, self.source, signatures, self.options)
 
 
-class Kernel(_Built):
+class Kernel(_LibraryPart):
     """A kernel that checks its arguments. Called as CuPy's: ``kernel(grid, block, args)``.
 
     Arguments must match the signature: arrays of the element type (of CuPy, or with

@@ -23,7 +23,7 @@ _REGISTERS = 64 * _KIB  # of a multiprocessor, and of the largest block except o
 _REGISTER_UNIT = 256  # allocated to a warp at once
 
 
-class Limits(NamedTuple):
+class DeviceLimits(NamedTuple):
     """The resources of a multiprocessor: warps, blocks, registers, shared memory in bytes."""
 
     warps: int
@@ -76,7 +76,7 @@ class Occupancy:
     limited_by: tuple[str, ...]
 
 
-def limits_of(arch: Arch) -> Limits | None:
+def limits_of(arch: Arch) -> DeviceLimits | None:
     """Return the limits of an architecture's devices, None for one that is not known."""
     capability = (arch.major, arch.minor)
     if capability not in _OF_CAPABILITY:
@@ -86,10 +86,12 @@ def limits_of(arch: Arch) -> Limits | None:
     reserved, unit = (_KIB, 128) if arch.major >= 8 else (0, 256)
     registers = _REGISTERS // 2 if capability in ((5, 3), (6, 2)) else _REGISTERS
     partitions = 2 if capability == (6, 0) else 4
-    return Limits(warps, blocks, shared * _KIB, block * _KIB, reserved, unit, registers, partitions)
+    return DeviceLimits(
+        warps, blocks, shared * _KIB, block * _KIB, reserved, unit, registers, partitions
+    )
 
 
-def occupancy(limits: Limits, *, block: int, registers: int, shared: int) -> Occupancy:
+def occupancy(limits: DeviceLimits, *, block: int, registers: int, shared: int) -> Occupancy:
     """Compute the occupancy of a kernel; `shared` is static and dynamic shared memory in bytes."""
     if not 1 <= block <= THREADS_MAX:
         raise InvalidRequest(f"a block has 1 to {THREADS_MAX} threads, not {block}")
@@ -111,7 +113,7 @@ def occupancy(limits: Limits, *, block: int, registers: int, shared: int) -> Occ
 
 
 def best_blocks(
-    limits: Limits, *, registers: int, shared: Callable[[int], int], sizes: Iterable[int]
+    limits: DeviceLimits, *, registers: int, shared: Callable[[int], int], sizes: Iterable[int]
 ) -> tuple[Occupancy, Occupancy] | None:
     """Return the largest and the smallest block of highest occupancy; None if no block fits."""
     found = [
@@ -142,7 +144,7 @@ class Spills:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelReport(cubin.Kernel):
+class KernelReport(cubin.CompiledKernel):
     """One kernel.
 
     Attributes
