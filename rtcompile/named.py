@@ -44,13 +44,12 @@ else:
         def __new__(cls, *values: Any, **named: Any) -> Any:
             if named or len(values) != len(cls._fields):
                 left, given = cls._fields[len(values) :], {**cls._field_defaults, **named}
-                missing = [name for name in left if name not in given]
-                if missing or len(values) > len(cls._fields) or not named.keys() <= {*left}:
+                if len(values) > len(cls._fields) or not named.keys() <= {*left} <= given.keys():
                     raise TypeError(
                         f"{cls.__name__} takes {', '.join(cls._fields)}; it was given {len(values)} in order and "
                         f"{', '.join(named) or 'none'} by name"
                     )
-                values += tuple([given[name] for name in left])
+                values += tuple(map(given.__getitem__, left))
             return tuple.__new__(cls, values)
 
         @classmethod

@@ -66,8 +66,8 @@ def as_traceback(pieces: Iterable[Piece]) -> str:
 
 def in_notebook() -> bool:
     """Return whether this is a Jupyter kernel, whose output is shown in a browser."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return type(shell).__name__ == "ZMQInteractiveShell"
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return shell is not None and type(shell()).__name__ == "ZMQInteractiveShell"
 
 
 def painted(pieces: Iterable[Piece], color: bool) -> str:

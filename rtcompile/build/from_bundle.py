@@ -36,7 +36,7 @@ def key_inputs(request: CompileRequest, settings: Settings) -> KeyInputs | None:
         source=request.source,
         source_digest=request.source_digest,
         name=os.path.basename(request.name),
-        options=options.key_fields(),
+        options=options.key_fields,
         arch=Arch(0, 0),  # not in the key, since each build states its own
         name_expressions=request.name_expressions,
         backend=plans.wanted_backend(request, settings),

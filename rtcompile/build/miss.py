@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable
-from functools import partial, reduce
+from functools import lru_cache, partial, reduce
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -469,9 +469,13 @@ def unit_for_nvrtc(plan: Plan, expressions: tuple[str, ...]) -> TranslationUnit:
     # NVRTC has no kind "object": it makes relocatable machine code as a cubin.
     target = "cubin" if target == "object" else target
     version = plan.toolchain.require_nvrtc().version_pair
-    directories = [directory.path for directory in plan.search]
-    flags = command_lines.for_nvrtc(options, plan.choice.arch, target, version, directories)
+    directories = tuple([directory.path for directory in plan.search])
+    flags = _flags_for_nvrtc(options, plan.choice.arch, target, version, directories)
     return _unit(plan, flags, target, expressions)
+
+
+# A batch's kernels often have the same flags.
+_flags_for_nvrtc = lru_cache(maxsize=16)(command_lines.for_nvrtc)
 
 
 def _unit(

@@ -35,7 +35,9 @@ from rtcompile.toolkit.model import Toolchain
 _warned_ignored_arch: set[tuple[str, Arch]] = set()
 
 
-_parsed = lru_cache(maxsize=16)(compiler_options.parse)  # a batch's kernels often have the same
+@lru_cache(maxsize=16)  # a batch's kernels often have the same
+def _effective(options: tuple[str, ...], debug: bool) -> Options:
+    return compiler_options.parse(options).with_defaults(debug=debug)
 
 
 class Plan(NamedTuple):
@@ -77,7 +79,7 @@ def plan(
     inputs: Callable[[Arch], tuple[tuple[LinkInput, ...], FileSet]] | None = None,
 ) -> Plan:
     """Make all decisions; `inputs` returns the linker inputs and their files."""
-    options = _parsed(request.options).with_defaults(debug=settings.debug)
+    options = _effective(request.options, settings.debug)
     backend = wanted_backend(request, settings)
     # NVCC runs programs, such as wrappers of a host compiler, that are edited more often than NVRTC.
     toolchain = toolkit.current(settings, 0.0 if backend == "nvcc" else CHECK_SECONDS)
@@ -120,7 +122,7 @@ def plan(
         source=request.source,
         source_digest=request.source_digest,
         name=name,
-        options=options.key_fields(),
+        options=options.key_fields,
         arch=choice.arch,
         target=choice.target,
         name_expressions=request.name_expressions,
@@ -169,6 +171,8 @@ def requested_architecture(
 def own_directories(options: Options, *, last: bool = False) -> tuple[SearchDir, ...]:
     """Return the user's directories that are searched first (or after the toolkit's), labelled by position."""
     label, paths = ("user-last", options.last_dirs) if last else ("user", options.include_dirs)
+    if not paths:
+        return ()
     return tuple(
         SearchDir(headers.label(path) or f"{label}{index}", absolute(path))
         for index, path in enumerate(paths)

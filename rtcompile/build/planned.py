@@ -134,7 +134,7 @@ def _with_files(query: Query, code: ObjectCode) -> Found:
         files = files_of(code.build) or FileSet()
         files = files.replaced(uncacheable="not known to hold for the request")
         return Found(code.replace(build=code.build.replace(headers=files)), files)
-    if decided.linked_files == FileSet():
+    if decided.linked_files.is_empty:
         return Found(code, entry.dependencies, entry.object_key)
     files = entry.dependencies.joined(decided.linked_files)
     code = code.replace(build=code.build.replace(headers=files))

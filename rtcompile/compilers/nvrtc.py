@@ -15,7 +15,7 @@ from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir, parse_trace
 from rtcompile.files.sealed import content_digest
 from rtcompile.request import cxx
-from rtcompile.request.key import digest, field
+from rtcompile.request.key import digest, field, fields
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.workers import pool, process
 
@@ -208,15 +208,19 @@ def _run(
     return _outcome(unit, result, options, header, search), header
 
 
-def needs_no_declarations(source: str, options: Sequence[str], target: str) -> bool:
+def needs_no_declarations(source: str, options: tuple[str, ...], target: str) -> bool:
     """Return whether ``--minimal`` changes no code, and saves a fifth of a small kernel's time."""
-    # Long texts count as reading one.
-    if target != "cubin" or not cxx.reads_no_file(source, options):
+    # Long texts count as reading a file.
+    if target != "cubin" or _is_declaring(options) or not cxx.reads_no_file(source, options):
         return False
-    if any(option.lstrip("-").startswith(_TELLING_OPTIONS) for option in options):
-        return False
-    texts = [cxx.Text(source).text, *[option[2:] for option in options if option[1:2] in "D-"]]
-    return _DECLARED.search("\n".join(texts)) is None
+    return _DECLARED.search(cxx.Text(source).text) is None
+
+
+@functools.lru_cache(maxsize=16)
+def _is_declaring(options: tuple[str, ...]) -> bool:
+    texts = [option[2:] for option in options if option[1:2] in "D-"]
+    is_telling = any(option.lstrip("-").startswith(_TELLING_OPTIONS) for option in options)
+    return is_telling or _DECLARED.search("\n".join(texts)) is not None
 
 
 @functools.lru_cache(maxsize=16)
@@ -241,14 +245,14 @@ def _own_options(unit: TranslationUnit, library: Library) -> tuple[str, ...]:
     """Return the option with the seed of internal names, which would otherwise differ in each process."""
     if library.version_pair < _FIRST_WITH_SEED:
         return ()
-    fields = [
+    found = [
         field("source", content_digest(unit.source.encode())),
         field("arch", str(unit.arch)),
         field("target", unit.target),
-        *(field("name expression", expression) for expression in unit.name_expressions),
-        *(field("flag", flag) for flag in unit.flags if not flag.startswith(_PATH_OPTIONS)),
+        *fields("name expression", unit.name_expressions),
+        *fields("flag", [flag for flag in unit.flags if not flag.startswith(_PATH_OPTIONS)]),
     ]
-    return (f"--frandom-seed={digest(fields)[:16]}",)
+    return (f"--frandom-seed={digest(found)[:16]}",)
 
 
 def _outcome(

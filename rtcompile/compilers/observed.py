@@ -30,16 +30,22 @@ def job_fields(
     unit: TranslationUnit, options: Iterable[str], search: Sequence[SearchDir] = ()
 ) -> dict[str, Any]:
     """Return a unit as fields of a job for `workers.nvrtc` and `workers.probes`."""
-    toolkit = [d.path for d in search if not (d.is_own or d.is_provided)]
     return {
         "source": unit.source.encode(),
         "name": unit.name.encode(),
         "options": [option.encode() for option in options],
         "expressions": [expression.encode() for expression in unit.name_expressions],
         "target": unit.target,
-        "provided": [os.fsencode(path.rstrip("/") + "/") for path in toolkit],
+        "provided": _provided(tuple(search)),
         "texts": {os.fsencode(path): text.encode() for path, text in unit.texts},
     }
+
+
+@functools.lru_cache(maxsize=16)
+def _provided(search: tuple[SearchDir, ...]) -> list[bytes]:
+    """Return the toolkit's folders."""
+    toolkit = [each.path for each in search if not (each.is_own or each.is_provided)]
+    return [os.fsencode(path.rstrip("/") + "/") for path in toolkit]
 
 
 class Dependencies:

@@ -131,7 +131,9 @@ def label(directory: str) -> str:
 
 def paths(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     """Return the headers with their full virtual paths."""
-    top = folder(headers) if headers else ""
+    if not headers:
+        return ()
+    top = folder(headers)
     return tuple((f"{top}/{name}", text) for name, text in headers)
 
 

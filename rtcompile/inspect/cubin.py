@@ -263,13 +263,13 @@ def check_code(code: bytes, arch: Arch) -> tuple[str, ...]:
         # Few kernels have a section of that size, so most code needs no further reading.
         is_large = max(sections, default=0) > _STATIC_SHARED_LIMIT
         kernels = [*_kernels(elf)] if is_large and _RELEASE not in code else []
-    warnings += [
-        f"{kernel.name} has {kernel.shared_bytes} bytes of static shared memory; a kernel may have "
-        f"{_STATIC_SHARED_LIMIT}. Make it dynamic (extern __shared__) and set "
-        "max_dynamic_shared_size_bytes."
-        for kernel in kernels
-        if kernel.shared_bytes > _STATIC_SHARED_LIMIT
-    ]
+    for kernel in kernels:
+        if kernel.shared_bytes > _STATIC_SHARED_LIMIT:
+            warnings.append(
+                f"{kernel.name} has {kernel.shared_bytes} bytes of static shared memory; a kernel may have "
+                f"{_STATIC_SHARED_LIMIT}. Make it dynamic (extern __shared__) and set "
+                "max_dynamic_shared_size_bytes."
+            )
     return tuple(warnings)
 
 

@@ -276,9 +276,11 @@ def signature(path: str | bytes) -> Signature:
 
 def versioned_digest(kind: str, parts: Iterable[str | bytes]) -> str:
     """Return the digest of length-prefixed texts of a kind, for this version."""
-    fields = [kind.encode(), __version__.encode()]
-    fields += [p if isinstance(p, bytes) else p.encode("utf-8", "surrogateescape") for p in parts]
-    return content_digest(b"".join([b"%d:%s" % (len(field), field) for field in fields]))
+    data = b""
+    for part in (kind, __version__, *parts):
+        field = part if isinstance(part, bytes) else part.encode("utf-8", "surrogateescape")
+        data += b"%d:%s" % (len(field), field)
+    return content_digest(data)
 
 
 def expanded(environ: Mapping[str, str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from rtcompile.named import NamedTuple
 
@@ -286,15 +286,23 @@ _READING = ("include", "import", "embed", "pch", "__has_")
 _PASTED_STARTS = ("_", "__", "__h", "__ha", "__has")
 
 
-def reads_no_file(source: str, options: Sequence[str]) -> bool:
+def reads_no_file(source: str, options: tuple[str, ...]) -> bool:
     """Return whether a build certainly reads no file besides its source; comments and strings count too."""
-    given = "\n\n".join(o for o in options if not o.startswith(("-I", "--include-path")))
-    if len(source) > MOST_READ or any(sign in given for sign in "#%?"):
+    given = _given(options)
+    if given is None or len(source) > MOST_READ:
         return False
-    return not any(_may_read(text.lower()) for text in spellings(f"{source}\n\n{given}"))
+    return not any(map(_may_read, spellings(f"{source}\n\n{given}")))
+
+
+@functools.lru_cache(maxsize=16)
+def _given(options: tuple[str, ...]) -> str | None:
+    """Return the options in which a file may be named; None if that is not certain."""
+    given = "\n\n".join(o for o in options if not o.startswith(("-I", "--include-path")))
+    return None if any(sign in given for sign in "#%?") else given
 
 
 def _may_read(text: str) -> bool:
+    text = text.lower()
     is_pasted = ("##" in text or "%:%:" in text) and has_word(text, _PASTED_STARTS)
     # The assembler sees adjacent string literals as one string.
     is_assembled = "asm" in text and ".include" in "".join(text.replace('"', "").split())

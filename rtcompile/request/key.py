@@ -32,9 +32,14 @@ def field(label: str, value: str) -> bytes:
     return b"%d:%s=%d:%s;" % (len(name), name, len(data), data)
 
 
-def digest(fields: Iterable[bytes]) -> str:
+def fields(label: str, values: Iterable[str]) -> list[bytes]:
+    """Return one field for each value, in their order."""
+    return [field(label, value) for value in values]
+
+
+def digest(found: Iterable[bytes]) -> str:
     """Return the key that these fields make, in hexadecimal."""
-    return content_digest(b"".join(fields))
+    return content_digest(b"".join(found))
 
 
 # NVRTC, then NVCC: for what only NVCC can build, or for whatever NVRTC rejects, since NVCC was requested.
@@ -46,7 +51,7 @@ class _Fields(NamedTuple):
     source_digest: str
     # The program's path. Some binaries contain its last component; ``#include "…"`` searches its directory.
     name: str
-    # `Options.key_fields()`: effective options without paths and without meaningless order.
+    # `Options.key_fields`: effective options without paths and without meaningless order.
     options: tuple[tuple[str, str], ...]
     arch: Arch
     target: str = "cubin"
@@ -93,16 +98,15 @@ class KeyInputs(_Fields):
 
     def object_key(self, dependencies: FileSet, *, backend: str, path_bound: bool = False) -> str:
         """Return the object's key: compiler build and contents, and paths only if `path_bound`."""
-        fields = [field("key", "object"), self._content]
-        fields += [field("built by", backend), field("compiler", self.compilers.get(backend, ""))]
-        fields += [*_read(dependencies.headers)]
-        fields += [field("fixup", option) for option in self.fixups]
-        fields += [field("__has_include", result) for result in dependencies.include_results]
+        found = [field("key", "object"), self._content]
+        found += [field("built by", backend), field("compiler", self.compilers.get(backend, ""))]
+        found += [*_read(dependencies.headers), *fields("fixup", self.fixups)]
+        found += fields("__has_include", dependencies.include_results)
         if not dependencies.is_empty:  # The object is never used without checking these files.
-            fields.append(field("files", "checked"))
+            found.append(field("files", "checked"))
         if path_bound:
-            fields.append(self._paths())
-        return digest(fields)
+            found.append(self._paths())
+        return digest(found)
 
     def bundle_key(self) -> str:
         """Return the key of builds in a package's bundle: only what the package itself decides."""
@@ -158,31 +162,27 @@ class KeyInputs(_Fields):
 
     @computed_once  # a miss of 20 ms needs it eight times, which would take a millisecond
     def _content(self) -> bytes:
-        fields = [
-            # Another version of rtcompile may turn the same normal form into other flags.
-            field("rtcompile", __version__),
-            field("arch", str(self.arch)),
-            field("target", self.target),
-            *self._given(field("source digest", self.source_digest)),
-        ]
-        return b"".join(fields)
+        # Another version of rtcompile may turn the same normal form into other flags.
+        found = [field("rtcompile", __version__), field("arch", str(self.arch))]
+        found += [field("target", self.target)]
+        return b"".join([*found, *self._given(field("source digest", self.source_digest))])
 
     def _paths(self) -> bytes:
         """Return the paths in a lookup key, and in the object key of code that has a path."""
-        fields = [field("program", self.name)]
-        fields += [field("directory", directory.path) for directory in self.search]
-        fields += [field("-include", path) for path in self.pre_includes]
-        return b"".join(fields)
+        directories = fields("directory", [directory.path for directory in self.search])
+        return b"".join(
+            [field("program", self.name), *directories, *fields("-include", self.pre_includes)]
+        )
 
     def _given(self, source: bytes) -> list[bytes]:
         folder, _, program = self.name.rpartition("/")
         made = [
-            *(field(f"option {label}", value) for label, value in self.options),
-            *(field("link", link) for link in self.links),
+            *[field(f"option {label}", value) for label, value in self.options],
+            *fields("link", self.links),
             *_layout(self.search, folder, self.pre_includes),
             field("paths matter", str(self.paths_matter)),
         ]
-        names = [field("name expression", name) for name in sorted(set(self.name_expressions))]
+        names = fields("name expression", sorted(set(self.name_expressions)))
         return [field("program", program), *made, source, *names]
 
 
@@ -198,25 +198,25 @@ def _layout(
 ) -> tuple[bytes, ...]:
     """Return how the search directories are labelled and nested, which determines the names of each header."""
     # ``<inc/a.h>`` in ``/p`` and ``<a.h>`` in ``/p/inc`` are the same file, but not with ``/q/inc``.
-    fields = [field("label", directory.label) for directory in search]
+    found = [field("label", directory.label) for directory in search]
     placed = relative_to(search)
     for position, directory in enumerate(search):
         parent, rest = placed(directory.path)
         inside = f"{parent} {rest}" if parent not in (-1, position) else ""
-        fields.append(field("inside", inside))
+        found.append(field("inside", inside))
     for label, path in (("program in", f"{program}/"), *(("-include", p) for p in pre_includes)):
         parent, rest = placed(path)
         placed_at = f"{parent} {rest}" if parent >= 0 else os.path.basename(path)
-        fields.append(field(label, placed_at))
-    return tuple(fields)
+        found.append(field(label, placed_at))
+    return tuple(found)
 
 
 @functools.lru_cache(maxsize=16)
 def _read(headers: tuple[Header, ...]) -> tuple[bytes, ...]:
-    fields = []
+    found = []
     for label, relative, contents in sorted({(h.label, h.relative, h.digest) for h in headers}):
-        fields += [field(f"header {label}", relative), field("digest", contents)]
-    return tuple(fields)
+        found += [field(f"header {label}", relative), field("digest", contents)]
+    return tuple(found)
 
 
 # --- Decides whether a build may be cached --------------------------------------------------------
@@ -226,8 +226,16 @@ def reason_against(inputs: KeyInputs) -> str:
     """Return why a build must not be cached, such as a clock macro; ``""`` if it may."""
     if clock := cxx.scan(inputs.source).clock:
         return f"{clock} is different in every build"
-    clock = next((clock for _, value in inputs.options if (clock := cxx.scan(value).clock)), "")
+    clock = _mentions(inputs.options).clock
     return f"an option has {clock}, which is different in every build" if clock else ""
+
+
+@functools.lru_cache(maxsize=16)  # a batch's kernels often have the same
+def _mentions(options: tuple[tuple[str, str], ...]) -> cxx.Mentions:
+    """Return what the values of options mention."""
+    found = [cxx.scan(value) for _, value in options]
+    clock = next((each.clock for each in found if each.clock), "")
+    return cxx.Mentions(clock, any(each.own_path for each in found))
 
 
 def may_travel(inputs: KeyInputs) -> bool:
@@ -236,8 +244,8 @@ def may_travel(inputs: KeyInputs) -> bool:
 
 
 def _names_its_path(inputs: KeyInputs) -> bool:
-    own_texts = (inputs.source, *(value for _, value in inputs.options))
-    return inputs.paths_matter or any(cxx.scan(text).own_path for text in own_texts)
+    own = cxx.scan(inputs.source).own_path or _mentions(inputs.options).own_path
+    return inputs.paths_matter or own
 
 
 def path_bound(
@@ -248,13 +256,19 @@ def path_bound(
     # headers use it in assertions, so the code shows the path, except LTO-IR, which is compressed.
     if _names_its_path(inputs):
         return True
-    mentioning = [label for label in dependencies.own_path if label or not same_system]
-    if any(label.startswith("user") or not label for label in mentioning):
-        return True
-    if obj.kind == "ltoir" and dependencies.own_path:
-        return True
-    paths = [*(directory.path for directory in inputs.search), os.path.dirname(inputs.name)]
-    return any(os.fsencode(path) in obj.code for path in paths if len(path) > 1)
+    if own_path := dependencies.own_path:
+        mentioning = [label for label in own_path if label or not same_system]
+        if obj.kind == "ltoir" or any(not each or each.startswith("user") for each in mentioning):
+            return True
+    paths = _encoded(inputs.search, os.path.dirname(inputs.name))
+    return any(path in obj.code for path in paths)
+
+
+@functools.lru_cache(maxsize=16)
+def _encoded(search: tuple[SearchDir, ...], folder: str) -> list[bytes]:
+    """Return the paths of the folders of a build; a single character is in any code."""
+    paths = [*(directory.path for directory in search), folder]
+    return [os.fsencode(path) for path in paths if len(path) > 1]
 
 
 @functools.lru_cache(maxsize=16)  # a batch's variants have the same dependencies

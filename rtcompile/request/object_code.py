@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from types import MappingProxyType
 
 from rtcompile.errors import InvalidRequest, RtcompileError, shown
@@ -69,6 +70,7 @@ class BuildInfo(Value):
     stores: Mapping[str, Mapping[str, float]]
     __slots__ = tuple(__annotations__)
     _fields = tuple([name.replace("_files", "headers") for name in __slots__])
+    _attributes = __slots__  # a copy has the file set, whose headers need not be decoded
 
     def __init__(
         self,
@@ -108,10 +110,6 @@ class BuildInfo(Value):
 
         found = rtcompile.explain(self.log) if "warning" in self.log else ()
         return tuple([each for each in found if each.severity == "warning"])
-
-    def _arguments(self) -> dict[str, Any]:
-        # The file set, so copying decodes no headers and keeps the dependencies.
-        return {name.replace("_files", "headers"): getattr(self, name) for name in self.__slots__}
 
     def __repr__(self) -> str:
         hidden = ("log", "headers")
@@ -289,7 +287,7 @@ def encode(
     texts = [name, obj.kind, str(obj.arch), build.backend, build.compiler, build.log]
     texts += [
         build.why if build.backend == "nvcc" else "",
-        "\0".join(f"{label}\0{value}" for label, value in key_inputs.items()),
+        "\0".join(chain.from_iterable(key_inputs.items())),
     ]
     texts += [f"{build.compiled_in:.1f}", portable_key]  # two: `decode` reads pairs from here on
     for expression, symbol in obj.lowered_names.items():

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from rtcompile.errors import InvalidRequest, UnsupportedArch, shown
-from rtcompile.named import NamedTuple
+from rtcompile.named import NamedTuple, computed_once
 from rtcompile.request.arch import runs_on
 from rtcompile.request.option_table import (
     BY_NAME,
@@ -107,9 +107,7 @@ class ArchOption(NamedTuple):
         return self.arch.virtual if self.virtual else str(self.arch)
 
 
-class Options(NamedTuple):
-    """Compiler options in normal form. Tuples keep the given order unless stated otherwise."""
-
+class _Fields(NamedTuple):
     arch: tuple[ArchOption, ...] = ()  # several for ``-gencode`` or a list
     # ("D", "NAME=VALUE") or ("U", "NAME"), one for each name: the last given.
     macros: tuple[tuple[str, str], ...] = ()
@@ -124,21 +122,27 @@ class Options(NamedTuple):
     # ``-idirafter``: searched after all others, even the toolkit's.
     last_dirs: tuple[str, ...] = ()
 
+
+class Options(_Fields):
+    """Compiler options in normal form. Tuples keep the given order unless stated otherwise."""
+
+    # Without `__slots__`, since a plan's options are of all builds with the same, and what follows is computed once.
+
     def get(self, name: str) -> str | None:
         """Return the value of the flag `name` ("" where it takes none), None if not given."""
         return dict(self.flags).get(name)
 
-    @property
+    @computed_once
     def rdc(self) -> bool:
         """Relocatable device code: the result must be linked."""
         return self.get("relocatable-device-code") == "true"
 
-    @property
+    @computed_once
     def lto(self) -> bool:
         """Link-time optimisation: the result is LTO-IR and must be linked."""
         return self.get("dlink-time-opt") is not None
 
-    @property
+    @computed_once
     def writes_paths(self) -> bool:
         """Device debug or line information: source paths reach the binary."""
         return any(name in ("device-debug", "generate-line-info") for name, _ in self.flags)
@@ -197,8 +201,9 @@ class Options(NamedTuple):
             _unique(self.last_dirs + more.last_dirs),
         )
 
+    @computed_once
     def key_fields(self) -> tuple[tuple[str, str], ...]:
-        """Return the key fields of these options: no directories, and sorted where order has no effect."""
+        """The key fields of these options: no directories, and sorted where order has no effect."""
         fields = [(name, value) for name, value in self.flags if name not in DROPPED_EVERYWHERE]
         fields += [(kind, text) for kind, text in sorted(self.macros)]
         fields += [("pre-include", posixpath.basename(path)) for path in self.pre_includes]

@@ -173,7 +173,8 @@ def _architecture(given: str) -> tuple[Arch, bool]:
 
 def names_architecture(request: CompileRequest) -> bool:
     """Return whether an option may name an architecture."""
-    return any("arch" in option or "code" in option for option in request.options)
+    options = " ".join(request.options)
+    return "arch" in options or "code" in options
 
 
 def refuse_two_architectures(request: CompileRequest) -> None:

@@ -30,20 +30,19 @@ class Value:
 
     __slots__ = ()
     _fields: tuple[str, ...] = ()
+    _attributes: tuple[str, ...] = ()  # that have the constructor's arguments
 
     def __init_subclass__(cls) -> None:
         if "_fields" not in cls.__dict__:
             cls._fields = tuple(cls.__slots__)
+        if "_attributes" not in cls.__dict__:
+            cls._attributes = cls._fields
 
     def _values(self) -> tuple[Any, ...]:
         return tuple([getattr(self, name) for name in self._fields])
 
     def _named(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._fields}
-
-    def _arguments(self) -> dict[str, Any]:
-        """Return the constructor's arguments for a copy, by field."""
-        return self._named()
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__}.{name} cannot be set; use replace()")
@@ -66,7 +65,8 @@ class Value:
     @public
     def replace(self: V, **changes: Any) -> V:
         """Return a copy with some fields changed; TypeError for a field that it does not have."""
-        return type(self)(**{**self._arguments(), **changes})
+        values = [getattr(self, name) for name in self._attributes]
+        return type(self)(**{**dict(zip(self._fields, values, strict=True)), **changes})
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (type(self), self._named())

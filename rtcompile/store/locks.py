@@ -121,10 +121,8 @@ def of_key(
     # One file per key would take a third of the time of a batch of a thousand (ext4 skips inodes that were just
     # freed). If an interrupt left a ``with`` block unfinished, its thread may take the lock again.
     here = threading.get_ident(), key
-    start = int(key[:15], 16)
-    locking, unlocking = (
-        _FLOCK.pack(kind, os.SEEK_SET, start, 1, 0) for kind in (fcntl.F_WRLCK, fcntl.F_UNLCK)
-    )
+    where = os.SEEK_SET, int(key[:15], 16), 1, 0
+    locking, unlocking = _FLOCK.pack(fcntl.F_WRLCK, *where), _FLOCK.pack(fcntl.F_UNLCK, *where)
 
     def lock(descriptor: int, _: str) -> bool:
         global _ranges_work

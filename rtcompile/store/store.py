@@ -129,8 +129,7 @@ class Store:
     def _reason(
         self, inputs: KeyInputs, builds: Sequence[ManifestEntry], usable: Sequence[ManifestEntry]
     ) -> str:
-        reasons = [build.not_kept for build in builds[:1]]
-        if reason := reason_against(inputs) or "".join(reasons):
+        if reason := reason_against(inputs) or (builds[0].not_kept if builds else ""):
             return f"never cached: {reason}"
         if usable:
             return usable[0].dependencies.difference() or "its object was evicted or damaged"

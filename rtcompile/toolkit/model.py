@@ -6,6 +6,7 @@ toolchain and remembered until a file's stat changes.
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
 import re
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 # --- The values of the result, and the errors for missing parts ------------------------------------
 
 
+@functools.lru_cache(maxsize=16)
 def version_pair(version: str) -> tuple[int, int]:
     """Return ``(12, 9)`` for ``"12.9.86"``; missing numbers are 0."""
     major, minor = (*map(int, re.findall(r"\d+", version)[:2]), 0, 0)[:2]

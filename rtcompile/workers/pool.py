@@ -158,7 +158,7 @@ class Pool:
             with self._slots_lock:
                 yields, taken = cancellation.yields, [*self._slots.values()]
                 if len(taken) < (max(1, self.jobs - 1) if yields else self.jobs):
-                    slot: int = min({*range(1, self.jobs + 1)}.difference(n for n, _ in taken))
+                    slot: int = min({*range(1, self.jobs + 1)}.difference(dict(taken)))
                     self._slots[taker] = slot, cancellation
                     if len(taken) + 1 < self.jobs:
                         self._wake()  # more slots may be free than threads were woken
