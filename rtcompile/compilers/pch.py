@@ -19,7 +19,6 @@ import contextvars
 import copy
 import os
 import stat
-import struct
 import threading
 import time
 from collections import Counter
@@ -30,7 +29,7 @@ from typing import TYPE_CHECKING
 from rtcompile import forks
 from rtcompile._version import __version__
 from rtcompile.files import file_times, sealed
-from rtcompile.files.fileset import PACKED_FIELDS, FileSet, joined, texts_in
+from rtcompile.files.fileset import FileSet, decode_records, encode_records
 from rtcompile.named import NamedTuple
 from rtcompile.request.key import digest, field
 from rtcompile.request.units import Compiled, CompileFailure, TranslationUnit
@@ -98,15 +97,13 @@ def _cost(front_end: float) -> float:
 # --- The record of a prefix on disk, and the folder of records and headers ---------------------------
 
 UNKNOWN = float("inf")
-_COUNTS = struct.Struct("<2qd")
-_OWN_FIELDS = 3
 
 
 class PrefixRecord(NamedTuple):
     """The record of a prefix; it has an image if there is a precompiled header."""
 
     trace: tuple[str, ...] = ()
-    image: bytes = b""
+    image: str = ""
     dependencies: FileSet = FileSet()
     builds: int = 0  # without a precompiled header, since one of the files changed
     failures: int = 0  # attempts to make one, or to use it, that failed
@@ -118,38 +115,31 @@ class PrefixRecord(NamedTuple):
         try:
             # Most builds ask three times for one that is missing.
             data = sealed.read_path(path) if os.access(path, os.F_OK) else b""
-            fields = sealed.unseal("pch", os.path.basename(path), data)
-        except OSError:
+            [(texts, files)] = decode_records("pch", os.path.basename(path), data) or []
+            image, builds, failures, seconds, *trace = texts
+            return cls(tuple(trace), image, files, int(builds), int(failures), float(seconds))
+        except (OSError, ValueError):
             return None
-        if fields is None or len(fields) != _OWN_FIELDS + PACKED_FIELDS:
-            return None
-        trace, image, counts, *files = fields
-        builds, failures, seconds = _COUNTS.unpack(counts)
-        read = tuple(texts_in(trace))
-        return cls(read, image, FileSet.unpacked(files), builds, failures, seconds)
 
     def write(self, path: str) -> bool:
         """Write the record; False if the folder is not writable."""
-        fields = [
-            joined(self.trace),
-            self.image,
-            _COUNTS.pack(self.builds, self.failures, self.seconds),
-            *self.dependencies.packed(()),
-        ]
+        numbers = map(str, (self.builds, self.failures, self.seconds))
+        record = (self.image, *numbers, *self.trace), self.dependencies
+        data = encode_records("pch", os.path.basename(path), [record])
         try:
-            sealed.publish(path, sealed.seal("pch", os.path.basename(path), fields), durable=False)
+            sealed.publish(path, data, durable=False)
         except OSError:
             return False
         return True
 
 
-def image(path: str) -> bytes:
+def image(path: str) -> str:
     """Return a file's identity: its stat, since hashing 290 MB takes half a second."""
     try:
         status = os.lstat(path)
     except OSError:
-        return b""
-    return struct.pack("<4q", *sealed.stat_of(status)) if stat.S_ISREG(status.st_mode) else b""
+        return ""
+    return str(sealed.stat_of(status)) if stat.S_ISREG(status.st_mode) else ""
 
 
 def changed_since(paths: Sequence[str], record: str) -> bool:
