@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from rtcompile import toolkit
 from rtcompile.errors import InvalidRequest, RtcompileError, public, shown
 from rtcompile.messages import catalogue, diagnostics
+from rtcompile.messages.available import device_functions, missing_header
 from rtcompile.messages.facts import BuildContext
 from rtcompile.request import values
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
-from rtcompile.toolkit.advice import device_functions, missing_header
 
 if TYPE_CHECKING:
     from rtcompile.checkup.checks import Check

@@ -254,8 +254,8 @@ def explained(failure: CompileFailure, plan: Plan) -> CompileFailure:
     if failure.hints is not None and failure.hints.facts == facts:
         return failure._replace(before=before)
     from rtcompile.messages import catalogue
+    from rtcompile.messages.available import device_functions, missing_header
     from rtcompile.messages.facts import BuildContext
-    from rtcompile.toolkit.advice import device_functions, missing_header
 
     context = BuildContext(
         arch=plan.choice.arch,

@@ -226,7 +226,7 @@ class Miss:
 
     def _decide(self, failure: CompileFailure) -> Decision:
         from rtcompile.messages import fallback
-        from rtcompile.toolkit.advice import Declared, missing_header
+        from rtcompile.messages.available import Declared, missing_header
 
         if failure.backend == "nvcc":
             defaults = self.plan.options.get("device-as-default-execution-space")

@@ -11,15 +11,8 @@ from typing import Any
 from rtcompile.build import from_bundle, pipeline, planned
 from rtcompile.build.many import compile_many
 from rtcompile.bundles import index as bundles
-from rtcompile.bundles.file import (
-    Bundle,
-    Contents,
-    Row,
-    contents_of,
-    listed_headers,
-    own_folders,
-    write,
-)
+from rtcompile.bundles.file import Bundle, Row, own_folders
+from rtcompile.cli.bundle_contents import Contents, contents_of, listed_headers, read, write
 from rtcompile.errors import InvalidRequest, warn
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import Header
@@ -109,7 +102,7 @@ def bundle(
         if not (skip_unbundleable and contents):
             raise InvalidRequest(message)
         warn(message)
-    kept = Bundle(target).contents() if update else []
+    kept = read(Bundle(target)) if update else []
     try:
         write(target, [*kept, *contents])
     except OSError as error:
@@ -242,7 +235,7 @@ def _least_driver(row: Row, capability: archs.Version) -> archs.Version:
 
 def _proven(bundle: Bundle) -> list[tuple[Row, ObjectCode, tuple[Header, ...]]]:
     found = []
-    for row, data, checks, _ in bundle.contents():
+    for row, data, checks, _ in read(bundle):
         decoded = object_code.decode(row.sealed_key(), data)
         if decoded is None:
             raise InvalidRequest(f"{bundle.path}: the build of {row.program} does not verify")

@@ -20,7 +20,7 @@ from rtcompile.request import cxx
 from rtcompile.request.values import Arch
 
 if TYPE_CHECKING:
-    from rtcompile.toolkit.advice import HeaderAdvice
+    from rtcompile.messages.available import HeaderAdvice
 
 
 # --- The header that declares each name, read from ``standard_headers.ini`` -----------------------

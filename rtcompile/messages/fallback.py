@@ -15,7 +15,7 @@ from rtcompile.named import NamedTuple
 from rtcompile.request import cxx
 
 if TYPE_CHECKING:
-    from rtcompile.toolkit.advice import Declared
+    from rtcompile.messages.available import Declared
 
 
 @dataclass(frozen=True, slots=True)

@@ -332,8 +332,8 @@ def test_the_options_that_several_errors_need_add_up(runs):
 
 
 def test_a_standard_that_a_header_rejects_is_a_final_error():
+    from rtcompile.messages.available import Declared
     from rtcompile.messages.fallback import decide
-    from rtcompile.toolkit.advice import Declared
 
     log = (
         '/x/cub/config.cuh(10): error: #error directive: "CUB requires at least C++17. Define …"\n\n'

@@ -383,7 +383,7 @@ def test_a_build_under_another_key_is_not_used(bundled: Package):
     """The index is intact, but names another architecture's object."""
     bundle = Bundle(str(bundled.bundle))
     row, _ = [each for each in bundle.rows() if each.kind == "cubin"]
-    rows = bundle._sections.rows
+    rows = bundle.sections.rows
     first, second = [each.split(b"\0") for each in rows if each.split(b"\0")[2] == b"cubin"]
     rows[rows.index(b"\0".join(first))] = b"\0".join((*first[:8], *second[8:11], *first[11:]))
     with pytest.warns(RtcompileWarning, match="another format, or under another's key"):

@@ -10,12 +10,12 @@ import pytest
 from rtcompile import toolkit
 from rtcompile.compilers import nvrtc
 from rtcompile.messages import facts
+from rtcompile.messages.available import Declared, missing_header
 from rtcompile.messages.fallback import decide, is_device_code, marked_for_device
 from rtcompile.request import command_lines
 from rtcompile.request import options as compiler_options
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.request.values import Arch
-from rtcompile.toolkit.advice import Declared, missing_header
 from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.search import find
 from tests.toolkits import needs_host_compiler

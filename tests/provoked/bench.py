@@ -11,10 +11,10 @@ from pathlib import Path
 from rtcompile.compilers import nvcc, nvrtc
 from rtcompile.files.headers import SearchDir
 from rtcompile.messages import catalogue, diagnostics
+from rtcompile.messages.available import missing_header
 from rtcompile.messages.facts import BuildContext
 from rtcompile.request.units import Limits, TranslationUnit
 from rtcompile.request.values import Arch
-from rtcompile.toolkit.advice import missing_header
 from rtcompile.toolkit.model import Library, Toolchain
 from tests.provoked import NEW_CCCL, PLAIN_NVRTC, STRAY_HEADERS, Provoked
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from rtcompile.messages.available import missing_header
 from rtcompile.settings import Settings
 from rtcompile.store import inventory
 from rtcompile.store.folder import Folder
 from rtcompile.toolkit import model as unpacking
-from rtcompile.toolkit.advice import missing_header
 from rtcompile.toolkit.catalogue import PARTS
 from rtcompile.toolkit.roots import Hit, Root
 from tests.processes import ran

@@ -14,8 +14,9 @@ import pytest
 from rtcompile import styling
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.messages import rendering
+from rtcompile.messages.available import missing_header
 from rtcompile.settings import Settings
-from rtcompile.toolkit.advice import missing_header, wheel_version
+from rtcompile.toolkit.advice import wheel_version
 from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.remembered import current
 from rtcompile.toolkit.search import find
