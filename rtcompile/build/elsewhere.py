@@ -10,9 +10,7 @@ from rtcompile.build.plan import linker_input as linker_input
 from rtcompile.errors import RtcompileError
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import depends_on_directory as depends_on_directory
-from rtcompile.request.options import distrusted as distrusted
-from rtcompile.request.options import parse as parse
-from rtcompile.request.options import with_directories as with_directories
+from rtcompile.request import options as options
 from rtcompile.request.units import LinkInput as LinkInput
 from rtcompile.settings import Settings as Settings
 

@@ -11,17 +11,11 @@ from collections.abc import Mapping
 from importlib.metadata import EntryPoint
 from typing import Any, Protocol, runtime_checkable
 
-from rtcompile.files.fileset import DIGESTS as DIGESTS
-from rtcompile.files.fileset import FileSet as FileSet
-from rtcompile.files.fileset import decode_records as decode_records
-from rtcompile.files.fileset import encode_records as encode_records
+from rtcompile.files import fileset as fileset
 from rtcompile.logs import note as note
+from rtcompile.request import key as key
 from rtcompile.request import object_code as object_code
 from rtcompile.request.key import KeyInputs as KeyInputs
-from rtcompile.request.key import digest as digest
-from rtcompile.request.key import field as field
-from rtcompile.request.key import is_portable as is_portable
-from rtcompile.request.key import may_travel as may_travel
 from rtcompile.request.object_code import ObjectCode as ObjectCode
 from rtcompile.request.values import one_of as one_of
 from rtcompile.settings import cache_dir
@@ -32,7 +26,6 @@ from rtcompile.store import manifests as manifests
 from rtcompile.store.folder import Folder as Folder
 from rtcompile.store.folder import at_end as at_end
 from rtcompile.store.locks import Busy as Busy
-from rtcompile.store.manifests import ManifestEntry as ManifestEntry
 from rtcompile.store.store import Store as Store
 
 
@@ -104,7 +97,7 @@ def stores_of(inputs: KeyInputs) -> Any:
     # They have `find(inputs, store)` and `find_or_build(inputs, store, compile, seconds, waits=)`.
     from rtcompile import _STORES
 
-    return EntryPoint("stores", _STORES, "").load()() if may_travel(inputs) else None
+    return EntryPoint("stores", _STORES, "").load()() if key.may_travel(inputs) else None
 
 
 def count(counts: Mapping[str, float]) -> None:

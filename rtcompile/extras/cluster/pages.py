@@ -20,22 +20,18 @@ from rtcompile.build import elsewhere
 from rtcompile.files import sealed
 from rtcompile.named import NamedTuple
 from rtcompile.store.shared import (
-    DIGESTS,
-    FileSet,
     Folder,
     KeyInputs,
-    ManifestEntry,
     ObjectCode,
     Store,
-    decode_records,
-    digest,
-    encode_records,
-    field,
-    is_portable,
+    fileset,
     manifests,
-    may_travel,
     object_code,
 )
+from rtcompile.store.shared import key as keys
+
+FileSet = fileset.FileSet
+ManifestEntry = manifests.ManifestEntry
 
 SMALL = 32 << 10  # bytes; an object of up to this size is inlined in its page
 _MOST_PAGES = 6
@@ -80,13 +76,13 @@ def merged(key: str, newer: bytes, older: bytes = b"") -> bytes:
     """Return the portable manifest of two manifests' builds, the newer first, without stats."""
     newest = _by_object(key, newer)
     builds = newest | _by_object(key, older) | newest
-    return encode_records("manifest", key, [*builds.values()][: manifests.MOST_BUILDS])
+    return fileset.encode_records("manifest", key, [*builds.values()][: manifests.MOST_BUILDS])
 
 
 def one_by_one(key: str, data: bytes) -> dict[str, bytes]:
     """Return one portable manifest per build, by object key."""
     builds = _by_object(key, data).items()
-    return {name: encode_records("manifest", key, [build]) for name, build in builds}
+    return {name: fileset.encode_records("manifest", key, [build]) for name, build in builds}
 
 
 def portable_ones(folder: Folder) -> dict[str, bytes]:
@@ -115,12 +111,12 @@ def _names(build: Record) -> tuple[object, ...]:
     """Return a build's backend and files, without their contents."""
     (backend, *_), files = build
     fields = files.packed(())
-    return (backend, *fields[:DIGESTS], *fields[DIGESTS + 1 :])
+    return (backend, *fields[: fileset.DIGESTS], *fields[fileset.DIGESTS + 1 :])
 
 
 def _by_object(key: str, data: bytes) -> dict[str, Record]:
     """Return the builds that were kept by their object keys, without stats."""
-    found = decode_records("manifest", key, data) or ()
+    found = fileset.decode_records("manifest", key, data) or ()
     return {texts[2]: (texts, files.without_stats()) for texts, files in found if any(texts[2:3])}
 
 
@@ -178,9 +174,9 @@ class SharedBuild:
         first = known[0].dependencies.headers if known else ()
         files = FileSet(headers=tuple(header for header in first if header.path in common))
         files = files.with_contents_here() or FileSet()
-        read = [field(header.relative, header.digest) for header in files.headers]
-        compilers = [field(*pair) for pair in sorted(self._inputs.compilers.items())]
-        return digest([field("after", key), *compilers, *sorted(read)])
+        read = [keys.field(header.relative, header.digest) for header in files.headers]
+        compilers = [keys.field(*pair) for pair in sorted(self._inputs.compilers.items())]
+        return keys.digest([keys.field("after", key), *compilers, *sorted(read)])
 
     def entries_of(self, code: ObjectCode) -> Callable[[object, Read], list[StoreEntry]] | None:
         """Return a function that returns the entries to write to a store for a build; None if it is not portable."""
@@ -226,7 +222,7 @@ def fetch(stores: Sequence[ReadMany], requests: Iterable[CompileRequest]) -> tup
             inputs = elsewhere.key_inputs(request, settings)
             if store.find(inputs) is not None:
                 there += 1
-            elif may_travel(inputs):
+            elif keys.may_travel(inputs):
                 left[inputs.portable_key] = inputs
     came = len(left)
     for read_many in stores:
@@ -257,7 +253,7 @@ def pack(inputs: KeyInputs, store: Store, obj: ObjectCode) -> Page | None:
 
 def _portable(inputs: KeyInputs, store: Store, obj: ObjectCode) -> ManifestEntry | None:
     build = store.entry_of(inputs, obj)
-    return build if build and is_portable(inputs, obj, build.dependencies) else None
+    return build if build and keys.is_portable(inputs, obj, build.dependencies) else None
 
 
 def _pack(inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode) -> Page:

@@ -7,15 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rtcompile import Arch, CompileRequest, InvalidRequest, ObjectCode
-from rtcompile.build.elsewhere import (
-    LinkInput,
-    add_to_index,
-    depends_on_directory,
-    distrusted,
-    linker_input,
-    parse,
-    with_directories,
-)
+from rtcompile.build import elsewhere
+from rtcompile.build.elsewhere import LinkInput, linker_input
+from rtcompile.build.elsewhere import options as compiler_options
 from rtcompile.errors import public, shown
 from rtcompile.request.values import absolute
 
@@ -66,8 +60,8 @@ class RecordedBuild:
     @public
     def of(cls, request: CompileRequest, code: ObjectCode) -> RecordedBuild:
         """Record a request and its result, which the functions in `rtcompile.lookup.find.listeners` get."""
-        named = parse(request.options).arch and not request.may_pass_over_arch
-        own = with_directories(request.options, absolute)
+        named = compiler_options.parse(request.options).arch and not request.may_pass_over_arch
+        own = compiler_options.with_directories(request.options, absolute)
         fields = {
             "requested": {
                 "options": list(request.options),
@@ -75,7 +69,7 @@ class RecordedBuild:
                 "by cupy": not request.allow_fixups,
                 "by a module": request.may_pass_over_arch,
                 # False if an option has a relative path, which means another file in another directory.
-                "in any folder": not depends_on_directory(request),
+                "in any folder": not elsewhere.depends_on_directory(request),
             },
             "name": request.name,
             "source": request.source,
@@ -101,7 +95,7 @@ class RecordedBuild:
         try:
             sources = [item["options"] for item in fields["link"] if "source" in item]
             given = (fields["options"], fields["requested"]["options"], *sources)
-            return [each for options in given for each in distrusted(options)]
+            return [each for options in given for each in compiler_options.distrusted(options)]
         except (KeyError, TypeError, AttributeError) as error:
             raise _damaged(error) from None
 
@@ -120,9 +114,9 @@ class RecordedBuild:
         """
         request = self._request()
         if moved is not None:
-            options = with_directories(request.options, moved)
+            options = compiler_options.with_directories(request.options, moved)
             request = request.replace(options=options)
-        named = parse(request.options).arch and request.allow_fixups
+        named = compiler_options.parse(request.options).arch and request.allow_fixups
         follows = self.fields.get("follows device") and not (
             named and not request.may_pass_over_arch
         )
@@ -165,7 +159,7 @@ class RecordedBuild:
         """Write the index entry with which the program's own request finds the build of one of `requests`."""
         requested, capability = self.program_request(request)
         if requested is not None:
-            add_to_index(requested, capability)
+            elsewhere.add_to_index(requested, capability)
 
     def program_request(
         self, request: CompileRequest
