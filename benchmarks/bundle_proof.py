@@ -16,7 +16,7 @@ from pathlib import Path
 import rtcompile
 from benchmarks import _machine
 from examples import cute_tiled_copy
-from rtcompile.bundles.file import Bundle
+from rtcompile.bundles.index import Bundle
 from rtcompile.cli import bundling, to_bundle
 
 ARCHS = ("sm_80", "sm_90a", "sm_100a", "sm_120a", "compute_80")

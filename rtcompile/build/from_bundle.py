@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rtcompile.build import plan as plans
+from rtcompile.bundles import file
 from rtcompile.bundles import index as bundles
-from rtcompile.bundles.file import Bundle, Row, in_use
+from rtcompile.bundles.file import Row
+from rtcompile.bundles.index import Bundle, in_use
 from rtcompile.errors import JitDisabled, RtcompileError
 from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import find as lookup
@@ -95,7 +97,11 @@ class Search:
         rows = list(self._rows())
         for wanted in self._wanted() if rows else ():
             for bundle, row in rows:
-                code = bundle.load(row, self._folders) if (row.arch, row.kind) == wanted else None
+                code = (
+                    file.code_of(bundle, row, self._folders)
+                    if (row.arch, row.kind) == wanted
+                    else None
+                )
                 if code is not None:
                     return code
         return None
@@ -106,7 +112,7 @@ class Search:
         if rows and self._requested() is None and self._request.target == "cubin":
             for row in usable([row for _, row in rows], self._capability()):
                 bundle = next(bundle for bundle, each in rows if each is row)
-                if code := bundle.load(row, self._folders):
+                if code := file.code_of(bundle, row, self._folders):
                     return code
         sentences = [self._sentence(bundle) for bundle in in_use()]
         details = "".join(f" {sentence}" for sentence in sentences if sentence)
@@ -123,11 +129,11 @@ class Search:
         if self._inputs is None:
             return
         for bundle in in_use():
-            rows = bundle.rows(self._key)
+            rows = file.rows(bundle, self._key)
             if rows and (cuda := bundles.cuda_major()) is not None:
                 rows = [row for row in rows if row.cuda == cuda]
                 if not rows:
-                    bundle.require_cuda(cuda)
+                    file.require_cuda(bundle, cuda)
             for row in rows:
                 if self._inputs.backend in (*EITHER, row.backend):
                     yield bundle, row
@@ -166,12 +172,12 @@ class Search:
 
     def _sentence(self, bundle: Bundle) -> str:
         """Return a sentence that explains why the build was not found in a bundle."""
-        rows = bundle.rows(self._key)
+        rows = file.rows(bundle, self._key)
         if bundle.problem:
             return f"Bundle {bundle.path}: {bundle.problem}."
         if rows:
             for row in rows:
-                if changed := bundle.difference(row, self._folders):
+                if changed := file.difference(bundle, row, self._folders):
                     return f"Bundle {bundle.path} contains it, but {changed}."
             archs_there = ", ".join(sorted({str(row.arch) for row in rows}))
             return (
@@ -179,7 +185,7 @@ class Search:
                 f"{self._wanted_arch() or 'this architecture'}."
             )
         source = self._request.source_digest
-        same_program = [row for row in bundle.rows() if row.program == self._request.name]
+        same_program = [row for row in file.rows(bundle) if row.program == self._request.name]
         if not same_program:
             return ""
         if not any(row.source == source for row in same_program):

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from rtcompile.bundles.index import (
+    Bundle,
     Extent,
-    Sections,
     UnusableError,
     load,
     read_checks,
-    sections_in_use,
 )
 from rtcompile.errors import RtcompileError
 from rtcompile.files import headers
@@ -53,66 +52,49 @@ def _decode(at: int, data: bytes) -> Row:
     return Row(key, Arch.parse(arch), kind, backend, compiler, int(cuda), program, source, *more)
 
 
-class Bundle:
-    """A bundle on disk, read at first use. An unusable bundle is ignored with one warning."""
-
-    def __init__(self, path: str, opened: Sections | None = None) -> None:
-        self.path = path
-        self.sections = opened or Sections(path)
-
-    @property
-    def problem(self) -> str:
-        """Why the bundle is ignored; "" if it is used."""
-        return self.sections.problem
-
-    def rows(self, key: str | None = None) -> list[Row]:
-        """Return the builds under `key`, or all of them; none if the bundle cannot be used."""
-        try:
-            return self.read_rows(key)
-        except UnusableError as error:
-            self.sections.ignore(str(error))
-            return []
-
-    def require_cuda(self, major: int) -> None:
-        """Ignore the bundle if none of its builds was made with this major version of CUDA."""
-        cuda = sorted({row.cuda for row in self.rows()})
-        if cuda and major not in cuda:
-            made_with = " and ".join(map(str, cuda))
-            self.sections.ignore(
-                f"it was made with CUDA {made_with}, and this process uses CUDA {major}"
-            )
-
-    def load(self, row: Row, own: Sequence[SearchDir]) -> ObjectCode | None:
-        """Return the build of a row; None if the package's own headers have changed since."""
-        try:
-            found = load(self.sections, row.at, own_folders(own))
-        except UnusableError as error:
-            self.sections.ignore(str(error))
-            return None
-        return None if found is None else found.obj
-
-    def difference(self, row: Row, own: Sequence[SearchDir]) -> str:
-        """Describe how the package's own headers differ from those that the row was compiled from."""
-        with suppress(UnusableError):
-            checks = self.sections.blob(row.checks)
-            return read_checks(checks, own_folders(own)).difference()
-        return ""
-
-    def read_rows(self, key: str | None = None) -> list[Row]:
-        """Return the same; raise `UnusableError` if the bundle cannot be used."""
-        if not self.sections.open():
-            return []
-        begin = b"" if key is None else key.encode("utf-8", "surrogateescape") + b"\0"
-        rows = enumerate(self.sections.rows)
-        try:
-            return [_decode(at, row) for at, row in rows if row.startswith(begin)]
-        except (ValueError, IndexError, TypeError, RtcompileError) as error:
-            raise UnusableError(f"its index cannot be understood ({error})") from None
+def rows(bundle: Bundle, key: str | None = None) -> list[Row]:
+    """Return the builds under `key`, or all of them; none if the bundle cannot be used."""
+    try:
+        return read_rows(bundle, key)
+    except UnusableError as error:
+        bundle.ignore(str(error))
+        return []
 
 
-def in_use() -> list[Bundle]:
-    """Return the bundles in use, in the order in which they were added."""
-    return [Bundle(sections.path, sections) for sections in sections_in_use()]
+def read_rows(bundle: Bundle, key: str | None = None) -> list[Row]:
+    """Return the same; raise `UnusableError` if the bundle cannot be used."""
+    if not bundle.open():
+        return []
+    begin = b"" if key is None else key.encode("utf-8", "surrogateescape") + b"\0"
+    try:
+        return [_decode(at, row) for at, row in enumerate(bundle.rows) if row.startswith(begin)]
+    except (ValueError, IndexError, TypeError, RtcompileError) as error:
+        raise UnusableError(f"its index cannot be understood ({error})") from None
+
+
+def require_cuda(bundle: Bundle, major: int) -> None:
+    """Ignore a bundle if none of its builds was made with this major version of CUDA."""
+    cuda = sorted({row.cuda for row in rows(bundle)})
+    if cuda and major not in cuda:
+        made_with = " and ".join(map(str, cuda))
+        bundle.ignore(f"it was made with CUDA {made_with}, and this process uses CUDA {major}")
+
+
+def code_of(bundle: Bundle, row: Row, own: Sequence[SearchDir]) -> ObjectCode | None:
+    """Return the build of a row; None if the package's own headers have changed since."""
+    try:
+        found = load(bundle, row.at, own_folders(own))
+    except UnusableError as error:
+        bundle.ignore(str(error))
+        return None
+    return None if found is None else found.obj
+
+
+def difference(bundle: Bundle, row: Row, own: Sequence[SearchDir]) -> str:
+    """Describe how the package's own headers differ from those that the row was compiled from."""
+    with suppress(UnusableError):
+        return read_checks(bundle.blob(row.checks), own_folders(own)).difference()
+    return ""
 
 
 def own_folders(own: Iterable[SearchDir]) -> tuple[str, ...]:

@@ -45,8 +45,8 @@ class UnusableError(Exception):
     """A bundle cannot be used; the message says why."""
 
 
-class Sections:
-    """The sections of a bundle's file, read at first use; an unusable file is ignored with one warning."""
+class Bundle:
+    """A bundle on disk, read at first use; an unusable one is ignored with one warning."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -152,7 +152,7 @@ _QUOTES_AND_LISTS = frozenset("\"'\\,")
 _MAX_KNOWN = 8192
 
 # By path, in the order of use. The value is None until the bundle is first searched.
-_bundles: dict[str, Sections | None] = {}
+_bundles: dict[str, Bundle | None] = {}
 _enabled = True
 
 
@@ -185,13 +185,13 @@ def use(path: str) -> None:
     _bundles.setdefault(absolute(path), None)
 
 
-def sections_in_use() -> list[Sections]:
-    """Return the sections of the bundles in use, in the order in which they were added."""
+def in_use() -> list[Bundle]:
+    """Return the bundles in use, in the order in which they were added."""
     found = []
-    for path, sections in list(_bundles.items()) if _enabled else ():
-        if sections is None:
-            sections = _bundles[path] = Sections(path)
-        found.append(sections)
+    for path, bundle in list(_bundles.items()) if _enabled else ():
+        if bundle is None:
+            bundle = _bundles[path] = Bundle(path)
+        found.append(bundle)
     return found
 
 
@@ -233,7 +233,7 @@ class _Files(FileSet):
 
     is_empty = False  # `is_unchanged` says whether bundles are in use
 
-    def __init__(self, checked: FileSet, checks: tuple[Sections, Extent]) -> None:
+    def __init__(self, checked: FileSet, checks: tuple[Bundle, Extent]) -> None:
         super().__init__()
         self._checked = checked
         self._checks = checks
@@ -245,8 +245,8 @@ class _Files(FileSet):
         if self._headers is None:
             checked = self._checked.refreshed() or self._checked
             try:
-                sections, extent = self._checks
-                self._headers = (*checked.headers, *read_others(sections.blob(extent)))
+                bundle, extent = self._checks
+                self._headers = (*checked.headers, *read_others(bundle.blob(extent)))
             except UnusableError:  # the file has changed since
                 self._headers = ()
         return self._headers
@@ -257,16 +257,16 @@ class _Files(FileSet):
 
 def find(query: Query) -> Found | None:
     """Return a request's build in the bundles in use; None if there is none or a plan is needed."""
-    in_use = sections_in_use()
-    cuda = cuda_major() if in_use else None
-    found = digest_of(query) if in_use else None
+    searched = in_use()
+    cuda = cuda_major() if searched else None
+    found = digest_of(query) if searched else None
     if found is None or cuda is None:
         return None
-    for sections in in_use:
+    for bundle in searched:
         try:
-            build = _find_in(sections, *found, cuda, query.recent) if sections.open() else None
+            build = _find_in(bundle, *found, cuda, query.recent) if bundle.open() else None
         except UnusableError as error:
-            sections.ignore(str(error))
+            bundle.ignore(str(error))
             continue
         if build is not None:
             return build
@@ -274,40 +274,38 @@ def find(query: Query) -> Found | None:
 
 
 def _find_in(
-    sections: Sections, request: str, folders: tuple[str, ...], cuda: int, recent: bool
+    bundle: Bundle, request: str, folders: tuple[str, ...], cuda: int, recent: bool
 ) -> Found | None:
-    rows = sections.queries.get(request)
+    rows = bundle.queries.get(request)
     if rows is None:
         return None
     try:
-        read = [(sections.rows[row].split(b"\0"), row) for row in rows]
+        read = [(bundle.rows[row].split(b"\0"), row) for row in rows]
         suffixes = [
             (SUFFIXES.index(fields[1].decode().lstrip("sm_0123456789")), row)
             for fields, row in read
             if fields[5] == b"%d" % cuda
         ]
         for _, row in sorted(suffixes):
-            if build := load(sections, row, folders, recent):
+            if build := load(bundle, row, folders, recent):
                 return build
     except (IndexError, ValueError) as error:
         raise UnusableError(f"its index cannot be understood ({error})") from None
     return None
 
 
-def load(
-    sections: Sections, row: int, folders: tuple[str, ...], recent: bool = False
-) -> Found | None:
+def load(bundle: Bundle, row: int, folders: tuple[str, ...], recent: bool = False) -> Found | None:
     """Return the build of a row; None if the package's own headers have changed since."""
-    fields = sections.rows[row].split(b"\0")
+    fields = bundle.rows[row].split(b"\0")
     checks = _extent(fields[11:14])
-    checked = _checked_files(sections, checks, folders, recent)
+    checked = _checked_files(bundle, checks, folders, recent)
     if checked is None:
         return None
     key = b" ".join((*fields[:3], fields[5])).decode("utf-8", "surrogateescape")
-    decoded = object_code.decode(key, sections.blob(_extent(fields[8:11])))
+    decoded = object_code.decode(key, bundle.blob(_extent(fields[8:11])))
     if decoded is None:
         raise UnusableError("it contains builds of another format, or under another's key")
-    files = _Files(checked, (sections, checks))
+    files = _Files(checked, (bundle, checks))
     return Found(hit(decoded[1], files, "bundle"), files)
 
 
@@ -324,12 +322,12 @@ _known: dict[tuple[str, tuple[str, ...]], FileSet] = {}
 
 
 def _checked_files(
-    sections: Sections, checks: Extent, folders: tuple[str, ...], recent: bool
+    bundle: Bundle, checks: Extent, folders: tuple[str, ...], recent: bool
 ) -> FileSet | None:
     """Return the package's own headers if they are the same as when the build was compiled."""
     known = _known.get((checks[2], folders))
     if known is None:
-        known = read_checks(sections.blob(checks), folders)
+        known = read_checks(bundle.blob(checks), folders)
     elif known.is_unchanged(recent):
         return known
     now = known.refreshed()

@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rtcompile.bundles.file import Bundle, Row, own_folders
+from rtcompile.bundles.file import Row, own_folders, read_rows
 from rtcompile.bundles.index import (
     CHECKS,
     HEAD,
     INDEX,
     MAGIC,
-    Sections,
+    Bundle,
     UnusableError,
     read_checks,
     read_others,
@@ -40,24 +40,24 @@ class Contents(NamedTuple):
 def read(bundle: Bundle) -> list[Contents]:
     """Return all builds of a bundle, with every byte verified."""
     try:
-        rows, found = bundle.read_rows(), []
-        for row, queries in zip(rows, _queries(bundle.sections), strict=True):
-            code, checks = map(bundle.sections.blob, (row.code, row.checks))
+        rows, found = read_rows(bundle), []
+        for row, queries in zip(rows, _queries(bundle), strict=True):
+            code, checks = map(bundle.blob, (row.code, row.checks))
             listed_headers(checks)
             found.append(Contents(row, code, checks, queries))
     except UnusableError as error:
         raise InvalidRequest(f"{bundle.path} cannot be used: {error}") from None
     ends = [start + size for row in rows for start, size, _ in (row.code, row.checks)]
-    end = bundle.sections.end_of_index + max(ends, default=0)
+    end = bundle.end_of_index + max(ends, default=0)
     if os.path.getsize(bundle.path) > end:
         raise InvalidRequest(f"{bundle.path}: the bytes from {end} on belong to no build")
     return found
 
 
-def _queries(sections: Sections) -> list[tuple[str, ...]]:
+def _queries(bundle: Bundle) -> list[tuple[str, ...]]:
     """Return the digests of the queries that each row serves."""
-    found: list[list[str]] = [[] for _ in sections.rows]
-    for query, rows in sections.queries.items():
+    found: list[list[str]] = [[] for _ in bundle.rows]
+    for query, rows in bundle.queries.items():
         for row in rows:
             if row >= len(found):
                 raise UnusableError(f"its index names row {row}, which it does not have")

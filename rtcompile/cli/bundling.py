@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from rtcompile.bundles.file import Bundle
-from rtcompile.bundles.index import use_bundle
+from rtcompile.bundles.file import rows as rows_of
+from rtcompile.bundles.index import Bundle, use_bundle
 from rtcompile.cli import output, to_bundle
 from rtcompile.cli.arguments import BUNDLE_ACTIONS
 from rtcompile.cli.running import cupys_record, read_record
@@ -81,7 +81,9 @@ def _describe(given: Namespace, view: str, files: Sequence[str]) -> int:
             continue
         titles = ("program", "arch", "kind", "compiler", "names")
         rows: Sequence[Sequence[object]]
-        rows = [(r.program, r.arch, r.kind, r.compiler, ", ".join(r.names)) for r in bundle.rows()]
+        rows = [
+            (r.program, r.arch, r.kind, r.compiler, ", ".join(r.names)) for r in rows_of(bundle)
+        ]
         if view == "matrix":
             titles = ("gpu", "code", "least driver", "made with", "program")
             served = to_bundle.matrix(bundle)
@@ -103,7 +105,7 @@ def _verify(given: Namespace, files: Sequence[str]) -> int:
     file = _bundle(path)
     archs = to_bundle.architectures(file)
     rows: Sequence[Sequence[object]]
-    rows = [(row.program, row.arch, row.kind, "verified") for row in file.rows()]
+    rows = [(row.program, row.arch, row.kind, "verified") for row in rows_of(file)]
     fine = True
     sys.path.insert(0, os.getcwd())
     with ExitStack() as stack:
@@ -148,7 +150,7 @@ def _bundle(path: str) -> Bundle:
     bundle = Bundle(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is an error here
-        bundle.rows()
+        rows_of(bundle)
         if bundle.problem:
             raise InvalidRequest(f"{path}: {bundle.problem}")
         to_bundle.provenance(bundle)

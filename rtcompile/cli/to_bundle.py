@@ -10,8 +10,10 @@ from typing import Any
 
 from rtcompile.build import from_bundle, pipeline, planned
 from rtcompile.build.many import compile_many
+from rtcompile.bundles import file
 from rtcompile.bundles import index as bundles
-from rtcompile.bundles.file import Bundle, Row, own_folders
+from rtcompile.bundles.file import Row, own_folders
+from rtcompile.bundles.index import Bundle
 from rtcompile.cli.bundle_contents import Contents, contents_of, listed_headers, read, write
 from rtcompile.errors import InvalidRequest, warn
 from rtcompile.files.fileset import FileSet
@@ -204,7 +206,7 @@ class Served(NamedTuple):
 def matrix(bundle: Bundle) -> list[Served]:
     """Return the code for each generation from 7.5 on, each program and each major version of CUDA."""
     groups: dict[tuple[str, int], list[Row]] = {}
-    for row in bundle.rows():
+    for row in file.rows(bundle):
         groups.setdefault((row.key, row.cuda), []).append(row)
     served = []
     for capability in archs.generations():
@@ -280,7 +282,7 @@ class Rebuilt(NamedTuple):
 
 def architectures(bundle: Bundle) -> list[str]:
     """Return the names of the architectures that a bundle has code for."""
-    rows = bundle.rows()
+    rows = file.rows(bundle)
     names = (row.arch.virtual if row.kind == "ptx" else str(row.arch) for row in rows)
     return list(dict.fromkeys(names))
 

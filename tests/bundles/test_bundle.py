@@ -13,8 +13,9 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
+from rtcompile.bundles import file
 from rtcompile.bundles import index as bundles
-from rtcompile.bundles.file import Bundle
+from rtcompile.bundles.index import Bundle
 from rtcompile.cli import bundling
 from rtcompile.errors import (
     BatchError,
@@ -382,9 +383,9 @@ def test_a_folder_or_pipe_under_the_bundles_path_is_ignored(package: Package, ma
 def test_a_build_under_another_key_is_not_used(bundled: Package):
     """The index is intact, but names another architecture's object."""
     bundle = Bundle(str(bundled.bundle))
-    row, _ = [each for each in bundle.rows() if each.kind == "cubin"]
-    rows = bundle.sections.rows
+    row, _ = [each for each in file.rows(bundle) if each.kind == "cubin"]
+    rows = bundle.rows
     first, second = [each.split(b"\0") for each in rows if each.split(b"\0")[2] == b"cubin"]
     rows[rows.index(b"\0".join(first))] = b"\0".join((*first[:8], *second[8:11], *first[11:]))
     with pytest.warns(RtcompileWarning, match="another format, or under another's key"):
-        assert bundle.load(row, [SearchDir("user0", str(bundled.folder))]) is None
+        assert file.code_of(bundle, row, [SearchDir("user0", str(bundled.folder))]) is None

@@ -14,7 +14,7 @@ from cupy.cuda import compiler, function  # noqa: E402
 import rtcompile  # noqa: E402
 from rtcompile.build import planned  # noqa: E402
 from rtcompile.bundles import index  # noqa: E402
-from rtcompile.bundles.file import Bundle  # noqa: E402
+from rtcompile.bundles.index import Bundle  # noqa: E402
 from rtcompile.cli import bundling, to_bundle  # noqa: E402
 from rtcompile.cli.bundle_contents import read  # noqa: E402
 from rtcompile.extras.record import recording, warming  # noqa: E402

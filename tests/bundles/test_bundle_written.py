@@ -9,7 +9,8 @@ import pytest
 import rtcompile
 from rtcompile.build import from_bundle as search
 from rtcompile.bundles import index as bundles
-from rtcompile.bundles.file import Bundle
+from rtcompile.bundles.file import rows
+from rtcompile.bundles.index import Bundle
 from rtcompile.cli import bundling
 from rtcompile.compilers import nvrtc
 from rtcompile.errors import (
@@ -41,7 +42,7 @@ def test_the_same_builds_make_the_same_bytes(bundled: Package, tmp_path, monkeyp
 def test_an_update_keeps_existing_builds(bundled: Package):
     bundled.load()
     bundling.bundle([bundled.name], bundled.bundle, archs=("sm_86",), update=True)
-    archs = {(str(row.arch), row.kind) for row in Bundle(str(bundled.bundle)).rows()}
+    archs = {(str(row.arch), row.kind) for row in rows(Bundle(str(bundled.bundle)))}
     assert archs == {("sm_80", "cubin"), ("sm_86", "cubin"), ("sm_90a", "cubin"), ("sm_80", "ptx")}
 
 

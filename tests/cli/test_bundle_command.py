@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile.bundles.file import Bundle
+from rtcompile.bundles.file import rows as rows_of
+from rtcompile.bundles.index import Bundle
 from rtcompile.cli import bundling, main
 from rtcompile.extras.record import recording
 from tests.packages import DECLARATION, HEADER, SOURCE, Package
@@ -43,19 +44,19 @@ def test_architectures_may_be_named_one_by_one(package: Package):
     source = f"{package.name}/scale.cu"
     archs = ("--arch", "sm_80", "--arch", "sm_90")
     assert run(source, *archs, "-n", "scale<int>", "-o", "k.rtcb", "--", "-DN=1") == 0
-    rows = Bundle(os.path.abspath("k.rtcb")).rows()
+    rows = rows_of(Bundle(os.path.abspath("k.rtcb")))
     assert [str(row.arch) for row in rows] == ["sm_80", "sm_90"]
 
 
 def test_one_object_of_a_package_can_be_named(package: Package):
     assert run(f"{package.name}:module", "--arch", "sm_80", "-o", "k.rtcb") == 0
-    assert [row.program for row in Bundle(os.path.abspath("k.rtcb")).rows()] == ["scale.cu"]
+    assert [row.program for row in rows_of(Bundle(os.path.abspath("k.rtcb")))] == ["scale.cu"]
 
 
 def test_a_source_takes_names_and_options_from_the_command_line(package: Package):
     arguments = ("-n", "scale<double>", "--arch", "sm_80", "-o", "k.rtcb", "--", "-DN=1")
     assert run(f"{package.name}/scale.cu", *arguments) == 0
-    (row,) = Bundle(os.path.abspath("k.rtcb")).rows()
+    (row,) = rows_of(Bundle(os.path.abspath("k.rtcb")))
     assert row.names == ("scale<double>",)
     assert "D N=1" in row.options
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.bundles.file import Bundle
+from rtcompile.bundles.file import rows
+from rtcompile.bundles.index import Bundle
 from tests.documentation import ROOT, blocks
 from tests.processes import ran
 from tests.wheels import bare_environment, build, use
@@ -160,7 +161,7 @@ def test_one_wheel_has_the_builds_of_two_cudas(
     wheel = build(project, backend, "wheel", build_environment, python=python)
     with zipfile.ZipFile(wheel) as archive:
         path = archive.extract("mypackage/kernels.rtcb", tmp_path)
-    found = {(row.cuda, row.kind, str(row.arch)) for row in Bundle(path).rows()}
+    found = {(row.cuda, row.kind, str(row.arch)) for row in rows(Bundle(path))}
     codes = [("cubin", "sm_80"), ("cubin", "sm_90a"), ("ptx", "sm_80")]
     assert found == {(cuda, *code) for cuda in (12, 13) for code in codes}
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.bundles.file import Bundle, Row
+from rtcompile.bundles import file
+from rtcompile.bundles.file import Row
+from rtcompile.bundles.index import Bundle
 from rtcompile.cli import main, to_bundle
 from rtcompile.request.arch import first_release, generations
 from rtcompile.request.values import Arch
@@ -34,9 +36,8 @@ def _rows(monkeypatch: pytest.MonkeyPatch, *made: tuple[str, str, str]) -> Bundl
         Row("key", Arch.parse(arch), kind, "nvrtc", compiler, 12, "k.cu", "s", (), ())
         for arch, kind, compiler in made
     ]
-    bundle = Bundle("made-up.rtcb")
-    monkeypatch.setattr(bundle, "rows", lambda: rows)
-    return bundle
+    monkeypatch.setattr(file, "rows", lambda _: rows)
+    return Bundle("made-up.rtcb")
 
 
 def _served(bundle: Bundle) -> dict[str, tuple[str, str]]:

@@ -22,8 +22,8 @@ import pytest
 
 import rtcompile
 from rtcompile import Arch, CompileRequest, ObjectCode, RtcompileError, cli
-from rtcompile.bundles.file import in_use
-from rtcompile.bundles.index import HEAD, INDEX, MAGIC
+from rtcompile.bundles import file
+from rtcompile.bundles.index import HEAD, INDEX, MAGIC, in_use
 from rtcompile.cli import bundling
 from rtcompile.extras.packaging.library import KernelLibrary
 from rtcompile.extras.record import recording, warming
@@ -321,8 +321,8 @@ class Calls:
             try:
                 rtcompile.use_bundle(path)
                 found = in_use()[0]
-                for row in found.rows():
-                    found.load(row, ())
+                for row in file.rows(found):
+                    file.code_of(found, row, ())
                 return rtcompile.compile(**KNOWN)
             finally:
                 forget_bundles()
