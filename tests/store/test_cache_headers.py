@@ -74,8 +74,12 @@ def shadow_in_a_new_folder(tree: HeaderTree) -> None:
             id="edit of equal size and mtime",
         ),
         pytest.param(removal, "header {}/user1/sub/c.h is gone", id="removal"),
-        pytest.param(shadow, "the files in {}/user0 are others", id="new shadow"),
-        pytest.param(shadow_in_a_new_folder, "the files in {}/user0 are", id="new folder"),
+        pytest.param(
+            shadow, "files were added to or removed from {}/user0, which", id="new shadow"
+        ),
+        pytest.param(
+            shadow_in_a_new_folder, "files were added to or removed from {}/user0", id="new folder"
+        ),
     ],
 )
 def test_a_change_is_noticed_and_named(
