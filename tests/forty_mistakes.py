@@ -67,7 +67,7 @@ FORTY = (
     _one("Python's for", body("for i in range(10):\n    x[i] = 0;"), "expected a", "`for (int i = 0; i < n; ++i) { ... }`"),
     _one("OpenCL's index", body("int i = get_global_id(0);\n  x[i] = 1;"), '"get_global_id" is undefined', "blockIdx.x * blockDim.x + threadIdx.x"),
     _one("two types for one template parameter", "template <class T> __device__ T most(T a, T b) { return a > b ? a : b; }\n" + body("x[0] = most(1, 2.5f);"), "T would be int and float", "most<float>(1, 2.5f)"),
-    _one("bfloat16 plus a double", "#include <cuda_bf16.h>\n" + body("x[0] = x[0] + 1.0;", "__nv_bfloat16* x"), 'more than one operator "+"', "__float2bfloat16(x)"),
+    _one("bfloat16 plus a double", "#include <cuda_bf16.h>\n" + body("x[0] = x[0] + 1.0;", "__nv_bfloat16* x"), 'more than one operator "+"', "__double2bfloat16(x)"),
     _one("an #ifdef without #endif", "#ifdef FAST\n" + body("x[0] = 1;"), "#endif", "Add #endif"),
     _one("a comment in Python syntax", "# scale the array\n" + body("x[0] = 1;"), "unrecognized preprocessing directive", "//"),
 )  # fmt: skip

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 
-from rtcompile.messages.declared import declarations
-from rtcompile.messages.facts import BuildContext, Match, Values
+from rtcompile.messages.declared import BASIC, declarations, declared_as
+from rtcompile.messages.facts import BuildContext, Match, Values, headers_in
 from rtcompile.request import cxx
 
 
@@ -13,49 +14,155 @@ def no_function(_: Match, context: BuildContext) -> Values | None:
     """Return what is called at the caret although it is a number, a variable, a pointer or an array."""
     text = cxx.blanked(context.text, literals=True)
     at = max(0, context.column - 1)
-    called = re.match(r"(\d[\w.]*|\.\d\w*)\s*(?=\()", text[at:]) or re.match(
-        r"(\w+)\s*(?=\()", text[at:]
-    )
+    called = re.match(r"(\d[\w.]*|\.\d\w*|\w+(?:\.\w+)*)\s*(?=\()", text[at:])
     if called is None:
-        return None
+        behind = re.search(r"[\])]\s*\(", text[at:])
+        step = "Write the operator between the two, such as *"
+        fact = "A ( stands directly behind a closing bracket, and so calls what is before it"
+        return {"fact": fact, "step": step} if behind else None
     name = called[1]
     inside = cxx.enclosed(text, at + called.end()).strip()
-    if name[0] in "0123456789.":
-        fact = f"`{name}` is a number, and a ( behind it calls it like a function"
-        return {"fact": fact, "step": f"Write the operator between them, as in {name} * ({inside})"}
-    upto = (
-        sum(len(line) + 1 for line in context.source.split("\n")[: max(0, context.line - 1)]) + at
-    )
-    found = [each for each in declarations(name, context.code) if each.end(1) <= upto]
-    if not found:
-        return None
-    line = context.code.count("\n", 0, found[-1].start(1)) + 1
-    where = f"line {line}"
-    declared = found[-1][0]
-    if "*" in declared[: found[-1].start(1) - found[-1].start()] or declared.endswith("["):
-        what = "an array" if declared.endswith("[") else "a pointer"
-        fact = f"`{name}` is {what} ({where}), and ( ) calls a function"
-        index = inside if "," not in inside else "row * width + column"
-        return {"fact": fact, "step": f"Index it by brackets: {name}[{index}]"}
-    if declared.endswith("("):
-        return None
-    fact = f"`{name}` is a variable ({where}), and a ( behind it calls it like a function"
     step = f"Write the operator between them, as in {name} * ({inside})"
+    if "." in name and not name[0].isdigit() and name[0] != ".":
+        fact = f"`{name}` is a member with a value, and ( ) calls a function"
+        return {"fact": fact, "step": step if inside else "Leave out the ( )"}
+    if not name.isidentifier():
+        fact = f"`{name}` is a number, and a ( behind it calls it like a function"
+        return {"fact": fact, "step": step}
+    if name in ("threadIdx", "blockIdx", "blockDim", "gridDim"):
+        return {
+            "fact": f"`{name}` is a variable with the members x, y and z",
+            "step": f"Write {name}.x",
+        }
+    what, line, declared = declared_as(name, context)
+    if what in ("array", "pointer"):
+        index = inside if "," not in inside else "row * width + column"
+        fact = f"`{name}` is {'an array' if what == 'array' else 'a pointer'} (line {line}), and ( ) calls a function"
+        return {"fact": fact, "step": f"Index it by brackets: {name}[{index}]"}
+    if what != "variable":
+        return None
+    fact = f"`{name}` is a variable (line {line}), and a ( behind it calls it like a function"
     if name in {*context.device_names()}:
-        fact, step = (
-            f"The variable `{name}` of {where} hides the function {name}",
-            "Give the variable another name",
-        )
+        fact = f"The variable `{name}` of line {line} hides the function {name}"
+        step = "Give the variable another name"
+    elif vector := re.search(rf"\b{_VECTOR}\b", declared):
+        step = f"Read one of its members, such as {name}.x: it is a {vector[0]}"
+    elif not re.search(rf"\b{BASIC}\b", declared):
+        step = "Read one of its members, or give its type an operator()"
     return {"fact": fact, "step": step}
 
 
+def _call_around(context: BuildContext) -> tuple[str, str]:
+    """Return the function, or "", whose call encloses the caret, and the call's arguments."""
+    text = cxx.blanked(context.text, literals=True)
+    depth = 0
+    for at in range(min(len(text), context.column - 1) - 1, -1, -1):
+        depth += (text[at] in ")]}") - (text[at] in "([{")
+        if depth < 0:
+            name = re.search(r"(\w+)\s*(?:<<<.*>>>)?\s*$", text[:at])
+            return (name[1] if name else ""), cxx.enclosed(text, at)
+    return "", ""
+
+
+def _parameters_of(name: str, context: BuildContext) -> tuple[str, str]:
+    """Return the parameters with which the source, or a header of CUDA, declares a function or a macro, and where."""
+    code = cxx.blanked(context.source, literals=True)
+    macro = re.search(rf"^[ \t]*#[ \t]*define[ \t]+{name}\(([^()]*)\)", code, re.MULTILINE)
+    own = (
+        [macro]
+        if macro
+        else [each for each in declarations(name, context.code) if each[0][-1] == "("]
+    )
+    if own:
+        line = code.count("\n", 0, own[0].end()) + 1
+        found = own[0][1] if macro else cxx.enclosed(code, own[0].end() - 1)
+        return " ".join(found.split()), f" in line {line}"
+    for folder in dict.fromkeys(
+        each.path for each in context.search if each.label in ("cudart", "crt")
+    ):
+        for inner in ("", "crt"):
+            for _, text in headers_in(os.path.join(folder, inner)):
+                if found_in := name in text and re.search(
+                    rf"^[A-Za-z_].*[\s*&]{name}\s*\(([^()]+)\)\s*(?:;|__)", text, re.MULTILINE
+                ):
+                    return " ".join(found_in[1].split()), ""
+    return "", ""
+
+
+def argument_count(match: Match, context: BuildContext) -> Values:
+    """Return how many arguments a function or a macro takes, and how many a call gives."""
+    name, inside = _call_around(context)
+    name = match["macro"] or name
+    given = len([*filter(None, cxx.split(inside))])
+    declared, where = _parameters_of(name, context) if name else ("", "")
+    wanted = [each for each in cxx.split(declared) if each not in ("", "void")]
+    least = len([each for each in wanted if "=" not in each])
+    is_wrong = given < least if match["count"] == "few" else given > len(wanted)
+    if (declared or where) and is_wrong and "..." not in wanted:
+        fact = f"{name} takes {least} argument{'s' * (least != 1)}{f' to {len(wanted)}' * (least < len(wanted))} ({declared}){where}, and this call gives {given}"
+        names = [re.sub(r"=.*", "", each).split()[-1].strip("*&") for each in wanted]
+        return {"fact": fact, "step": f"Call it as {name}({', '.join(names)})"}
+    fact = f"The {match['where']} has too {match['count']} arguments for its declaration"
+    return {
+        "fact": fact,
+        "step": "Pass as many as are declared. A macro's argument with commas needs parentheses",
+    }
+
+
+_MOST_VERSIONS = 3
+
+
+def overload(match: Match, context: BuildContext) -> Values:
+    """Return how a call differs from all versions of a function: an address, a number of arguments, a type."""
+    name = (
+        re.sub(r" \[with .*| .*::|<.*>(?=::)", "", match["function"]).rpartition("::")[2]
+        or match["function"]
+    )
+    notes = "\n".join([match.string, *(note.message for note in context.notes)])
+    given = re.search(r"argument types are: \(([^\n]*)\)", notes)
+    types = [*filter(None, cxx.split(given[1]))] if given else []
+    lists = re.findall(
+        rf'(?:function|template) "[^"\n]*?\b{re.escape(name)}(?:<[^"\n]*?>)?\(([^"\n]*)\)"', notes
+    )
+    versions = [list(filter(None, cxx.split(each))) for each in dict.fromkeys(lists)]
+    counts = sorted({len(each) for each in versions})
+    alike = [each for each in versions if len(each) == len(types)]
+    shown = " or ".join(
+        f"`{name}({', '.join(each)})`" for each in (alike or versions)[:_MOST_VERSIONS]
+    )
+    step = f"Call it as {shown}" if shown and len(shown) < 3 * _LONGEST_VERSION else _COMPARE
+    fact = f"{name} has no version for this number of arguments, or for these types"
+    unfit = {int(each) for each in re.findall(r"does not match because argument #(\d{1,3})", notes)}
+    if given and counts and not unfit and len(types) not in counts:
+        fact = (
+            f"The versions of {name} are declared with {' or '.join(map(str, counts))} parameters"
+        )
+        fact = f"{fact.removesuffix('s') if counts == [1] else fact}, and this call gives {len(types)} arguments"
+        if re.fullmatch(r"__\w+_sync", name) and len(types) < counts[-1]:
+            step += ". The first argument is the mask of the threads, 0xffffffff for all"
+    elif (
+        alike and all(each[0].endswith("*") for each in alike) and not types[0].endswith(("*", "]"))
+    ):
+        fact = f"{name} takes an address first, and {types[0]} was given"
+        step = f"Pass the address, as in `{name}(&x[i])`" if len(types) == 1 else step
+    elif len(unfit) == 1 and max(unfit) <= len(types):
+        number = max(unfit)
+        fact = f"No version of {name} takes {types[number - 1]} as argument {number}"
+    elif given:
+        fact = f"{name} has no version for the types ({given[1]})"
+    return {"fact": fact, "step": step}
+
+
+_LONGEST_VERSION = 100
+_COMPARE = "Compare the number and the types of the arguments with the candidates in the notes; `.log` has all of them"
 _VECTOR = r"(?:u?(?:char|short|int|long|longlong)|float|double)[1-4]"
 
 
-def vector_literal(_: Match, context: BuildContext) -> Values | None:
+def vector_literal(match: Match, context: BuildContext) -> Values | None:
     """Return how CUDA makes the vector that the message's line makes as OpenCL, HLSL or GLSL do."""
     text = cxx.blanked(context.text, literals=True)
-    found = re.search(rf"\(\s*({_VECTOR})\s*\)\s*\(|(?<!\w)({_VECTOR})\s*\(", text)
+    variable = r"(?:\s+\w+)?" if "too many initializer" in match.string else ""
+    found = re.search(rf"\(\s*({_VECTOR})\s*\)\s*\(|(?<!\w)({_VECTOR}){variable}\s*\(", text)
     if found is None:
         return None
     kind = found[1] or found[2]
@@ -204,3 +311,34 @@ def _atomic_of_bits(name: str, kind: str, values: list[str]) -> str:
         return ""
     rest = (f"{convert or f'({to})'}({each})" for each in values[1:])
     return f"Write `{name}(({to}*)({values[0]}), {', '.join(rest)})`{note}"
+
+
+def wmma_call(match: Match, context: BuildContext) -> Values | None:
+    """Return in what the fragments and the pointer of a WMMA function do not fit each other."""
+    notes = "\n".join([match.string, *(note.message for note in context.notes)])
+    given = re.search(r"argument types are: \(([^\n]*)\)", notes)
+    types = [*cxx.split(given[1])] if given else []
+    pattern = r"nvcuda::wmma::fragment<nvcuda::wmma::(\w+), (\d+), (\d+), (\d+), ([\w: ]+)"
+    fragments = [each for each in (re.match(pattern, kind) for kind in types) if each]
+    shapes = sorted({"x".join(each.group(2, 3, 4)) for each in fragments})
+    if len(shapes) > 1:
+        fact = f"The fragments have the shapes {' and '.join(shapes)}, and {match['function']} takes one shape"
+        return {"fact": fact, "step": "Declare all of them with the same m, n and k"}
+    pointed = [
+        kind.removesuffix(" *").removeprefix("const ") for kind in types if kind.endswith("*")
+    ]
+    if not fragments or not pointed:
+        return None
+    element, held = fragments[0][5], _ALIASES.get(pointed[0], pointed[0])
+    if held != _ALIASES.get(element, element) and "precision" not in element:
+        fact = f"The fragment holds {element}, and the pointer is {pointed[0]}*"
+        return {"fact": fact, "step": f"Pass a pointer to {element}"}
+    if fragments[0][1] == "accumulator" and len(types) < len(_ACCUMULATOR):
+        return {
+            "fact": "An accumulator has no layout of its own",
+            "step": f"Write {match['function']}({', '.join(_ACCUMULATOR)})",
+        }
+    return None
+
+
+_ACCUMULATOR = ("...", "...", "stride", "wmma::mem_row_major")

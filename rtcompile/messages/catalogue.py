@@ -9,7 +9,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rtcompile.diagnostic import Diagnostic
-from rtcompile.messages import calls, facts, memory, names, quoted, searched, syntax
+from rtcompile.messages import (
+    calls,
+    facts,
+    memory,
+    names,
+    operands,
+    quoted,
+    searched,
+    syntax,
+    written,
+)
 from rtcompile.messages.diagnostics import CONSEQUENCES
 from rtcompile.messages.facts import BuildContext
 
@@ -42,7 +52,8 @@ class KnownMessage:
 def _read() -> tuple[KnownMessage, ...]:
     parser = facts.read_sections("catalogue.ini")
     functions: ChainMap[str, Any] = ChainMap(
-        facts.SIMPLE, *map(vars, (calls, syntax, memory, quoted, searched, names, facts))
+        facts.SIMPLE,
+        *map(vars, (calls, syntax, written, memory, operands, quoted, searched, names, facts)),
     )
     return tuple(
         KnownMessage(

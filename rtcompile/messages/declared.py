@@ -80,6 +80,35 @@ def declarations(word: str, code: str) -> list[Match]:
     return [*re.finditer(rf"{before}({re.escape(word)})\s*[=;,()\[{{:<]", code)]
 
 
+BASIC = (
+    r"(?:unsigned|signed|bool|char|short|int|long|float|double|half|__half2?|void|auto|dim3|\w+_t"
+    r"|(?:u?(?:char|short|int|long|longlong)|float|double)[1-4])"
+)
+
+
+def declared_as(word: str, context: BuildContext) -> tuple[str, int, str]:
+    """Return what a word is before the caret: "function", "array", "pointer" or "variable", its line and declaration."""
+    lines = context.source.split("\n")[: max(0, context.line - 1)]
+    at = sum(len(line) + 1 for line in lines) + max(0, context.column - 1)
+    code = context.code
+    for found in reversed(declarations(word, code)):
+        kind = re.match(r"[A-Za-z_]\w*", found[0])
+        known = rf"(?:struct|class|union|enum|typename|using|typedef\s[^;{{}}]{{1,80}})\s+{kind[0] if kind else ''}\b"
+        is_type = kind and (
+            re.fullmatch(rf"{BASIC}|const|__restrict__|__nv_bfloat162?|cu\w+Complex", kind[0])
+            or re.search(rf"\b{known}", code)
+        )
+        if found.end(1) > at or not is_type:
+            continue
+        what = {"(": "function", "[": "array"}.get(found[0][-1], "variable")
+        if what == "variable" and "*" in found[0]:
+            what = "pointer"
+        begin = code.rfind("\n", 0, found.start(1)) + 1
+        head = re.split(r"[;{}(,]", code[begin : found.start(1)])[-1]
+        return what, code.count("\n", 0, found.start(1)) + 1, f"{head}{word}".strip()
+    return "", 0, ""
+
+
 def scope_end(at: int, code: str) -> int:
     """Return where the scope of what is declared at `at` ends: with its block, loop or function; -1 if it does not."""
     depth = round_ = 0

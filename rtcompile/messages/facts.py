@@ -223,6 +223,12 @@ _WMMA = {
 }
 
 
+_ACCUMULATORS = {
+    "float": f"{_WIDE}, 16x16x8",
+    "__half": _WIDE,
+    "int": f"{_WIDE}, 8x8x32, 8x8x128",
+    "double": "8x8x4",
+}
 _SHELL_TEXTS = {"Segmentation fault": "11", "Aborted": "6"}  # what shells print for signals
 _SIGNALS = {"4": "SIGILL", "6": "SIGABRT", "7": "SIGBUS", "8": "SIGFPE", "11": "SIGSEGV"}
 
@@ -235,7 +241,7 @@ def _in_table(table: Mapping[str, str], group: str, value: str) -> Fill:
     return fill
 
 
-_ONE_LETTER = re.compile(r"(?:-D ?|--define-macro=)[A-Z]\w?(?:=|$)")
+_ONE_LETTER = re.compile(r"(?:-D ?|--define-macro=)[A-Za-z]\w?(?:=|$)")
 # The values that one expression gives, by the row's ``values``.
 SIMPLE: dict[str, Fill] = {
     "host_header": _in_table(TABLES["std"], "header", "instead"),
@@ -298,10 +304,11 @@ def linker(match: Match, context: BuildContext) -> Values:
 
 
 def beyond_arch(match: Match, context: BuildContext) -> Values | None:
-    needs = TABLES["first device"].get(match["identifier"])
+    name = match["identifier"] or match.groupdict().get("scope") or ""
+    needs = TABLES["first device"].get(name)
     if needs is None or (context.arch is not None and context.arch.number >= int(needs)):
         return None
-    return {"needs": f"sm_{needs}"}
+    return {"needs": f"sm_{needs}", "identifier": name}
 
 
 def namespace(match: Match, context: BuildContext) -> Values | None:
@@ -324,18 +331,19 @@ def fragment(match: Match, context: BuildContext) -> Values | None:
     use, shape, element = arguments[0], "x".join(arguments[1:4]), arguments[4]
     name = element.rpartition("::")[2]
     shapes, needs = _WMMA.get(element, ("", 0))
-    if "::matrix_" in use and arguments[5:] in ([], ["void"]):
+    if shapes and shape not in shapes.split(", ") and use.endswith(("_a", "_b")):
+        why = f"{name} has the shapes {shapes} (m x n x k), not {shape}."
+    elif "::matrix_" in use and arguments[5:] in ([], ["void"]):
         why = f"{use.rpartition('::')[2]} needs a layout after the type: wmma::row_major or wmma::col_major."
     elif use.endswith("accumulator"):
-        why = f"{name} accumulators of {shape} do not exist for {context.arch}: accumulators are "
-        why += "float, __half (of __half), int (of integers) and double (8x8x4)."
+        why = f"{name} accumulators of {shape} do not exist for {context.arch}: "
+        known = _ACCUMULATORS.get(name, "")
+        why += f"they are {known}." if known else "they hold float, __half, int or double."
     elif not shapes:
         known = "signed char or unsigned char" if name == "char" else ", ".join(_WMMA)
         why = f"{name} is no input type of WMMA: it takes {known.replace('nvcuda::wmma::', '')}."
     elif context.arch is not None and context.arch.number < needs:
         why = f"{name} fragments begin with sm_{needs}; this build is for {context.arch}."
-    elif shape not in shapes.split(", "):
-        why = f"{name} has the shapes {shapes} (m x n x k), not {shape}."
     else:
         why = f"{name} {shape} needs sm_{needs}: was mma.h read for {context.arch}?"
     return {"why": why}

@@ -7,7 +7,6 @@ import unicodedata
 from fnmatch import fnmatchcase
 
 from rtcompile.inspect.symbols import simple_name
-from rtcompile.messages import quoted
 from rtcompile.messages.declared import (
     closest,
     declarations,
@@ -96,7 +95,9 @@ def nearest(match: Match, context: BuildContext) -> Values | None:
     if len(word) < 3:
         return None
     known = (*declared_words(word, context), *TABLES["language"], *DECLARED)
-    near = closest(word, known) or closest(word, context.device_names())
+    bare = {name.strip("_"): name for name in TABLES["language"] if name.startswith("__")}
+    near = bare.get(word.strip("_")) or closest(word, known)
+    near = near or closest(word, context.device_names())
     if not near:
         return None
     header = DECLARED.get(near, "")
@@ -143,6 +144,9 @@ def member(match: Match, context: BuildContext) -> Values | None:
             kind = class_.rstrip("1234")
             step = f"Write `{each if len(parts) < 2 else f'make_{kind}{len(parts)}({each})'}`."  # fmt: skip
         return {"fact": f"{class_} has the members {', '.join(names)}", "step": step}
+    if class_.endswith("::thread_group"):
+        step = "Make it by tiled_partition<32>(group), which returns a thread_block_tile."
+        return {"fact": "A thread_group of any size has no functions of a warp", "step": step}
     body = re.search(  # a class with functions is not read: their words are no members
         rf"\b(?:struct|class|union)\s+{re.escape(class_)}\b[^;{{]*{{([^{{}}]*)}}", context.code
     )
@@ -153,13 +157,18 @@ def member(match: Match, context: BuildContext) -> Values | None:
     return {"fact": f"{class_} declares {', '.join(found) or f'no {word}'}", "step": step}
 
 
+_LONG = 6  # letters of an option that is part of one other's name
+
+
 def option(match: Match, _: BuildContext) -> Values | None:
     """Name the compiler's option that is spelled most like the given one."""
     given = match["option"]
     name, equals, value = given.lstrip("-").partition("=")
     names = [n for spec in SPECS for n in (spec.name, *spec.also) if len(n) > 2]
     known, plain = {n.replace("-", "_"): n for n in names}, name.replace("-", "_")
+    parts = [name for name in known if len(plain) >= _LONG and plain in name]
     near = known.get(plain) or known.get(closest(plain, known) or "")
+    near = near or (known[parts[0]] if len(parts) == 1 else None)
     if near is None:
         return None
     dashes = "--" if "-" in near or len(near) > 12 or "_" in near else "-"
@@ -170,8 +179,10 @@ def option(match: Match, _: BuildContext) -> Values | None:
 
 def value_apart(match: Match, context: BuildContext) -> Values | None:
     """Return the macro without a value to which a word that is no option may belong."""
-    macros = [each for each in context.options if re.fullmatch(r"-D[A-Za-z]\w*", each)]
-    return {"right": f"{macros[-1]}={match['option']}"} if macros else None
+    macros = [each for each in context.options if re.fullmatch(r"-D[A-Za-z]\w*(?:=.*)?", each)]
+    if not macros:
+        return None
+    return {"right": f"{macros[-1]}{' ' if '=' in macros[-1] else '='}{match['option']}"}
 
 
 def expression(match: Match, context: BuildContext) -> Values:
@@ -255,6 +266,7 @@ def _parameters(code: str, at: int) -> str:
     )
 
 
+_FEW = 2  # parameters of a template that any type and number fit
 _SPELL = (
     "Spell it as C++ would at the end of the file: namespaces in full, template arguments given."
 )
@@ -281,13 +293,15 @@ def _arguments(given: str, base: str, arguments: str, declared: str) -> Values:
             for name, is_type, value in (rows[at] for at in wrong)
         )
         fact = f"{'; '.join(each)}{' (the two are exchanged)' * (len(wrong) == 2)}: {whole}"
-        step = f"Give a {'type' if rows[wrong[0]][1] else 'constant'} for {names[wrong[0]]}: '{base}<{', '.join(example[: len(values)])}>'"
+        step = f"Give a {'type' if rows[wrong[0]][1] else 'constant'} for {names[wrong[0]]}"
+        if len(parameters) <= _FEW:
+            step += f": '{base}<{', '.join(example[: len(values)])}>'"
         if len(wrong) == 2:
             one, other = wrong
             values[one], values[other] = values[other], values[one]
             step = f"Write '{base}<{', '.join(values)}>'"
     elif missing:
-        listed, filled = " and ".join(missing), example[len(values) :]
+        listed, filled = " and ".join(missing), example[len(values) : len(required)]
         fact = f"{listed} {'is' if len(missing) == 1 else 'are'} missing: {whole}"
         step = f"For example '{base}<{', '.join(values + filled)}>', with your {listed} for the {', '.join(filled)}"
     else:
@@ -318,7 +332,7 @@ def template(match: Match, context: BuildContext) -> Values | None:
         line = context.text[: max(0, context.column - 1)]
         used = re.search(r"(\w+)\s*<[^<>;]*$", line)
         name = used[1] if used else ""
-    codes = (context.code, *(text for text in context.included() if name and name in text))
+    codes = (context.code, *(text for text in context.included(2) if name and name in text))
     declared = next(
         (found for code in codes if (found := templates(cxx.blanked(code)).get(name))), None
     )
@@ -365,30 +379,6 @@ def directive(match: Match, _: BuildContext) -> Values:
     near = closest(match["word"], TABLES["directives"]) if len(match["word"]) > 2 else None
     comment = f"Begin a comment with //: `// {match['text']}`."
     return {"word": match["word"], "step": f"Is `#{near}` meant?" if near else comment}
-
-
-def mismatch(match: Match, context: BuildContext) -> Values:
-    """Return in what two types differ that C++ does not convert."""
-    given, wanted = match["given"], match["wanted"]
-    if given.replace("const ", "") == wanted.replace("const ", ""):
-        why = "a pointer to const data into one that may write"
-        step = quoted.to_const(given, wanted, context)
-    elif given.endswith("*") and wanted.endswith("*"):
-        why = "between pointers to different types"
-        function, own, line = quoted.parameter(wanted, context)
-        step = f"Give a pointer of type {wanted}"
-        step += f", or declare `{own}` of {function}, line {line}, as {given}" if own else ""
-        step += "; reinterpret_cast only where the bytes are meant"
-    elif given == "const char *" and context.text[context.column - 1 :].lstrip(" =").startswith(
-        '"'
-    ):
-        why, step = "a text into another type", "Write a number without quotes"
-    elif given.endswith("*") or wanted.endswith("*"):
-        why = "between a pointer and a value"
-        step = "Index or dereference the pointer (p[i], *p), or take an address (&v)"
-    else:
-        why, step = "one into the other", f"Make a {wanted} of it by a constructor or a function"
-    return {"why": why, "step": step}
 
 
 def library(match: Match, _: BuildContext) -> Values:

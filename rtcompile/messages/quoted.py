@@ -90,12 +90,33 @@ def asm_unclosed(_: Match, context: BuildContext) -> Values | None:
     return {"fact": fact, "step": "Close it with ) before the semicolon"}
 
 
-def blank_in_macro(match: Match, _: BuildContext) -> Values | None:
-    """Apply only to a macro whose name is followed or preceded by a blank."""
+def macro_name(match: Match, _: BuildContext) -> Values:
+    """Return what is wrong with the name of a macro of the options."""
     name, equals, value = match["macro"].partition("=")
-    if name == name.strip() or not name.strip().isidentifier():
-        return None
-    return {"name": name.strip(), "right": f"-D{name.strip()}{equals}{value.strip()}"}
+    plain = re.sub(r"\W", "_", name.strip())
+    fact = f"`{name.strip()}` is no name of C++, which has letters, digits and _, and begins with no digit"
+    if plain == name.strip() and plain.isidentifier():
+        fact = f"A blank stands beside the macro's name {plain}, and belongs to neither the name nor the value"
+    elif colon := re.fullmatch(r"([A-Za-z]\w*):(.+)", match["macro"]):
+        plain, equals, value = colon[1], "=", colon[2]
+    plain = plain if plain.isidentifier() else f"N{plain}"
+    return {"fact": fact, "right": f"-D{plain}{equals}{value.strip()}"}
+
+
+def macro_again(match: Match, context: BuildContext) -> Values:
+    """Return whether an option defines a macro that the source defines again."""
+    name = match["macro"]
+    given = dict(macros(context.options))
+    if name in given:
+        fact = f"The option -D{name}={given[name]} defines {name}, and this line defines it again: from here on the option has no effect"
+        return {
+            "fact": fact,
+            "step": f"Put #ifndef {name} and #endif around this line, or leave the option out",
+        }
+    return {
+        "fact": f"{name} is defined twice, and the second value counts",
+        "step": "Remove one, or write #undef before it",
+    }
 
 
 def assertion(_: Match, context: BuildContext) -> Values:
@@ -210,7 +231,7 @@ def to_const(given: str, wanted: str, context: BuildContext) -> str:
     plain = re.sub(r"\bconst\s+", "", own[0], count=1) if own else wanted
     drop = f"write `{plain}` in line {at}" if own else "take const off what is given"
     if not declared:
-        return f"If it only reads, declare its parameter `{given}`; if it writes, {drop}"
+        return f"If it only reads, declare it as `{given}`; if it writes, {drop}"
     return (
         f"If {function} only reads, write `const {declared}` in line {line}; if it writes, {drop}"
     )
@@ -290,7 +311,7 @@ def operator_of_struct(match: Match, _: BuildContext) -> Values | None:
         step = f"Convert to float first: float(a) {match['operator']} float(b)"
         return {"type": small[0], "step": step}
     vector = re.search(rf"\b(?:{_VECTOR})\b", types)
-    if vector is None:
+    if vector is None or vector[0] == "uint3":  # threadIdx: nobody calculates with all of it
         return None
     if match["operator"] == "-" and types.startswith("-"):
         parts = ", ".join(f"-a.{name}" for name in "xyzw"[: int(vector[0][-1])])
@@ -300,6 +321,10 @@ def operator_of_struct(match: Match, _: BuildContext) -> Values | None:
     parts = ", ".join(f"a.{n} {sign} {'b' if scalar else f'b.{n}'}" for n in names)
     made = f"make_{kind}{len(names)}({parts})"
     other = {"longlong": "long long"}.get(kind, kind) if scalar else vector[0]
+    compound = sign if match["operator"] != "==" and len(match["operator"]) > 1 else ""
+    if compound and compound != "!":
+        step = f"Write a = {made}, or declare `__device__ void operator{sign}=({vector[0]}& a, {other} b)` once"
+        return {"type": vector[0], "step": step}
     step = f"Write {made}, or declare `__device__ {vector[0]} operator{sign}({vector[0]} a, {other} b)` once"
     if match["operator"] in ("==", "!="):
         step = f"Compare the members {', '.join(names)}"
@@ -325,6 +350,22 @@ def asm_unparsed(match: Match, context: BuildContext) -> Values | None:
     near = match["near"]
     is_register = re.fullmatch(r"%[a-z]+\d+", near)
     what = ", the register that the compiler chose for an operand" if is_register else ""
+    for begin in re.finditer(r"\basm\b[^(;]*\(", context.code):
+        length = len(cxx.enclosed(context.code, begin.end() - 1))
+        inside = context.source[begin.end() : begin.end() + length]
+        text = re.match(r'\s*((?:"(?:[^"\\]|\\.)*"\s*)*)', inside)
+        parts = re.findall(r'"((?:[^"\\]|\\.)*)"', text[1]) if text else []
+        whole = re.sub(r"//.*", "", "".join(parts).replace("\\n", "\n").replace("\\t", " ")).strip()
+        line = context.code.count("\n", 0, begin.start()) + 1
+        joined = [
+            one
+            for one, two in pairwise(parts)
+            if re.search(r"[\w\])]\s*$", one) and re.match(r"\s*[a-z]", two)
+        ]
+        if joined or (whole and whole[-1] not in ";{}:"):
+            where = f" behind `{joined[0].strip()}`" if joined else ""
+            step = f"Put ; at the end of the instruction{where} in the asm of line {line}"
+            return {"what": what, "step": step}
     places = lines_with(r"\basm\b", context)
     if not places:
         return None

@@ -207,7 +207,10 @@ def _line(first: Diagnostic, source: str, name: str) -> int:
         return _line_of_call(simple_name(unresolved[1]), source)
     if memory := re.search(r"uses too much (shared|global constant) data", first.message):
         word = {"shared": "__shared__", "global constant": "__constant__"}[memory[1]]
-        return next((number for number, text in enumerate(lines, 1) if word in text), 0)
+        entry = re.search(r"function '(\w+)'", first.message)
+        kernel = f"{simple_name(entry[1])}(" if entry else ""
+        begin = next((at for at, text in enumerate(lines) if kernel in text), 0)
+        return next((at + 1 for at in range(begin, len(lines)) if word in lines[at]), 0)
     if not first.file.endswith("ptx input"):
         return 0
     # The line of the asm statement that ptxas rejected: its own line numbers refer to the PTX.

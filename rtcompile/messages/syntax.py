@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from rtcompile.messages.declared import BASIC, templates
 from rtcompile.messages.facts import TABLES, BuildContext, Match, Values
-from rtcompile.request import cxx
 
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _NAMES = {")": "(", "]": "[", "}": "{"}
@@ -44,6 +44,12 @@ def bracket(match: Match, context: BuildContext) -> Values | None:
     wanted = match["bracket"]
     opening = _NAMES.get(wanted, "")
     before, after = _before(context)
+    head = re.search(r"\b(if|while|for|switch)\s*$", before[-_NEAR:])
+    if wanted == "(" and head:
+        return {
+            "fact": f"What follows `{head[1]}` has no ( before it",
+            "step": f"Write {head[1]} (...)",
+        }
     if not before or not opening:
         return None
     missing = context.code.count(opening) - context.code.count(wanted)
@@ -54,7 +60,14 @@ def bracket(match: Match, context: BuildContext) -> Values | None:
             f", and the {opening} of line {line} is not closed here" if line else ""
         )
         return {"fact": fact, "step": f"Add {wanted} where the part in these brackets ends"}
-    last, word = re.search(r"([\w.]+)\s*$", before[-_NEAR:]), re.match(r"\w+", after)
+    last = re.search(r"([\w.]+(?:\[[^\[\]]*\])?|\))\s*$", before[-_NEAR:])
+    word = re.match(r"[\w.]+", after)
+    if (
+        wanted == ")"
+        and after.startswith(";")
+        and not re.search(r"\bfor\s*\([^()]*$", before[-_NEAR:])
+    ):
+        return {"fact": "A ; stands inside ( )", "step": "Write , between parameters and arguments"}
     if last is None or word is None:
         return None
     if instead := TABLES["elsewhere"].get(last[1]) or TABLES["elsewhere"].get(word[0]):
@@ -69,14 +82,36 @@ def bracket(match: Match, context: BuildContext) -> Values | None:
 def parsed(_: Match, context: BuildContext) -> Values | None:
     """Return what is known of a } that closes nothing, an else without an if, and a declaration without a type."""
     before, after = _before(context)
-    word = re.match(r"\w+|\}", after)
+    word = re.match(r"\w+|[})\]]", after)
     found = word[0] if word else ""
     code = context.code
+    if found == "extern" and re.search(r"\btemplate\s*<[^{};]*>\s*$", before[-_NEAR:]):
+        step = "Remove extern \"C\", and request an instance by a name expression: name_expressions=['f<float>']"
+        return {"fact": 'A template cannot be declared extern "C"', "step": step}
+    end = before.rstrip()
+    if found == "extern" and end and end[-1] not in ";{}>":
+        line = end.count("\n") + 1
+        return {"fact": f"Line {line} does not end with a ;", "step": "Put ; at its end"}
+    if found and re.fullmatch(BASIC, found) and end.endswith(","):
+        fact = (
+            f"Behind a comma the declaration goes on with the same type, and {found} begins another"
+        )
+        return {"fact": fact, "step": "Write ; in place of the comma"}
+    if found and found in ")]" and code.count(found) > code.count(_NAMES[found]):
+        fact = f"This {found} closes nothing: the source has {code.count(found)} {found} and {code.count(_NAMES[found])} {_NAMES[found]}"
+        return {"fact": fact, "step": "Remove it, or add the one that it should close"}
     if found == "}" and code.count("}") > code.count("{"):
         fact = (
             f"This }} closes nothing: the source has {code.count('}')} }} and {code.count('{')} {{"
         )
         return {"fact": fact, "step": "Remove it, or one of those before it"}
+    empty = re.search(r"\bif\s*\((?:[^(){};]|\([^()]*\))*\)\s*;", before[-_NEAR:])
+    if found == "else" and empty:
+        return {"fact": "A ; stands directly behind the if, and ends it", "step": "Remove this ;"}
+    if found == "}" and end and end[-1] not in ";{}":
+        shown = re.search(r"\w+$|.$", end[-_NEAR:])
+        fact = f"What ends with `{shown[0] if shown else ''}` before this }} has no ;"
+        return {"fact": fact, "step": "Put ; before the }"}
     if found == "else":
         step = "Put { } around all that stands between its if and the else, or add the if"
         return {"fact": "This else does not follow the statement of an if", "step": step}
@@ -87,6 +122,58 @@ def parsed(_: Match, context: BuildContext) -> Values | None:
         fact = f"No type stands before {found}, and C++ wants the type of what a function returns"
         return {"fact": fact, "step": f"Write it: `void {found}(...)`, or float, int and so on"}
     return None
+
+
+def semicolon(_: Match, context: BuildContext) -> Values:
+    """Return what stands before the caret, where a statement should have ended."""
+    before, after = _before(context)
+    end = before.rstrip()
+    word = re.match(r"[\w.]+|\S", after)
+    if not end or word is None:
+        return {
+            "fact": _NO_END,
+            "step": "Put ; at the end of the statement, which may be on the line above",
+        }
+    last = re.search(r"[\w.]+(?:\[[^\[\]\n]*\])?$|.$", end[-_NEAR:])
+    shown = last[0] if last else end[-1]
+    if word[0] in ")]}" and context.code.count(word[0]) > context.code.count(_NAMES[word[0]]):
+        fact = (
+            f"This {word[0]} closes nothing: the source has more {word[0]} than {_NAMES[word[0]]}"
+        )
+        return {"fact": fact, "step": "Remove it, or add the one that it should close"}
+    if re.search(r"\bfor\s*\([^{}]*$", end[-_NEAR:]) and word[0] == ")":
+        return {
+            "fact": "The head of a for has two ;",
+            "step": "Write `for (int i = 0; i < n; ++i)`",
+        }
+    line = end.count("\n") + 1
+    if "\n" in before[len(end) :]:
+        fact = f"The statement before this line, which ends with `{shown}` in line {line}, has no ;"
+        return {"fact": fact, "step": f"Put ; at the end of line {line}"}
+    if word[0] == "{" and shown == ")" and _unclosed(before):
+        fact = "What looks like a function begins inside another one, and C++ has none there"
+        return {
+            "fact": fact,
+            "step": "Move it before the function, or write a lambda: auto f = [&](float a) { ... };",
+        }
+    if word[0] == "}":
+        return {
+            "fact": f"The statement that ends with `{shown}` before this }} has no ;",
+            "step": "Put ; before the }",
+        }
+    if context.code.count(")") > context.code.count("(") and not _unclosed(before):
+        fact = f"The source has more ) than (, and `{shown}` and `{word[0]}` stand side by side"
+        return {"fact": fact, "step": "Put ( where its ) belongs, perhaps between these two"}
+    if not re.match(r"[\w.(]", word[0]) or last is None:
+        return {
+            "fact": _NO_END,
+            "step": "Put ; at the end of the statement, which may be on the line above",
+        }
+    fact = f"`{shown}` and `{word[0]}` stand side by side, and nothing joins them"
+    return {"fact": fact, "step": "Put a semicolon or an operator between them"}
+
+
+_NO_END = "The statement before the caret has no end: a semicolon is missing, or the word before is not a type or operator of C++"
 
 
 def class_end(_: Match, context: BuildContext) -> Values | None:
@@ -113,6 +200,10 @@ def class_end(_: Match, context: BuildContext) -> Values | None:
 def dependent(_: Match, context: BuildContext) -> Values | None:
     """Return the name before the caret that depends on a template's parameter and is meant as a type."""
     before, after = _before(context)
+    member = re.search(r"(?:\.|->)(\w+)(<[^<>;()]*>)\(\s*$", before[-_NEAR:])
+    if member and member[1] in templates(context.code):
+        what = "is a template of a type that depends on a parameter"
+        return {"name": member[1], "what": what, "right": f".template {member[1]}{member[2]}()"}
     name, word = (
         re.search(r"\b(\w+)((?:<[^<>;]*>)?::\w+)\s+$", before[-_NEAR:]),
         re.match(r"\w+", after),
@@ -123,7 +214,8 @@ def dependent(_: Match, context: BuildContext) -> Values | None:
     arguments = {name[1], *re.findall(r"\w+", name[2].partition("::")[0])}
     named = {*re.findall(r"\b(?:class|typename)\s+(\w+)", before)}
     found = sorted(arguments & named)
-    return {"name": whole, "parameter": found[0], "word": word[0]} if found else None
+    what = f"depends on the template's parameter {found[0]}" if found else ""
+    return {"name": whole, "what": what, "right": f"typename {whole} {word[0]}"} if found else None
 
 
 _FIXED = "Use a constexpr variable, a template parameter, or a macro of the options (-DN=64)"
@@ -182,62 +274,18 @@ def literal(_: Match, context: BuildContext) -> Values | None:
     whole, digits, suffix = found[1], found[2], found[3]
     if suffix in ("f", "F") and not digits:
         why, right = "the suffix f needs a decimal point before it", f"{whole}.0f"
+    elif suffix in ("j", "J"):
+        why, right = (
+            "j is Python's imaginary unit",
+            f"complex<float>(0, {whole}) of <cupy/complex.cuh>",
+        )
+    elif suffix not in ("d", "D", "f32", "f64", "F64", "h") and len({*suffix.lower()} - {*"ulf"}):
+        why, right = f"no operator stands before {suffix}", f"{whole}{digits} * {suffix}"
     else:
         number = f"{whole}{digits}" if digits else f"{whole}.0"
         why = f"it has no suffix {suffix}"
         right = f"{number}f for a float, or {number} for a double"
     return {"literal": found[0], "why": why, "right": right}
-
-
-_PLACEHOLDER = r"%\(\w+\)[sdifg]|\{{1,2} *\w+ *\}{1,2}|\$\{?\w+\}?|@\w+@"
-
-
-def macro_value(_: Match, context: BuildContext) -> Values | None:
-    """Return the macro at the caret, or beside it, that was defined with a semicolon or an equals sign."""
-    at = max(0, context.column - 1)
-    beside = re.search(r"(\w+)\W*$", context.text[:at])
-    words = [*re.findall(r"^\w+", context.text[at:]), *(beside.groups() if beside else ())]
-    for word in words:
-        defined = re.search(
-            rf"^[ \t]*#[ \t]*define[ \t]+(?P<name>{word}(?:\([^()\n]*\))?)[ \t]+"
-            rf"(?P<value>=[^\n]*|[^\n;{{}}]*;|{_PLACEHOLDER})[ \t]*(?://[^\n]*)?$",
-            context.source,
-            re.MULTILINE,
-        )
-        if defined:
-            value = defined["value"].strip()
-            part = "the =" if value.startswith("=") else "the semicolon"
-            why = f": {part} becomes part of this line"
-            right = f"Write `#define {defined['name']} {value.lstrip('= ').rstrip('; ')}`"
-            if re.fullmatch(_PLACEHOLDER, value):
-                why = ", which looks like a placeholder that was not filled in"
-                right = (
-                    f"Fill it in before compiling, or leave the line out and pass -D{word}=VALUE"
-                )
-            line = context.source.count("\n", 0, defined.start()) + 1
-            return {"macro": word, "value": value, "line": str(line), "why": why, "right": right}
-    return None
-
-
-def doubled(_: Match, context: BuildContext) -> Values | None:
-    """Apply only where the caret stands at a doubled brace."""
-    at = max(0, context.column - 1)
-    found = context.text[max(0, at - 1) : at + 2]
-    doubles = [each for each in ("{{", "}}") if each in found]
-    return {"doubled": doubles[0]} if doubles else None
-
-
-def comment_division(_: Match, context: BuildContext) -> Values | None:
-    """Return the line above the caret that ends in a // with the rest of a statement behind it."""
-    lines = context.source.split("\n")[: max(0, context.line)]
-    for number in range(len(lines), max(0, len(lines) - 3), -1):
-        found = re.search(
-            r"([\w)\]]+)\s*//=?\s*[\w(][\w()\[\].+*-]*(?:(?:\s*[-+*/%]\s*\w+)*\s*\)*\s*;\s*$|\s*[;)].*[;{]\s*$)",
-            lines[number - 1],
-        )
-        if found:
-            return {"line": str(number), "before": found[1]}
-    return None
 
 
 _LABEL = re.compile(r"(?:case\b.*|default\s*|public\s*|private\s*|protected\s*|\w+\s*):")
@@ -280,117 +328,4 @@ def brace_by_indentation(_: Match, context: BuildContext) -> Values | None:
             else:
                 del stack[-1:]
         last = text[-1]
-    return None
-
-
-def macro_ended(_: Match, context: BuildContext) -> Values | None:
-    """Return the macro of the message's line that a blank or a comment behind a backslash ends."""
-    name, ended = "", 0
-    for number, line in enumerate(context.source.split("\n"), 1):
-        defined = re.match(r"[ \t]*#[ \t]*define[ \t]+(\w+)", line)
-        name = defined[1] if defined and not ended else name
-        behind = re.search(r"\\(?:[ \t]*(//.*|/\*.*)|[ \t]+)$", line.rstrip("\r"))
-        if name and behind and not ended:
-            ended, what = number, "a comment" if behind[1] else "a blank"
-        if ended and (number == context.line != ended or re.search(rf"\b{name}\b", context.text)):
-            return {"macro": name, "line": str(ended), "what": what}
-        if number != ended and not line.rstrip().endswith("\\"):
-            name, ended = "", 0
-    return None
-
-
-_TYPE = (
-    r"(?:unsigned|signed|bool|char|short|int|long|float|double|half|__half|void|auto|\w+_t"
-    r"|(?:u?(?:char|short|int|long|longlong)|float|double)[1-4])"
-)
-
-
-def keyword(_: Match, context: BuildContext) -> Values | None:
-    """Return the word of the language that the message's line declares as a name."""
-    line = cxx.blanked(context.text, literals=True)
-    words = "|".join(TABLES["keywords"])
-    declared = rf"\b{_TYPE}[\s*&]+(?:__restrict__\s+)?({words})\s*(?:[;,)]|=(?!=)|\[\s*\w|\((?!\)))"
-    found = re.search(declared, line) or re.search(rf"\b{_TYPE}[\s*&]+({_TYPE})\s*=", line)
-    return {"word": found[1]} if found else None
-
-
-_TEMPLATES = r"\{\{ *\w+ *\}\}|\{%[^%\n]*%\}|%\(\w+\)[sdifg]|\$\{\w+\}|\$\w+|<%=? *\w+|@\w+@|(?<=[=(,<>+*/-])\s*%[sdifg]\b"
-_FIELD = r"\{ *(?:[A-Za-z_][\w.]*(?:\[\w+\])?|\d*) *(?:![rsa])?(?::[^{}\n]*)?\}"
-
-
-def placeholder(match: Match, context: BuildContext) -> Values | None:
-    """Return the placeholder of Python's format, % or a template language on the message's line."""
-    text = cxx.blanked(context.text, literals=True)
-    found = re.search(_TEMPLATES, text)
-    if found:
-        return {"text": found[0].strip()}
-    at = max(0, context.column - 1)
-    undefined = re.match(r'[^\n]*identifier "\w+" is undefined', match.string)
-    for field in re.finditer(_FIELD, text):
-        before, after = text[: field.start()].rstrip()[-1:], text[field.end() :].lstrip()[:1]
-        is_part = (before and before in "[<*/+-%&|!<>") or (after and after in "*([&")
-        if field.start() <= at <= field.end() + 1 and (undefined or is_part or not before):
-            return {"text": field[0]}
-    return None
-
-
-_NO_CXX = (  # what other languages write, what it is, and what C++ writes
-    (
-        r"\bfor\s*\(?\s*(?:\w+\s+)?\w+\s+in\b",
-        "Python's loop",
-        "`for (int i = 0; i < n; ++i) { ... }`",
-    ),
-    (r"\belif\b", "Python's", "`else if (...)`"),
-    (
-        r"\b(?:if|while)\b[^\n({]*:\s*$|\belse\s*:",
-        "Python's syntax",
-        "`if (a) { ... } else { ... }` or `while (i < n) { ... }`, with braces instead of indentation",
-    ),
-    (r"^\s*def\s+\w+\s*\(", "Python's function", "`__device__ float f(float a) { ... }`"),
-    (
-        r"(?<!\belse)(?<=[\w)\]])\s+if\b[^;\n]*\belse\b",
-        "Python's conditional expression",
-        "`condition ? a : b`",
-    ),
-    (
-        r"(?<=[\w\])])\s+is\s+(?:not\s+)?(?:None|True|False)\b",
-        "Python's comparison",
-        "`==` or `!=`",
-    ),
-    (r"\bif\s*\(?\s*[\w\[\]]+\s+(?:not\s+)?in\b", "Python's test", "a loop over the elements"),
-    (r"=\s*\[[^\[\]\n]*\](?=\s*[;,)])", "Python's list", "`float a[] = {1, 2, 3};`"),
-    (r"\w\[[^\[\]?\n]*(?<!:):(?!:)[^\[\]\n]*\]", "Python's slice", "a loop over the elements"),
-    (r"^\s*(?:```|~~~).*", "Markdown", "nothing in its place: such lines frame a source in a text"),
-    (r"(?<=\S)\s*#(?!#).*$", "Python's comment", "`// ...`"),
-    (
-        r"^\s*@\w[\w.]*",
-        "a decorator of Python or an attribute of another language",
-        "nothing in its place",
-    ),
-    (r"^\s*\[numthreads\b.*", "HLSL's", "nothing in its place: the launch gives the block's size"),
-    (r"^\s*layout\s*\(.*", "GLSL's", "nothing in its place: the launch gives the block's size"),
-    (r"\blambda\b[\w\s,]*:", "Python's", "`[=](float a) { return a; }`"),
-    (r"\*\*=", "Python's", "`x = x * x`, or `pow(x, y)`"),
-    (r"^\s*(?:from\s+\w+\s+)?import\s+\w+", "Python's", "`#include <header>`"),
-    (r"(?<![=!])===|!==", "JavaScript's operator", "`==` or `!=`"),
-    (r"(?<![<])=>(?!=)", "no operator of C++", "`>=`"),
-    (r"(?<=[\w)\]])\s*=\s*<(?=\s*\w+\s*[;)&|])", "no operator of C++", "`<=`"),
-    (r"(?<!template)\s<>\s", "no operator of C++", "`!=`"),
-    (
-        r"\b\d+(?:_\d+)+\b",
-        "Python's separator of digits",
-        "the digits without `_`, or `'` in its place",
-    ),
-)
-
-
-def no_cxx(_: Match, context: BuildContext) -> Values | None:
-    """Return what on the message's line is another language's syntax, and how C++ writes it."""
-    text = cxx.blanked(context.text, literals=True)
-    for pattern, about, right in _NO_CXX:
-        if found := re.search(pattern, text):
-            written = found[0].strip()
-            written = "A line of three backquotes" if "```" in written else f"`{written}`"
-            about += "" if about.startswith("no ") else ", and no C++"
-            return {"written": written, "about": about, "right": right}
     return None

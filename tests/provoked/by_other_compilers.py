@@ -166,7 +166,7 @@ AS_REPORTED = [
     ),
     (
         "Command-line: error: invalid macro definition: SCALE = 3",
-        "macro-with-blank",
+        "macro-name",
         "Write -DSCALE=3.",
     ),
     ('attribute "__global__" does not apply here', "undefined-parameter-type", "<cstdint>"),

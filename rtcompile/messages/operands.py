@@ -1,0 +1,236 @@
+"""What the operands of a message show: which types do not go together, what is const, no pointer or no number."""
+
+from __future__ import annotations
+
+import re
+
+from rtcompile.messages import quoted
+from rtcompile.messages.declared import declared_as, word_at
+from rtcompile.messages.facts import BuildContext, Match, Values
+from rtcompile.request import cxx
+
+_NUMBERS = (
+    r"(?:const\s+)?(?:unsigned|signed|bool|char|short|int|long|float|double|__half|size_t)\b[\w ]*"
+)
+_VECTOR = r"(?:u?(?:char|short|int|long|longlong)|float|double)[1-4]|dim3"
+
+
+def _behind(context: BuildContext) -> str:
+    """Return the code of the message's line from the caret on."""
+    return cxx.blanked(context.text, literals=True)[max(0, context.column - 1) :]
+
+
+def mismatch(match: Match, context: BuildContext) -> Values:
+    """Return in what two types differ that C++ does not convert."""
+    given, wanted = match["given"], match["wanted"]
+    if given.replace("const ", "") == wanted.replace("const ", ""):
+        why = "a pointer to const data into one that may write"
+        step = quoted.to_const(given, wanted, context)
+    elif given == "void *" and wanted.endswith("*"):
+        why = "a void* by itself, as C does"
+        step = f"Write ({wanted.replace(' *', '*')}) before it, or declare it as {wanted}"
+    elif given.endswith("*") and wanted.endswith("*"):
+        why = "between pointers to different types"
+        function, own, line = quoted.parameter(wanted, context)
+        step = f"Give a pointer of type {wanted}"
+        step += f", or declare `{own}` of {function}, line {line}, as {given}" if own else ""
+        step += "; reinterpret_cast only where the bytes are meant"
+    elif given == "const char *" and context.text[context.column - 1 :].lstrip(" =").startswith(
+        '"'
+    ):
+        why, step = "a text into another type", "Write a number without quotes"
+    elif re.search(rf"\benum\s+(?:class\s+|struct\s+)?{re.escape(wanted)}\b", context.code):
+        why, step = "a number into an enum", f"Write static_cast<{wanted}>(...)"
+    elif given.endswith("*") or wanted.endswith("*"):
+        why = "between a pointer and a value"
+        step = "Index or dereference the pointer (p[i], *p), or take an address (&v)"
+    else:
+        why, step = "one into the other", f"Make a {wanted} of it by a constructor or a function"
+    return {"why": why, "step": step}
+
+
+def member_of(match: Match, context: BuildContext) -> Values:
+    """Return what stands before a `.` that is a pointer or a number."""
+    kind = match["type"]
+    held = re.match(r"([\w\[\]()]+)\s*\.\s*(\w+)", _behind(context))
+    name, member = (held[1], held[2]) if held else ("p", "member")
+    if not kind.endswith("*"):
+        step = f"Leave out .{member}, or declare it as a type with this member, such as float4"
+        return {"fact": f"A {kind} has no members", "step": step}
+    fact = f"`.` reads a member of an object, and {name} is a pointer ({kind})"
+    if re.fullmatch(rf"{_NUMBERS}\*", kind):
+        step = (
+            "It has no length, shape or other members: pass such numbers as parameters of their own"
+        )
+        return {"fact": fact, "step": step}
+    return {"fact": fact, "step": f"Write {name}->{member}, or {name}[i].{member} for one element"}
+
+
+def subscript(match: Match, context: BuildContext) -> Values:
+    """Return what is indexed although it has no elements, and how a matrix is indexed."""
+    kind = match.groupdict().get("type")
+    name, text = word_at(context), context.text
+    what, line, declared = declared_as(name, context)
+    if what == "function":
+        return {"fact": f"`{name}` is a function (line {line})", "step": f"Call it: {name}(...)"}
+    if kind is None or kind.endswith("*"):
+        fact = (
+            f"`{declared}` (line {line}) does not say how large an element is"
+            if what
+            else "The size of an element is not known here"
+        )
+        return {"fact": fact, "step": f"Declare it with a type: `float* {name or 'p'}`"}
+    fact = f"Only a pointer or an array has elements, and this expression is of type {kind}"
+    if re.search(r"\]\s*\[", text):
+        return {
+            "fact": fact,
+            "step": "Index a matrix that is passed as one pointer by x[row * width + column]",
+        }
+    step = f"Leave out the [ ], or declare it as an array or a pointer: `{kind}*`"
+    return {"fact": fact, "step": step}
+
+
+_INTEGERS = (  # what stands on the line, what it does, and what floating-point numbers have
+    (r"%", "`%` is for integers", "Use fmodf(a, b) for float, or fmod(a, b) for double"),
+    (r"\^", "`^` is exclusive or, and for integers", "For a power write x * x, or powf(x, y)"),
+    (
+        r"<<|>>",
+        "`<<` and `>>` move the bits of integers",
+        "Multiply by a power of two: ldexpf(x, n)",
+    ),
+    (
+        r"&(?!&)|(?<!\|)\|(?!\|)|~",
+        "`&`, `|` and `~` are for integers",
+        "Convert to int first, or take the bits: __float_as_int(x)",
+    ),
+    (r"\bswitch\b", "A switch is for integers", "Convert to int first: switch (int(x))"),
+)
+
+
+def integers(_: Match, context: BuildContext) -> Values | None:
+    """Return the operator of the message's line that takes integers only."""
+    text = cxx.blanked(context.text, literals=True)
+    at = max(0, context.column - 1)
+    if text[:at].rstrip().endswith("["):
+        return {"fact": "An index is an integer", "step": "Convert it: x[int(...)]"}
+    for pattern, fact, step in _INTEGERS:
+        if re.search(pattern, text):
+            return {"fact": fact, "step": step}
+    return None
+
+
+def const_write(_: Match, context: BuildContext) -> Values | None:
+    """Return why what stands at the caret cannot be changed."""
+    text, name = _behind(context), word_at(context)
+    left = re.split(r"(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--|;", text, maxsplit=1)[0]
+    what, line, declared = declared_as(name, context)
+    if re.search(r"\basm\b", context.text[: context.column]):
+        return {
+            "fact": "An output of inline assembly must be a variable",
+            "step": "Name one, which is not const",
+        }
+    if name in ("threadIdx", "blockIdx", "blockDim", "gridDim", "warpSize"):
+        fact = f"{name} is set by the launch, and a kernel cannot change it"
+        return {"fact": fact, "step": "Copy it to a variable of your own"}
+    if re.search(r"[\w)\]]\s*[-+*/%]\s*[\w(]", re.sub(r"\[[^\[\]]*\]", "", left)):
+        return {
+            "fact": "The left side is the result of an expression",
+            "step": "Name one variable or element there",
+        }
+    if left.strip().replace(".", "").isdigit():
+        return {
+            "fact": f"`{left.strip()}` is a number",
+            "step": "Write the variable on the left of =",
+        }
+    if what == "array" and left.strip() == name:
+        step = "Copy its elements in a loop, or initialise it where it is declared"
+        return {
+            "fact": f"`{name}` is an array (line {line}), which cannot be assigned as a whole",
+            "step": step,
+        }
+    if re.search(r"\bconst(?:expr)?\b", declared):
+        step = f"Remove const in line {line}, or write to another variable"
+        return {"fact": f"`{declared}` is const (line {line})", "step": step}
+    return None
+
+
+_HALVES = {"__half": "half", "__nv_bfloat16": "bfloat16"}
+_OTHERS = {
+    "float": "__float2{}",
+    "double": "__double2{}",
+    "int": "__int2{}_rn",
+    "unsigned int": "__uint2{}_rn",
+}
+
+
+def half_operands(match: Match, _: BuildContext) -> Values:
+    """Return how the other operand of an operator becomes a half or a bfloat16."""
+    kind = match["type"]
+    kind = kind if kind.startswith("__") else f"__{kind}"
+    types = re.search(r"operand types are: ([^\n]*)", match.string)
+    others = (
+        [each.strip() for each in re.split(r"\s(?:[-+*/=!<>]+)\s|(?<=\w)[<>]", types[1])]
+        if types
+        else []
+    )
+    convert = next((_OTHERS[each] for each in others if each in _OTHERS), "")
+    known = convert.format(_HALVES.get(kind, "half"))
+    name = _HALVES.get(kind, "half")
+    every = ", ".join(each.format(name) + "(x)" for each in _OTHERS.values())
+    step = (
+        f"Convert the other operand: {known}(x)" if known else f"Convert the other operand: {every}"
+    )
+    back = "__half2float" if name == "half" else "__bfloat162float"
+    return {"type": match["type"], "step": f"{step}. Or calculate in float: {back}(x)"}
+
+
+_CONVERSIONS = {  # from and to, and the function
+    ("__half", "__half2"): "__half2half2(x)",
+    ("float", "__half2"): "__float2half2_rn(x)",
+    ("double", "__half2"): "__float2half2_rn(x)",
+    ("__half2", "__half"): "__low2half(x) or __high2half(x)",
+    ("__nv_bfloat16", "__nv_bfloat162"): "__bfloat162bfloat162(x)",
+    ("float", "__nv_bfloat162"): "__float2bfloat162_rn(x)",
+    ("__half", "__nv_bfloat16"): "__float2bfloat16(__half2float(x))",
+    ("__nv_bfloat16", "__half"): "__float2half(__bfloat162float(x))",
+}
+
+
+def conversion(match: Match, _: BuildContext) -> Values:
+    """Return how a value becomes one of another type that C++ does not convert to."""
+    given, wanted = (match[name].removeprefix("const ").strip() for name in ("given", "wanted"))
+    if known := _CONVERSIONS.get((given, wanted)):
+        return {"step": f"Write {known}"}
+    if re.fullmatch(rf"{_VECTOR}", wanted) and given.endswith("*"):
+        return {"step": f"To read memory as {wanted}, write *reinterpret_cast<{wanted}*>(pointer)"}
+    if re.fullmatch(_VECTOR, wanted) and wanted != "dim3":
+        return {"step": f"Write make_{wanted}(...), with a value for each member"}
+    if re.fullmatch(rf"{_VECTOR}", given):
+        return {"step": "Use one of its members: .x, .y and so on"}
+    return {"step": f"Use a member, a constructor or a function that gives a {wanted}"}
+
+
+def no_operator(match: Match, _: BuildContext) -> Values:
+    """Return the operands that an operator is not defined for."""
+    found = re.search(r"operand types are: ([^\n]*)", match.string)
+    types, sign = found[1].strip() if found else "", match["operator"]
+    fact = (
+        f"`{sign}` is not defined for these types: {types}"
+        if types
+        else f"`{sign}` is not defined for operands of these types"
+    )
+    step = f"Convert one operand, use a member (v.x of a float4), or define operator{sign} for the type"
+    assigned = re.fullmatch(r"([\w: ]+?) = ([\w: ]+)", types)
+    if sign == "=" and assigned:
+        wanted, given = assigned[1].removeprefix("const "), assigned[2].removeprefix("const ")
+        known = _CONVERSIONS.get((given, wanted))
+        fact = f"Nothing converts {given} to {wanted}"
+        step = (
+            f"Write {known}"
+            if known
+            else f"Use a member, a constructor or a function that gives a {wanted}"
+        )
+    elif vector := re.match(rf"(?:const )?({_VECTOR})\b", types):
+        names = "xyz" if vector[1] == "dim3" else "xyzw"[: int(vector[1][-1])]
+        step = f"Use its members: {', '.join(f'.{name}' for name in names)}"
+    return {"fact": fact, "step": step}
