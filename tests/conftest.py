@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import gc
 import importlib.util
@@ -80,29 +81,36 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow what `make test` leaves out: of each row of an `in_turn` matrix all but one, and all but `some` rows.
 
-    Rows that are slow for another reason are not counted.
+    Rows that are slow for another reason are not counted. `some` may be of those with one value of a parameter.
     """
+    functions = [item for item in items if isinstance(item, pytest.Function)]
+    quick = [item for item in functions if not item.get_closest_marker("slow")]
+    for item in (*left_out_in_turn(quick), *left_out_of_some(quick)):
+        item.add_marker(pytest.mark.slow)
+
+
+def left_out_in_turn(items: list[pytest.Function]) -> Iterator[pytest.Function]:
     matrices: dict[tuple[Path, str], dict[str, list[pytest.Function]]] = {}
-    samples: dict[tuple[Path, str, int], list[pytest.Item]] = {}
     for item in items:
-        if (mark := item.get_closest_marker("some")) and not item.get_closest_marker("slow"):
-            name = item.name.partition("[")[0]
-            samples.setdefault((item.path, name, mark.args[0]), []).append(item)
-        mark = item.get_closest_marker("in_turn")
-        if mark and isinstance(item, pytest.Function) and not item.get_closest_marker("slow"):
+        if mark := item.get_closest_marker("in_turn"):
             columns = matrices.setdefault((item.path, item.originalname), {})
             # By value, since pytest counts a parameter's index across the parameters stacked with it.
             columns.setdefault(repr(item.callspec.params[mark.args[0]]), []).append(item)
     for (_, test), columns in matrices.items():
         for row, row_items in enumerate(zip(*columns.values(), strict=False)):
             kept = zlib.crc32(f"{test} {row}".encode()) % len(row_items)
-            for item in (*row_items[:kept], *row_items[kept + 1 :]):
-                item.add_marker(pytest.mark.slow)
+            yield from (*row_items[:kept], *row_items[kept + 1 :])
+
+
+def left_out_of_some(items: list[pytest.Function]) -> Iterator[pytest.Function]:
+    samples: dict[tuple[Path, str, int], list[pytest.Function]] = {}
+    for item in items:
+        mark = item.get_closest_marker("some")
+        if mark and all(item.callspec.params[name] == mark.kwargs[name] for name in mark.kwargs):
+            samples.setdefault((item.path, item.originalname, mark.args[0]), []).append(item)
     for (*_, count), rows in samples.items():
         chosen = {number * len(rows) // count for number in range(count)}
-        for number, item in enumerate(rows):
-            if number not in chosen:
-                item.add_marker(pytest.mark.slow)
+        yield from (item for number, item in enumerate(rows) if number not in chosen)
 
 
 def pytest_collection_finish() -> None:
@@ -281,14 +289,35 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
 
 
 @pytest.fixture(scope="session")
-def rtcompile_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built_rtcompile(tmp_path_factory.mktemp("rtcompile"))
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a function that makes a folder of a name, once for all processes of a run."""
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def made(name: str, make: Callable[[Path], object]) -> Path:
+        with (base / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (base / name).exists():
+                own = base / f"{name} being made"
+                shutil.rmtree(own, ignore_errors=True)
+                own.mkdir()
+                make(own)
+                own.rename(base / name)
+        return base / name
+
+    return made
 
 
 @pytest.fixture(scope="session")
-def build_environment(tmp_path_factory: pytest.TempPathFactory, rtcompile_wheel: Path) -> Path:
+def rtcompile_wheel(once: Callable[..., Path]) -> Path:
+    (wheel,) = once("rtcompile", built_rtcompile).glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="session")
+def build_environment(once: Callable[..., Path], rtcompile_wheel: Path) -> Path:
     """A folder with an installed rtcompile, since the hooks are found by its metadata."""
-    return unpack(rtcompile_wheel, tmp_path_factory.mktemp("installed"))
+    return once("installed", functools.partial(unpack, rtcompile_wheel))
 
 
 @pytest.fixture(scope="session")

@@ -216,7 +216,7 @@ def test_an_edit_of_a_wrapper_around_the_host_compiler_is_noticed(
 # --- other shells ------------------------------------------------------------------------------
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("lacks", ["nvcc", "host_compiler"])
 @pytest.mark.parametrize("jit", ["0", "1"])
 def test_a_build_by_nvcc_is_found_without_nvcc(

@@ -164,7 +164,7 @@ CHANGES: dict[Change, int | None] = {
 }
 
 
-@pytest.mark.in_turn("project")
+@pytest.mark.some(2, project="nvcc")
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_between_two_builds_is_noticed(project: Project, change: Change) -> None:
     assert project.value() == (11, None)
@@ -173,12 +173,8 @@ def test_a_change_between_two_builds_is_noticed(project: Project, change: Change
     assert project.value() == (CHANGES[change], None)
 
 
+@pytest.mark.some(0, project="nvcc")
 @pytest.mark.parametrize("how", CONDITIONS)
-@pytest.mark.parametrize(
-    "project",
-    ["nvrtc", pytest.param("nvcc", marks=[pytest.mark.needs_nvcc, pytest.mark.slow])],
-    indirect=True,
-)
 def test_headers_tested_by_has_include_are_noticed_in_any_spelling(
     project: Project, how: str
 ) -> None:
@@ -249,7 +245,7 @@ DURING: tuple[Change, ...] = (
 )
 
 
-@pytest.mark.in_turn("project")
+@pytest.mark.some(1, project="nvcc")
 @pytest.mark.parametrize("change", DURING)
 def test_a_build_during_which_something_changed_is_not_kept(
     project: Project, at_the_end: list[Callable[[], object]], change: Change
@@ -267,6 +263,7 @@ def test_a_build_during_which_something_changed_is_not_kept(
     assert change is edited_with_its_old_times or again[0] is not None
 
 
+@pytest.mark.some(1, project="nvcc")
 @pytest.mark.parametrize(
     ("text", "is_kept"),
     [

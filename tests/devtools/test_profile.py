@@ -30,7 +30,7 @@ def slow_header(classes: int) -> str:
     )
 
 
-SLOW = slow_header(12)
+SLOW = slow_header(6)
 SOURCE = """
 #include "outer.cuh"
 #include "quick.cuh"
@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def quickly(folder: Path) -> None:
-    """Make the slow header twelve times faster, for tests that compare no times."""
+    """Make the slow header six times faster, for tests that compare no times."""
     (folder / "slow.cuh").write_text(slow_header(1))
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import html
 import json
-import os
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,35 +114,36 @@ QUESTIONS = {
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(once: Callable[..., Path]) -> Path:
     """The site, built as by `make docs`: warnings are errors, and broken links are warnings."""
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:  # all workers of a run share one site
-        folder = folder.parent
-    html_folder = folder / "site"
-    with (folder / "site.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not html_folder.exists():
-            built = folder / "site being built"
-            words = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
-            done = ran(*words, "-d", folder / "doctrees", ROOT / "docs", built, cwd=ROOT)
-            assert done.returncode == 0, done.stderr
-            built.rename(html_folder)
-    return html_folder
+
+    def built(folder: Path) -> None:
+        words = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+        done = ran(*words, "-d", folder / "trees", ROOT / "docs", folder / "html", cwd=ROOT)
+        assert done.returncode == 0, done.stderr
+
+    return once("site", built) / "html"
 
 
 RECIPES = [page for page in RUN if page.parent.name == "recipes"]
 OTHERS = [
     page for page in RUN if page not in RECIPES and any(block.language for block in blocks(page))
 ]
+# The programs of these compile for seconds; tests/docs/test_examples.py compiles them for one architecture.
+HEAVY = [page for page in OTHERS if page.stem in ("layout-conversion", "pipelined-copies")]
+QUICK = [page for page in OTHERS if page not in HEAVY]
 STARTS = 6  # number of tests, and of imports of CuPy, for all pages
 
 
 @pytest.mark.needs_compiler
-@pytest.mark.parametrize("part", range(STARTS))
-def test_the_code_of_a_page_works(part: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "pages",
+    [*(QUICK[part::STARTS] for part in range(STARTS)), pytest.param(HEAVY, marks=pytest.mark.slow)],
+    ids=[*map(str, range(STARTS)), "heavy"],
+)
+def test_the_code_of_a_page_works(pages: list[Path], tmp_path: Path) -> None:
     """Each page runs in its own process, in which CuPy is already imported."""
-    assert _failed(OTHERS[part::STARTS], tmp_path) == {}
+    assert _failed(pages, tmp_path) == {}
 
 
 @pytest.mark.needs_compiler

@@ -143,10 +143,13 @@ def test_a_hopper_kernel_for_sm_90_is_an_error_that_names_sm_90a() -> None:
         sm90_gemm.compile_only("sm_90")
 
 
-def test_a_scratch_without_a_valid_vector_width_does_not_compile() -> None:
+def test_only_a_scratch_with_a_valid_vector_width_compiles() -> None:
     require_header("cute/tensor.hpp")
     with pytest.raises(rtcompile.CompileError, match="no vector width is legal"):
         layout_conversion.compile_impossible()
+    name, options = "broadcast_sums<16, 4, 8>", layout_conversion.OPTIONS
+    given = {"options": options, "arch": "sm_90a", "name_expressions": [name]}
+    assert rtcompile.compile(layout_conversion.SOURCE, **given).lowered_names[name]
 
 
 def test_cutlass_divides_on_the_device_with_our_options() -> None:

@@ -33,6 +33,10 @@ def test_of_a_fixture(row, of_a_fixture): pass
 @pytest.mark.some(3)
 @pytest.mark.parametrize("row", [pytest.param(99, marks=pytest.mark.slow), *range(12)])
 def test_some(row): pass
+
+@pytest.mark.some(1, of_a_fixture="y")
+@pytest.mark.parametrize("row", range(2))
+def test_some_of_a_value(row, of_a_fixture): pass
 """
 
 
@@ -54,5 +58,6 @@ def test_each_row_runs_once_and_each_value_occurs(tmp_path: Path) -> None:
         values = [value for each in chosen for value in each.strip("]").split("-")]
         assert sorted(int(value) for value in values if value.isdecimal()) == [*range(12)], name
         assert {"x", "y"} <= {*values}, name
-    rows = [line.rpartition("[")[2] for line in done.stdout.splitlines() if "::test_some[" in line]
-    assert rows == ["0]", "4]", "8]"]
+    for name, expected in (("some", {"0", "4", "8"}), ("some_of_a_value", {"x-0", "x-1", "y-0"})):
+        lines = [line for line in done.stdout.splitlines() if f"::test_{name}[" in line]
+        assert {line.rpartition("[")[2].strip("]") for line in lines} == expected

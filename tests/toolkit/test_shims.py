@@ -130,7 +130,7 @@ def compiler(request: pytest.FixtureRequest) -> Compiler:
     return made
 
 
-@pytest.mark.some(12)
+@pytest.mark.some(6)
 @pytest.mark.parametrize(
     "header",
     [
@@ -223,6 +223,7 @@ def test_using_namespace_std_leaves_math_unambiguous(compiler):
 BUILDER = "#include <cutlass/epilogue/collective/collective_builder.hpp>\n"
 
 
+@pytest.mark.in_turn("compiler")
 def test_the_prelude_declares_names_of_std(compiler):
     names = "std::min(1, 2); std::floor(1.f); std::int8_t(1); std::numeric_limits<int>::max(); "
     names += "std::make_tuple(1); std::is_same<int, int>(); std::make_pair(1, 2);"
