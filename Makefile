@@ -25,6 +25,9 @@ lint: $(VENV)/.made
 types: $(VENV)/.made
 	$(BIN)/mypy --strict rtcompile
 
+# Else each of the tests' many processes would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The rooms of the package have a folder of tests each. Left out is what needs a GPU or real servers.
 HERE := tests --ignore=tests/gpu --ignore=tests/real_cluster
 # Tests wait for a third of their time, for processes and limits: one process more than cores keeps these busy.
