@@ -5,9 +5,12 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+import rtcompile
 from benchmarks import _frozen
 from rtcompile.extras.pyinstaller import hook_folders
 from rtcompile.toolkit import roots
@@ -80,6 +83,22 @@ def test_the_entry_of_an_application_starts_its_workers(monkeypatch: pytest.Monk
         (["--rtcompile-worker", *words], "the worker\n"),
     ):
         assert python(program, *flag).stdout == printed
+
+
+def test_pyinstaller_is_told_of_the_extras_that_public_functions_need() -> None:
+    hook = Path(hook_folders()[0], "hook-rtcompile.py").read_text()
+    found: dict[str, Any] = {}
+    tools = SimpleNamespace(collect_submodules=lambda *_: [], collect_data_files=lambda _: [])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "PyInstaller", SimpleNamespace())
+        patch.setitem(sys.modules, "PyInstaller.utils", SimpleNamespace())
+        patch.setitem(sys.modules, "PyInstaller.utils.hooks", tools)
+        exec(hook, found)
+    needed = {
+        rtcompile._EXECUTORS.partition(":")[0],
+        rtcompile.types.RecordedBuild.__init__.__module__,
+    }
+    assert needed <= {*found["hiddenimports"]}
 
 
 def run(app: Path, path: str, cuda_home: Path | None) -> str:

@@ -5,5 +5,7 @@ from PyInstaller.utils.hooks import collect_data_files, collect_submodules
 hiddenimports = collect_submodules(
     "rtcompile", lambda name: not name.startswith("rtcompile.extras")
 )
+# These are of the public functions, not of an optional package: `compile_many(executor=)`, and `RecordedBuild`.
+hiddenimports += ["rtcompile.extras.cluster.executors", "rtcompile.extras.record.repeatable"]
 hiddenimports += ["cuda.pathfinder"]
 datas = collect_data_files("rtcompile")
