@@ -48,7 +48,7 @@ test-slow: $(VENV)/.made $(CUDA13)/.made
 	RTCOMPILE_TEST_CUDA13=$(CURDIR)/$(CUDA13) $(BIN)/python -m pytest -m slow $(HERE)
 
 # The provoked messages on NVRTC 12.4 to the newest of the index, whose wheels pip puts into pytest's cache. `make test`
-# runs each of those of 12.9, 13.0 and the newest on two of them.
+# runs all on 12.9, and a few on 13.0 and the newest.
 test-every-nvrtc: $(VENV)/.made $(CUDA13)/.made
 	RTCOMPILE_TEST_CUDA13=$(CURDIR)/$(CUDA13) $(BIN)/python -m pytest -q $(ON_ALL_CORES) tests/messages/test_every_nvrtc.py
 

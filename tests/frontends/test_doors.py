@@ -59,7 +59,7 @@ def program(tmp_path: Path, processes: list[Process], scratch: Path) -> Program:
 # --- the same code ------------------------------------------------------------------------------
 
 
-@doors_in_turn("door, spelling", MATRIX)
+@doors_in_turn("door, spelling", MATRIX, each=1)
 def test_every_spelling_gives_the_same_code_and_another_process_finds_it(
     door: str, spelling: str, program: Program
 ) -> None:
@@ -76,7 +76,7 @@ def test_every_spelling_gives_the_same_code_and_another_process_finds_it(
     assert program.request(program.second, door, source, options, **more) == built
 
 
-@doors_in_turn("door, kernel", itertools.product(DOORS, QUICK))
+@doors_in_turn("door, kernel", itertools.product(DOORS, QUICK), each=1)
 def test_a_kernel_with_headers_gives_the_same_code_through_every_door(
     door: str, kernel: str, program: Program
 ) -> None:
@@ -116,7 +116,7 @@ def test_every_door_finds_the_builds_of_the_others(program: Program) -> None:
 # --- edits ---------------------------------------------------------------------------------------
 
 
-@doors_in_turn("door, edit", itertools.product(DOORS, EDITS))
+@doors_in_turn("door, edit", itertools.product(DOORS, EDITS), each=1)
 def test_an_edit_is_noticed_by_every_process(
     door: str, edit: Callable[[Program], str], program: Program
 ) -> None:

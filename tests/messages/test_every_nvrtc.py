@@ -69,7 +69,7 @@ def test_static_shared_memory_that_ptxas_allows_is_not_warned_of(
 
 
 @pytest.mark.needs_compiler
-@pytest.mark.in_turn("other")
+@pytest.mark.some(25)
 @pytest.mark.parametrize(("row", "how"), _CASES)
 def test_every_nvrtc_gives_the_same_hint(
     row: str,

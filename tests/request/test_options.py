@@ -8,7 +8,7 @@ import pytest
 
 from rtcompile.errors import InvalidRequest, UnsupportedArch
 from rtcompile.request import command_lines
-from rtcompile.request.option_table import dropped, name_and_value
+from rtcompile.request.option_table import dropped
 from rtcompile.request.options import ArchOption, parse, with_directories
 from rtcompile.request.values import Arch
 
@@ -232,19 +232,6 @@ def test_the_compiler_decides_which_standards_exist(name: str) -> None:
     assert parse([f"-std={name}"]).get("std") == name.lower()
 
 
-@pytest.mark.parametrize(
-    ("option", "nvrtc", "message"),
-    [
-        pytest.param("-Ofc=max", (12, 4), r"needs NVRTC 12\.6 or newer; this is 12\.4", id="flag"),
-    ],
-)
-def test_an_option_that_this_release_has_not_yet_names_the_one_that_has(
-    option: str, nvrtc: tuple[int, int], message: str
-) -> None:
-    with pytest.raises(InvalidRequest, match=message):
-        nvrtc_line(option, nvrtc=nvrtc)
-
-
 def test_defaults_are_cupys_and_yield_to_the_user() -> None:
     assert command_lines.for_nvrtc(parse([]).with_defaults(), SM_80, "cubin", NVRTC, ()) == (
         "--gpu-architecture=sm_80",
@@ -404,22 +391,6 @@ def test_warnings_as_errors_are_the_front_ends_where_nvrtc_lacks_the_option():
     assert "-Xcudafe=--promote_warnings" in nvrtc_line("-Werror=all-warnings", nvrtc=(12, 9))
     assert "-Xcudafe=--promote_warnings" not in nvrtc_line("-Werror=reorder", nvrtc=(12, 9))
     assert "-Werror=reorder" in nvrtc_line("-Werror=reorder", nvrtc=(13, 3))
-
-
-@pytest.mark.parametrize(
-    ("word", "expected"),
-    [
-        ("a.cu", ("", None)),
-        ("+x", ("", None)),
-        ("-G", ("G", None)),
-        ("--std=c++17", ("std", "c++17")),
-        ("-std=", ("std", "")),
-        ("-DX=1", ("D", "X=1")),
-        ("-D=X=1", ("D", "X=1")),
-    ],
-)
-def test_a_word_is_split_into_a_name_and_a_value(word: str, expected: tuple[str, str | None]):
-    assert name_and_value(word) == expected
 
 
 def test_only_the_standard_is_checked():

@@ -144,9 +144,18 @@ def test_only_equal_quotes_around_a_text_are_removed(text: str, expected: str) -
         ("-std= c++17", ("std", "c++17")),
         ("---x", ("-x", None)),
         ("-+x", ("+x", None)),
+        ("a.cu", ("", None)),
+        ("+x", ("", None)),
+        ("-G", ("G", None)),
+        ("--std=c++17", ("std", "c++17")),
+        ("-std=", ("std", "")),
+        ("-DX=1", ("D", "X=1")),
+        ("-D=X=1", ("D", "X=1")),
     ],
 )
-def test_a_letters_value_may_follow_it_at_once(word: str, expected: tuple[str, str | None]) -> None:
+def test_a_word_is_split_into_a_name_and_a_value(
+    word: str, expected: tuple[str, str | None]
+) -> None:
     assert name_and_value(word) == expected
 
 

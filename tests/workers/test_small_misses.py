@@ -177,6 +177,7 @@ def test_two_reusable_jobs_at_once_have_a_process_each(pool: Pool) -> None:
     thread.join()
 
 
+@pytest.mark.in_turn("before")
 @pytest.mark.parametrize("source", [KERNEL % 7, WARNED, MISTAKE], ids=["good", "warned", "wrong"])
 @pytest.mark.parametrize("before", [KERNEL % 1, WARNED, MISTAKE], ids=["good", "warned", "wrong"])
 def test_earlier_jobs_of_a_process_have_no_effect(pool: Pool, before: str, source: str) -> None:
@@ -324,24 +325,18 @@ BODIES = [
 ]
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_code_without_declarations_is_the_same_to_the_byte(pool: Pool, body: str) -> None:
-    source = f'extern "C" __global__ void k(float* x, const float* y) {{ {body} }}'
-    assert nvrtc.needs_no_declarations(source, (), "cubin")
-    assert compiler_result(compiled(pool, source, minimal=True)) == compiler_result(
-        compiled(pool, source, reusable=False)
-    )
-
-
-def test_code_without_declarations_is_the_same_with_cuda_13(
-    pool: Pool, cuda13_prefix: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("cuda", [12, 13])
+def test_code_without_declarations_is_the_same_to_the_byte(
+    pool: Pool, cuda: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = next(cuda13_prefix.glob("**/libnvrtc.so.13")).parent
-    builtins = next(folder.glob("libnvrtc-builtins.so.13.*"))
-    of_13 = Library(str(folder / "libnvrtc.so.13"), "13.0", (str(builtins),))
-    monkeypatch.setitem(globals(), "library", lambda: of_13)
+    if cuda == 13:
+        folder = next(request.getfixturevalue("cuda13_prefix").glob("**/libnvrtc.so.13")).parent
+        builtins = next(folder.glob("libnvrtc-builtins.so.13.*"))
+        of_13 = Library(str(folder / "libnvrtc.so.13"), "13.0", (str(builtins),))
+        monkeypatch.setitem(globals(), "library", lambda: of_13)
     for body in BODIES:
         source = f'extern "C" __global__ void k(float* x, const float* y) {{ {body} }}'
+        assert nvrtc.needs_no_declarations(source, (), "cubin")
         assert compiler_result(compiled(pool, source, minimal=True)) == compiler_result(
             compiled(pool, source, reusable=False)
         )
