@@ -21,13 +21,14 @@ pytest.importorskip("IPython", reason="IPython is not installed: it is in the ex
 pytestmark = pytest.mark.needs_compiler
 
 
-@pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A running Jupyter kernel's client, the extension loaded."""
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Any]:
+    """A running Jupyter kernel and its client, the extension loaded, which each test leaves so."""
     pytest.importorskip("ipykernel", reason="ipykernel is not installed: it is in the extra `test`")
     manager = pytest.importorskip("jupyter_client.manager")
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    running, client = manager.start_new_kernel(kernel_name="python3")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        running, client = manager.start_new_kernel(kernel_name="python3")
     try:
         client.execute_interactive("%load_ext rtcompile", timeout=60)
         yield running, client

@@ -141,7 +141,7 @@ def test_the_file_of_a_run_that_was_killed_is_removed_a_day_later(folder):
         path.write_text("")
     for path in (old, running):
         os.utime(path, (0, 0))
-    script = started_by(BY_SUBPROCESS.format(flags="'-B'"), folder)
+    script = started_by("", folder)
 
     run("run", script, cache=folder / "cache", TMPDIR=str(folder))
 

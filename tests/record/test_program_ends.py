@@ -19,7 +19,7 @@ cupy = pytest.importorskip("cupy")
 pytestmark = pytest.mark.needs_compiler
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("ending", "status"),
     [
