@@ -28,7 +28,7 @@ _ERRORS_SHOWN = 5  # the most errors in the message of a `BatchError`
 
 
 class RtcompileError(Exception):
-    """Base of every error that rtcompile raises."""
+    """Base of rtcompile's own errors."""
 
     def __str__(self) -> str:
         return printable(super().__str__())

@@ -36,13 +36,24 @@ from rtcompile.toolkit.model import Toolchain
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was checked: its name, such as "compile WMMA", and the finding."""
+    """One check of `doctor` and its finding.
+
+    Attributes
+    ----------
+    name : str
+        What was checked, ``"compile WMMA"``.
+    status : {"ok", "note", "warning", "error"}
+        ``"note"`` means that an optional part is missing, ``"error"`` that something does not work.
+    detail : str
+        The finding.
+    hint : str
+        What to install, change or unset; empty if there is nothing to do.
+    """
 
     name: str
-    # "ok", "note" (an optional part is missing), "warning" or "error" (it does not work).
     status: str
     detail: str
-    hint: str = ""  # what to install or unset; empty if there is nothing to do
+    hint: str = ""
 
 
 _IMPORT_SECONDS = 60.0
@@ -71,7 +82,8 @@ def devices(toolchain: Toolchain) -> Iterator[Check]:
     try:
         driver = Driver()
     except OSError:
-        yield Check("driver", "note", "no NVIDIA driver: kernels compile with arch=, none run here")
+        detail = "no NVIDIA driver: kernels can be compiled with arch=, but not run here"
+        yield Check("driver", "note", detail)
         return
     version = driver.integer("cuDriverGetVersion")
     major, nvrtc = version // 1000, toolchain.nvrtc
@@ -80,7 +92,7 @@ def devices(toolchain: Toolchain) -> Iterator[Check]:
         yield Check("driver", "ok", detail)
     else:
         step = f"Upgrade the driver, or install NVRTC and headers of CUDA {major}."
-        detail += f"; it loads no code of NVRTC {nvrtc.version}"
+        detail += f"; it cannot load code of NVRTC {nvrtc.version}"
         yield Check("driver", "error", detail, step)
     try:
         driver("cuInit", 0)
@@ -131,7 +143,7 @@ def _cupy(toolchain: Toolchain) -> Check:
     found = _installed("cupy", *_CUPY_WHEELS)
     if not found:
         step = "RawModule and RawKernel need it: `pip install cupy-cuda12x` (or 13x)."
-        return Check("cupy", "note", "not installed: rtcompile.compile works without", step)
+        return Check("cupy", "note", "not installed: rtcompile.compile works without it", step)
     detail = ", ".join(f"{name} {version}" for name, version in sorted(found.items()))
     if len(found) > 1:
         step = "They overwrite each other's files: `pip uninstall` all of them, then install one."
@@ -335,7 +347,7 @@ def shared_stores(settings: Settings) -> Iterator[Check]:
             return
         stores = Stores(found)
     except InvalidRequest as error:
-        yield Check("shared stores", "error", str(error), "Builds go on without them.")
+        yield Check("shared stores", "error", str(error), "Builds work without them.")
         return
     for level in stores.levels:
         try:
@@ -347,7 +359,7 @@ def shared_stores(settings: Settings) -> Iterator[Check]:
 
 
 def _unreachable(store: SharedStore, problem: str) -> Check:
-    step = "Builds go on without it. Is the server there, and are address and password right?"
+    step = "Builds work without it. Is the server running, and are address and password right?"
     return Check(_check_name(store), "error", f"{store.name}: {problem}", step)
 
 
@@ -401,5 +413,5 @@ def _writes_and_leases(store: SharedStore, probe: str) -> tuple[str, str, str]:
             store.replace(probe, b"probe", None, 10.0)
     if claims != [True, False, True]:
         step = "Two nodes may build the same at once."
-        return "warning", f"{detail}; its leases do not hold", step
+        return "warning", f"{detail}; its leases do not exclude each other", step
     return "ok", f"{detail}; gives leases", ""

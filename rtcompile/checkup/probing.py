@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rtcompile.request.values import Backend
 
 _SECONDS = 120.0  # for one probe, also on a slow machine; RTCOMPILE_TIMEOUT sets another
-_WITHOUT_PCH = "Builds go on without, header-heavy ones three to ten times slower."
+_WITHOUT_PCH = "Builds work without them; header-heavy ones take three to ten times as long."
 
 
 _SOURCES = os.path.join(os.path.dirname(__file__), "probes")
@@ -192,5 +192,5 @@ def _launch(driver: Driver, settings: Settings, arch: Arch) -> Check:
         step = "The driver rejected a kernel that compiled."
         return Check(name, "error", f"{error.strerror}", step)
     if result != 42:
-        return Check(name, "error", f"it wrote {result}, not 42")
+        return Check(name, "error", f"the kernel wrote {result}, not 42")
     return Check(name, "ok", f"compiled for {code.arch}, wrote 42")

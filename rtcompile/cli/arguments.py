@@ -89,7 +89,8 @@ def parser() -> Parser:
     whole.add_argument("-V", "--version", action="version", version=f"rtcompile {__version__}")
     unset = {"default": argparse.SUPPRESS}
     whole.set_defaults(json=False, quiet=False, color="auto", cache_dir=None)
-    # Each may stand before the verb too: one parser's default would replace what another has read.
+    # These options may also precede the verb. They have no defaults, since the default of one parser would replace
+    # the value that another has read.
     _add("everywhere", whole, help=argparse.SUPPRESS, **unset)
     verbs = whole.add_subparsers(title="verbs", metavar="VERB")
     for name, verb in _TABLES.items():

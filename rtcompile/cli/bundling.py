@@ -166,7 +166,7 @@ def _targets(
         return
     for target in resolve(name):
         if name.endswith(".cu") and isinstance(target, CompileRequest):
-            # The command line's options and names are those of source files.
+            # The command line's options and name expressions apply to source files only.
             yield target.replace(
                 options=(*target.options, *given.compiler_options),
                 name_expressions=tuple(given.name_expression),

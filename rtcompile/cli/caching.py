@@ -49,7 +49,7 @@ def _clear(*_: object) -> _Result:
     gone = cache.clear()
     return {"directory": gone.directory, "removed": gone.as_dict()}, (
         f"{gone.entries} builds and {gone.precompiled_headers} precompiled headers removed, "
-        f"{output.human_size(gone.size)}; {gone.directory} is empty but for its reproducers"
+        f"{output.human_size(gone.size)}; {gone.directory} contains only reproducers now"
     )
 
 
@@ -99,7 +99,7 @@ def _info(given: Namespace, store: Store) -> _Result:
         lines.append(
             f"{name}: {counts['hits']:.0f} hits, {counts['misses']:.0f} misses, "
             f"{counts['bytes_read'] / 1e6:.1f} MB read, waited {counts['seconds_waited']:.1f} s, "
-            f"spared {counts['seconds_spared']:.1f} s"
+            f"saved {counts['seconds_spared']:.1f} s"
         )
     for level in fields.get("stores", ()):
         contents = f"{level['builds']} builds, {output.human_size(level['size'])}"
@@ -253,7 +253,7 @@ def keep(page: Page, folder: Folder) -> tuple[int, int]:
 
 
 def _listing(stores: Stores, level: Level, kind: str) -> Iterator[tuple[str, int]]:
-    """Yield name and size of a store's entries, those of keys for reading too."""
+    """Yield name and size of each entry of a store that one of the environment's keys signed."""
     if not hasattr(level.store, "listing"):
         raise StoreError("it cannot list what it contains")
     for signer in stores.envelope.keys:
@@ -335,7 +335,7 @@ _COUNTS = {
     "bytes_read": "bytes of entries read",
     "bytes_written": "bytes of entries written",
     "seconds_waited": "seconds in which builds waited for the store",
-    "seconds_spared": "seconds of compiling that hits spared",
+    "seconds_spared": "seconds of compiling that hits saved",
 }
 
 
@@ -403,7 +403,7 @@ def _fields(entry: inventory.Entry) -> dict[str, Any]:
 
 
 def _why_miss(given: Namespace, store: Store) -> _Result:
-    """Say why a build is not cached; it is not ``ok`` if one is not."""
+    """Return for each build why it is not cached; the result is ``ok`` if all are."""
     results = []
     for request in requests(given, given.file):
         why, plan = cache.why_of(request)

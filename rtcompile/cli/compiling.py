@@ -104,7 +104,7 @@ def _builds(given: Namespace) -> list[_FileBuild]:
         if other != file:
             raise InvalidRequest(
                 f"{other} and {file} would both be written to {os.path.normpath(path)}; compile "
-                "them apart"
+                "them separately"
             )
     return builds
 

@@ -1,4 +1,4 @@
-"""``rtcompile explain``, ``repro`` and ``doctor``: a message, a crash, or an installation explained."""
+"""``rtcompile explain``, ``repro`` and ``doctor``: explain a message, a crash, or an installation."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def run(given: Namespace) -> int:
 
 
 def _subjects(given: Namespace) -> list[tuple[_Code, CompileRequest | None]]:
-    """Return the codes to inspect, each with its request if it was built of a source."""
+    """Return the codes to inspect, each with its request if it was built from a source."""
     if os.path.isfile(given.what):
         with open(given.what, "rb") as file:
             data = file.read()
@@ -100,7 +100,7 @@ def _listings(code: _Code, request: CompileRequest | None, given: Namespace) -> 
     listings = {}
     if given.ptx:
         if request is None:
-            raise InvalidRequest(f"{given.what}: PTX can be shown of a source only")
+            raise InvalidRequest(f"{given.what}: --ptx needs a source, since a cubin has no PTX")
         ptx = _build(request.replace(target="ptx"), given).code.decode()
         listings["ptx"] = _beside_source(ptx, request, _PTX_FILE, _PTX_LINE)
     if given.sass:
@@ -177,7 +177,7 @@ def disassembler() -> str:
 def watch(given: Namespace) -> int:
     """Build now and whenever the source or a header changes; print what each edit changed."""
     if given.file == "-":
-        raise InvalidRequest("watch needs a file: what stdin gave does not change")
+        raise InvalidRequest("watch needs a file, since a source on stdin cannot change")
     if given.edits is not None and given.edits < 0:
         raise InvalidRequest(f"--edits {given.edits}: expected a number that is not negative")
     source = absolute(given.file)
@@ -215,7 +215,7 @@ def watch(given: Namespace) -> int:
 
 def _built(given: Namespace) -> tuple[Report, set[str]]:
     """Return the report of the build, and the headers that it read."""
-    read_text(given.file)  # raises for a pipe, which would be read for ever
+    read_text(given.file)  # raises for a pipe, since reading it may never end
     requested = list(requests(given, given.file, REPORT_SPILLS))
     if len(requested) != 1 or requested[0].target != "cubin":
         raise InvalidRequest("watch builds a cubin for one architecture, as --arch sm_90a")
@@ -278,7 +278,7 @@ def write_database(given: Namespace) -> int:
     shown = [(os.path.relpath(e.origin, root), os.path.relpath(e.file, root)) for e in entries]
     rows = [(origin, file if file != origin else "") for origin, file in shown]
     where = ", ".join(given.paths or [root])
-    listed = f"{where}: no .cu or .cuh file, and no kernel that is a literal of a Python file"
+    listed = f"{where}: no .cu or .cuh file, and no kernel in a string literal of a Python file"
     if rows:
         listed = output.table(("kernel of", "written to"), rows)
     files = [{"file": entry.file, "origin": entry.origin} for entry in entries]
@@ -294,7 +294,7 @@ _CLANGS = Arch(8, 0)
 def _flags(
     options: Options, arch: Arch, search: Sequence[SearchDir], beside: str
 ) -> tuple[str, ...]:
-    """Return clang's options for those of NVRTC, of a kernel in the Python file `beside` or in none."""
+    """Return clang's options for those of NVRTC; `beside` is the Python file that contains the kernel, or ""."""
     preludes = (os.path.join(path, "rtcompile", "clangd.h") for _, path in search)
     std = options.get("std") or "c++17"
     return (

@@ -22,7 +22,7 @@ from rtcompile.request.values import absolute
 
 NO_KERNELS = (
     "no kernel is in it: mark a function __global__; a template has only the instances that "
-    "-n names, as -n 'f<float>'"
+    "-n names, such as -n 'f<float>'"
 )
 _ESCAPE = re.compile(r"\x1b\[[\d;]*m")
 
@@ -50,7 +50,7 @@ def flush() -> OSError | None:
 
 
 def _discard(*descriptors: int) -> None:
-    """Write to nowhere what is written to descriptors from now on."""
+    """Discard everything that is written to these descriptors from now on."""
     with open(os.devnull, "wb") as nothing:
         for descriptor in descriptors:
             os.dup2(nothing.fileno(), descriptor)
@@ -76,7 +76,7 @@ def reader_has_gone() -> bool:
     for stream in (1, 2):
         poll.register(stream, 0)
     closed = any(event & select.POLLERR for _, event in poll.poll(0))
-    if closed:  # else Python would write to the closed pipe again at its end
+    if closed:  # otherwise Python would write to the closed pipe again at exit
         _discard(1, 2)
     return closed
 

@@ -1,4 +1,4 @@
-"""``rtcompile run`` and ``rtcompile warm``: a program's CuPy kernels through rtcompile, now or ahead."""
+"""``rtcompile run`` and ``rtcompile warm``: compile a program's CuPy kernels, while it runs or before."""
 
 from __future__ import annotations
 

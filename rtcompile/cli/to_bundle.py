@@ -84,7 +84,7 @@ def bundle(
     """Build `work` and write it into a bundle; `update` keeps the bundle's other builds."""
     target = checked_path("path", path)
     if os.path.isdir(target):
-        raise InvalidRequest(f"{target} is a folder; a bundle is one file, as kernels.rtcb")
+        raise InvalidRequest(f"{target} is a folder; a bundle is one file, such as kernels.rtcb")
     with bundles.out_of_use():
         built = list(zip(work, compile_many(work, progress=progress), strict=True))
         for w, code in built:
@@ -185,7 +185,9 @@ def for_archs(work: Iterable[Work], archs: Sequence[str]) -> Iterator[Work]:
             yield own
             continue
         if not archs:
-            raise InvalidRequest(f"{request.name}: no architecture to build for; give one, sm_90a")
+            raise InvalidRequest(
+                f"{request.name}: no architecture to build for; give one, such as sm_90a"
+            )
         for name in archs:
             yield replace(own, request=request.replace(arch=name))
 
@@ -198,7 +200,7 @@ class Served(NamedTuple):
 
     gpu: str  # its compute capability, "9.0"
     program: str  # the source, with its name expressions where it has some
-    cuda: int  # the code's major version, which CuPy must have too; 0 for nothing
+    cuda: int  # the major version of CUDA that compiled the code, and that CuPy must have too
     code: str  # "cubin sm_90a", "ptx compute_80" or "nothing"
     driver: str  # the oldest driver, as the CUDA release that it came with; "" for nothing
 

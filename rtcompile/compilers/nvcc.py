@@ -67,7 +67,7 @@ class Markers:
         def rewritten(match: re.Match[str]) -> str:
             file, number, message = match.groups()
             index = int(number) - _FIRST_EXPRESSION
-            # The source may contain a "#line", or end in a `\`.
+            # A "#line" in the source, or a `\` at its end, can make the number wrong.
             if not 0 <= index < len(self.expressions):
                 return match[0]
             expression = self.expressions[index]
@@ -107,7 +107,7 @@ _TARGET_FLAGS = {
     "fatbin": ("--fatbin",),
 }
 _HOST_COMPILER_FLAGS = ("-ccbin", "--compiler-bindir")
-# NVCC's linker recognises the kind of an input by the suffix of its file: here those unlike the kind.
+# NVCC's linker recognises the kind of an input by its file's suffix. These suffixes differ from the kind's name.
 _SUFFIXES = {"object": "o", "archive": "a"}
 
 _SOURCE = "kernel.cu"
@@ -206,7 +206,7 @@ class _Nvcc:
         flags = (*_TARGET_FLAGS[unit.target], *moved, "-MD", "-MF", _TRACE)
         outcome = self.run(flags, files, unit.target, texts)
         if isinstance(outcome, CompileFailure) and units.missing_headers(outcome.log):
-            # The host compiler writes no rule then. With -H, it prints each header when it opens it.
+            # Without a header, the host compiler writes no rule. With -H, it prints each header that it opens.
             again = self.run((*flags, "-Xcompiler=-H"), files, unit.target, texts)
             if units.missing_headers(again.log):
                 outcome = outcome._replace(trace=tuple(_OPENED.findall(again.log)))
@@ -289,7 +289,7 @@ def _failure(
         raise limit
     # If memory runs out, the kernel sends SIGKILL to a compiler but not to its worker.
     kind = "memory" if signal == _SIGKILL else "crash"
-    if not died:  # a shell between them printed at most "Killed"
+    if not died:  # a shell that NVCC started printed at most "Killed"
         log = f"The compiler died due to signal {signal}.\n{log}"
     return CompileFailure(
         kind, log, command, "nvcc", signal=signal, milliseconds=milliseconds, inputs=files

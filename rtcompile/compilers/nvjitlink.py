@@ -46,13 +46,15 @@ def link(  # noqa: C901  # one linker after another, each with its reasons
     """Link inputs to one program, with the device runtime if needed; NVCC links inputs that are too new."""
     problems = [problem for given in inputs if (problem := unfit(given, arch))]
     if target == "ptx" and not any(kind_of(given.data) == "ltoir" for given in inputs):
-        problems.append("PTX can be linked of LTO-IR only, and no input is; compile with -dlto")
+        problems.append(
+            "PTX is linked from LTO-IR only, and no input is LTO-IR; compile with -dlto"
+        )
     if problems:
         return _refusal(problems, flags)
     inputs = [given._replace(kind=kind_of(given.data) or given.kind) for given in inputs]
     others = [f"{given.name} is {given.kind}" for given in inputs if given.kind in ("cubin", "ptx")]
     if target == "ltoir" and others:
-        return _refusal([f"LTO-IR can be linked of LTO-IR only; {', '.join(others)}"], flags)
+        return _refusal([f"LTO-IR is linked from LTO-IR only; {', '.join(others)}"], flags)
     linker = toolchain.nvjitlink
     outcome: Compiled | CompileFailure
     if linker is None:
@@ -60,20 +62,20 @@ def link(  # noqa: C901  # one linker after another, each with its reasons
             toolchain.require_nvjitlink()
         outcome = nvcc.link(inputs, arch, toolchain, limits=limits)
         if isinstance(outcome, CompileFailure) and "newer than toolkit" in outcome.log:
-            toolchain.require_nvjitlink()  # of NVRTC's version, since that NVCC is older
+            toolchain.require_nvjitlink()  # raises: NVCC is too old, and nvJitLink would do
         return outcome
     major, minor = _FIRST_WITH.get(target, (0, 0))
     if linker.version_pair < (major, minor):
         problem = (
             f"{_MADE[target]} needs nvJitLink {major}.{minor} or newer; this is {linker.version}. "
-            f'`pip install "nvidia-nvjitlink>={major}.{minor}"`, beside CUDA 13, brings it'
+            f'`pip install "nvidia-nvjitlink>={major}.{minor}"` installs it beside CUDA 13'
         )
         return _refusal([problem], flags)
     newer = [given.name for given in inputs if from_newer_toolkit(given, linker.version_pair)]
     if newer:
         problem = (
-            f"{', '.join(newer)}: of a newer toolkit than nvJitLink {linker.version}; install the "
-            "nvJitLink of that one"
+            f"{', '.join(newer)}: from a newer toolkit than nvJitLink {linker.version}; install "
+            "that toolkit's nvJitLink"
         )
         outcome = _refusal([problem], flags)
     else:
@@ -87,7 +89,7 @@ def link(  # noqa: C901  # one linker after another, each with its reasons
             outcome = _link(linker, inputs, arch, options, limits, target)
         if isinstance(outcome, Compiled) or not _INPUT_TOO_NEW.search(outcome.log):
             return outcome
-    # NVCC's linker needs nvJitLink for LTO, which is not installed.
+    # For LTO-IR, NVCC's linker needs the nvJitLink of its own version, which is not installed.
     lto = any(given.kind == "ltoir" for given in inputs)
     other = toolchain.nvcc
     if target in _FIRST_WITH or lto or other is None or other.version_pair <= linker.version_pair:
@@ -111,7 +113,7 @@ def _link(
     }
     outcome = pool.run(pool.Job(f"{_WORKER}:link", job, f"{_WORKER}:load", linker.path), limits)
     if isinstance(outcome, pool.Crash):
-        # A name can be any text, so a reproducer numbers them.
+        # A name can be any text, so a reproducer's files are numbered.
         files = {f"{at}.{given.kind}": given.data for at, given in enumerate(inputs)}
         return pool.failure(outcome, command, "nvjitlink", limits)._replace(inputs=files)
     reply = outcome.value

@@ -66,7 +66,7 @@ def compile(
     search: Sequence[SearchDir],
     meanwhile: Callable[[], object] | None = None,
 ) -> Compiled | CompileFailure:
-    """Compile a unit, with `pch` by a precompiled header in `cache_dir`; each run calls `meanwhile`."""
+    """Compile a unit; `pch` allows a precompiled header in `cache_dir`, and each run calls `meanwhile`."""
     prefix = _prefix(unit, library, cache_dir) if pch and cache_dir else None
     if prefix is None:
         return _run(unit, library, limits, search, meanwhile)[0]
@@ -210,7 +210,7 @@ def _run(
 
 def needs_no_declarations(source: str, options: tuple[str, ...], target: str) -> bool:
     """Return whether ``--minimal`` changes no code, and saves a fifth of a small kernel's time."""
-    # Long texts count as reading a file.
+    # `reads_no_file` returns False for a long text.
     if target != "cubin" or _is_declaring(options) or not cxx.reads_no_file(source, options):
         return False
     return _DECLARED.search(cxx.Text(source).text) is None
@@ -321,7 +321,7 @@ def _trust_result(
     unit: TranslationUnit,
     header: Precompiled | None,
 ) -> bool:
-    """Return whether a precompiled header has no part in a failure or a warning."""
+    """Return False if a precompiled header was not used after all, or may have caused the failure."""
     if header is None:
         return True
     if isinstance(outcome, Compiled):

@@ -69,19 +69,19 @@ class Dependencies:
         if clock:
             self.doubt(f"{clock} is different in every build")
 
-    def place(self, path: str) -> tuple[str, str]:
+    def locate(self, path: str) -> tuple[str, str]:
         """Return the label of the directory of a file, and its path below it."""
         position, relative = self._split_path(path)
         return self._search[position].label if position >= 0 else "", relative
 
     def is_there(self, path: str) -> None:
         """Note a path that exists, and that a ``__has_include`` may have found."""
-        label, rest = self.place(path)
+        label, rest = self.locate(path)
         self.present[path] = None
         self.include_results.add(f"{label}/{rest}")
 
     def file_set(self, looked_for: Iterable[str], newest_ns: int = 0) -> FileSet:
-        """Return all as a set; the build is not cached if one of the paths `looked_for` is volatile."""
+        """Return the dependencies as a set, which is uncacheable if one of the paths `looked_for` is volatile."""
         return FileSet(
             tuple(self.headers.values()),
             absent=tuple(self.absent),
@@ -122,7 +122,7 @@ class _Observed(Dependencies):
                 digest, mentioned = _digest(path, tuple(stats))
         except OSError:
             self.has_changed = True
-        label, relative = self.place(path)
+        label, relative = self.locate(path)
         header = Header(path, label, relative, digest, *stats[:4])
         known = self.headers.get(path)
         if known is not None and known.digest != digest:

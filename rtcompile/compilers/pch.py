@@ -1,16 +1,16 @@
 """Precompiled headers: the includes that open a source are parsed once, and later builds skip them.
 
 A header is made in a job of its own, from the prefix alone: NVRTC refuses one that was made beside a build whose
-prefix other directives follow. At the first build with a long prefix, a core that is idle makes it, at low
-priority, while that build runs without. Such a header is a bet that more builds follow: of the last hour's
-at most `_MOST_BETS` may be unused. Where no core is idle, or no bet is left, a build first has the header made, as
-soon as the builds so far could have saved what that costs. A build that finds a header in the making waits only
-if it should soon be done, and no longer than half of what it would save. In a batch with more builds than slots,
-some builds go ahead and the others wait. A build that fails with a header is repeated without.
+prefix other directives follow. At the first build with a long prefix, an idle core makes the header, at low
+priority, while that build runs without it. Such a header is a bet that more builds follow: at most `_MOST_BETS` of
+those made in the last hour may be unused. If no core is idle or no bet is left, a build has the header made before it
+runs, as soon as the builds so far could have saved what that costs. While a header is being made, a build waits for
+it only if it should soon be done, and at most half of the time that it would save. In a batch with more builds than
+slots, some builds go ahead and the others wait. A build that fails with a header is repeated without it.
 
 NVRTC uses any file that it is given, even an outdated one, so rtcompile has to check it. The key of a
-precompiled header has the compiler, the address of its heap, the options and the prefix. Its record has the
-dependencies, by content.
+precompiled header contains the compiler, the address of its heap, the options and the prefix. Its record contains
+the dependencies, with their contents' digests.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ if TYPE_CHECKING:
 _FREE = ("--maxrregcount", "--ptxas-options", "--split-compile", "--frandom-seed")
 _FRESH_SECONDS = 0.5
 _POLL_SECONDS = 0.005  # seconds between two checks of a build that waits
-# A build with less time than this makes no header, and no other gives more than this part of its time to it.
+# A build with a shorter time limit makes no header, and the others spend at most this part of it on one.
 _LEAST_TIMEOUT, _PART_OF_TIMEOUT = 30.0, 1 / 3
 
-# What a header costs and saves, in parts of the front end's time and in seconds (CuTe, CUB and CuPy's headers).
+# What a header costs and saves, in parts of the front end's time and in seconds, measured with CuTe, CUB and CuPy.
 _SAVED_PART = 0.8  # the rest is the user's own text
 _USE = 0.015  # to check that it is current, and to map it
 _MAKE_PART, _MAKE = 1.5, 0.01  # to read the headers, and to write 6 to 290 MB
 _LEAST_SAVED = 0.005
 _LEAST_BYTES = 4 << 20  # of a header: the smallest seen has 6 MB
 
-# A build that is done so soon has no long prefix; in a new process, starting the compiler takes most of this.
+# A build that takes fewer seconds has no long prefix; in a new process, starting the compiler takes most of them.
 _SOON = 0.1
-# Of the headers that idle cores made in the last seconds at most so many are unused: most projects build each kernel
-# once, and what is spent on headers that are never used is bounded by this.
+# Of the headers that idle cores made in the last `_BET_SECONDS`, at most `_MOST_BETS` may be unused. This bounds the
+# time spent on headers that are never used, since most projects build each kernel once.
 _MOST_BETS, _BET_SECONDS = 4, 3600.0
 
 # How many builds with the same prefix are known to come, this one included.
@@ -82,7 +82,7 @@ def max_wait(front_end: float) -> float:
 
 
 def is_soon_made(begun: float, front_end: float) -> bool:
-    """Return whether a header that was begun so many seconds ago is probably done after such a wait."""
+    """Return whether a header that was begun `begun` seconds ago is probably done within `max_wait`."""
     return _cost(front_end) - begun < max_wait(front_end)
 
 
@@ -105,7 +105,7 @@ class PrefixRecord(NamedTuple):
     trace: tuple[str, ...] = ()
     image: str = ""
     dependencies: FileSet = FileSet()
-    builds: int = 0  # without a precompiled header, since one of the files changed
+    builds: int = 0  # builds without a precompiled header since one of the files changed
     failures: int = 0  # attempts to make one, or to use it, that failed
     seconds: float = UNKNOWN  # the shortest time in which a build read its source
 
@@ -113,7 +113,7 @@ class PrefixRecord(NamedTuple):
     def read(cls, path: str) -> PrefixRecord | None:
         """Return the record at a path; None if it is missing or damaged."""
         try:
-            # Most builds ask three times for one that is missing.
+            # Most builds try three times to read a record that does not exist.
             data = sealed.read_path(path) if os.access(path, os.F_OK) else b""
             [(texts, files)] = decode_records("pch", os.path.basename(path), data) or []
             image, builds, failures, seconds, *trace = texts
@@ -177,7 +177,7 @@ class Precompiled(NamedTuple):
 _guard = forks.lock()
 _wanted: Counter[str] = Counter()  # builds under way, by the key of their prefix
 _ahead: Counter[str] = Counter()  # those of a batch that did not wait for the header
-# When the builds and threads of this process began that make a header, by its key.
+# The times at which builds and threads of this process began to make a header, by its key.
 _making: dict[str, float] = {}
 _bets: dict[threading.Thread, pool.Cancellation] = {}  # the threads that make one on an idle core
 
@@ -186,7 +186,7 @@ _bets: dict[threading.Thread, pool.Cancellation] = {}  # the threads that make o
 Make = Callable[["Prefix", float, bool], "tuple[Compiled | CompileFailure, float]"]
 
 # One thread at a time checks that a header is current, and the others of its batch use the result.
-# Sixteen threads that check 392 files each take 150 ms, of which 145 are spent on handing over the GIL.
+# Sixteen threads that check 392 files each take 150 ms, and spend 145 of them on handing over the GIL.
 _looking = forks.lock()
 _found: dict[str, tuple[float, Precompiled]] = {}  # by key, with the time it was looked for
 
@@ -218,7 +218,8 @@ class Prefix:
         self._cache_dir = cache_dir
         self.text = text
         folder = f"{self._cache_dir}/pch"
-        self._bet = f"{folder}/{self.key}.bet"  # there while no build has used a header that an idle core made
+        # This file exists until a build uses the header that an idle core made.
+        self._bet = f"{folder}/{self.key}.bet"
         self._path = f"{folder}/{self.key}.pch"
         self._record = f"{folder}/{self.key}.record"
         self._lock_path = f"{folder}/{self.key}.lock"
@@ -235,7 +236,7 @@ class Prefix:
 
     @contextmanager
     def wanted(self, timeout: float | None, make: Make) -> Iterator[None]:
-        """Hold while a build that could use the header is under way; `make` makes it, or has an idle core do so."""
+        """Before the body, a build, make or wait for the header if that pays; `make` runs here or on an idle core."""
         with _guard:
             _wanted[self.key] += 1
         try:
@@ -300,8 +301,8 @@ class Prefix:
     def _take(self) -> bool:
         """Return whether this build now is the only one that makes the header."""
         with _guard:
-            # Without the lock no header is written: another process makes it, or this file system has no
-            # locks, and two builds would write to one file.
+            # No header is made without the lock: either another process is making it, or this file system has no
+            # locks, and two builds could write to one file.
             if self.key not in _making and has_private_folder(self._cache_dir):
                 self._lock = locks.take(self._lock_path, 0.0)
                 if self._lock is not None:
@@ -318,8 +319,8 @@ class Prefix:
         return worth_making(record.builds + expected.get(), record.seconds, record.failures)
 
     def _make(self, make: Make, timeout: float, *, aside: bool) -> None:
-        """Make the header, which this build alone does now; one that cannot be used must next be worth twice as much."""
-        if self._room() < _LEAST_BYTES:
+        """Make the header under the lock; after a failure, the next attempt must be worth twice as much."""
+        if self._free_bytes() < _LEAST_BYTES:
             return
         outcome, seconds = make(self, timeout, aside)
         record = PrefixRecord.read(self._record) or PrefixRecord()
@@ -331,7 +332,7 @@ class Prefix:
         record._replace(failures=record.failures + 1).write(self._record)
 
     def _make_aside(self, make: Make) -> None:
-        """Make the header on an idle core, unless the build that this one runs beside is soon done."""
+        """Make the header on an idle core, unless the build that needs it ends within `_SOON` seconds."""
         if self._done.wait(_SOON):
             return
         own = copy.copy(self)
@@ -351,13 +352,13 @@ class Prefix:
             with suppress(Exception):  # no build depends on it
                 own._make(make, self.MAX_SECONDS, aside=True)
         except pool.Cancelled:
-            pass  # The program ends. The bet stays, since it has cost time.
+            pass  # The program ends. The bet still counts, since it has cost time.
         finally:
             own._stop_making()
             del _bets[thread]
 
     def _may_bet(self) -> bool:
-        """Return whether few enough of the headers that idle cores made are unused, and this is none of them."""
+        """Return whether few enough headers that idle cores made are unused, and this one is not among them."""
         since = time.time() - _BET_SECONDS
         bets = {
             name
@@ -366,21 +367,21 @@ class Prefix:
         }
         return len(bets) < _MOST_BETS and os.path.basename(self._bet) not in bets
 
-    def _room(self) -> int:
+    def _free_bytes(self) -> int:
         limit = Settings.from_environ().cache_size
         return inventory.room_for_precompiled(Folder(self._cache_dir), limit)
 
     def _stop_making(self) -> None:
         """Let other builds make the header."""
         if self._lock is not None:
-            sealed.discard(self.temporary)  # There is none if all went well.
+            sealed.discard(self.temporary)  # If all went well, it was renamed.
             with _guard:
                 _making.pop(self.key, None)
             locks.release(self._lock_path, self._lock)
             self._lock = None
 
     def built(self, outcome: Compiled | CompileFailure, seconds: float) -> None:
-        """Note a build that had to do without."""
+        """Record a build that ran without the header."""
         trace = tuple(outcome.trace or ())
         # Below this saving, a precompiled header never pays off.
         if not trace or _saved(seconds) < _LEAST_SAVED or not has_private_folder(self._cache_dir):
@@ -407,13 +408,13 @@ class Prefix:
         dependencies = outcome.files
         try:
             size = os.stat(self.temporary).st_size
-        except OSError:  # NVRTC made none
+        except OSError:  # NVRTC made no header
             return False
         if (
             dependencies is None
             or dependencies.uncacheable
             or dependencies.newest_ns >= self._began_ns  # it was edited while it was read
-            or not _LEAST_BYTES <= size <= self._room()
+            or not _LEAST_BYTES <= size <= self._free_bytes()
         ):
             return False
         cache = Folder(self._cache_dir)
@@ -427,9 +428,9 @@ class Prefix:
         return True
 
     def blame(self) -> None:
-        """Remove a header with which a compiler failed; the next must be worth twice as much."""
+        """Remove a header with which a compiler failed; the next attempt must be worth twice as much."""
         record = PrefixRecord.read(self._record) or PrefixRecord()
-        if record.image:  # else another build has just done so
+        if record.image:  # otherwise another build has just removed it
             self._drop()
             PrefixRecord(failures=record.failures + 1).write(self._record)
 
@@ -464,7 +465,7 @@ class Prefix:
 
 
 def _end() -> None:
-    """Cancel what idle cores make, so that nothing is left behind."""
+    """Cancel the headers that idle cores are making, so no files are left behind."""
     for thread, cancellation in [*_bets.items()]:
         cancellation.cancel()
         thread.join(_SECONDS_TO_END)
@@ -475,7 +476,7 @@ _SECONDS_TO_END = 1.0
 
 @forks.in_child
 def _forget_after_fork() -> None:
-    # What the parent makes, a forked child cannot wait for.
+    # A forked child cannot wait for a header that its parent is making.
     _found.clear()
     _wanted.clear()
     _ahead.clear()

@@ -2,7 +2,7 @@
 
 NVCC and the include trace of an NVRTC whose calls cannot be intercepted report neither the paths that were not found
 nor the results of ``__has_include``. So the entries of every searched folder are recorded, and of the folders below
-them that a source can name. The toolchain's signature covers the toolkit's.
+them that a source can name. Toolkit folders are left out, since the toolchain's signature covers them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_HEADERS = (
 
 # Possible header names. Only an absolute one, or one with "..", leads out of the search folders.
 _NAME = re.compile(r'["<]([^"<>\n\0]*)(?=[">])')
-# A line with a directive, of which comments may come first: only there can a text name a file.
+# A line with a directive, which may follow a comment. Only a directive can name a file.
 _DIRECTIVE = re.compile(r"^.*(?:#|%:|\?\?=).*$", re.MULTILINE)
 _COMPUTED_OUTWARD = re.compile(r"^[ \t]*(?:#|%:)(?![ \t]*error).*\.\./", re.MULTILINE)
 _SPLICE = re.compile(r"(?:\\|\?\?/)[ \t]*\r?\n")
@@ -47,8 +47,9 @@ def record(
     """Read, hash and stat the headers that a build read, and list the folders that it searched.
 
     `source` contains everything that the user wrote: source, headers passed as strings, and options as directives,
-    since they may define macros. `toolkit` are the folders of the headers that come with the compilers, besides those of `search`.
-    However a path to such a header is spelled, it is not searched for names, and its folder is not watched.
+    since they may define macros. `toolkit` are the folders of the headers that come with the compilers, besides those
+    of `search`. Headers in toolkit folders are not searched for names, however their paths are spelled, and these
+    folders are not recorded.
     """
     found = _Unobserved(search, source, os.path.dirname(name), toolkit)
     for path in dict.fromkeys(trace):
@@ -85,7 +86,7 @@ class _Unobserved(Dependencies):
 
     def read(self, path: str) -> None:
         """Read a header that the build read."""
-        label, relative = self.place(path)
+        label, relative = self.locate(path)
         header, data, status = fileset.read(path, label, relative)
         self.headers[path] = header
         self.newest_ns = max(self.newest_ns, file_times.changed_ns(status))

@@ -49,7 +49,7 @@ def changed_ns(status: os.stat_result) -> int:
 
 
 def trusted(header: Header, device: int, read_ns: int, toolkit: tuple[str, ...] = ()) -> Header:
-    """Return a header, with times of 0 if they may not reveal every change, so that checks compare its contents."""
+    """Return a header, with times of 0 if they may not reveal every change: checks then compare its contents."""
     # The times of files in mounted images are trusted if the files are not the user's, or lie in `toolkit`.
     times = header.mtime_ns, header.ctime_ns
     is_new = max(times) + _coarseness_ns(*times) >= read_ns

@@ -44,7 +44,25 @@ class SearchDir(NamedTuple):
 
 
 class Header(NamedTuple):
-    """A header that a build read; the digest is "" if it changed meanwhile, the times are 0 if checks must compare it."""
+    """A header that a build read.
+
+    Attributes
+    ----------
+    path : str
+        The file's path.
+    label : str
+        The label of the search directory that contains it, ``"cudart"``; ``""`` if none does.
+    relative : str
+        The path below that directory.
+    digest : str
+        The digest of the contents; ``""`` if the file changed while it was read.
+    size : int
+        Bytes.
+    mtime_ns, ctime_ns : int
+        Times of the last change of contents and of status, in ns since the epoch; 0 if checks must compare contents.
+    inode : int
+        The inode number.
+    """
 
     path: str
     label: str

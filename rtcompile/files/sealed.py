@@ -186,7 +186,7 @@ def decoded(data: bytes, file: str) -> str:
 
 
 def open_file(name: str, dir_fd: int | None) -> tuple[int, os.stat_result]:
-    """Return descriptor and status of a file of at most `MOST_BYTES`, checked by the rule above."""
+    """Return descriptor and status of a file of at most `MOST_BYTES`, checked by the rule in this module's docstring."""
     try:
         descriptor, status = open_regular(name, dir_fd=dir_fd, follow=False)
     except OSError as error:

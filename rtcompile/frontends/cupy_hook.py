@@ -34,14 +34,14 @@ _signature = inspect.Signature()  # of CuPy's function
 
 
 class Installation:
-    """The result of `install`; as a context manager, it uninstalls at the end.
+    """The result of `install`; as a context manager, it uninstalls rtcompile at the end.
 
     Attributes
     ----------
     active : bool
         Whether rtcompile compiles the library's kernels now. False if its version is not supported.
     problem : str
-        Why it is not active, ``""`` if it is.
+        Why rtcompile is not active; ``""`` if it is.
     """
 
     def __init__(self, ours: bool, problem: str = "", library: str = "cupy") -> None:
@@ -62,7 +62,7 @@ class Installation:
 
 
 def _hook(library: str) -> Any:
-    """Return the module that puts rtcompile under another library than CuPy."""
+    """Return the module that installs rtcompile in a library other than CuPy."""
     from rtcompile import _HOOKS
 
     return import_module(_HOOKS[one_of("library", library, ("cupy", *_HOOKS))])
@@ -81,8 +81,8 @@ def install(library: str = "cupy") -> Installation:
     Parameters
     ----------
     library : {"cupy", "cuda.core", "torch"}
-        Whose kernels to compile. With ``"cuda.core"``, `Program` of ``cuda.core`` compiles C++ by rtcompile
-        wherever a program gets it from cuda.core afterwards; what rtcompile rejects, cuda.core compiles.
+        The library whose kernels to compile. With ``"cuda.core"``, a `Program` that is imported from ``cuda.core``
+        afterwards compiles C++ by rtcompile; cuda.core itself compiles what rtcompile rejects.
         With ``"torch"``, ``torch.cuda._compile_kernel`` is compiled by rtcompile.
 
     Returns
@@ -99,6 +99,8 @@ def install(library: str = "cupy") -> Installation:
     ------
     ImportError
         The library is not installed.
+    InvalidRequest
+        `library` is none of these.
 
     Examples
     --------
@@ -110,7 +112,7 @@ def install(library: str = "cupy") -> Installation:
         if found:
             warn(f"rtcompile.install({library!r}): {found}")
         return Installation(found == "", found or "", library)
-    from cupy.cuda import compiler  # which may be loaded although CuPy is still being imported
+    from cupy.cuda import compiler  # may be loaded while CuPy itself is still being imported
 
     global _original, _signature
     with _guard:
@@ -132,12 +134,17 @@ def install(library: str = "cupy") -> Installation:
 
 
 def uninstall(library: str = "cupy") -> None:
-    """Restore a library's own compile function; this has no effect if it is in place.
+    """Restore a library's own compile function, if rtcompile has replaced it.
 
     Parameters
     ----------
     library : {"cupy", "cuda.core", "torch"}
         As for `install`.
+
+    Raises
+    ------
+    InvalidRequest
+        `library` is none of these.
 
     Examples
     --------
@@ -170,7 +177,7 @@ def _unknown(compiler: Any) -> str:
 
 
 def _compile_as_called(*given: Any, **more: Any) -> Any:
-    """Compile for a CuPy whose function has other parameters; CuPy handles unknown arguments."""
+    """Compile for a CuPy whose function has other parameters; CuPy compiles if it passes arguments unknown here."""
     assert _original is not None
     bound = _signature.bind(*given, **more).arguments
     known, theirs = inspect.signature(_compile).parameters, _signature.parameters
@@ -241,7 +248,7 @@ _KERNEL = re.compile(r"\b__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*
 # From `cupy/_core/_cub_reduction.pyx`.
 CUB_INCLUDES = "#include <cub/block/block_reduce.cuh>\n#include <cub/block/block_load.cuh>\n"
 _CUB_PASSES = ("-DFIRST_PASS=1", "-DSECOND_PASS=1")
-_CUB_OPTION = "-DCUB_DISABLE_BF16_SUPPORT"  # which follows the one for the standard
+_CUB_OPTION = "-DCUB_DISABLE_BF16_SUPPORT"  # CuPy passes it after -std=
 _CUB = 1  # in CuPy's list of accelerators
 
 
@@ -278,7 +285,7 @@ def _has_only_cupys_headers(prefix: str) -> bool:
 _warned_of_missing_toolkit = False
 _has_precompiled_cub = False
 
-# Kernels of CuPy that a program builds, which open with the same headers: 31 everyday operations take 49.
+# CuPy's own kernels begin with the same headers. A program with 31 everyday operations builds 49 of these kernels.
 _OWN_KERNELS = 49
 _OWN_HEADERS = "#include <cupy/"
 

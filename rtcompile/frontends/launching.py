@@ -113,7 +113,7 @@ def _loaded(kernel: RawKernel, driver: Any, device: int, queue: int) -> Loaded:
         if queue and runtime.streamIsCapturing(queue):
             raise DriverError(
                 f"{kernel.name} would have to be compiled or loaded, and its stream is being "
-                f"captured into a graph; ask for kernel.kernel, or launch {kernel.name} once, "
+                f"captured into a graph; read kernel.kernel, or launch {kernel.name} once, "
                 "before the capture begins",
                 _CAPTURE_UNSUPPORTED,
             )
@@ -320,7 +320,7 @@ class _Call:
         """Raise for a cluster that is impossible on this device or with this grid, before the driver does."""
         blocks = cluster[0] * cluster[1] * cluster[2]
         if any(extent % size for extent, size in zip(grid, cluster, strict=True)):
-            raise InvalidRequest(f"the grid {grid} is no whole number of clusters {cluster}")
+            raise InvalidRequest(f"the grid {grid} is not a multiple of the cluster {cluster}")
         if blocks > _CLUSTER_MAX:
             raise InvalidRequest(
                 f"a cluster {cluster} has {blocks} blocks; no device has more than {_CLUSTER_MAX}"
@@ -356,7 +356,7 @@ class _Call:
         return int(most)
 
     def priority(self, given: int | None) -> int | None:
-        """Return the priority, if the device has it."""
+        """Return the priority; raise if the device does not have it."""
         if given is None:
             return None
         status, least, greatest = self.driver.cuCtxGetStreamPriorityRange()

@@ -95,7 +95,7 @@ class LazyCode:
         self.used = request is None  # nothing can be built ahead
         self._overrides = {name: arguments[name] for name in _OVERRIDES}
         self._environment: Environment | None = None  # of the last used settings
-        # The conditions of `objects`: the environment, its toolchain's signature, the working directory.
+        # The conditions under which `objects` are valid: environment, toolchain's signature, working directory.
         self._made: set[tuple[Environment | None, str, str]] = set()
         self._is_local = request is not None and bool(
             depends_on_directory(request) or request._memo.get("files")

@@ -48,7 +48,7 @@ class BuildOwner:
 
     @abstractmethod
     def _check(self, code: ObjectCode) -> None:
-        """Raise or warn if the code lacks what this object is for."""
+        """Raise or warn if the code lacks this object's kernels."""
 
     @property
     @public
@@ -66,7 +66,7 @@ class BuildOwner:
     def object_code(self) -> ObjectCode | None:
         """The code, built on first use (with `arch` no device is needed); None for a file.
 
-        `DriverError` if it has no kernel of a `RawKernel`'s name; a `RawModule` without any kernel only warns.
+        A `RawKernel` raises `DriverError` if the code lacks its kernel; a `RawModule` without any kernel only warns.
         """
         code = self._build.object_code()
         if code is not None:
@@ -97,9 +97,9 @@ class BuildOwner:
 
     @public
     def is_cached(self) -> bool:
-        """Return whether using it would compile nothing: its code is loaded, cached, or in a bundle.
+        """Return whether using this object would compile nothing: its code is loaded, cached, or in a bundle.
 
-        The result is for the current device, or `arch`. The call compiles and writes nothing.
+        The result is for the current device, or for `arch`. The call compiles and writes nothing.
 
         Examples
         --------
@@ -143,7 +143,7 @@ class BuildOwner:
 
 
 def _restored(cls: type[BuildOwner], arguments: dict[str, Any], name: str = "") -> BuildOwner:
-    """Return what was pickled."""
+    """Return the unpickled kernel or module."""
     restored = cls.__new__(cls)
     restored._bind(LazyCode(**arguments), name)
     return restored
@@ -160,15 +160,15 @@ def _launching() -> Any:
 class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
     """A kernel from CUDA C++ source: `cupy.RawKernel`, built by rtcompile.
 
-    If it is not cached, compiling starts in the background at construction; the first call waits for it and raises
-    its errors. Each device gets its own build.
+    If the code is not cached, compiling starts in the background at construction; the first call waits for the build
+    and raises its errors. Each device gets its own build.
 
     Parameters
     ----------
     code : str
         CUDA C++ source.
     name : str
-        The kernel's name in it.
+        The kernel's name in the source.
     options : sequence of str, or str
         Compiler options, in NVRTC's or nvcc's spelling.
     backend : {"nvrtc", "nvcc", "auto"}
@@ -190,9 +190,11 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
     Raises
     ------
     InvalidRequest
-        An argument that cannot describe a build.
+        The arguments cannot describe a build.
     CompileError
-        At the first use, when the compiler rejects the source.
+        At the first use, if the compiler rejects the source.
+    DriverError
+        At the first use, if the code has no kernel `name`, or the device cannot load it.
 
     Examples
     --------
@@ -278,7 +280,7 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
         block : tuple of int
             Threads in a block, in up to three dimensions.
         args : tuple
-            The kernel's arguments: arrays of CuPy's, NumPy scalars, Python numbers.
+            The kernel's arguments: CuPy arrays, NumPy scalars, Python numbers.
         shared_mem : int
             Bytes of dynamic shared memory of a block.
         stream : cupy.cuda.Stream, optional
@@ -324,7 +326,7 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
         Parameters
         ----------
         grid, block, cluster : int or tuple of int
-            Blocks, threads in a block, and blocks in a cluster; 16 of them where the device can.
+            The numbers of blocks, of threads in a block, and of blocks in a cluster: up to 8, on some devices 16.
         args : sequence
             CuPy's types, PyTorch tensors, and objects with ``__cuda_array_interface__`` or DLPack.
         cooperative : bool
@@ -332,7 +334,7 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
         programmatic : bool
             The kernel may begin before the one ahead in its stream has ended.
         shared_mem : int
-            Bytes of dynamic shared memory, also more than 48 KiB.
+            Bytes of dynamic shared memory of a block; they may exceed 48 KiB.
         stream : stream, optional
             A stream of any library. Default: PyTorch's current one if a tensor is passed, else CuPy's.
         priority : int, optional
@@ -341,9 +343,11 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
         Raises
         ------
         InvalidRequest
-            An argument does not fit its parameter; the device has no such cluster or priority.
+            An argument does not fit its parameter, or the device has no such cluster or priority.
         DriverError
-            The driver rejects the launch; a stream is captured and the kernel is not loaded yet.
+            The driver rejects the launch, or the stream is being captured and the kernel is not loaded yet.
+        ToolkitNotFound
+            cuda-python is not installed.
         """
         cooperative = cooperative or self._cooperative
         how = grid, block, cluster, cooperative, programmatic, shared_mem, priority
@@ -367,14 +371,14 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
         Parameters
         ----------
         block : int, optional
-            Threads in a block, to compute the occupancy at; ``__launch_bounds__`` sets the default.
+            Threads in a block for which the occupancy is computed; ``__launch_bounds__`` sets the default.
         dynamic_shared : int
             Bytes of dynamic shared memory at launch.
 
         Returns
         -------
         Report
-            ``print`` shows a table; spills are in it with ``options=("-Xptxas=-v",)``.
+            ``print`` shows a table, which includes spills if ``options`` has ``"-Xptxas=-v"``.
 
         Raises
         ------
@@ -390,7 +394,7 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
         *,
         launch_bounds: int | tuple[int, int] | None = None,
     ) -> Advice:
-        """Return the blocks of highest occupancy and what limits it, computed without a GPU.
+        """Return the block sizes of highest occupancy and what limits it, computed without a GPU.
 
         Parameters
         ----------
@@ -402,7 +406,7 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
         Raises
         ------
         InvalidRequest
-            The code is PTX; the limits of the architecture are not known here.
+            The code is PTX, or rtcompile does not know the architecture's limits.
         """
         return self._build.advise(self.name, shared_mem, launch_bounds)
 
@@ -413,7 +417,7 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
         return _restored, (type(self), self._build.arguments, self.name)
 
 
-# --- constructed kernels, which are built ahead ----------------------------------------------------
+# --- Kernels that are built in the background before their first use ------------------------------
 
 _FIRST_SECONDS = 0.005  # so a kernel that is launched at once is not looked up twice
 _TICK = 0.01
@@ -421,7 +425,7 @@ _IDLE_SECONDS = 1.0  # after which the thread ends
 # While everything is cached, looking ahead may take a fiftieth of the time.
 _PAUSES = 50
 
-# The object that the program holds, as a weak reference, and its code.
+# Weak references to the program's kernels and modules, with their code.
 
 expected: list[tuple[Callable[[], object | None], LazyCode]] = []
 watching = False
@@ -485,7 +489,7 @@ def _look_ahead(owner: Callable[[], object | None], code: LazyCode) -> None:
         from rtcompile.build import ahead
 
         ahead.add(owner, request, settings, code.expected)
-    except Exception:  # noqa: BLE001, S110 - whoever uses it gets the error
+    except Exception:  # noqa: BLE001, S110 - the first use raises the error
         pass
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class RawModule(BuildOwner, cupy.RawModule):  # type: ignore[misc]
     """A module of CUDA kernels: `cupy.RawModule`, built by rtcompile.
 
-    If it is not cached, compiling starts in the background at construction; the first use waits for it and raises
-    its errors. Each device gets its own build.
+    If the code is not cached, compiling starts in the background at construction; the first use waits for the build
+    and raises its errors. Each device gets its own build.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class RawModule(BuildOwner, cupy.RawModule):  # type: ignore[misc]
         A cubin, PTX or fatbin file to load.
     options : sequence of str, or str
         Compiler options, in NVRTC's or nvcc's spelling. A PTX file is linked with those that concern the linker
-        (``-maxrregcount``, ``-lineinfo``, ``-G``, ``-Xptxas``); of other files they are ignored.
+        (``-maxrregcount``, ``-lineinfo``, ``-G``, ``-Xptxas``); for other files they are ignored.
     name_expressions : iterable of str
         C++ names, ``"f<float>"``, that `get_function` and `get_global` will look up.
     backend, translate_cucomplex, enable_cooperative_groups, jitify, arch
@@ -47,9 +47,11 @@ class RawModule(BuildOwner, cupy.RawModule):  # type: ignore[misc]
     Raises
     ------
     InvalidRequest
-        An argument that cannot describe a build: neither or both of `code` and `path`, ….
+        The arguments cannot describe a build, such as neither or both of `code` and `path`.
     CompileError
-        At the first use, when the compiler rejects the source.
+        At the first use, if the compiler rejects the source.
+    DriverError
+        At the first use, if the device cannot load the code.
 
     Examples
     --------
@@ -60,7 +62,7 @@ class RawModule(BuildOwner, cupy.RawModule):  # type: ignore[misc]
     '_Z1fIfEvPT_'
     """
 
-    __module__ = "rtcompile"  # as its users name it
+    __module__ = "rtcompile"  # its public module
 
     @public
     def __init__(
@@ -92,22 +94,22 @@ class RawModule(BuildOwner, cupy.RawModule):  # type: ignore[misc]
     @classmethod
     @public
     def from_file(cls, path: Any, *, reload: bool = False, **arguments: Any) -> RawModule:
-        """Return the module of a source file; quoted includes lie beside it.
+        """Return the module of a source file, whose folder is searched for quoted includes.
 
         Parameters
         ----------
         path : path-like
             The CUDA C++ source.
         reload : bool
-            Build again, before a launch, when the file or a header that it read has changed. The
-            error of a failed edit is shown on stderr, and the kernels built before stay in use.
+            Build again before a launch if the file or a header that it read has changed. If that fails, the error
+            is shown on stderr, and the kernels built before stay in use.
         **arguments
             As `RawModule` takes them.
 
         Raises
         ------
         InvalidRequest
-            There is no such file, or it is no text.
+            The file cannot be read, or is not UTF-8.
         """
         from rtcompile.frontends.reload import ReloadedCode, source_of
 
@@ -143,7 +145,7 @@ class RawModule(BuildOwner, cupy.RawModule):  # type: ignore[misc]
         DriverError
             The module contains no such kernel.
         InvalidRequest
-            `name` is no str.
+            `name` is not a str.
         """
         if not isinstance(name, str):
             raise InvalidRequest(f"name must be a str, not {shown(name)}")
@@ -180,7 +182,7 @@ class RawModule(BuildOwner, cupy.RawModule):  # type: ignore[misc]
         *,
         launch_bounds: int | tuple[int, int] | None = None,
     ) -> Advice:
-        """Return the blocks of highest occupancy of a kernel, as `RawKernel.advise` does."""
+        """Return the block sizes of highest occupancy of a kernel, as `RawKernel.advise` does."""
         return self._build.advise(kernel, shared_mem, launch_bounds)
 
     def __repr__(self) -> str:

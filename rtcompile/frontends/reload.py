@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from rtcompile.request.object_code import ObjectCode
 
 _POLL_SECONDS = 0.05
-_GONE_SECONDS = 0.5  # an editor may take a file away for a moment to put another in its place
+_GONE_SECONDS = 0.5  # an editor may remove a file for a moment before it writes the new one
 
 
 def source_of(path: object) -> tuple[str, str]:
-    """Return the text of a source file, and its absolute path: quoted includes lie beside it."""
+    """Return the text of a source file, and its absolute path, by which the compiler finds quoted includes."""
     name = absolute(checked_path("path", path))
     return read_text(name), name
 
@@ -155,7 +155,7 @@ class ReloadedCode(LazyCode):
         self._files.note({path for path in read if os.path.isabs(path)})
 
     def _wait(self, now: float, why: str) -> None:
-        """Report a missing file, after it has been missing for a while."""
+        """Report a file that cannot be read or is empty, once it has been so for a while."""
         self._gone_since = now if self._gone_since is None else self._gone_since
         if now - self._gone_since >= _GONE_SECONDS:
             self._report_once(why)
@@ -164,9 +164,9 @@ class ReloadedCode(LazyCode):
         if why != self._reported:
             self._reported = why
             built = self.modules or self.objects
-            goes_on = "; what was built of it before goes on" if built else ""
-            if sys.stderr is not None:  # as in a program that was started with it closed
-                sys.stderr.write(f"{why}\n{self._name} was not reloaded{goes_on}.\n")
+            stays = "; the kernels built before stay in use" if built else ""
+            if sys.stderr is not None:  # it is None in a program that was started without
+                sys.stderr.write(f"{why}\n{self._name} was not reloaded{stays}.\n")
                 sys.stderr.flush()
 
 
@@ -188,7 +188,7 @@ def _capturing(code: LazyCode) -> bool:
 
 
 class _Functions(dict[int, Any]):
-    """A kernel's functions by device, which are of the current file."""
+    """A kernel's functions by device; reading one rebuilds an edited file first."""
 
     def __init__(self, code: ReloadedCode) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ _UNIT = 16  # bytes: addresses, strides and rows of a box are multiples of it
 _SHAPE_MAX = 1 << 32
 _STRIDE_MAX = 1 << 40  # bytes
 
-# NumPy's or PyTorch's name of an element type, to the driver's.
+# Maps NumPy's or PyTorch's name of an element type to the driver's.
 _TYPES = {
     **{name: name.upper() for name in ("uint8", "uint16", "uint32", "uint64", "int32", "int64")},
     **{name: name.upper() for name in ("float16", "bfloat16", "float32", "float64")},
@@ -35,7 +35,7 @@ _TYPES = {
     "tfloat32": "TFLOAT32",
 }
 _SIZES = {"bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "tfloat32": 4}
-_SWIZZLES: dict[object, tuple[str, int]] = {  # to the driver's name, and the bytes of a row
+_SWIZZLES: dict[object, tuple[str, int]] = {  # the driver's name, and the bytes of a row
     None: ("NONE", 0),
     0: ("NONE", 0),
     32: ("32B", 32),
@@ -63,7 +63,7 @@ class DeviceArray:
 
 
 def device_array(name: str, value: Any) -> DeviceArray | None:
-    """Describe an array in device memory; None if `value` is not an array. Host memory is an error."""
+    """Describe an array in device memory; None if `value` is not an array. Raise InvalidRequest for host memory."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _of_torch(name, value)
@@ -128,31 +128,33 @@ def tensor_map(
     Parameters
     ----------
     array : array
-        Of CuPy or PyTorch, or with ``__cuda_array_interface__`` or DLPack; one to five dimensions, the
-        last contiguous. It must outlive every kernel that uses the map.
+        An array of CuPy or PyTorch, or an object with ``__cuda_array_interface__`` or DLPack. It has one to
+        five dimensions, the last contiguous, and must outlive every kernel that uses the map.
     box : sequence of int
-        Elements that one copy moves along each dimension of `array`, in its order.
+        Elements that one copy moves along each dimension of `array`, 1 to 256.
     swizzle : {None, 32, 64, 128} or str
         Bytes over which shared memory is swizzled, or a name of the driver's, ``"128B_ATOM_32B"``.
     l2_promotion : {None, 64, 128, 256}
         Bytes that are fetched into the L2 cache at once.
     fill : {"zero", "nan"}
-        What elements outside the array read as.
+        The value that a copy reads outside the array.
     dtype : str, optional
-        The elements' type where the array lacks it: ``"bfloat16"``, ``"tfloat32"``.
+        The elements' type if the array's library has no name for it: ``"bfloat16"``, ``"tfloat32"``.
 
     Returns
     -------
     numpy.ndarray
-        One element of 128 bytes, for ``kernel(…)`` and for ``kernel.launch(…)``.
+        The map, one element of 128 bytes of shape (1,), for ``kernel(…)`` and for ``kernel.launch(…)``.
 
     Raises
     ------
     InvalidRequest
         TMA cannot address the array: its address or a stride is not aligned, its last dimension is
-        not contiguous, the box does not fit; the message names which.
+        not contiguous, or the box does not fit; the message says which.
     DriverError
         The driver rejects the map for another reason.
+    ToolkitNotFound
+        cuda-python is not installed.
 
     Examples
     --------
@@ -250,7 +252,7 @@ def _box(found: DeviceArray, box: Sequence[int], row: int) -> tuple[int, ...]:
     inner = counts[-1] * found.itemsize
     if inner % _UNIT:
         raise InvalidRequest(
-            f"box {counts} moves {inner} bytes of the last dimension; TMA wants a multiple of {_UNIT}"
+            f"box {counts} moves {inner} bytes of the last dimension; TMA needs a multiple of {_UNIT}"
         )
     if row and inner > row:
         raise InvalidRequest(

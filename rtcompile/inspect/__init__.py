@@ -1,1 +1,1 @@
-"""Reads machine code: kernels, symbols, resources, and advice for launches."""
+"""Reads machine code: its kernels and symbols, and the formats of a linker's inputs."""

@@ -42,7 +42,7 @@ _RESERVED_SHARED = 1024
 
 @dataclass(frozen=True, slots=True)
 class CompiledKernel:
-    """A ``__global__`` function by its symbol; `report.KernelReport` explains the fields."""
+    """A ``__global__`` function by its symbol; `types.KernelReport` explains the fields."""
 
     name: str
     registers: int = 0
@@ -95,7 +95,7 @@ class _Elf:
         if machine != _EM_CUDA:
             raise ValueError(f"not a cubin: an ELF file for machine {machine}, not CUDA's 190")
         if section_size != _SECTION.size or names >= section_count:
-            raise ValueError("not a whole cubin: its section headers make no sense")
+            raise ValueError("not a whole cubin: its section headers are inconsistent")
         self._slice(segments, segment_size * segment_count)
         contents = self._slice(sections, section_size * section_count)
         self._headers = list(_SECTION.iter_unpack(contents))
@@ -215,7 +215,7 @@ def _attributes(contents: bytes) -> Iterator[tuple[int, bytes]]:
     while at + 4 <= len(contents):
         form, attribute, short = struct.unpack_from("<BBH", contents, at)
         if form not in (1, 2, 3, 4):
-            raise ValueError(f"not a cubin we know: attribute {attribute:#x} of form {form}")
+            raise ValueError(f"an unknown kind of cubin: attribute {attribute:#x} of form {form}")
         size = short if form == 4 else 0
         value = contents[at + 4 : at + 4 + size] if form == 4 else contents[at + 2 : at + 4]
         if form == 4 and len(value) < size:
@@ -238,15 +238,15 @@ _TRAPS = re.compile(
     rb"|Arch conditional MMA instruction used without targeting [ -~]{1,60}"
 )
 _STATIC_SHARED_LIMIT = 48 << 10
-# CUDA 13.5 lets a kernel of sm_90 have 227 KB: its ptxas checks the size, and an H200 with driver 580 loads and runs it.
-# Such a cubin names its release; those of CUDA 12 do not.
+# CUDA 13.5 lets a kernel of sm_90 have 227 KB: its ptxas checks the size, and an H200 with driver 580 loads and runs
+# it. Such a cubin names its release; those of CUDA 12 do not.
 _RELEASE = b"Cuda compilation tools, release "
 
 
 def check_code(code: bytes, arch: Arch) -> tuple[str, ...]:
     """Warn of traps for instructions that the architecture lacks, and of too much static shared memory."""
     warnings, kernels = [], []
-    # CuTe compiles each instruction only where its feature macro is set; else the call prints this
+    # CuTe compiles each instruction only if its feature macro is set; otherwise the call prints this
     # message and aborts.
     if found := sorted({match[0].decode("ascii") for match in _TRAPS.finditer(code)}):
         specific = Arch(arch.major, arch.minor, "a")
@@ -342,10 +342,12 @@ def misfit(given: LinkInput, arch: Arch, log: str) -> str:
         target = _PTX_TARGET.search(given.data)
         found = f"{name} is PTX {version[1].decode() if version else ''}"
         if "Unsupported .version" in log:
-            return f"{found}, of a newer toolkit than the linker; install the nvJitLink of that one"
+            return (
+                f"{found}, from a newer toolkit than the linker; install that toolkit's nvJitLink"
+            )
         return f"{found} for {target[1].decode()}; this link is for {arch}" if target else ""
     if kind == "ltoir" and "may need newer version" in log:
-        return f"{name} is LTO-IR of a newer toolkit; install the nvJitLink of that one"
+        return f"{name} is LTO-IR from a newer toolkit; install that toolkit's nvJitLink"
     if kind == "ltoir" and "arch newer than target" in log:
         return f"{name} is LTO-IR for a newer architecture than {arch}"
     if kind in ("fatbin", "object", "archive") and "bad input" in log:
@@ -354,7 +356,7 @@ def misfit(given: LinkInput, arch: Arch, log: str) -> str:
 
 
 def from_newer_toolkit(given: LinkInput, linker: tuple[int, int]) -> bool:
-    """Whether this machine code is from a newer toolkit than the linker's, which may drop sections of it."""
+    """Return whether machine code is from a newer toolkit than the linker, which may then drop sections of it."""
     # Undocumented: the ABI version in a device ELF is 7 from CUDA 12 and 8 from CUDA 13.
     known = {12: 7, 13: 8}.get(linker[0])
     return known is not None and kind_of(given.data) == "cubin" and given.data[8] > known

@@ -92,9 +92,9 @@ def first_release(capability: Capability) -> Version:
 @lru_cache
 def choose(capability: Capability, nvrtc: Version, *, virtual: bool = False) -> Choice:
     """Choose what to compile for, given a device and a compiler; `virtual` selects PTX."""
-    # The device's own architecture, with its ``a`` suffix where both have one: wgmma, setmaxnreg and tcgen05
-    # need it. Where NVRTC is older than the device, the nearest of the same generation whose machine code
-    # the device runs (no driver JIT at each load), else PTX.
+    # The device's own architecture is chosen, with the suffix ``a`` if there is one: wgmma, setmaxnreg and tcgen05
+    # need it. If NVRTC is older than the device, the nearest architecture of its generation is chosen if the device
+    # runs its machine code, which needs no driver JIT at each load; otherwise PTX.
     known = supported(nvrtc)
     kind = "ptx" if virtual else "cubin"
     plain = Arch(*capability)

@@ -1,4 +1,4 @@
-"""Options in normal form become the flags of one compiler or linker.
+"""Turns options in normal form into the flags of one compiler or linker.
 
 NVCC passes its arguments on through a shell and quotes only some of them. This module escapes the arguments that
 NVCC quotes, and rejects others that contain a shell's special characters.
@@ -75,7 +75,7 @@ def for_nvcc(
 
 
 def for_nvjitlink(options: Options, arch: Arch, nvjitlink: Version) -> tuple[str, ...]:
-    """Return nvJitLink's options: those that still mean something when linking."""
+    """Return nvJitLink's options: those that affect linking."""
     line = [f"-arch={arch}"]
     if options.lto:
         line.append("-lto")
@@ -111,7 +111,7 @@ FOR_THE_LINKER = (
 
 
 def _flags_for(options: Options, target: str) -> Iterator[tuple[str, str]]:
-    # The target decides about -dlto: with it NVRTC makes no cubin.
+    # Only the target decides whether -dlto is passed, since NVRTC makes no cubin with it.
     for name, value in options.flags:
         if target == "ltoir" or name not in LTO_FLAGS:
             yield name, value

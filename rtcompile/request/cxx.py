@@ -16,14 +16,15 @@ from collections.abc import Iterable, Iterator
 from rtcompile.named import NamedTuple
 
 BLANKS = " \t\v\f\r"
-# Length limit in characters. A longer text was generated, and scanning it would exceed a caller's time limit: in
-# such a text only regular expressions search for words.
+# Length limit in characters. Scanning a longer, generated text would exceed a caller's time limit, so such a text is
+# only searched for words.
 MOST_READ = 256 << 10
 _Piece = tuple[str, int, int]
 _CODE, _COMMENT, _LITERAL, _HASH, _END = "code", "comment", "literal", "hash", "end"
 _INCLUDES = ("include", "include_next", "import")
 _LITERALS = "|".join(rf"{q}[^{q}\\\n]*(?:\\[\s\S]?[^{q}\\\n]*)*{q}?" for q in "\"'")
-# Patterns that are compiled when needed, since few sources need them. A number may contain apostrophes. A word's or a number's end is no prefix of a string.
+# These patterns are compiled when needed, since few sources need them. A number may contain apostrophes. Letters that
+# end a word or a number are no prefix of a string.
 _TOKEN = (
     r"""(?P<comment>//[^\n]*|/\*[\s\S]*?(?:\*/|\Z))|(?P<raw>(?<![\w"'])(?:u8|[LuU])?R")"""
     rf"|(?P<literal>{_LITERALS})"
@@ -86,7 +87,7 @@ class Text:
         return at if index < 0 else at - self._cuts[index] + self._resumes[index]
 
     def pieces(self) -> Iterator[_Piece]:  # noqa: C901  # one branch for each kind of token
-        """Yield (kind, start, end) in `text` for all of it, in order, reading no further than needed."""
+        """Yield (kind, start, end) of each piece of `text`, in order and lazily."""
         # A literal is without its prefix; a directive begins with "hash" and ends with "end", which is empty.
         text = self.text
         token, header_name = re.compile(_TOKEN, re.ASCII), re.compile(_HEADER_NAME, re.ASCII)
@@ -157,7 +158,7 @@ class Text:
             return 0
         close = f'){opening[0][:-1]}"'
         end = self.source.find(close, opening.end())
-        if end < 0:  # an error, after which NVRTC continues; search so far only once
+        if end < 0:  # an unclosed string, which is an error; to stay linear, search no later one
             self._raw_may_end = False
             return 0
         end += len(close)
@@ -166,13 +167,13 @@ class Text:
 
 
 def readable(source: str) -> str:
-    """Return a text that is searched for the cause of an error; ``""`` if it is too long."""
+    """Return the text if it is short enough to be searched for the cause of an error, otherwise ``""``."""
     return source if len(source) <= MOST_READ else ""
 
 
 def joined(source: str) -> str:
-    """Return a text with all lines joined that any compiler joins, by replacement only."""
-    # These steps take a tenth of the time of the expression alone, which is needed for few texts.
+    """Return a text with all lines joined that any compiler joins, without scanning for literals."""
+    # The first line takes a tenth of the time of the regular expression, which few texts need.
     source = source.replace("\\\n", "")
     return _ANY_SPLICE.sub("", source) if "\\" in source or "??/" in source else source
 
@@ -223,13 +224,13 @@ def has_word(text: str, words: Iterable[str]) -> bool:
     return any(found)
 
 
-# --- Conclusions from a source's text before it is compiled; in doubt the build is slower -----------
+# --- Conclusions from a source's text before it is compiled; in doubt they choose the slower build --
 
 
 def split_prefix(source: str) -> tuple[str, str]:
-    """Return the directives that open a source, without comments, up to its last leading include; and what follows."""
-    # ``#line`` and ``#pragma nv_no_pch`` end it: the compiler makes no precompiled header there.
-    # Before C++17 a trigraph may hide what follows.
+    """Split a source after its last leading include: return the directives up to it, without comments, and the rest."""
+    # ``#line`` and ``#pragma nv_no_pch`` end the leading directives, since the compiler makes no precompiled header
+    # there. A source with ``??/`` is not split, since before C++17 this trigraph joins lines.
     if len(source) > MOST_READ or "include" not in source or "??/" in source:
         return "", source
     text = Text(source)
@@ -239,9 +240,9 @@ def split_prefix(source: str) -> tuple[str, str]:
     for directive in text.directives(opening=True):
         name = directive.name
         line = text.text[directive.start : directive.end]
-        if not line.rstrip().endswith("\\"):  # which would then join the line with the next
+        if not line.rstrip().endswith("\\"):  # without blanks after it, it would join the next line
             line = line.rstrip()
-        if name == "line" or name.isdigit() or 'R"' in line:  # what was spliced in it is not to be
+        if name == "line" or name.isdigit() or 'R"' in line:  # raw strings keep their line splices
             break
         if name == "pragma" and has_word(directive.body, ("nv_no_pch",)):
             break
@@ -342,7 +343,7 @@ _KERNEL = r"\b__global__\b(?:[^;{(]*?\b__\w+__\s*\((?:[^()]|\([^()]*\))*\))*[^;{
 
 
 def unusual(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of what compilers accept silently, although hardly anybody means it."""
+    """Yield a line number and a message for code that compilers accept silently and that is probably a mistake."""
     if not source.strip():
         yield 1, "the source is empty"
     if not re.search(r"__global__[^;{]*&", source):

@@ -27,7 +27,7 @@ from rtcompile.request.values import Arch
 
 def field(label: str, value: str) -> bytes:
     """Return one field of a key: ``field("nvrtc", "12.9.86")``."""
-    # Paths may hold bytes that are not UTF-8; Python gives them as lone surrogates.
+    # Python represents a path's bytes that are not UTF-8 as lone surrogates.
     name, data = label.encode(), value.encode("utf-8", "surrogateescape")
     return b"%d:%s=%d:%s;" % (len(name), name, len(data), data)
 
@@ -42,7 +42,7 @@ def digest(found: Iterable[bytes]) -> str:
     return content_digest(b"".join(found))
 
 
-# NVRTC, then NVCC: for what only NVCC can build, or for whatever NVRTC rejects, since NVCC was requested.
+# The requests for which NVRTC is tried first and NVCC may compile too.
 EITHER = ("auto", "nvrtc-first")
 
 
@@ -56,7 +56,7 @@ class _Fields(NamedTuple):
     arch: Arch
     target: str = "cubin"
     name_expressions: tuple[str, ...] = ()  # their order does not matter
-    # The requested compiler; those of `EITHER` accept an object of both.
+    # The requested compiler; requests in `EITHER` accept objects of either compiler.
     backend: str = "auto"
     # Backend to the identity of its compiler's build, for the compilers that were found.
     compilers: Mapping[str, str] = MappingProxyType({})
@@ -65,7 +65,7 @@ class _Fields(NamedTuple):
     # Whether the options write paths into the binary (``-G``, ``-lineinfo``).
     paths_matter: bool = False
     pre_includes: tuple[str, ...] = ()  # headers read before the source, as the options spell them
-    # Headers passed as strings. The search path's folder and a build's dependencies cover them.
+    # Headers passed as strings. Keys contain them as a folder of the search path and as a build's dependencies.
     texts: tuple[tuple[str, str], ...] = ()
     linker: str = ""  # the identity of the linker's build, if the build is linked
     allow_fixups: bool = True  # whether rtcompile may add an option because of an error
@@ -77,7 +77,7 @@ class _Fields(NamedTuple):
 class KeyInputs(_Fields):
     """The inputs of a cache key: a request together with everything that its environment adds."""
 
-    # Without `__slots__`, since the keys are computed once.
+    # There are no `__slots__`, since `computed_once` stores the keys in the instance.
 
     @computed_once  # a miss needs it 14 times, which would take a tenth of its caller's time
     def lookup_key(self) -> str:
@@ -156,7 +156,7 @@ class KeyInputs(_Fields):
         return named
 
     def _policy(self, kind: str) -> list[bytes]:
-        # Else the result of "auto" would depend on whether backend="nvcc" was requested before.
+        # Without the backend, the result of "auto" would depend on whether backend="nvcc" was requested before.
         policy = field("allow fixups", str(self.allow_fixups))
         return [field("key", kind), field("requested compiler", self.backend), policy]
 

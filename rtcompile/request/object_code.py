@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from rtcompile.types import Advice, Report
 
 TARGETS = ("cubin", "ptx", "ltoir", "object", "fatbin")
-# What stands before the symbol of each kernel, and of nothing else, in code of these kinds.
+# The bytes before the symbol of each kernel, and of nothing else, in code of these kinds.
 KERNEL_MARKS = {"cubin": b".nv.constant0.", "ptx": b".entry "}
-_NAMES_SHOWN = 3  # of a code's names
+_NAMES_SHOWN = 3  # the most lowered names in a repr
 _NO_NAMES: Mapping[str, str] = MappingProxyType({})
-_NO_STORES: Mapping[str, Mapping[str, float]] = {}  # it can be pickled
+_NO_STORES: Mapping[str, Mapping[str, float]] = {}  # a dict, since it must be pickled
 
 
 class BuildInfo(Value):
@@ -60,7 +60,7 @@ class BuildInfo(Value):
 
     backend: str
     log: str
-    _files: tuple[Header, ...] | FileSet  # of the property `headers`
+    _files: tuple[Header, ...] | FileSet  # what the property `headers` returns, or decodes it from
     milliseconds: float
     hit: str | None
     why: str
@@ -105,7 +105,7 @@ class BuildInfo(Value):
 
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
-        """The warnings in `log`, as ``CompileError.diagnostics`` has the errors."""
+        """The warnings in `log`, parsed as in ``CompileError.diagnostics``."""
         import rtcompile
 
         found = rtcompile.explain(self.log) if "warning" in self.log else ()
@@ -137,6 +137,11 @@ class ObjectCode(Value):
         Name expression to the symbol in `code`.
     build : BuildInfo
         Backend, log, headers, duration, cache hit.
+
+    Raises
+    ------
+    InvalidRequest
+        `code` is not bytes, `kind` is unknown, or `arch` is not an `Arch`.
 
     Examples
     --------
@@ -180,17 +185,41 @@ class ObjectCode(Value):
     def report(
         self, kernel: str | None = None, block: int | None = None, *, dynamic_shared: int = 0
     ) -> Report:
-        """Return the resources of the kernels, or of one name expression or symbol.
+        """Return the resources of the kernels in a cubin.
 
-        `block` is the threads to compute the occupancy at, `dynamic_shared` the bytes of dynamic
-        shared memory at launch. Code other than a cubin raises `InvalidRequest`.
+        Parameters
+        ----------
+        kernel : str, optional
+            A name expression or symbol; by default all kernels.
+        block : int, optional
+            Threads per block for which the occupancy is computed.
+        dynamic_shared : int
+            Bytes of dynamic shared memory at launch.
+
+        Raises
+        ------
+        InvalidRequest
+            The code is not a cubin or has no such kernel, or a number is out of range.
         """
         import rtcompile
 
         return rtcompile.types.Report.of(self, kernel, block, dynamic_shared)
 
     def advise(self, kernel: str, shared_mem: int | Callable[[int], int] = 0) -> Advice:
-        """Return the block sizes of highest occupancy of a kernel, as `RawKernel.advise` does."""
+        """Return the block sizes of highest occupancy of a kernel, a name expression or symbol.
+
+        Parameters
+        ----------
+        kernel : str
+            A name expression or symbol.
+        shared_mem : int or callable
+            Bytes of dynamic shared memory at launch, or a function of the threads in a block.
+
+        Raises
+        ------
+        InvalidRequest
+            The code is not a cubin or has no such kernel, or rtcompile does not know the architecture's limits.
+        """
         import rtcompile
 
         return rtcompile.types.Advice.of(self, kernel, shared_mem)
@@ -209,6 +238,11 @@ class ObjectCode(Value):
             Symbol to C++ name, with namespaces and without a template's arguments: ``ns::k``, and
             ``f()::n`` for a static variable of a function.
 
+        Raises
+        ------
+        InvalidRequest
+            `kind` is neither of these.
+
         Examples
         --------
         >>> code = rtcompile.compile("namespace ns { __global__ void k(int* x) {} }", arch="sm_80")
@@ -221,7 +255,7 @@ class ObjectCode(Value):
         return found
 
     def save(self, path: str | os.PathLike[str]) -> str:
-        """Write the code to a file, and return its path; ``RawModule(path=…)`` loads it."""
+        """Write the code to a file and return the file's path, from which ``RawModule(path=…)`` loads it."""
         import os
 
         with open(path, "wb") as file:
@@ -272,7 +306,7 @@ def hit(
     return ObjectCode(obj.code, obj.kind, obj.arch, obj.lowered_names, info)
 
 
-# --- The file of an object: the code with everything needed to use and describe it, no pickle -------
+# --- The format of object files: the code and all that is needed to use and describe it; no pickle ---
 
 
 def encode(
@@ -282,14 +316,15 @@ def encode(
     key_inputs: Mapping[str, str] = MappingProxyType({}),
     portable_key: str = "",
 ) -> bytes:
-    """Return the content of an object file; `portable_key` is of a build that no manifest lists."""
+    """Return the content of an object file; see the function `portable_key` for the argument of that name."""
     build = obj.build
     texts = [name, obj.kind, str(obj.arch), build.backend, build.compiler, build.log]
     texts += [
         build.why if build.backend == "nvcc" else "",
         "\0".join(chain.from_iterable(key_inputs.items())),
     ]
-    texts += [f"{build.compiled_in:.1f}", portable_key]  # two: `decode` reads pairs from here on
+    # `decode` reads pairs after these ten texts.
+    texts += [f"{build.compiled_in:.1f}", portable_key]
     for expression, symbol in obj.lowered_names.items():
         texts += [expression, symbol]
     fields = [obj.code, *(text.encode("utf-8", "surrogateescape") for text in texts)]

@@ -18,11 +18,10 @@ class Spec(NamedTuple):
     """One option.
 
     `name` is its long name, `also` its other spellings without dashes. `takes` is "nothing", "boolean", "number",
-    "value", "values" (comma-separated, gathered over all occurrences), "path" or "macro"; these two may contain
-    blanks, up to the next option. `implied` is the value when none follows. `nvrtc` is the first release that
+    "value", "values" (comma-separated, gathered over all occurrences), "path" or "macro"; a path or a macro may
+    contain blanks, up to the next option. `implied` is the value when none follows. `nvrtc` is the first release that
     accepts it, or None. `why` tells the user why a compiler does not get the option; it is empty if that compiler
-    behaves so anyway. An option that `does` something, such as running a program, is rejected in a stranger's
-    record.
+    behaves so anyway. `does` names a side effect, such as running a program, which an untrusted record must not have.
     """
 
     name: str
@@ -32,13 +31,12 @@ class Spec(NamedTuple):
     nvcc: bool = True
     why: str = ""
     implied: str = ""
-    # The option's side effect; "" if an untrusted record may contain it.
     does: str = ""
 
 
 _RUNS = "runs a program that the option chooses"
 _WRITES = "writes a file that the option names"
-_TIMES = "a build writes no file of its caller's; `rtcompile profile` shows the times"
+_TIMES = "a build writes no files for its caller; `rtcompile profile` shows the times"
 _HOST_ONLY = "it concerns host code, which NVRTC does not compile"
 _LINKING = "it concerns the host's linker"
 _OURS = "rtcompile makes and checks precompiled headers itself"
@@ -120,7 +118,7 @@ SPECS = (
     _only_nvcc(
         "extended-lambda", ("expt-extended-lambda",), why="NVRTC has every lambda on the device"
     ),
-    # `host_options` handles the parts that concern the preprocessor earlier.
+    # `options.split` has already taken out the parts that concern the preprocessor.
     _only_nvcc("compiler-options", ("Xcompiler",), takes="values", why=_HOST_ONLY, does=_RUNS),
     _only_nvcc("compiler-bindir", ("ccbin",), takes="value", why=_HOST_ONLY, does=_RUNS),
     _only_nvcc("allow-unsupported-compiler", why=_HOST_ONLY),
@@ -198,7 +196,7 @@ TILE = frozenset(
 TILE_IS_OFF = "20360"
 FIRST_WITH_TILE = (13, 3)
 
-# Known costs of options, which the log mentions: by option and value, unless that is 0.
+# Known costs of options, which a note mentions unless the option's value is 0.
 COSTLY = {
     "Ofast-compile": "the machine code is slower with it, and CUTLASS's kernels take ten times as "
     "long to compile"
@@ -254,8 +252,8 @@ def all_words(options: Iterable[str]) -> Iterator[str]:
         left -= len(found)
         if left < 0:
             raise InvalidRequest(
-                f"options contains more than {MOST_WORDS:,} words, which no program's command line does; "
-                "write the macros as #define lines of a header that the source includes, or of headers="
+                f"options contains more than {MOST_WORDS:,} words, which would take too long to parse; "
+                "write macros as #define lines in a header that the source includes, or that headers= passes"
             )
         for word in found:
             waits = not waits and _waits_for_value(word)

@@ -31,7 +31,7 @@ from rtcompile.request.option_table import (
 )
 from rtcompile.request.values import Arch
 
-# --- Options behind ``-Xcompiler`` and ``-Xptxas``: which of them the cache must know -------------
+# --- Options after ``-Xcompiler`` and ``-Xptxas``: which of them the cache must know --------------
 
 # Options of the host compiler (nvcc's preprocessor) for which nvcc has its own options.
 _OWN = ("isystem", "idirafter", "include", "I", "D", "U")
@@ -43,7 +43,7 @@ _FILES = re.compile(
     r"-(?:include-pch|iquote|iprefix|iwithprefix|isysroot|imacros|imultilib|fplugin|wrapper|B$|M)"
     r"|--?(?:specs|sysroot|config)(?:=|$)|-(?:Wp|o)(?:,|$)"
 )
-# Compilers work in an empty folder, so only a path leads out of it.
+# Compilers run in an empty folder, so only an option with a path makes them use files outside it.
 _PATH = re.compile(r"(?!-f[\w-]+-prefix-map=).*/", re.DOTALL)
 
 
@@ -74,8 +74,8 @@ def refuse_files(word: str, shown: str) -> None:
     """Raise `InvalidRequest` if an option makes a program use a file that the cache cannot see."""
     if _OPTIONS_FILE.search(word) or _PATH.match(word) or _FILES.match(word):
         raise InvalidRequest(
-            f"{shown!r} makes a compiler read or write files that the cache does not know of, and a "
-            "change of them would go unnoticed; give directories by -I and -idirafter, headers by -include, "
+            f"{shown!r} makes a compiler read or write files that the cache does not track, so their "
+            "changes would go unnoticed; give directories by -I and -idirafter, headers by -include, "
             "and the options themselves instead of a file that contains them"
         )
 
@@ -148,7 +148,7 @@ class Options(_Fields):
         return any(name in ("device-debug", "generate-line-info") for name, _ in self.flags)
 
     def arch_for(self, capability: tuple[int, int] | None) -> ArchOption | None:
-        """Return the requested architecture that runs best on a device (no device: the last), or None."""
+        """Return the requested architecture that runs best on a device (without one: the last); None if none is named."""
         if not self.arch:
             return None
         if capability is None:
@@ -171,7 +171,7 @@ class Options(_Fields):
         """Add CuPy's implicit options, each only where the user gave none."""
         flags = dict(self.flags)
         flags.setdefault("std", "c++17")
-        if "use_fast_math" not in flags:  # which implies it
+        if "use_fast_math" not in flags:  # --use_fast_math implies -ftz=true
             flags.setdefault("ftz", "true")
         flags["device-as-default-execution-space"] = ""
         if debug:
@@ -266,7 +266,7 @@ class _Reader:
                 "only tileiras turns into machine code, as a separate module: rtcompile's result "
                 "would lack them. `nvcc -std=c++20 -tile-only -cubin -arch=sm_100 FILE.cu` makes "
                 "that module (`pip install nvidia-cuda-nvcc nvidia-cuda-tileiras`); "
-                'RawModule(path="FILE.cubin") loads it. The other kernels belong into another source'
+                'RawModule(path="FILE.cubin") loads it. Move the other kernels to another source'
             )
         else:
             refuse_files(word, word)

@@ -29,13 +29,13 @@ BACKENDS = ("auto", "nvrtc", "nvcc")
 _NONE: tuple[object, ...] = ()
 _CUBIN = TARGETS[0]
 DEFAULT_NAME = "kernel.cu"
-_NAME_MAX = 200  # bytes of a program's file name, of which file systems allow 255
+_NAME_MAX = 200  # bytes of a program's file name; file systems allow 255
 _MOST_HEADERS = 10_000
-_PART_MAX, _PATH_MAX = 255, 1024  # bytes of a header's name, inside rtcompile's folder
+_PART_MAX, _PATH_MAX = 255, 1024  # bytes of each part of a header's name, and of the whole
 
 
 class CompileRequest(Value):
-    """One build: everything that can change the bytes, nothing that cannot.
+    """The description of one build: everything that can change its code, and nothing else.
 
     Parameters
     ----------
@@ -45,16 +45,16 @@ class CompileRequest(Value):
         Compiler options in NVRTC's or nvcc's spelling; ``'-I /x'`` is one option with its value. A file named by
         ``--options-file`` is read at once and replaced by its contents.
     arch : str or Arch, optional
-        Architecture to compile for, ``"sm_90a"``; ``"compute_90"`` makes PTX, as in the options,
-        which may not name another one. None: that of the current device.
+        Architecture to compile for, ``"sm_90a"``; ``"compute_90"`` makes PTX. The options may not name
+        another one. By default it is that of the current device.
     name_expressions : iterable of str
         C++ name expressions whose lowered names are wanted, ``"f<float>"``.
     name : str
-        Program name, shown in diagnostics, and part of the binary with line information.
+        The program's name in diagnostics, and in the code if that has line information.
     backend : {"auto", "nvrtc", "nvcc"}
-        ``"auto"`` is NVRTC, falling back to NVCC as the policy says.
+        The compiler; ``"auto"`` uses NVRTC, and NVCC if ``fallback`` allows it.
     target : {"cubin", "ptx", "ltoir", "object", "fatbin"}
-        The kind of code wanted. ``"object"`` is relocatable machine code, to be linked;
+        The kind of code to produce. ``"object"`` is relocatable machine code, to be linked;
         ``"fatbin"`` is NVCC's.
     link : sequence
         Further inputs to link: source strings, paths, `ObjectCode`\\ s, also ``cuda.core``'s, whose
@@ -140,7 +140,7 @@ class CompileRequest(Value):
         ignores_arch = truth("may_pass_over_arch", may_pass_over_arch)
         set_(self, "may_pass_over_arch", ignores_arch)
         if arch is not None and not ignores_arch and fixups and names_architecture(self):
-            refuse_two_architectures(self)  # CuPy may also name the device's own
+            refuse_two_architectures(self)  # hooks of other libraries may name two
 
     @property
     def source_digest(self) -> str:
@@ -203,8 +203,8 @@ def header_texts(given: Any) -> tuple[tuple[str, str], ...]:
         )
     if len(pairs) > _MOST_HEADERS:
         raise InvalidRequest(
-            f"headers has {len(pairs):,} texts, each of which NVCC needs as a file; at most {_MOST_HEADERS:,} "
-            "are taken. Give a directory with -I instead"
+            f"headers has {len(pairs):,} texts, more than {_MOST_HEADERS:,}; NVCC would need each as a file. "
+            "Give a directory with -I instead"
         )
     found = {_header(name): text(f"headers[{shown(name)}]", value) for name, value in pairs}
     for name in found:
@@ -235,7 +235,7 @@ def _plain(item: Any, name: str) -> Any:
 
     if not isinstance(kind, str) or kind not in LINKED_KINDS:
         raise InvalidRequest(
-            f"{name} is a {type(item).__name__} of kind {shown(kind)}; from other libraries, only code "
+            f"{name} is a {type(item).__name__} of kind {shown(kind)}; of other libraries' code, only the kinds "
             f"{', '.join(LINKED_KINDS)} can be linked"
         )
     if isinstance(code, (str, os.PathLike)):
@@ -276,7 +276,7 @@ def _header(given: object) -> str:
         or len(name.encode()) > _PATH_MAX
     ):
         raise InvalidRequest(
-            f"headers: {shown(name)} is no header's name; it must be a path in the headers' own "
+            f"headers: {shown(name)} is not a valid name; it must be a path in the headers' own "
             "folder, as #include spells it: 'tile.cuh' or 'mylib/tile.cuh', without '..' or '.'"
         )
     return name
@@ -300,7 +300,7 @@ def _program(value: object) -> str:
     file_name = name.rpartition("/")[2]
     if not name or not name.isprintable() or len(file_name.encode()) > _NAME_MAX:
         raise InvalidRequest(
-            f"name must be a file's: printable, on one line, its last part at most {_NAME_MAX} "
+            f"name must be a file name: printable, on one line, its last part at most {_NAME_MAX} "
             f"bytes long, not {shown(name)}; write name={DEFAULT_NAME!r} or leave it out"
         )
     return name
@@ -357,7 +357,7 @@ def _words(path: str, headers: list[Header]) -> list[str]:
 
 
 def is_source(item: object) -> bool:
-    """Return whether an element of ``link=`` is a source; every useful one has a character that paths do not have."""
+    """Return whether an element of ``link=`` is a source, and no path: it contains a newline, ``;`` or ``{``."""
     return isinstance(item, str) and any(character in item for character in "\n;{")
 
 

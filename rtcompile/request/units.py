@@ -1,4 +1,4 @@
-"""One run of a compiler or linker: its input, its output, and the variables that it gets.
+"""One run of a compiler or linker: its input, its output, and its environment variables.
 
 Only this module passes ``os.environ`` to a compiler, and only a few variables of it. A source can read its
 compiler's environment (``#include "/proc/self/environ"`` puts it in the log), which may contain passwords, and a
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 # --- Input and output of one run of a compiler or linker ------------------------------------------
 
-# Modules that a first build imports define no dataclass, which takes 0.8 ms, and take `NamedTuple` of `named`.
+# Modules that a first build imports use `named.NamedTuple`, since defining a dataclass takes 0.8 ms.
 
 
 class TimeLimit(float):
-    """Shared deadline for all work on one build, waits for a slot of the pool aside: seconds from `since` on."""
+    """The seconds from `since` on that all work on one build may take; waits for a slot of the pool extend them."""
 
     __slots__ = ("until",)
 
@@ -65,7 +65,7 @@ class Limits(NamedTuple):
         return self.timeout
 
 
-# Kinds of linker inputs: other libraries' names for them to rtcompile's.
+# Maps other libraries' names of the kinds of linker inputs to rtcompile's.
 LINKED_KINDS = {kind: kind for kind in ("cubin", "ptx", "ltoir", "fatbin", "object")}
 LINKED_KINDS["library"] = "archive"  # cuda.core's
 
@@ -110,7 +110,7 @@ class Compiled(NamedTuple):
 
 
 class Hints(NamedTuple):
-    """The hint and the cause of each message of a log, for a toolchain with these facts."""
+    """The hint and the cause of each message of a log; they are true of a toolchain with the same `facts`."""
 
     facts: str
     texts: tuple[tuple[str, str], ...]

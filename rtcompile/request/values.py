@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Value:
-    """A value whose fields, and constructor arguments, are its class's `_fields` or `__slots__`."""
+    """An immutable value. Its class names the fields, and constructor arguments, in `_fields` or `__slots__`."""
 
     __slots__ = ()
     _fields: tuple[str, ...] = ()
@@ -159,7 +159,7 @@ def whole(name: str, value: object, least: int, most: int) -> int:
 
 
 def path(name: str, value: object) -> str:
-    """Return an argument that must be a path: a str, or an object that stands for a path."""
+    """Return an argument that must be a path: a str or a path-like object."""
     try:
         plain = str.__str__(value) if isinstance(value, str) else value
         found = os.fsdecode(plain)  # type: ignore[arg-type]
@@ -208,7 +208,7 @@ def _advice(name: str, value: object) -> str:
 
 # --- `Arch` ---------------------------------------------------------------------------------------
 
-# Suffixes of code for exactly one generation of devices, the preferred one first.
+# The suffixes of architectures, the preferred one first.
 SUFFIXES = ("a", "f", "")
 
 _PREFIXES = ("", "sm_", "compute_", "lto_")
@@ -227,7 +227,7 @@ class Arch(Value):
     Raises
     ------
     InvalidRequest
-        Numbers or a suffix that no architecture has.
+        `major`, `minor` or `suffix` is not that of any architecture.
 
     Examples
     --------
@@ -264,7 +264,7 @@ class Arch(Value):
         Raises
         ------
         InvalidRequest
-            Anything else; the message says how to write it.
+            `text` is none of these; the message shows a correct one.
         """
         known = _parsed.get(text) if type(text) is str else None
         if known is not None:

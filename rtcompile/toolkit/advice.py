@@ -44,13 +44,13 @@ def why_missing(part: Part, chosen: Toolset) -> str:
     if part.name in chosen.rejected:
         hit, culprit = chosen.rejected[part.name]
         version = f"version {culprit.version or 'unknown'} ({culprit.path}) does not go with {here}"
-        replaces = " That replaces the other." if chosen.mixes(part.name) else ""
+        replaces = " This replaces the other version." if chosen.mixes(part.name) else ""
         if culprit.part == part:
             fact = f"{part.what}: {version} and is not used."
         else:
             fact = (
-                f"{part.what}: {hit.directory} is not searched, because {culprit.part.what}, "
-                f"{version} and lies there too."
+                f"{part.what}: {hit.directory} is not searched, because it also contains "
+                f"{culprit.part.what}, whose {version}."
             )
         return f"{fact} {_complete(part, chosen)}{replaces}"
     package = part.package(nvrtc.root.layout)
@@ -111,7 +111,7 @@ def install_nvcc(compiler: Hit | None) -> str:
     """Return how to install an nvcc of a compiler's version, or of any version without a compiler."""
     if compiler is None:
         return (
-            '`pip install "rtcompile[cuda13]"` brings it; for CUDA 12 no wheel does: install a CUDA '
+            '`pip install "rtcompile[cuda13]"` installs it. For CUDA 12 no wheel has it: install a CUDA '
             "toolkit, NVIDIA's or by `conda install cuda-toolkit`, and set CUDA_PATH to it."
         )
     major = version_pair(compiler.version)[0]

@@ -53,7 +53,7 @@ class Part(NamedTuple):
     packages: tuple[str, ...]
     # Patterns of its headers, as of `fnmatch`.
     headers: tuple[str, ...] = ()
-    # The header with the version, relative to the marker's folder, and its macro.
+    # The header with the version, relative to the part's folder, and its macro.
     states: tuple[str, str] | None = None
     required: bool = False  # whether some kernels cannot be compiled without it
     below: str = ""  # its own subfolder, if it has one
@@ -198,14 +198,14 @@ WHEELS = {"wheels13": 13, "wheels12": 12}
 # The version macros are near the top, after the licence; cuda_runtime_api.h has 600 KB.
 _HEAD = 64 << 10
 
-# The headers with CCCL's version, since CUDA 12.5 and before.
+# The headers with CCCL's version, since CUDA 12.5 and before it.
 _CCCL_HEADERS = ("cuda/std/__cccl/version.h", "cuda/std/detail/libcxx/include/__cccl/version.h")
 
 _IN_FILE_NAME = re.compile(r"\.so\.(\d+\.\d+(?:\.\d+)*)$")
 
 
 def of_wheels(site_dir: str) -> Mapping[str, str]:
-    """Return distribution name to version, from the names of the ``dist-info`` folders."""
+    """Map the names of distributions to their versions, from the names of the ``dist-info`` folders."""
     installed = {}
     for entry in _entries(site_dir):
         if entry.endswith(".dist-info"):
@@ -215,7 +215,7 @@ def of_wheels(site_dir: str) -> Mapping[str, str]:
 
 
 def of_conda(prefix: str) -> Mapping[str, str]:
-    """Return package name to version, from the names of the records in ``conda-meta``."""
+    """Map the names of packages to their versions, from the names of the records in ``conda-meta``."""
     installed = {}
     for entry in _entries(os.path.join(prefix, "conda-meta")):
         if entry.endswith(".json") and entry.count("-") >= 2:
@@ -225,7 +225,7 @@ def of_conda(prefix: str) -> Mapping[str, str]:
 
 
 def of_toolkit(root: str) -> Mapping[str, str]:
-    """Return component to version, from the installer's ``version.json``."""
+    """Map the names of components to their versions, from the installer's ``version.json``."""
     import json
 
     try:
@@ -261,7 +261,8 @@ def _of_macro(name: str, number: int) -> str:
 
 
 def _of_name(path: str) -> str:
-    """``libnvrtc.so.12`` links to ``libnvrtc.so.12.9.86``; in wheels only its builtins say 12.9."""
+    """Return the version in a library's file name, or in that of NVRTC's builtins beside it; "" if there is none."""
+    # `libnvrtc.so.12` links to `libnvrtc.so.12.9.86`; in wheels only `libnvrtc-builtins.so.12.9` has a version.
     match = _IN_FILE_NAME.search(os.path.realpath(path))
     if match is None:
         builtins = nvrtc_builtins(path)

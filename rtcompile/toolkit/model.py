@@ -40,7 +40,7 @@ class Library(NamedTuple):
     """A shared library on disk, which need not be loaded."""
 
     path: str  # links are not resolved, since the loader finds siblings by this path
-    version: str  # "12.9.86", or "12.9" if the folder does not tell more
+    version: str  # "12.9.86", or "12.9" if the folder shows no more digits
     # Libraries to open first: NVRTC opened by path does not find its own builtins.
     preload: tuple[str, ...] = ()
     build: str = ""  # nvJitLink's is read from its file; NVRTC's is empty until a worker reports it
@@ -76,8 +76,8 @@ class Executable(NamedTuple):
         return version_pair(self.version)
 
 
-# Not for nvcc, which finds the headers of CUDA and the host itself. The shims would hide the host's, and CUDA
-# headers of NVRTC's version would mix with nvcc's.
+# The labels of directories that nvcc searches too. It finds the headers of CUDA and the host itself: the shims would
+# hide the host's, and CUDA headers of NVRTC's version would mix with its own.
 _FOR_NVCC = frozenset({"cutlass", "cupy", "rtcompile"})
 
 
@@ -229,7 +229,7 @@ def _together(files: Iterable[tuple[str, str]]) -> str:
 
 _QUERY = "rtcompile.workers.nvrtc"
 _SECONDS = 30.0  # enough for a cold network file system; longer counts as a hang
-_UNPACK_SECONDS = 120.0  # it takes 0.3
+_UNPACK_SECONDS = 120.0  # unpacking takes 0.3
 _FIRST_WITH_HEADERS = 13, 3
 
 
@@ -272,7 +272,7 @@ def unpack(nvrtc: Hit, settings: Settings) -> str | None:
         return found
     with suppress(OSError):  # the error of a missing header names the packages that have it
         if settings.cache_on_disk:
-            with suppress(OSError):  # read-only, full or another's: the process's own will do
+            with suppress(OSError):  # if the cache is not writable, a temporary folder is used
                 if found := inventory.publish(settings.cache_dir, name, write):
                     return found
         folder = temporary_folder("headers")
@@ -300,7 +300,7 @@ def output_of(
     given: bytes | None = None,
 ) -> str:
     """Return a program's output (without stderr if input is `given`); ``""`` if it cannot be run in time."""
-    import subprocess  # 5 ms, where the toolchain is remembered
+    import subprocess  # takes 5 ms, which a remembered toolchain saves
 
     try:
         done = subprocess.run(
@@ -315,6 +315,6 @@ def output_of(
     # RuntimeError: an isolated subinterpreter starts no programs in this way.
     except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
         if limit := limit_reached(getattr(error, "errno", None)):
-            raise limit from None  # and not "nvcc not found"
+            raise limit from None  # returning "" would be reported as "nvcc not found"
         return ""
     return done.stdout.decode("utf-8", "replace")

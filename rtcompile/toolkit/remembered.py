@@ -28,14 +28,14 @@ _DOUBT_SECONDS = 60.0
 
 
 class Known(NamedTuple):
-    """A result of the search, and its files with their signatures, by `environments.packed`."""
+    """A result of the search, and its files with their stat signatures, as `environments.packed` returns them."""
 
     toolchain: Toolchain
     files: Sequence[bytes]
     until: float = float("inf")  # of the monotonic clock
 
     def is_valid(self, key: str, noted: str) -> bool:
-        """Return whether everything that the result depends on is unchanged; `noted` was found to be now."""
+        """Return whether the result's files are unchanged; `noted` is the digest of files just found unchanged."""
         return time.monotonic() < self.until and (
             environments.noted(key, self.files) == noted or environments.are_unchanged(self.files)
         )
@@ -48,7 +48,7 @@ _LONGEST_WAIT = 2.0  # seconds; a search takes one at most
 
 @contextlib.contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Let one thread search, so that its result is everybody's."""
+    """Let one thread search at a time, so that the next one uses its result."""
     # The thread that searches may be interrupted by a signal handler that waits for other threads.
     acquired = _lock.acquire(timeout=_LONGEST_WAIT)
     try:
@@ -60,7 +60,7 @@ def _one_at_a_time() -> Iterator[None]:
 
 def current(settings: Settings | None = None, trusted: float = 0.0) -> Toolchain:
     """Return the toolchain of this environment; missing parts raise only when they are required."""
-    # Its files are checked, unless that was done in the last `trusted` seconds.
+    # The toolchain's files are checked, unless they were checked in the last `trusted` seconds.
     noted = environments.current().signature(trusted)
     environment = environments.current()  # A change in a folder of PATH makes a new snapshot.
     return _current(environment, settings or environment.settings, noted)
@@ -70,7 +70,7 @@ def _current(environment: Environment, settings: Settings, noted: str) -> Toolch
     key = environment.toolchain_key
     known = _in_this_process.get(key)
     if known is not None and known.is_valid(key, noted):
-        if not environment.signature():  # for example in another cache
+        if not environment.signature():  # this cache, perhaps another one, lacks the result
             write(settings, key, known)
         return known.toolchain
     if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
@@ -94,9 +94,8 @@ def _found(environment: Environment, settings: Settings, noted: str) -> Known:
         known = _search(environment.site_dirs, settings)
         write(settings, key, known)
         environment.signature()  # From now on, a newly installed program on PATH is noticed.
-    known = _in_this_process.setdefault(
-        key, known
-    )  # a signal handler may have interrupted the search
+    # A signal handler may have interrupted the search and found the toolchain first.
+    known = _in_this_process.setdefault(key, known)
     nvrtc = known.toolchain.nvrtc
     if nvrtc is not None and nvrtc.architectures:
         from rtcompile.request import arch as archs
@@ -121,7 +120,7 @@ def remember_compiler_id(part: str, identity: str, settings: Settings) -> None:
     key = environments.current().toolchain_key
     with _one_at_a_time():
         known = _in_this_process.get(key)
-        # None: the environment was changed while the compiler ran. Else another thread may have been first.
+        # None means that the environment changed while the compiler ran. Another thread may have been first.
         if known is None or getattr(known.toolchain, part).build == identity:
             return
         compiler = getattr(known.toolchain, part)._replace(build=identity)
@@ -187,7 +186,7 @@ def read(settings: Settings, key: str) -> Known | None:
 
 
 def _unpacked_is_there(toolchain: Toolchain, settings: Settings) -> bool:
-    """Record the use of NVRTC's own headers, if they are used; return whether they may be."""
+    """Return whether NVRTC's own headers, if the toolchain uses them, are in the cache, and record their use."""
     if "NVRTC" not in toolchain.found_via.values():
         return True
     from rtcompile.store import inventory

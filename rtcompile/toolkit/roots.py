@@ -81,7 +81,7 @@ def given(names: Sequence[str], where: SearchContext) -> Iterator[str]:
 
 
 def conda_prefixes(where: SearchContext) -> list[str]:
-    """Return the conda environment of this Python, a notebook's kernel, then the active one."""
+    """Return the conda environment of this Python, which may be a notebook's kernel, then the active one."""
     own = [where.prefix] if os.path.isdir(os.path.join(where.prefix, "conda-meta")) else []
     return [*own, *filter(None, [where.environ.get("CONDA_PREFIX")])]
 
@@ -109,7 +109,7 @@ def by_pathfinder(where: SearchContext) -> Iterator[Root]:
     """Yield a root that only cuda.pathfinder knows. It finds headers without loading a library here."""
     import warnings
 
-    # It starts `sys.executable`, which may be the application: frozen, by briefcase, or one that embeds Python.
+    # It starts `sys.executable`, which may be an application: frozen, made by briefcase, or one that embeds Python.
     if getattr(sys, "frozen", False) or not os.path.basename(sys.executable or "").startswith(
         "python"
     ):
@@ -117,7 +117,7 @@ def by_pathfinder(where: SearchContext) -> Iterator[Root]:
     try:
         from cuda.pathfinder import find_nvidia_header_directory
 
-        with warnings.catch_warnings():  # of CUDA_PATH and CUDA_HOME that differ; both are searched
+        with warnings.catch_warnings():  # that CUDA_PATH and CUDA_HOME differ; both are searched
             warnings.simplefilter("ignore")
             include = find_nvidia_header_directory("cudart")
     except ImportError:  # `python -S`
@@ -172,7 +172,7 @@ class Toolset(NamedTuple):
 
     nvrtc: Hit  # the compiler for which the other parts are chosen
     hits: Mapping[str, Hit]
-    # Parts that exist only in unfit folders, with their place and the part that makes it unfit.
+    # Parts that exist only in unfit folders: where each was found, and the part that makes that folder unfit.
     rejected: Mapping[str, tuple[Hit, Hit]]
 
     def lacking(self, spare: Collection[str] = ()) -> list[str]:
@@ -239,14 +239,14 @@ CUTLASS_PACKAGES = {
 
 
 class CutlassPair(NamedTuple):
-    """Versions of a CUTLASS and a CCCL that compile CuTe together, as ranges that exclude their ends."""
+    """Versions of a CUTLASS and a CCCL that compile CuTe together, as ranges from the first to before the second."""
 
     cutlass: tuple[tuple[int, int], tuple[int, int]]
     cccl: tuple[tuple[int, int], tuple[int, int]]
     shims: bool  # whether ``include_shims/cutlass`` must be searched before CUTLASS
 
 
-_OPEN = (sys.maxsize, 0)  # the end of a range without one
+_OPEN = (sys.maxsize, 0)  # ends a range that has no upper bound
 CUTLASS_PAIRS = (
     CutlassPair(cutlass=((3, 2), (4, 3)), cccl=((0, 0), (2, 5)), shims=False),
     CutlassPair(cutlass=((4, 3), (4, 7)), cccl=((0, 0), (2, 5)), shims=True),
@@ -309,7 +309,7 @@ def misfit_of_cutlass(found: Cutlass, cuda: str, cccl: str) -> str:
     unset = f"unset {found.via} and " if found.via in catalogue.CUTLASS_ENVIRONMENT else ""
     return (
         f"CUTLASS {found.version} ({found.directory}) does not go with CUDA {cuda} (CCCL {cccl}): "
-        f"NVRTC does not compile CuTe. To have one that does, {unset}`{_INSTALL_CUTLASS}`."
+        f"NVRTC does not compile CuTe. To get one that does, {unset}`{_INSTALL_CUTLASS}`."
     )
 
 

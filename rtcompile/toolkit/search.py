@@ -38,7 +38,8 @@ from rtcompile.toolkit.roots import (
     usual,
 )
 
-GROUP = "rtcompile.headers"  # of entry points with which packages declare folders of headers
+# The group of entry points with which packages declare folders of headers.
+GROUP = "rtcompile.headers"
 
 
 def find(
@@ -86,7 +87,7 @@ def _unique(roots: Iterable[Root]) -> Iterator[Root]:
 
 
 def _shims() -> str:
-    """``include_shims``: inside the installed package, or next to it in a checkout."""
+    """Return the path of ``include_shims``, which is inside the installed package, or next to it in a checkout."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     installed = os.path.join(package, "include_shims")
     if os.path.isdir(installed):
@@ -154,7 +155,7 @@ class _Assembly:
     def headers(self, chosen: Toolset) -> None:
         """Add the folders of the set's headers."""
         for name in catalogue.HEADER_PARTS:
-            hit = _the_only_cccl(chosen) if name == "cccl" else chosen.hits.get(name)
+            hit = _cccl_found_first(chosen) if name == "cccl" else chosen.hits.get(name)
             if hit is not None:
                 own = catalogue.of_cccl(hit.directory) if name == "cccl" else hit.version
                 self.found(name, own or chosen.nvrtc.version, hit.root.found_via, hit.path)
@@ -330,7 +331,7 @@ class _Assembly:
         )
 
 
-def _the_only_cccl(chosen: Toolset) -> Hit | None:
+def _cccl_found_first(chosen: Toolset) -> Hit | None:
     """Return the CCCL in the runtime headers' own folder, if there is one, else the set's."""
     cudart, cccl = chosen.hits.get("cudart"), chosen.hits.get("cccl")
     if cudart and cccl and cccl.directory != cudart.directory:
@@ -341,7 +342,7 @@ def _the_only_cccl(chosen: Toolset) -> Hit | None:
 
 
 def _out_of_step(nvcc: Executable, root: Root | None, nvrtc: Hit | None) -> str:
-    """Return the problem of the toolkit around an nvcc, whose parts pip can install in different versions."""
+    """Return the problem of an nvcc whose toolkit mixes versions, which pip can install; "" if there is none."""
     if root is None:
         return ""
     own = Hit(catalogue.PART["nvcc"], os.path.dirname(nvcc.path), nvcc.path, nvcc.version, root)

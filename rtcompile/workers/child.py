@@ -86,7 +86,7 @@ class Order:
         self.arguments = arguments
 
     def close(self) -> None:
-        """Let go of its descriptors."""
+        """Close its descriptors."""
         self.socket.close()
         os.close(self.arguments)
 
@@ -114,7 +114,7 @@ class Child:
         return self.order is None and not self.killed and order.reusable
 
     def take(self, order: Order) -> None:
-        """Give it a job."""
+        """Send the child a job."""
         self.order = order
         self.deadline = None if order.timeout is None else time.monotonic() + order.timeout
         self.memory = order.memory
@@ -125,7 +125,7 @@ class Child:
             pass  # It was killed while idle.
 
     def finish(self) -> Order | None:
-        """Remove and return its job, which is done or has ended."""
+        """Remove and return the child's job, which is done or failed."""
         order, self.order = self.order, None
         self.deadline = self.memory = None
         self.served += 1
@@ -147,7 +147,7 @@ class Child:
         return os.waitpid(self.pid, 0)[1]
 
     def close(self) -> None:
-        """Let go of its descriptors."""
+        """Close its descriptors."""
         self.channel.close()
         os.close(self.lifeline)
         os.close(self.stderr)

@@ -39,7 +39,7 @@ def load(path: str) -> None:
 
 
 def link(job: dict[str, Any]) -> dict[str, Any]:
-    """Link ``inputs`` (kind, name, data); ``input`` is the index of a refused one, ``printed`` is not in the log."""
+    """Link ``inputs`` (kind, name, data); return in ``input`` a rejected one's index, in ``printed`` the stderr."""
     begin = time.monotonic()
     os.dup2(2, 1)
     handle, refused, error, code = ctypes.c_void_p(), None, "", b""

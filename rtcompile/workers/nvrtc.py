@@ -24,7 +24,7 @@ _NOOP = b'extern "C" __global__ void noop() {}'
 _FIRST_WITH_CACHE = (12, 9)
 _NO_CACHE = b"--no-cache"
 
-# Of these versions every file access is known to be intercepted; of another one `probes_see_all` finds out.
+# In these versions every file access is known to be intercepted; in others `probes_see_all` tests it.
 _FIRST_OBSERVED, _LAST_OBSERVED = (12, 4), (13, 5)
 
 _ROOM_TO_START = 16 << 20
@@ -156,7 +156,7 @@ class Program:
 
 
 def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
-    """Compile one translation unit, and return what `compilers.nvrtc` makes a `Compiled` or a failure of."""
+    """Compile one translation unit, and return the fields from which `compilers.nvrtc` makes a `Compiled` or a failure."""
     # The job has the source, its name, options and expressions, the target, the fields for `probes`, and: `pch` and
     # `create_pch`, the path of a precompiled header to use or to create; `minimal`, whether CUDA's declarations may be
     # left out; `yields`, whether all other processes come first; `nested`, whether the trace has to show the nesting
@@ -179,7 +179,7 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     times = scratch.memfd()  # instead of a file per compile
     option = b"--time=/proc/self/fd/%d" % times
     timed = [option] if os.path.exists("/proc/self/fd") else []
-    # It leaves out CUDA's declarations, which take 5 ms.
+    # --minimal leaves out CUDA's declarations, which take 5 ms.
     minimal = [b"--minimal"] if job.get("minimal") else []
     reply = _observed(job, [*options, *timed, *header, *minimal])
     if minimal and (reply["error"] or reply["log"]):  # these may come from the option
@@ -202,7 +202,7 @@ def time_unit(job: dict[str, Any]) -> dict[str, Any]:
     """Compile like `compile_unit`, and return ``events``, NVRTC's own time trace, in microseconds."""
     import json
 
-    path = os.path.join(os.environ["TMPDIR"], "events")  # it adds .json
+    path = os.path.join(os.environ["TMPDIR"], "events")  # NVRTC adds .json
     reply = _with_texts(job, [*job["options"], b"--fdevice-time-trace=" + os.fsencode(path)])
     events = []
     try:
@@ -213,7 +213,7 @@ def time_unit(job: dict[str, Any]) -> dict[str, Any]:
                 detail = str((event.get("args") or {}).get("detail", ""))[:_DETAIL_MAX]
                 events.append((event["name"], event["ts"], event["dur"], detail))
     except (OSError, ValueError, LookupError, TypeError):
-        events = []  # none was written, or in another format
+        events = []  # no file was written, or one in another format
     return {"error": reply["error"], "log": reply["log"], "events": events}
 
 
@@ -269,7 +269,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def _keep_freed_memory() -> None:
-    """Let `malloc` keep freed pages: new ones cost 1500 page faults, 3 of a small kernel's 20 ms."""
+    """Let `malloc` keep freed pages: new ones cost 1500 page faults, which take 3 of a small kernel's 20 ms."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
     if mallopt is not None:
         mallopt(_M_TRIM_THRESHOLD, 128 << 20)
@@ -354,8 +354,8 @@ _TRACE_INCLUDES = (b"-Xcudafe", b"--trace_includes")
 
 
 def include_trace_refused(reply: dict[str, Any], trace: bytes) -> bool:
-    # A trace always contains NVRTC's built-in header. Without a trace and an error before the first line, this
-    # NVRTC lacks the option.
+    # A trace always contains NVRTC's built-in header, unless an error precedes the first line. If there is neither a
+    # trace nor an error, this NVRTC lacks the option.
     return "trace_includes" in reply["log"] or not (trace or reply["error"])
 
 

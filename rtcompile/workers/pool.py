@@ -2,7 +2,7 @@
 
 There is one zygote per compiler, started by the first job that needs it or in advance by `process.start`. The
 caller's own thread waits on the job's socket, so Ctrl-C takes effect at once. Leaving the call in any way kills the
-job, without leftovers.
+job and removes its files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from rtcompile.workers.process import IDLE_SECONDS, ZygoteProcess
 
 # A signal that arrives just before a wait is handled only after that wait.
 MAX_WAIT_SECONDS = 0.25
-_LATE_SECONDS = 1.5  # A zygote ends a job at its time limit. One that is so late is not waited for.
+# A zygote ends a job at its time limit. If it is this late, the caller kills the zygote.
+_LATE_SECONDS = 1.5
 _BYTES_PER_JOB = 1 << 30  # a CuTe build peaks at 390 MB, one with heavy instantiation at a gigabyte
 
 
@@ -153,7 +154,7 @@ class Pool:
 
     def _take_slot(self, taker: object, cancellation: Cancellation) -> int:
         """Wait for a slot and return its number; the caller releases it by removing `taker`."""
-        # Yielding jobs leave one slot free, if there are two; other jobs may take their slots.
+        # Jobs that give way leave one slot free, if there are two; other jobs may take their slots.
         while True:
             with self._slots_lock:
                 yields, taken = cancellation.yields, [*self._slots.values()]
@@ -243,7 +244,7 @@ def _run(
             while reply is False:
                 reply = _receive(ours)
                 if reply is False and time.monotonic() > until:
-                    zygote.kill()  # It was stopped, or hangs, and would have ended the job before.
+                    zygote.kill()  # It was stopped or hangs; otherwise it would have ended the job.
                     return Crash("timeout", 0, "", b"")
     except protocol.NoMessage as error:
         return Crash("start", 0, str(error), b"")
@@ -344,7 +345,7 @@ forks.in_child(lambda: globals().update(_pool=None))
 
 def failure(death: Crash, command: tuple[str, ...], backend: str, limits: Limits) -> CompileFailure:
     """Return the failure for a job that returned no result."""
-    # A build that had to wait for another one got only the remaining time.
+    # For a build that waited for another one, the limit is the remaining time, with many digits.
     seconds = limits.timeout or 0.0
     reasons = {
         "crash": f"The compiler died by signal {process.meaning_of(death.signal)}."

@@ -7,7 +7,7 @@ to 13.5, and `workers.nvrtc` checks it in other versions. Optional fields of a j
 - ``texts``: {path: bytes}, headers that exist in memory only, below `MEMORY`, where no other path exists.
 - ``contents``: {path: bytes}, what the compiler reads in place of these files.
 - ``provided``: folders of the toolkit, with a slash at their end. Their files are opened as they are, and digested
-  later by the caller. Of every other file the compiler gets the very bytes that were digested here.
+  later by the caller. For every other file the compiler gets the very bytes that were digested here.
 """
 
 from __future__ import annotations

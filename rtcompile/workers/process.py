@@ -73,7 +73,7 @@ class ZygoteProcess:
         return all(map(self._has, self._identities))
 
     def load(self, prepare: str, argument: str) -> None:
-        """Tell it what to load; its jobs wait until that is done."""
+        """Tell the zygote what to load; its jobs wait until that is done."""
         self.loads = (prepare, argument)
         with suppress(OSError):  # it has ended; its first job will notice
             protocol.send(self.control, self.loads)
@@ -96,18 +96,18 @@ class ZygoteProcess:
         return True
 
     def kill(self) -> None:
-        """Kill it and its jobs, unless it has ended; `reap` removes their files."""
+        """Kill the zygote and its jobs, unless it has ended; `reap` removes their files."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, 9)
 
     def reap(self) -> None:
-        """Wait for its end."""
+        """Wait until the zygote has ended, and keep its stderr."""
         status = None
-        # The application's os.wait() may have reaped it, or ignores SIGCHLD.
+        # The application's os.wait() may have reaped it, or the application ignores SIGCHLD.
         with suppress(ChildProcessError):
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if not pid:
-                os.kill(self.pid, 18)  # SIGCONT: one that was stopped would never end
+                os.kill(self.pid, 18)  # SIGCONT: a stopped zygote would never end
                 _, status = os.waitpid(self.pid, 0)
         if self._has(self._stderr):
             self.last_stderr = protocol.drain(self._stderr).decode("utf-8", "replace").strip()
@@ -129,7 +129,7 @@ class ZygoteProcess:
 
 _MEANINGS = {
     # NVRTC maps files in TMPDIR, and gets this signal if they cannot be written.
-    7: "it may be that the folder for temporary files (TMPDIR) is full, or a library cut short",
+    7: "the folder for temporary files (TMPDIR) may be full, or a library may be cut short",
     9: "another program killed it, or the kernel for lack of memory",
     15: "another program ended it",
 }
@@ -140,14 +140,14 @@ def meaning_of(number: int) -> str:
     return f"{number} ({_MEANINGS[number]})" if number in _MEANINGS else str(number)
 
 
-# --- the one that is started ahead ---------------------------------------------------------------
+# --- the zygote that is started ahead ------------------------------------------------------------
 
 _ahead: ZygoteProcess | None = None  # without a job yet
 _ahead_lock = forks.lock()
 
 
 def start(loads: str = "") -> None:
-    """Start a zygote without waiting, before this process's first job, and name the NVRTC once known."""
+    """Start a zygote without waiting, before this process's first job; `loads` is the NVRTC, once it is known."""
     global _ahead
     with _ahead_lock, suppress(OSError):  # the job that needs it will report the error
         _occupy_standard()  # before the build takes its lock
@@ -158,7 +158,7 @@ def start(loads: str = "") -> None:
 
 
 def take(prepare: str, argument: str) -> ZygoteProcess | None:
-    """Return, once, the zygote that was started for jobs with these two, or for any."""
+    """Return the zygote that was started ahead if it suits jobs with these two, and only once; otherwise None."""
     global _ahead
     with _ahead_lock:
         found = _ahead
@@ -181,7 +181,7 @@ _theirs: set[_socket.socket] = set()
 
 def _occupy_standard() -> None:
     """Open /dev/null in place of each standard descriptor that is closed, as in a daemon."""
-    # A socket or lock file could get its number, and then whatever C libraries write to stderr.
+    # Otherwise a socket or lock file could get that number, and C libraries would write their messages to it.
     for number in range(3):
         if _identity(number) is None:
             opened = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)

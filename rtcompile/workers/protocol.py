@@ -139,7 +139,7 @@ def receive(socket: _socket.socket) -> tuple[Any, list[int]] | None:
     if not frame:
         return None
     if not frame.startswith(_MAGIC):
-        raise NoMessage(f"something else than a message of rtcompile arrived: {frame[:80]!r}")
+        raise NoMessage(f"something other than a message of rtcompile arrived: {frame[:80]!r}")
     value = marshal.loads(frame[len(_MAGIC) :])  # noqa: S302  # both ends are one user's processes
     return (unpack(descriptors.pop()) if value == _IN_MEMFD else value), descriptors
 

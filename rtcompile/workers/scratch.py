@@ -104,7 +104,7 @@ def claim(temporary: str, name: str) -> Scratch:
             problems.append(f"{parent}: {error.strerror or error}")
     raise OSError(
         f"no folder for temporary files can be used ({'; '.join(problems)}). "
-        "Set TMPDIR to a folder of your own with room."
+        "Set TMPDIR to a folder of your own with free space."
     )
 
 
@@ -145,7 +145,7 @@ def _parents(temporary: str) -> Iterable[str]:
 def _check_parent(parent: str) -> None:
     """Raise OSError if another user could replace this user's folder, or a shell would run its name."""
     if any(character in parent for character in '"$`'):
-        raise OSError("nvcc gives its name to a shell, which would take it apart")
+        raise OSError("nvcc passes its name to a shell, which would expand it")
     status = os.stat(parent)
     if status.st_uid not in (0, os.geteuid()):
         raise OSError(f"belongs to user {status.st_uid}, who could replace its contents")

@@ -18,7 +18,7 @@ from rtcompile.workers import protocol, scratch
 from rtcompile.workers.child import Child, Order, anonymous_bytes, become, report, resolve
 
 _TICK = 0.05  # seconds between two checks of a child's memory
-_ROOMY = 2048  # with a lower limit on processes (`ulimit -u`), no child is kept idle
+_FEW_PROCESSES = 2048  # with a lower limit on processes (`ulimit -u`), no child is kept idle
 _STACK_BYTES = 64 << 20
 _DESCRIPTORS = 4096
 _MOST_INHERITED = 65536
@@ -68,10 +68,10 @@ class Zygote:
             pass  # before Linux 5.3
         self.postponed: list[Order] = []
         self.serial = 0
-        self.roomy = not 0 <= resource.getrlimit(resource.RLIMIT_NPROC)[0] < _ROOMY
+        self.keeps_idle = not 0 <= resource.getrlimit(resource.RLIMIT_NPROC)[0] < _FEW_PROCESSES
 
     def prepare(self) -> scratch.Scratch:
-        """Make the folder, load the compiler, and return the folder."""
+        """Make the scratch folder and load the compiler, unless that is done, and return the folder."""
         if self.scratch is not None and not self.scratch.is_there():
             self._dismiss()  # Their folders were in the removed one.
             self.scratch.close()
@@ -172,7 +172,7 @@ class Zygote:
         try:
             folder = self.prepare()
             resolve(order.function)  # import it here once and not in each child
-            order.reusable = order.reusable and self.roomy
+            order.reusable = order.reusable and self.keeps_idle
             fit = (c for c in self.children.values() if not anew and c.may_take(order))
             child = next(fit, None) or self._fork(folder)
         except Exception as error:  # noqa: BLE001  # the job gets whatever was raised

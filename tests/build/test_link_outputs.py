@@ -94,7 +94,7 @@ def test_only_lto_ir_can_be_linked_to_lto_ir(library):
     ptx = LinkInput("ptx", "part.ptx", b".version 8.8\n.target sm_90\n")
     outcome = link([LTOIR, ptx], "ltoir", library, "13.5.37")
     assert isinstance(outcome, CompileFailure)
-    assert "LTO-IR can be linked of LTO-IR only; part.ptx is ptx" in outcome.log
+    assert "LTO-IR is linked from LTO-IR only; part.ptx is ptx" in outcome.log
 
 
 def test_targets_that_only_nvjitlink_produces_are_not_given_to_nvcc():

@@ -297,8 +297,8 @@ def test_under_a_process_limit_every_build_is_made(together: None) -> None:
     script = """
         import resource, sys
         hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-        from rtcompile.workers.zygote import _ROOMY
-        resource.setrlimit(resource.RLIMIT_NPROC, (_ROOMY - 1, hard))
+        from rtcompile.workers.zygote import _FEW_PROCESSES
+        resource.setrlimit(resource.RLIMIT_NPROC, (_FEW_PROCESSES - 1, hard))
         import rtcompile
         from tests.build.test_many_together import kernel
         codes = rtcompile.compile_many([kernel(number) for number in range(12)], progress=False)

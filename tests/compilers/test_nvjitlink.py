@@ -322,7 +322,7 @@ def test_too_new_lto_ir_is_named(make: Make, toolchain: Toolchain, toolchain13: 
     failure = link([make(LIBRARY, "ltoir", by=toolchain13)], toolchain)
 
     assert isinstance(failure, CompileFailure)
-    assert "'library.ltoir' is LTO-IR of a newer toolkit" in failure.log
+    assert "'library.ltoir' is LTO-IR from a newer toolkit" in failure.log
 
 
 @pytest.mark.needs_nvcc

@@ -174,7 +174,7 @@ def test_entries_of_other_files_are_kept_and_outdated_ones_removed(project: Path
 def test_an_invalid_database_is_left_unchanged(project: Path, text: str, capsys):
     (project / "compile_commands.json").write_text(text)
     assert main(["clangd"]) == 2
-    assert "no compile database" in capsys.readouterr().err
+    assert "not a compile database" in capsys.readouterr().err
     assert (project / "compile_commands.json").read_text() == text
 
 

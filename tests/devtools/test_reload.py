@@ -110,7 +110,7 @@ def test_a_failing_edit_is_shown_once_and_the_old_kernel_runs_on(kernel, file: P
     assert launched(kernel) is first
     shown = capsys.readouterr().err
     assert shown.startswith(f"{file}:3:")
-    assert shown.count("was not reloaded; what was built of it before goes on.") == 1
+    assert shown.count("was not reloaded; the kernels built before stay in use.") == 1
     file.write_text(source(3))
     assert launched(kernel) != first
     assert not capsys.readouterr().err

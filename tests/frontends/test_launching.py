@@ -191,7 +191,9 @@ def test_the_arguments_are_in_the_launch(launched):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        pytest.param({"cluster": 3}, r"grid \(4, 1, 1\) is no whole number of clusters", id="grid"),
+        pytest.param(
+            {"cluster": 3}, r"grid \(4, 1, 1\) is not a multiple of the cluster", id="grid"
+        ),
         pytest.param({"cluster": 32, "grid": 32}, "no device has more than 16", id="32 blocks"),
         pytest.param({"cluster": 0}, r"cluster\[0\] must be an integer from 1", id="none"),
         pytest.param(

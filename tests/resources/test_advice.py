@@ -66,7 +66,7 @@ def test_launch_bounds_are_tried_by_a_rebuild_that_reports_their_cost(bounds: st
 
 def test_bounds_without_effect_are_an_error():
     kernel = kernel_of(HUNGRY, "-DBOUNDS=__attribute__((launch_bounds(128)))")
-    with pytest.raises(rtcompile.InvalidRequest, match="the code says 128 of the threads"):
+    with pytest.raises(rtcompile.InvalidRequest, match="the code allows 128 threads"):
         kernel.advise(launch_bounds=256)
 
 
@@ -85,7 +85,7 @@ def test_invalid_bounds_are_rejected(bounds, message: str):
 
 
 def test_uncounted_dynamic_shared_memory_is_mentioned():
-    assert "say shared_mem=" in str(kernel_of(DYNAMIC).advise())
+    assert "give shared_mem=" in str(kernel_of(DYNAMIC).advise())
 
 
 def test_shared_memory_may_depend_on_the_block():

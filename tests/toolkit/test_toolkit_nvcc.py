@@ -75,7 +75,7 @@ def test_for_a_missing_nvcc_only_extras_with_nvcc_are_named():
     missing = search().missing["nvcc"]
     assert "rtcompile[cuda12]" not in missing
     assert '"rtcompile[cuda13]"' in missing
-    assert "for CUDA 12 no wheel" in missing
+    assert "For CUDA 12 no wheel" in missing
 
 
 def test_the_identity_of_a_wrapped_nvcc_is_that_of_its_binary(tmp_path):

@@ -74,6 +74,6 @@ def test_a_worker_that_receives_no_message_ends_with_an_error_that_says_so(pool:
     os.write(zygote.control.fileno(), b"warning: not of rtcompile")
     zygote.reap()
     assert zygote.last_stderr == (
-        "The worker ended: something else than a message of rtcompile arrived: "
+        "The worker ended: something other than a message of rtcompile arrived: "
         "b'warning: not of rtcompile'"
     )

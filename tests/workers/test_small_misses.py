@@ -230,8 +230,8 @@ def test_a_reused_process_keeps_its_memory_for_the_next_jobs(pool: Pool) -> None
 def test_under_a_process_limit_no_child_is_kept_idle(scratch: Path) -> None:
     script = """
         import resource, time
-        from rtcompile.workers.zygote import _ROOMY
-        resource.setrlimit(resource.RLIMIT_NPROC, (_ROOMY - 1, _ROOMY - 1))
+        from rtcompile.workers.zygote import _FEW_PROCESSES
+        resource.setrlimit(resource.RLIMIT_NPROC, (_FEW_PROCESSES - 1, _FEW_PROCESSES - 1))
         from tests.workers.test_small_misses import KERNEL, Pool, children, compiled, eventually
         pool = Pool(jobs=2)
         pids = {compiled(pool, KERNEL % n)["pid"] for n in range(3)}

@@ -32,10 +32,10 @@ class ProgramCache(rtcompile.KeptPrograms, ProgramCacheResource):  # type: ignor
         name_expressions: Sequence[str | bytes] = (),
         logs: Any = None,
     ) -> Any:
-        """Compile a program, or find it: also with include paths, name expressions and edited headers.
+        """Compile a program, or find it in the cache; it may have include paths and name expressions.
 
-        C++ is compiled as by `rtcompile.compile`, in a worker, with the options as they are. The result depends on the
-        contents of all headers that were read. PTX and NVVM IR are compiled by ``Program(…)``, with this as its ``cache=``.
+        C++ is compiled as by `rtcompile.compile`, in a worker, with unchanged options, and again if a header that it
+        read has changed. PTX and NVVM IR are compiled by ``Program(…)``, with this object as its ``cache=``.
 
         Parameters
         ----------
@@ -47,14 +47,14 @@ class ProgramCache(rtcompile.KeptPrograms, ProgramCacheResource):  # type: ignor
         Returns
         -------
         cuda.core.ObjectCode
-            With the symbols of the name expressions.
+            The code, with the symbols of the name expressions.
 
         Raises
         ------
         CompileError
             NVRTC rejected the source.
         ValueError, TypeError
-            `cuda.core` does not cache such a program: an option has a file written.
+            `cuda.core` does not cache such a program, since an option makes the compiler write a file.
         """
         if not isinstance(options, ProgramOptions):
             raise InvalidRequest(f"options must be a ProgramOptions, not {type(options).__name__}")
@@ -100,7 +100,7 @@ class ProgramCache(rtcompile.KeptPrograms, ProgramCacheResource):  # type: ignor
 
 
 def _code(value: object) -> bytes:
-    """Return the bytes to keep: those of a file that an `ObjectCode` names too."""
+    """Return the code of a value as bytes; an `ObjectCode` may name a file, which is read."""
     code = value.code if isinstance(value, ObjectCode) else value
     if isinstance(value, ObjectCode) and isinstance(code, str):
         return Path(code).read_bytes()

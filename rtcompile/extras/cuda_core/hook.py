@@ -1,4 +1,4 @@
-"""Puts rtcompile under `cuda.core.Program.compile`: `rtcompile.install("cuda.core")`.
+"""Lets rtcompile compile what `cuda.core.Program.compile` compiles: `rtcompile.install("cuda.core")`.
 
 `Program` is an immutable extension type, so a subclass takes its place in cuda.core's modules. Names that a program
 imported before keep the original class.
@@ -41,7 +41,7 @@ class Program(_Theirs):  # type: ignore[misc]
         if cache is None and str(code_type).lower() == "c++":
             if not isinstance(options, cuda.core.ProgramOptions):
                 options = cuda.core.ProgramOptions(**(options or {}))
-            # cuda.core compiles what rtcompile rejects or cannot keep, so that its errors stay the same.
+            # cuda.core compiles what rtcompile rejects or cannot cache, so users get cuda.core's errors.
             with suppress(RtcompileError, ValueError, TypeError):
                 return ProgramCache().compile(
                     code, code_type, options, target_type, name_expressions, logs
@@ -50,7 +50,7 @@ class Program(_Theirs):  # type: ignore[misc]
             return super().compile(target_type, name_expressions, logs, cache=cache)
         except Exception as error:  # noqa: BLE001  # raised again below
             failure = error.with_traceback(None)
-        # cuda.core 1.2 cannot free a `Program` that is in a cycle, as this one is in the frame of a kept traceback.
+        # cuda.core 1.2 cannot free a `Program` in a reference cycle, such as that of a traceback with this frame.
         del self
         raise failure
 
@@ -62,14 +62,14 @@ def _modules(current: Any) -> Iterator[ModuleType]:
 
 
 def install() -> str | None:
-    """Replace `Program`; return why it was not replaced, ``""`` if it was, None if it had been before."""
+    """Replace `Program`; return why that is impossible, ``""`` if it is done, None if it was done before."""
     if cuda.core.Program is Program:
         return None
     version = cuda.core.__version__
     if not version.startswith(tuple(f"{known}." for known in _KNOWN)):
         return (
             f"cuda.core {version} is not known; rtcompile is tested with {', '.join(_KNOWN)}. "
-            "cuda.core compiles its programs itself, as before."
+            "cuda.core compiles its programs itself, as before. Install one of these, or a newer rtcompile."
         )
     for module in _modules(_Theirs):
         module.Program = Program  # type: ignore[attr-defined]

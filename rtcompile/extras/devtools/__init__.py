@@ -39,14 +39,13 @@ class KernelString(NamedTuple):
 
     name: str  # the variable that it is assigned to, or "kernel"
     pieces: tuple[Piece, ...]
-    options: tuple[
-        str, ...
-    ]  # the literal ``options=`` and ``include_dirs=`` of a call that takes this string
+    # The literal ``options=`` and ``include_dirs=`` of a call that takes this string.
+    options: tuple[str, ...]
     headers: tuple[tuple[str, str], ...]  # names and texts of a literal ``headers=``
 
     @property
     def line(self) -> int:
-        """Where the kernel begins: the first line of its first piece that contains one."""
+        """The line where the kernel begins: the first line of the first piece that contains a kernel."""
         return next(piece.line for piece in self.pieces if _is_kernel(piece))
 
 
@@ -196,7 +195,7 @@ class _File:
             given = [words.get(argument) for argument in _ARGUMENTS]
             for value in (*call.args, *words.values()) if any(given) else ():
                 keys: list[str | int] = [id(value), *_names(value)]
-                for key in keys:  # a sum: the options are of all its parts
+                for key in keys:  # the options belong to all parts of a sum
                     both = zip(found.get(key, _NOTHING), given, strict=True)
                     found[key] = [before or now for before, now in both]
         return found
@@ -216,7 +215,7 @@ def _names(node: ast.expr) -> Iterator[str]:
 
 
 def _as_in_file(node: ast.expr, text: str) -> str:
-    """Return a text with its lines where the file has them, if need be and if possible on one line."""
+    """Return a literal's text with as many lines as the literal has in the file, if possible: as it is or on one."""
     if text.count("\n") == (node.end_lineno or node.lineno) - node.lineno:
         return text
     if any(line.lstrip().startswith("#") or "//" in line for line in text.split("\n")):
@@ -341,7 +340,7 @@ def _of(path: str, root: str, flags: Flags) -> Iterator[DatabaseEntry]:
 def _lines(path: str, pieces: Sequence[Piece]) -> str:
     """Return the text of the pieces, each on the line where it begins in the Python file if possible."""
     texts = [piece.text.removesuffix("\n").split("\n") for piece in pieces]
-    # A piece with more lines than in the file begins earlier, to end before the next one begins.
+    # A piece with more lines than in the file begins earlier, so it ends before the next one begins.
     begins, end = [], len(texts[-1]) + pieces[-1].line
     for piece, text in zip(pieces[::-1], texts[::-1], strict=True):
         end = min(piece.line, end - len(text))
@@ -375,7 +374,7 @@ def _existing(path: str) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
-        raise InvalidRequest(f"{path} is no compile database: {error}") from None
+        raise InvalidRequest(f"{path} is not a compile database: {error}") from None
     return found
 
 

@@ -41,12 +41,12 @@ class Frame:
 
     @property
     def seconds(self) -> float:
-        """How long it was open."""
+        """The seconds between opening and closing the header."""
         return self.end - self.begin
 
     @property
     def own_seconds(self) -> float:
-        """How long it was open, minus the headers that it includes."""
+        """Those seconds, minus the seconds of the headers that it includes."""
         return max(0.0, self.seconds - sum(frame.seconds for frame in self.included))
 
     def walk(self) -> Iterable[Frame]:
@@ -86,11 +86,11 @@ class TemplateCost(NamedTuple):
     ----------
     name : str
     own : float
-        Without the templates that they instantiate in turn.
+        Time without the templates that these instances instantiate.
     instances : int
-        How many.
+        The number of instances.
     slowest : str
-        The instance that took longest by itself.
+        The instance with the longest time of its own.
     """
 
     name: str
@@ -205,8 +205,8 @@ class Profile:
         if self.spared:
             lines += [
                 "",
-                f"A precompiled header of the leading includes spares up to {_ms(self.spared)} ms; "
-                "rtcompile makes it by itself where that is worth it.",
+                f"A precompiled header of the leading includes saves up to {_ms(self.spared)} ms; "
+                "rtcompile makes one itself if that pays.",
             ]
         if self.note:
             lines += ["", f"No times of headers: {self.note}"]
@@ -237,7 +237,7 @@ class Profile:
         Raises
         ------
         InvalidRequest
-            Another suffix, or a file that cannot be written.
+            The path has another suffix, or cannot be written.
         """
         target = checked_path("path", path)
         if not target.endswith(".json"):
@@ -249,9 +249,9 @@ class Profile:
             raise InvalidRequest(f"{target} cannot be written: {error.strerror}") from None
 
 
-def _end(name: str, room: int) -> str:
+def _end(name: str, width: int) -> str:
     """Cut a long name, keeping its end, which is the informative part of paths and templates."""
-    return name if not 0 < room < len(name) else f"…{name[1 - room :]}"
+    return name if not 0 < width < len(name) else f"…{name[1 - width :]}"
 
 
 def _ms(cost: float) -> str:
@@ -394,7 +394,7 @@ def _chrome_events(
     yield from map(tracing.named_row, ("rtcompile", "compiler", "headers"))
     for name, begin, end in spans:
         yield tracing.event(name, begin, end, "rtcompile", {})
-    start = spans[1][1]  # of the compile, after the build
+    start = spans[1][1]  # when the compile began; the first span is the build
     for name, begin, lasted, detail in events:
         since, until = start + begin / 1e6, start + (begin + lasted) / 1e6
         yield tracing.event(name, since, until, "compiler", {"detail": detail})

@@ -1,4 +1,4 @@
-"""Reads a cell of CUDA C++: its first line, the kernels it defines, the text for the compiler. Pure.
+"""Reads a cell of CUDA C++: the kernels that it defines, and the text for the compiler. Pure.
 
 Kernels are found by the braces of the text, which gives their signatures and finds templates. The compiler gets
 the cell without comments, so editing a comment leaves the build in the cache.
@@ -104,7 +104,7 @@ def _template_parameters(declaration: str) -> tuple[str, ...] | None:
 
 
 def own_variables(variables: Iterable[str], text: str, kernels: Collection[str]) -> frozenset[str]:
-    """Return which of a code's variables its text defines, and kernels share and can change; all by C++ names."""
+    """Return those of a code's variables that its text defines and that kernels share and can change, by C++ name."""
     words: set[str] = set()
     for line in text.split("\n"):
         if not _CONSTANT_LINE.search(line):

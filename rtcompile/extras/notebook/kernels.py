@@ -61,7 +61,7 @@ class _OfCode:
 
     @property
     def code(self) -> ObjectCode:
-        """The build that contains it."""
+        """The code of the build that contains this object."""
         return self.built.code
 
     built: CellBuild
@@ -109,7 +109,7 @@ class CellKernel(_OfCode):
 
     @computed_once
     def _is_declared(self) -> bool:
-        """Whether the parameters can be read: with a macro or an attribute among them, arguments are not converted."""
+        """Whether the parameters can be read; otherwise, as with a macro or an attribute, arguments are not converted."""
         with suppress(rtcompile.InvalidRequest):
             return self._declared.parameters is not None
         return False
@@ -136,7 +136,7 @@ class CellKernel(_OfCode):
 
     @public
     def advise(self, shared_mem: int | Callable[[int], int] = 0) -> Advice:
-        """Return the blocks of highest occupancy, as `RawKernel.advise` does."""
+        """Return the block sizes of highest occupancy, as `RawKernel.advise` does."""
         return self.code.advise(self.symbol, shared_mem)
 
     @property
@@ -206,7 +206,7 @@ class CellModule(_OfCode):
 
     @public
     def advise(self, kernel: str, shared_mem: int | Callable[[int], int] = 0) -> Advice:
-        """Return the blocks of highest occupancy of a kernel."""
+        """Return the block sizes of highest occupancy of a kernel."""
         return self.code.advise(kernel, shared_mem)
 
     def __repr__(self) -> str:
@@ -285,7 +285,7 @@ def as_text(shown: Any) -> str:
 
 
 def as_html(shown: Any) -> str:
-    """Return the same as a small table."""
+    """Return a module, a kernel or a piece of code as a small HTML table."""
     title, rows, note = _card(shown)
     parts = [f"<div><b>{html.escape(title)}</b></div>"]
     if rows:
@@ -331,7 +331,7 @@ def _card(shown: Any) -> tuple[str, list[list[str]], str]:
     if isinstance(shown, ObjectCode):
         size = f"{shown.kind} for {shown.arch}, {len(shown.code)} bytes"
         return f"ObjectCode: {size}", [*_of_code(shown)], ""
-    # A `RawModule` or a `RawKernel`, which is not built for this.
+    # A `RawModule` or a `RawKernel`: showing it does not build it.
     name = getattr(shown, "name", None)
     rows = [row for code in shown.codes for row in _of_code(code, name)]
     note = "" if shown.codes else "Not built yet: it is compiled when it is first used."

@@ -99,7 +99,7 @@ class Compilation:
         self._line = line
         self._options = (*line.options, _REPORT_SPILLS)
         self._headers = dict(headers)  # instances built later use the same headers
-        options = rtcompile.CompileRequest("", line.options).options  # those in files too
+        options = rtcompile.CompileRequest("", line.options).options  # also those in options files
         self._cell = cells.read(source, keep_lines=any(map(_LINE_INFORMATION.match, options)))
         self._built: list[CellBuild] = []
 
@@ -226,19 +226,19 @@ class CudaMagics(Magics):  # type: ignore[misc]
 
         %%cuda [--arch sm_90a] [--backend nvrtc|nvcc] [--module NAME] [-n 'f<float>'] [options]
 
-        A kernel is called as CuPy's: ``scale((8,), (128,), (x, 2.0, n))``; of a template choose one
-        first: ``scale["float"]``, or here with ``-n``. ``--module`` also binds the cell's module to
-        a name. All other options go to the compiler: ``-DN=4 -I include -lineinfo
+        A kernel is called like CuPy's: ``scale((8,), (128,), (x, 2.0, n))``. Choose an instance of a
+        template first, by ``scale["float"]`` or here by ``-n``. ``--module`` also binds the cell's
+        module to a name. All other options go to the compiler: ``-DN=4 -I include -lineinfo
         --use_fast_math``.
         """
         if line.split() == ["--help"]:
-            print(inspect.cleandoc(CudaMagics.cuda.__doc__ or ""))  # of an empty cell: %cuda --help
+            print(inspect.cleandoc(CudaMagics.cuda.__doc__ or ""))  # an empty cell: %cuda --help
             return None
         with _readable():
             given = Line.read(line).after(self._defaults)
             if not cell:
                 raise rtcompile.InvalidRequest(
-                    "%cuda has no source: %%cuda, and C++ in the next lines"
+                    "%cuda has no source: write %%cuda, and C++ in the next lines"
                 )
             # Editors count the line of the magic too.
             module = Compilation(f"\n{cell}", given, self._headers).module()
@@ -265,7 +265,7 @@ class CudaMagics(Magics):  # type: ignore[misc]
     @line_magic  # type: ignore[untyped-decorator]
     @public
     def cuda_options(self, line: str) -> None:
-        """Set the options that every later ``%%cuda`` begins with, and an empty line removes.
+        """Set the options with which every later ``%%cuda`` begins; an empty line removes them.
 
         %cuda_options --arch sm_90a --use_fast_math
         """

@@ -25,7 +25,7 @@ _FIELDS: Mapping[str, type] = {
     "source": str,
     "cuda": list,
 }
-# What is installed of each major version of CUDA, for ``cuda``.
+# The parts of each major version of CUDA that ``cuda`` installs.
 _PARTS = {
     "12": "cccl,cudart,curand,nvcc,nvjitlink,nvrtc",
     "13": "cccl,crt,cudart,curand,nvcc,nvjitlink,nvrtc,nvvm",
@@ -35,11 +35,11 @@ _PARTS = {
 class Table(NamedTuple):
     """A project's configuration of its bundle."""
 
-    targets: Sequence[str]  # names of what to build, as for ``rtcompile bundle``
+    targets: Sequence[str]  # the targets of ``rtcompile bundle``
     bundle: str  # the path of the bundle in the wheel
     archs: Sequence[str]
-    source: str = "."  # the folder that the project's packages lie in: "." or "src"
-    cuda: Sequence[str] = ()  # releases to install and build with, "12.9"; by default what is here
+    source: str = "."  # the folder of the project's packages: "." or "src"
+    cuda: Sequence[str] = ()  # releases to install and build with, "12.9"; else the installed one
 
     @classmethod
     def read(cls, fields: Mapping[str, Any], name: str) -> Table:
@@ -90,7 +90,7 @@ class Table(NamedTuple):
             )
 
     def _command(self, root: str, folder: str, path: Sequence[str], words: Sequence[str]) -> str:
-        """Run ``rtcompile bundle``, with words before the targets, in a folder whose packages come first; return its error."""
+        """Run ``rtcompile bundle WORDS TARGETS`` in a folder whose packages are found first; return its error."""
         targets = [
             os.path.join(root, name) if name.endswith(".cu") else name for name in self.targets
         ]
@@ -112,7 +112,9 @@ def _installed(release: str) -> Iterator[list[str]]:
         return
     parts = _PARTS.get(release.partition(".")[0])
     if parts is None:
-        raise InvalidRequest(f"cuda has {release!r}: expected releases of CUDA 12 or 13, as '12.9'")
+        raise InvalidRequest(
+            f"cuda has {release!r}: expected releases of CUDA 12 or 13, such as '12.9'"
+        )
     with tempfile.TemporaryDirectory(prefix="rtcompile-cuda-") as folder:
         requirement = f"cuda-toolkit[{parts}]=={release}.*"
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", folder]
@@ -206,6 +208,6 @@ def _table() -> dict[str, Any] | None:
 
         raise SetupError(
             "[tool.rtcompile.bundle] does nothing beside a build_py in [tool.setuptools.cmdclass], which "
-            "takes its place; give that class by setup(cmdclass=…) in setup.py"
+            "replaces rtcompile's; pass that class to setup(cmdclass=…) in setup.py"
         )
     return fields

@@ -32,7 +32,7 @@ class KernelLibrary:
     folder : str
         The package's folder with the sources; it is also searched for headers.
     options : sequence of str
-        Compiler options for all of them. Directories of the package go into `include_dirs`.
+        Compiler options of all kernels. `include_dirs` names directories of the package.
     include_dirs : sequence of str
         Further folders of the package to search for headers.
     headers : mapping of str to str, optional
@@ -44,7 +44,7 @@ class KernelLibrary:
     Raises
     ------
     InvalidRequest
-        An argument of a wrong type; the message names it.
+        An argument has a wrong type; the message names it.
 
     Examples
     --------
@@ -92,8 +92,8 @@ class KernelLibrary:
         Raises
         ------
         InvalidRequest
-            An argument of a wrong type; the message names it. Signatures are read when they are
-            needed: at a kernel's first call, and by ``rtcompile bundle``.
+            An argument has a wrong type; the message names it. Signatures are read later: at a
+            kernel's first call, and by ``rtcompile bundle``.
         """
         module = KernelModule(self, source, kernels, options)
         self.modules.append(module)
@@ -101,17 +101,22 @@ class KernelLibrary:
 
     @public
     def path(self, resource: str) -> str:
-        """Return the path of a file or folder of the package on disk, which need not exist."""
+        """Return the path of a file or folder in the package's folder; it need not exist.
+
+        Raises
+        ------
+        InvalidRequest
+            The package cannot be imported, or is not a folder on disk.
+        """
         advice = "give a KernelLibrary the __name__ of a package that can be imported"
         missing = f"there is no package {self.package!r} to hold kernels; {advice}"
         module = imported(self.package, missing)
+        # This does what importlib.resources does, whose import takes 20 ms.
         for folder in getattr(module, "__path__", [os.path.dirname(module.__file__ or "")]):
-            if os.path.isdir(
-                folder
-            ):  # the same as importlib.resources, which takes 20 ms to import
+            if os.path.isdir(folder):
                 return absolute(os.path.join(folder, resource))
         raise InvalidRequest(
-            f"package {self.package} does not lie in a folder, and compilers read files"
+            f"package {self.package} is not a folder on disk, and compilers read files; install it unpacked"
         )
 
     def __repr__(self) -> str:
@@ -210,7 +215,7 @@ class KernelModule(_LibraryPart):
         Parameters
         ----------
         arch : str or Arch, optional
-            ``"sm_90a"``; None: that of the current device.
+            ``"sm_90a"``; by default that of the current device.
         """
         self.use_bundle()
         given = self._given()
@@ -224,7 +229,7 @@ class KernelModule(_LibraryPart):
         *,
         arch: str | Arch | None = None,
     ) -> Advice:
-        """Return the blocks of highest occupancy of a kernel, as `RawKernel.advise` does."""
+        """Return the block sizes of highest occupancy of a kernel, as `RawKernel.advise` does."""
         return self.compile(arch).advise(kernel, shared_mem)
 
     @computed_once
@@ -232,9 +237,8 @@ class KernelModule(_LibraryPart):
     def raw(self) -> Any:
         """The `RawModule` of these kernels."""
         self.use_bundle()
-        return rtcompile.RawModule(
-            **self._given()
-        )  # threads that make one each share the module that is loaded
+        # If threads create one each, these share the loaded module.
+        return rtcompile.RawModule(**self._given())
 
     def _given(self) -> dict[str, Any]:
         """Return the arguments of a `RawModule` for the request."""
@@ -262,7 +266,7 @@ class KernelModule(_LibraryPart):
 
 
 class Kernel(_LibraryPart):
-    """A kernel that checks its arguments. Called as CuPy's: ``kernel(grid, block, args)``.
+    """A kernel that checks its arguments. It is called like CuPy's: ``kernel(grid, block, args)``.
 
     Arguments must match the signature: arrays of the element type (of CuPy, or with
     ``__cuda_array_interface__``), and numbers that fit. Python's numbers are converted to the
@@ -316,7 +320,7 @@ class Kernel(_LibraryPart):
         Raises
         ------
         InvalidRequest
-            An argument that does not fit the signature.
+            An argument does not fit the signature.
         """
         self.raw(grid, block, self.arguments(args), shared_mem=shared_mem)
 
@@ -327,7 +331,7 @@ class Kernel(_LibraryPart):
         Raises
         ------
         InvalidRequest
-            They do not fit the signature; the message names the parameter.
+            An argument does not fit the signature; the message names the parameter.
         """
         from rtcompile.extras.packaging.arguments import convert
 
@@ -342,7 +346,7 @@ class Kernel(_LibraryPart):
     def advise(
         self, shared_mem: int | Callable[[int], int] = 0, *, arch: str | Arch | None = None
     ) -> Advice:
-        """Return the blocks of highest occupancy, as `RawKernel.advise` does."""
+        """Return the block sizes of highest occupancy, as `RawKernel.advise` does."""
         return self.compile(arch).advise(self.name, shared_mem)
 
     @computed_once
@@ -370,7 +374,7 @@ class Kernel(_LibraryPart):
         symbol = obj.lowered_names.get(self.name, self.name)
         found = next((k for k in cubin.read(obj.code).kernels if k.name == symbol), None)
         if found is None:
-            raise InvalidRequest(f"{self!r} is no kernel of {self.module.source}")
+            raise InvalidRequest(f"{self!r} is not a kernel of {self.module.source}")
         there = [size for _, size in found.parameters]
         declared = [parameter.bytes for parameter in self.parameters]
         fits = len(there) == len(declared) and all(

@@ -10,7 +10,7 @@ from rtcompile.request import cxx
 
 POINTER_BYTES = 8
 
-# C++'s names of types to NumPy's.
+# Maps C++'s names of types to NumPy's.
 _SCALARS = {
     "bool": "?",
     "char": "i1",
@@ -66,9 +66,9 @@ class Parameter:
     Attributes
     ----------
     declaration : str
-        As written.
+        The declaration as it was written.
     name : str
-        ``""`` if it has none.
+        The parameter's name, or ``""``.
     type : str
         Its type, or the type that it points to, without qualifiers and standard namespaces.
     pointer : bool
@@ -76,9 +76,9 @@ class Parameter:
     const : bool
         Whether the value that it points to is constant.
     dtype : str
-        NumPy's name for `type`, ``""`` where NumPy has none.
+        NumPy's name for `type`, or ``""``.
     size : int or None
-        Bytes of `type`; None for a type that is not known.
+        Bytes of `type`; None if the type is unknown.
     """
 
     declaration: str
@@ -134,7 +134,7 @@ def _parameter(declaration: str, kernel: str) -> Parameter:
 
 
 def _is_type(canonical: str) -> bool:
-    """Whether this is the name of one type; only built-in types and templates contain blanks."""
+    """Return whether this is the name of one type; only built-in types and templates contain blanks."""
     words = re.sub(r"<.*>", "", canonical).split()
     return len(words) == 1 or (bool(words) and _BUILT_IN.issuperset(words))
 

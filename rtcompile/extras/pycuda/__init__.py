@@ -44,7 +44,7 @@ class InOut(In, Out):
     """An argument in host memory, which is copied in both directions."""
 
 
-try:  # a context of PyCUDA's may exist by the time of a launch, and its functions take only its own
+try:  # PyCUDA may have a context at a launch, and its functions accept only its own classes
     from pycuda.driver import In, InOut, Out  # type: ignore[import-not-found, no-redef]  # noqa: F401
 except ImportError:  # PyCUDA or the driver is missing
     pass
@@ -63,15 +63,15 @@ class SourceModule:
     nvcc : str
         Accepted for compatibility: rtcompile finds the compiler.
     options : sequence of str, optional
-        Options in nvcc's spelling; default: those in ``PYCUDA_DEFAULT_NVCC_FLAGS``.
+        Options in nvcc's spelling; ``PYCUDA_DEFAULT_NVCC_FLAGS`` sets the default.
     keep : bool
         Write the source and the code to a new folder, and print its path.
     no_extern_c : bool
         Do not put the source in ``extern "C" { … }``.
     arch, code : str, optional
-        As nvcc takes them; `code` counts if both are given. Default: the current device's.
+        Architectures as nvcc takes them; `code` counts if both are given. The default is the current device's.
     cache_dir : str or False, optional
-        False compiles again; a folder is not used, see ``RTCOMPILE_CACHE_DIR``.
+        False compiles again. A folder is ignored with a warning; ``RTCOMPILE_CACHE_DIR`` sets the cache's.
     include_dirs : sequence of str, optional
         Folders with headers.
 
@@ -106,7 +106,7 @@ class SourceModule:
                 f"nvcc={nvcc!r} is not used: rtcompile finds the toolkit; set CUDA_PATH to choose it"
             )
         if cache_dir:
-            warn(f"cache_dir={cache_dir!r} is not used; RTCOMPILE_CACHE_DIR is the cache's folder")
+            warn(f"cache_dir={cache_dir!r} is not used; set RTCOMPILE_CACHE_DIR instead")
         flags = os.environ.get("PYCUDA_DEFAULT_NVCC_FLAGS", "").split()
         flags = flags if options is None else [*options]
         if not any(flag.lstrip("-").startswith(("ftz", "use_fast_math")) for flag in flags):
@@ -209,7 +209,7 @@ class Function:
         Raises
         ------
         InvalidRequest
-            An argument is of another type, such as Python's int, which has no size.
+            An argument has another type, such as Python's int, which has no size.
         """
         copied = [each for each in args if isinstance(each, (In, Out))]
         with _on(stream):
@@ -225,7 +225,7 @@ class Function:
         return seconds() if seconds else None
 
     def prepare(self, arg_types: Sequence[Any]) -> Function:
-        """Set the types for prepared calls: ``"PPif"`` as of `struct`, or a list of dtypes; all others are pointers."""
+        """Set the types for prepared calls: `struct` codes such as ``"PPif"``, or dtypes; other elements are pointers."""
         self._types = tuple(
             np.dtype(each)
             if isinstance(each, (str, np.dtype))

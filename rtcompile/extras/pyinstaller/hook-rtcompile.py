@@ -1,4 +1,4 @@
-"""Names what PyInstaller does not see: modules that are imported by name, and the headers of rtcompile."""
+"""Names what PyInstaller does not find itself: modules that are imported by name, and rtcompile's headers."""
 
 from PyInstaller.utils.hooks import collect_data_files, collect_submodules
 

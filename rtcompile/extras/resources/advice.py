@@ -28,22 +28,22 @@ class Advice:
     arch : Arch
         The architecture that the code was compiled for.
     registers, local_bytes : int
-        For each thread.
+        Registers, and bytes of local memory, of each thread.
     spills : Spills or None
         None if unknown: only the log of ``-Xptxas=-v`` contains them.
     shared_bytes, dynamic_shared : int
-        Static shared memory of a block, and dynamic shared memory of the best block.
+        Bytes of a block's static shared memory, and of the best block's dynamic shared memory.
     best : Occupancy or None
         The largest block of highest occupancy, as ``cuOccupancyMaxPotentialBlockSize`` finds it, and
         the resource that limits it. None if no block fits.
     smallest : Occupancy or None
-        The smallest block that reaches it.
+        The smallest block that reaches that occupancy.
     notes : tuple of str
         Remarks on these figures.
     launch_bounds : (int, int) or None
         The bounds that were tried: threads in a block, blocks on a multiprocessor (0: not given).
     bounded : Advice or None
-        The same for the kernel as it is built with these bounds.
+        The advice for the kernel when it is built with these bounds.
     """
 
     kernel: str
@@ -128,8 +128,8 @@ def advise(
     found = reports.Report.of(code, kernel)
     if reports.limits_of(found.arch) is None:
         raise InvalidRequest(
-            f"the limits of {found.arch} are not known to this version of rtcompile, so nothing "
-            "is known about its occupancy"
+            f"this version of rtcompile does not know the limits of {found.arch}, so it cannot compute "
+            "occupancy; upgrade rtcompile"
         )
     return [_of(one, found.arch, shared_mem, source) for one in found.kernels]
 
@@ -165,9 +165,9 @@ def of_source(
     for one in found:
         if read[one.kernel] != bounds[0]:
             raise InvalidRequest(
-                f"{one.kernel} could not be rebuilt with __launch_bounds__{bounds}: the code says "
-                f"{read[one.kernel] or 'nothing'} of the threads in a block; its bounds are not "
-                "stated by that macro, or -maxrregcount is among the options. Edit the source"
+                f"{one.kernel} could not be rebuilt with __launch_bounds__{bounds}: the code allows "
+                f"{read[one.kernel] or 'any number of'} threads in a block. Its bounds do not come "
+                "from that macro, or -maxrregcount is among the options. Edit the source"
             )
     after = advise(rebuilt, kernel=kernel, shared_mem=shared_mem)
     return [
@@ -243,8 +243,8 @@ def _of(
     words = ("extern", "__shared__")
     if not at_best and any(all(cxx.has_word(d, (w,)) for w in words) for d in declarations):
         notes.append(
-            "the source declares dynamic shared memory (extern __shared__), and these figures are "
-            "for none: say shared_mem="
+            "the source declares dynamic shared memory (extern __shared__), but these figures are "
+            "for none: give shared_mem="
         )
     return Advice(
         kernel=kernel.name,

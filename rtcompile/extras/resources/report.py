@@ -101,7 +101,7 @@ def occupancy(limits: DeviceLimits, *, block: int, registers: int, shared: int) 
         of_warp = _round_up(registers * WARP, _REGISTER_UNIT)
         partitions = limits.partitions
         fits["registers"] = _REGISTERS // partitions // of_warp * partitions // warps
-        # The hardware's own check takes registers for a warp of each partition.
+        # The hardware rejects a block if its warps, rounded up to all partitions, exceed the registers of a block.
         if of_warp * _round_up(warps, partitions) > limits.block_registers:
             fits["registers"] = 0
     if used := _round_up(shared + limits.reserved_shared, limits.shared_unit):
@@ -137,7 +137,13 @@ SHARED_MAX = 1 << 30  # bytes; sizes that do not fit a block may be given too
 
 @dataclass(frozen=True, slots=True)
 class Spills:
-    """Registers kept in local memory: bytes stored and loaded by each thread."""
+    """Registers that are kept in local memory.
+
+    Attributes
+    ----------
+    stores, loads : int
+        Bytes that each thread stores and loads.
+    """
 
     stores: int
     loads: int
@@ -154,14 +160,14 @@ class KernelReport(cubin.CompiledKernel):
     symbol : str
         Its name in the code.
     registers : int
-        For each thread.
+        Registers of each thread.
     stack_bytes, shared_bytes, constant_bytes, parameter_bytes, code_bytes : int
-        Local memory of a thread, its callees' included (recursion and unlinked calls count 0), static shared
-        memory of a block, the module's ``__constant__`` variables, parameters with their padding, machine code.
+        Bytes of a thread's local memory with its callees' (recursion and unlinked calls count 0), of a block's
+        static shared memory, of the module's ``__constant__`` variables, of the padded parameters, of machine code.
     parameters : tuple of (int, int)
         Offset and size of each parameter, in bytes.
     instructions : int or None
-        In the machine code, without the padding at its end; None before 7.0, whose instructions share words.
+        Instructions without the padding at the end; None before 7.0, whose instructions share words.
     max_threads : int or None
         Threads in a block that ``__launch_bounds__`` allows.
     required_threads : (int, int, int) or None
@@ -179,7 +185,15 @@ class KernelReport(cubin.CompiledKernel):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The kernels of one piece of code; `str` gives a table."""
+    """The kernels of one piece of code; `str` gives a table.
+
+    Attributes
+    ----------
+    arch : Arch
+        The architecture that the code was compiled for.
+    kernels : tuple of KernelReport
+        The kernels in the code, or the requested one.
+    """
 
     arch: Arch
     kernels: tuple[KernelReport, ...] = ()

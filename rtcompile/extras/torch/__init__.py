@@ -1,6 +1,6 @@
-"""Puts rtcompile under `torch.cuda._compile_kernel`: `rtcompile.install("torch")`.
+"""Lets rtcompile compile what `torch.cuda._compile_kernel` compiles: `rtcompile.install("torch")`.
 
-torch compiles each such kernel anew, by one private function, which is replaced.
+torch compiles such kernels without a cache, by one private function, which `install` replaces.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _compile(
 
     if compute_capability is None:
         compute_capability = "{}{}".format(*torch.cuda.get_device_capability())
-    # rtcompile finds the toolkit's headers: "cuda" adds CUDA_HOME's, of any version, and needs that variable.
+    # rtcompile finds the toolkit's headers. include_paths("cuda") needs CUDA_HOME, which may be of another version.
     folders = [*include_paths("cpu"), *map(os.fspath, cuda_include_dirs or ())]
     options = [*(f"-I{folder}" for folder in folders), *(nvcc_options or ())]
     options += _utils._get_gpu_rtc_compatible_flags()
@@ -56,7 +56,7 @@ def _compile(
 
 
 def install() -> str | None:
-    """Replace torch's function; return why it was not replaced, ``""`` if it was, None if it had been before."""
+    """Replace torch's function; return why that is impossible, ``""`` if it is done, None if it was done before."""
     global _original
     if _original is not None:
         return None

@@ -1,4 +1,4 @@
-"""Runs before anything of a frozen application: where `bare` started it for a worker, it becomes that worker.
+"""Runs first in a frozen application, which becomes a worker if `workers.process.bare` started it as one.
 
 This is what `multiprocessing.freeze_support` is for the processes of `multiprocessing`.
 """
