@@ -199,7 +199,8 @@ def opened() -> tuple[Settings, Store]:
     try:
         Folder(settings.cache_dir).check()
     except UntrustedError as error:
-        raise InvalidRequest(f"the cache is not used: {error}") from None
+        step = "set RTCOMPILE_CACHE_DIR to a folder of your own"
+        raise InvalidRequest(f"the cache is not used: {error}; {step}") from None
     # RTCOMPILE_JIT=0 keeps programs from writing to the cache, but not callers of these functions.
     settings = settings.replace(jit=True)
     return settings, Store.open(settings)

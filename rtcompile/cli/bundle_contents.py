@@ -66,7 +66,7 @@ def _queries(bundle: Bundle) -> list[tuple[str, ...]]:
 
 
 def listed_headers(checks: bytes) -> tuple[Header, ...]:
-    """Return all headers of a build, those of the request's folders with the folder's number as label."""
+    """Return all headers of a build; a header in a folder of the request has that folder's number as its label."""
     return (*read_checks(checks, defaultdict(str)).headers, *read_others(checks))
 
 

@@ -36,14 +36,14 @@ def job_fields(
         "options": [option.encode() for option in options],
         "expressions": [expression.encode() for expression in unit.name_expressions],
         "target": unit.target,
-        "provided": _provided(tuple(search)),
+        "provided": _toolkit_folders(tuple(search)),
         "texts": {os.fsencode(path): text.encode() for path, text in unit.texts},
     }
 
 
 @functools.lru_cache(maxsize=16)
-def _provided(search: tuple[SearchDir, ...]) -> list[bytes]:
-    """Return the toolkit's folders."""
+def _toolkit_folders(search: tuple[SearchDir, ...]) -> list[bytes]:
+    """Return the folders of the toolkit, each with a slash at its end."""
     toolkit = [each.path for each in search if not (each.is_own or each.is_provided)]
     return [os.fsencode(path.rstrip("/") + "/") for path in toolkit]
 

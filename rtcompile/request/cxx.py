@@ -297,7 +297,7 @@ def reads_no_file(source: str, options: tuple[str, ...]) -> bool:
 
 @functools.lru_cache(maxsize=16)
 def _given(options: tuple[str, ...]) -> str | None:
-    """Return the options in which a file may be named; None if that is not certain."""
+    """Return the options but ``-I`` as one text; None if their macros may assemble the name of a file."""
     given = "\n\n".join(o for o in options if not o.startswith(("-I", "--include-path")))
     return None if any(sign in given for sign in "#%?") else given
 

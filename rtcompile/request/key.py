@@ -230,9 +230,9 @@ def reason_against(inputs: KeyInputs) -> str:
     return f"an option has {clock}, which is different in every build" if clock else ""
 
 
-@functools.lru_cache(maxsize=16)  # a batch's kernels often have the same
+@functools.lru_cache(maxsize=16)  # the kernels of a batch often have the same options
 def _mentions(options: tuple[tuple[str, str], ...]) -> cxx.Mentions:
-    """Return what the values of options mention."""
+    """Return the words of `Mentions` that the values of options contain."""
     found = [cxx.scan(value) for _, value in options]
     clock = next((each.clock for each in found if each.clock), "")
     return cxx.Mentions(clock, any(each.own_path for each in found))
@@ -266,7 +266,7 @@ def path_bound(
 
 @functools.lru_cache(maxsize=16)
 def _encoded(search: tuple[SearchDir, ...], folder: str) -> list[bytes]:
-    """Return the paths of the folders of a build; a single character is in any code."""
+    """Return the paths of a build's folders, except those of one character, which any code contains."""
     paths = [*(directory.path for directory in search), folder]
     return [os.fsencode(path) for path in paths if len(path) > 1]
 

@@ -70,7 +70,7 @@ class BuildInfo(Value):
     stores: Mapping[str, Mapping[str, float]]
     __slots__ = tuple(__annotations__)
     _fields = tuple([name.replace("_files", "headers") for name in __slots__])
-    _attributes = __slots__  # a copy has the file set, whose headers need not be decoded
+    _attributes = __slots__  # a copy gets the file set itself, so no headers are decoded
 
     def __init__(
         self,

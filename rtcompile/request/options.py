@@ -126,7 +126,8 @@ class _Fields(NamedTuple):
 class Options(_Fields):
     """Compiler options in normal form. Tuples keep the given order unless stated otherwise."""
 
-    # Without `__slots__`, since a plan's options are of all builds with the same, and what follows is computed once.
+    # There are no `__slots__`, since `computed_once` stores values in the instance, which all builds with the same
+    # options share.
 
     def get(self, name: str) -> str | None:
         """Return the value of the flag `name` ("" where it takes none), None if not given."""

@@ -30,7 +30,7 @@ class Value:
 
     __slots__ = ()
     _fields: tuple[str, ...] = ()
-    _attributes: tuple[str, ...] = ()  # that have the constructor's arguments
+    _attributes: tuple[str, ...] = ()  # the attribute of each field's constructor argument
 
     def __init_subclass__(cls) -> None:
         if "_fields" not in cls.__dict__:

@@ -129,7 +129,7 @@ def test_the_smallest_block_is_no_smaller_than_needed():
 def test_an_architecture_of_the_future_is_rejected(monkeypatch: pytest.MonkeyPatch):
     built = rtcompile.compile(PLAIN, arch="sm_90a")
     monkeypatch.setattr("rtcompile.extras.resources.report.limits_of", lambda arch: None)
-    with pytest.raises(rtcompile.InvalidRequest, match="limits of sm_90a are not known"):
+    with pytest.raises(rtcompile.InvalidRequest, match="does not know the limits of sm_90a"):
         advise(built)
 
 
