@@ -309,6 +309,17 @@ AS_REPORTED = [
         "nvidia-smi",
     ),
     (
+        "nvcc fatal   : Value 'sm_89' is not defined for option 'gpu-architecture'",
+        "nvcc-arch",
+        "Ada and Hopper need CUDA 11.8",
+    ),
+    (
+        "FileNotFoundError: [Errno 2] No such file or directory: 'nvcc'",
+        "nvcc-missing",
+        "from rtcompile.pycuda import SourceModule",
+    ),
+    ("CudaDriverError: CUDA initialized before forking", "invalid-context", "forkserver"),
+    (
         "CUDARuntimeError: cudaErrorInitializationError: initialization error",
         "invalid-context",
         "forkserver",
