@@ -151,7 +151,7 @@ def test_name_expressions_work_where_debug_information_keeps_the_markers(
     assert "rtcompile_" in result.notes[0]
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("wrong", ["nope<int>", "f<nope>", "f", "3+", "plain(", "coefficients[2]+"])
 def test_a_wrong_name_expression_is_named_in_the_error(wrong: str, toolchain: Toolchain) -> None:
     failure = failure_of(make_unit(NAMES, names=("plain", wrong), target="ptx"), toolchain)
@@ -176,7 +176,7 @@ def test_the_trace_names_every_header_that_was_read(toolchain: Toolchain, tmp_pa
         assert not any(path.endswith(".cu") for path in result.trace)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", ["kernel.cu", "a b/k.cu", "no_suffix", 'q"uo\\te.cu', "ä.cu"])
 def test_messages_and_file_macros_contain_the_given_name(name: str, toolchain: Toolchain) -> None:
     source = f"constexpr const char* file = __FILE__;\nint n = {KERNEL}"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.documentation import PAGES, ROOT, RUN, blocks
+from tests.documentation import PAGES, ROOT, RUN, blocks, has
 from tests.processes import python, ran
 
 # Search texts, and a text that one of the first three pages must contain.
@@ -126,6 +126,8 @@ def site(once: Callable[..., Path]) -> Path:
 
 
 RECIPES = [page for page in RUN if page.parent.name == "recipes"]
+_INDEX = (ROOT / "docs/recipes/index.md").read_text(encoding="utf-8")
+MARKED = re.findall(r"^\| \[.+?\]\((\S+\.md)\).*\u2713 \|$", _INDEX, re.MULTILINE)
 OTHERS = [
     page for page in RUN if page not in RECIPES and any(block.language for block in blocks(page))
 ]
@@ -148,26 +150,21 @@ def test_the_code_of_a_page_works(pages: list[Path], tmp_path: Path) -> None:
 
 @pytest.mark.needs_compiler
 def test_the_code_of_the_recipes_works(tmp_path: Path) -> None:
-    """All run in one process, since they are short and independent."""
-    assert _failed(RECIPES, tmp_path, "--together") == {}
+    """All run in one process, since they are short and independent; those that need no GPU run below without one."""
+    pages = [page for page in RECIPES if has("gpu") or page.name not in MARKED]
+    assert _failed(pages, tmp_path, "--together") == {}
 
 
 @pytest.mark.needs_compiler
 def test_the_recipes_that_are_marked_run_without_a_gpu(tmp_path: Path) -> None:
     """They run as they are: no kernel is pretended to be loaded, and CuPy's arrays are not NumPy's."""
-    index = (ROOT / "docs/recipes/index.md").read_text(encoding="utf-8")
-    marked = re.findall(r"^\| \[.+?\]\((\S+\.md)\).*\u2713 \|$", index, re.MULTILINE)
-    assert len(marked) >= 8
+    assert len(MARKED) >= 8
     program = (
         "import sys; from tests.documentation import *\n"
         "for page in sys.argv[1:]: run(ROOT / 'docs/recipes' / page, as_is=True)"
     )
-    done = python(
-        program,
-        *marked,
-        cwd=tmp_path,
-        environ={"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
-    )
+    environ = {"PYTHONPATH": ROOT, "CUDA_VISIBLE_DEVICES": ""}
+    done = python(program, *MARKED, cwd=tmp_path, environ=environ)
     assert done.returncode == 0, done.stderr[-4000:]
 
 
