@@ -210,7 +210,7 @@ def _strides(found: DeviceArray) -> tuple[int, ...]:
     shape, strides = found.shape, found.strides
     if not 1 <= len(shape) <= _DIMENSIONS_MAX:
         raise InvalidRequest(
-            f"array has {len(shape)} dimensions; a tensor map has 1 to {_DIMENSIONS_MAX}"
+            f"array has {len(shape)} dimensions; a tensor map has 1 to {_DIMENSIONS_MAX}: reshape it"
         )
     if not all(0 < extent <= _SHAPE_MAX for extent in shape):
         raise InvalidRequest(
@@ -218,7 +218,7 @@ def _strides(found: DeviceArray) -> tuple[int, ...]:
         )
     if found.pointer % _UNIT:
         raise InvalidRequest(
-            f"array starts at {found.pointer:#x}; TMA needs a multiple of {_UNIT} bytes"
+            f"array starts at {found.pointer:#x}; TMA needs a multiple of {_UNIT} bytes: pass a copy"
         )
     if strides[-1] != found.itemsize and shape[-1] > 1:
         transposed = strides[0] == found.itemsize
@@ -247,7 +247,8 @@ def _box(found: DeviceArray, box: Sequence[int], row: int) -> tuple[int, ...]:
     )
     if len(counts) != len(found.shape):
         raise InvalidRequest(
-            f"box {counts} has {len(counts)} dimensions, and array has {len(found.shape)}"
+            f"box {counts} has {len(counts)} dimensions, and array has {len(found.shape)}: give a "
+            "count for each"
         )
     inner = counts[-1] * found.itemsize
     if inner % _UNIT:
@@ -256,7 +257,8 @@ def _box(found: DeviceArray, box: Sequence[int], row: int) -> tuple[int, ...]:
         )
     if row and inner > row:
         raise InvalidRequest(
-            f"box {counts} moves {inner} bytes of the last dimension, and swizzle={row} allows {row}"
+            f"box {counts} moves {inner} bytes of the last dimension, and swizzle={row} allows {row}: "
+            "make the box narrower"
         )
     return counts
 

@@ -34,7 +34,7 @@ def for_nvrtc(
         else:
             raise InvalidRequest(
                 f"--{name} needs NVRTC {spec.nvrtc[0]}.{spec.nvrtc[1]} or newer; "
-                f"this is {nvrtc[0]}.{nvrtc[1]}"
+                f"this is {nvrtc[0]}.{nvrtc[1]}; upgrade it or leave the option out"
             )
     line += [f"-{kind}{text}" for kind, text in options.macros]
     line += [f"-I{path}" for path in include_dirs]
@@ -137,8 +137,7 @@ def _plain(word: str) -> str:
     if not _PLAIN.fullmatch(word):
         raise InvalidRequest(
             f"nvcc cannot take the option {word!r}: it passes it to a shell unquoted, and the "
-            "shell would interpret some of it. Letters, digits and . , : = + / @ % ^ - _ are "
-            "passed on."
+            "shell would interpret some of it. Use only letters, digits and . , : = + / @ % ^ - _"
         )
     return word
 
@@ -159,5 +158,8 @@ def _quoted(path: str) -> str:
 def nvcc_path(path: str) -> str:
     """Return a path that nvcc may put between double quotes for its shell."""
     if any(character in path for character in '$`\\"\n'):
-        raise InvalidRequest(f"nvcc cannot take the path {path!r}: its shell would expand it")
+        raise InvalidRequest(
+            f"nvcc cannot take the path {path!r}: its shell would expand it; use a path without "
+            '$ ` \\ " and line breaks'
+        )
     return path

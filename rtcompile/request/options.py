@@ -259,7 +259,7 @@ class _Reader:
         elif name in REFUSED:
             raise InvalidRequest(
                 f"{word!r} makes the compiler produce something other than a kernel; rtcompile "
-                "decides what is written, and where"
+                "decides what is written, and where; leave the option out"
             )
         elif name in TILE:
             raise InvalidRequest(

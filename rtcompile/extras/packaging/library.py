@@ -383,7 +383,7 @@ class Kernel(_LibraryPart):
         if not fits:
             raise InvalidRequest(
                 f"{self!r} declares {_sizes(declared)}; the kernel in {self.module.source} takes "
-                f"{_sizes(there)}"
+                f"{_sizes(there)}: correct the signature"
             )
 
     def __repr__(self) -> str:
