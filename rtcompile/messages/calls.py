@@ -29,15 +29,19 @@ def no_function(_: Match, context: BuildContext) -> Values | None:
     if not name.isidentifier():
         fact = f"`{name}` is a number, and a ( behind it calls it like a function"
         return {"fact": fact, "step": step}
+    return _variable_called(name, inside, step, context)
+
+
+def _variable_called(name: str, inside: str, step: str, context: BuildContext) -> Values | None:
+    """Return what is known of a name that is called and is no function."""
     if name in ("threadIdx", "blockIdx", "blockDim", "gridDim"):
-        return {
-            "fact": f"`{name}` is a variable with the members x, y and z",
-            "step": f"Write {name}.x",
-        }
+        fact = f"`{name}` is a variable with the members x, y and z"
+        return {"fact": fact, "step": f"Write {name}.x"}
     what, line, declared = declared_as(name, context)
     if what in ("array", "pointer"):
         index = inside if "," not in inside else "row * width + column"
-        fact = f"`{name}` is {'an array' if what == 'array' else 'a pointer'} (line {line}), and ( ) calls a function"
+        kind = "an array" if what == "array" else "a pointer"
+        fact = f"`{name}` is {kind} (line {line}), and ( ) calls a function"
         return {"fact": fact, "step": f"Index it by brackets: {name}[{index}]"}
     if what != "variable":
         return None
@@ -45,11 +49,25 @@ def no_function(_: Match, context: BuildContext) -> Values | None:
     if name in {*context.device_names()}:
         fact = f"The variable `{name}` of line {line} hides the function {name}"
         step = "Give the variable another name"
+    elif re.search(r"\bauto\b", declared):
+        step = f"Write {name}[{inside}] if it is a pointer, or an operator between the two"
     elif vector := re.search(rf"\b{_VECTOR}\b", declared):
         step = f"Read one of its members, such as {name}.x: it is a {vector[0]}"
     elif not re.search(rf"\b{BASIC}\b", declared):
         step = "Read one of its members, or give its type an operator()"
     return {"fact": fact, "step": step}
+
+
+def _expressions(text: str) -> list[str]:
+    """Return the arguments of a call, in which < and > are operators."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
 
 
 def _call_around(context: BuildContext) -> tuple[str, str]:
@@ -93,7 +111,7 @@ def argument_count(match: Match, context: BuildContext) -> Values:
     """Return how many arguments a function or a macro takes, and how many a call gives."""
     name, inside = _call_around(context)
     name = match["macro"] or name
-    given = len([*filter(None, cxx.split(inside))])
+    given = len([*filter(None, _expressions(inside))])
     declared, where = _parameters_of(name, context) if name else ("", "")
     wanted = [each for each in cxx.split(declared) if each not in ("", "void")]
     least = len([each for each in wanted if "=" not in each])
@@ -147,7 +165,7 @@ def overload(match: Match, context: BuildContext) -> Values:
         step = f"Pass the address, as in `{name}(&x[i])`" if len(types) == 1 else step
     elif len(unfit) == 1 and max(unfit) <= len(types):
         number = max(unfit)
-        fact = f"No version of {name} takes {types[number - 1]} as argument {number}"
+        fact = f"No version of {name} for this number of arguments takes {types[number - 1]} as argument {number}"
     elif given:
         fact = f"{name} has no version for the types ({given[1]})"
     return {"fact": fact, "step": step}
@@ -161,22 +179,26 @@ _VECTOR = r"(?:u?(?:char|short|int|long|longlong)|float|double)[1-4]"
 def vector_literal(match: Match, context: BuildContext) -> Values | None:
     """Return how CUDA makes the vector that the message's line makes as OpenCL, HLSL or GLSL do."""
     text = cxx.blanked(context.text, literals=True)
-    variable = r"(?:\s+\w+)?" if "too many initializer" in match.string else ""
-    found = re.search(rf"\(\s*({_VECTOR})\s*\)\s*\(|(?<!\w)({_VECTOR}){variable}\s*\(", text)
-    if found is None:
+    wanted = match["wanted"] or match["constructor"]
+    name, inside = _call_around(context)
+    if not wanted:  # too many values
+        found = re.search(rf"\b({_VECTOR})\s+{name}\s*\(", text) if name else None
+        if found is None:
+            return None
+        kind = found[1]
+    elif re.fullmatch(_VECTOR, wanted) and (
+        found := re.search(rf"\(\s*{wanted}\s*\)\s*\(|(?<!\w){wanted}\s*\(", text)
+    ):
+        kind, inside = wanted, cxx.enclosed(text, found.end() - 1).strip()
+    else:
         return None
-    kind = found[1] or found[2]
-    inside = cxx.enclosed(text, found.end() - 1).strip()
-    count = len([*cxx.split(inside)])
+    written = f"({kind})(...)" if found[0].startswith("(") else f"{kind}(...)"
+    count = len(_expressions(inside))
     if count == 1:
-        inside = ", ".join([inside] * int(kind[-1]))
+        inside = ", ".join([inside.strip()] * int(kind[-1]))
     elif count != int(kind[-1]):
         inside = ", ".join("xyzw"[: int(kind[-1])])
-    return {
-        "written": f"({kind})(...)" if found[1] else f"{kind}(...)",
-        "type": kind,
-        "right": f"make_{kind}({inside})",
-    }
+    return {"written": written, "type": kind, "right": f"make_{kind}({inside})"}
 
 
 _ALIASES = {"size_t": "unsigned long", "uint64_t": "unsigned long", "int64_t": "long"}
@@ -208,7 +230,7 @@ def ambiguous(match: Match, context: BuildContext) -> Values | None:
     if given is None or call is None:
         return None
     types = [*cxx.split(given[1])]
-    values = [*cxx.split(cxx.enclosed(text[max(0, context.column - 1) :], call.end() - 1))]
+    values = _expressions(cxx.enclosed(text[max(0, context.column - 1) :], call.end() - 1))
     lists = re.findall(rf'function (?:template )?"[^"\n]*?\b{re.escape(name)}\(([^"\n]*)\)"', notes)
     fitting = [each for each in map(list, map(cxx.split, lists)) if len(each) == len(types)]
     if len(values) != len(types) or not fitting:
@@ -262,7 +284,7 @@ def atomic(match: Match, context: BuildContext) -> Values:
     kind = types[0].removesuffix(" *")
     kind = _ALIASES.get(kind, kind)
     call = re.search(rf"\b{name}\s*\(", context.text)
-    values = [*cxx.split(cxx.enclosed(context.text, call.end() - 1))] if call else []
+    values = _expressions(cxx.enclosed(context.text, call.end() - 1)) if call else []
     if len(values) != len(types) or not all(values):
         values = ["address", "value", "new_value"][: len(types)]
     needs, arch = _ATOMICS.get(kind, 0), context.arch
@@ -294,8 +316,10 @@ def _atomic_of_bits(name: str, kind: str, values: list[str]) -> str:
     """Return the call of an atomic function that changes the same bits as another type; "" if there is none."""
     to, convert = _WIDE.get(kind, ""), ""
     is_ordered, note = name in ("atomicMin", "atomicMax"), ""
-    if kind in ("char", "signed char", "unsigned char", "bool", "short", "unsigned short"):
-        return "Store int or unsigned int in this array: the atomic functions change 4 or 8 bytes"
+    if small := re.fullmatch(r"(?:signed |unsigned )?(char|short)|(bool)", kind):
+        size = 2 if small[1] == "short" else 1
+        note = f"{name} has no version for integers of {size} byte{'s' * (size > 1)}"
+        return f"Store int or unsigned int in this array: {note}" if name != "atomicCAS" else ""
     if name == "atomicSub" and (to or kind in _BITS):
         return f"Add the negative: `atomicAdd({f'({to}*)' * bool(to)}{values[0]}, -({values[1]}))`"
     if to:

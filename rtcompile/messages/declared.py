@@ -98,7 +98,7 @@ def declared_as(word: str, context: BuildContext) -> tuple[str, int, str]:
             re.fullmatch(rf"{BASIC}|const|__restrict__|__nv_bfloat162?|cu\w+Complex", kind[0])
             or re.search(rf"\b{known}", code)
         )
-        if found.end(1) > at or not is_type:
+        if found.end(1) > at or not is_type or 0 <= scope_end(found.start(1), code) <= at:
             continue
         what = {"(": "function", "[": "array"}.get(found[0][-1], "variable")
         if what == "variable" and "*" in found[0]:

@@ -31,6 +31,7 @@ def elsewhere(match: Match, context: BuildContext) -> Values | None:
     instead = TABLES["scopes" if is_scope else "elsewhere"].get(word)
     whose = TABLES["whose"].get(word)
     about = f"a name of {whose}'s, and none of CUDA C++" if whose else "no name of CUDA C++"
+    about = about.replace("CUDA C++", "device code") if whose == "C" else about
     return {"word": word, "about": about, "instead": instead} if instead else None
 
 
@@ -96,8 +97,9 @@ def nearest(match: Match, context: BuildContext) -> Values | None:
         return None
     known = (*declared_words(word, context), *TABLES["language"], *DECLARED)
     bare = {name.strip("_"): name for name in TABLES["language"] if name.startswith("__")}
-    near = bare.get(word.strip("_")) or closest(word, known)
-    near = near or closest(word, context.device_names())
+    functions = {*context.device_names()}
+    plain = word.strip("_") if word.strip("_") in functions - {word} else ""
+    near = bare.get(word.strip("_")) or closest(word, known) or plain or closest(word, functions)
     if not near:
         return None
     header = DECLARED.get(near, "")

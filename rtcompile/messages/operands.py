@@ -6,6 +6,7 @@ import re
 
 from rtcompile.messages import quoted
 from rtcompile.messages.declared import declared_as, word_at
+from rtcompile.messages.diagnostics import simplified
 from rtcompile.messages.facts import BuildContext, Match, Values
 from rtcompile.request import cxx
 
@@ -39,8 +40,14 @@ def mismatch(match: Match, context: BuildContext) -> Values:
         '"'
     ):
         why, step = "a text into another type", "Write a number without quotes"
-    elif re.search(rf"\benum\s+(?:class\s+|struct\s+)?{re.escape(wanted)}\b", context.code):
-        why, step = "a number into an enum", f"Write static_cast<{wanted}>(...)"
+    elif re.search(
+        rf"\benum\s+(?:class\s+|struct\s+)?(?:{re.escape(wanted)}|{re.escape(given)})\b",
+        context.code,
+    ):
+        why, step = (
+            f"from {given} to {wanted}, of which one is an enum",
+            f"Write static_cast<{wanted}>(...)",
+        )
     elif given.endswith("*") or wanted.endswith("*"):
         why = "between a pointer and a value"
         step = "Index or dereference the pointer (p[i], *p), or take an address (&v)"
@@ -90,31 +97,39 @@ def subscript(match: Match, context: BuildContext) -> Values:
     return {"fact": fact, "step": step}
 
 
-_INTEGERS = (  # what stands on the line, what it does, and what floating-point numbers have
-    (r"%", "`%` is for integers", "Use fmodf(a, b) for float, or fmod(a, b) for double"),
-    (r"\^", "`^` is exclusive or, and for integers", "For a power write x * x, or powf(x, y)"),
-    (
-        r"<<|>>",
-        "`<<` and `>>` move the bits of integers",
-        "Multiply by a power of two: ldexpf(x, n)",
+_INTEGERS = {  # operators, and what floating-point numbers have in their place
+    "%": ("`%` is for integers", "Use fmodf(a, b) for float, or fmod(a, b) for double"),
+    "^": ("`^` is exclusive or, and for integers", "For a power write x * x, or powf(x, y)"),
+    "<<": ("`<<` moves the bits of an integer", "Multiply by a power of two: ldexpf(x, n)"),
+    ">>": ("`>>` moves the bits of an integer", "Divide by a power of two: ldexpf(x, -n)"),
+    "&": ("`&` is for integers", "Convert to int first, or take the bits: __float_as_int(x)"),
+    "|": ("`|` is for integers", "Convert to int first, or take the bits: __float_as_int(x)"),
+    "~": ("`~` is for integers", "Convert to int first, or take the bits: __float_as_int(x)"),
+    "[": ("An index is an integer", "Convert it: x[int(...)]"),
+    "+": (
+        "`+` moves a pointer by an integer, and joins neither two pointers nor two texts",
+        "Use one of them",
     ),
-    (
-        r"&(?!&)|(?<!\|)\|(?!\|)|~",
-        "`&`, `|` and `~` are for integers",
-        "Convert to int first, or take the bits: __float_as_int(x)",
-    ),
-    (r"\bswitch\b", "A switch is for integers", "Convert to int first: switch (int(x))"),
-)
+    "switch (": ("A switch is for integers", "Convert to int first: switch (int(x))"),
+}
+_OPERAND = r"(?:[\w.]+|\([^()]*\))(?:\[[^\[\]]*\]|\([^()]*\)|(?:\.|->)\w+)*\s*"
 
 
 def integers(_: Match, context: BuildContext) -> Values | None:
-    """Return the operator of the message's line that takes integers only."""
+    """Return the operator beside the caret that takes integers only."""
     text = cxx.blanked(context.text, literals=True)
     at = max(0, context.column - 1)
-    if text[:at].rstrip().endswith("["):
-        return {"fact": "An index is an integer", "step": "Convert it: x[int(...)]"}
-    for pattern, fact, step in _INTEGERS:
-        if re.search(pattern, text):
+    if launch := re.search(r"\b\w+<<([^<>]*)>>\s*\(", text):
+        return {"fact": "A launch has three < and three >", "step": f"Write <<<{launch[1]}>>>"}
+    begin = re.sub(r"\bswitch\s*\(", "switch (", text[:at]).rstrip()
+    end = re.sub(rf"^{_OPERAND}", "", text[at:])
+    for sign, (fact, step) in _INTEGERS.items():
+        if (
+            begin.endswith(sign)
+            or (end.startswith(sign) and sign not in ("[", "~"))
+            or text[at:].startswith("~")
+        ):
+            fact, step = _INTEGERS["~"] if text[at:].startswith("~") else (fact, step)
             return {"fact": fact, "step": step}
     return None
 
@@ -213,23 +228,26 @@ def conversion(match: Match, _: BuildContext) -> Values:
 def no_operator(match: Match, _: BuildContext) -> Values:
     """Return the operands that an operator is not defined for."""
     found = re.search(r"operand types are: ([^\n]*)", match.string)
-    types, sign = found[1].strip() if found else "", match["operator"]
-    fact = (
-        f"`{sign}` is not defined for these types: {types}"
-        if types
-        else f"`{sign}` is not defined for operands of these types"
-    )
+    types, sign = simplified(found[1].strip()) if found else "", match["operator"]
+    fact = f"`{sign}` is not defined for {f'these types: {types}' if types else 'operands of these types'}"
     step = f"Convert one operand, use a member (v.x of a float4), or define operator{sign} for the type"
-    assigned = re.fullmatch(r"([\w: ]+?) = ([\w: ]+)", types)
-    if sign == "=" and assigned:
-        wanted, given = assigned[1].removeprefix("const "), assigned[2].removeprefix("const ")
-        known = _CONVERSIONS.get((given, wanted))
-        fact = f"Nothing converts {given} to {wanted}"
+    left, _sign, right = (part.strip() for part in types.partition(f" {sign} "))
+    pair = (right.removeprefix("const "), left.removeprefix("const "))
+    known = _CONVERSIONS.get(pair) or _CONVERSIONS.get(pair[::-1])
+    held = re.search(r"complex<(\w+)>", types)
+    if sign == "=" and left.startswith("const "):
+        fact, step = f"The left side is const: {left}", "Remove const, or write to another variable"
+    elif sign == "=" and right:
+        fact = f"Nothing converts {pair[0]} to {pair[1]}"
         step = (
             f"Write {known}"
             if known
-            else f"Use a member, a constructor or a function that gives a {wanted}"
+            else f"Use a member, a constructor or a function that gives a {pair[1]}"
         )
+    elif known:
+        step = f"Convert one operand: {known}"
+    elif held and re.search(r"\b(?:int|float|double|long)$|^(?:int|float|double|long)\b", types):
+        step = f"Convert the number to the complex number's own type: {held[1]}(x)"
     elif vector := re.match(rf"(?:const )?({_VECTOR})\b", types):
         names = "xyz" if vector[1] == "dim3" else "xyzw"[: int(vector[1][-1])]
         step = f"Use its members: {', '.join(f'.{name}' for name in names)}"

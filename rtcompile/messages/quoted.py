@@ -13,6 +13,8 @@ from rtcompile.request import cxx
 
 def zero_size(match: Match, context: BuildContext) -> Values:
     """Return the template argument or the macro that is 0 or negative, and the user's line that has it."""
+    facts = {"size": "The size of an array is 0 or negative", "shift": "A shift count is negative"}
+    fact = facts.get(match[0].split()[0], "The code divides by 0")
     frames = [line for line in match.string.split("\n") if "[with " in line]
     for frame in reversed(frames):  # the outermost is nearest to the user
         given = {n: v for n, v in arguments(frame).items() if re.fullmatch(r"0|-\d+", v)}
@@ -24,13 +26,13 @@ def zero_size(match: Match, context: BuildContext) -> Values:
             where = f"in {line} give {used[1]} " if line and used else "give "
             where += "a greater one" + (f": {meant}" if meant else "")
             what = f": the template argument {zero}" + (f" of {used[1]}" if used else "")
-            return {"what": f"{what} is {given[zero]}", "where": where}
+            return {"fact": fact, "what": f"{what} is {given[zero]}", "where": where}
     for name, value in macros(context.options):
         if re.fullmatch(r"0|-\d+", value) and (line := _line_with(rf"\b{name}\b", context)):
             step = f"give -D{name}= a greater number; {line} uses it"
-            return {"what": f": the macro {name} is {value}", "where": step}
+            return {"fact": fact, "what": f": the macro {name} is {value}", "where": step}
     where = 'one of the numbers in the line above, or of the arguments in the lines "from", must be greater'
-    return {"what": "", "where": where}
+    return {"fact": fact, "what": "", "where": where}
 
 
 _ASM_BYTES = {"h": 2, "r": 4, "f": 4, "l": 8, "d": 8, "q": 16}

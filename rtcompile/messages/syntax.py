@@ -45,6 +45,17 @@ def bracket(match: Match, context: BuildContext) -> Values | None:
     opening = _NAMES.get(wanted, "")
     before, after = _before(context)
     head = re.search(r"\b(if|while|for|switch)\s*$", before[-_NEAR:])
+    if wanted == "(" and after.startswith("constexpr"):
+        fact = "`if constexpr` is C++17, and this build reads an older standard"
+        return {"fact": fact, "step": "Use -std=c++17"}
+    if wanted == ":" and re.search(r"\?[^;{}]*$", before[-_NEAR:]):
+        return {"fact": "The ? before the caret has no :", "step": "Write `condition ? a : b`"}
+    third = re.search(r"\bfor\s*\(([^{}]*)$", before[-_NEAR:])
+    if wanted == ")" and after.startswith(";") and third and third[1].count(";") > 1:
+        return {
+            "fact": "The head of this for has a third ;",
+            "step": "Remove it: for (int i = 0; i < n; ++i)",
+        }
     if wanted == "(" and head:
         return {
             "fact": f"What follows `{head[1]}` has no ( before it",
@@ -79,27 +90,44 @@ def bracket(match: Match, context: BuildContext) -> Values | None:
     }
 
 
+def _begun(before: str, found: str, code: str) -> Values | None:
+    """Return what is known of what stands before an extern, a type or a closing bracket."""
+    end = before.rstrip()
+    if found == "extern" and re.search(r"\btemplate\s*<[^{};]*>$", end[-_NEAR:]):
+        step = "Remove extern \"C\", and request an instance by a name expression: name_expressions=['f<float>']"
+        return {"fact": 'A template cannot be declared extern "C"', "step": step}
+    if found == "extern" and end and end[-1] not in ";{}>":
+        line = end.count("\n") + 1
+        return {"fact": f"Line {line} does not end with a ;", "step": "Put ; at its end"}
+    is_listed = [each for each, _line in _unclosed(before)][-1:] == ["("]
+    if found and re.fullmatch(BASIC, found) and end.endswith(",") and not is_listed:
+        fact = "Behind a comma the declaration goes on with the same type"
+        return {
+            "fact": f"{fact}, and {found} begins another",
+            "step": "Write ; in place of the comma",
+        }
+    if found and found in ")]" and code.count(found) > code.count(_NAMES[found]):
+        counts = f"{code.count(found)} {found} and {code.count(_NAMES[found])} {_NAMES[found]}"
+        fact = f"This {found} closes nothing: the source has {counts}"
+        return {"fact": fact, "step": "Remove it, or add the one that it should close"}
+    return None
+
+
 def parsed(_: Match, context: BuildContext) -> Values | None:
     """Return what is known of a } that closes nothing, an else without an if, and a declaration without a type."""
     before, after = _before(context)
     word = re.match(r"\w+|[})\]]", after)
     found = word[0] if word else ""
     code = context.code
-    if found == "extern" and re.search(r"\btemplate\s*<[^{};]*>\s*$", before[-_NEAR:]):
-        step = "Remove extern \"C\", and request an instance by a name expression: name_expressions=['f<float>']"
-        return {"fact": 'A template cannot be declared extern "C"', "step": step}
-    end = before.rstrip()
-    if found == "extern" and end and end[-1] not in ";{}>":
-        line = end.count("\n") + 1
-        return {"fact": f"Line {line} does not end with a ;", "step": "Put ; at its end"}
-    if found and re.fullmatch(BASIC, found) and end.endswith(","):
-        fact = (
-            f"Behind a comma the declaration goes on with the same type, and {found} begins another"
-        )
-        return {"fact": fact, "step": "Write ; in place of the comma"}
-    if found and found in ")]" and code.count(found) > code.count(_NAMES[found]):
-        fact = f"This {found} closes nothing: the source has {code.count(found)} {found} and {code.count(_NAMES[found])} {_NAMES[found]}"
-        return {"fact": fact, "step": "Remove it, or add the one that it should close"}
+    if begun := _begun(before, found, code):
+        return begun
+    if (
+        not _unclosed(before)
+        and re.match(r"\w+(?:\[[^\[\]\n]*\])?\s*[-+*/]?=(?!=)", after)
+        and "storage class" in _.string
+    ):
+        step = 'Put it into a kernel: `extern "C" __global__ void name(...) { ... }`'
+        return {"fact": "This statement stands outside of every function", "step": step}
     if found == "}" and code.count("}") > code.count("{"):
         fact = (
             f"This }} closes nothing: the source has {code.count('}')} }} and {code.count('{')} {{"
@@ -108,10 +136,8 @@ def parsed(_: Match, context: BuildContext) -> Values | None:
     empty = re.search(r"\bif\s*\((?:[^(){};]|\([^()]*\))*\)\s*;", before[-_NEAR:])
     if found == "else" and empty:
         return {"fact": "A ; stands directly behind the if, and ends it", "step": "Remove this ;"}
-    if found == "}" and end and end[-1] not in ";{}":
-        shown = re.search(r"\w+$|.$", end[-_NEAR:])
-        fact = f"What ends with `{shown[0] if shown else ''}` before this }} has no ;"
-        return {"fact": fact, "step": "Put ; before the }"}
+    if found == "}" and re.search(r"\breturn\s*$", before[-_NEAR:]):
+        return {"fact": "`return` before this } has no ;", "step": "Put ; before the }"}
     if found == "else":
         step = "Put { } around all that stands between its if and the else, or add the if"
         return {"fact": "This else does not follow the statement of an if", "step": step}
@@ -124,55 +150,52 @@ def parsed(_: Match, context: BuildContext) -> Values | None:
     return None
 
 
-def semicolon(_: Match, context: BuildContext) -> Values:
+def semicolon(match: Match, context: BuildContext) -> Values | None:
     """Return what stands before the caret, where a statement should have ended."""
+    if "/include/" in match.string.partition(": ")[0]:
+        return None
     before, after = _before(context)
-    end = before.rstrip()
-    word = re.match(r"[\w.]+|\S", after)
-    if not end or word is None:
-        return {
-            "fact": _NO_END,
-            "step": "Put ; at the end of the statement, which may be on the line above",
-        }
+    end, word = before.rstrip(), re.match(r"[\w.]+|\S", after)
     last = re.search(r"[\w.]+(?:\[[^\[\]\n]*\])?$|.$", end[-_NEAR:])
-    shown = last[0] if last else end[-1]
-    if word[0] in ")]}" and context.code.count(word[0]) > context.code.count(_NAMES[word[0]]):
-        fact = (
-            f"This {word[0]} closes nothing: the source has more {word[0]} than {_NAMES[word[0]]}"
-        )
-        return {"fact": fact, "step": "Remove it, or add the one that it should close"}
-    if re.search(r"\bfor\s*\([^{}]*$", end[-_NEAR:]) and word[0] == ")":
-        return {
-            "fact": "The head of a for has two ;",
-            "step": "Write `for (int i = 0; i < n; ++i)`",
-        }
-    line = end.count("\n") + 1
-    if "\n" in before[len(end) :]:
-        fact = f"The statement before this line, which ends with `{shown}` in line {line}, has no ;"
-        return {"fact": fact, "step": f"Put ; at the end of line {line}"}
-    if word[0] == "{" and shown == ")" and _unclosed(before):
-        fact = "What looks like a function begins inside another one, and C++ has none there"
-        return {
-            "fact": fact,
-            "step": "Move it before the function, or write a lambda: auto f = [&](float a) { ... };",
-        }
-    if word[0] == "}":
-        return {
-            "fact": f"The statement that ends with `{shown}` before this }} has no ;",
-            "step": "Put ; before the }",
-        }
+    if word and last and (known := _unended(before, last[0], word[0], context.code)):
+        return known
+    is_pair = word and last and re.match(r"[\w.(]", word[0]) and re.search(r"[\w\])]$", last[0])
+    if word is None or last is None or not is_pair or "\n" in before[len(end) :]:
+        return {"fact": _NO_END, "step": _SOMEWHERE}
+    fact = f"`{last[0]}` and `{word[0]}` stand side by side"
     if context.code.count(")") > context.code.count("(") and not _unclosed(before):
-        fact = f"The source has more ) than (, and `{shown}` and `{word[0]}` stand side by side"
+        fact = f"The source has more ) than (, and {fact}"
         return {"fact": fact, "step": "Put ( where its ) belongs, perhaps between these two"}
-    if not re.match(r"[\w.(]", word[0]) or last is None:
-        return {
-            "fact": _NO_END,
-            "step": "Put ; at the end of the statement, which may be on the line above",
-        }
-    fact = f"`{shown}` and `{word[0]}` stand side by side, and nothing joins them"
-    return {"fact": fact, "step": "Put a semicolon or an operator between them"}
+    step = "Put a semicolon or an operator between them"
+    return {"fact": f"{fact}, and nothing joins them", "step": step}
 
 
+def _unended(before: str, last: str, word: str, code: str) -> Values | None:
+    """Return what ends without a semicolon before the word at the caret, if brackets or a line's end show it."""
+    end = before.rstrip()
+    if word in ")]}" and code.count(word) > code.count(_NAMES[word]):
+        fact = f"This {word} closes nothing: the source has more {word} than {_NAMES[word]}"
+        return {"fact": fact, "step": "Remove it, or add the one that it should close"}
+    if re.search(r"\bfor\s*\([^{}]*$", end[-_NEAR:]) and word == ")":
+        step = "Write `for (int i = 0; i < n; ++i)`"
+        return {"fact": "The head of a for has two ;", "step": step}
+    if word == "{" and (last != ")" or not _unclosed(before)):
+        return None
+    if word == "{":
+        fact = "What looks like a function begins inside another one, and C++ has none there"
+        step = "Move it before the function, or write a lambda: auto f = [&](float a) { ... };"
+        return {"fact": fact, "step": step}
+    if word == "}":
+        fact = f"The statement that ends with `{last}` before this }} has no ;"
+        return {"fact": fact, "step": "Put ; before the }"}
+    if "\n" in before[len(end) :]:
+        line = end.count("\n") + 1
+        fact = f"The statement before this line, which ends with `{last}` in line {line}, has no ;"
+        return {"fact": fact, "step": f"Put ; at the end of line {line}"}
+    return None
+
+
+_SOMEWHERE = "Put ; at the end of the statement, which may be on the line above"
 _NO_END = "The statement before the caret has no end: a semicolon is missing, or the word before is not a type or operator of C++"
 
 
@@ -295,7 +318,10 @@ def brace_by_indentation(_: Match, context: BuildContext) -> Values | None:
     """Return where the indentation shows that a } is missing or superfluous, if the braces are not as many."""
     code = context.code
     more = code.count("{") - code.count("}")
-    if not more or {" ", "\t"} <= set(re.findall(r"^[ \t]", code, re.MULTILINE)):
+    is_chosen = re.search(
+        r"^[ \t]*#[ \t]*el", context.source, re.MULTILINE
+    )  # of two branches, one is read
+    if not more or is_chosen or {" ", "\t"} <= set(re.findall(r"^[ \t]", code, re.MULTILINE)):
         return None
     counts = f"The source has {code.count('{')} {{ and {code.count('}')} }}, and line"
     stack: list[

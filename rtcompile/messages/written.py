@@ -39,6 +39,10 @@ def macro_of_option(_: Match, context: BuildContext) -> Values | None:
         used = name in words if value else re.search(rf"\b{name}\b", context.text)
         if not used or (re.fullmatch(r"[\d.]+|[A-Za-z_]\w*", value) and name not in words[:1]):
             continue
+        if re.fullmatch(r"-?(?:\d+|\d+\.\d*f?|\.\d+f?)", value) and not re.search(
+            rf"(?:{BASIC}|[A-Za-z_>]\w*)\s*[*&\s]\s*$", context.text[:at]
+        ):
+            continue
         right = re.sub(r"^[(\[](.*,.*)[)\]]$", r"{\1}", value) or "VALUE"
         change = f", such as -D{name}={right}" if right != value else ""
         return {"macro": name, "value": f"`{value}`" if value else "nothing", "change": change}
@@ -52,7 +56,7 @@ def macro_value(_: Match, context: BuildContext) -> Values | None:
     words = [*re.findall(r"^\w+", context.text[at:]), *(beside.groups() if beside else ())]
     for word in words:
         defined = re.search(
-            rf"^[ \t]*#[ \t]*define[ \t]+(?P<name>{word}(?:\([^()\n]*\))?)[ \t]+"
+            rf"^[ \t]*#[ \t]*define[ \t]+(?P<name>{word}(?:\([^()\n]*\))?)(?:[ \t]+|(?==))"
             rf"(?P<value>=[^\n]*|[^\n;{{}}]*;|{_PLACEHOLDER})[ \t]*(?://[^\n]*)?$",
             context.source,
             re.MULTILINE,
@@ -113,12 +117,12 @@ def keyword(_: Match, context: BuildContext) -> Values | None:
     """Return the word of the language that the message's line declares as a name."""
     line = cxx.blanked(context.text, literals=True)
     words = "|".join(TABLES["keywords"])
-    declared = rf"\b{BASIC}[\s*&]+(?:__restrict__\s+)?({words})\s*(?:[;,)]|=(?!=)|\[\s*\w|\((?!\)))"
+    declared = rf"\b{BASIC}[\s*&]+(?:__restrict__\s+)?(?!operator\s*=\s*\()({words})\s*(?:[;,)]|=(?!=)|\[\s*\w|\((?!\)))"
     found = re.search(declared, line) or re.search(rf"\b{BASIC}[\s*&]+({BASIC})\s*=", line)
     return {"word": found[1]} if found else None
 
 
-_TEMPLATES = r"\{\{ *\w+ *\}\}|\{%[^%\n]*%\}|%\(\w+\)[sdifg]|\$\{\w+\}|\$\w+|<%=? *\w+|@\w+@|(?<=[=(,<>+*/-])\s*%[sdifg]\b"
+_TEMPLATES = r"\{\{ *[A-Za-z_]\w* *\}\}|\{%[^%\n]*%\}|%\(\w+\)[sdifg]|\$\{\w+\}|\$\w+|<%=? *\w+|@\w+@|(?<=[=(,<>+*/-])\s*%[sdifg]\b"
 _FIELD = r"\{ *(?:[A-Za-z_][\w.]*(?:\[\w+\])?|\d*) *(?:![rsa])?(?::[^{}\n]*)?\}"
 
 
@@ -133,14 +137,17 @@ def placeholder(match: Match, context: BuildContext) -> Values | None:
     for field in re.finditer(_FIELD, text):
         before, after = text[: field.start()].rstrip()[-1:], text[field.end() :].lstrip()[:1]
         is_part = (before and before in "[<*/+-%&|!<>") or (after and after in "*([&")
-        if field.start() <= at <= field.end() + 1 and (undefined or is_part or not before):
+        is_value = undefined and (
+            not text[: field.start()] or not re.match(r"[\w>)]", text[field.start() - 1])
+        )
+        if field.start() <= at <= field.end() + 1 and (is_value or is_part or not before):
             return {"text": field[0]}
     return None
 
 
 _NO_CXX = (  # what other languages write, what it is, and what C++ writes
     (
-        r"\bfor\s*\(?\s*(?:\w+\s+)?\w+\s+in\b",
+        r"\bfor\s*\(?\s*(?:\w+\s+)?\w+\s+in\b(?!\s*[=;,[])",
         "Python's loop",
         "`for (int i = 0; i < n; ++i) { ... }`",
     ),
@@ -152,7 +159,7 @@ _NO_CXX = (  # what other languages write, what it is, and what C++ writes
     ),
     (r"^\s*def\s+\w+\s*\(", "Python's function", "`__device__ float f(float a) { ... }`"),
     (
-        r"(?<!\belse)(?<=[\w)\]])\s+if\b[^;\n]*\belse\b",
+        r"(?<!\belse)(?<=[\w)\]])\s+if\b[^;{}\n]*\belse\b",
         "Python's conditional expression",
         "`condition ? a : b`",
     ),
@@ -172,13 +179,17 @@ _NO_CXX = (  # what other languages write, what it is, and what C++ writes
         "nothing in its place",
     ),
     (r"^\s*\[numthreads\b.*", "HLSL's", "nothing in its place: the launch gives the block's size"),
-    (r"^\s*layout\s*\(.*", "GLSL's", "nothing in its place: the launch gives the block's size"),
+    (
+        r"^\s*layout\s*\(\s*(?:local_size|binding|location|set|std)\w*\b.*",
+        "GLSL's",
+        "nothing in its place: the launch gives the block's size",
+    ),
     (
         r"\b\w+ \w+(?:\s*,\s*\w+)+\s*=\s*[\w.]+\s*,\s*[\d.]+",
         "Python's assignment to several names",
         "`float a = 1, b = 2;`",
     ),
-    (r"\blambda\b[\w\s,]*:", "Python's", "`[=](float a) { return a; }`"),
+    (r"(?<=[=(,])\s*lambda\b[\w\s,]*:", "Python's", "`[=](float a) { return a; }`"),
     (r"\*\*=", "Python's", "`x = x * x`, or `pow(x, y)`"),
     (r"^\s*(?:from\s+\w+\s+)?import\s+\w+", "Python's", "`#include <header>`"),
     (r"(?<![=!])===|!==", "JavaScript's operator", "`==` or `!=`"),
@@ -204,9 +215,26 @@ def no_cxx(_: Match, context: BuildContext) -> Values | None:
             "right": "`// ...` or `/* ... */`",
         }
     for pattern, about, right in _NO_CXX:
-        if found := re.search(pattern, text):
+        found = re.search(pattern, text)
+        if found and not ("#" in pattern and text.lstrip().startswith("#")):
             written = found[0].strip()
             written = "A line of three backquotes" if "```" in written else f"`{written}`"
             about += "" if about.startswith("no ") else ", and no C++"
             return {"written": written, "about": about, "right": right}
     return None
+
+
+def quote(_: Match, context: BuildContext) -> Values:
+    """Return whether a text is closed on the next line, as where Python made a line end of a \\n."""
+    following = context.source.split("\n")[context.line : context.line + 1] if context.line else []
+    fact = "A string must end on the line where it begins"
+    if following and following[0].count('"') % 2 == 0:
+        return {
+            "fact": f"{fact}, and this one has no closing quote",
+            "step": "Close it behind its last character",
+        }
+    fact += ". In a Python string \\n becomes a real line end"
+    return {
+        "fact": fact,
+        "step": "Write the source as a raw string, r'...', or double the backslash",
+    }

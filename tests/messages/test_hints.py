@@ -188,6 +188,33 @@ def test_a_function_that_nothing_defines_is_shown_where_it_is_called() -> None:
     assert re.match("kernel.cu:3: [^\n]+\n    3 [|]   [*]p = f[(][*]p[)];\n", str(caught.value))
 
 
+@pytest.mark.needs_compiler
+@pytest.mark.parametrize(
+    ("text", "not_said"),
+    [
+        ("for (float in = 0; in < n; ++in) x[0] = q;", "Python"),
+        ("float lambda = 2; x[0] = n ? lambda : n; x[1] = q;", "Python"),
+        ("int pass = 3, is = 4; if (n) pass = q; x[is] = pass;", "Python"),
+        ("float m[1][1] = {{1}}; x[0] = m[0][0] + q;", "placeholder"),
+        ("float v = float{q}; x[0] = v;", "placeholder"),
+        ('asm("mov.u32 %0, $1;" : "=r"(n)); x[0] = q;', "placeholder"),
+        ("float4 v = make_float4(1, 2, 3, 4), w = float4(v); x[0] = w.x + q;", "make_float4"),
+        ("float v[2] = {1, 2, 3}; x[0] = make_float4(v[0], 0, 0, 0).x;", "make_float4"),
+        ("x[n % 2] = x[0] ^ 2;", "`%`"),
+        ("struct S { float v; __device__ void operator=(float a) { v = q; } };", "keyword"),
+        ("#ifdef A\n  if (n) {\n#else\n  if (n > 1) {\n#endif\n    x[0] = q;\n  }", "Add a }"),
+        ("x[0] = 2 N;", "stands for"),
+        ("auto y = x; y(n) = 1;", "as in y *"),
+    ],
+)  # fmt: skip
+def test_what_is_right_beside_an_error_is_not_called_its_cause(text: str, not_said: str) -> None:
+    source = f"__global__ void k(float* x, int n) {{\n  {text}\n}}\n"
+    with pytest.raises(rtcompile.CompileError) as caught:
+        rtcompile.compile(source, arch="sm_80", options=["-DN=4"])
+
+    assert not_said not in "".join(each.hint for each in caught.value.diagnostics)
+
+
 @pytest.mark.parametrize(
     ("written", "meant"),
     [("flaot", "float"), ("__syncthread", "__syncthreads"), ("foo", None), ("helper", None)],

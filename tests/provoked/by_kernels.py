@@ -255,7 +255,7 @@ BY_KERNELS = [
     case(
         "atomic-type",
         'overloaded function "atomicAdd" matches',
-        "change 4 or 8 bytes",
+        "has no version for integers of",
         source="__global__ void k(short* x) { atomicAdd(x, (short)1); }",
     ),
     case(
