@@ -152,19 +152,20 @@ def test_only_a_scratch_with_a_valid_vector_width_compiles() -> None:
     assert rtcompile.compile(layout_conversion.SOURCE, **given).lowered_names[name]
 
 
-def test_cutlass_divides_on_the_device_with_our_options() -> None:
+@pytest.mark.parametrize(
+    ("count", "is_breakpoint"),
+    [(len(cutlass_gemm.OPTIONS), False), pytest.param(2, True, marks=pytest.mark.slow)],
+)
+def test_cutlass_divides_on_the_device_with_our_options(count: int, is_breakpoint: bool) -> None:
     """Without the option for 128-bit types, CUTLASS's division is a breakpoint, and its plan divides."""
     require_header("cutlass/fast_math.h")
     source = """
     #include <cutlass/fast_math.h>
     extern "C" __global__ void plan(cutlass::FastDivmodU64* out, int n) { *out = {(unsigned)n}; }
     """
-    options = cutlass_gemm.OPTIONS
+    options = cutlass_gemm.OPTIONS[:count]
     ptx = rtcompile.compile(source, options=options, arch="sm_90a", target="ptx").code
-    assert b"brkpt" not in ptx
-    assert (
-        b"brkpt" in rtcompile.compile(source, options=options[:2], arch="sm_90a", target="ptx").code
-    )
+    assert (b"brkpt" in ptx) == is_breakpoint
 
 
 @pytest.mark.parametrize(

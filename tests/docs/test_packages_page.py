@@ -166,6 +166,7 @@ def test_one_wheel_has_the_builds_of_two_cudas(
     assert found == {(cuda, *code) for cuda in (12, 13) for code in codes}
 
 
+@pytest.mark.in_turn("backend")
 def test_an_editable_install_gets_no_bundle(
     project: Path, backend: str, build_environment: Path
 ) -> None:
