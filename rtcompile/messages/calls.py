@@ -70,7 +70,7 @@ def _expressions(text: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def _call_around(context: BuildContext) -> tuple[str, str]:
+def around(context: BuildContext) -> tuple[str, str]:
     """Return the function, or "", whose call encloses the caret, and the call's arguments."""
     text = cxx.blanked(context.text, literals=True)
     depth = 0
@@ -82,7 +82,7 @@ def _call_around(context: BuildContext) -> tuple[str, str]:
     return "", ""
 
 
-def _parameters_of(name: str, context: BuildContext) -> tuple[str, str]:
+def parameters_of(name: str, context: BuildContext) -> tuple[str, str]:
     """Return the parameters with which the source, or a header of CUDA, declares a function or a macro, and where."""
     code = cxx.blanked(context.source, literals=True)
     macro = re.search(rf"^[ \t]*#[ \t]*define[ \t]+{name}\(([^()]*)\)", code, re.MULTILINE)
@@ -109,10 +109,10 @@ def _parameters_of(name: str, context: BuildContext) -> tuple[str, str]:
 
 def argument_count(match: Match, context: BuildContext) -> Values:
     """Return how many arguments a function or a macro takes, and how many a call gives."""
-    name, inside = _call_around(context)
+    name, inside = around(context)
     name = match["macro"] or name
     given = len([*filter(None, _expressions(inside))])
-    declared, where = _parameters_of(name, context) if name else ("", "")
+    declared, where = parameters_of(name, context) if name else ("", "")
     wanted = [each for each in cxx.split(declared) if each not in ("", "void")]
     least = len([each for each in wanted if "=" not in each])
     is_wrong = given < least if match["count"] == "few" else given > len(wanted)
@@ -151,6 +151,11 @@ def overload(match: Match, context: BuildContext) -> Values:
     step = f"Call it as {shown}" if shown and len(shown) < 3 * _LONGEST_VERSION else _COMPARE
     fact = f"{name} has no version for this number of arguments, or for these types"
     unfit = {int(each) for each in re.findall(r"does not match because argument #(\d{1,3})", notes)}
+    text = context.text[max(0, context.column - 1) :]
+    call = re.search(rf"\b{re.escape(name)}\s*(?:<[^<>()]*>\s*)?\(", text)
+    written = _expressions(cxx.enclosed(text, call.end() - 1)) if call else types
+    if len([*filter(None, written)]) != len(types):  # the compiler could not read one of them
+        return {"fact": fact, "step": _COMPARE}
     if given and counts and not unfit and len(types) not in counts:
         fact = (
             f"The versions of {name} are declared with {' or '.join(map(str, counts))} parameters"
@@ -180,7 +185,7 @@ def vector_literal(match: Match, context: BuildContext) -> Values | None:
     """Return how CUDA makes the vector that the message's line makes as OpenCL, HLSL or GLSL do."""
     text = cxx.blanked(context.text, literals=True)
     wanted = match["wanted"] or match["constructor"]
-    name, inside = _call_around(context)
+    name, inside = around(context)
     if not wanted:  # too many values
         found = re.search(rf"\b({_VECTOR})\s+{name}\s*\(", text) if name else None
         if found is None:
@@ -283,9 +288,11 @@ def atomic(match: Match, context: BuildContext) -> Values:
     types = [*cxx.split(given[1])] if given else [""]
     kind = types[0].removesuffix(" *")
     kind = _ALIASES.get(kind, kind)
-    call = re.search(rf"\b{name}\s*\(", context.text)
-    values = _expressions(cxx.enclosed(context.text, call.end() - 1)) if call else []
-    if len(values) != len(types) or not all(values):
+    text = context.text[max(0, context.column - 1) :]
+    call = re.search(rf"\b{name}\s*\(", text)
+    values = _expressions(cxx.enclosed(text, call.end() - 1)) if call else []
+    is_same = len(values) == len(types)  # of another number, the compiler could not read one
+    if not is_same or not all(values):
         values = ["address", "value", "new_value"][: len(types)]
     needs, arch = _ATOMICS.get(kind, 0), context.arch
     fact = (
@@ -293,7 +300,7 @@ def atomic(match: Match, context: BuildContext) -> Values:
     )
     fact = fact.replace("__nv_bool", "bool") + (f" on {arch}" if arch else "")
     whole = ["address", "expected", "value"] if name == "atomicCAS" else ["address", "value"]
-    if given and len(types) != len(whole):
+    if given and len(types) != len(whole) and (not call or is_same):
         fact = f"takes {len(whole)} arguments, and this call gives {len(types)}"
         step = f"Write `{name}({', '.join(whole)})`"
     elif given and not types[0].endswith("*"):

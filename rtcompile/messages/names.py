@@ -75,6 +75,9 @@ def declared_further(match: Match, context: BuildContext) -> Values | None:
     lines = [code.count("\n", 0, each.end()) + 1 for each in found]
     if not lines or line in lines:  # what looks like a declaration is the use
         return None
+    above = code[: found[0].start(1)]
+    if lines[0] > line and any(above.count(one) != above.count(two) for one, two in ("{}", "()")):
+        return None  # of another function
     if lines[0] > line:
         where = f"is declared below, in line {lines[0]}; C++ reads from the top"
         step = "Move the declaration above its first use, or declare it there first"
@@ -209,6 +212,8 @@ def expression(match: Match, context: BuildContext) -> Values:
     elif whole and whole != base:
         fact = f"`{plain}` alone is not declared: its whole name is {whole}."
         step = f"Write '{given.replace(base, whole, 1)}'."
+    elif arguments and not declared and declarations(plain, context.code):
+        fact, step = f"`{plain}` is no template, and takes no <...>.", f"Write '{base}'."
     elif declarations(plain, context.code):
         return {"fact": f"The compiler finds nothing that `{given}` names.", "step": _SPELL}
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rtcompile.messages import quoted
+from rtcompile.messages import calls, quoted
 from rtcompile.messages.declared import declared_as, word_at
 from rtcompile.messages.diagnostics import simplified
 from rtcompile.messages.facts import BuildContext, Match, Values
@@ -36,6 +36,8 @@ def mismatch(match: Match, context: BuildContext) -> Values:
         step = f"Give a pointer of type {wanted}"
         step += f", or declare `{own}` of {function}, line {line}, as {given}" if own else ""
         step += "; reinterpret_cast only where the bytes are meant"
+    elif wanted == "const char *" and _behind(context)[:1] == " " and "'" in context.text:
+        why, step = "a character into a text", "Write the text in double quotes"
     elif given == "const char *" and context.text[context.column - 1 :].lstrip(" =").startswith(
         '"'
     ):
@@ -51,6 +53,10 @@ def mismatch(match: Match, context: BuildContext) -> Values:
     elif given.endswith("*") or wanted.endswith("*"):
         why = "between a pointer and a value"
         step = "Index or dereference the pointer (p[i], *p), or take an address (&v)"
+        function, inside = calls.around(context)
+        declared, where = calls.parameters_of(function, context) if "," in inside else ("", "")
+        if declared and "parameter" in match[0]:
+            step += f", or compare the order with {function}({declared}){where}"
     else:
         why, step = "one into the other", f"Make a {wanted} of it by a constructor or a function"
     return {"why": why, "step": step}
@@ -78,7 +84,7 @@ def subscript(match: Match, context: BuildContext) -> Values:
     kind = match.groupdict().get("type")
     name, text = word_at(context), context.text
     what, line, declared = declared_as(name, context)
-    if what == "function":
+    if what == "function" and (kind is None or "(" in kind):
         return {"fact": f"`{name}` is a function (line {line})", "step": f"Call it: {name}(...)"}
     if kind is None or kind.endswith("*"):
         fact = (
@@ -88,6 +94,9 @@ def subscript(match: Match, context: BuildContext) -> Values:
         )
         return {"fact": fact, "step": f"Declare it with a type: `float* {name or 'p'}`"}
     fact = f"Only a pointer or an array has elements, and this expression is of type {kind}"
+    if what == "variable" and re.match(rf"{name}\s*\[[^\[\]]*\](?!\s*\[)", _behind(context)):
+        step = f"Declare `{declared}` of line {line} as a pointer or an array, or leave out the [ ]"
+        return {"fact": fact, "step": step}
     if re.search(r"\]\s*\[", text):
         return {
             "fact": fact,
@@ -137,7 +146,7 @@ def integers(_: Match, context: BuildContext) -> Values | None:
 def const_write(_: Match, context: BuildContext) -> Values | None:
     """Return why what stands at the caret cannot be changed."""
     text, name = _behind(context), word_at(context)
-    left = re.split(r"(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--|;", text, maxsplit=1)[0]
+    left = re.split(r"[-+*/%&|^]?(?<![<>!=])=(?!=)|\+\+|--|;", text, maxsplit=1)[0]
     what, line, declared = declared_as(name, context)
     if re.search(r"\basm\b", context.text[: context.column]):
         return {
@@ -147,7 +156,7 @@ def const_write(_: Match, context: BuildContext) -> Values | None:
     if name in ("threadIdx", "blockIdx", "blockDim", "gridDim", "warpSize"):
         fact = f"{name} is set by the launch, and a kernel cannot change it"
         return {"fact": fact, "step": "Copy it to a variable of your own"}
-    if re.search(r"[\w)\]]\s*[-+*/%]\s*[\w(]", re.sub(r"\[[^\[\]]*\]", "", left)):
+    if re.search(r"[-+*/%<>|&]", re.sub(r"\[[^\[\]]*\]|->|^\W+", "", left)):
         return {
             "fact": "The left side is the result of an expression",
             "step": "Name one variable or element there",

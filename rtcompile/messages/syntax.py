@@ -156,7 +156,7 @@ def semicolon(match: Match, context: BuildContext) -> Values | None:
         return None
     before, after = _before(context)
     end, word = before.rstrip(), re.match(r"[\w.]+|\S", after)
-    last = re.search(r"[\w.]+(?:\[[^\[\]\n]*\])?$|.$", end[-_NEAR:])
+    last = re.search(r"[\w.]+(?:\[[^\[\]\n]*\])*$|.$", end[-_NEAR:])
     if word and last and (known := _unended(before, last[0], word[0], context.code)):
         return known
     is_pair = word and last and re.match(r"[\w.(]", word[0]) and re.search(r"[\w\])]$", last[0])
@@ -280,7 +280,7 @@ def returned(_: Match, context: BuildContext) -> Values | None:
     heads = [each for each in heads if each[2] not in ("if", "for", "while", "switch")]
     if not heads or not re.search(r"\bvoid\s*$", heads[-1][1]):
         return None
-    kernel = "__global__" in heads[-1][1]
+    kernel = re.search(r"__global__[\w\s()]*$", before[-10 * _NEAR :][: heads[-1].start(2)])
     step = (
         "write the value to an array that is a parameter"
         if kernel

@@ -30,7 +30,7 @@ def macro_gap(match: Match, context: BuildContext) -> Values | None:
     return None
 
 
-def macro_of_option(_: Match, context: BuildContext) -> Values | None:
+def macro_of_option(match: Match, context: BuildContext) -> Values | None:
     """Return the macro of the options at the caret, or beside it, and what its value would be right."""
     at = max(0, context.column - 1)
     beside = re.search(r"(\w+)\W{0,3}$", context.text[:at])
@@ -39,11 +39,15 @@ def macro_of_option(_: Match, context: BuildContext) -> Values | None:
         used = name in words if value else re.search(rf"\b{name}\b", context.text)
         if not used or (re.fullmatch(r"[\d.]+|[A-Za-z_]\w*", value) and name not in words[:1]):
             continue
-        if re.fullmatch(r"-?(?:\d+|\d+\.\d*f?|\.\d+f?)", value) and not re.search(
-            rf"(?:{BASIC}|[A-Za-z_>]\w*)\s*[*&\s]\s*$", context.text[:at]
+        is_integer = re.fullmatch(r"-?\d+", value) or "instead of the required" not in match.string
+        if (
+            is_integer
+            and re.fullmatch(r"-?(?:\d+|\d+\.\d*f?|\.\d+f?)", value)
+            and not re.search(rf"(?:{BASIC}|[A-Za-z_>]\w*)\s*[*&\s]\s*$", context.text[:at])
         ):
             continue
-        right = re.sub(r"^[(\[](.*,.*)[)\]]$", r"{\1}", value) or "VALUE"
+        one = re.fullmatch(r"\(([^(),]+),\)", value)  # Python's tuple of one
+        right = one[1] if one else re.sub(r"^[(\[](.*,.*)[)\]]$", r"{\1}", value) or "VALUE"
         change = f", such as -D{name}={right}" if right != value else ""
         return {"macro": name, "value": f"`{value}`" if value else "nothing", "change": change}
     return None
@@ -113,12 +117,18 @@ def macro_ended(_: Match, context: BuildContext) -> Values | None:
     return None
 
 
+_PARAMETERS = "class|new|delete|template|union|struct|enum|default|private|public|register|using"
+
+
 def keyword(_: Match, context: BuildContext) -> Values | None:
     """Return the word of the language that the message's line declares as a name."""
     line = cxx.blanked(context.text, literals=True)
     words = "|".join(TABLES["keywords"])
     declared = rf"\b{BASIC}[\s*&]+(?:__restrict__\s+)?(?!operator\s*=\s*\()({words})\s*(?:[;,)]|=(?!=)|\[\s*\w|\((?!\)))"
     found = re.search(declared, line) or re.search(rf"\b{BASIC}[\s*&]+({BASIC})\s*=", line)
+    found = found or re.search(
+        rf"[(,]\s*(?:const\s+)?[A-Za-z_]\w*\s*[*&\s]\s*({_PARAMETERS})\s*[,)]", line
+    )
     return {"word": found[1]} if found else None
 
 

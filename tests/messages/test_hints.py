@@ -205,6 +205,10 @@ def test_a_function_that_nothing_defines_is_shown_where_it_is_called() -> None:
         ("#ifdef A\n  if (n) {\n#else\n  if (n > 1) {\n#endif\n    x[0] = q;\n  }", "Add a }"),
         ("x[0] = 2 N;", "stands for"),
         ("auto y = x; y(n) = 1;", "as in y *"),
+        ("float y(1); x[0] = y[n];", "a function"),
+        ("const int a = 1; if (a > n || n = a) x[0] = 1;", "is const"),
+        ("atomicAdd(x, q 1);", "takes 2 arguments"),
+        ("x[0] = y; }\n__device__ void f(float y) {", "declared below"),
     ],
 )  # fmt: skip
 def test_what_is_right_beside_an_error_is_not_called_its_cause(text: str, not_said: str) -> None:
