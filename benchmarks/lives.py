@@ -94,7 +94,7 @@ LIVES = {  # the life's imports, and its function
             rtcompile.compile_many([request(n) for n in range(first, min(first + 100, numbers.stop))], progress=False)""",
     ),
 }
-FROZEN = "plain, in an application of PyInstaller"
+FROZEN = "plain, in a frozen application"
 LIVES[FROZEN] = LIVES["plain"]
 
 
