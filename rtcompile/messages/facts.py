@@ -267,7 +267,9 @@ def first_nvrtc(match: Match, context: BuildContext) -> Values | None:
 
 
 def declared_in(match: Match, context: BuildContext) -> Values | None:
-    """Name the header of a name, unless the source includes it and the name is missing all the same."""
+    """Name the header of a name, unless the source includes it, or a library's header lacks the name."""
+    if "/include/" in match.string.partition(": ")[0]:
+        return None
     std = match.groupdict().get("member")
     header = STD.get(std) if std else DECLARED.get(match["identifier"])
     is_included = header and re.search(

@@ -51,6 +51,8 @@ def asm_operand(match: Match, _: BuildContext) -> Values:
     takes, fitting = _ASM_BYTES.get(letter), _ASM_FITTING.get(size)
     fact = f'The operand has {size} bytes, and the constraint "{letter}" takes {takes}'
     step = f"Write {fitting} in its place, with an instruction for {size} bytes, or give a value of {takes} bytes"
+    if size == 8 and letter == "r" and (address := re.search(r"\[\s*%\d+", match.string)):
+        step = f'Write "l": an address ({address[0]}]) has 8 bytes. Another operand of 8 bytes needs an instruction for them'
     if takes is None:
         fact = f'PTX has no constraint "{letter}"'
         step = 'Write "h", "r" or "l" for an integer of 2, 4 or 8 bytes, "f" for a float, "d" for a double'
@@ -187,6 +189,14 @@ def _condition(context: BuildContext) -> str:
     return " ".join(re.sub(r',\s*(?:".*)?$', "", text, flags=re.DOTALL).split())
 
 
+_NUMBER_TYPES = {
+    f"{sign}{kind}"
+    for sign in ("", "unsigned ")
+    for kind in ("char", "short", "int", "long", "long long")
+}
+_NUMBER_TYPES |= {"float", "double", "__half", "__nv_bfloat16", "bool", "signed char"}
+
+
 def deduction(match: Match, context: BuildContext) -> Values | None:
     """Return which types one template parameter would have, and how the call would be right."""
     if "/include/" in match.string.partition(": ")[0]:
@@ -203,6 +213,8 @@ def deduction(match: Match, context: BuildContext) -> Values | None:
     why = ""
     if template and len(set(types)) > 1 and len(re.findall(rf"\b{template[1]}\b", template[2])) > 1:
         why = f": {template[1]} would be {' and '.join(dict.fromkeys(types))}"
+    elif not template and not {*types} <= _NUMBER_TYPES:
+        return None  # other types than numbers do not become one
     wide = next((t for t in ("double", "float", "long long", "int") if t in types), "float")
     right = f"{function}<{wide}>{call[1] if call else '(...)'}"
     return {"name": function, "why": why, "right": right}

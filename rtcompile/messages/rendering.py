@@ -215,7 +215,11 @@ def _line(first: Diagnostic, source: str, name: str) -> int:
         return 0
     # The line of the asm statement that ptxas rejected: its own line numbers refer to the PTX.
     words = re.findall(r"'([\w.:]{3,})'", first.message)
-    found = (n for word in words for n, text in enumerate(lines, 1) if word in text)
+    code = cxx.blanked(source).split("\n")  # without comments
+    # A word may follow an escape sequence: "\n\tmov".
+    begin = r"(?:(?<!\w)|(?<=\\[nt]))"
+    patterns = [f"{begin if word[0] != '.' else ''}{re.escape(word)}(?!\\w)" for word in words]
+    found = (n for each in patterns for n, text in enumerate(code, 1) if re.search(each, text))
     return next(found, 0)
 
 

@@ -170,6 +170,19 @@ def semicolon(match: Match, context: BuildContext) -> Values | None:
     return {"fact": f"{fact}, and nothing joins them", "step": step}
 
 
+# A declaration goes on after these words.
+_SPECIFIERS = (
+    "__global__",
+    "__device__",
+    "__host__",
+    "__forceinline__",
+    "inline",
+    "static",
+    "const",
+    "constexpr",
+)
+
+
 def _unended(before: str, last: str, word: str, code: str) -> Values | None:
     """Return what ends without a semicolon before the word at the caret, if brackets or a line's end show it."""
     end = before.rstrip()
@@ -188,7 +201,7 @@ def _unended(before: str, last: str, word: str, code: str) -> Values | None:
     if word == "}":
         fact = f"The statement that ends with `{last}` before this }} has no ;"
         return {"fact": fact, "step": "Put ; before the }"}
-    if "\n" in before[len(end) :]:
+    if "\n" in before[len(end) :] and last not in _SPECIFIERS:
         line = end.count("\n") + 1
         fact = f"The statement before this line, which ends with `{last}` in line {line}, has no ;"
         return {"fact": fact, "step": f"Put ; at the end of line {line}"}
@@ -261,9 +274,19 @@ _CONSTANTS = (  # what stands before the caret, what it is, and what to write wh
 )
 
 
-def constant(_: Match, context: BuildContext) -> Values:
+def cpp11(_: Match, context: BuildContext) -> Values | None:
+    """Return the option that chooses C++11, if there is one."""
+    found = [each for each in context.options if re.search(r"std=(?:c|gnu)\+\+(?:11|0x)$", each)]
+    return {"given": found[-1]} if found else None
+
+
+def constant(_: Match, context: BuildContext) -> Values | None:
     """Return what must be known at compile time on the message's line, and what to write if it is not."""
     before = context.text[: max(0, context.column - 1)]
+    if re.search(
+        r"\bconstexpr\b[^;]*=\s*$", before
+    ):  # the function that is called may be what is no constant
+        return None
     what, step = next((w, step) for pattern, w, step in _CONSTANTS if re.search(pattern, before))
     return {"what": what, "step": step}
 
@@ -295,6 +318,12 @@ def literal(_: Match, context: BuildContext) -> Values | None:
     if found is None:
         return None
     whole, digits, suffix = found[1], found[2], found[3]
+    fortran = re.match(r"(\d+\.?\d*)[dD]([+-]?\d+)", context.text[max(0, context.column - 1) :])
+    if fortran:
+        number = fortran[1] if "." in fortran[1] else f"{fortran[1]}.0"
+        right = number if int(fortran[2]) == 0 else f"{fortran[1]}e{fortran[2]}"
+        why = f"d{fortran[2]} is the exponent of a double in Fortran"
+        return {"literal": fortran[0], "why": why, "right": right}
     if suffix in ("f", "F") and not digits:
         why, right = "the suffix f needs a decimal point before it", f"{whole}.0f"
     elif suffix in ("j", "J"):

@@ -180,6 +180,21 @@ def test_a_name_that_the_source_declares_is_not_called_undeclared(
 
 
 @pytest.mark.needs_compiler
+def test_an_instruction_that_ptxas_rejects_is_shown_in_its_asm_statement() -> None:
+    source = """// ex2 in hardware
+__device__ float fast_ex2(float x) {
+  asm("ex2.f32 %0, %0;" : "+f"(x));
+  return x;
+}
+__global__ void k(float* p) { *p = fast_ex2(*p); }
+"""
+    with pytest.raises(rtcompile.CompileError) as caught:
+        rtcompile.compile(source, arch="sm_80")
+
+    assert str(caught.value).startswith("kernel.cu:3: ")
+
+
+@pytest.mark.needs_compiler
 def test_a_function_that_nothing_defines_is_shown_where_it_is_called() -> None:
     source = "__device__ float f(float);\n__global__ void k(float* p) {\n  *p = f(*p);\n}\n"
     with pytest.raises(rtcompile.CompileError) as caught:
@@ -209,6 +224,9 @@ def test_a_function_that_nothing_defines_is_shown_where_it_is_called() -> None:
         ("const int a = 1; if (a > n || n = a) x[0] = 1;", "is const"),
         ("atomicAdd(x, q 1);", "takes 2 arguments"),
         ("x[0] = y; }\n__device__ void f(float y) {", "declared below"),
+        ("constexpr int a = n; x[a] = 1;", "known only at run time"),
+        ("uchar4 v; surf2Dwrite(cudaSurfaceObject_t(n), v, 0, 0);", "Convert the arguments"),
+        ('}\nstruct S {}\nextern "C" __global__\nvoid f() {', "`__global__` in line"),
     ],
 )  # fmt: skip
 def test_what_is_right_beside_an_error_is_not_called_its_cause(text: str, not_said: str) -> None:
