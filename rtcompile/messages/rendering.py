@@ -217,8 +217,8 @@ def _line(first: Diagnostic, source: str, name: str) -> int:
     words = re.findall(r"'([\w.:]{3,})'", first.message)
     code = cxx.blanked(source).split("\n")  # without comments
     # A word may follow an escape sequence: "\n\tmov".
-    begin = r"(?:(?<!\w)|(?<=\\[nt]))"
-    patterns = [f"{begin if word[0] != '.' else ''}{re.escape(word)}(?!\\w)" for word in words]
+    bound = r"(?:(?<!\w)|(?<=\\[nt]))"
+    patterns = [f"{bound if word[0] != '.' else ''}{re.escape(word)}(?!\\w)" for word in words]
     found = (n for each in patterns for n, text in enumerate(code, 1) if re.search(each, text))
     return next(found, 0)
 
