@@ -422,11 +422,9 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
 _FIRST_SECONDS = 0.005  # so a kernel that is launched at once is not looked up twice
 _TICK = 0.01
 _IDLE_SECONDS = 1.0  # after which the thread ends
-# While everything is cached, looking ahead may take a fiftieth of the time.
-_PAUSES = 50
+_PAUSES = 50  # while everything is cached, looking ahead may take a fiftieth of the time
 
 # Weak references to the program's kernels and modules, with their code.
-
 expected: list[tuple[Callable[[], object | None], LazyCode]] = []
 watching = False
 _guard = forks.lock()
