@@ -155,7 +155,7 @@ def member(match: Match, context: BuildContext) -> Values | None:
     body = re.search(  # a class with functions is not read: their words are no members
         rf"\b(?:struct|class|union)\s+{re.escape(class_)}\b[^;{{]*{{([^{{}}]*)}}", context.code
     )
-    if body is None and "{{" in context.code:  # of which the message about the braces speaks
+    if body is None and "{{" in context.code:  # the message about the braces states the cause
         return None
     declared = re.findall(r"\b(\w+)\s*(?:[;,=\[({]|$)", body[1]) if body else []
     found = [name for name in dict.fromkeys(declared) if name not in (word, *TABLES["language"])]

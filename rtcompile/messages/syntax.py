@@ -170,7 +170,7 @@ def semicolon(match: Match, context: BuildContext) -> Values | None:
     return {"fact": f"{fact}, and nothing joins them", "step": step}
 
 
-# A declaration goes on after these words.
+# A line that ends with one of these words continues on the next line.
 _SPECIFIERS = (
     "__global__",
     "__device__",
@@ -283,9 +283,8 @@ def cpp11(_: Match, context: BuildContext) -> Values | None:
 def constant(_: Match, context: BuildContext) -> Values | None:
     """Return what must be known at compile time on the message's line, and what to write if it is not."""
     before = context.text[: max(0, context.column - 1)]
-    if re.search(
-        r"\bconstexpr\b[^;]*=\s*$", before
-    ):  # the function that is called may be what is no constant
+    # The function that initializes a constexpr variable may be what is not constant.
+    if re.search(r"\bconstexpr\b[^;]*=\s*$", before):
         return None
     what, step = next((w, step) for pattern, w, step in _CONSTANTS if re.search(pattern, before))
     return {"what": what, "step": step}
@@ -347,15 +346,13 @@ def brace_by_indentation(_: Match, context: BuildContext) -> Values | None:
     """Return where the indentation shows that a } is missing or superfluous, if the braces are not as many."""
     code = context.code
     more = code.count("{") - code.count("}")
-    is_chosen = re.search(
-        r"^[ \t]*#[ \t]*el", context.source, re.MULTILINE
-    )  # of two branches, one is read
+    # Of an #if and its #else, the compiler reads one, so braces cannot be counted.
+    is_chosen = re.search(r"^[ \t]*#[ \t]*el", context.source, re.MULTILINE)
     if not more or is_chosen or {" ", "\t"} <= set(re.findall(r"^[ \t]", code, re.MULTILINE)):
         return None
     counts = f"The source has {code.count('{')} {{ and {code.count('}')} }}, and line"
-    stack: list[
-        list[int]
-    ] = []  # of each open {: its statement's line and indentation, its block's indentation
+    # Each open { has its statement's line and indentation, and its block's indentation.
+    stack: list[list[int]] = []
     first = head = 0
     last = ";"
     for number, line in enumerate(code.split("\n"), 1):
