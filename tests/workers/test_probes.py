@@ -16,7 +16,7 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
-from rtcompile.compilers import nvrtc, observed, unobserved
+from rtcompile.compilers import nvrtc, observed
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
@@ -53,7 +53,8 @@ def one(tmp_path: Path) -> Path:
 def outcome_of(source: str, one: Path, library: Any, **more: Any) -> Compiled | CompileFailure:
     folders = [str(one), str(one.parent / "two")]
     search = [SearchDir(f"user{at}", folder) for at, folder in enumerate(folders)]
-    flags = ("-arch=sm_80", *(f"-I{folder}" for folder in folders), *more.pop("flags", ()))
+    search = more.pop("search", search)
+    flags = ("-arch=sm_80", *(f"-I{each.path}" for each in search), *more.pop("flags", ()))
     name = more.pop("name", "kernel.cu")
     unit = TranslationUnit(source, name, flags, (), "cubin", Arch(8, 0), **more)
     return nvrtc.compile(unit, library, limits=Limits(), pch=False, cache_dir=None, search=search)
@@ -150,70 +151,47 @@ def test_an_edit_and_a_shadowing_header_are_noticed(spelling: str, one: Path, li
     assert files.current() is None
 
 
-def test_a_folder_is_not_a_header_but_may_become_one(one: Path, library: Any) -> None:
-    (one / "v.h").mkdir()
-    files = files_of(f"#include <v.h>\n{KERNEL}", one, library)
-    assert f"{one}/v.h/." in files.present
-    (one / "v.h").rmdir()
-    (one / "v.h").write_text("#define VALUE 2\n")
-    assert files.current() is None
+def another(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "v.h").write_text("#define VALUE 3\n")
 
 
-def test_a_link_on_the_path_that_changes_is_noticed(one: Path, library: Any) -> None:
-    (one.parent / "three").mkdir()
-    (one.parent / "three/v.h").write_text("#define VALUE 3\n")
-    (one / "sub").symlink_to(one.parent / "two")
-    files = files_of(f"#include <sub/v.h>\n{KERNEL}", one, library)
+def link_changed(one: Path) -> None:
+    another(one.parent / "three")
     (one / "sub").unlink()
     (one / "sub").symlink_to(one.parent / "three")
-    assert files.current() is None
 
 
-def test_a_missing_header_is_noticed_when_it_appears(one: Path, library: Any) -> None:
-    failure = outcome_of(f'#include "missing.h"\n{KERNEL}', one, library)
-    assert isinstance(failure, CompileFailure)
-    assert failure.files is not None
-    assert failure.files.is_unchanged()
-    (one.parent / "two/missing.h").write_text("#define VALUE 1\n")
-    assert not failure.files.is_unchanged()
-
-
-def test_builds_depend_on_the_dependencies_of_their_precompiled_header(
-    one: Path, library: Any
+@pytest.mark.parametrize(
+    ("include", "before", "change"),
+    [
+        pytest.param(
+            "<v.h>",
+            lambda one: (one / "v.h").mkdir(),
+            lambda one: ((one / "v.h").rmdir(), another(one)),
+            id="a folder becomes a header",
+        ),
+        pytest.param(
+            "<sub/v.h>",
+            lambda one: (one / "sub").symlink_to(one.parent / "two"),
+            link_changed,
+            id="a link on the path",
+        ),
+        pytest.param(
+            '"v.h"',
+            lambda one: None,
+            lambda one: another(one.parent / "project"),
+            id="a header beside the program",
+        ),
+    ],
+)
+def test_a_change_of_the_searched_places_is_noticed(
+    one: Path, library: Any, include: str, before: Callable[[Path], None], change: Any
 ) -> None:
-    (one / "rest.h").write_text("__device__ const char* here() { return __FILE__; }\n")
-    made = files_of("#include <v.h>\n#if __has_include(<opt.h>)\n#endif\n", one, library)
-    seen = {"begun_ns": time.time_ns(), "problem": "", "opened": [], "files": [], "folders": []}
-    seen["absent texts"] = []
-    gone = {"absent": [os.fsencode(one / "gone/x")], "texts": []}
-    used = observed.file_set({**seen, **gone}, (), before=made)
-    assert used.headers == made.headers
-    assert {*made.absent, str(one / "gone")} == {*used.absent}
-    assert not used.newest_ns
-
-    (one.parent / "two/v.h").write_text("#define VALUE 2\n")
-    assert used.current() is None
-    again = observed.file_set({**seen, "absent": [], "texts": []}, (), before=made)
-    assert again.newest_ns, "it changed after the precompiled header was looked for"
-
-
-def test_a_missing_folder_stands_for_all_below_it(one: Path, library: Any) -> None:
-    two = one.parent / "two"
-    (two / "deep/er").mkdir(parents=True)
-    names = [f"deep/er/h{at}.h" for at in range(20)]
-    for name in names:
-        (two / name).write_text("")
-    source = "".join(f"#include <{name}>\n" for name in names)
-    files = files_of(f"{source}#define VALUE 1\n{KERNEL}", one, library)
-    assert files.absent == (f"{one}/deep",)
-
-
-def test_a_header_beside_the_program_is_searched(one: Path, library: Any) -> None:
+    before(one)
     name = str(one.parent / "project/kernel.cu")
-    files = files_of(f'#include "v.h"\n{KERNEL}', one, library, name=name)
-    Path(name).parent.mkdir()
-    Path(name).write_text("its own file means nothing")
-    Path(f"{one.parent}/project/v.h").write_text("#define VALUE 2\n")
+    files = files_of(f"#include {include}\n{KERNEL}", one, library, name=name)
+    change(one)
     assert files.current() is None
 
 
@@ -253,11 +231,8 @@ def test_a_pipe_is_not_followed(one: Path, library: Any) -> None:
 def test_a_build_with_a_header_found_by_a_relative_path_is_not_kept(
     one: Path, library: Any
 ) -> None:
-    out = "../" * 20
-    flags = (f"-I{out}{str(one.parent)[1:]}/two",)
-    source = f"#include <v.h>\n{KERNEL}"
-    unit = TranslationUnit(source, "k.cu", ("-arch=sm_80", *flags), (), "cubin", Arch(8, 0))
-    outcome = nvrtc.compile(unit, library, limits=Limits(), pch=False, cache_dir=None, search=())
+    flags = (f"-I{'../' * 20}{str(one.parent)[1:]}/two",)
+    outcome = outcome_of(f"#include <v.h>\n{KERNEL}", one, library, flags=flags, search=())
     assert outcome.files is not None
     assert "was found by a relative path" in outcome.files.uncacheable
 
@@ -268,37 +243,11 @@ def test_an_unreadable_header_is_not_skipped_silently(one: Path, library: Any) -
     assert "v.h may not be read" in files.uncacheable
 
 
-def test_no_descriptor_is_left_open(one: Path) -> None:
-    """One process compiles many kernels, so a leak would add up."""
-    (one / "read.h").write_text("text")
-    (one / "tested.h").write_text("text")
-    texts = {probes.MEMORY + b"d/t.h": b"text"}
-    before = {*os.listdir("/proc/self/fd")}
-    probes.begin({"texts": texts}, reports=False)
-    for name in ("read.h", "tested.h", "read.h"):
-        descriptor = probes._job.open(os.fsencode(one / name))
-        if name == "read.h":
-            assert os.read(descriptor, 100) == b"text"
-        os.close(descriptor)
-    assert probes._job.in_memory(probes.MEMORY + b"d/../d/t.h") is not None
-    seen = probes.end()
-    assert [was_read for *_, was_read in seen["opened"]] == [True, False]
-    assert {*os.listdir("/proc/self/fd")} <= before  # other threads may have closed some
-
-
 # --- during a build ------------------------------------------------------------------------------
 
 
-def removed(folder: Path) -> None:
-    (folder / "opt.h").unlink()
-
-
-def created(folder: Path) -> None:
-    (folder / "new.h").write_text("")
-
-
-def renamed_away(folder: Path) -> None:
-    folder.rename(f"{folder}-away")
+def rewritten(folder: Path) -> None:
+    (folder / "opt.h").write_text("#define VALUE 2\n")
 
 
 def swapped(folder: Path) -> None:
@@ -310,22 +259,21 @@ def swapped(folder: Path) -> None:
     (folder / "new.h").write_text("")
 
 
-def edited(folder: Path) -> None:
-    (folder / "opt.h").write_text("#define VALUE 2\n")
-
-
 def edited_with_its_old_times(folder: Path) -> None:
     times = (folder / "opt.h").stat()
-    (folder / "opt.h").write_text("#define VALUE 2\n")
+    rewritten(folder)
     os.utime(folder / "opt.h", ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def made_a_folder(folder: Path) -> None:
-    (folder / "opt.h").unlink()
-    (folder / "opt.h").mkdir()
-
-
-DURING = [removed, created, renamed_away, swapped, edited, edited_with_its_old_times, made_a_folder]
+DURING = {
+    "removed": lambda folder: (folder / "opt.h").unlink(),
+    "created": lambda folder: (folder / "new.h").write_text(""),
+    "renamed away": lambda folder: folder.rename(f"{folder}-away"),
+    "swapped": swapped,
+    "edited": rewritten,
+    "edited with its old times": edited_with_its_old_times,
+    "made a folder": lambda folder: ((folder / "opt.h").unlink(), (folder / "opt.h").mkdir()),
+}
 READS = {
     "seen": "#if __has_include(<opt.h>)\n#endif\n#define VALUE 1\n",
     "read": "#include <opt.h>\n",
@@ -357,7 +305,7 @@ def at_the_end(
 def test_a_build_whose_files_changed_meanwhile_is_not_kept(
     tmp_path: Path,
     at_the_end: list[Callable[[], object]],
-    change: Callable[[Path], None],
+    change: str,
     reads: str,
 ) -> None:
     folder = tmp_path / "folder"
@@ -370,9 +318,9 @@ def test_a_build_whose_files_changed_meanwhile_is_not_kept(
         options = (f"-I{folder}",)
         return rtcompile.compile(source, options=options, arch="sm_80", fallback="never")
 
-    at_the_end.append(lambda: change(folder))
+    at_the_end.append(lambda: DURING[change](folder))
     assert build().build.hit is None
-    if reads == "seen" and change in (edited, edited_with_its_old_times):
+    if reads == "seen" and change.startswith("edited"):
         assert build().build.hit == "disk", "what is in it does not matter"
         return
     for undone in (False, True):
@@ -393,59 +341,14 @@ def test_a_header_of_the_toolkit_that_changed_meanwhile_has_no_known_contents(
     an_hour_ago = time.time() - 3600
     os.utime(header, (an_hour_ago, an_hour_ago))
     search = [SearchDir("cudart", str(header.parent))]
-    unit = TranslationUnit(
-        f"#include <v.h>\n{KERNEL}",
-        "k.cu",
-        ("-arch=sm_80", f"-I{one.parent}/two"),
-        (),
-        "cubin",
-        Arch(8, 0),
-    )
     at_the_end.append(lambda: header.write_text("#define VALUE 2\n"))
-    outcome = nvrtc.compile(
-        unit, library, limits=Limits(), pch=False, cache_dir=None, search=search
-    )
+    outcome = outcome_of(f"#include <v.h>\n{KERNEL}", one, library, search=search)
     assert isinstance(outcome, Compiled)
     assert outcome.files is not None
     assert outcome.files.newest_ns
 
 
-def test_a_change_that_is_reverted_before_the_end_does_not_matter(
-    tmp_path: Path, at_the_end: list[Callable[[], object]]
-) -> None:
-    (tmp_path / "opt.h").write_text("#define VALUE 1\n")
-    options = (f"-I{tmp_path}",)
-
-    def there_and_back() -> None:
-        (tmp_path / "opt.h").rename(tmp_path / "away.h")
-        (tmp_path / "away.h").rename(tmp_path / "opt.h")
-
-    at_the_end.append(there_and_back)
-    first = rtcompile.compile(f"#include <opt.h>\n{KERNEL}", options=options, arch="sm_80")
-    again = rtcompile.compile(f"#include <opt.h>\n{KERNEL}", options=options, arch="sm_80")
-    assert first.build.hit is None
-    assert again.build.hit is not None
-
-
 # --- without probes ----------------------------------------------------------------
-
-PASTED_NAME = "#define NAMED(x) __has_include(<x##t.h>)\n#if NAMED(op)\n#endif"
-
-
-@pytest.mark.parametrize(
-    "spelling", [*CONDITIONS.values(), PASTED_NAME], ids=[*CONDITIONS, "pasted name"]
-)
-@pytest.mark.parametrize("where", ["source", "header"])
-def test_without_probes_the_searched_folders_are_watched(
-    spelling: str, where: str, one: Path
-) -> None:
-    header = one.parent / "two/v.h"
-    header.write_text(spelling if where == "header" else "")
-    search = [SearchDir("user0", str(one)), SearchDir("user1", str(header.parent))]
-    source = spelling if where == "source" else "#include <v.h>"
-    files = unobserved.record([str(header)], search, source=source)
-    (one / "opt.h").write_text("")
-    assert files.uncacheable or files.current() is None
 
 
 def test_slots_are_made_writable_by_whole_pages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -74,29 +73,20 @@ def run_and_kill(pool: Pool) -> None:
     pool.close()
 
 
-def test_a_folder_is_removed_with_its_zygote(parent: Path) -> None:
+@pytest.mark.parametrize("locks", ["locks", "no_locks"])
+def test_a_folder_is_private_and_removed_with_its_zygote(
+    parent: Path, locks: str, request: pytest.FixtureRequest
+) -> None:
+    if locks == "no_locks":
+        request.getfixturevalue(locks)
     owner = claim(parent)
     owner.make_job_folder("1")
-    owner.remove()
-    assert list(parent.iterdir()) == []
-
-
-def test_the_folder_is_private(parent: Path) -> None:
-    owner = claim(parent)
     modes = [
         folder.stat().st_mode & 0o777 for folder in (Path(owner.path), Path(owner.path).parent)
     ]
     assert modes == [0o700, 0o700]
-
-
-@pytest.mark.parametrize("name", ["rtcompile-cache", "rtcompile-0.9-src", "rtcompile-1-dead"])
-def test_folders_with_similar_names_are_not_touched(parent: Path, name: str) -> None:
-    theirs = parent / name
-    (theirs / "1").mkdir(parents=True)
-    (theirs / "1" / "file").touch()
-    os.utime(theirs, (0, 0))
-    run_and_kill(Pool(jobs=1))
-    assert (theirs / "1" / "file").exists()
+    owner.remove()
+    assert list(parent.iterdir()) == []
 
 
 def test_a_temporary_folder_is_removed_with_its_process(parent: Path) -> None:
@@ -116,22 +106,18 @@ def test_a_temporary_folder_is_removed_with_its_process(parent: Path) -> None:
     assert list(parent.iterdir()) == []
 
 
-@pytest.fixture
-def bystander(parent: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that works in a folder with a similar name."""
-    folder = parent / "rtcompile-shell"
-    folder.mkdir()
-    os.utime(folder, (0, 0))
-    process = subprocess.Popen(["sleep", "1000"], cwd=folder)
-    yield process
-    process.kill()
-    process.wait()
-
-
-def test_processes_in_such_folders_are_not_killed(bystander: subprocess.Popen[bytes]) -> None:
-    run_and_kill(Pool(jobs=1))
-    with pytest.raises(subprocess.TimeoutExpired):
-        bystander.wait(0.1)
+def test_folders_with_similar_names_and_their_processes_are_not_touched(parent: Path) -> None:
+    names = ["rtcompile-cache", "rtcompile-0.9-src", "rtcompile-1-dead"]
+    for name in names:
+        (parent / name / "1").mkdir(parents=True)
+        (parent / name / "1" / "file").touch()
+        os.utime(parent / name, (0, 0))
+    with subprocess.Popen(["sleep", "1000"], cwd=parent / names[0]) as bystander:
+        run_and_kill(Pool(jobs=1))
+        with pytest.raises(subprocess.TimeoutExpired):
+            bystander.wait(0.1)
+        bystander.kill()
+    assert [(parent / name / "1" / "file").exists() for name in names] == [True] * 3
 
 
 def test_the_folder_of_a_killed_zygote_is_removed_by_the_next_one(parent: Path) -> None:
@@ -170,14 +156,29 @@ def test_what_is_locked_is_in_use(parent: Path) -> None:
     assert Path(alive.path).exists()
 
 
-def test_the_folder_of_another_machine_is_kept_for_a_day(parent: Path) -> None:
-    # Its lock may be visible only on its own machine, as on NFS with `nolock`.
-    theirs = killed(scratch.claim(str(parent), "zygote-00000000-000000000000000000000000"))
+# The lock of another machine may be visible only there, as on NFS with `nolock`.
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("zygote-00000000-000000000000000000000000", id="of another machine"),
+        pytest.param("", id="without locks"),
+    ],
+)
+def test_a_folder_whose_lock_says_nothing_is_kept_for_a_day_except_by_its_caller(
+    parent: Path, name: str, request: pytest.FixtureRequest
+) -> None:
+    if not name:
+        request.getfixturevalue("no_locks")
+    theirs = killed(scratch.claim(str(parent), name or scratch.new_name()))
     scratch.sweep(str(parent), "")
     assert theirs.exists()
     os.utime(theirs, (theirs.stat().st_mtime - 2 * DAY,) * 2)
     scratch.sweep(str(parent), "")
     assert not theirs.exists()
+    if not name:
+        own = killed(claim(parent))
+        scratch.sweep(str(parent), own.name)
+        assert not own.exists()
 
 
 def test_a_link_in_a_leftover_folder_is_removed_and_not_followed(
@@ -200,36 +201,23 @@ def test_a_link_instead_of_a_zygotes_folder_is_not_followed(parent: Path, precio
     assert (precious / "thesis.tex").exists()
 
 
-def plant_link(path: Path, precious: Path) -> None:
-    path.symlink_to(precious)
-
-
-def plant_dangling_link(path: Path, precious: Path) -> None:
-    path.symlink_to(precious / "nothing")
-
-
-def plant_file(path: Path, precious: Path) -> None:
-    path.touch()
-
-
-def plant_fifo(path: Path, precious: Path) -> None:
-    os.mkfifo(path)
-
-
 def plant_open_folder(path: Path, precious: Path) -> None:
     path.mkdir()
     path.chmod(0o777)
 
 
-PLANTS = [plant_link, plant_dangling_link, plant_file, plant_fifo, plant_open_folder]
+PLANTS = {
+    "a link": lambda path, precious: path.symlink_to(precious),
+    "a dangling link": lambda path, precious: path.symlink_to(precious / "nothing"),
+    "a file": lambda path, precious: path.touch(),
+    "a pipe": lambda path, precious: os.mkfifo(path),
+    "an open folder": plant_open_folder,
+}
 
 
 @pytest.mark.parametrize("plant", PLANTS)
-def test_if_a_name_is_taken_the_next_one_is_used(
-    parent: Path, precious: Path, plant: object
-) -> None:
-    assert callable(plant)
-    plant(parent / HOME, precious)
+def test_if_a_name_is_taken_the_next_one_is_used(parent: Path, precious: Path, plant: str) -> None:
+    PLANTS[plant](parent / HOME, precious)
     owner = claim(parent)
     assert Path(owner.path).parent == parent / f"{HOME}-2"
     owner.remove()
@@ -280,28 +268,3 @@ def test_claiming_a_folder_during_sweeps_works(parent: Path) -> None:
     finally:
         done.set()
         sweeper.join()
-
-
-@pytest.mark.usefixtures("no_locks")
-def test_a_folder_is_created_without_locks(parent: Path) -> None:
-    owner = claim(parent)
-    owner.make_job_folder("1")
-    owner.remove()
-    assert list(parent.iterdir()) == []
-
-
-@pytest.mark.usefixtures("no_locks")
-def test_without_locks_recently_used_folders_are_kept(parent: Path) -> None:
-    left = killed(claim(parent))
-    scratch.sweep(str(parent), "")
-    assert left.exists()
-    os.utime(left, (left.stat().st_mtime - 2 * DAY,) * 2)
-    scratch.sweep(str(parent), "")
-    assert not left.exists()
-
-
-@pytest.mark.usefixtures("no_locks")
-def test_without_locks_a_caller_removes_its_own_zygotes_folder(parent: Path) -> None:
-    left = killed(claim(parent))
-    scratch.sweep(str(parent), left.name)
-    assert not left.exists()

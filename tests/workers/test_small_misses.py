@@ -15,14 +15,12 @@ import pytest
 
 from rtcompile import toolkit
 from rtcompile.compilers import nvrtc
-from rtcompile.files import file_times
 from rtcompile.request import cxx
 from rtcompile.request.units import Limits
 from rtcompile.toolkit.model import Library
 from rtcompile.workers.child import Child, Order
-from rtcompile.workers.pool import Crash, Job, JobResult, Pool
+from rtcompile.workers.pool import Job, JobResult, Pool
 from tests.jobs import ENDLESS, eventually
-from tests.key_inputs import HeaderTree
 from tests.processes import python
 
 pytestmark = pytest.mark.needs_compiler
@@ -30,7 +28,6 @@ pytestmark = pytest.mark.needs_compiler
 KERNEL = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] += %d; }'
 MISTAKE = "__global__ void k() { nothing_like_this(); }"
 WARNED = "__global__ void k() { int unused; }"
-CRASHES = "template <class T> struct B { friend bool operator==() = default; };"
 
 
 def library() -> Library:
@@ -109,7 +106,11 @@ def test_a_source_that_reads_a_header_is_built_as_in_a_new_process(
 ) -> None:
     (tmp_path / "a.h").write_text("#pragma once\n#define A 1\n")
     sources = ['#include "a.h"\n' + KERNEL % 1, KERNEL % 1, '#include "a.h"\nint a = A;']
-    shared = [compiled(pool, source, f"-I{tmp_path}") for source in sources]
+    shared, descriptors = [], []
+    for source in sources:
+        shared.append(compiled(pool, source, f"-I{tmp_path}"))
+        descriptors.append(len(os.listdir(f"/proc/{shared[-1]['pid']}/fd")))
+    assert descriptors == [descriptors[0]] * 3, "the probes leave files open"
     fresh = [compiled(pool, source, f"-I{tmp_path}", reusable=False) for source in sources]
     assert len({reply["pid"] for reply in shared}) == 1
     assert [compiler_result(reply) for reply in shared] == [
@@ -186,16 +187,6 @@ def test_earlier_jobs_of_a_process_have_no_effect(pool: Pool, before: str, sourc
     assert compiler_result(compiled(pool, source)) == fresh
 
 
-def test_a_crash_affects_only_one_job(pool: Pool) -> None:
-    shared = compiled(pool, KERNEL % 1)["pid"]
-    crashed = pool.run(job(CRASHES, "-std=c++20"), Limits())
-    assert isinstance(crashed, Crash)
-    assert (crashed.kind, crashed.signal) == ("crash", signal.SIGSEGV)
-    again = compiled(pool, KERNEL % 2)
-    assert again["code"]
-    assert again["pid"] != shared
-
-
 def test_a_process_that_is_killed_while_it_waits_costs_no_job(pool: Pool) -> None:
     for number in range(3):
         os.kill(compiled(pool, KERNEL % number)["pid"], signal.SIGKILL)
@@ -215,31 +206,6 @@ def test_files_of_a_job_are_removed_before_the_next_one(pool: Pool) -> None:
     (temporary / "secret").write_text("of the first job")
     assert compiled(pool, KERNEL % 2)["pid"] == pid
     assert "secret" not in os.listdir(temporary)
-
-
-def test_a_reused_process_keeps_its_memory_for_the_next_jobs(pool: Pool) -> None:
-    def page_faults() -> int:
-        pid = compiled(pool, KERNEL % 1)["pid"]
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
-
-    for _ in range(3):
-        before = page_faults()
-    assert page_faults() - before < 600  # 1500 if the memory is returned each time
-
-
-def test_under_a_process_limit_no_child_is_kept_idle(scratch: Path) -> None:
-    script = """
-        import resource, time
-        from rtcompile.workers.zygote import _FEW_PROCESSES
-        resource.setrlimit(resource.RLIMIT_NPROC, (_FEW_PROCESSES - 1, _FEW_PROCESSES - 1))
-        from tests.workers.test_small_misses import KERNEL, Pool, children, compiled, eventually
-        pool = Pool(jobs=2)
-        pids = {compiled(pool, KERNEL % n)["pid"] for n in range(3)}
-        time.sleep(0.5)
-        assert len(pids) == 3 and eventually(lambda: not children(pool)), pids
-    """
-    root = Path(__file__).parents[2]
-    python(script, cwd=root, check=True)
 
 
 # --- which jobs are reusable, and compile without declarations -----------------------------------------
@@ -282,12 +248,8 @@ def test_a_source_that_may_read_a_file_is_not_reusable(
         "__device__ int __half;",
     ],
 )
-def test_a_source_without_such_words_reads_no_file(source: str) -> None:
-    assert cxx.reads_no_file(source, ())
-
-
-def test_search_directories_do_not_matter_to_a_source_without_includes() -> None:
-    assert cxx.reads_no_file(KERNEL, ("-I/usr/include", "--include-path=/opt/include", "-DN=4"))
+def test_a_source_without_such_words_reads_no_file_whatever_is_searched(source: str) -> None:
+    assert cxx.reads_no_file(source, ("-I/usr/include", "--include-path=/opt/include", "-DN=4"))
 
 
 @pytest.mark.parametrize(
@@ -368,15 +330,6 @@ def test_a_source_that_minimal_rejects_is_compiled_without_it(pool: Pool) -> Non
 
 
 # --- no wait for the clock or the disk -------------------------------------------------------------
-
-
-def test_a_header_that_changes_once_files_are_read_is_noticed(tmp_path: Path) -> None:
-    tree = HeaderTree(tmp_path / "tree", "user0")
-    tree.write("user0/a.h", "before")
-    begun_ns = file_times.next_tick()
-    assert tree.record("user0/a.h").newest_ns < begun_ns
-    tree.write("user0/a.h", "edited meanwhile")
-    assert tree.record("user0/a.h").newest_ns >= begun_ns
 
 
 def test_a_build_is_kept_without_syncing_though_its_process_ends_at_once(
