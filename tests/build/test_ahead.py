@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
 import sys
 import textwrap
 import threading
@@ -17,14 +16,16 @@ import pytest
 
 pytest.importorskip("cupy")
 
-from rtcompile import CompileError, RawKernel, RawModule, RtcompileWarning
+import pytest
+
+from rtcompile import CompileError, RawKernel, RawModule
 from rtcompile.build import ahead, batch, pipeline, plan
 from rtcompile.frontends import raw_kernel
 from rtcompile.lookup import driver, environment
 from rtcompile.lookup import find as lookup
 from rtcompile.workers import pool
 from tests.jobs import ENDLESS, until
-from tests.processes import build_of, python
+from tests.processes import build_of, python, ran
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -53,27 +54,19 @@ def looks_ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_a_constructed_kernel_is_compiled_before_its_use(monkeypatch: pytest.MonkeyPatch):
-    kernels = [made(number) for number in range(5)]
-    until(lambda: len(built()) == 5)
-    monkeypatch.setattr(batch.Batch, "_compiled", None)
-
-    builds = [kernel.build for kernel in kernels]
-
-    assert [build.hit for build in builds] == [None] * 5
-    assert ahead.queue is not None
-    assert not ahead.queue.kept
-
-
-def test_listeners_are_called_once_and_at_the_use(monkeypatch: pytest.MonkeyPatch):
     notified: list[Any] = []
     monkeypatch.setattr(lookup, "listeners", [lambda request, outcome: notified.append(outcome)])
-    kernel = made(1)
-    until(built)
+    kernels = [made(number) for number in range(5)]
+    until(lambda: len(built()) == 5)
     assert notified == []
+    monkeypatch.setattr(batch.Batch, "_compiled", None)
 
-    code = kernel.object_code
+    codes = [kernel.object_code for kernel in kernels]
 
-    assert notified == [code]
+    assert [code.build.hit for code in codes] == [None] * 5
+    assert notified == codes
+    assert ahead.queue is not None
+    assert not ahead.queue.kept
 
 
 def test_if_all_is_cached_nothing_is_imported_or_queued(tmp_path: Path):
@@ -116,10 +109,14 @@ def test_an_error_is_raised_only_at_the_kernels_use(
     capfd: pytest.CaptureFixture[str],
 ):
     wrong = RawKernel("mistake;", "k", arch="sm_80")
+    invalid = made(2, options=("--no-such-option=1",))
     right = made(1)
-    until(lambda: len(built()) == 2)
+    until(lambda: len(built()) >= 2 and not raw_kernel.expected)
     assert right.build.hit is None
     assert capfd.readouterr() == ("", "")
+
+    with pytest.raises(CompileError, match="no-such-option"):
+        _ = invalid.object_code
 
     with pytest.raises(CompileError, match="mistake") as raised:
         _ = wrong.object_code
@@ -172,17 +169,6 @@ def test_a_build_uses_the_variables_at_its_construction(monkeypatch: pytest.Monk
     for value in (2, 1):
         monkeypatch.setenv("NVCC_APPEND_FLAGS", f"-DVALUE={value}")
         assert kernel().object_code.code == kernel(recompile=True).object_code.code
-
-
-def test_warnings_are_raised_at_the_use(recwarn: pytest.WarningsRecorder):
-    kernel = made(1)
-    until(built)
-    [build] = built()
-    build.warnings.append("look out")
-    assert not recwarn.list
-
-    with pytest.warns(RtcompileWarning, match="look out"):
-        _ = kernel.build
 
 
 def test_the_build_of_a_deleted_kernel_is_cancelled(monkeypatch: pytest.MonkeyPatch):
@@ -352,27 +338,8 @@ ENDS = """
 @pytest.mark.some(2)
 @pytest.mark.parametrize("ending", ["", "sys.exit(0)", "os._exit(0)"])
 def test_a_program_ends_at_once(ending: str):
-    program = textwrap.dedent(ENDS % ENDLESS) + "began = time.time()\nprint(began)\n" + ending
-    began = (
-        float(run(program + ("\n" if not ending.startswith("os") else "")) or "0")
-        if not (ending.startswith("os"))
-        else time.time() - 1
-    )
-    if ending.startswith("os"):
-        run(program.replace("print(began)", ""))
-    assert time.time() - began < 30
-
-
-def test_a_forked_child_compiles_for_itself():
-    program = textwrap.dedent(ENDS % ENDLESS) + textwrap.dedent(f"""
-        pid = os.fork()
-        if pid == 0:
-            assert ahead.queue is None
-            kernel = RawKernel({SOURCE % 5!r}, "k", arch="sm_80")
-            os._exit(0 if kernel.build.hit is None else 1)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-    """)
-    assert run(program) == "0"
+    began = run(textwrap.dedent(ENDS % ENDLESS) + f"print(time.time(), flush=True)\n{ending}\n")
+    assert time.time() - float(began) < 30
 
 
 def test_the_end_of_a_forked_child_leaves_the_builds_of_its_parent():
@@ -407,13 +374,7 @@ def test_a_warning_about_the_cache_is_raised_once_at_the_use(
     program, cache = tmp_path / "main.py", tmp_path / "cache"
     program.write_text(textwrap.dedent(WARNED))
     cache.touch()
-    done = subprocess.run(
-        [sys.executable, "-W", action, program],
-        env={**os.environ, "RTCOMPILE_CACHE_DIR": str(cache)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran(sys.executable, "-W", action, program, environ={"RTCOMPILE_CACHE_DIR": cache})
     before, after = done.stderr.split("used\n")
     assert (done.returncode, before) == (ends, "")
     assert "kernel.object_code  # here" in after
@@ -421,23 +382,20 @@ def test_a_warning_about_the_cache_is_raised_once_at_the_use(
 
 
 def test_children_by_spawn_import_the_program_again(tmp_path: Path):
-    (tmp_path / "main.py").write_text(
-        textwrap.dedent(f"""
-            import multiprocessing
-            from rtcompile import RawKernel
-            kernels = [RawKernel({SOURCE!r} % n, "k", arch="sm_80") for n in range(8)]
+    program = f"""
+        import multiprocessing
+        from rtcompile import RawKernel
+        kernels = [RawKernel({SOURCE!r} % n, "k", arch="sm_80") for n in range(8)]
 
-            def size(number):
-                return len(kernels[number].object_code.code)
+        def size(number):
+            return len(kernels[number].object_code.code)
 
-            if __name__ == "__main__":
-                with multiprocessing.get_context("spawn").Pool(2) as pool:
-                    print(len(pool.map(size, range(8))))
-        """)
-    )
-    done = subprocess.run(
-        [sys.executable, tmp_path / "main.py"], capture_output=True, text=True, check=False
-    )
+        if __name__ == "__main__":
+            with multiprocessing.get_context("spawn").Pool(2) as pool:
+                print(len(pool.map(size, range(8))))
+    """
+    (tmp_path / "main.py").write_text(textwrap.dedent(program))
+    done = ran(sys.executable, tmp_path / "main.py")
     assert (done.returncode, done.stdout, done.stderr) == (0, "8\n", "")
 
 
@@ -452,13 +410,6 @@ def test_a_failed_constructor_queues_nothing():
     gc.collect()
     until(lambda: not raw_kernel.watching)
     assert ahead.queue is None or not ahead.queue.kept
-
-
-def test_invalid_options_are_an_error_at_the_use():
-    kernel = RawKernel(SOURCE % 1, "k", ("--no-such-option=1",), arch="sm_80")
-    until(lambda: not raw_kernel.expected)
-    with pytest.raises(CompileError, match="no-such-option"):
-        _ = kernel.object_code
 
 
 def test_a_relative_directory_is_resolved_at_the_construction(
@@ -479,3 +430,36 @@ def test_a_relative_directory_is_resolved_at_the_construction(
 
     two = RawKernel(source, "k", (f"-I{tmp_path / 'two'}",), arch="sm_80").object_code.code
     assert code == two
+
+
+# --- files that are reloaded -------------------------------------------------------------------
+
+
+RELOADED = '#include "value.h"\nextern "C" __global__ void k(int* p) { *p = VALUE * %d; }'
+
+
+@pytest.mark.parametrize("edited", ["the source", "the header"])
+@pytest.mark.parametrize("used", [True, False], ids=["after its first use", "before"])
+def test_a_reloaded_file_is_compiled_ahead_and_an_edit_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, used: bool, edited: str
+):
+    header, file = tmp_path / "value.h", tmp_path / "kernel.cu"
+    header.write_text("#define VALUE 1\n")
+    file.write_text(RELOADED % 1)
+    module = RawModule.from_file(file, reload=True, arch="sm_80")
+    until(built)
+    first = built()[0].future.result().code
+    if used:
+        with monkeypatch.context() as patch:
+            patch.setattr(batch.Batch, "_compiled", None)
+            assert module.object_code.code == first
+            assert module.build.hit is None
+
+    if edited == "the source":
+        file.write_text(RELOADED % 7)
+    else:
+        header.write_text("#define VALUE 7\n")
+    time.sleep(0.1)  # a reload looks at its files every 50 ms
+
+    assert module.object_code.code == RawModule.from_file(file, arch="sm_80").object_code.code
+    assert module.object_code.code != first

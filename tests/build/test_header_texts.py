@@ -10,7 +10,6 @@ import pytest
 import rtcompile
 from rtcompile import CompileRequest, InvalidRequest
 from rtcompile.files import headers as memory_headers
-from rtcompile.request.request import with_headers
 from rtcompile.workers import nvrtc as workers_nvrtc
 
 pytestmark = pytest.mark.needs_compiler
@@ -77,6 +76,7 @@ def test_an_unread_header_text_may_change(tmp_path, monkeypatch, changed):
         pytest.param("#define SIDE __FILE__[0]\n", id="with its path"),
         pytest.param('#include "new.cuh"\n', id="that looks for another in vain"),
         pytest.param("#define SIDE __has_include(<new.cuh>)\n", id="that tests for another"),
+        pytest.param("#define SIDE __TIME__[0]\n", id="with a clock"),
     ],
 )
 def test_a_text_that_affects_the_build_causes_a_rebuild(tmp_path, monkeypatch, text):
@@ -186,13 +186,6 @@ def test_a_header_that_a_text_includes_is_noticed_when_it_appears(tmp_path, monk
     assert _compile(text, options=options).code not in (before.code, after.code)
 
 
-def test_a_text_with_a_clock_macro_is_not_cached(tmp_path, monkeypatch):
-    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
-    text = "#define SIDE __TIME__[0]\n"
-    assert _compile(text).build.hit is None
-    assert _compile(text).build.hit is None
-
-
 def test_a_compiler_that_cannot_be_observed_gets_files(tmp_path, monkeypatch):
     """Where the probes do not work, the worker writes them into its own folder."""
     job = {"texts": {b"/rtcompile-headers/ab/x/v.h": b"text"}}
@@ -200,13 +193,6 @@ def test_a_compiler_that_cannot_be_observed_gets_files(tmp_path, monkeypatch):
     options = workers_nvrtc.with_text_files(job, [b"-I/rtcompile-headers/ab", b"-I/usr"])
     assert options == [b"-I" + os.fsencode(tmp_path) + b"/rtcompile-headers/ab", b"-I/usr"]
     assert (tmp_path / "rtcompile-headers/ab/x/v.h").read_text() == "text"
-
-
-def test_the_texts_are_found_in_one_folder():
-    request = CompileRequest(SOURCE, arch="sm_80", headers={"tile.cuh": ""}, backend="nvcc")
-    placed = with_headers(request)
-    assert placed.options == (f"-I{memory_headers.folder(request.headers)}",)
-    assert with_headers(placed) == placed
 
 
 def test_a_librarys_texts_are_available_to_its_modules():

@@ -62,14 +62,6 @@ def test_a_tuple_cannot_be_linked():
         compile(link=[("cubin", b"code")])
 
 
-@pytest.mark.parametrize("target", ["object", "ltoir", "ptx"])
-def test_compiled_code_can_be_linked(target):
-    options = ("-rdc=true",) if target == "ptx" else ()
-    library = compile(LIBRARY, target=target, options=options)
-
-    assert kernels(compile(link=[library])) == ["k"]
-
-
 def test_a_library_of_lto_ir_is_inlined_into_every_kernel_that_links_it(runs):
     library = compile(LIBRARY, target="ltoir")
 
@@ -79,7 +71,7 @@ def test_a_library_of_lto_ir_is_inlined_into_every_kernel_that_links_it(runs):
     assert [functions(code) for code in programs] == [{"k0"}, {"k1"}, {"k2"}]
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("suffix", "flags"),
     [
@@ -133,6 +125,7 @@ def test_name_expressions_of_a_linked_program_are_in_it():
         assert "_Z1tIfEvPT_" in kernels(code)
 
 
+@pytest.mark.in_turn("option")
 @pytest.mark.parametrize("backend", ["nvrtc", pytest.param("nvcc", marks=pytest.mark.needs_nvcc)])
 @pytest.mark.parametrize("option", ["-dc", "-rdc=true", "--device-c"])
 def test_dynamic_parallelism_needs_only_the_option_of_cupys_users(backend, option):

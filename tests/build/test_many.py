@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import pickle
-import signal
-import subprocess
-import sys
-import textwrap
 import threading
 from concurrent.futures import CancelledError
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +19,8 @@ from rtcompile.inspect import cubin
 from rtcompile.lookup import environment
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
-from rtcompile.workers import pool
 from tests import jobs
-from tests.jobs import eventually
+from tests.jobs import children, eventually
 from tests.processes import python
 
 pytestmark = pytest.mark.needs_compiler
@@ -44,16 +37,6 @@ def variants(count: int) -> list[CompileRequest]:
 
 def kernels(code: ObjectCode) -> list[str]:
     return [kernel.name for kernel in cubin.read(code.code).kernels]
-
-
-def test_results_are_in_the_order_of_the_requests() -> None:
-    results = compile_many(variants(6), progress=False)
-    assert [kernels(code) for code in results] == [[f"_Z1kILi{i}EEvPi"] for i in range(6)]
-
-
-def test_built_kernels_are_in_the_cache() -> None:
-    compile_many(variants(3), progress=False)
-    assert all(code.build.hit for code in compile_many(variants(3), progress=False))
 
 
 def test_a_single_hit_is_found_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,35 +67,6 @@ def test_a_batch_works_with_fewer_threads_if_no_more_can_start(
     assert [kernels(code) for code in results] == [[f"_Z1kILi{i}EEvPi"] for i in range(6)]
 
 
-@pytest.mark.parametrize("most", [4, 5, 6, 7, 9])
-def test_threads_leave_room_for_a_compiler_under_a_process_limit(
-    monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
-    start, run, free = threading.Thread.start, pool.run, []
-    threads: list[
-        threading.Thread
-    ] = []  # only this batch's: a thread of another test may be ending
-
-    def room() -> int:
-        return most - sum(thread.is_alive() for thread in threads)
-
-    def start_some(thread: threading.Thread) -> None:
-        if thread.name.startswith(("build", "spare")):
-            if room() < 1:
-                raise RuntimeError("can't start new thread")
-            threads.append(thread)
-        start(thread)
-
-    def note(*given: Any, **more: Any) -> Any:
-        free.append(room())
-        return run(*given, **more)
-
-    monkeypatch.setattr(threading.Thread, "start", start_some)
-    monkeypatch.setattr(pool, "run", note)
-    compile_many(variants(8), progress=False)
-    assert min(free) >= 3  # a zygote, its child, and a program that the child may run
-
-
 def test_one_request_twice_is_built_once() -> None:
     hits = [code.build.hit for code in compile_many([KERNEL] * 4, progress=False)]
     assert hits.count(None) == 1
@@ -127,12 +81,6 @@ def test_errors_are_collected_and_the_others_built() -> None:
     assert sorted(caught.value.errors) == [1, 3]
     assert all(isinstance(error, CompileError) for error in caught.value.errors.values())
     assert [result is None for result in caught.value.results] == [False, True, False, True]
-
-
-def test_errors_can_be_returned_instead_of_results() -> None:
-    outcomes: list[Any] = compile_many([WRONG, KERNEL], progress=False, errors="return")
-    assert isinstance(outcomes[0], CompileError)
-    assert isinstance(outcomes[1], ObjectCode)
 
 
 def test_a_batch_error_survives_pickling() -> None:
@@ -185,15 +133,6 @@ def test_modules_find_their_code_afterwards() -> None:
     assert (module.build.hit, kernel.build.hit) == ("memory", "memory")
 
 
-def test_futures_are_awaitable() -> None:
-    async def build() -> list[ObjectCode]:
-        return await asyncio.gather(*map(asyncio.wrap_future, submit_many(variants(3))))
-
-    assert [kernels(code) for code in asyncio.run(build())] == [
-        [f"_Z1kILi{i}EEvPi"] for i in range(3)
-    ]
-
-
 @pytest.mark.usefixtures("two_slots")
 def test_a_cancelled_future_wakes_its_waiters_and_the_next_build_works() -> None:
     endless, quick = submit_many([ENDLESS, *variants(1)])
@@ -229,65 +168,17 @@ def sleeps(pid: int) -> bool:
 
 
 def grandchildren(pid: int) -> list[int]:
-    found = []
-    for zygote in children_of(pid):
-        found += children_of(zygote)
-    return found
+    return [worker for zygote in children(pid) for worker in children(zygote)]
 
 
-def children_of(pid: int) -> list[int]:
-    children = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # the thread has ended meanwhile
-            children += [int(child) for child in task.read_text().split()]
-    return children
-
-
-def test_ctrl_c_ends_a_batch_at_once_and_leaves_nothing(tmp_path: Path) -> None:
-    script = """
-        import os, sys, threading
-        from tests.build.test_many import *
-        # A test run in the background of a shell hands down that Ctrl-C is ignored.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        def when_both_run():
-            import time
-            while len(grandchildren(os.getpid())) < 2:
-                time.sleep(0.005)
-            print(*children_of(os.getpid()), flush=True)
-        threading.Thread(target=when_both_run).start()
-        try:
-            compile_many([ENDLESS, ENDLESS.replace(name="b.cu"), *variants(8)], progress=False)
-        except KeyboardInterrupt:
-            print("interrupted", flush=True)
-        assert workers_of(os.getpid()) == []
-        assert len(compile_many(variants(2), progress=False)) == 2
-        print("works", flush=True)
-        """
-    root = Path(__file__).parents[2]
-    environ = {**os.environ, "TMPDIR": str(tmp_path), "RTCOMPILE_JOBS": "2"}
-    program = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        cwd=root,
-        env=environ,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert program.stdout is not None
-    program.stdout.readline()
-    os.killpg(program.pid, signal.SIGINT)
-    assert program.communicate(timeout=60)[0] == "interrupted\nworks\n"
-    assert program.returncode == 0
-    assert list(tmp_path.glob("rtcompile-*")) == []
-
-
-def test_ctrl_c_is_handled_at_any_moment() -> None:
+def test_ctrl_c_is_handled_at_any_moment_and_leaves_nothing(tmp_path: Path) -> None:
     script = """
         import os, threading, time
         from tests.build.test_many import *
         signal.signal(signal.SIGINT, signal.default_int_handler)
         compile_many(variants(1), progress=False)  # imports, and the first worker
         slowest = 0.0
+        endless = [ENDLESS, ENDLESS.replace(name="b.cu"), *variants(4)]
         for attempt in range(12):
             wait = threading.Event().wait
             def interrupt(seconds=0.001 * attempt + 0.3 * (attempt % 2)):
@@ -306,19 +197,20 @@ def test_ctrl_c_is_handled_at_any_moment() -> None:
                 if attempt % 4 == 3:
                     rtcompile.compile(ENDLESS.source, arch="sm_90", timeout=100)
                 else:
-                    compile_many([ENDLESS], progress=False, timeout=100)
+                    compile_many(endless, progress=False, timeout=100)
             except KeyboardInterrupt:
                 heard = time.monotonic()
             sender.join()
             slowest = max(slowest, heard - sent[0])
             assert workers_of(os.getpid()) == []
+        assert len(compile_many(variants(5), progress=False)) == 5
         print(slowest)
         """
-    program = [sys.executable, "-c", textwrap.dedent(script)]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(program, cwd=root, capture_output=True, text=True, timeout=120)
+    environ = {"TMPDIR": tmp_path, "RTCOMPILE_JOBS": "2"}
+    done = python(script, cwd=Path(__file__).parents[2], timeout=120, environ=environ)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 60.0  # well before the time limit
+    assert list(tmp_path.glob("rtcompile-*")) == []
 
 
 def test_a_progress_callable_is_called_for_each_build() -> None:
@@ -338,13 +230,6 @@ def test_plain_lines_are_printed_without_a_terminal(capsys: pytest.CaptureFixtur
     compile_many(variants(1), progress=False)
     compile_many([*variants(2), WRONG], progress=True, errors="return")
     assert "rtcompile: 3 of 3 compiled (1 cached, 1 failed) in " in capsys.readouterr().err
-
-
-def test_nothing_is_shown_by_default_without_a_terminal(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    compile_many(variants(1))
-    assert capsys.readouterr().err == ""
 
 
 def test_a_trace_shows_queue_phases_and_workers(tmp_path: Path) -> None:
@@ -386,24 +271,6 @@ def test_a_file_that_is_not_a_trace_is_not_changed(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="not an rtcompile trace"):
         compile_many([], trace=str(path))
     assert path.read_text() == "dear reader"
-
-
-def test_no_more_threads_are_started_than_useful(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[str] = []
-    original = threading.Thread.start
-    monkeypatch.setattr(
-        threading.Thread, "start", lambda self: (started.append(self.name), original(self))[1]
-    )
-
-    def builders() -> int:
-        names = [name for name in started if name.startswith("build")]
-        started.clear()
-        return len(names)
-
-    compile_many(variants(20), progress=False)
-    assert builders() == min(20, 2 * pool.slots() + 2)
-    assert all(code.build.hit for code in compile_many(variants(20), progress=False))
-    assert builders() == 0  # the look-up needs none
 
 
 def test_a_hit_before_a_batchs_first_miss_counts_once() -> None:

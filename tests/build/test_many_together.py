@@ -20,8 +20,7 @@ from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
 from rtcompile.store.store import Store
 from rtcompile.workers import pool
-from tests.jobs import ENDLESS, until
-from tests.processes import python
+from tests.jobs import ENDLESS, children, until
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -132,13 +131,7 @@ def test_a_warning_is_in_the_log_of_its_build(together: None) -> None:
     assert ["never referenced" in one.build.log for one in built] == [False, True, False]
 
 
-def test_a_build_that_takes_long_delays_no_other(together: None, two_slots: None) -> None:
-    endless, *others = submit_many([request(ENDLESS), *map(kernel, range(5))])
-    assert all(future.result(60) for future in others)
-    assert endless.cancel()
-
-
-def test_a_cancelled_build_does_not_cancel_the_others(together: None) -> None:
+def test_an_endless_build_delays_no_other_and_cancels_none(together: None, two_slots: None) -> None:
     endless, *others = submit_many([request(ENDLESS), *map(kernel, range(5))])
     assert others[0].result(60)
     assert endless.cancel()
@@ -272,38 +265,15 @@ def test_a_worker_that_uses_much_memory_is_not_reused(workers: list[int]) -> Non
     for source in ("__global__ void k() {}", "#include <cute/tensor.hpp>\n"):
         rtcompile.compile(source, arch="sm_90", pch=False)
     assert workers[-1] == workers[-2]
-    until(lambda: not is_there(workers[-1]))
+    until(lambda: not Path(f"/proc/{workers[-1]}").exists())
     rtcompile.compile("__global__ void next() {}", arch="sm_90")
-
-
-def is_there(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
 
 
 def test_a_killed_zygote_costs_no_build(together: None) -> None:
     futures = submit_many(map(kernel, range(30)))
     futures[0].result(60)
-    children = []  # all are listed before one is killed, since a new zygote takes its place at once
-    for listed in Path("/proc/self/task").glob("*/children"):
-        with suppress(OSError):  # the thread has ended meanwhile
-            children += listed.read_text().split()
-    for pid in children:
+    # All are listed before one is killed, since a new zygote takes its place at once.
+    for pid in children(os.getpid()):
         with suppress(OSError):  # the process has ended meanwhile
-            os.kill(int(pid), signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
     assert all(isinstance(future.result(60), ObjectCode) for future in futures)
-
-
-def test_under_a_process_limit_every_build_is_made(together: None) -> None:
-    script = """
-        import resource, sys
-        hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-        from rtcompile.workers.zygote import _FEW_PROCESSES
-        resource.setrlimit(resource.RLIMIT_NPROC, (_FEW_PROCESSES - 1, hard))
-        import rtcompile
-        from tests.build.test_many_together import kernel
-        codes = rtcompile.compile_many([kernel(number) for number in range(12)], progress=False)
-        print(len({code.code for code in codes}))
-        """
-    root = Path(__file__).parents[2]
-    printed = python(script, cwd=root)
-    assert (printed.stdout, printed.returncode) == ("12\n", 0), printed.stderr

@@ -12,6 +12,7 @@ from tests.toolkits import needs_host_compiler
 pytestmark = pytest.mark.needs_compiler
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", ["cuda_fp16.h", "vector"], ids=["a CUDA header", "a std header"])
 @needs_host_compiler
 def test_a_header_that_shadows_one_of_nvccs_is_noticed(tmp_path, name):

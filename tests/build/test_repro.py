@@ -44,36 +44,23 @@ def crash(tmp_path: Path) -> CompilerCrashed:
 
 
 @pytest.mark.needs_compiler
-def test_a_crash_leaves_a_folder_that_crashes_again(tmp_path: Path) -> None:
+def test_a_crash_leaves_a_folder_that_describes_it_and_crashes_again(tmp_path: Path) -> None:
     error = crash(tmp_path)
-    assert error.reproducer is not None
-    moved = tmp_path / "elsewhere"
-    shutil.move(error.reproducer, moved)
-    done = subprocess.run([moved / "run.sh"], cwd="/", capture_output=True, check=False)
-    assert done.returncode == -11
-
-
-@pytest.mark.needs_compiler
-def test_the_folder_describes_the_crash_and_the_versions(tmp_path: Path) -> None:
-    error = crash(tmp_path)
+    assert f"Reproducer: {error.reproducer}" in str(error)
+    assert "backend='nvcc'" in str(error)
     folder = Path(str(error.reproducer))
     report = json.loads((folder / "report.json").read_text())
     assert (report["kind"], report["signal"]) == ("crash", 11)
     assert "-DX=1" in report["options"]
     assert "nvrtc" in report["versions"]
     assert report["rtcompile"] == rtcompile.__version__
-    assert sorted(path.name for path in (folder / "include").rglob("*.h")) == [
-        "deeper.h",
-        "killer.h",
-    ]
+    headers = sorted(path.name for path in (folder / "include").rglob("*.h"))
+    assert headers == ["deeper.h", "killer.h"]
     assert "signal 11" in (folder / "README.txt").read_text()
-
-
-@pytest.mark.needs_compiler
-def test_the_error_names_the_folder_and_the_next_step(tmp_path: Path) -> None:
-    error = crash(tmp_path)
-    assert f"Reproducer: {error.reproducer}" in str(error)
-    assert "backend='nvcc'" in str(error)
+    moved = tmp_path / "elsewhere"
+    shutil.move(error.reproducer, moved)
+    done = subprocess.run([moved / "run.sh"], cwd="/", capture_output=True, check=False)
+    assert done.returncode == -11
 
 
 @pytest.mark.needs_compiler
@@ -109,9 +96,9 @@ def test_the_folder_has_what_nvcc_was_given(monkeypatch: pytest.MonkeyPatch, run
 
 @pytest.mark.needs_compiler
 def test_the_folder_links_what_nvjitlink_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        nvjitlink, "pool", SimpleNamespace(**{**vars(pool), "run": dies_when_linking})
-    )
+    crashed = pool.Crash("crash", 11, "", b"")
+    dying = SimpleNamespace(**{**vars(pool), "run": lambda *_: crashed})
+    monkeypatch.setattr(nvjitlink, "pool", dying)
     with pytest.raises(CompilerCrashed) as caught:
         rtcompile.compile(
             "extern __device__ int f(int);\n__global__ void k(int* p) { *p = f(*p); }",
@@ -127,14 +114,6 @@ def test_the_folder_links_what_nvjitlink_was_given(monkeypatch: pytest.MonkeyPat
     assert "nvJitLinkComplete returned 0" not in done.stdout
 
 
-def dies_when_linking(*_: Any) -> pool.Crash:
-    return pool.Crash("crash", 11, "", b"")
-
-
-def failure(kind: str) -> CompileFailure:
-    return CompileFailure(kind, "died", (), "nvrtc")
-
-
 def write(
     folder: Path, source: str = "source", trace: tuple[str, ...] = (), **given: Any
 ) -> str | None:
@@ -145,9 +124,8 @@ def write(
         toolchain=Toolchain(nvrtc=library),
         search=given.get("search", ()),
     )
-    return repro.write(
-        failure(given.get("kind", "crash"))._replace(trace=trace), plan, Folder(str(folder))
-    )
+    failure = CompileFailure(given.get("kind", "crash"), "died", (), "nvrtc", trace=trace)
+    return repro.write(failure, plan, Folder(str(folder)))
 
 
 def test_the_oldest_reproducers_are_removed(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,10 +13,10 @@ import pytest
 import rtcompile
 from rtcompile import CompileRequest, RawKernel, RawModule
 from rtcompile.build import miss, plan
-from rtcompile.compilers import nvrtc, unobserved
+from rtcompile.compilers import nvrtc
 from rtcompile.errors import CompileTimeout, InvalidRequest
-from rtcompile.messages import diagnostics, fallback
-from rtcompile.request import cxx, key
+from rtcompile.messages import diagnostics
+from rtcompile.request import cxx
 from rtcompile.request.units import Limits, TimeLimit
 from rtcompile.workers import pool
 
@@ -74,27 +73,6 @@ def test_an_error_in_a_long_text_is_explained_from_the_log_alone(nothing_is_read
 
 
 @pytest.mark.needs_compiler
-def test_a_source_is_digested_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    digested: list[bytes] = []
-    original = key.content_digest
-
-    def counting(data: bytes) -> str:
-        digested.append(bytes(data))
-        return original(data)
-
-    # The key of bundles, which this program does not have, digests the text again.
-    monkeypatch.delitem(sys.modules, "rtcompile.bundles.index", raising=False)
-    monkeypatch.setattr("rtcompile.request.request.content_digest", counting)
-    monkeypatch.setattr("rtcompile.request.key.content_digest", counting)
-    monkeypatch.setattr("rtcompile.compilers.nvrtc.content_digest", counting)
-    source = f"// {random.random()}\n{KERNEL}"
-    rtcompile.compile(source, arch="sm_80", options=["-lineinfo"])
-    # Only the seed of internal names, which is not a key, digests the text again.
-    assert digested.count(source.encode()) == 2
-    assert sum(source.encode() in each for each in digested) == 2
-
-
-@pytest.mark.needs_compiler
 def test_a_long_source_is_not_searched_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(job: Any, limits: Limits, meanwhile: Callable[[], object]) -> pool.Crash:
         meanwhile()
@@ -126,14 +104,6 @@ def test_a_log_is_read_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(map(len, seen)) <= 2 * diagnostics._READ_AT_EACH_END
 
 
-def test_a_log_of_short_lines_is_read_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
-    monkeypatch.setattr(diagnostics, "_begin", seen.append)
-    diagnostics.parse("first\n" + "x\n" * 400_000 + "last")
-    assert (seen[0], seen[-1]) == ("first", "last")
-    assert len(seen) <= 2 * diagnostics._LINES_AT_EACH_END
-
-
 @pytest.mark.parametrize("severity", ["error", "warning"])
 def test_the_first_thousand_of_a_kind_are_kept(severity: str) -> None:
     log = "".join(f"k.cu({n}): {severity}: number {n}\n\n" for n in range(1, 3000))
@@ -141,60 +111,29 @@ def test_the_first_thousand_of_a_kind_are_kept(severity: str) -> None:
     assert [each.line for each in found] == [*range(1, 1001)]
 
 
-def test_a_log_is_parsed_once_and_a_source_read_once_for_all_errors(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    read: list[int] = []
-    original = cxx.Text.__init__
-
-    def init(self: cxx.Text, source: str, **more: Any) -> None:
-        read.append(len(source))
-        original(self, source, **more)
-
-    monkeypatch.setattr(cxx.Text, "__init__", init)
-    source = f"// {random.random()}\n" + "void f() { g(); }\n" * 1000
-    log = "".join(
-        f'kernel.cu({n}): error: calling a __host__ function("g") from a __device__ function("f") '
-        "is not allowed\n\n"
-        for n in range(1, 900)
-    )
-    diagnostics.parse.cache_clear()
-    fallback.decide(log, source=source, declared=None)  # type: ignore[arg-type]
-    diagnostics.parse(log)
-    assert diagnostics.parse.cache_info().misses == 1
-    assert len(read) <= 3  # `#line` directives, macros, declarations
-
-
 # --- arguments that are rejected ------------------------------------------------------------------------------
+
+
+ELSEWHERE = "another folder for the compiler's process"
+FOLDERS = "1,001 directories and headers"
+WORDS = "options contains more than 20,000 words"
 
 
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        (
-            {"options": [f"-DA{n}" for n in range(100_000)]},
-            "options contains more than 20,000 words",
+        pytest.param({"options": [f"-DA{n}" for n in range(100_000)]}, WORDS, id="options"),
+        pytest.param({"options": "-DA=1 " * 100_000}, WORDS, id="one string"),
+        pytest.param(
+            {"options": "-D A " * 8_000_000}, WORDS, id="long string", marks=pytest.mark.slow
         ),
-        ({"options": "-DA=1 " * 100_000}, "options contains more than 20,000 words"),
-        ({"options": "-D A " * 8_000_000}, "options contains more than 20,000 words"),
-        ({"options": [f"-I/a{n}" for n in range(1001)]}, "1,001 directories and headers"),
-        ({"options": [f"-include=a{n}" for n in range(1001)]}, "1,001 directories and headers"),
-        ({"options": ["-I/proc/self/cwd/include"]}, "another folder for the compiler's process"),
-        (
-            {"options": ["-include", "//proc//self/fd/3"]},
-            "another folder for the compiler's process",
+        pytest.param({"options": [f"-I/a{n}" for n in range(1001)]}, FOLDERS, id="directories"),
+        pytest.param({"options": [f"-include=a{n}" for n in range(1001)]}, FOLDERS, id="includes"),
+        pytest.param({"options": ["-I/proc/self/cwd/include"]}, ELSEWHERE, id="cwd"),
+        pytest.param({"options": ["-include", "//proc//self/fd/3"]}, ELSEWHERE, id="fd"),
+        pytest.param(
+            {"headers": {f"{n}.h": "" for n in range(10_001)}}, "has 10,001 texts", id="headers"
         ),
-        ({"headers": {f"{n}.h": "" for n in range(10_001)}}, "headers has 10,001 texts"),
-    ],
-    ids=[
-        "options",
-        "one string",
-        "long string",
-        "directories",
-        "pre-includes",
-        "cwd",
-        "fd",
-        "headers",
     ],
 )
 def test_unreasonably_large_arguments_are_rejected(given: dict[str, Any], problem: str) -> None:
@@ -319,8 +258,3 @@ def test_runs_share_a_limits_object_but_not_a_plain_number() -> None:
     assert Limits(100.0).after_waiting(10.0) == 100.0
     assert Limits().with_shared_deadline() == Limits()
     assert miss.Limits is Limits
-
-
-def test_a_text_of_megabytes_is_not_searched_for_folders() -> None:
-    assert "too long" in unobserved.record((), (), source="x\n" * (17 << 20)).uncacheable
-    assert unobserved.record((), (), source="x\n" * (1 << 20)).uncacheable == ""
