@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import os
-import threading
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,8 @@ from rtcompile.settings import Settings
 from rtcompile.store import folder, manifests
 from rtcompile.store.folder import Folder
 from rtcompile.store.store import Store
+from tests.jobs import at_once
 from tests.key_inputs import HeaderTree, add, make_key_inputs, make_object, open_store
-from tests.processes import python
 
 # --- found ---------------------------------------------------------------------------------------
 
@@ -38,13 +36,6 @@ def test_an_added_build_is_found_by_another_process(cache: Path, tree: HeaderTre
     assert (found.build.log, found.build.compiler) == ("a warning", "nvrtc 12.9.86")
     assert found.build.hit == "disk"
     assert [header.path for header in found.build.headers] == [tree.path("user0/a.h")]
-
-
-def test_a_second_time_it_is_found_in_memory(cache: Path) -> None:
-    add(open_store(cache))
-    later = open_store(cache)
-    hits = [later.find(make_key_inputs()) for _ in range(2)]
-    assert [hit.build.hit for hit in hits if hit] == ["disk", "memory"]
 
 
 def test_a_process_has_one_store_per_directory(cache: Path) -> None:
@@ -106,26 +97,6 @@ def test_a_build_whose_key_a_look_up_cannot_know_has_a_manifest(
 # --- headers -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tier", ["memory", "disk"])
-def test_an_edited_header_is_a_miss_and_its_revert_a_hit(
-    cache: Path, tree: HeaderTree, tier: str
-) -> None:
-    inputs = tree.key_inputs()
-    kept = open_store(cache)
-
-    def now() -> Store:
-        return kept if tier == "memory" else open_store(cache)
-
-    tree.build(now(), inputs, "user0/a.h", code=b"of one")
-    tree.write("user0/a.h", "two")
-    assert now().find(inputs) is None
-    assert now().why(inputs) == f"header {tree.path('user0/a.h')} changed"
-    tree.build(now(), inputs, "user0/a.h", code=b"of two")
-    assert [found.code for found in [now().find(inputs)] if found] == [b"of two"]
-    tree.write("user0/a.h", "one")
-    assert [found.code for found in [now().find(inputs)] if found] == [b"of one"]
-
-
 def test_a_touched_header_is_a_hit_and_is_read_only_once(
     cache: Path, tree: HeaderTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,88 +107,6 @@ def test_a_touched_header_is_a_hit_and_is_read_only_once(
     assert open_store(cache).find(inputs)
     monkeypatch.setattr(fileset, "read", lambda *which: pytest.fail(f"{which} was read again"))
     assert open_store(cache).find(inputs)
-
-
-@pytest.mark.parametrize("label", ["user0", "cudart"])
-def test_a_header_that_changes_while_the_compiler_runs_is_noticed(
-    tmp_path: Path, label: str
-) -> None:
-    tree = HeaderTree(tmp_path, label)
-    tree.write(f"{label}/a.h", "before")
-    begun_ns = file_times.file_clock_ns()
-    tree.write(f"{label}/a.h", "edited meanwhile")
-    assert tree.record(f"{label}/a.h").newest_ns >= begun_ns
-
-
-def other_header(here: Path) -> None:
-    """A link to a header changes to another header."""
-    (here / "other").symlink_to("../v2/b.h")
-    os.replace(here / "other", here / "user0" / "b.h")
-
-
-def other_link(here: Path) -> None:
-    """A link on the path changes to another folder."""
-    (here / "other").symlink_to("v2")
-    os.replace(here / "other", here / "current")
-
-
-def other_folder(here: Path) -> None:
-    """A folder is replaced by another tree."""
-    os.rename(here / "v1", here / "v0")
-    os.rename(here / "v2", here / "v1")
-
-
-def folder_in_front(here: Path) -> None:
-    """A folder appears that is searched first."""
-    os.rename(here / "v2", here / "user0" / "s")
-
-
-@pytest.mark.parametrize(
-    ("read", "change"),
-    [
-        ("user0/b.h", other_header),
-        ("user1/b.h", other_link),
-        ("user1/b.h", other_folder),
-        ("user1/s/b.h", folder_in_front),
-    ],
-)
-def test_a_header_that_is_replaced_while_the_compiler_runs_is_noticed(
-    tmp_path: Path, read: str, change: Callable[[Path], None]
-) -> None:
-    tree = HeaderTree(tmp_path / "here", "user0", "v1", "v2")
-    here = tree.root
-    for version in ("v1", "v2"):
-        tree.write(f"{version}/b.h", version)
-    tree.write("v1/s/b.h", "v1")
-    (here / "user0" / "b.h").symlink_to("../v1/b.h")
-    (here / "current").symlink_to("v1")
-    (here / "user1").symlink_to("current")
-    search = (SearchDir("user0", tree.path("user0")), SearchDir("user1", tree.path("user1")))
-    inputs = tree.key_inputs(search=search)
-    begun_ns = file_times.file_clock_ns()
-    change(here)
-    assert tree.record(read, inputs=inputs).newest_ns >= begun_ns
-    begun_ns = file_times.next_tick()
-    assert tree.record(read, inputs=inputs).newest_ns < begun_ns
-
-
-def test_a_file_that_appeared_briefly_in_a_searched_folder_is_noticed(tree: HeaderTree) -> None:
-    begun_ns = file_times.next_tick()
-    tree.write("outside/other.h", "")
-    assert tree.record("user0/a.h").newest_ns < begun_ns
-    tree.write("user0/other.h", "")
-    os.unlink(tree.path("user0/other.h"))
-    assert tree.record("user0/a.h").newest_ns >= begun_ns
-
-
-def test_a_header_written_just_before_the_build_is_cached(cache: Path, tree: HeaderTree) -> None:
-    inputs = tree.key_inputs()
-    for text in ("a", "b", "c", "d"):
-        tree.write("user0/a.h", text)
-        begun_ns = file_times.next_tick()
-        assert tree.record("user0/a.h").newest_ns < begun_ns
-        assert tree.build(open_store(cache), inputs, "user0/a.h", code=text.encode())
-        assert open_store(cache).find(inputs)
 
 
 @pytest.mark.parametrize(
@@ -319,15 +208,6 @@ def test_a_shadow_at_the_other_path_is_noticed(
     assert open_store(cache).find(other.key_inputs()) is None
 
 
-def test_a_has_include_result_makes_another_object(cache: Path, tree: HeaderTree) -> None:
-    inputs = tree.key_inputs(source="#if __has_include(<opt.h>)\n#endif")
-    tree.build(open_store(cache), inputs, code=b"without")
-    tree.write("user0/opt.h", "")
-    tree.build(open_store(cache), inputs, code=b"with")
-    os.unlink(tree.path("user0/opt.h"))
-    assert [found.code for found in [open_store(cache).find(inputs)] if found] == [b"without"]
-
-
 def test_an_export_is_a_cache_for_another_machine(
     cache: Path, tree: HeaderTree, tmp_path: Path
 ) -> None:
@@ -379,27 +259,17 @@ def test_builds_in_two_folders_that_end_at_once_are_both_listed(
 
     def slowly(self: Store, kind: str, name: str, data: bytes) -> int:
         if kind == "portable":
-            time.sleep(
-                0.3
-            )  # meanwhile another process may read the file that is about to be replaced
+            time.sleep(0.3)  # meanwhile another process may read the file that is to be replaced
         return write(self, kind, name, data)
 
     monkeypatch.setattr(Store, "_write", slowly)
-    threads = [
-        threading.Thread(
-            target=each.build, args=(open_store(cache), each.key_inputs(), "user0/a.h")
-        )
-        for each in (tree, other)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    trees = (tree, other)
+    at_once(
+        *(partial(each.build, open_store(cache), each.key_inputs(), "user0/a.h") for each in trees)
+    )
 
-    assert [open_store(cache).find(each.key_inputs()) is not None for each in (tree, other)] == [
-        True,
-        True,
-    ]
+    found = [open_store(cache).find(each.key_inputs()) for each in trees]
+    assert None not in found
 
 
 def test_memory_is_bounded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,25 +279,6 @@ def test_memory_is_bounded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None
     for inputs in several:
         add(kept, inputs, make_object(b"x" * 100))
     assert [kept.find(q) is not None for q in several] == [False, False, True, True]
-
-
-@pytest.mark.takes_seconds
-def test_a_hit_loads_no_database_and_no_openssl(cache: Path) -> None:
-    add(open_store(cache))
-    code = (
-        "import sys\n"
-        "before = set(sys.modules)\n"
-        "from rtcompile.store.store import Store\n"
-        "from tests.key_inputs import make_key_inputs\n"
-        f"store = Store({str(cache)!r}, on_disk=True, size=1 << 30)\n"
-        "assert store.find(make_key_inputs()).build.hit == 'disk'\n"
-        "print(sorted(set(sys.modules) - before))\n"
-    )
-    output = python(code, check=True).stdout
-    loaded = set(ast.literal_eval(output))
-    heavy = {"sqlite3", "json", "pickle", "_hashlib", "subprocess", "tempfile"}
-    ours = {"request.units", "store.statistics", "store.locks"}
-    assert not loaded & {*heavy, *(f"rtcompile.{name}" for name in ours)}
 
 
 def test_search_directories_may_have_equal_labels(cache: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from rtcompile.store.folder import Folder
 from rtcompile.store.negative import Remembered, dependencies_of
 from rtcompile.store.store import Store
 from tests.key_inputs import HeaderTree, make_key_inputs, open_store
+from tests.store.test_cache_damage import DAMAGES
 
 ERROR = "kernel.cu(3): error: identifier is undefined\n"
 NO_HEADER = "kernel.cu:2:10: fatal error: x.h: No such file or directory\n"
@@ -153,18 +153,7 @@ def test_in_a_read_only_cache_the_latest_failures_are_kept_in_memory(
 # --- its folder ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        pytest.param(lambda data: b"", id="emptied"),
-        pytest.param(lambda data: data[:40], id="cut in the head"),
-        pytest.param(lambda data: data[:-1], id="last byte cut"),
-        pytest.param(lambda data: data + b"\0", id="byte appended"),
-        pytest.param(lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:], id="bit flipped"),
-        pytest.param(lambda data: b"\x80\x04" + data, id="a pickle"),
-        pytest.param(lambda data: re.sub(rb" \d\n", b" 0\n", data, count=1), id="another schema"),
-    ],
-)
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_entry_is_not_used(cache: Path, damage: Callable[[bytes], bytes]) -> None:
     inputs = make_key_inputs()
     open_store(cache).negative.remember(inputs, remembered())

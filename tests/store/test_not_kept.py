@@ -25,25 +25,14 @@ def clock(tmp_path: Path) -> dict[str, object]:
     return {"source": source, "options": (f"-I{tmp_path}",), "arch": "sm_80"}
 
 
-def test_a_note_says_why_a_build_is_not_kept(clock):
+def test_a_note_the_log_and_another_process_say_why_a_build_is_not_kept(clock, monkeypatch, capfd):
+    monkeypatch.setenv("RTCOMPILE_LOG", "info")
     assert rtcompile.compile(**clock).build.notes == (f"not cached: {CLOCK}",)
-
-
-def test_the_reason_is_known_to_another_process(clock):
-    rtcompile.compile(**clock)
+    assert f"not cached: {CLOCK}" in capfd.readouterr().err
     forget_process()
 
-    assert (
-        rtcompile.cache.why(**{"request": clock.pop("source"), **clock}) == f"never cached: {CLOCK}"
-    )
-
-
-def test_the_log_has_the_reason(clock, monkeypatch, capfd):
-    monkeypatch.setenv("RTCOMPILE_LOG", "info")
-
-    rtcompile.compile(**clock)
-
-    assert f"not cached: {CLOCK}" in capfd.readouterr().err
+    given = {"request": clock.pop("source"), **clock}
+    assert rtcompile.cache.why(**given) == f"never cached: {CLOCK}"
 
 
 def test_a_long_build_that_is_not_kept_warns_once(clock, monkeypatch):
