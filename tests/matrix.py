@@ -69,13 +69,18 @@ MATRIX = [
 Row = tuple[Any, ...]
 
 
-def doors_in_turn(names: str, rows: Iterable[Row], each: int = 2) -> Callable[[Any], Any]:
-    """Test rows that begin with a door: `make test` takes this many of the rows that are otherwise equal, in turn."""
+def doors_in_turn(
+    names: str, rows: Iterable[Row], each: int = 2, leading: int = 1
+) -> Callable[[Any], Any]:
+    """Test rows that begin with a door: `make test` takes this many of the rows that are otherwise equal, in turn.
+
+    Rows are otherwise equal if they differ only in their `leading` values.
+    """
 
     def decorated(test: Any) -> Any:
         alike: dict[Row, list[Row]] = {}
         for row in rows:
-            alike.setdefault(row[1:], []).append(row)
+            alike.setdefault(row[leading:], []).append(row)
         cases = []
         for number, group in enumerate(alike.values(), zlib.crc32(test.__name__.encode())):
             apart = max(1, len(group) // each)

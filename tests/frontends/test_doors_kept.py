@@ -130,9 +130,11 @@ class Kept:
 
 
 def in_turn(names: str, rows: Iterable[matrix.Row]) -> Callable[[Any], Any]:
-    """Test each row with each way to keep builds; `make test` takes one door for each way and other values."""
-    ways = [(row[0], how, *row[1:]) for row in rows for how in KEPT if row[0] in KEPT[how]]
-    return matrix.doors_in_turn(names.replace("door", "door, how", 1), ways, each=1)
+    """Test each row with each way to keep builds; `make test` takes one way and one door for the other values."""
+    pairs = [(door, how) for door in matrix.DOORS for how in KEPT if door in KEPT[how]]
+    ways = [(*pair, *row[1:]) for row in rows for pair in pairs if pair[0] == row[0]]
+    ways.sort(key=lambda row: 5 * pairs.index(row[:2]) % len(pairs))  # neighbours differ in both
+    return matrix.doors_in_turn(names.replace("door", "door, how", 1), ways, each=1, leading=2)
 
 
 @pytest.fixture(scope="session")  # a process of pytest-xdist may come back to this file

@@ -59,29 +59,13 @@ def test_cupys_compile_gives_rtcompiles_code(installed):
     assert pipeline.build(request, Settings.from_environ()).build.hit
 
 
-def test_name_expressions_are_mapped(installed):
-    module = installed(TEMPLATE, name_expressions=["f<float>", "f<int>"])
+def test_name_expressions_are_mapped_and_found_without_planning_or_memory(installed, monkeypatch):
+    names = ["f<float>", "f<int>"]
+    module = installed(TEMPLATE, name_expressions=names)
+    again = without_planning(monkeypatch, lambda: installed(TEMPLATE, name_expressions=names))
 
     assert module.mapping == {"f<float>": "_Z1fIfEvPT_", "f<int>": "_Z1fIiEvPT_"}
-
-
-def test_a_cached_build_is_found_without_planning(installed, monkeypatch):
-    built = installed(TEMPLATE, name_expressions=["f<float>"])
-    environment.forget()
-    monkeypatch.setattr(planned, "compile", lambda *_, **__: pytest.fail("it was planned"))
-
-    again = installed(TEMPLATE, name_expressions=["f<float>"])
-
-    assert (again.code, again.mapping) == (built.code, built.mapping)
-
-
-def test_the_code_of_a_hit_is_not_kept_in_memory(installed):
-    built = installed(TEMPLATE, name_expressions=["f<float>"])
-    environment.forget()
-
-    installed(TEMPLATE, name_expressions=["f<float>"])
-
-    assert built.code
+    assert (again.code, again.mapping) == (module.code, module.mapping)
     memory = environment.current().memory
     assert memory is None or not memory._found
 
@@ -281,20 +265,6 @@ def header(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_header_that_was_tampered_with_is_not_built(tmp_path, header, installed):
-    source = '#include "scale.cuh"\n__global__ void k(float* x) { *x = SCALE; }'
-    recorder = recording.Recorder(str(tmp_path / "kernels.json"))
-    recorder.create()
-    recorder.start()
-    installed(source, (f"-I{header.parent}",))
-    record = recorder.finish()
-    header.unlink()
-    record.headers = dict.fromkeys(record.headers, "")
-
-    with pytest.raises(rtcompile.InvalidRequest, match="lacks the contents of a header"):
-        warming.warm(record, progress=False)
-
-
 @pytest.fixture
 def recorded(tmp_path: Path, installed, monkeypatch: pytest.MonkeyPatch):
     """Return a function that records the compiles of another function, and empties the cache afterwards."""
@@ -309,6 +279,16 @@ def recorded(tmp_path: Path, installed, monkeypatch: pytest.MonkeyPatch):
         return recording.read(recorder.path)
 
     return record_of
+
+
+def test_a_header_that_was_tampered_with_is_not_built(recorded, header, installed):
+    source = '#include "scale.cuh"\n__global__ void k(float* x) { *x = SCALE; }'
+    record = recorded(lambda: installed(source, (f"-I{header.parent}",)))
+    header.unlink()
+    record.headers = dict.fromkeys(record.headers, "")
+
+    with pytest.raises(rtcompile.InvalidRequest, match="lacks the contents of a header"):
+        warming.warm(record, progress=False)
 
 
 def without_planning(monkeypatch: pytest.MonkeyPatch, request_it):
@@ -360,35 +340,17 @@ def test_a_record_warmed_for_another_device_is_found_there(recorded, installed, 
         installed(CODE, arch="80")
 
 
-def test_after_warm_an_edited_header_is_noticed(recorded, installed, header):
-    source = '#include "scale.cuh"\n__device__ int n = SCALE; __global__ void k() {}'
-    time.sleep(0.02)  # the header is out of the file clock's tick
-    record = recorded(lambda: installed(source, (f"-I{header.parent}",)))
-    warming.warm(record, progress=False)
-    environment.forget()
-    before = installed(source, (f"-I{header.parent}",)).code
-
-    header.write_text("#define SCALE 4\n")
-
-    assert installed(source, (f"-I{header.parent}",)).code != before
-
-
 @pytest.mark.parametrize(
     "requested",
     [
         [],
         {},
-        {
-            "options": [1],
-            "arch": None,
-            "by cupy": True,
-            "by a module": False,
-            "in any folder": True,
-        },
+        {"options": [1], "arch": None, "by cupy": True, "by a module": False, "in any folder": True},
         {"options": []},
         3,
     ],
-)
+    ids=str,
+)  # fmt: skip
 def test_an_invalid_request_in_a_record_is_damage(recorded, installed, tmp_path, requested):
     record = recorded(lambda: installed(CODE))
     record.builds[0]["requested"] = requested
@@ -399,14 +361,11 @@ def test_an_invalid_request_in_a_record_is_damage(recorded, installed, tmp_path,
 
 
 def test_the_longest_builds_of_a_record_begin_first_and_its_order_is_kept(
-    tmp_path, installed, monkeypatch
+    recorded, installed, monkeypatch
 ):
-    recorder = recording.Recorder(str(tmp_path / "kernels.json"))
-    recorder.create()
-    recorder.start()
-    for number in range(3):
-        installed(CODE + f"__device__ int n{number};", (f"-DN={number}",))
-    record = recorder.finish()
+    record = recorded(
+        lambda: [installed(CODE + f"__device__ int n{n};", (f"-DN={n}",)) for n in range(3)]
+    )
     assert all(build["milliseconds"] > 0 for build in record.builds)
     for build, milliseconds in zip(record.builds, (20, 3000, 100), strict=True):
         build["milliseconds"] = milliseconds
@@ -424,13 +383,8 @@ def test_the_longest_builds_of_a_record_begin_first_and_its_order_is_kept(
     assert [f"n{i}".encode() in code.code for i, code in enumerate(codes)] == [True] * 3
 
 
-def test_a_build_of_a_record_that_fails_is_named_by_its_position(tmp_path, installed):
-    recorder = recording.Recorder(str(tmp_path / "kernels.json"))
-    recorder.create()
-    recorder.start()
-    installed(CODE)
-    installed(TEMPLATE, name_expressions=["f<int>"])
-    record = recorder.finish()
+def test_a_build_of_a_record_that_fails_is_named_by_its_position(recorded, installed):
+    record = recorded(lambda: (installed(CODE), installed(TEMPLATE, name_expressions=["f<int>"])))
     record.builds[0].update(source="nothing", milliseconds=0)
 
     with pytest.raises(rtcompile.BatchError, match=r"\[0\] twice\.cu") as caught:
@@ -439,13 +393,9 @@ def test_a_build_of_a_record_that_fails_is_named_by_its_position(tmp_path, insta
     assert [code is None for code in caught.value.results] == [True, False]
 
 
-def test_other_architectures_apply_to_builds_for_the_device(tmp_path, installed):
-    recorder = recording.Recorder(str(tmp_path / "kernels.json"))
-    recorder.create()
-    recorder.start()
-    installed(CODE)
-    rtcompile.compile(TEMPLATE, arch="sm_75", name_expressions=["f<int>"])
-    record = recorder.finish()
+def test_other_architectures_apply_to_builds_for_the_device(recorded, installed):
+    of_75 = {"arch": "sm_75", "name_expressions": ["f<int>"]}
+    record = recorded(lambda: (installed(CODE), rtcompile.compile(TEMPLATE, **of_75)))
 
     with warming.requests(record, ["sm_90a", "sm_100a"]) as requests:
         assert [str(wanted.request.arch) for wanted in requests] == ["sm_90", "sm_100", "sm_75"]

@@ -22,7 +22,7 @@ from rtcompile.request.units import LinkInput
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
 from rtcompile.store.folder import take_counts
-from tests.lookups import CODE, WITH_HEADER, build, found, look
+from tests.lookups import CODE, build, found, look
 
 compute_capability = lookup.compute_capability  # the fixture replaces it
 
@@ -118,6 +118,9 @@ def test_an_error_of_cupys_runtime_is_named(monkeypatch):
         compute_capability()
 
 
+# --- hits -------------------------------------------------------------------------------------------
+
+
 def test_devices_that_nothing_knows_of_have_no_common_capability(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     for name in ("_of_initialised", "_of_nvml"):
@@ -141,9 +144,6 @@ def test_a_query_is_named_once_per_toolchain(monkeypatch):
     assert names[-1] == ""
 
 
-# --- hits -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.needs_compiler
 def test_only_hits_that_count_are_counted(cache, monkeypatch):
     request = build(CODE % 1)
@@ -158,14 +158,6 @@ def test_only_hits_that_count_are_counted(cache, monkeypatch):
     monkeypatch.setattr(pipeline, "LEVELS", (in_bundle,))
     assert look(request)
     assert not take_counts(str(cache))
-
-
-@pytest.mark.needs_compiler
-def test_code_that_depends_on_a_header_is_found_in_memory(value_header):
-    request = build(WITH_HEADER, f"-I{value_header.parent}")
-    assert look(request).build.hit == "memory"
-    value_header.write_text("#define VALUE 2\n")
-    assert look(request) is None
 
 
 @pytest.mark.needs_compiler
