@@ -136,10 +136,7 @@ def test_a_store_that_costs_more_than_it_saves_is_paused_with_one_warning(there)
 
 
 def test_a_warning_has_one_full_stop_after_the_store_s_own_text():
-    def fail(*_: object) -> None:
-        raise StoreError("it failed.")
-
-    queried = stores_with(get=fail)[1]
+    queried = stores_with(get=raises(StoreError("it failed.")))[1]
     with pytest.warns(RtcompileWarning, match=r"it failed\. [^.]"):
         queried.get("object/k")
 
@@ -170,16 +167,6 @@ def join(queried: Level) -> None:
     """Wait for the background thread that tries a silent store."""
     if queried._probe is not None:
         queried._probe.join()
-
-
-def test_simultaneous_waits_of_threads_count_once():
-    clock = Clock()
-    queried = Level(Scripted(), clock)  # type: ignore[arg-type]
-    for until, waited in ((0.5, 0.4), (0.6, 0.4), (0.9, 0.4), (0.9, 0.2), (2.0, 0.05)):
-        clock.now = until
-        queried._sent.append(until - waited)
-        queried._judge("", until - waited, waiting=True, writes=False)
-    assert queried.waited == pytest.approx(0.8 + 0.05)
 
 
 # --- a store ---
@@ -267,33 +254,30 @@ def test_every_pause_is_a_line_in_the_log(capsys, monkeypatch):
     assert (["1 s" in lines[0], "2 s" in lines[1]], len(warned)) == ([True, True], 1)
 
 
-@pytest.mark.parametrize("reply", [5, "text", [b"bytes"], True, {"a": 1}])
-def test_a_reply_of_another_type_is_a_miss(reply):
-    stores, queried, _ = stores_with(get=lambda _: reply)
-    with pytest.warns(RtcompileWarning, match="not bytes"):
-        assert stores.get("object", "k") is None
-    assert not queried.is_silent
+def raises(error: Exception) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
 
 
-def too_deep(_: object) -> None:
-    raise RecursionError("maximum recursion depth exceeded")
-
-
-def test_a_reply_that_cannot_be_parsed_fails_no_build():
-    stores, _, _ = stores_with(get=too_deep)
-    with pytest.warns(RtcompileWarning, match="recursion"):
-        assert stores.get("object", "k") is None
-
-
-def test_a_bad_entry_is_a_miss_and_does_not_pause_the_store():
-    def bad(_: object) -> None:
-        raise BadEntryError("it is a folder")
-
-    stores, queried, scripted = stores_with(get=bad)
-    with pytest.warns(RtcompileWarning, match="it is a folder"):
-        assert stores.get("object", "k") is None
-    assert stores.get("object", "l") is None
-    assert (queried.is_silent, scripted.calls, queried.counts["refused"]) == (False, ["get"] * 2, 2)
+@pytest.mark.parametrize(
+    ("get", "message", "pauses"),
+    [
+        *(
+            pytest.param(lambda *_, reply=reply: reply, "not bytes", False, id=repr(reply))
+            for reply in (5, "text", [b"bytes"], True, {"a": 1})
+        ),
+        pytest.param(raises(BadEntryError("it is a folder")), "is a folder", False, id="bad entry"),
+        pytest.param(raises(RecursionError("recursion depth")), "recursion", True, id="too deep"),
+    ],
+)
+def test_a_reply_that_is_no_entry_is_a_miss_and_a_bad_one_pauses_no_store(get, message, pauses):
+    stores, queried, scripted = stores_with(get=get)
+    with pytest.warns(RtcompileWarning, match=message):
+        assert [stores.get("object", key) for key in "kl"] == [None, None]
+    assert queried.is_silent is pauses
+    assert pauses or (scripted.calls, queried.counts["refused"]) == (["get"] * 2, 2)
 
 
 def test_returning_a_lease_is_tried_only_once(monkeypatch):

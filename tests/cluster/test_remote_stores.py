@@ -6,7 +6,6 @@ import os
 import re
 import sys
 import time
-import warnings
 from pathlib import Path
 
 import pytest
@@ -16,17 +15,10 @@ pytest.importorskip("zstandard")
 from rtcompile.errors import InvalidRequest, RtcompileWarning
 from rtcompile.extras.cluster.settings import RemoteSettings, open_store
 from rtcompile.extras.cluster.stores import Stores
-from rtcompile.store.shared import SharedStore, StoreError
+from rtcompile.store.shared import StoreError
 from tests import servers
 from tests.jobs import until
 from tests.nodes import pushed, remote
-
-
-def test_a_stored_value_is_returned(store: SharedStore):
-    store.put("object/abc", b"\x00bytes\xff" * 1000)
-
-    assert store.get("object/abc") == b"\x00bytes\xff" * 1000
-    assert store.get("object/abd") is None
 
 
 def test_a_node_of_a_redis_cluster_is_named_with_the_address_to_write():
@@ -98,37 +90,21 @@ def test_no_message_shows_a_password(address):
 # --- settings --------------------------------------------------------------------------------------
 
 
+# `test_cluster_builds.py` has the settings that cost a warning.
 @pytest.mark.parametrize(
-    ("environ", "what"),
+    ("address", "more", "what"),
     [
-        pytest.param({"RTCOMPILE_REMOTE": "redis://h"}, "KEY_FILE is not", id="no key"),
+        pytest.param("file://x/y", {}, "file:///absolute", id="relative folder"),
         pytest.param(
-            {"RTCOMPILE_REMOTE": "ftp://h/x", "RTCOMPILE_REMOTE_UNSIGNED": "1"},
-            "an address begins with",
-            id="unknown scheme",
-        ),
-        pytest.param(
-            {"RTCOMPILE_REMOTE": "file://x/y", "RTCOMPILE_REMOTE_UNSIGNED": "1"},
-            "file:///absolute",
-            id="relative folder",
-        ),
-        pytest.param(
-            {
-                "RTCOMPILE_REMOTE": "file:///x",
-                "RTCOMPILE_REMOTE_UNSIGNED": "1",
-                "RTCOMPILE_REMOTE_MODE": "w",
-            },
-            "RTCOMPILE_REMOTE_MODE must be one of",
-            id="mode",
-        ),
-        pytest.param(
-            {"RTCOMPILE_REMOTE": "file:///x", "RTCOMPILE_REMOTE_MAX_SIZE": "much"},
+            "file:///x",
+            {"RTCOMPILE_REMOTE_MAX_SIZE": "much"},
             "RTCOMPILE_REMOTE_MAX_SIZE='much': expected a size",
             id="size",
         ),
     ],
 )
-def test_an_invalid_setting_is_named(environ, what):
+def test_an_invalid_setting_is_named(address, more, what):
+    environ = {"RTCOMPILE_REMOTE": address, "RTCOMPILE_REMOTE_UNSIGNED": "1", **more}
     with pytest.raises(InvalidRequest, match=what):
         Stores(RemoteSettings.from_environ(environ))
 
@@ -163,24 +139,6 @@ def test_an_entry_of_another_key_is_not_used(address, key_file, tmp_path):
     with pytest.warns(RtcompileWarning, match="RTCOMPILE_REMOTE_KEY_FILE"):
         assert stores.get("object", "swapped") is None
     assert "signature" in stores.levels[0].problem
-
-
-@pytest.mark.needs_redis
-@pytest.mark.parametrize("harm", ["kill", "pause"])
-def test_a_store_that_is_gone_costs_one_warning_and_no_second(key_file, harm):
-    with servers.redis() as server:
-        stores = remote(server.address, key_file)
-        pushed(stores, ("object", "k", b"code"))
-        getattr(server, harm)()
-
-        begin = time.monotonic()
-        with pytest.warns(RtcompileWarning, match="is paused") as warned:
-            found = [stores.get("object", f"k{number}") for number in range(50)]
-        seconds = time.monotonic() - begin
-
-    assert found == [None] * 50
-    assert len(warned) == 1
-    assert seconds < 10.0  # instead of 50 times the time limit of a reply
 
 
 @pytest.mark.needs_redis
@@ -221,21 +179,6 @@ def test_a_read_only_mode_writes_nothing_and_takes_no_lease(address, key_file):
 
     assert not stores.writes
     assert stores.lease("k", lambda: None) is None
-
-
-def test_a_full_folder_is_a_warning(key_file, tmp_path, monkeypatch):
-    stores = remote(f"file://{tmp_path}/s", key_file)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        pushed(stores, ("object", "k", b"code"))
-
-    assert "No space left" in str(caught[0].message)
-    assert stores.get("object", "k") is None
 
 
 def test_zstandard_is_named(tmp_path, key_file, monkeypatch):

@@ -20,6 +20,11 @@ from rtcompile.extras.cluster.stores import current
 from rtcompile.settings import Settings
 from rtcompile.store.shared import BadEntryError, LeasesUnsupportedError, SharedStore
 from tests import nodes, servers
+from tests.cluster.test_leases import (
+    test_one_of_two_creates_an_entry_and_only_a_known_value_is_replaced,
+)
+
+__all__ = ["test_one_of_two_creates_an_entry_and_only_a_known_value_is_replaced"]
 
 
 def opened(server: servers.Server) -> SharedStore:
@@ -90,16 +95,6 @@ def test_a_stored_value_is_returned_and_listed(store: SharedStore):
     assert abs(store.clock("object/abc") - time.time()) < 5.0
     assert store.replace("object/abc", b"bytes", None, 1.0)  # type: ignore[attr-defined]
     assert store.get("object/abc") is None
-
-
-def test_one_of_two_creates_an_entry_and_only_a_known_value_is_replaced(store: SharedStore):
-    assert store.create("lease/k", b"mine", 30.0)
-    assert not store.create("lease/k", b"theirs", 30.0)
-    assert not store.replace("lease/k", b"other", b"theirs", 30.0)
-    assert store.replace("lease/k", b"mine", b"again", 30.0)
-    assert store.get("lease/k") == b"again"
-    assert store.replace("lease/k", b"again", None, 30.0)
-    assert store.create("lease/k", b"theirs", 30.0)
 
 
 def test_only_one_of_two_takes_over_a_lease(store: SharedStore, monkeypatch):
