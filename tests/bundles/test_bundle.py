@@ -28,7 +28,7 @@ from rtcompile.lookup import environment
 from rtcompile.lookup import find as lookup
 from rtcompile.request.request import CompileRequest
 from rtcompile.toolkit.model import Toolchain
-from tests.packages import HEADER, PLAIN, SOURCE, Package, edit_header, forget_process
+from tests.packages import HEADER, PLAIN, SOURCE, Package, edit_header
 from tests.toolkits import needs_host_compiler
 
 pytestmark = pytest.mark.needs_compiler
@@ -74,14 +74,6 @@ def test_a_package_may_be_moved(bundled: Package, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("bare_machine")
-def test_the_second_use_comes_from_memory(bundled: Package):
-    module = bundled.load().module
-    # A header written in the current tick of the clock is read again until the tick is over.
-    hits = [module.compile("sm_80").build.hit for _ in range(30)]
-    assert (hits[0], hits[-1]) == ("bundle", "memory")
-
-
-@pytest.mark.usefixtures("bare_machine")
 def test_a_batch_is_found_in_a_bundle(bundled: Package, monkeypatch):
     on_device(monkeypatch, 9, 0)
     module = bundled.load().module
@@ -91,12 +83,6 @@ def test_a_batch_is_found_in_a_bundle(bundled: Package, monkeypatch):
         ("sm_90a", "bundle"),
         ("sm_80", "bundle"),
     ]
-
-
-@pytest.mark.usefixtures("bare_machine")
-def test_the_devices_own_architecture_is_found(bundled: Package, monkeypatch):
-    on_device(monkeypatch, 9, 0)
-    assert str(bundled.load().module.compile().arch) == "sm_90a"
 
 
 def test_the_toolkits_headers_are_recorded(package: Package):
@@ -139,23 +125,12 @@ def test_a_changed_build_is_compiled(bundled: Package, change):
     assert bundled.load().module.compile("sm_80").build.hit is None
 
 
-def test_another_architecture_is_compiled(bundled: Package):
-    assert bundled.load().module.compile("sm_86").build.hit is None
-
-
 def test_a_new_header_that_comes_first_in_the_search_is_noticed(package: Package):
     package.write("common.cuh", "#include <cuda_fp16.h>\n" + HEADER)
     package.load()
     bundling.bundle([package.name], package.bundle, archs=("sm_80",))
     package.write("cuda_fp16.h", "")
     assert package.load().module.compile("sm_80").build.hit is None
-
-
-def test_a_header_edited_while_the_process_runs_is_noticed(bundled: Package):
-    module = bundled.load().module
-    assert module.compile("sm_80").build.hit == "bundle"
-    edit_header(bundled)
-    assert module.compile("sm_80").build.hit is None
 
 
 @needs_host_compiler
@@ -256,13 +231,6 @@ def test_without_a_toolkit_the_error_lists_the_bundled_builds(bundled: Package):
         bundled.load().module.compile("sm_86")
 
 
-def test_without_jit_cached_code_is_found(monkeypatch):
-    rtcompile.compile(PLAIN, arch="sm_80")
-    forget_process()
-    monkeypatch.setenv("RTCOMPILE_JIT", "0")
-    assert rtcompile.compile(PLAIN, arch="sm_80").build.hit == "disk"
-
-
 # --- bundles that cannot be used -----------------------------------------------------------------
 
 
@@ -310,7 +278,7 @@ def test_a_bundle_whose_index_names_no_part_of_the_file_cannot_be_used():
 def test_a_truncated_bundle_gives_no_wrong_code(bundled: Package):
     whole = bundled.bundle.read_bytes()
     code = bundled.load().module.compile("sm_80").code
-    for size in range(0, len(whole), 53):
+    for size in range(0, len(whole), len(whole) // 50):
         bundled.bundle.write_bytes(whole[:size])
         module = bundled.load().module
         with warnings.catch_warnings():

@@ -137,15 +137,6 @@ def test_invalid_architectures_are_reported(tmp_path, archs, message):
 
 
 @pytest.mark.needs_compiler
-def test_an_absolute_header_path_cannot_be_bundled(tmp_path):
-    header = tmp_path / "own.cuh"
-    header.write_text("")
-    source = f'#include "{header}"\n' + PLAIN
-    with pytest.raises(InvalidRequest, match="by its path on this machine"):
-        bundling.bundle([CompileRequest(source)], tmp_path / "k.rtcb", archs=("sm_80",))
-
-
-@pytest.mark.needs_compiler
 def test_a_header_that_is_edited_while_the_compiler_runs_is_not_in_a_bundle(tmp_path, monkeypatch):
     (tmp_path / "own.cuh").write_text("#define OWN 1\n")
 

@@ -40,25 +40,18 @@ def test_a_packages_kernels_are_built_and_listed(package: Package, capsys):
     assert "k.rtcb: " in listed
 
 
-def test_architectures_may_be_named_one_by_one(package: Package):
+def test_a_source_takes_architectures_names_and_options_from_the_command_line(package: Package):
     source = f"{package.name}/scale.cu"
     archs = ("--arch", "sm_80", "--arch", "sm_90")
     assert run(source, *archs, "-n", "scale<int>", "-o", "k.rtcb", "--", "-DN=1") == 0
     rows = rows_of(Bundle(os.path.abspath("k.rtcb")))
     assert [str(row.arch) for row in rows] == ["sm_80", "sm_90"]
+    assert all(row.names == ("scale<int>",) and "D N=1" in row.options for row in rows)
 
 
 def test_one_object_of_a_package_can_be_named(package: Package):
     assert run(f"{package.name}:module", "--arch", "sm_80", "-o", "k.rtcb") == 0
     assert [row.program for row in rows_of(Bundle(os.path.abspath("k.rtcb")))] == ["scale.cu"]
-
-
-def test_a_source_takes_names_and_options_from_the_command_line(package: Package):
-    arguments = ("-n", "scale<double>", "--arch", "sm_80", "-o", "k.rtcb", "--", "-DN=1")
-    assert run(f"{package.name}/scale.cu", *arguments) == 0
-    (row,) = rows_of(Bundle(os.path.abspath("k.rtcb")))
-    assert row.names == ("scale<double>",)
-    assert "D N=1" in row.options
 
 
 @pytest.mark.parametrize(
@@ -132,7 +125,7 @@ PLAIN = 'extern "C" __global__ void k() {}'
 PART = "__device__ int f() { return 1; }"
 
 
-def test_each_build_that_cannot_be_bundled_is_named_with_its_reason(record, capsys):
+def test_builds_that_cannot_be_bundled_are_named_and_the_rest_is_bundled_on_request(record, capsys):
     assert run(record, "-o", "k.rtc") == 2
 
     printed = " ".join(capsys.readouterr().err.split())
@@ -144,18 +137,16 @@ def test_each_build_that_cannot_be_bundled_is_named_with_its_reason(record, caps
     assert "link contains sources" in printed
     assert not os.path.exists("k.rtc")
 
-
-def test_the_rest_is_bundled_on_request_with_a_warning(record, capsys):
     with pytest.warns(rtcompile.RtcompileWarning, match=r"(?s)2 of 4 .*beside\.cu.*linked\.cu"):
         assert run(record, "-o", "k.rtc", "--skip-unbundleable") == 0
     capsys.readouterr()
-
     assert run("list", "k.rtc", "--json") == 0
     listed = json.loads(capsys.readouterr().out)
     assert [build["program"] for build in listed["builds"]] == ["plain.cu", "kernel.cu"]
 
 
-def test_an_empty_bundle_is_not_written(record):
+def test_an_empty_bundle_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(rtcompile.InvalidRequest, match="link= contains sources"):
         bundling.bundle(
             [rtcompile.CompileRequest(PLAIN, link=[rtcompile.CompileRequest(PART)])],

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -62,12 +60,6 @@ def test_quiet_prints_errors_only(source: Path, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.needs_compiler
-def test_objects_are_a_target(source: Path) -> None:
-    assert main(["compile", "k.cu", "--arch", "sm_80", "--target", "object"]) == 0
-    assert source.with_name("k.sm_80.o").read_bytes().startswith(b"\x7fELF")
-
-
-@pytest.mark.needs_compiler
 @pytest.mark.parametrize("option", ["--ptx", "--cubin", "--fatbin"])
 def test_a_compilers_output_option_is_rejected_with_the_commands_option(
     option: str, source: Path, capsys: pytest.CaptureFixture[str]
@@ -83,20 +75,3 @@ def test_the_output_of_ptxas_is_shown(source: Path, capsys: pytest.CaptureFixtur
     assert re.search(r"ptxas info +: Used \d+ registers", capsys.readouterr().out)
     main(words)
     assert "ptxas" not in capsys.readouterr().out
-
-
-@pytest.mark.needs_compiler
-def test_one_file_for_two_architectures_is_rejected(
-    source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["compile", "k.cu", "--arch", "sm_80,sm_90", "-o", "x.cubin"]) == 2
-    assert "x.cubin is one file, and this makes 2 builds" in capsys.readouterr().err
-    assert not source.with_name("x.cubin").exists()
-
-
-@pytest.mark.needs_compiler
-def test_clear_reports_what_it_removed(source: Path, run_json: Callable[..., Any]) -> None:
-    run_json("compile", "k.cu", "--arch", "sm_80")
-    code, gone = run_json("cache", "clear")
-    assert (code, gone["removed"]["entries"]) == (0, 1)
-    assert gone["removed"]["size"] > 0

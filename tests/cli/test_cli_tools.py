@@ -20,14 +20,6 @@ from tests.processes import command, python, ran
 # --- explain, headers, repro ------------------------------------------------------------
 
 
-@pytest.mark.takes_seconds
-def test_explain_reads_a_log_from_stdin() -> None:
-    log = 'kernel.cu(3): error: identifier "uint32_t" is undefined\n'
-    done = command("explain", input=log)
-    assert done.returncode == 0
-    assert "hint: uint32_t is declared in <cstdint>." in done.stdout
-
-
 @pytest.mark.parametrize(
     ("what", "code", "message"),
     [
@@ -101,22 +93,6 @@ def test_explain_survives_garbage() -> None:
 
 
 @pytest.mark.needs_compiler
-def test_profile_prints_a_tree_of_headers_with_costs(
-    source: Path, run_json: Callable[..., Any]
-) -> None:
-    source.with_name("width.h").write_text("#include <cuda_fp16.h>\n#define WIDTH 42\n")
-    code, found = run_json("profile", "k.cu", "--arch", "sm_80", "--tree", "1")
-    assert code == 0
-    (own,) = found["profiles"][0]["included"]
-    assert own["path"] == own["name"] == str(source.with_name("width.h"))
-    (fp16,) = own["included"]
-    assert fp16["name"] == "cuda_fp16.h  (cudart)"
-    assert own["files"] == 1 + fp16["files"]
-    assert own["milliseconds"] >= fp16["milliseconds"] > 0
-    assert own["bytes"] > fp16["bytes"] > 100_000
-
-
-@pytest.mark.needs_compiler
 def test_profile_shows_the_include_path_to_a_header(
     source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,15 +101,6 @@ def test_profile_shows_the_include_path_to_a_header(
     first, second = capsys.readouterr().out.splitlines()
     assert first.endswith("width.h")
     assert second == "  cuda_fp16.h  (cudart)"
-
-
-@pytest.mark.needs_compiler
-def test_profile_of_an_invalid_source_fails_with_its_error(
-    source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source.with_name("width.h").unlink()
-    assert main(["profile", "k.cu", "--arch", "sm_80", "--tree", "1"]) == 1
-    assert 'cannot open source file "width.h"' in capsys.readouterr().err
 
 
 def test_repro_shows_a_folder_and_how_to_run_it(
@@ -223,15 +190,6 @@ def test_output_to_stdout_is_only_the_code(source: Path) -> None:
     assert done.stdout.startswith(b"\x7fELF")
     assert b"k.cu for sm_80" in done.stderr
     assert not Path("-").exists()
-
-
-@pytest.mark.parametrize("more", [["--json"], ["--arch", "sm_80,sm_90"]])
-def test_output_to_stdout_accepts_only_one_build(
-    more: list[str], source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["compile", "k.cu", "--arch", "sm_80", "-o", "-", *more]) == 2
-    printed = capsys.readouterr()
-    assert "-o -" in printed.out + printed.err
 
 
 def test_machine_code_is_not_written_to_a_terminal(
@@ -349,12 +307,6 @@ def test_completion_without_shtab_names_the_package_to_install(
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["completion", "bash"]) == 3
     assert "pip install shtab" in capsys.readouterr().err
-
-
-def test_a_wrong_option_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(["compile", "--no-such-option"])
-    assert left.value.code == 2
 
 
 @pytest.mark.takes_seconds

@@ -82,25 +82,25 @@ def test_a_failing_edit_shows_its_error_and_watching_continues(watched: Any) -> 
     assert watched(PLAIN, writing("no C++"))[0] == 1
 
 
-def test_a_file_that_vanishes_is_reported_until_it_reappears(watched: Any) -> None:
-    code, out, err = watched(PLAIN, lambda file: file.unlink(), writing(SHARED))
-    assert code == 0
-    assert "k.cu: No such file or directory" in err
-    assert "0 -> 1024" in out
-
-
-def test_a_pipe_instead_of_the_file_is_reported_and_not_waited_for(watched: Any) -> None:
-    def pipe(file: Path) -> None:
+@pytest.mark.parametrize(
+    ("replace", "message"),
+    [(lambda file: None, "No such file or directory"), (os.mkfifo, "not a regular file")],
+    ids=["nothing", "a pipe"],
+)
+def test_a_file_that_vanishes_is_reported_until_it_reappears(
+    watched: Any, replace: Callable[[Path], None], message: str
+) -> None:
+    def gone(file: Path) -> None:
         file.unlink()
-        os.mkfifo(file)
+        replace(file)
 
     def text(file: Path) -> None:
-        file.unlink()
+        file.unlink(missing_ok=True)
         file.write_text(SHARED)
 
-    code, out, err = watched(PLAIN, pipe, text)
+    code, out, err = watched(PLAIN, gone, text)
     assert code == 0
-    assert "k.cu: not a regular file" in err
+    assert f"k.cu: {message}" in err
     assert "0 -> 1024" in out
 
 

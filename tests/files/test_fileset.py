@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 import types
 from collections.abc import Callable
@@ -62,45 +63,18 @@ def an_edit_that_shortens(root: Path) -> None:
     (root / OWN).write_text("a shorter text")
 
 
-def an_edit_of_the_toolkit(root: Path) -> None:
-    edit(root, TOOLKIT)
-
-
-def a_removal(root: Path) -> None:
-    (root / OWN).unlink()
-
-
-def a_header_becomes_a_folder(root: Path) -> None:
-    (root / OWN).unlink()
-    (root / OWN).mkdir()
-
-
 def a_file_in_the_gap(root: Path) -> None:
     edit(root, "own/gap.h")
 
 
-def a_folder_in_the_gap(root: Path) -> None:
-    (root / "toolkit/gap").mkdir()
-
-
-def a_dangling_link_gets_a_target(root: Path) -> None:
-    (root / "target").write_text("")
-    (root / "own/gap.h").symlink_to(root / "target")
-
-
-def a_present_file_is_removed(root: Path) -> None:
-    (root / "own/there.h").unlink()
-
-
-def a_present_file_becomes_a_folder(root: Path) -> None:
-    (root / "own/there.h").unlink()
-    (root / "own/there.h").mkdir()
-
-
-def a_present_folder_becomes_a_file(root: Path) -> None:
-    (root / "toolkit/folder/inside").unlink()
-    (root / "toolkit/folder").rmdir()
-    (root / "toolkit/folder").write_text("")
+def replaced(path: Path) -> None:
+    """Replace a file by a folder, or a folder by a file."""
+    if path.is_dir():
+        shutil.rmtree(path)
+        path.write_text("")
+    else:
+        path.unlink()
+        path.mkdir()
 
 
 @pytest.mark.parametrize(
@@ -108,15 +82,23 @@ def a_present_folder_becomes_a_file(root: Path) -> None:
     [
         (an_edit, "header {}/own/a.h changed"),
         (an_edit_that_shortens, "header {}/own/a.h changed"),
-        (an_edit_of_the_toolkit, "header {}/toolkit/b.h changed"),
-        (a_removal, "header {}/own/a.h is gone"),
-        (a_header_becomes_a_folder, "header {}/own/a.h is gone"),
+        (lambda root: edit(root, TOOLKIT), "header {}/toolkit/b.h changed"),
+        (lambda root: (root / OWN).unlink(), "header {}/own/a.h is gone"),
+        (lambda root: replaced(root / OWN), "header {}/own/a.h is gone"),
         (a_file_in_the_gap, "new file {}/own/gap.h comes first"),
-        (a_folder_in_the_gap, "new file {}/toolkit/gap comes first"),
-        (a_dangling_link_gets_a_target, "new file {}/own/gap.h comes first"),
-        (a_present_file_is_removed, "{}/own/there.h is gone"),
-        (a_present_file_becomes_a_folder, "{}/own/there.h is gone, or became a folder"),
-        (a_present_folder_becomes_a_file, "{}/toolkit/folder is gone"),
+        (lambda root: (root / "toolkit/gap").mkdir(), "new file {}/toolkit/gap comes first"),
+        (
+            lambda root: (root / "own/gap.h").symlink_to(root / "own/there.h"),
+            "new file {}/own/gap.h comes first",
+        ),
+        (lambda root: (root / "own/there.h").unlink(), "{}/own/there.h is gone"),
+        (lambda root: replaced(root / "own/there.h"), "{}/own/there.h is gone, or became a folder"),
+        (lambda root: replaced(root / "toolkit/folder"), "{}/toolkit/folder is gone"),
+    ],
+    ids=[
+        *("an edit", "one that shortens", "one of the toolkit", "a removal", "now a folder"),
+        *("a file in the gap", "a folder in the gap", "a link in the gap"),
+        *("a present file removed", "a present file now a folder", "a present folder now a file"),
     ],
 )
 @pytest.mark.parametrize("form", ["recorded", "packed", "unpacked"])

@@ -23,51 +23,23 @@ def listed(tmp_path):
     return folder
 
 
-def a_new_entry(folder):
-    (folder / "a.h").touch()
+def linked(file):
+    file.rename(file.parents[1] / "away.h")
+    file.symlink_to("../away.h")
 
 
-def a_missing_entry(folder):
-    (folder / "file.h").unlink()
+CHANGES = {
+    "a new entry": lambda folder: (folder / "a.h").touch(),
+    "a missing entry": lambda folder: (folder / "file.h").unlink(),
+    "a link for a file": lambda folder: linked(folder / "file.h"),
+    "a folder for a file": lambda folder: ((folder / "file.h").unlink(), (folder / "file.h").mkdir()),
+    "a folder for a link": lambda folder: ((folder / "linked").unlink(), (folder / "linked").mkdir()),
+    "a file for a link": lambda folder: ((folder / "link.h").unlink(), (folder / "link.h").touch()),
+    "a file for the folder": lambda folder: (shutil.rmtree(folder), folder.touch()),
+}  # fmt: skip
 
 
-def a_link_instead_of_a_file(folder):
-    (folder / "file.h").rename(folder.parent / "away.h")
-    (folder / "file.h").symlink_to("../away.h")
-
-
-def a_folder_instead_of_a_file(folder):
-    (folder / "file.h").unlink()
-    (folder / "file.h").mkdir()
-
-
-def a_folder_instead_of_a_link(folder):
-    (folder / "linked").unlink()
-    (folder / "linked").mkdir()
-
-
-def a_file_instead_of_a_link(folder):
-    (folder / "link.h").unlink()
-    (folder / "link.h").touch()
-
-
-def a_file_instead_of_the_folder(folder):
-    shutil.rmtree(folder)
-    folder.touch()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        a_new_entry,
-        a_missing_entry,
-        a_link_instead_of_a_file,
-        a_folder_instead_of_a_file,
-        a_folder_instead_of_a_link,
-        a_file_instead_of_a_link,
-        a_file_instead_of_the_folder,
-    ],
-)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("ignored", ["", ".o,.d"])
 def test_a_listed_folder_has_the_same_entries(listed, change, ignored):
     files = FileSet(present=(fileset.listing(str(listed), ignored),))

@@ -62,27 +62,15 @@ def hits(module: Any) -> dict[str, str | None]:
 # --- cells ---------------------------------------------------------------------------------------
 
 
-def test_kernels_are_bound_to_their_names(shell: Any):
-    cuda(shell, TWO)
+def test_kernels_are_bound_to_their_names_and_rebuilt_for_no_comment(shell: Any):
+    assert hits(cuda(shell, TWO)) == {"double_it": None, "halve_it": None}
     assert repr(shell.user_ns["double_it"]) == "double_it(float* x, int n)"
     assert shell.user_ns["halve_it"].code.kind == "cubin"
-
-
-def test_an_unchanged_cell_is_not_rebuilt(shell: Any):
-    assert hits(cuda(shell, TWO)) == {"double_it": None, "halve_it": None}
-    assert hits(cuda(shell, TWO)) == {"double_it": "memory", "halve_it": "memory"}
-
-
-def test_a_changed_comment_rebuilds_nothing(shell: Any):
-    cuda(shell, TWO)
-    changed = "// a comment\n" + TWO.replace("{ if", "{  /* another */\n// more\n if")
-    cuda(shell, changed.replace("/* another */", "/* one */"))
-    assert set(hits(cuda(shell, changed)).values()) == {"memory"}
-
-
-def test_a_line_of_comment_more_rebuilds_nothing(shell: Any):
-    cuda(shell, TWO)
-    assert set(hits(cuda(shell, "// what it does\n\n" + TWO)).values()) == {"memory"}
+    inside = "// a comment\n" + TWO.replace("{ if", "{  /* another */\n// more\n if")
+    for cell in (TWO, "// what it does\n\n" + TWO):
+        assert hits(cuda(shell, cell)) == {"double_it": "memory", "halve_it": "memory"}
+    cuda(shell, inside.replace("/* another */", "/* one */"))
+    assert set(hits(cuda(shell, inside)).values()) == {"memory"}
 
 
 COUNTING = """

@@ -104,6 +104,7 @@ def test_a_private_temporary_folder_loses_no_count(folder, where):
     assert "1 kernel: 0 from the cache, 1 built" in done.stderr
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     "begin",
     [

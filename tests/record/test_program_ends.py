@@ -118,7 +118,6 @@ def test_requests_of_children_are_counted(tmp_path):
     )
     built = run("run", script, cache=tmp_path / "cache", TMPDIR=str(tmp_path))
     assert "2 kernels: 0 from the cache, 2 built" in built.stderr
-    assert "2 from the cache" in run("run", script, cache=tmp_path / "cache").stderr
     checked = run("run", "--check", script, cache=tmp_path / "other")
     assert (checked.returncode, checked.stderr.count("missing: ")) == (1, 2), checked.stderr
     assert not list(tmp_path.glob("rtcompile-run-*"))

@@ -92,23 +92,6 @@ def test_a_header_with_an_absolute_path_is_reported(tmp_path, header):
     assert f"{header}: included by its path on this machine" in done.stderr
 
 
-def test_a_check_without_the_builds_names_what_is_missing(tmp_path):
-    script = program(
-        tmp_path,
-        f"""
-        try:
-            compile({CODE!r})
-        except Exception:
-            pass
-        """,
-    )
-
-    done = run("run", "--check", script, cache=tmp_path / "empty")
-
-    assert done.returncode == 1
-    assert "missing: twice.cu" in done.stderr
-
-
 def test_a_record_that_would_be_a_folder_is_rejected_before_the_program_runs(tmp_path):
     script = program(tmp_path, "print('ran')")
     done = run("run", "--record", str(tmp_path), script, cache=tmp_path)
@@ -299,16 +282,6 @@ def test_an_invalid_record_is_rejected_in_one_line(tmp_path, capsys, text, what)
 
     assert main(["warm", str(path)]) == 2
     assert what in capsys.readouterr().err
-
-
-def test_a_bundle_of_a_record_serves_an_empty_cache(tmp_path, recorded):
-    bundle = str(tmp_path / "kernels.rtc")
-    assert main(["bundle", recorded.record, "-o", bundle]) == 0
-
-    empty = tmp_path / "empty"
-    checked = run("run", "--check", recorded.script, cache=empty, RTCOMPILE_BUNDLES=bundle)
-    assert checked.returncode == 0, checked.stderr
-    assert "1 from the cache" in checked.stderr
 
 
 def test_a_bundle_for_other_devices_than_the_recorded_is_rebuilt(tmp_path, recorded, capsys):
