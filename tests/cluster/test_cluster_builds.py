@@ -105,24 +105,21 @@ def test_a_build_that_depends_on_a_path_or_a_time_is_not_shared(on, tmp_path, so
     assert not (tmp_path / "shared").exists()  # no store is queried, and no lease is awaited
 
 
-@needs_host_compiler
-def test_a_build_by_nvcc_is_shared(on, tmp_path):
-    pytest.importorskip("nvidia.cuda_nvcc") if not os.path.exists("/usr/local/cuda") else None
-    address = f"file://{tmp_path}/shared"
-    on("a", address)
-    assert build(nodes.source(1), backend="nvcc") is None
-    on("b", address)
-    assert build(nodes.source(1), backend="nvcc") == "remote"
-
-
-def test_a_linked_build_is_shared(on, tmp_path):
-    address = f"file://{tmp_path}/shared"
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param({"backend": "nvcc"}, id="by NVCC", marks=needs_host_compiler),
+        pytest.param({"link": ["__device__ int f() { return 1; }"]}, id="linked"),
+    ],
+)
+def test_builds_by_nvcc_and_links_are_shared_and_recompile_fetches_nothing(on, tmp_path, arguments):
     source = 'extern __device__ int f();\nextern "C" __global__ void k(int* out) { *out = f(); }'
-    link = ["__device__ int f() { return 1; }"]
-    on("a", address)
-    assert build(source, link=link) is None
-    on("b", address)
-    assert build(source, link=link) == "remote"
+    source = source if "link" in arguments else nodes.source(1)
+    for node, expected in (("a", None), ("b", "remote")):
+        on(node, f"file://{tmp_path}/shared")
+        assert build(source, **arguments) == expected
+    on("c", f"file://{tmp_path}/shared")
+    assert build(source, recompile=True, **arguments) is None
 
 
 def test_no_node_waits_for_a_build_that_is_not_shared(on, tmp_path):
@@ -161,13 +158,6 @@ def test_only_one_thread_of_a_node_queries_the_store(on, tmp_path, monkeypatch):
     with ThreadPoolExecutor(4) as pool:
         hits = [*pool.map(build, [nodes.source(1)] * 4)]
     assert (hits.count("remote"), kinds) == (1, ["manifest"])
-
-
-def test_recompile_fetches_nothing(on, tmp_path):
-    on("a", f"file://{tmp_path}/shared")
-    assert build(nodes.source(1)) is None
-    on("b", f"file://{tmp_path}/shared")
-    assert build(nodes.source(1), recompile=True) is None
 
 
 def test_a_store_is_searched_if_compiling_is_forbidden(on, address):

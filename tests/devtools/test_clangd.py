@@ -152,10 +152,6 @@ def test_sources_and_strings_are_in_the_database(project: Path, capsys):
     assert {"-DSIZE=4", "-DBY=x[0]", "-D__CUDA_ARCH__=900"} <= {*found["kernels.py.SOURCE.cu"]}
     assert "-DBY=x[0]" not in found["own.cu"]
     assert "kernels.py:4" in capsys.readouterr().out
-
-
-def test_a_kernels_file_has_the_lines_of_the_python_file(project: Path):
-    assert main(["clangd", "--json"]) == 0
     written = (project / ".rtcompile" / "kernels.py.SOURCE.cu").read_text().split("\n")
     assert written[6] == PYTHON.split("\n")[6]
     assert written[0] == f'#line 2 "{project}/kernels.py"'
@@ -178,20 +174,17 @@ def test_an_invalid_database_is_left_unchanged(project: Path, text: str, capsys)
     assert (project / "compile_commands.json").read_text() == text
 
 
-def test_a_missing_path_is_reported(project: Path, capsys):
+def test_paths_without_kernels_are_reported_and_unreadable_files_skipped(project: Path, capsys):
     assert main(["clangd", "nowhere"]) == 2
     assert "there is no such file" in capsys.readouterr().err
-
-
-def test_a_folder_without_kernels_is_reported(project: Path, capsys):
     (project / "docs").mkdir()
     assert main(["clangd", "docs"]) == 0
     assert "docs: no .cu or .cuh file, and no kernel" in capsys.readouterr().out
-
-
-def test_an_invalid_python_file_is_skipped(project: Path):
     (project / "old.py").write_text("print 'x'")
+    os.mkfifo(project / "pipe.py")
+    (project / "gone.cu").symlink_to("nowhere.cu")
     assert main(["clangd"]) == 0
+    assert not any("gone.cu" in file for file in _database(project))
 
 
 @pytest.mark.parametrize(
@@ -205,13 +198,6 @@ def test_a_python_file_is_read_in_its_encoding(project: Path, data: bytes):
     (project / "encoded.py").write_bytes(data)
     assert main(["clangd", "encoded.py"]) == 0
     assert any("encoded.py.K.cu" in file for file in _database(project))
-
-
-def test_a_pipe_and_a_dangling_link_are_skipped(project: Path):
-    os.mkfifo(project / "pipe.py")
-    (project / "gone.cu").symlink_to("nowhere.cu")
-    assert main(["clangd"]) == 0
-    assert not any("gone.cu" in file for file in _database(project))
 
 
 @pytest.mark.takes_seconds

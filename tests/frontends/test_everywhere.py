@@ -96,44 +96,27 @@ def test_sources_that_cupy_rejects_are_rejected(installed, source):
         installed(source)
 
 
-def test_lto_ir_is_left_to_cupy(monkeypatch, installed):
-    calls = []
-    monkeypatch.setattr(cupy_hook, "_original", lambda *given, **more: calls.append(more))
-
-    installed(CODE, to_ltoir=True)
-
-    assert calls[0]["to_ltoir"] is True
-    monkeypatch.undo()
-
-
-def test_cupys_own_compiles_get_their_options(monkeypatch, installed):
-    given = []
-    monkeypatch.setattr(
-        cupy_hook, "_original", lambda source, options, **more: given.append(options)
-    )
-    monkeypatch.setattr(planned, "compile", _no_toolkit)
-    monkeypatch.setattr("rtcompile.frontends.cupy_hook._warned_of_missing_toolkit", True)
-
-    installed(CODE, ("-DN=1",), jitify=True)
-
-    assert given == [("-DN=1",)]
-    monkeypatch.undo()
-
-
-def test_cupy_does_not_compile_if_compiling_is_forbidden(monkeypatch, installed):
-    monkeypatch.setattr(
-        cupy_hook, "_original", lambda *given, **more: pytest.fail("it was compiled")
-    )
-    monkeypatch.setattr(planned, "compile", _no_toolkit)
-    monkeypatch.setenv("RTCOMPILE_JIT", "0")
-
-    with pytest.raises(rtcompile.ToolkitNotFound):
-        installed(CODE)
-    monkeypatch.undo()
-
-
 def _no_toolkit(*_: object) -> None:
     raise rtcompile.ToolkitNotFound("there is none")
+
+
+def test_cupy_compiles_lto_ir_and_without_a_toolkit_all_unless_that_is_forbidden(
+    monkeypatch, installed
+):
+    given = []
+    with monkeypatch.context() as patch:
+        original = lambda source, options, **more: given.append((options, more))  # noqa: E731
+        patch.setattr(cupy_hook, "_original", original)
+        installed(CODE, ("-DN=1",), to_ltoir=True)
+        assert given.pop()[1]["to_ltoir"] is True
+        patch.setattr(planned, "compile", _no_toolkit)
+        patch.setattr("rtcompile.frontends.cupy_hook._warned_of_missing_toolkit", True)
+        installed(CODE, ("-DN=1",), jitify=True)
+        assert given.pop()[0] == ("-DN=1",)
+        patch.setenv("RTCOMPILE_JIT", "0")
+        with pytest.raises(rtcompile.ToolkitNotFound):
+            installed(CODE)
+    assert given == []
 
 
 def test_installing_twice_has_no_further_effect():

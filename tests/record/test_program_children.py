@@ -208,6 +208,7 @@ def test_the_environments_own_sitecustomize_is_imported(tmp_path, environ):
     assert os.path.dirname(sitecustomize.__file__) not in printed.split()
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("text", [f"{os.pathsep}/x", f"/y{os.pathsep}{os.pathsep}/x", "/y", ""])
 def test_the_search_path_of_a_started_process_is_unchanged(folder, text):
     script = started_by(
@@ -220,23 +221,19 @@ def test_the_search_path_of_a_started_process_is_unchanged(folder, text):
     assert run("run", script, cache=folder, PYTHONPATH=text).stdout == plain.stdout
 
 
-def test_a_finder_without_find_spec_is_skipped(environ):
+def test_a_process_without_cupy_imports_nothing_and_a_finder_without_find_spec_is_skipped(environ):
     code = (
         "import sys\n"
+        "print([m for m in sys.modules if 'rtcompile' in m])\n"
         "class Old:\n    find_module = lambda self, name, path=None: None\n"
         "sys.meta_path.append(Old())\n"
         "finder = sys.meta_path[0]; finder._names = ('nothing',)\n"
         "print(finder.find_spec('nothing', None))"
     )
-    assert python(code, environ) == "None\n"
+    assert python(code, environ) == "[]\nNone\n"
 
 
-def test_a_process_without_cupy_imports_nothing_of_rtcompile(environ):
-    printed = python("import sys; print([m for m in sys.modules if 'rtcompile' in m])", environ)
-
-    assert printed == "[]\n"
-
-
+@pytest.mark.some(3)
 @pytest.mark.parametrize("text", ["", "no JSON", "[]", "{}", "[{}]", "[1]", "1"])
 def test_a_process_outside_a_run_counts_nothing(environ, text):
     environ["RTCOMPILE_RUN"] = text
