@@ -173,19 +173,6 @@ def test_a_text_has_the_same_path_in_every_process(tmp_path, monkeypatch):
     assert f"{memory_headers.folder((('tile.cuh', text),))}/tile.cuh".encode() in made[0]
 
 
-def test_a_header_that_a_text_includes_is_noticed_when_it_appears(tmp_path, monkeypatch):
-    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
-    text = "#if __has_include(<extra.h>)\n#include <extra.h>\n#else\n#define SIDE 1\n#endif\n"
-    options = (f"-I{tmp_path}",)
-    before = _compile(text, options=options)
-    assert _compile(text, options=options).build.hit is not None
-    (tmp_path / "extra.h").write_text("#define SIDE 2\n")
-    after = _compile(text, options=options)
-    assert after.code != before.code
-    (tmp_path / "extra.h").write_text("#define SIDE 3\n")
-    assert _compile(text, options=options).code not in (before.code, after.code)
-
-
 def test_a_compiler_that_cannot_be_observed_gets_files(tmp_path, monkeypatch):
     """Where the probes do not work, the worker writes them into its own folder."""
     job = {"texts": {b"/rtcompile-headers/ab/x/v.h": b"text"}}

@@ -121,18 +121,6 @@ def test_an_empty_batch_returns_nothing() -> None:
     assert compile_many([], progress=True) == []
 
 
-def test_modules_find_their_code_afterwards() -> None:
-    pytest.importorskip("cupy")
-    from rtcompile import RawKernel, RawModule
-
-    module = RawModule(code=TEMPLATE.source, arch="sm_90", name_expressions=["k<1>"])
-    kernel = RawKernel('extern "C" __global__ void f() {}', "f", arch="sm_90")
-    compile_many([module, kernel], progress=False)
-    assert module.build is not None
-    assert kernel.build is not None
-    assert (module.build.hit, kernel.build.hit) == ("memory", "memory")
-
-
 @pytest.mark.usefixtures("two_slots")
 def test_a_cancelled_future_wakes_its_waiters_and_the_next_build_works() -> None:
     endless, quick = submit_many([ENDLESS, *variants(1)])

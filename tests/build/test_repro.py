@@ -15,13 +15,12 @@ import pytest
 import rtcompile
 from rtcompile.build import failures as repro
 from rtcompile.compilers import nvcc, nvjitlink
-from rtcompile.errors import CompilerCrashed, CompileTimeout
+from rtcompile.errors import CompilerCrashed
 from rtcompile.files.headers import SearchDir
 from rtcompile.request.units import CompileFailure
 from rtcompile.store.folder import Folder
 from rtcompile.toolkit.model import Library, Toolchain
 from rtcompile.workers import pool
-from tests.jobs import ENDLESS
 
 SEGFAULT = "template <class T> struct B { friend bool operator==() = default; };\n"
 
@@ -61,13 +60,6 @@ def test_a_crash_leaves_a_folder_that_describes_it_and_crashes_again(tmp_path: P
     shutil.move(error.reproducer, moved)
     done = subprocess.run([moved / "run.sh"], cwd="/", capture_output=True, check=False)
     assert done.returncode == -11
-
-
-@pytest.mark.needs_compiler
-def test_a_timeout_leaves_a_reproducer() -> None:
-    with pytest.raises(CompileTimeout, match=r"timeout=") as caught:
-        rtcompile.compile(ENDLESS, arch="sm_90", timeout=0.3)
-    assert (Path(str(caught.value.reproducer)) / "run.sh").exists()
 
 
 @pytest.mark.needs_nvcc
@@ -136,15 +128,14 @@ def test_the_oldest_reproducers_are_removed(tmp_path: Path) -> None:
     assert (Path(str(folder))).exists()
 
 
-def test_a_long_source_has_no_reproducer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_source_and_an_unwritable_cache_have_no_reproducer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    assert write(tmp_path / "file") is None
     monkeypatch.setattr(repro, "_MOST_BYTES", 100)
     assert write(tmp_path, "x" * 100)
     assert write(tmp_path, "x" * 101) is None
-
-
-def test_an_unwritable_cache_has_no_reproducer(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert write(tmp_path / "file") is None
 
 
 @pytest.mark.needs_compiler

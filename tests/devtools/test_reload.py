@@ -188,13 +188,6 @@ def test_a_file_that_never_built_raises_until_it_builds(file: Path):
     assert launched(module.get_function("k"))
 
 
-def test_without_a_launch_the_code_follows_the_file(file: Path):
-    module = rtcompile.RawModule.from_file(file, reload=True, arch="sm_90a")
-    first = module.object_code.code
-    file.write_text(source(2))
-    assert module.object_code.code != first
-
-
 def test_the_file_is_looked_at_no_more_than_twenty_times_a_second(kernel, file, monkeypatch):
     monkeypatch.setattr(reloading, "_POLL_SECONDS", 60)
     first = launched(kernel)

@@ -105,14 +105,6 @@ def test_a_full_disk_costs_one_warning_and_no_build(
     assert not list(cache.rglob("*.tmp"))
 
 
-def test_a_cache_that_cannot_be_made_costs_one_warning(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    kept = open_store(tmp_path / "file" / "cache")
-    with pytest.warns(RtcompileWarning, match="RTCOMPILE_CACHE_DIR"):
-        add(kept)
-    assert kept.find(make_key_inputs())
-
-
 def test_a_read_only_cache_is_read_and_costs_one_warning_when_something_is_built(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rtcompile.files import file_times, fileset
+from rtcompile.files import file_times
 from rtcompile.files.headers import SearchDir
 from rtcompile.request.key import KeyInputs
 from rtcompile.request.values import Arch
@@ -95,18 +95,6 @@ def test_a_build_whose_key_a_look_up_cannot_know_has_a_manifest(
 
 
 # --- headers -------------------------------------------------------------------------------------
-
-
-def test_a_touched_header_is_a_hit_and_is_read_only_once(
-    cache: Path, tree: HeaderTree, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inputs = tree.key_inputs()
-    tree.build(open_store(cache), inputs, "user0/a.h")
-    os.utime(tree.path("user0/a.h"), ns=(1, 1))
-    file_times.next_tick()
-    assert open_store(cache).find(inputs)
-    monkeypatch.setattr(fileset, "read", lambda *which: pytest.fail(f"{which} was read again"))
-    assert open_store(cache).find(inputs)
 
 
 @pytest.mark.parametrize(

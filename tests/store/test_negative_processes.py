@@ -223,14 +223,6 @@ def test_after_each_kind_of_edit_the_compiler_runs_and_its_code_kept(
     assert (found["hit"], found["compiled"]) == ("disk", False)
 
 
-@pytest.mark.needs_compiler
-def test_recompile_runs_the_compiler_again() -> None:
-    another_process()
-    again = another_process(recompile=True)
-    assert (again["cached"], again["compiled"]) == (False, True)
-    assert another_process()["cached"] is True
-
-
 def settings(**changes: Any) -> Settings:
     return Settings.from_environ().override(**changes)
 

@@ -232,14 +232,6 @@ def test_no_more_jobs_run_at_once_than_the_pool_has_slots(fifo: Fifo) -> None:
         pool.close()
 
 
-@pytest.mark.takes_seconds
-def test_many_threads_use_one_pool(pool: Pool) -> None:
-    running = [in_thread(lambda i=i: pool.run(shell(f"echo {i}"), Limits())) for i in range(16)]
-    for thread, _ in running:
-        thread.join()
-    assert [output(results[0]) for _, results in running] == [str(i) for i in range(16)]
-
-
 def test_a_cancelled_job_frees_its_caller_and_is_killed(pool: Pool, fifo: Fifo) -> None:
     cancellation = Cancellation()
 
