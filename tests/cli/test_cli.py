@@ -140,7 +140,7 @@ def test_an_error_as_json_has_its_diagnostics(source: Path, run_json: Callable[.
     [
         (["compile", "gone.cu", "--arch", "sm_80"], 2, "compile: gone.cu: No such file or dir"),
         (["compile", "binary.cu", "--arch", "sm_80"], 2, "binary.cu:2: error: not UTF-8"),
-        (["compile", "k.cu", "--arch", "sm_80,sm_90", "-o", "x"], 2, "x is one file, and this"),
+        (["compile", "k.cu", "--arch", "sm_80,sm_90", "-o", "x.ptx"], 2, "x.ptx is one file"),
         (["compile", "k.cu", "--arch", "sm_80,sm_90", "-o", "-"], 2, "-o -"),
         (["compile", "k.cu", "--arch", "sm_80", "-o", "-", "--json"], 2, "-o -"),
         (["inspect", "k.ptx"], 2, "is ptx: only a cubin"),
@@ -166,7 +166,7 @@ def test_the_exit_code_shows_the_kind_of_mistake(
     printed = capsys.readouterr()
     assert message in printed.err + printed.out
     assert "Traceback" not in printed.err
-    assert not Path("x").exists()
+    assert not Path("x.ptx").exists()
 
 
 def test_compile_reads_stdin() -> None:
