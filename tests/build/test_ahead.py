@@ -166,9 +166,11 @@ def test_a_build_uses_the_variables_at_its_construction(monkeypatch: pytest.Monk
     monkeypatch.setattr(plan, "for_nvcc", for_nvcc)
     monkeypatch.setenv("RTCOMPILE_AHEAD", "0")
 
+    codes = {}
     for value in (2, 1):
         monkeypatch.setenv("NVCC_APPEND_FLAGS", f"-DVALUE={value}")
-        assert kernel().object_code.code == kernel(recompile=True).object_code.code
+        codes[value] = kernel().object_code.code
+    assert codes[1] == kernel(recompile=True).object_code.code != codes[2]
 
 
 def test_the_build_of_a_deleted_kernel_is_cancelled(monkeypatch: pytest.MonkeyPatch):

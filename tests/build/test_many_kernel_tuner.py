@@ -17,11 +17,8 @@ ONE = {"block_size_x": 64, "LOADS": 2, "ALGORITHM": "BLOCK_REDUCE_RAKING"}
 
 
 def test_variants_compile_and_are_found_again() -> None:
-    variants = [ONE, {**ONE, "ALGORITHM": "NO_SUCH"}]
-    first = recipe.compile_space(variants, arch="sm_90")
-    assert [hasattr(code, "code") for code in first] == [True, False]
-    again = recipe.compile_space([ONE], arch="sm_90")
-    assert all(code.build.hit for code in again)
+    hits = [recipe.compile_space([ONE], arch="sm_90")[0].build.hit for _ in range(2)]
+    assert hits == [None, "memory"]
 
 
 SOURCE = """

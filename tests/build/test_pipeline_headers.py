@@ -16,14 +16,8 @@ pytestmark = pytest.mark.needs_compiler
 @pytest.mark.parametrize("name", ["cuda_fp16.h", "vector"], ids=["a CUDA header", "a std header"])
 @needs_host_compiler
 def test_a_header_that_shadows_one_of_nvccs_is_noticed(tmp_path, name):
-    source = """
-    #include <vector>
-    #include <cuda_fp16.h>
-    #ifndef MINE
-    #define MINE 10
-    #endif
-    extern "C" __global__ void k(int* out) { *out = MINE; }
-    """
+    source = f"#include <{name}>\n#ifndef MINE\n#define MINE 10\n#endif\n"
+    source += 'extern "C" __global__ void k(int* out) { *out = MINE; }'
     arguments = {"options": (f"-I{tmp_path}",), "arch": "sm_80", "backend": "nvcc", "target": "ptx"}
     first = rtcompile.compile(source, **arguments)
     assert rtcompile.compile(source, **arguments).build.hit

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
+
+from tests.processes import python
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -81,13 +81,7 @@ work(eventlet.spawn, lambda each: each.wait(), within)
 
 
 def outcome_of(program: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = python(program, timeout=120, environ={"PYTHONWARNINGS": "ignore"})
     assert done.returncode == 0, done.stderr
     outcome: dict[str, Any] = json.loads(done.stdout)
     return outcome
@@ -96,7 +90,8 @@ def outcome_of(program: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("module", "program"), [("gevent", GEVENT), ("eventlet", EVENTLET)], ids=["gevent", "eventlet"]
 )
-@pytest.mark.parametrize("slots", ["1", pytest.param("2", marks=pytest.mark.slow)])
+@pytest.mark.in_turn("slots")
+@pytest.mark.parametrize("slots", ["1", "2"])
 def test_other_greenlets_go_on_while_a_compiler_runs(
     module: str, program: str, slots: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -166,7 +166,7 @@ DOORS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(2)
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("door", DOORS)
 def test_each_compiler_run_gets_the_remaining_time(
@@ -182,7 +182,7 @@ def test_each_compiler_run_gets_the_remaining_time(
     assert seconds == sorted(seconds, reverse=True)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(2)
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("door", [door for door in DOORS if door != "compile_many"])
 def test_no_compiler_is_started_after_the_time_limit(

@@ -132,7 +132,10 @@ def test_a_header_cell_can_be_included_and_rebuilds_its_includers(shell: Any):
     assert set(hits(cuda(shell, use)).values()) == {None}
 
 
-@pytest.mark.parametrize("line", ["", "-DSIDES=5 -lineinfo", "--backend nvcc"])
+@pytest.mark.parametrize(
+    "line",
+    ["-DSIDES=5 -lineinfo", pytest.param("--backend nvcc", marks=pytest.mark.slow)],
+)
 def test_a_launch_uses_the_code_that_the_cell_built(shell: Any, line: str):
     """A launch gets the code from a `RawModule` with the same request, including headers and options."""
     shell.run_cell("%%cuda_header own/shape.cuh\n#define CORNERS 3\n").raise_error()

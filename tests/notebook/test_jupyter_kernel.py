@@ -140,6 +140,7 @@ def test_every_error_of_ours_is_one_message_without_our_frames(kernel: Any, cell
     assert "rtcompile/" not in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "notebook",
     sorted((ROOT / "examples/notebooks").glob("*.ipynb")),

@@ -60,12 +60,9 @@ def started_by(text: str, folder: Path) -> str:
 def test_requests_of_a_started_process_are_recorded_counted_and_checked(folder, text):
     script, record = started_by(text, folder), folder / "kernels.json"
 
-    missing = run("run", "--check", script, cache=folder / "empty")
     recorded = run("run", "--record", str(record), script, cache=folder / "cache")
     checked = run("run", "--check", "--record", str(record), script, cache=folder / "cache")
 
-    assert missing.returncode == 1, missing.stderr
-    assert "missing builds of the program: 1" in missing.stderr
     assert recorded.returncode == 0, recorded.stderr
     assert "1 kernel: 0 from the cache, 1 built" in recorded.stderr
     assert [build["source"] for build in recording.read(str(record)).builds] == [TEMPLATE]

@@ -285,6 +285,7 @@ def test_another_toolkits_failure_is_not_used(cuda13_prefix: Path) -> None:
     assert another_process(source)["cached"] is True
 
 
+@pytest.mark.some(1)
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("first", ["CuPy's hook", "compile"])
 def test_failures_with_and_without_fixups_are_separate(first: str) -> None:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PURE = ("cuda.pathfinder",)
 
 # One build of each way to make one, found and kept in its own way.
-QUICK = ["plain", "WMMA", "CUB by NVCC", "LTO link", "name expressions", "PTX", "headers="]
+QUICK = ["plain", "WMMA", "NVCC", "LTO link", "name expressions", "PTX", "headers="]
 # The wheels of CUTLASS are not in the folder of CUDA 13's.
 OTHERS = [name for name in KINDS if name not in (*QUICK, "CuTe")]
 
