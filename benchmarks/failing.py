@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import _machine
 from tests.mistakes import MISTAKES
-from tests.provoked.by_kernels import BY_KERNELS
+from tests.provoked import BY_KERNELS
 
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 SOURCES = int(os.environ.get("SOURCES", "1000"))  # at most so many are tried

@@ -18,8 +18,7 @@ from unittest import mock
 
 import rtcompile
 from rtcompile.cli import main as command
-from tests.forty_mistakes import FORTY
-from tests.mistakes import MISTAKES, Mistake, pretended_device
+from tests.mistakes import FORTY, MISTAKES, Mistake, pretended_device
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "mistakes.md"
 WHOLE = DOCUMENT.with_name("mistakes-whole.md")

@@ -18,8 +18,7 @@ from rtcompile.messages.diagnostics import parse, simplified
 from rtcompile.messages.facts import BuildContext
 from rtcompile.messages.rendering import render
 from rtcompile.styling import as_text
-from tests.forty_mistakes import FORTY
-from tests.mistakes import Mistake, body
+from tests.mistakes import FORTY, Mistake, body
 
 
 def rendered(*given: Any, **more: Any) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from tests.provoked.by_kernels import BY_KERNELS
-from tests.provoked.by_mistakes import BY_MISTAKES
-from tests.provoked.by_options_and_headers import BY_OPTIONS_AND_HEADERS
-from tests.provoked.by_other_compilers import AS_REPORTED, BY_NVCC, BY_NVJITLINK
-from tests.provoked.cases import EMPTY, SHARED_80000, Provoked
+from tests.provoked.cases import EMPTY, Provoked, cases
+from tests.tables import rows
 
 __all__ = [
     "AS_REPORTED",
+    "BY_KERNELS",
     "BY_NVCC",
     "BY_NVJITLINK",
     "BY_NVRTC",
@@ -25,7 +23,18 @@ __all__ = [
     "coverage",
 ]
 
-BY_NVRTC = [*BY_OPTIONS_AND_HEADERS, *BY_KERNELS, *BY_MISTAKES]
+BY_KERNELS = cases("kernels.txt")
+BY_NVRTC = [*cases("options_and_headers.txt"), *BY_KERNELS, *cases("mistakes.txt")]
+BY_NVCC = cases("nvcc.txt")
+# (row, nvJitLink's message, text of the hint, (toolkit, kind of input, input, options))
+BY_NVJITLINK = [
+    (row, message, hint, (how["toolkit"], how["kind"], source, how["options"]))
+    for row, message, hint, how, source in rows("provoked/nvjitlink.txt")
+]
+AS_REPORTED = [(message, row, hint) for row, message, hint, *_ in rows("provoked/reported.txt")]
+[SHARED_80000] = (
+    case.values[1].source for case in BY_KERNELS if case.values[0] == "static-shared-memory"
+)
 
 PLAIN_NVRTC = """
 import ctypes, json, sys

@@ -1,4 +1,4 @@
-"""The class of a catalogue's case, and sources that several cases share."""
+"""The class of a catalogue's case, and the cases of the tables beside this file (`tests/tables.py` reads them)."""
 
 from __future__ import annotations
 
@@ -6,32 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.tables import rows
+
 EMPTY = "__global__ void k() {}"
-SHARED_80000 = """__global__ void k(int* x) {
-  __shared__ int s[20000];
-  s[threadIdx.x] = *x;
-  __syncthreads();
-  x[1] = s[5 - threadIdx.x];
-}"""
-CUTE = "#include <cute/tensor.hpp>\n" + EMPTY
-ENDLESS = (
-    "typedef void (*F0)();\n"
-    + "".join(f"typedef F{i} (*F{i + 1})(F{i}, F{i}, F{i});\n" for i in range(20))
-    + "__global__ void k(F20 f) {}"
-)
-WGMMA = """__global__ void k(float* x, unsigned long long a, unsigned long long b) {
-  float d0 = x[0], d1 = x[1], d2 = x[2], d3 = x[3];
-  asm volatile("wgmma.fence.sync.aligned;");
-#define MMA \\
-  asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 " \\
-    "{%0,%1,%2,%3}, %4, %5, 1, 1, 1, 0, 0;" \\
-    : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3) : "l"(a), "l"(b));
-  MMA
-  d0 += 1;
-  MMA
-  asm volatile("wgmma.commit_group.sync.aligned;\\nwgmma.wait_group.sync.aligned 0;");
-  x[0] = d0; x[1] = d1; x[2] = d2; x[3] = d3;
-}"""
 
 
 @dataclass(frozen=True)
@@ -57,12 +34,12 @@ class Provoked:
     builtins: bool = True  # whether its second library is beside it
 
 
-def case(row: str, message: str, *hint: str, slow: bool = False, **how: object) -> object:
-    """Return a case; it is `slow` where tests/forty_mistakes.py provokes the row in the same way."""
-    suffix = "-".join(str(how[k]) for k in ("toolkit", "arch") if k in how)
-    return pytest.param(
-        row,
-        Provoked(message, hint, **how),  # type: ignore[arg-type]
-        id=f"{row}-{suffix}".rstrip("-"),
-        marks=[pytest.mark.slow] * slow,
-    )
+def cases(file: str) -> list[object]:
+    """Return the cases of a table; one is `slow` where tests/forty_mistakes.txt provokes the row in the same way."""
+    found = []
+    for row, message, hint, how, source in rows(f"provoked/{file}"):
+        marks = [pytest.mark.slow] * bool(how.pop("slow", False))
+        provoked = Provoked(message, tuple(hint.split(" ~ ")), source or EMPTY, **how)  # type: ignore[arg-type]
+        suffix = "-".join(str(how[name]) for name in ("toolkit", "arch") if name in how)
+        found.append(pytest.param(row, provoked, id=f"{row}-{suffix}".rstrip("-"), marks=marks))
+    return found
