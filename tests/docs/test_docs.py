@@ -14,103 +14,15 @@ from typing import Any
 
 import pytest
 
+import rtcompile
+from rtcompile.lookup.environment import VARIABLES
+from rtcompile.messages.catalogue import MESSAGES
+from rtcompile.request import units
 from tests.documentation import PAGES, ROOT, RUN, blocks, has
 from tests.processes import python, ran
+from tests.tables import rows
 
-# Search texts, and a text that one of the first three pages must contain.
-QUESTIONS = {
-    "why did it recompile": "rtcompile cache why-miss",
-    "why is my header not found": "rtcompile doctor",
-    "how do I ship kernels without a compiler": "rtcompile bundle",
-    "how do I use it with torch's CUDA wheels": "pip install torch",
-    "what may I delete in the cache": "rtcompile cache clear",
-    "how do I share it between 100 nodes": "RTCOMPILE_REMOTE",
-    "does it work offline": "RTCOMPILE_JIT=0",
-    "what runs when I import it": "no compiler",
-    "how do I see registers": "rtcompile inspect",
-    "is it safe to put the cache on NFS": "file://",
-    "how do I get rid of jitify=True": "from rtcompile import RawModule",
-    "what if the driver is older than the toolkit": "CUDA 12",
-    "pass a struct by value": "itemsize",
-    "float3 argument": "make_float3",
-    "slice of an array strides": "ascontiguousarray",
-    "array of pointers": "data.ptr",
-    "ctypes structure": "np.dtype(Box)",
-    "array larger than 8 GB": "size_t",
-    "compile_with_cache": "RawModule(code=code)",
-    "invalid resource handle": "autoprimaryctx",
-    "PyInstaller": "--collect-all",
-    "fast math": "-use_fast_math",
-    "denormals flush to zero": "-ftz=false",
-    "Windows and WSL2": "libcuda.so",
-    "random numbers in a kernel": "curand_init",
-    "compiler warnings": "build.log",
-    "ElementwiseKernel": "rtcompile.install()",
-    "read-only root file system": "RTCOMPILE_CACHE_DIR=/cache",
-    "unload a kernel": "clear_memo",
-    "MIG instance": "compute capability",
-    "Redis ACL": "ACL SETUSER",
-    "kubernetes readiness": "readinessProbe",
-    "backend nvcc is slow": "nvrtc-first",
-    "printf in a kernel": "cudaLimitPrintfFifoSize",
-    "set a constant memory variable": "get_global",
-    "more than 48 KB of shared memory": "max_dynamic_shared_size_bytes",
-    "grid sync": "enable_cooperative_groups",
-    "synchronize all blocks": "enable_cooperative_groups",
-    "texture object": "TextureDescriptor",
-    "bfloat16 kernel": "cuda_bf16.h",
-    "complex numbers": "cupy/complex.cuh",
-    "C++20 concepts": "-std=c++20",
-    "thrust inside a kernel": "BlockRadixSort",
-    "compile for several architectures": "sm_80,sm_89,sm_90a",
-    "include folder": "-I",
-    "disable the cache": "recompile=True",
-    "turn on logging": "RTCOMPILE_LOG=info",
-    "docker image": "rtcompile warm",
-    "github actions": "pip install pytest",
-    "jupyter notebook": "%load_ext rtcompile",
-    "multiprocessing spawn": "get_context",
-    "dask workers": "register_plugin",
-    "cuda graph capture": "begin_capture",
-    "launch on a stream": "stream=",
-    "look at the PTX": "--ptx",
-    "link time optimization": "-dlto",
-    "illegal memory access": "compute-sanitizer",
-    "profile with nsight compute": "ncu",
-    "versions and deprecation": "DeprecationWarning",
-    "cudaMemcpyToSymbol": "get_global",
-    "cudaFuncSetAttribute": "max_dynamic_shared_size_bytes",
-    "limit registers": "-maxrregcount=64",
-    "macro from Python": "-DTILE",
-    "MemoryPointer": "UnownedMemory",
-    "stdint.h": "libcu++",
-    "helper_math": "cuda-samples",
-    "cub.cuh": "cub/block/block_reduce.cuh",
-    "fp8": "cuda_fp8.h",
-    "malloc in a kernel": "cudaLimitMallocHeapSize",
-    "extern C": "name_expressions",
-    "named symbol not found": "name_expressions",
-    "results differ from NumPy": "-fmad=false",
-    "telemetry": "it does not phone home",
-    "minimum driver": "580",
-    "verbose": "RTCOMPILE_LOG=info",
-    "CuPy kernel_cache": "neither read nor written",
-    "install without network": "--no-index",
-    "time a kernel": "cupyx.profiler",
-    "default options": "-default-device",
-    "pin CUDA": "cuda-toolkit[",
-    "without CuPy": "rtcompile[minimal]",
-    "RTX 5090": "sm_120",
-    "nvcc gencode": "--target ptx",
-    "cuda.bindings": "cuModuleLoadData",
-    "Kernel Tuner": "tune_kernel",
-    "cubin C++ cuModuleLoad": "lowered_names",
-    "CUDA_ERROR_INVALID_PTX": "uses what this device or driver does not have",
-    "unsupported toolchain": "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
-    "untrusted source": "not a sandbox",
-    "cache location": "RTCOMPILE_CACHE_DIR",
-    "air-gapped": "pip wheel",
-}
+QUESTIONS = dict(row[:2] for row in rows("docs/questions.txt"))
 
 
 @pytest.fixture(scope="session")
@@ -143,20 +55,20 @@ STARTS = 6  # number of tests, and of imports of CuPy, for all pages
     [*(QUICK[part::STARTS] for part in range(STARTS)), pytest.param(HEAVY, marks=pytest.mark.slow)],
     ids=[*map(str, range(STARTS)), "heavy"],
 )
-def test_the_code_of_a_page_works(pages: list[Path], tmp_path: Path) -> None:
+def test_the_code_of_a_page_works(pages, tmp_path):
     """Each page runs in its own process, in which CuPy is already imported."""
     assert _failed(pages, tmp_path) == {}
 
 
 @pytest.mark.needs_compiler
-def test_the_code_of_the_recipes_works(tmp_path: Path) -> None:
+def test_the_code_of_the_recipes_works(tmp_path):
     """All run in one process, since they are short and independent; those that need no GPU run below without one."""
     pages = [page for page in RECIPES if has("gpu") or page.name not in MARKED]
     assert _failed(pages, tmp_path, "--together") == {}
 
 
 @pytest.mark.needs_compiler
-def test_the_recipes_that_are_marked_run_without_a_gpu(tmp_path: Path) -> None:
+def test_the_recipes_that_are_marked_run_without_a_gpu(tmp_path):
     """They run as they are: no kernel is pretended to be loaded, and CuPy's arrays are not NumPy's."""
     assert len(MARKED) >= 8
     program = (
@@ -168,7 +80,7 @@ def test_the_recipes_that_are_marked_run_without_a_gpu(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
 
 
-def test_a_recipe_fits_on_a_screen() -> None:
+def test_a_recipe_fits_on_a_screen():
     assert len(RECIPES) == 28
     lengths = {page.stem: len(page.read_text(encoding="utf-8").splitlines()) for page in RECIPES}
     assert [name for name, lines in lengths.items() if lines > 50 and name != "index"] == []
@@ -183,7 +95,7 @@ def _failed(pages: list[Path], tmp_path: Path, *options: str) -> dict[str, str]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def test_the_sidebar_has_at_most_24_entries() -> None:
+def test_the_sidebar_has_at_most_24_entries():
     index = (ROOT / "docs/index.md").read_text(encoding="utf-8")
     entries = re.findall(
         r"^[\w/-]+$", "".join(re.findall(r"```{toctree}(.*?)```", index, re.S)), re.M
@@ -191,7 +103,7 @@ def test_the_sidebar_has_at_most_24_entries() -> None:
     assert 20 < len(entries) <= 24
 
 
-def test_the_links_of_the_pages_lead_to_existing_files() -> None:
+def test_the_links_of_the_pages_lead_to_existing_files():
     links = [
         (page, target)
         for page in PAGES
@@ -209,9 +121,7 @@ def test_the_links_of_the_pages_lead_to_existing_files() -> None:
 
 
 @pytest.mark.takes_seconds
-def test_the_first_three_search_results_of_each_question_contain_the_expected_page(
-    site: Path,
-) -> None:
+def test_the_first_three_search_results_of_each_question_contain_the_expected_page(site):
     @functools.cache
     def text(name: str) -> str:
         page = (site / f"{name}.html").read_text(encoding="utf-8")
@@ -226,9 +136,7 @@ def test_the_first_three_search_results_of_each_question_contain_the_expected_pa
 
 
 @pytest.mark.takes_seconds
-def test_the_catalogue_of_errors_is_on_the_site(site: Path) -> None:
-    from rtcompile.messages.catalogue import MESSAGES
-
+def test_the_catalogue_of_errors_is_on_the_site(site):
     kinds = ("compile", "link", "load", "launch")
     pages = [(site / f"errors-{kind}.html").read_text(encoding="utf-8") for kind in kinds]
     for known in MESSAGES:
@@ -239,19 +147,10 @@ def test_the_catalogue_of_errors_is_on_the_site(site: Path) -> None:
 
 
 @pytest.mark.takes_seconds
-def test_every_variable_that_a_build_depends_on_is_explained(site: Path) -> None:
-    from rtcompile.lookup.environment import VARIABLES
-    from rtcompile.request import units
-
+def test_every_variable_that_a_build_depends_on_and_everything_public_is_explained(site):
     page = (site / "environment-variables.html").read_text(encoding="utf-8")
     named = {*VARIABLES, *units.nvcc_environ(dict.fromkeys(VARIABLES, ""))}
     assert [name for name in sorted(named) if f">{name}<" not in page] == []
-
-
-@pytest.mark.takes_seconds
-def test_everything_public_is_in_the_reference(site: Path) -> None:
-    import rtcompile
-
     page = (site / "api.html").read_text(encoding="utf-8")
     modules = rtcompile._MODULES
     names = [name for name in dir(rtcompile) if not name.startswith("_") and name not in modules]
@@ -259,18 +158,17 @@ def test_everything_public_is_in_the_reference(site: Path) -> None:
     assert [name for name in names if f'id="rtcompile.{name}"' not in page] == []
 
 
-def test_every_field_of_the_key_is_on_the_page_of_the_cache() -> None:
-    labels = re.findall(
-        r'field\(f?"([^"{]+)', (ROOT / "rtcompile/request/key.py").read_text(encoding="utf-8")
-    )
+def test_every_field_of_the_key_is_on_the_page_of_the_cache():
+    code = (ROOT / "rtcompile/request/key.py").read_text(encoding="utf-8")
     table = (ROOT / "docs/cache.md").read_text(encoding="utf-8").partition("## Why did it")[0]
-    internal = {"key", "digest", "a", "ab", "nvrtc", "directory", "program directory"}
-    assert {label.strip() for label in labels} - internal
-    assert [x for x in {label.strip() for label in labels} - internal if x not in table] == []
+    labels = {label.strip() for label in re.findall(r'field\(f?"([^"{]+)', code)}
+    labels -= {"key", "digest", "a", "ab", "nvrtc", "directory", "program directory"}
+    assert labels
+    assert [label for label in labels if label not in table] == []
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-def test_only_pages_are_committed() -> None:
+def test_only_pages_are_committed():
     assert ran("git", "ls-files", "docs/_build", "docs/_made", cwd=ROOT).stdout == ""
 
 
@@ -293,11 +191,8 @@ def _search(site: Path, question: str) -> list[str]:
 
     index = _index(site)
     stem = snowballstemmer.stemmer("english").stemWord
-    words = [
-        stem(word)
-        for word in re.findall(r"\w+", question.lower())
-        if word not in SearchEnglish.stopwords and not word.isdigit()
-    ]
+    whole_words = re.findall(r"\w+", question.lower())
+    words = [stem(w) for w in whole_words if w not in SearchEnglish.stopwords and not w.isdigit()]
     scores: dict[int, dict[str, int]] = {}
     for word in dict.fromkeys(words):
         for terms, whole, part in (("terms", 5, 2), ("titleterms", 15, 7)):

@@ -101,13 +101,13 @@ def product(draw: Any, what: str, operands: Any, multiply: Any, tolerance: float
 @pytest.mark.parametrize("example", random_cases.HOPPER)
 def test_every_drawn_operand_is_accepted_or_rejected_by_the_example(example: str) -> None:
     outcomes = []
-    for index in range(600):
+    for index in range(200):
         try:
             outcomes.append(random_cases.CASES[example](random_cases.Draw((2, index), 2500)))
         except ImportError:  # a case with torch's tensors
             continue
-    assert sum(outcome.rejected for outcome in outcomes) > 30
-    assert sum(not outcome.rejected for outcome in outcomes) > 200
+    assert sum(outcome.rejected for outcome in outcomes) > 10
+    assert sum(not outcome.rejected for outcome in outcomes) > 66
 
 
 @pytest.mark.usefixtures("no_gpu")

@@ -46,58 +46,57 @@ def require_header(name: str) -> None:
         pytest.skip(f"{name} is not installed")
 
 
+# Example and architecture: the header that it needs, and what `make test` compiles of it.
+EXAMPLES = {
+    ("wmma_gemm", "sm_80"): ("crt/mma.h", "all"),
+    ("wmma_gemm", "sm_120a"): ("crt/mma.h", "none"),
+    ("cute_tiled_copy", "sm_90a"): ("cute/tensor.hpp", "none"),
+    ("sm90_gemm", "sm_90a"): ("cuda_runtime.h", "ends"),
+    ("cutlass_gemm", "sm_90a"): ("cutlass/cutlass.h", "none"),
+    ("layout_conversion", "sm_80"): ("cute/tensor.hpp", "none"),
+    ("pipelined_matmul", "sm_80"): ("rtcompile/async_copy.cuh", "none"),
+    ("pipelined_matmul", "sm_75"): ("rtcompile/async_copy.cuh", "ends"),
+    ("reductions", "sm_90a"): ("cub/block/block_reduce.cuh", "ends"),
+    ("complex_numbers", "sm_80"): ("cupy/complex.cuh", "ends"),
+    ("generated_headers", "sm_80"): ("cuda_runtime.h", "all"),
+    ("curand_pi", "sm_80"): ("curand_kernel.h", "all"),
+    ("cluster_sum", "sm_90a"): ("cooperative_groups.h", "all"),
+    ("published_styles", "sm_80"): ("cuda_runtime.h", "all"),
+}
+
+
 @pytest.mark.parametrize(
-    ("example", "arch", "header"),
+    ("example", "arch", "what"),
     [
-        pytest.param("wmma_gemm", "sm_80", "crt/mma.h", id="wmma-sm_80"),
-        pytest.param(
-            "wmma_gemm", "sm_120a", "crt/mma.h", id="wmma-sm_120a", marks=pytest.mark.slow
-        ),
-        pytest.param(
-            "cute_tiled_copy", "sm_90a", "cute/tensor.hpp", id="cute", marks=pytest.mark.slow
-        ),
-        # It is compiled once, by a test below.
-        pytest.param("sm90_gemm", "sm_90a", "cuda_runtime.h", id="sm90", marks=pytest.mark.slow),
-        pytest.param(
-            "cutlass_gemm", "sm_90a", "cutlass/cutlass.h", id="cutlass", marks=pytest.mark.slow
-        ),
-        pytest.param(
-            "layout_conversion",
-            "sm_80",
-            "cute/tensor.hpp",
-            id="layout_conversion",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            "pipelined_matmul",
-            "sm_80",
-            "rtcompile/async_copy.cuh",
-            id="pipelined-sm_80",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param("pipelined_matmul", "sm_75", "rtcompile/async_copy.cuh", id="pipelined-sm_75"),
-        pytest.param("reductions", "sm_90a", "cub/block/block_reduce.cuh", id="reductions"),
-        pytest.param("complex_numbers", "sm_80", "cupy/complex.cuh", id="complex"),
-        pytest.param("generated_headers", "sm_80", "cuda_runtime.h", id="generated"),
-        pytest.param("curand_pi", "sm_80", "curand_kernel.h", id="curand"),
-        pytest.param("cluster_sum", "sm_90a", "cooperative_groups.h", id="cluster"),
-        pytest.param("published_styles", "sm_80", "cuda_runtime.h", id="published"),
+        pytest.param(*at, what, id="-".join((*at, what)), marks=[] if quick else pytest.mark.slow)
+        for at, (_, everyday) in EXAMPLES.items()
+        for what, quick in (("all", everyday == "all"), ("ends", everyday == "ends"))
+        if what == "all" or quick
     ],
 )
-def test_example_compiles_to_a_kernel_per_name_expression(
-    example: str, arch: str, header: str
-) -> None:
-    require_header(header)
+def test_example_compiles_to_a_kernel_per_name_expression(example, arch, what):
+    """Each instance is compiled, or the first and the last."""
+    require_header(EXAMPLES[example, arch][0])
     module = import_module(f"examples.{example}")
-    built = module.compile_only(arch)
+    if what == "all":
+        built = module.compile_only(arch)
+        named = getattr(module, "NAME_EXPRESSIONS", built.lowered_names)
+    else:
+        named = module.NAME_EXPRESSIONS[0], module.NAME_EXPRESSIONS[-1]
+        built = rtcompile.compile(
+            module.SOURCE, options=module.OPTIONS, arch=arch, name_expressions=named
+        )
     assert str(built.arch) == arch
     assert built.build.backend == "nvrtc"
-    kernels = {kernel.name for kernel in cubin.read(built.code).kernels}
-    named = getattr(module, "NAME_EXPRESSIONS", built.lowered_names)
-    assert {built.lowered_names[name] for name in named} == kernels
+    kernels = {kernel.name: kernel for kernel in cubin.read(built.code).kernels}
+    assert {built.lowered_names[name] for name in named} == {*kernels}
+    if example == "sm90_gemm":  # it keeps its sums in registers
+        assert {kernel.stack_bytes for kernel in kernels.values()} == {0}
+        sizes = [[size for _, size in kernel.parameters] for kernel in kernels.values()]
+        assert sizes == [[128, 128, 128, 4, 4, 4]] * len(named)
 
 
-def test_a_failing_edit_keeps_the_last_good_kernel(tmp_path: Path) -> None:
+def test_a_failing_edit_keeps_the_last_good_kernel(tmp_path):
     pytest.importorskip("cupy")
     seen = {each.edit: each for each in edit_and_see.loop(tmp_path)}
     assert [edit for edit, each in seen.items() if each.error] == ["with a mistake"]
@@ -109,7 +108,7 @@ def test_a_failing_edit_keeps_the_last_good_kernel(tmp_path: Path) -> None:
     assert best.block == 128
 
 
-def test_the_editor_shows_the_mistake_at_its_line_in_the_python_file(tmp_path: Path) -> None:
+def test_the_editor_shows_the_mistake_at_its_line_in_the_python_file(tmp_path):
     require_header("cooperative_groups.h")
     if shutil.which("clangd") is None:
         pytest.skip("clangd is not installed")
@@ -121,7 +120,7 @@ def test_the_editor_shows_the_mistake_at_its_line_in_the_python_file(tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_bundle_is_proven(tmp_path: Path) -> None:
+def test_a_bundle_is_proven(tmp_path):
     require_header("cub/block/block_reduce.cuh")
     proven = proven_bundle.prove(str(tmp_path / "kernels.rtcb"))
     assert proven["rebuilt"] == ["same"] * 3
@@ -129,34 +128,26 @@ def test_a_bundle_is_proven(tmp_path: Path) -> None:
     assert all(build["headers"] for build in proven["provenance"])
 
 
-def test_the_hopper_kernel_keeps_its_sums_in_registers_and_has_the_expected_parameters() -> None:
-    built = sm90_gemm.compile_only("sm_90a")
-    kernels = cubin.read(built.code).kernels
-    assert {kernel.name for kernel in kernels} == {*built.lowered_names.values()} != set()
-    for kernel in kernels:
-        assert kernel.stack_bytes == 0
-        assert [size for _, size in kernel.parameters] == [128, 128, 128, 4, 4, 4]
-
-
-def test_a_hopper_kernel_for_sm_90_is_an_error_that_names_sm_90a() -> None:
+def test_a_hopper_kernel_for_sm_90_is_an_error_that_names_sm_90a():
+    given = {"options": sm90_gemm.OPTIONS, "name_expressions": sm90_gemm.NAME_EXPRESSIONS[:1]}
     with pytest.raises(rtcompile.CompileError, match="sm_90a"):
-        sm90_gemm.compile_only("sm_90")
+        rtcompile.compile(sm90_gemm.SOURCE, arch="sm_90", **given)
 
 
-def test_only_a_scratch_with_a_valid_vector_width_compiles() -> None:
+@pytest.mark.slow  # each takes CuTe's whole time
+def test_only_a_scratch_with_a_valid_vector_width_compiles():
     require_header("cute/tensor.hpp")
     with pytest.raises(rtcompile.CompileError, match="no vector width is legal"):
         layout_conversion.compile_impossible()
-    name, options = "broadcast_sums<16, 4, 8>", layout_conversion.OPTIONS
-    given = {"options": options, "arch": "sm_90a", "name_expressions": [name]}
-    assert rtcompile.compile(layout_conversion.SOURCE, **given).lowered_names[name]
+    given = {"options": layout_conversion.OPTIONS, "name_expressions": ["broadcast_sums<16, 4, 8>"]}
+    assert rtcompile.compile(layout_conversion.SOURCE, arch="sm_90a", **given).lowered_names
 
 
 @pytest.mark.parametrize(
     ("count", "is_breakpoint"),
     [(len(cutlass_gemm.OPTIONS), False), pytest.param(2, True, marks=pytest.mark.slow)],
 )
-def test_cutlass_divides_on_the_device_with_our_options(count: int, is_breakpoint: bool) -> None:
+def test_cutlass_divides_on_the_device_with_our_options(count, is_breakpoint):
     """Without the option for 128-bit types, CUTLASS's division is a breakpoint, and its plan divides."""
     require_header("cutlass/fast_math.h")
     source = """
@@ -168,44 +159,41 @@ def test_cutlass_divides_on_the_device_with_our_options(count: int, is_breakpoin
     assert (b"brkpt" in ptx) == is_breakpoint
 
 
+WIDTHS = {
+    "signed char, 16, 16": 16,
+    "signed char, 16, 2": 0,  # bytes at odd addresses
+    "short, 2, 4": 4,
+    "short, 1, 16": 0,
+    "short, 6, 8": 4,
+    "float, 1": 4,
+    "double, 3, 16": 8,
+    "double, 1, 4": 4,  # at a multiple of 4
+}
+
+
+@pytest.mark.parametrize("widths", [WIDTHS, {"float4, 1, 16": 0}], ids=["sm_80", "sm_75"])
+def test_async_width_is_the_widest_legal_copy_or_none_where_the_hardware_has_none(widths):
+    lines = [f"static_assert(rtcompile::async_width<{a}>() == {n});" for a, n in widths.items()]
+    source = "\n".join(["#include <rtcompile/async_copy.cuh>", *lines])
+    rtcompile.compile(source, arch="sm_80" if widths is WIDTHS else "sm_75")
+
+
 @pytest.mark.parametrize(
-    ("arguments", "width"),
+    ("arch", "part"),
     [
-        pytest.param("signed char, 16, 16", 16, id="16 bytes"),
-        pytest.param("signed char, 16, 2", 0, id="bytes at odd addresses"),
-        pytest.param("short, 2, 4", 4, id="two shorts"),
-        pytest.param("short, 1, 16", 0, id="one short"),
-        pytest.param("short, 6, 8", 4, id="12 bytes"),
-        pytest.param("float, 1", 4, id="one float"),
-        pytest.param("double, 3, 16", 8, id="24 bytes"),
-        pytest.param("double, 1, 4", 4, id="a double at a multiple of 4"),
+        ("sm_75", slice(0, None, 2)),
+        ("sm_80", slice(1, None, 2)),
+        pytest.param("sm_75", slice(1, None, 2), marks=pytest.mark.slow),
+        pytest.param("sm_80", slice(0, None, 2), marks=pytest.mark.slow),
     ],
 )
-def test_async_width_is_the_widest_legal_copy(arguments: str, width: int) -> None:
-    source = "#include <rtcompile/async_copy.cuh>\n"
-    rtcompile.compile(
-        source + f"static_assert(rtcompile::async_width<{arguments}>() == {width});", arch="sm_80"
-    )
+def test_tiles_of_every_element_size_and_alignment_compile(arch, part):
+    names = [tile.expression for tile in async_tiles.TILES[part]]
+    given = {"options": ("-std=c++17",), "arch": arch, "name_expressions": names}
+    assert rtcompile.compile(async_tiles.SOURCE, **given).lowered_names.keys() == set(names)
 
 
-def test_async_width_is_none_where_the_hardware_has_no_async_copy() -> None:
-    rtcompile.compile(
-        "#include <rtcompile/async_copy.cuh>\n"
-        "static_assert(rtcompile::async_width<float4, 1, 16>() == 0);",
-        arch="sm_75",
-    )
-
-
-@pytest.mark.parametrize("arch", ["sm_75", "sm_80"])
-def test_tiles_of_every_element_size_and_alignment_compile(arch: str) -> None:
-    names = [tile.expression for tile in async_tiles.TILES]
-    built = rtcompile.compile(
-        async_tiles.SOURCE, options=("-std=c++17",), arch=arch, name_expressions=names
-    )
-    assert built.lowered_names.keys() == set(names)
-
-
-def test_an_illegal_async_copy_is_an_error_that_names_the_legal_ones() -> None:
+def test_an_illegal_async_copy_is_an_error_that_names_the_legal_ones():
     source = """
     #include <rtcompile/async_copy.cuh>
     __global__ void f(short* x) { __shared__ short s[1]; rtcompile::cp_async<2>(s, x); }
@@ -223,12 +211,7 @@ def test_an_illegal_async_copy_is_an_error_that_names_the_legal_ones() -> None:
         pytest.param((64, 16), (1, 64), "rows must be contiguous", id="column-major"),
     ],
 )
-def test_a_result_is_rejected_if_tma_would_write_outside_it(
-    monkeypatch: pytest.MonkeyPatch,
-    shape: tuple[int, int],
-    strides: tuple[int, int],
-    message: str | None,
-) -> None:
+def test_a_result_is_rejected_if_tma_would_write_outside_it(monkeypatch, shape, strides, message):
     out = Matrix(4096, shape, strides, "float16", 0)
     monkeypatch.setattr(sm90_gemm.matrices, "matrix", lambda name, array: out)
     left = Matrix(8192, (64, 32), (32, 1), "float16", 0)
@@ -239,7 +222,7 @@ def test_a_result_is_rejected_if_tma_would_write_outside_it(
         sm90_gemm.result("out", None, left, 9)
 
 
-def test_a_gpu_without_wgmma_is_rejected_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_without_wgmma_is_rejected_by_name(monkeypatch):
     cupy = pytest.importorskip("cupy")
     good = Matrix(4096, (64, 64), (64, 1), "float16", 0)
     monkeypatch.setattr(sm90_gemm.matrices, "matrix", lambda name, array: good)
@@ -250,7 +233,7 @@ def test_a_gpu_without_wgmma_is_rejected_by_name(monkeypatch: pytest.MonkeyPatch
         sm90_gemm.matmul(None, None)
 
 
-def test_to_bfloat16_rounds_to_nearest_even() -> None:
+def test_to_bfloat16_rounds_to_nearest_even():
     one_ulp = 2.0**-7
     values = np.float32([1 + one_ulp / 2, 1 + 3 * one_ulp / 2, 1 + 0.51 * one_ulp, -1 - one_ulp])
     expected = np.float32([1, 1 + 2 * one_ulp, 1 + one_ulp, -1 - one_ulp])

@@ -64,33 +64,48 @@ def project(backend: str, tmp_path: Path) -> Path:
     return tmp_path / "project"
 
 
-def check_that_it_works_without_a_compiler(
-    folder: Path, rtcompile_wheel: Path, *wheels: Path
-) -> None:
-    python = bare_environment(folder / "environment", rtcompile_wheel, *wheels)
-    home = folder / "home"
-    home.mkdir(mode=0o500)
+def works_without_a_compiler(python: Path, home: Path) -> None:
     done = use(python, USE, home, RTCOMPILE_JIT="0")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == [["bundle", "bundle"], []]
 
 
+def moved_to_a_src_layout(project: Path) -> None:
+    """Move the package below src/, with a header in a folder of its own."""
+    (project / "src").mkdir()
+    package = (project / "mypackage").rename(project / "src/mypackage")
+    (package / "include/mypackage").mkdir(parents=True)
+    (package / "include/mypackage/factor.cuh").write_text("#define FACTOR 2\n")
+    source = package / "kernels/rows.cu"
+    source.write_text("#include <mypackage/factor.cuh>\n" + source.read_text())
+    for path, old, new in (
+        (project / "pyproject.toml", 'source = "."', 'source = "src"'),
+        (package / "__init__.py", ", bundle=", ', include_dirs=["include"], bundle='),
+    ):
+        path.write_text(path.read_text().replace(old, new))
+
+
 @pytest.mark.in_turn("backend")
 def test_a_wheel_made_from_the_sdist_works_without_a_compiler(
-    project: Path, backend: str, build_environment: Path, rtcompile_wheel: Path, tmp_path: Path
-) -> None:
-    """Build as `python -m build` does: the sdist, then the wheel from the sdist."""
-    sdist = build(project, backend, "sdist", build_environment)
-    with tarfile.open(sdist) as archive:
+    project, backend, build_environment, rtcompile_wheel, tmp_path
+):
+    """Build as `python -m build` does: the sdist, then the wheel from the sdist; setuptools has a src layout."""
+    needed = {"mypackage/kernels/rows.cu", "mypackage/kernels.rtcb"}
+    if backend == "setuptools.build_meta":
+        moved_to_a_src_layout(project)
+        needed.add("mypackage/include/mypackage/factor.cuh")
+    with tarfile.open(build(project, backend, "sdist", build_environment)) as archive:
         archive.extractall(tmp_path / "unpacked", filter="data")
     wheel = build(tmp_path / "unpacked/mypackage-1.0", backend, "wheel", build_environment)
-    check_that_it_works_without_a_compiler(tmp_path, rtcompile_wheel, wheel)
+    with zipfile.ZipFile(wheel) as archive:
+        assert needed <= {*archive.namelist()}
+    python = bare_environment(tmp_path / "environment", rtcompile_wheel, wheel)
+    (tmp_path / "home").mkdir(mode=0o500)
+    works_without_a_compiler(python, tmp_path / "home")
 
 
 @pytest.mark.in_turn("backend")
-def test_pip_installs_it_from_its_folder(
-    project: Path, backend: str, build_environment: Path, rtcompile_wheel: Path, tmp_path: Path
-) -> None:
+def test_pip_installs_it_from_its_folder(project, build_environment, rtcompile_wheel, tmp_path):
     """Run `pip install .` without the index, with this environment's backend and no dependencies."""
     python = bare_environment(tmp_path / "environment", rtcompile_wheel)
     site = next(tmp_path.glob("environment/lib/python3.*/site-packages"))
@@ -98,34 +113,7 @@ def test_pip_installs_it_from_its_folder(
     words += ["--no-index", "--quiet", "--target", site, "."]
     done = ran(*words, cwd=project, environ={"PYTHONPATH": build_environment})
     assert done.returncode == 0, done.stderr
-    done = use(python, USE, tmp_path, RTCOMPILE_JIT="0")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout) == [["bundle", "bundle"], []]
-
-
-@pytest.mark.parametrize("backend", ["setuptools.build_meta"], indirect=True)
-def test_setuptools_packs_the_headers_of_a_src_layout(
-    project: Path, backend: str, build_environment: Path
-) -> None:
-    (project / "src").mkdir()
-    package = (project / "mypackage").rename(project / "src/mypackage")
-    table = project / "pyproject.toml"
-    table.write_text(table.read_text().replace('source = "."', 'source = "src"'))
-    source = package / "kernels/rows.cu"
-    source.write_text("#include <mypackage/factor.cuh>\n" + source.read_text())
-    (package / "include/mypackage").mkdir(parents=True)
-    (package / "include/mypackage/factor.cuh").write_text("#define FACTOR 2\n")
-    library = package / "__init__.py"
-    library.write_text(
-        library.read_text().replace(", bundle=", ', include_dirs=["include"], bundle=')
-    )
-    with tarfile.open(build(project, backend, "sdist", build_environment)) as archive:
-        packed = {name.partition("/src/")[2] for name in archive.getnames()}
-    with zipfile.ZipFile(build(project, backend, "wheel", build_environment)) as wheel:
-        in_wheel = set(wheel.namelist())
-    needed = {"mypackage/kernels/rows.cu", "mypackage/include/mypackage/factor.cuh"}
-    assert needed <= packed & in_wheel
-    assert "mypackage/kernels.rtcb" in in_wheel
+    works_without_a_compiler(python, tmp_path)
 
 
 def on_the_page(project: Path, backend: str) -> None:
@@ -178,43 +166,42 @@ def test_an_editable_install_gets_no_bundle(
     assert not list(project.rglob("*.rtcb"))
 
 
-@pytest.mark.in_turn("backend")
-def test_a_header_that_the_wheel_would_lack_stops_the_build(
-    project: Path, backend: str, build_environment: Path
-) -> None:
+def lacks_a_header(project: Path) -> None:
     source = project / "mypackage/kernels/rows.cu"
     source.write_text('#include "factor.table"\n' + source.read_text())
     (project / "mypackage/kernels/factor.table").write_text("// nothing\n")
     (project / ".gitignore").write_text("*.table\n")  # hatchling leaves such files out
-    with pytest.raises(AssertionError) as caught:
-        build(project, backend, "wheel", build_environment)
-    message = str(caught.value)
-    assert "no wheel was made" in message
-    assert "factor.table" in message
-    assert ("force-include" if backend == "hatchling.build" else "package-data") in message
-    assert not list(project.glob("*.whl"))
 
 
-@pytest.mark.in_turn("backend")
-def test_a_library_with_another_bundle_path_stops_the_build(
-    project: Path, backend: str, build_environment: Path
-) -> None:
+def names_another_bundle(project: Path) -> None:
     package = project / "mypackage/__init__.py"
     package.write_text(package.read_text().replace("kernels.rtcb", "rows.rtcb"))
-    with pytest.raises(
-        AssertionError,
-        match=r"at mypackage/rows\.rtcb, but it is written to mypackage/kernels\.rtcb: name the same path",
-    ):
-        build(project, backend, "wheel", build_environment)
+
+
+def has_an_error(project: Path) -> None:
+    source = project / "mypackage/kernels/rows.cu"
+    source.write_text(source.read_text() + "#error not today\n")
 
 
 @pytest.mark.in_turn("backend")
-def test_an_error_of_a_kernel_is_shown_without_a_traceback(
-    project: Path, backend: str, build_environment: Path
-) -> None:
-    source = project / "mypackage/kernels/rows.cu"
-    source.write_text(source.read_text() + "#error not today\n")
-    with pytest.raises(AssertionError) as caught:
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lacks_a_header, r"(?s)no wheel was made.*factor\.table.*(force-include|package-data)"),
+        (
+            names_another_bundle,
+            r"at mypackage/rows\.rtcb, but .* mypackage/kernels\.rtcb: name the same",
+        ),
+        (has_an_error, r"rows\.cu:5:2: fatal error: #error directive: not today"),
+    ],
+)
+def test_a_package_that_would_not_work_stops_the_build_without_a_traceback(
+    project, backend, build_environment, spoil, message
+):
+    spoil(project)
+    with pytest.raises(AssertionError, match=message) as caught:
         build(project, backend, "wheel", build_environment)
-    assert "rows.cu:5:2: fatal error: #error directive: not today" in str(caught.value)
-    assert "Traceback" not in str(caught.value)
+    remedy = "force-include" if backend == "hatchling.build" else "package-data"
+    assert spoil is not lacks_a_header or remedy in str(caught.value)
+    assert spoil is not has_an_error or "Traceback" not in str(caught.value)
+    assert not list(project.glob("*.whl"))
