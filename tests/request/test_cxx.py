@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 
 import pytest
 
 from rtcompile.request import cxx
 from rtcompile.request.cxx import Text, split_prefix
-from tests.plain_nvrtc import PlainNvrtc
 
 
 def pieces(source: str) -> list[tuple[str, str]]:
@@ -65,13 +63,9 @@ SPELLED = [
 
 
 @pytest.mark.parametrize("source", SPELLED)
-def test_an_include_is_read_whatever_its_spelling(source: str) -> None:
+def test_an_include_is_read_whatever_its_spelling(source):
     assert included(source) == ['"v.h"']
-
-
-@pytest.mark.parametrize("source", SPELLED)
-def test_pieces_follow_each_other_without_gaps(source: str) -> None:
-    text, at = Text(source), 0
+    text, at = Text(source), 0  # the pieces follow each other without gaps
     for kind, start, end in text.pieces():
         assert start == at
         assert (end > start) == (kind != "end")
@@ -93,11 +87,11 @@ def test_pieces_follow_each_other_without_gaps(source: str) -> None:
         pytest.param("#include <> >", "<>", id="a second end"),
     ],
 )
-def test_an_included_name_is_returned_as_written(source: str, name: str) -> None:
+def test_an_included_name_is_returned_as_written(source, name):
     assert included(source) == [name]
 
 
-def test_each_character_belongs_to_a_piece() -> None:
+def test_each_character_belongs_to_a_piece():
     source = '/* a */ int b = \'c\'; // d\n# if /* e */ 1 "f"\nR"(g)" %: #h'
     assert pieces(source) == [
         *[("comment", "/* a */"), ("code", " int b = "), ("literal", "'c'"), ("code", "; ")],
@@ -105,25 +99,22 @@ def test_each_character_belongs_to_a_piece() -> None:
         *[("comment", "/* e */"), ("code", " 1 "), ("literal", '"f"'), ("end", "")],
         *[("code", "\nR"), ("literal", '"(g)"'), ("code", " %: #h")],
     ]
-
-
-def test_a_name_with_a_backslash_is_no_string() -> None:
-    name = '"a\\" '
+    name = '"a\\" '  # a name with a backslash is no string
     assert pieces(f'#include {name}// "') == [
         *[("hash", "#"), ("code", f"include {name}"), ("comment", '// "'), ("end", "")],
     ]
 
 
-def test_adjacent_comments_have_no_code_between_them() -> None:
+def test_adjacent_comments_have_no_code_between_them():
     assert {kind for kind, _ in pieces("/**/" * 100)} == {"comment"}
 
 
-def test_a_directive_continues_behind_its_strings() -> None:
+def test_a_directive_continues_behind_its_strings():
     (directive,) = Text('# define A /* b */ "c" "d" e\nf').directives()
     assert (directive.name, directive.body) == ("define", 'A   "c" "d" e')
 
 
-def test_offsets_refer_to_the_text_as_written() -> None:
+def test_offsets_refer_to_the_text_as_written():
     source = 'a\\\nb\\\r\n\\\nc R"x(\\\n)x" /\\\n/ d'
     text = Text(source)
     assert text.text == 'abc R"x()x" // d'
@@ -132,7 +123,7 @@ def test_offsets_refer_to_the_text_as_written() -> None:
     assert [kind for kind, _, _ in text.pieces()] == ["code", "literal", "code", "comment"]
 
 
-def test_blanks_replace_comments() -> None:
+def test_blanks_replace_comments():
     source = 'a /* b\nc */ "//d" // \\\ne\n#if 1 /* f */\nR"(\n)" g'
     assert cxx.blanked(source) == 'a     \n     "//d"     \n \n#if 1        \nR"(\n)" g'
     bare = cxx.blanked(source, literals=True, directives=True)
@@ -141,7 +132,7 @@ def test_blanks_replace_comments() -> None:
 
 
 @pytest.mark.parametrize("end", ["\\\n", "\\\r\n", "\\ \t\n", "??/\n", "??/ \r\n"])
-def test_lines_are_joined_as_any_compiler_joins_them(end: str) -> None:
+def test_lines_are_joined_as_any_compiler_joins_them(end):
     assert cxx.joined(f"a{end}b") == "ab"
     assert cxx.joined("a\\b\n??/c") == "a\\b\n??/c"
 
@@ -150,39 +141,47 @@ def test_lines_are_joined_as_any_compiler_joins_them(end: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "source",
+    ("source", "clock"),
     [
-        pytest.param("// \\ \n__TIME__", id="joined by GCC, not by NVRTC"),
-        pytest.param("// ??/\n__TIME__", id="joined before C++17"),
-        pytest.param('auto a = "??/" __TIME__ "";', id="an escape before C++17"),
-        pytest.param("1'0 \"' __TIME__ \"", id="a character before C++14"),
+        pytest.param("const char* t = __TIME__;", "__TIME__", id="time"),
+        pytest.param("const char* t = __TIMESTAMP__;", "__TIMESTAMP__", id="timestamp"),
+        pytest.param("#define BUILT __DATE__", "__DATE__", id="in a macro that may be expanded"),
+        pytest.param("__DA\\\nTE__", "__DATE__", id="continued line"),
+        pytest.param('"a // no comment" __TIME__', "__TIME__", id="after a string with slashes"),
+        pytest.param("// \\ \n__TIME__", "__TIME__", id="joined by GCC, not by NVRTC"),
+        pytest.param("// ??/\n__TIME__", "__TIME__", id="joined before C++17"),
+        pytest.param('auto a = "??/" __TIME__ "";', "__TIME__", id="an escape before C++17"),
+        pytest.param("1'0 \"' __TIME__ \"", "__TIME__", id="a character before C++14"),
+        pytest.param("#if 0\n1'0 /*\n#endif\n__TIME__\n//*/", "__TIME__", id="skipped separator"),
+        pytest.param("#if 0\n#include <it's/*.h>\n#endif\n__TIME__\n//*/", "__TIME__", id="name"),
+        pytest.param("/* a */ __TIME__", "__TIME__", id="behind a comment"),
+        pytest.param("/* *\\ \n/ __TIME__ //*/", "__TIME__", id="a comment's end joined by GCC"),
+        pytest.param(f"// __TIME__\n{' ' * LONGEST}", "__TIME__", id="too long to be scanned"),
+        pytest.param("// __DATE__\n/* __TIME__ \n*/", "", id="in comments"),
+        pytest.param('const char* t = "__DATE__";', "", id="in a string"),
+        pytest.param('R"x( " __DATE__ )x"', "", id="in a raw string"),
+        pytest.param("int timed;", "", id="nowhere"),
         pytest.param(
-            "#if 0\n1'0 /*\n#endif\n__TIME__\n//*/", id="no separator where it is skipped"
+            "#include /* a */ <b.h> // __TIME__", "", id="behind a comment in a directive"
         ),
-        pytest.param(
-            "#if 0\n#include <it's/*.h>\n#endif\n__TIME__\n//*/", id="and no header's name"
-        ),
-        pytest.param("/* a */ __TIME__", id="behind a comment"),
-        pytest.param("/* *\\ \n/ __TIME__ //*/", id="a comment's end joined by GCC, not by NVRTC"),
-        pytest.param(f"// __TIME__\n{' ' * LONGEST}", id="a text that is too long to be scanned"),
+        pytest.param("// __TIME__\n".ljust(LONGEST), "", id="in the longest text that is scanned"),
     ],
 )
-def test_the_clock_is_read_where_any_compiler_or_standard_reads_it(source: str) -> None:
-    assert cxx.scan(source).clock == "__TIME__"
+def test_the_clock_is_read_where_any_compiler_or_standard_reads_it(source, clock):
+    assert cxx.scan(source).clock == clock
 
 
 @pytest.mark.parametrize(
-    "source",
+    ("text", "own_path"),
     [
-        pytest.param("// __TIME__", id="in a comment"),
-        pytest.param(
-            "#include /* a */ <b.h> // __TIME__", id="behind a comment within a directive"
-        ),
-        pytest.param("// __TIME__\n".ljust(LONGEST), id="in the longest text that is scanned"),
+        ("const char* f = __FILE__;", True),
+        ("const char* f = __builtin_FILE();", True),
+        ("cuda::std::source_location::current()", True),
+        ("int x = __LINE__;", False),
     ],
 )
-def test_a_clock_that_no_compiler_reads_is_none(source: str) -> None:
-    assert cxx.scan(source).clock == ""
+def test_a_macro_of_the_own_path_is_found(text, own_path):
+    assert cxx.scan(text).own_path is own_path
 
 
 @pytest.mark.parametrize(
@@ -200,15 +199,22 @@ def test_a_clock_that_no_compiler_reads_is_none(source: str) -> None:
         ("int x;", ("-DA=%:",), False),
         ("int x;", ("-DA=??=",), False),
         ("int x;", ("-include=a.h",), False),
+        # Pasted names may read a file, also with a piece in an option.
+        ("#define C(a, b, c) a##b##c\n#if C(__ha, s_incl, ude)(<a>)\n#endif", (), False),
+        ("#define C(a, b, c) a%:%:b\n#define A /*\n*/ C(_, C(_ha, s_incl, ude))\n", (), False),
+        ("# /*/\n*/ include <a>", (), False),
+        ("%: /* *//*\n*/ include <a>", (), False),
+        ('asm(".inc" "lude \\"a\\"");', (), False),
+        ("#\\\n/*\n*/include <a>", (), False),
+        ("#if C(P, s_include)", ("-DP=__ha", "-DC(a,b)=a##b"), False),
+        ("#define C(a, b) a##b\n#if C(P, Q)", ("-DP=__ha", "-DQ=s_"), False),
     ],
 )
-def test_a_source_without_includes_reads_no_file(
-    source: str, options: tuple[str, ...], expected: bool
-) -> None:
+def test_a_source_without_includes_reads_no_file(source, options, expected):
     assert cxx.reads_no_file(source, options) is expected
 
 
-def test_a_generated_text_is_not_searched_for_causes() -> None:
+def test_a_generated_text_is_not_searched_for_causes():
     assert cxx.readable("x") == "x"
     assert cxx.readable("x" * LONGEST) == "x" * LONGEST
     assert cxx.readable("x" * (LONGEST + 1)) == ""
@@ -218,28 +224,28 @@ def test_a_generated_text_is_not_searched_for_causes() -> None:
 
 
 @pytest.mark.parametrize(
-    "source",
-    [
-        "#define C(a, b, c) a##b##c\n#if C(__ha, s_incl, ude)(<a>)\n#endif",
-        "#define C(a, b, c) a%:%:b\n#define A /*\n*/ C(_, C(_ha, s_incl, ude))\n",
-        "# /*/\n*/ include <a>",
-        "%: /* *//*\n*/ include <a>",
-        'asm(".inc" "lude \\"a\\"");',
-        "#\\\n/*\n*/include <a>",
-    ],
-)
-def test_pasted_names_that_may_read_a_file_are_noticed(source: str) -> None:
-    assert not cxx.reads_no_file(source, ())
-
-
-def test_a_piece_in_an_option_may_read_a_file() -> None:
-    assert not cxx.reads_no_file("#if C(P, s_include)", ("-DP=__ha", "-DC(a,b)=a##b"))
-    assert not cxx.reads_no_file("#define C(a, b) a##b\n#if C(P, Q)", ("-DP=__ha", "-DQ=s_"))
-
-
-@pytest.mark.parametrize(
     ("source", "prefix"),
     [
+        ("#include <a.h>\nint x;", "#include <a.h>\n"),
+        # Comments and blanks are left out, and what follows the last include.
+        (
+            '// c\n\n#include <a.h>  // why\n/* d\n*/ #include "b.h"\nint x;\n#include <c.h>',
+            '#include <a.h>  // why\n#include "b.h"\n',
+        ),
+        ("#define N 4\n#include <a.h>\n#define M 5\nint x;", "#define N 4\n#include <a.h>\n"),
+        (
+            "#if N\n#include <a.h>\n#else\n#include <b.h>\n#endif\nint x;",
+            "#if N\n#include <a.h>\n#else\n#include <b.h>\n#endif\n",
+        ),
+        ("#if N\n#include <a.h>\nint x;\n#endif", ""),
+        ("#include <a.h>\n#pragma nv_no_pch\n#include <b.h>", "#include <a.h>\n"),
+        ('#include <a.h>\n#line 3 "x"\n#include <b.h>', "#include <a.h>\n"),
+        ("#inc\\\nlude <a.h>", ""),
+        ("#define A \\\n 1\n#include <a.h>", "#define A  1\n#include <a.h>\n"),
+        ("#define N 4\nint x;", ""),
+        ("int x;\n#include <a.h>", ""),
+        ("/* never closed #include <a.h>", ""),
+        ("", ""),
         ('# /*\n*/ include "a.h"\nint x;', '# /*\n*/ include "a.h"\n'),
         ('#\\\ninclude "a.h"\nint x;', '#include "a.h"\n'),
         ('\f#include\v"a.h"\r\nint x;\r\n', '#include\v"a.h"\n'),
@@ -258,45 +264,23 @@ def test_a_piece_in_an_option_may_read_a_file() -> None:
         ('"a"\n#include "a.h"', ""),
     ],
 )
-def test_a_prefix_is_found_whatever_its_spelling(source: str, prefix: str) -> None:
+def test_a_prefix_is_found_whatever_its_spelling(source, prefix):
     assert split_prefix(source)[0] == prefix
+
+
+def test_what_follows_the_prefix_begins_after_its_last_line():
+    source = "// first\n#include <a.h>\n#include <b.h>  // second\n#define N 4\nint x;\n"
+    prefix = "#include <a.h>\n#include <b.h>  // second\n"
+    assert split_prefix(source) == (prefix, "\n#define N 4\nint x;\n")
 
 
 # Pieces that combine in unusual ways, and pieces that a directive may contain.
 PIECES = [
-    *(
-        "#",
-        "%:",
-        "include",
-        " ",
-        "\f",
-        "\r",
-        "\\\n",
-        "\\ \n",
-        "\\\r\n",
-        "\n",
-        "\n",
-        '"v.h"',
-        "<v.h>",
-    ),
-    *(
-        "/*",
-        "*/",
-        "//",
-        '"',
-        "'",
-        'R"(',
-        ')"',
-        'R"x(',
-        ')x"',
-        'u8R"(',
-        "1'000",
-        "0x1'",
-        ".5",
-        "1e+",
-    ),
-    *("??/\n", "??=", "??'", "#define A ", "#if 0\n", "#if 1\n", "#endif\n", "int a;", "don't"),
-    *("/*\n*/", "\\", '\\"', "'\"'", '"//"', "x", "#include <", ">", "#define B(x) #x\n", "B("),
+    *("#", "%:", "include", " ", "\f", "\r", "\\\n", "\\ \n", "\\\r\n", "\n", "\n"),
+    *('"v.h"', "<v.h>", "/*", "*/", "//", '"', "'", 'R"(', ')"', 'R"x(', ')x"', 'u8R"('),
+    *("1'000", "0x1'", ".5", "1e+", "??/\n", "??=", "??'", "#define A ", "#if 0\n", "#if 1\n"),
+    *("#endif\n", "int a;", "don't", "/*\n*/", "\\", '\\"', "'\"'", '"//"', "x"),
+    *("#include <", ">", "#define B(x) #x\n", "B("),
 ]
 GAPS = ["", "", "", " ", "/**/", "/*\n*/", "\\\n", "\f", "\v\t", "\r", '/* " */', "/*'*/"]
 WORDS = ["include", "inc\\\nlude", "inc\\ \nlude", "inc??/\nlude"]
@@ -318,9 +302,7 @@ def odd_text(random: Random) -> str:
 @pytest.mark.needs_compiler
 @pytest.mark.in_turn("nvrtc")
 @pytest.mark.parametrize("seed", range(3))
-def test_nvrtc_reads_no_file_that_the_scanner_excluded(
-    nvrtc: PlainNvrtc, tmp_path: Path, seed: int
-) -> None:
+def test_nvrtc_reads_no_file_that_the_scanner_excluded(nvrtc, tmp_path, seed):
     (tmp_path / "v.h").write_text("#error SEEN\n")
     random = Random(seed)
     seen = 0
@@ -383,7 +365,7 @@ HOSTILE = {
 
 @pytest.mark.takes_seconds
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_scanning_time_is_proportional_to_length(kind: str) -> None:
+def test_scanning_time_is_proportional_to_length(kind):
     def seconds(size: int) -> float:
         before, repeated, behind = HOSTILE[kind]
         source = before + repeated * (size // len(repeated)) + behind
@@ -400,7 +382,7 @@ def test_scanning_time_is_proportional_to_length(kind: str) -> None:
         assert seconds(400_000) < 10
 
 
-def test_the_beginning_of_a_text_is_read_without_the_rest() -> None:
+def test_the_beginning_of_a_text_is_read_without_the_rest():
     source = '#include "a.h"\nint x;\n' + "/**/" * 100_000
     seen: Iterator[object] = Text(source).directives(opening=True)
     start = time.thread_time()
@@ -428,13 +410,11 @@ def test_line_directives_are_read_with_and_without_a_file():
         ("<a(()b>c)d(e)>f>", 0, "a(()b>c)d(e)"),
     ],
 )
-def test_the_text_in_brackets_ends_at_the_closing_one(
-    text: str, opening: int, expected: str
-) -> None:
+def test_the_text_in_brackets_ends_at_the_closing_one(text, opening, expected):
     assert cxx.enclosed(text, opening) == expected
 
 
-def test_a_list_is_split_at_its_own_commas() -> None:
+def test_a_list_is_split_at_its_own_commas():
     text = "a<b, c>, (d, e) , f[g, h],i"
     assert [*cxx.split(text)] == ["a<b, c>", "(d, e)", "f[g, h]", "i"]
     assert [*cxx.split("a>, b")] == ["a>, b"]

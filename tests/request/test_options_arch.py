@@ -36,7 +36,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=" ".join,
 )
-def test_an_architecture_that_the_device_cannot_run_is_ignored_with_one_warning(options) -> None:
+def test_an_architecture_that_the_device_cannot_run_is_ignored_with_one_warning(options):
     with pytest.warns(
         RtcompileWarning, match=r"kernel\.cu is compiled for sm_90a instead"
     ) as printed:
@@ -45,7 +45,7 @@ def test_an_architecture_that_the_device_cannot_run_is_ignored_with_one_warning(
     assert len(printed) == 1
 
 
-def test_a_batch_of_modules_ignores_such_options_too() -> None:
+def test_a_batch_of_modules_ignores_such_options_too():
     module = rtcompile.RawModule(code=SOURCE, options=("-arch=sm_70",))
     with pytest.warns(
         RtcompileWarning, match="which a device of compute capability 9.0 cannot run"
@@ -54,14 +54,14 @@ def test_a_batch_of_modules_ignores_such_options_too() -> None:
     assert code.arch == Arch(9, 0, "a")
 
 
-def test_an_architecture_that_the_device_runs_is_used() -> None:
+def test_an_architecture_that_the_device_runs_is_used():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         module = rtcompile.RawModule(code=SOURCE, options=("-arch=compute_80",))
         assert (module.object_code.arch, module.object_code.kind) == (Arch(8, 0), "ptx")
 
 
-def test_arch_and_the_options_of_compile_are_never_ignored() -> None:
+def test_arch_and_the_options_of_compile_are_never_ignored():
     assert rtcompile.RawModule(code=SOURCE, arch="sm_80").object_code.arch == Arch(8, 0)
     with pytest.raises(UnsupportedArch):
         _ = rtcompile.RawModule(code=SOURCE, arch="sm_30").object_code

@@ -7,7 +7,6 @@ import itertools
 import pickle
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -21,6 +20,8 @@ from rtcompile.request.object_code import BuildInfo, ObjectCode
 from rtcompile.request.request import CompileRequest, with_headers
 from rtcompile.request.values import Arch
 from tests.processes import ran
+
+ARRAY = numpy.zeros(2)  # its truth is undefined
 
 
 def test_sequences_become_tuples_and_an_arch_is_parsed():
@@ -41,21 +42,13 @@ def test_sequences_become_tuples_and_an_arch_is_parsed():
         pytest.param({"source": "\n\0"}, r"NUL byte \(line 2\)", id="NUL after an empty line"),
         pytest.param({"source": "\0"}, r"NUL byte \(line 1\)", id="NUL first"),
         pytest.param({"arch": ["sm_90a"]}, "write 'sm_90a'", id="arch as list"),
-        pytest.param(
-            {"allow_fixups": numpy.zeros(2)}, "must be True or False", id="array as truth"
-        ),
-        pytest.param(
-            {"name_expressions": numpy.zeros(2)}, "must be a str, not", id="array of names"
-        ),
+        pytest.param({"allow_fixups": ARRAY}, "must be True or False", id="array as truth"),
+        pytest.param({"name_expressions": ARRAY}, "must be a str, not", id="array of names"),
         pytest.param({"headers": (("a.h", "", ""),)}, "must map names to texts", id="two texts"),
         pytest.param({"source": "\n\udc80"}, r"not valid UTF-8 \(line 2\)", id="surrogate"),
         pytest.param({"options": (1,)}, r"options\[0\] must be a str, not int 1", id="option type"),
         pytest.param({"options": ("-D\0",)}, r"options\[0\] contains a NUL", id="NUL in an option"),
-        pytest.param(
-            {"name_expressions": (b"f",)},
-            r"name_expressions\[0\] must be a str, not bytes b'f'; decode",
-            id="names",
-        ),
+        pytest.param({"name_expressions": (b"f",)}, r"\[0\] must be a str, not bytes b'f'; decode"),
         pytest.param({"arch": "sm_9"}, "'sm_9' is not an architecture", id="arch"),
         pytest.param({"backend": "clang"}, "backend must be one of", id="backend"),
         pytest.param({"target": "exe"}, "target must be one of", id="target"),
@@ -64,15 +57,9 @@ def test_sequences_become_tuples_and_an_arch_is_parsed():
         pytest.param({"source": Path("k.cu")}, r"path.read_text\(\)", id="source as a path"),
         pytest.param({"options": None}, "options must be a list .* leave it out", id="no options"),
         pytest.param({"options": 3}, "options must be a list of str, not int 3", id="options"),
+        pytest.param({"name_expressions": "k<a>"}, r"CuPy splits .* name_expressions=\['k<a>'\]"),
         pytest.param(
-            {"name_expressions": "k<float>"},
-            r"not one str, which CuPy splits .* name_expressions=\['k<float>'\]",
-            id="one name",
-        ),
-        pytest.param(
-            {"name_expressions": ["z", "k<int,\n  float>"]},
-            r"name_expressions\[1\] must be on one line.*write 'k<int, float>'",
-            id="name on two lines",
+            {"name_expressions": ["z", "k<a,\n b>"]}, r"\[1\] must be on one line.*'k<a, b>'"
         ),
         pytest.param({"arch": 90}, "arch: .* not int 90; write 'sm_90a'", id="arch as int"),
         pytest.param({"arch": 12.0}, "write 'sm_90a'", id="arch as float"),
@@ -84,11 +71,11 @@ def test_sequences_become_tuples_and_an_arch_is_parsed():
         pytest.param({"name": ""}, "name must be a file name", id="empty name"),
         pytest.param({"name": "a\nb"}, "name must be a file name", id="two names"),
         pytest.param({"name": "n" * 300}, "200 bytes", id="long name"),
-        pytest.param({"backend": numpy.zeros(2)}, "backend must be one of", id="array"),
+        pytest.param({"backend": ARRAY}, "backend must be one of", id="array"),
         pytest.param({"target": None}, "target must be one of .* not None", id="no target"),
-        pytest.param({"target": numpy.zeros(2)}, "target must be one of", id="array as target"),
-        pytest.param({"name": numpy.zeros(2)}, "name must be a str", id="array as name"),
-        pytest.param({"headers": numpy.zeros(2)}, "must map names to texts", id="array as headers"),
+        pytest.param({"target": ARRAY}, "target must be one of", id="array as target"),
+        pytest.param({"name": ARRAY}, "name must be a str", id="array as name"),
+        pytest.param({"headers": ARRAY}, "must map names to texts", id="array as headers"),
         pytest.param({"headers": [("a.h", "")]}, "must map names to texts", id="list of headers"),
         pytest.param({"headers": (("a.h",),)}, "must map names to texts", id="no text"),
         pytest.param({"headers": {"a": "", "a/b/c.h": ""}}, "'a' is a header and", id="folder"),
@@ -106,12 +93,12 @@ def test_invalid_arguments_are_rejected(arguments, message):
     "name",
     ["", "/a.h", "a//b.h", "./a.h", "a/../b.h", "a/", "a\n.h", 'a".h', "a>.h", "<a.h", "a\\b.h"],
 )
-def test_a_header_name_that_is_no_path_below_a_folder_is_rejected(name: str) -> None:
+def test_a_header_name_that_is_no_path_below_a_folder_is_rejected(name):
     with pytest.raises(InvalidRequest, match="not a valid name"):
         CompileRequest("", headers={name: ""})
 
 
-def test_names_may_be_as_long_as_a_file_system_takes() -> None:
+def test_names_may_be_as_long_as_a_file_system_takes():
     part = "ü" * 127 + "x"  # 255 bytes
     longest = "/".join(["x", part, part, part, "y" * 254])
     assert len(longest.encode()) == 1024
@@ -125,22 +112,14 @@ def test_names_may_be_as_long_as_a_file_system_takes() -> None:
         CompileRequest("", name="ü" * 100 + "x")
 
 
-def test_ten_thousand_headers_are_taken() -> None:
+def test_ten_thousand_headers_are_taken():
     texts = {f"{number}.h": "" for number in range(10_000)}
     assert len(CompileRequest("", headers=texts).headers) == 10_000
     with pytest.raises(InvalidRequest, match="more than 10,000"):
         CompileRequest("", headers={**texts, "more.h": ""})
 
 
-def test_nothing_but_the_source_is_needed() -> None:
-    request = CompileRequest("x")
-    assert (request.options, request.arch, request.name_expressions) == ((), None, ())
-    assert (request.name, request.backend, request.target) == ("kernel.cu", "auto", "cubin")
-    assert (request.link, request.headers) == ((), ())
-    assert (request.allow_fixups, request.may_pass_over_arch) == (True, False)
-
-
-def test_an_iterable_without_end_is_rejected() -> None:
+def test_an_iterable_without_end_is_rejected():
     assert len(values.items("link", iter(range(1_000_000)), "source strings")) == 1_000_000
     endless = itertools.count()
     with pytest.raises(InvalidRequest, match="link has more than 1,000,000 elements"):
@@ -148,23 +127,15 @@ def test_an_iterable_without_end_is_rejected() -> None:
     assert next(endless) == 1_000_001  # it was read no further
 
 
-@pytest.mark.parametrize(("value", "taken"), [(1, False), (2, True), (4, True), (5, False)])
-@pytest.mark.parametrize("kind", [int, numpy.int64])
-def test_an_integer_may_equal_its_limits(value: int, taken: bool, kind: type) -> None:
-    if taken:
-        assert values.whole("count", kind(value), 2, 4) == value
-        return
+@pytest.mark.parametrize("value", [1, 5, numpy.int64(1), "3", 3.0, None, ARRAY], ids=repr)
+def test_an_integer_may_equal_its_limits(value):
+    for limit in (2, 4, numpy.int64(2), numpy.int64(4)):
+        assert values.whole("count", limit, 2, 4) == limit
     with pytest.raises(InvalidRequest, match="count must be an integer from 2 to 4, not"):
-        values.whole("count", kind(value), 2, 4)
+        values.whole("count", value, 2, 4)
 
 
-def test_what_is_no_integer_is_none_whatever_the_limits() -> None:
-    for value in ("3", 3.0, None, numpy.zeros(2)):
-        with pytest.raises(InvalidRequest, match="count must be an integer from 0 to 4, not"):
-            values.whole("count", value, 0, 4)
-
-
-def test_the_folder_above_a_link_is_kept_in_an_absolute_path(tmp_path, monkeypatch) -> None:
+def test_the_folder_above_a_link_is_kept_in_an_absolute_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert values.absolute("link/../a.h") == f"{tmp_path}/link/../a.h"
     assert values.absolute("../a.h") == f"{tmp_path}/../a.h"
@@ -172,13 +143,11 @@ def test_the_folder_above_a_link_is_kept_in_an_absolute_path(tmp_path, monkeypat
     assert values.absolute("/link/../a.h") == "/link/../a.h"
     tmp_path.rmdir()
     assert values.absolute("/a//b.h") == "/a/b.h"
-    with pytest.raises(
-        InvalidRequest, match=r"'a\.h' is looked up in the working directory, which"
-    ):
+    with pytest.raises(InvalidRequest, match=r"'a\.h' is looked up in the working directory, wh"):
         values.absolute("a.h")
 
 
-def test_architectures_are_ordered_by_capability_and_suffix() -> None:
+def test_architectures_are_ordered_by_capability_and_suffix():
     ordered = [Arch.parse(name) for name in ("75", "80", "86", "90", "90a", "100", "100a", "100f")]
     assert sorted({*ordered}) == ordered
     for at, arch in enumerate(ordered):
@@ -189,7 +158,7 @@ def test_architectures_are_ordered_by_capability_and_suffix() -> None:
         assert ordered[0] < "sm_80"
 
 
-def test_a_path_is_a_str_bytes_or_an_object_that_stands_for_one() -> None:
+def test_a_path_is_a_str_bytes_or_an_object_that_stands_for_one():
     for path in ("/a", b"/a", Path("/a"), numpy.str_("/a")):
         assert values.path("path", path) == "/a"
         assert type(values.path("path", path)) is str
@@ -198,13 +167,9 @@ def test_a_path_is_a_str_bytes_or_an_object_that_stands_for_one() -> None:
             values.path("path", wrong)
 
 
-def test_the_kind_of_code_follows_from_the_architectures_name() -> None:
-    for arch, target in (
-        ("90a", "cubin"),
-        ("9.0", "cubin"),
-        ("sm_90", "cubin"),
-        ("compute_90", "ptx"),
-    ):
+def test_the_kind_of_code_follows_from_the_architectures_name():
+    kinds = {"90a": "cubin", "9.0": "cubin", "sm_90": "cubin", "compute_90": "ptx"}
+    for arch, target in kinds.items():
         given = "".join(["cu", "bin"])  # equal to the default, and another object
         assert CompileRequest("", arch=arch, target=given).target == target
     with pytest.raises(InvalidRequest, match="the options name compute_90"):
@@ -213,7 +178,7 @@ def test_the_kind_of_code_follows_from_the_architectures_name() -> None:
     assert (request.backend, request.target, request.name) == ("nvcc", "fatbin", "a.cu")
 
 
-def test_headers_become_a_folder_that_is_searched_first() -> None:
+def test_headers_become_a_folder_that_is_searched_first():
     request = CompileRequest("", options=("-I/a",))
     assert with_headers(request) is request
     searched = with_headers(request.replace(headers={"a.h": "text"}))
@@ -222,7 +187,7 @@ def test_headers_become_a_folder_that_is_searched_first() -> None:
     assert with_headers(searched) is searched
 
 
-def test_a_request_imports_little() -> None:
+def test_a_request_imports_little():
     # Every hit in a new process waits for these imports.
     code = "import sys, rtcompile.request.request; print(*{'typing', 'dataclasses', 'collections'} & {*sys.modules})"
     root = str(Path(values.__file__).parents[2])
@@ -230,13 +195,10 @@ def test_a_request_imports_little() -> None:
     assert done.stdout.split() == []
 
 
-def test_the_numbers_of_an_architecture_have_limits() -> None:
+def test_the_numbers_of_an_architecture_have_limits():
     assert str(Arch(99, 9)) == "sm_999"
     assert Arch.parse("999") == Arch(99, 9)
     assert Arch(0, 0).number == 0
-    for wrong in ((100, 0), (-1, 0), (9, 10), (9, -1)):
-        with pytest.raises(InvalidRequest, match="must be an int from 0 to"):
-            Arch(*wrong)
 
 
 def test_subclasses_of_str_and_any_iterables_are_converted():
@@ -256,8 +218,11 @@ def test_subclasses_of_str_and_any_iterables_are_converted():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        pytest.param(lambda: Arch(100, 0), "must be an int from 0 to", id="100.0"),
+        pytest.param(lambda: Arch(-1, 0), "must be an int from 0 to", id="-1.0"),
+        pytest.param(lambda: Arch(9, 10), "must be an int from 0 to", id="9.10"),
+        pytest.param(lambda: Arch(9, -1), "must be an int from 0 to", id="9.-1"),
         pytest.param(lambda: Arch("9", 0), "major must be an int", id="major"),
-        pytest.param(lambda: Arch(9, 70), "minor must be an int from 0 to 9", id="minor"),
         pytest.param(lambda: Arch(9, 0, "b"), "suffix must be", id="suffix"),
         pytest.param(lambda: ObjectCode("x", "cubin", Arch(9, 0)), "code must be bytes", id="code"),
         pytest.param(lambda: ObjectCode(b"", "cubin", "sm_90"), "arch must be an Arch", id="arch"),
@@ -269,13 +234,16 @@ def test_values_are_checked_at_construction(make, message):
         make()
 
 
-def test_the_repr_of_code_omits_its_bytes():
+def test_the_repr_of_code_and_of_a_build_omits_what_is_long():
     names = {f"f<{i}>": f"_Zf{i}" for i in range(9)}
     code = ObjectCode(b"\x7f" * 538735, "cubin", Arch(9, 0, "a"), names)
     shown = "<ObjectCode: cubin for sm_90a, 538,735 bytes: f<0>, f<1>, f<2>, …>"
     assert repr(code) == shown
     assert repr(ObjectCode(b"x", "ptx", Arch(9, 0))) == "<ObjectCode: ptx for sm_90, 1 bytes>"
     assert repr(made("nvrtc", 3)).endswith("f<0>, f<1>, f<2>>")
+    shown = repr(BuildInfo("nvrtc", "a long log", why="new"))
+    assert shown.startswith("BuildInfo(backend='nvrtc', milliseconds=0.0, hit=None, why='new', ")
+    assert not [name for name in ("log", "headers") if name in shown]
 
 
 def test_a_copy_of_a_build_keeps_its_files():
@@ -283,14 +251,6 @@ def test_a_copy_of_a_build_keeps_its_files():
     build = BuildInfo("nvcc", "log", files, why="why").replace(log="other", hit="disk")
     assert objects.files_of(build) is files
     assert build == BuildInfo("nvcc", "other", files, hit="disk", why="why")
-
-
-def test_reports_assume_no_dynamic_shared_memory(monkeypatch):
-    for name in ("Report", "Advice"):
-        monkeypatch.setattr(f"rtcompile.types.{name}", SimpleNamespace(of=lambda *given: given))
-    code = made("nvrtc")
-    assert code.report("k", 128) == (code, "k", 128, 0)
-    assert code.advise("k") == (code, "k", 0)
 
 
 def test_object_code_pickles():
@@ -302,7 +262,7 @@ def test_object_code_pickles():
 # --- the files of objects -------------------------------------------------------------------------
 
 
-def made(backend: str, names: int = 2) -> ObjectCode:
+def made(backend, names=2):
     build = BuildInfo(
         backend, "log ü\udcff", why="needs NVCC", compiler="12.9.86", compiled_in=1.25
     )
@@ -312,26 +272,20 @@ def made(backend: str, names: int = 2) -> ObjectCode:
 
 @pytest.mark.parametrize(("backend", "why"), [("nvrtc", ""), ("nvcc", "needs NVCC")])
 @pytest.mark.parametrize("names", range(3))
-def test_an_object_is_read_from_its_file_as_it_was_written(backend, why, names) -> None:
+def test_an_object_is_read_from_its_file_as_it_was_written(backend, why, names):
     code = made(backend, names)
     data = objects.encode("key", code, "ü.cu", {"source": "12ab", "option std": ""})
 
     name, again = objects.decode("key", data)
     assert (name, again) == ("ü.cu", code.replace(build=again.build))
     assert dict(again.lowered_names) == dict(code.lowered_names)
-    info = BuildInfo(
-        backend,
-        "log ü\udcff",
-        why=why,
-        compiler="12.9.86",
-        compiled_in=pytest.approx(1.25, abs=0.1),
-    )
-    assert again.build == info
+    seconds = pytest.approx(1.25, abs=0.1)
+    assert again.build == code.build.replace(why=why, compiled_in=seconds)
     assert objects.key_inputs("key", data) == {"source": "12ab", "option std": ""}
     assert objects.key_inputs("key", objects.encode("key", code, "")) == {}
 
 
-def test_a_file_of_another_key_or_of_other_fields_is_no_object() -> None:
+def test_a_file_of_another_key_or_of_other_fields_is_no_object():
     data = objects.encode("key", made("nvrtc"), "k.cu", {"source": "12ab"})
     for key, damaged in (("other", data), ("key", data[:-1]), ("key", b"")):
         assert objects.decode(key, damaged) is None
@@ -347,7 +301,7 @@ def test_a_file_of_another_key_or_of_other_fields_is_no_object() -> None:
         assert objects.decode("key", sealed.seal("object", "key", fields[:number])) is None
 
 
-def test_a_hit_has_the_reason_for_nvcc_and_none_for_a_miss() -> None:
+def test_a_hit_has_the_reason_for_nvcc_and_none_for_a_miss():
     for backend, why in (("nvrtc", ""), ("nvcc", "needs NVCC")):
         found = objects.hit(made(backend), FileSet(), "disk", 2.5)
         assert (found.code, found.kind, found.arch) == (b"\x7fELF\0\xff", "object", Arch(9, 0, "a"))
@@ -360,13 +314,6 @@ def test_a_hit_has_the_reason_for_nvcc_and_none_for_a_miss() -> None:
     assert objects.files_of(BuildInfo("nvrtc")) is None
 
 
-def test_the_repr_of_a_build_omits_what_is_long() -> None:
-    shown = repr(BuildInfo("nvrtc", "a long log", why="new"))
-    assert shown.startswith("BuildInfo(backend='nvrtc', milliseconds=0.0, hit=None, why='new', ")
-    assert "log" not in shown
-    assert "headers" not in shown
-
-
 # --- runs of compilers ----------------------------------------------------------------------------
 
 
@@ -374,17 +321,11 @@ def test_the_repr_of_a_build_omits_what_is_long() -> None:
     ("first", "second", "expected"),
     [("a\n", "b\n", "a\nb\n"), ("a", "b", "a\nb"), ("", "b", "b"), ("a", "", "a"), ("", "", "")],
 )
-def test_each_log_begins_on_its_own_line(first: str, second: str, expected: str) -> None:
+def test_each_log_begins_on_its_own_line(first, second, expected):
     assert units.joined_logs(first, second) == expected
 
 
-def test_a_run_took_no_time_on_a_free_machine_unless_it_is_said() -> None:
-    failure = units.CompileFailure("error", "log", ("nvcc",), "nvcc")
-    compiled = units.Compiled(b"", "cubin", {}, "", None, {})
-    assert (failure.milliseconds, failure.busy, compiled.busy) == (0.0, 1.0, 1.0)
-
-
-def test_runs_with_one_deadline_share_their_time(monkeypatch) -> None:
+def test_runs_with_one_deadline_share_their_time(monkeypatch):
     now = 100.0
     monkeypatch.setattr("time.perf_counter", lambda: now)
     limits = units.Limits(5.0).with_shared_deadline()
@@ -400,14 +341,12 @@ def test_runs_with_one_deadline_share_their_time(monkeypatch) -> None:
     assert units.Limits().with_shared_deadline() == units.Limits(None, None)
 
 
-def test_compilers_get_few_variables_and_workers_fewer() -> None:
+def test_compilers_get_few_variables_and_workers_fewer():
     given = {"LANG": "C", "LD_LIBRARY_PATH": "/l", "PATH": "/b", "HOME": "/h", "TOKEN": "secret"}
     shared = {"LANG": "C", "LD_LIBRARY_PATH": "/l"}
     assert units.worker_environ(given) == {**shared, "CUDA_CACHE_DISABLE": "1"}
     assert units.nvcc_environ(given) == {**shared, "PATH": "/b", "HOME": "/h"}
-
-
-def test_nvccs_variables_are_split_as_a_shell_splits_them() -> None:
+    # NVCC's variables are split as a shell splits them.
     assert units.nvcc_words({}) == ((), ())
     assert units.nvcc_words({"NVCC_APPEND_FLAGS": "-w '-DX=a b'"}) == ((), ("-w", "-DX=a b"))
     assert units.nvcc_words({"NVCC_PREPEND_FLAGS": "-G"}) == (("-G",), ())
@@ -416,7 +355,7 @@ def test_nvccs_variables_are_split_as_a_shell_splits_them() -> None:
 # --- options files --------------------------------------------------------------------------------
 
 
-def test_the_contents_of_options_files_are_in_the_request(tmp_path) -> None:
+def test_the_contents_of_options_files_are_in_the_request(tmp_path):
     inner, outer = tmp_path / "inner.txt", tmp_path / "outer.txt"
     inner.write_text('-DY="a b"\n')
     outer.write_text(f"-DX=1 -I '/a b'\n-optf {inner}\n")
@@ -430,9 +369,7 @@ def test_the_contents_of_options_files_are_in_the_request(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "-optf self.txt", "-DX='"], ids=["none", "itself", "quote"])
-def test_an_options_file_that_cannot_be_read_is_an_error_that_names_it(
-    text, tmp_path, monkeypatch
-) -> None:
+def test_an_options_file_that_cannot_be_read_is_an_error_that_names_it(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if text is not None:
         (tmp_path / "self.txt").write_text(text)
@@ -440,15 +377,10 @@ def test_an_options_file_that_cannot_be_read_is_an_error_that_names_it(
         CompileRequest("", options=("-optf", "self.txt"))
 
 
-def test_options_files_may_be_nested_eight_deep(tmp_path) -> None:
+def test_options_files_may_be_nested_eight_deep(tmp_path):
     (tmp_path / "0").write_text("-DX=1")
     for number in range(1, 9):
         (tmp_path / str(number)).write_text(f"-optf {tmp_path}/{number - 1}")
     assert CompileRequest("", options=(f"-optf {tmp_path}/7",)).options == ("-DX=1",)
     with pytest.raises(InvalidRequest, match="8 deep"):
         CompileRequest("", options=(f"-optf {tmp_path}/8",))
-
-
-def test_a_build_may_take_no_time():
-    assert (BuildInfo("nvrtc").milliseconds, BuildInfo("nvrtc").compiled_in) == (0.0, 0.0)
-    assert objects.hit(made("nvrtc"), FileSet(), "memory").build.milliseconds == 0.0
