@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -49,30 +48,23 @@ extern "C" __global__ void k(float* x) {
 }
 """
 
-Errors = Callable[..., str]
-
 
 @pytest.fixture(scope="session")
-def errors(nvrtc13, cuda13_prefix, tmp_path_factory, cutlass_folder) -> Errors:
+def errors(nvrtc13, cuda13_prefix, tmp_path_factory):
     """Compile with CUDA 13.0's CCCL, optionally with the declarations of 13.2."""
+    cutlass = Path(pytest.importorskip("cutlass_library").__file__).parent / "source/include"
     newer = tmp_path_factory.mktemp("newer")
     write(newer / "cuda/std/__tuple_dir/structured_bindings.h", STRUCTURED_BINDINGS)
     found = find({"PATH": ""}, [str(cuda13_prefix)], usual_roots=(), last=lambda _: ()).search
 
     def compile(source: str, *first: str) -> str:
         named = {"newer": newer, "shims": SHIMS}
-        folders = [*(named[name] for name in first), cutlass_folder, *(d.path for d in found)]
+        folders = [*(named[name] for name in first), cutlass, *(d.path for d in found)]
         fixed = ("-arch=compute_90", "-std=c++17", "-default-device", "-DNDEBUG")
         outcome = nvrtc13.compile(source, *fixed, *(f"-I{folder}" for folder in folders))
         return outcome.log if "error" in outcome.log else ""
 
     return compile
-
-
-@pytest.fixture(scope="session")
-def cutlass_folder() -> Path:
-    library = pytest.importorskip("cutlass_library")
-    return Path(library.__file__).parent / "source/include"
 
 
 def test_tuple_size_comes_from_cccl_and_get_from_cute(errors):

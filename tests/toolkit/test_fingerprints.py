@@ -10,15 +10,8 @@ from rtcompile.toolkit import model
 from rtcompile.toolkit.model import Executable, Library
 
 FILES = (
-    "bin/nvcc",
-    "bin/nvcc.profile",
-    "bin/cudafe++",
-    "bin/ptxas",
-    "bin/nvlink",
-    "bin/fatbinary",
-    "nvvm/bin/cicc",
-    "nvvm/lib64/libnvvm.so",
-    "nvvm/libdevice/libdevice.10.bc",
+    *("bin/nvcc", "bin/nvcc.profile", "bin/cudafe++", "bin/ptxas", "bin/nvlink", "bin/fatbinary"),
+    *("nvvm/bin/cicc", "nvvm/lib64/libnvvm.so", "nvvm/libdevice/libdevice.10.bc"),
     "lib64/libcudadevrt.a",
 )
 
@@ -35,14 +28,17 @@ def nvcc(root: Path) -> str:
 
 
 @pytest.mark.parametrize("name", [*FILES, "g++"])
-def test_every_file_that_decides_what_nvcc_makes_is_in_its_build(name: str, tmp_path: Path) -> None:
+def test_every_file_that_decides_what_nvcc_makes_is_in_its_build(name, tmp_path):
     before = nvcc(tmp_path)
     (tmp_path / name).write_text("something else")
     assert nvcc(tmp_path) != before
 
 
-def test_two_folders_with_the_same_files_have_the_same_build(tmp_path: Path) -> None:
-    assert nvcc(tmp_path / "here") == nvcc(tmp_path / "there")
+def test_equal_files_have_the_same_build_wherever_they_are(tmp_path):
+    before = nvcc(tmp_path / "cuda-13.0")
+    assert nvcc(tmp_path / "there") == before
+    (tmp_path / "cuda").symlink_to("cuda-13.0")
+    assert nvcc(tmp_path / "cuda") == before
 
 
 @pytest.mark.parametrize(
@@ -53,56 +49,36 @@ def test_two_folders_with_the_same_files_have_the_same_build(tmp_path: Path) -> 
         pytest.param('#!/bin/sh\nexec {nvcc}-12 "$@"\n', id="leads elsewhere"),
     ],
 )
-def test_a_wrapper_script_of_nvcc_is_another_compiler(script: str, tmp_path: Path) -> None:
+def test_a_wrapper_script_of_nvcc_is_another_compiler(script, tmp_path):
     before = nvcc(tmp_path)
-    binary = str(tmp_path / "bin/nvcc")
-    wrapper = tmp_path / "wrapper"
+    binary, wrapper = str(tmp_path / "bin/nvcc"), tmp_path / "wrapper"
     wrapper.write_text(script.format(nvcc=binary))
     program = Executable(str(wrapper), "13.0.88", binary)
     assert model.of_nvcc(program, str(tmp_path / "g++")) != before
+    # The remembered toolchain watches the deciding files.
+    watched = model.files_of_nvcc(Executable(binary, "13.0.88", binary))
+    assert {str(tmp_path / name) for name in FILES} <= set(watched)
 
 
-def test_a_link_to_the_toolkit_has_the_same_build(tmp_path: Path) -> None:
-    before = nvcc(tmp_path / "cuda-13.0")
-    (tmp_path / "cuda").symlink_to("cuda-13.0")
-    assert nvcc(tmp_path / "cuda") == before
+def test_the_linkers_build_covers_the_linker_and_the_device_runtime(tmp_path):
+    linker, runtime = tmp_path / "libnvJitLink.so.12", tmp_path / "libcudadevrt.a"
+    builds = []
+    for texts in ("ab", "cb", "ad"):
+        linker.write_text(texts[0])
+        runtime.write_text(texts[1])
+        builds.append(model.of_nvjitlink(Library(str(linker), "12.9.86"), str(runtime)))
+    assert len({*builds}) == 3
 
 
-def test_the_remembered_toolchain_watches_the_deciding_files(tmp_path: Path) -> None:
-    nvcc(tmp_path)
-    program = Executable(str(tmp_path / "bin/nvcc"), "13.0.88", str(tmp_path / "bin/nvcc"))
-    assert {str(tmp_path / name) for name in FILES} <= set(model.files_of_nvcc(program))
+def test_the_size_and_both_ends_of_a_large_file_count(tmp_path):
+    builds, whole = [], bytes(5 << 20)
+    for data in (whole, b"\1" + whole[1:], whole[:-1] + b"\1", whole + b"\0"):
+        (tmp_path / "cicc").write_bytes(data)
+        builds.append(model.of_file(str(tmp_path / "cicc")))
+    assert len({*builds}) == 4
 
 
-@pytest.mark.parametrize("changed", ["libnvJitLink.so.12", "libcudadevrt.a"])
-def test_the_linkers_build_covers_the_linker_and_the_device_runtime(
-    changed: str, tmp_path: Path
-) -> None:
-    def build() -> str:
-        library = Library(str(tmp_path / "libnvJitLink.so.12"), "12.9.86")
-        return model.of_nvjitlink(library, str(tmp_path / "libcudadevrt.a"))
-
-    for name in ("libnvJitLink.so.12", "libcudadevrt.a"):
-        (tmp_path / name).write_text(name)
-    before = build()
-    (tmp_path / changed).write_text("another")
-    assert build() != before
-
-
-@pytest.mark.parametrize("at", [0, 10 << 20, -1], ids=["beginning", "size", "end"])
-def test_the_size_and_both_ends_of_a_large_file_count(at: int, tmp_path: Path) -> None:
-    data = bytearray(5 << 20)
-    (tmp_path / "cicc").write_bytes(data)
-    before = model.of_file(str(tmp_path / "cicc"))
-    if at < len(data):
-        data[at] = 1
-    else:
-        data.append(0)
-    (tmp_path / "cicc").write_bytes(data)
-    assert model.of_file(str(tmp_path / "cicc")) != before
-
-
-def test_the_build_of_a_host_compiler_covers_its_folder(tmp_path: Path) -> None:
+def test_the_build_of_a_host_compiler_covers_its_folder(tmp_path):
     (tmp_path / "gcc").write_text("one")
     before = model.of_host_compiler(f"{tmp_path}/")
     (tmp_path / "gcc").write_text("two")

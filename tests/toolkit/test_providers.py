@@ -44,46 +44,30 @@ def search(site: Path) -> toolkit.Toolchain:
 
 
 @pytest.mark.needs_compiler
-@pytest.mark.needs_compiler
 @pytest.mark.parametrize("backend", ["nvrtc", pytest.param("nvcc", marks=pytest.mark.needs_nvcc)])
-def test_a_providers_headers_are_found_by_each_compiler(site: Path, backend):
-    provider(site)
+def test_installing_a_provider_and_a_change_of_its_header_are_noticed(site, backend):
+    with pytest.raises(rtcompile.CompileError, match=r"mylib/value\.cuh"):
+        rtcompile.compile(USE, arch="sm_80", backend=backend)
+    include = provider(site)
     code = rtcompile.compile(USE, arch="sm_80", backend=backend)
     assert "headers:mylib" in {header.label for header in code.build.headers}
     assert "mylib" not in sys.modules
-
-
-@pytest.mark.needs_compiler
-def test_installing_a_provider_is_noticed(site: Path):
-    with pytest.raises(rtcompile.CompileError, match=r"mylib/value\.cuh"):
-        rtcompile.compile(USE, arch="sm_80", backend="nvrtc")
-    provider(site)
-    assert rtcompile.compile(USE, arch="sm_80", backend="nvrtc").code
-
-
-@pytest.mark.needs_compiler
-def test_a_change_of_a_providers_header_is_noticed(site: Path):
-    include = provider(site)
-    before = rtcompile.compile(USE, arch="sm_80")
     (include / "mylib/value.cuh").write_text("#define MYLIB_VALUE 43\n")
-    assert rtcompile.compile(USE, arch="sm_80").code != before.code
+    assert rtcompile.compile(USE, arch="sm_80", backend=backend).code != code.code
 
 
-def test_providers_are_searched_after_cuda_and_before_the_shims(tmp_path: Path):
+def test_providers_are_searched_after_cuda_and_before_the_shims(tmp_path):
     site = Wheels(tmp_path).cuda12().site
-    provider(site)
-    labels = [directory.label for directory in search(site).search]
+    include = provider(site, version="3.4", package="my-lib-headers")
+    found = search(site)
+    labels = [directory.label for directory in found.search]
     assert labels.index("cccl") < labels.index("headers:mylib") < labels.index("shims")
-
-
-def test_the_toolchain_has_the_version_and_the_package(tmp_path: Path):
-    provider(tmp_path, version="3.4", package="my-lib-headers")
-    found = search(tmp_path)
+    assert SearchDir("headers:mylib", str(include)) in found.search
     assert found.versions["headers:mylib"] == "3.4"
     assert found.found_via["headers:mylib"] == "my-lib-headers"
 
 
-def test_several_entries_give_several_folders(tmp_path: Path):
+def test_several_entries_give_several_folders(tmp_path):
     provider(tmp_path)
     write(tmp_path / "mylib/third_party/other.cuh")
     entries = tmp_path / "mylib-1.2.dist-info/entry_points.txt"
@@ -92,7 +76,7 @@ def test_several_entries_give_several_folders(tmp_path: Path):
     assert folders == [str(tmp_path / "mylib/include"), str(tmp_path / "mylib/third_party")]
 
 
-def test_an_editable_install_is_found_where_its_source_is(site: Path, tmp_path, monkeypatch):
+def test_an_editable_install_is_found_where_its_source_is(site, tmp_path, monkeypatch):
     source = tmp_path / "src"
     provider(source)
     info = site / "mylib-1.2.dist-info"
@@ -103,30 +87,21 @@ def test_an_editable_install_is_found_where_its_source_is(site: Path, tmp_path, 
     ]
 
 
-def test_a_missing_folder_is_reported(tmp_path: Path):
-    provider(tmp_path, declared="mylib.headers")
-    found = search(tmp_path)
-    assert any("mylib 1.2 says that its headers are in mylib.headers" in p for p in found.problems)
-    assert not any(directory.is_provided for directory in found.search)
-
-
-def test_the_first_of_two_packages_with_one_name_is_used(tmp_path: Path):
+def test_the_first_of_two_packages_with_one_name_is_used(tmp_path):
     provider(tmp_path / "a", package="one")
     provider(tmp_path / "b", package="two")
     found = list(searching.provided([str(tmp_path / "a"), str(tmp_path / "b")]))
     assert [package.metadata["Name"] for _, package, _ in found] == ["one"]
 
 
-def test_a_providers_folder_keeps_its_name_in_every_environment(tmp_path: Path):
-    provider(tmp_path)
-    expected = SearchDir("headers:mylib", str(tmp_path / "mylib/include"))
-    assert expected in search(tmp_path).search
-
-
-def test_doctor_shows_providers_and_what_is_wrong_with_them(tmp_path: Path):
+def test_doctor_shows_providers_and_what_is_wrong_with_them(tmp_path):
     include = provider(tmp_path)
     provider(tmp_path, "broken", declared="broken.nowhere")
-    reports = list(checks.toolkit_parts(search(tmp_path)))
+    found = search(tmp_path)
+    assert [d.label for d in found.search if d.is_provided] == ["headers:mylib"]
+    reports = list(checks.toolkit_parts(found))
     shown = {report.name: report.detail for report in reports}
     assert shown["headers:mylib"] == f"1.2, mylib, {include}"
-    assert any("broken 1.2 says that its headers are in" in report.detail for report in reports)
+    said = "broken 1.2 says that its headers are in broken.nowhere"
+    assert any(said in problem for problem in found.problems)
+    assert any(said in report.detail for report in reports)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,8 @@ import pytest
 from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.roots import CUTLASS_PACKAGES
 from tests.toolkits import Wheels, conda, cutlass_header, drifted, program, search, toolkit, write
+
+NEWER_CRT = ("nvidia_cuda_crt", "13.5.37")
 
 
 def directories(toolchain: Toolchain) -> dict[str, str]:
@@ -19,83 +20,58 @@ def directories(toolchain: Toolchain) -> dict[str, str]:
 # --- each layout ---------------------------------------------------------------------------------
 
 
+LAYOUTS = {
+    "site": lambda at, version: Wheels(at).cuda12(version).site,
+    "site 13": lambda at, version: Wheels(at).cuda13(version).site,
+    "CONDA_PREFIX": conda,
+    "CUDA_PATH": toolkit,
+    "CUDA_HOME": toolkit,
+    "usual": lambda at, version: toolkit(at / f"cuda-{version}", version).parent / "cuda-*",
+}
+
+
+def search_layouts(made):
+    """Search toolkits by the names of their layouts."""
+    sites = [path for name, path in made.items() if name.startswith("site")]
+    environ = {name: str(path) for name, path in made.items() if name.isupper()}
+    usual = [str(path) for name, path in made.items() if name == "usual"]
+    return search(*sites, environ=environ, usual_roots=usual)
+
+
 @pytest.mark.parametrize(
-    ("lay_out", "found_via", "version", "cccl"),
+    ("layout", "found_via", "version", "cccl"),
     [
-        pytest.param(
-            lambda at: {"site": Wheels(at).cuda12().site},
-            "site-packages",
-            "12.9.86",
-            "nvidia/cuda_cccl/include",
-            id="wheels-12",
-        ),
-        pytest.param(
-            lambda at: {"site": Wheels(at).cuda13().site},
-            "site-packages",
-            "13.0.88",
-            "nvidia/cu13/include/cccl",
-            id="wheels-13",
-        ),
-        pytest.param(
-            lambda at: {"CONDA_PREFIX": conda(at, "12.6.85")},
-            "conda",
-            "12.6.85",
-            "targets/x86_64-linux/include",
-            id="conda",
-        ),
-        pytest.param(
-            lambda at: {"CUDA_PATH": toolkit(at, "12.8.93")},
-            "CUDA_PATH",
-            "12.8.93",
-            "include",
-            id="CUDA_PATH",
-        ),
-        pytest.param(
-            lambda at: {"CUDA_HOME": toolkit(at, "12.8.93")},
-            "CUDA_HOME",
-            "12.8.93",
-            "include",
-            id="CUDA_HOME",
-        ),
-        pytest.param(
-            lambda at: {"usual": toolkit(at / "cuda-12.4", "12.4.131").parent / "cuda-*"},
-            "system",
-            "12.4.131",
-            "cuda-12.4/include",
-            id="system",
-        ),
+        ("site", "site-packages", "12.9.86", "nvidia/cuda_cccl/include"),
+        ("site 13", "site-packages", "13.0.88", "nvidia/cu13/include/cccl"),
+        ("CONDA_PREFIX", "conda", "12.6.85", "targets/x86_64-linux/include"),
+        ("CUDA_PATH", "CUDA_PATH", "12.8.93", "include"),
+        ("CUDA_HOME", "CUDA_HOME", "12.8.93", "include"),
+        ("usual", "system", "12.4.131", "cuda-12.4.131/include"),
     ],
 )
-def test_a_complete_toolkit_is_found_in_every_layout(tmp_path, lay_out, found_via, version, cccl):
-    made = {name: str(path) for name, path in lay_out(tmp_path).items()}
-    sites = [Path(made.pop("site"))] if "site" in made else []
-    usual = [made.pop("usual")] if "usual" in made else []
-
-    toolchain = search(*sites, environ=made, usual_roots=usual)
-
+def test_a_complete_toolkit_is_found_in_every_layout(tmp_path, layout, found_via, version, cccl):
+    toolchain = search_layouts({layout: LAYOUTS[layout](tmp_path, version)})
     assert toolchain.problems == ()
     assert toolchain.require_nvrtc().version == version
     assert set(toolchain.found_via.values()) == {found_via}
     found = [d.path for d in toolchain.search if d.label not in ("rtcompile", "shims")]
     assert str(tmp_path / cccl) in found
+    assert str(tmp_path / "include") not in found or "CUDA" in layout  # of other conda packages
 
 
-def test_nvrtc_has_the_path_of_its_builtins(tmp_path):
-    nvrtc = search(Wheels(tmp_path).cuda12().site).require_nvrtc()
-    folder = tmp_path / "nvidia/cuda_nvrtc/lib"
+def test_nvrtc_has_the_path_of_its_builtins_and_without_them_is_a_problem(tmp_path):
+    site = Wheels(tmp_path).cuda12().site
+    nvrtc, folder = search(site).require_nvrtc(), tmp_path / "nvidia/cuda_nvrtc/lib"
     assert nvrtc.path == str(folder / "libnvrtc.so.12")
     assert nvrtc.preload == (str(folder / "libnvrtc-builtins.so.12.9"),)
+    (folder / "libnvrtc-builtins.so.12.9").unlink()
+    assert any("libnvrtc-builtins is not beside" in p for p in search(site).problems)
 
 
 def test_the_target_of_an_arm_server_is_called_sbsa(tmp_path):
     prefix = conda(tmp_path, "12.9.86", target="sbsa-linux")
     toolchain = search(environ={"CONDA_PREFIX": str(prefix)}, machine="aarch64")
     assert directories(toolchain)["cudart"] == str(prefix / "targets/sbsa-linux/include")
-
-
-def test_headers_of_other_conda_packages_are_not_searched(tmp_path):
-    toolchain = search(environ={"CONDA_PREFIX": str(conda(tmp_path, "12.9.86"))})
-    assert str(tmp_path / "include") not in directories(toolchain).values()
 
 
 def test_a_folder_with_the_hosts_headers_is_never_searched(tmp_path):
@@ -127,39 +103,15 @@ def test_rtcompiles_headers_are_searched_last(tmp_path):
 # --- one set -------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def everywhere(tmp_path: Path) -> dict[str, str]:
-    """One complete toolkit per layout, each of its own version."""
-    return {
-        "site": str(Wheels(tmp_path / "site").cuda12("12.9.86").site),
-        "CONDA_PREFIX": str(conda(tmp_path / "conda", "12.8.93")),
-        "CUDA_PATH": str(toolkit(tmp_path / "path", "12.6.85")),
-        "CUDA_HOME": str(toolkit(tmp_path / "home", "12.5.82")),
-        "usual": str(toolkit(tmp_path / "usual/cuda-12.4", "12.4.131").parent / "cuda-*"),
-    }
-
-
-@pytest.mark.parametrize(
-    ("without", "version"),
-    [
-        pytest.param([], "12.9.86", id="wheels-first"),
-        pytest.param(["site"], "12.8.93", id="then-conda"),
-        pytest.param(["site", "CONDA_PREFIX"], "12.6.85", id="then-CUDA_PATH"),
-        pytest.param(["site", "CONDA_PREFIX", "CUDA_PATH"], "12.5.82", id="then-CUDA_HOME"),
-        pytest.param(
-            ["site", "CONDA_PREFIX", "CUDA_PATH", "CUDA_HOME"], "12.4.131", id="then-the-system"
-        ),
-    ],
-)
-def test_the_first_complete_toolkit_in_pathfinders_order_is_used(everywhere, without, version):
-    named = {name: path for name, path in everywhere.items() if name not in without}
-    sites = [Path(named.pop("site"))] if "site" in named else []
-    usual = [named.pop("usual")]
-
-    toolchain = search(*sites, environ=named, usual_roots=usual)
-
-    assert toolchain.require_nvrtc().version == version
-    assert len(set(toolchain.found_via.values())) == 1
+def test_the_first_complete_toolkit_in_pathfinders_order_is_used(tmp_path):
+    order = {"site": "12.9.86", "CONDA_PREFIX": "12.8.93", "CUDA_PATH": "12.6.85"}
+    order |= {"CUDA_HOME": "12.5.82", "usual": "12.4.131"}
+    made = {name: LAYOUTS[name](tmp_path / name, version) for name, version in order.items()}
+    for name, version in order.items():
+        toolchain = search_layouts(made)
+        assert (name, toolchain.require_nvrtc().version) == (name, version)
+        assert len(set(toolchain.found_via.values())) == 1
+        del made[name]
 
 
 def test_the_newest_of_the_systems_toolkits_is_tried_first(tmp_path):
@@ -169,10 +121,16 @@ def test_the_newest_of_the_systems_toolkits_is_tried_first(tmp_path):
     assert toolchain.require_nvrtc().version == "12.10.1"
 
 
-def test_a_complete_toolkit_is_preferred_to_incomplete_wheels(tmp_path):
-    site = Wheels(tmp_path / "site").cuda12("12.9.86", crt=None).site
+@pytest.mark.parametrize(
+    "wheels",
+    [
+        pytest.param(lambda at: Wheels(at).cuda12("12.9.86", crt=None).site, id="incomplete"),
+        pytest.param(lambda at: drifted(Wheels(at).cuda13("13.0.88"), *NEWER_CRT), id="mixed"),
+    ],
+)
+def test_a_complete_toolkit_is_preferred_to_incomplete_wheels(tmp_path, wheels):
     root = toolkit(tmp_path / "cuda", "12.6.85")
-    toolchain = search(site, environ={"CUDA_PATH": str(root)})
+    toolchain = search(wheels(tmp_path / "site"), environ={"CUDA_PATH": str(root)})
     assert toolchain.require_nvrtc().version == "12.6.85"
     assert set(toolchain.found_via.values()) == {"CUDA_PATH"}
     assert toolchain.problems == ()
@@ -213,34 +171,21 @@ def test_an_unused_toolkit_of_another_version_is_not_reported(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("part", "command"),
-    [
-        pytest.param("crt", 'pip install "nvidia-cuda-nvcc-cu12==12.9.*"', id="crt"),
-        pytest.param("cudart", 'pip install "nvidia-cuda-runtime-cu12==12.9.*"', id="cudart"),
-        pytest.param("cccl", 'pip install "nvidia-cuda-cccl-cu12==12.9.*"', id="cccl"),
-    ],
+    ("part", "wheel"), [("crt", "nvcc"), ("cudart", "runtime"), ("cccl", "cccl")]
 )
-def test_missing_headers_are_reported_with_the_command_to_install_them(tmp_path, part, command):
+def test_missing_headers_are_reported_with_the_command_to_install_them(tmp_path, part, wheel):
     (problem,) = search(Wheels(tmp_path).cuda12(**{part: None}).site).problems
-    assert command in problem
+    assert f'pip install "nvidia-cuda-{wheel}-cu12==12.9.*"' in problem
 
 
 def test_a_folder_with_a_part_of_another_version_is_not_searched(tmp_path):
-    site = drifted(Wheels(tmp_path).cuda13("13.0.88"), "nvidia_cuda_crt", "13.5.37")
+    site = drifted(Wheels(tmp_path).cuda13("13.0.88"), *NEWER_CRT)
     toolchain = search(site)
     assert str(site / "nvidia/cu13/include") not in directories(toolchain).values()
     assert "crt headers" in toolchain.missing["cudart"]
     for part in ("cudart", "crt"):
         assert "version 13.5.37" in toolchain.missing[part]
         assert '`pip install "nvidia-cuda-crt==13.0.*"`' in toolchain.missing[part]
-
-
-def test_a_complete_toolkit_is_preferred_to_wheels_of_mixed_versions(tmp_path):
-    site = drifted(Wheels(tmp_path / "a").cuda13("13.0.88"), "nvidia_cuda_crt", "13.5.37")
-    root = toolkit(tmp_path / "cuda", "13.1.80")
-    toolchain = search(site, environ={"CUDA_PATH": str(root)})
-    assert toolchain.problems == ()
-    assert set(toolchain.found_via.values()) == {"CUDA_PATH"}
 
 
 def test_a_newer_nvjitlink_of_the_major_version_links_and_an_older_one_does_not(tmp_path):
@@ -259,26 +204,19 @@ def test_this_pythons_conda_environment_precedes_the_active_one(tmp_path):
     assert search(environ=environ, prefix=str(tmp_path)).require_nvrtc().version == "12.6.85"
 
 
-def test_outdated_metadata_is_ignored(tmp_path):
-    wheels = Wheels(tmp_path).cuda12("12.9.86")
-    os.rename(
-        tmp_path / "nvidia_cuda_runtime_cu12-12.9.86.dist-info",
-        tmp_path / "nvidia_cuda_runtime_cu12-12.6.77.dist-info",
-    )
-    toolchain = search(wheels.site)
+@pytest.mark.parametrize(
+    ("cuda", "wheel", "part", "version"),
+    [
+        pytest.param(
+            "13.0.88", ("nvidia_cuda_runtime", "12.6.77"), "cudart", "13.0", id="outdated"
+        ),
+        pytest.param("13.5.37", ("nvidia_cuda_cccl", "13.3.5.0.6"), "cccl", "3.5.0", id="its own"),
+    ],
+)
+def test_a_header_counts_and_not_the_number_of_its_wheel(tmp_path, cuda, wheel, part, version):
+    toolchain = search(drifted(Wheels(tmp_path).cuda13(cuda), *wheel))
     assert toolchain.problems == ()
-    assert toolchain.versions["cudart"] == "12.9"
-
-
-def test_cccl_is_matched_by_its_header_and_not_by_its_wheels_number(tmp_path):
-    wheels = Wheels(tmp_path).cuda13("13.5.37")
-    os.rename(
-        tmp_path / "nvidia_cuda_cccl-13.5.37.dist-info",
-        tmp_path / "nvidia_cuda_cccl-13.3.5.0.6.dist-info",
-    )
-    toolchain = search(wheels.site)
-    assert toolchain.problems == ()
-    assert toolchain.versions["cccl"] == "3.5.0"
+    assert toolchain.versions[part] == version
 
 
 def test_the_cuda_of_cupys_major_version_is_preferred(tmp_path):
@@ -286,12 +224,6 @@ def test_the_cuda_of_cupys_major_version_is_preferred(tmp_path):
     assert search(site).require_nvrtc().version_pair == (13, 0)
     Wheels(tmp_path).cupy("cupy_cuda12x")
     assert search(site).require_nvrtc().version_pair == (12, 9)
-
-
-def test_nvrtc_without_its_builtins_is_a_problem(tmp_path):
-    site = Wheels(tmp_path).cuda12().site
-    (site / "nvidia/cuda_nvrtc/lib/libnvrtc-builtins.so.12.9").unlink()
-    assert any("libnvrtc-builtins is not beside" in p for p in search(site).problems)
 
 
 # --- CCCL: exactly one ---------------------------------------------------------------------------
@@ -439,9 +371,3 @@ def test_condas_cutlass_is_searched_after_all_others(tmp_path):
     assert toolchain.search[-1] == ("cutlass", str(prefix / "include"))
     write(prefix / "include/stdlib.h")
     assert "cutlass" in search(environ={"CONDA_PREFIX": str(prefix)}).missing
-
-
-def test_a_missing_cutlass_path_is_a_problem(tmp_path):
-    site = Wheels(tmp_path).cuda12().site
-    (problem,) = search(site, environ={"CUTLASS_PATH": "/proc/nowhere/cutlass"}).problems
-    assert "CUTLASS_PATH=/proc/nowhere/cutlass" in problem

@@ -99,6 +99,11 @@ def settings(tmp_path: Path) -> Settings:
 @needs_host_compiler
 def test_headers_are_written_once_for_a_build_of_nvrtc(tmp_path, settings, monkeypatch):
     found = nvrtc(tmp_path)
+    assert unpacking.unpack(found, Settings(cache_dir=settings.cache_dir, jit=False)) is None
+    # Without a cache on disk each process has its own.
+    folder = unpacking.unpack(found, Settings(cache_dir=settings.cache_dir, cache_on_disk=False))
+    assert os.path.isfile(f"{folder}/include/mma.h")
+    assert not os.path.exists(settings.cache_dir)
     first = unpacking.unpack(found, settings)
     assert first is not None
     assert os.path.isfile(f"{first}/include/crt/mma.h")
@@ -113,25 +118,6 @@ def test_an_older_nvrtc_and_one_that_fails_have_none(tmp_path, settings):
     assert unpacking.unpack(nvrtc(tmp_path, "13.2.86"), settings) is None
     assert unpacking.unpack(nvrtc(tmp_path, fails=True), settings) is None
     assert os.listdir(f"{settings.cache_dir}/headers") == []
-
-
-@pytest.mark.takes_seconds
-@needs_host_compiler
-def test_without_a_cache_on_disk_each_process_has_its_own_headers(tmp_path, settings):
-    folder = unpacking.unpack(
-        nvrtc(tmp_path), Settings(cache_dir=settings.cache_dir, cache_on_disk=False)
-    )
-    assert folder is not None
-    assert os.path.isfile(f"{folder}/include/mma.h")
-    assert not os.path.exists(settings.cache_dir)
-
-
-@pytest.mark.takes_seconds
-@needs_host_compiler
-def test_nothing_is_written_where_compiling_is_forbidden(tmp_path, settings):
-    assert (
-        unpacking.unpack(nvrtc(tmp_path), Settings(cache_dir=settings.cache_dir, jit=False)) is None
-    )
 
 
 # --- in the cache --------------------------------------------------------------------------------
@@ -158,23 +144,15 @@ def test_unpacked_headers_count_and_are_evicted_after_their_last_use(cache):
     folder = Folder(str(cache))
     assert inventory.size(folder) == 1000
     date_back(path, 5)
+    assert inventory.find(str(cache), path.name) == str(path)
+    assert time.time() - path.stat().st_mtime < 60  # the use is recorded
+    date_back(path, 5)
     assert inventory.evict(folder, 600) == 500
     assert (path.exists(), other.exists()) == (False, True)
     assert inventory.evict(folder, 0) == 0  # a build may be reading it
     assert other.exists()
-
-
-def test_a_use_is_recorded(cache):
-    path = publish(cache)
-    date_back(path, 5)
-    assert inventory.find(str(cache), path.name) == str(path)
-    assert time.time() - path.stat().st_mtime < 60
-
-
-def test_clearing_the_cache_removes_unpacked_headers(cache):
-    path = publish(cache)
-    inventory.empty(Folder(str(cache)))
-    assert not path.exists()
+    inventory.empty(folder)
+    assert not other.exists()
 
 
 def test_a_folder_that_others_may_write_to_is_not_used(cache):

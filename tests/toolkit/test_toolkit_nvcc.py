@@ -22,21 +22,17 @@ from tests.toolkits import Wheels, drifted, program, search, toolkit, write
 def test_nvcc_of_nvrtcs_version_is_preferred_to_one_that_comes_first(tmp_path):
     site = Wheels(tmp_path / "site").cuda12("12.9.86").site
     on_path = program(tmp_path / "bin/nvcc", "13.0.88")
-    matching = program(tmp_path / "cuda-12.9/bin/nvcc", "12.9.86")
-    toolchain = search(
-        site,
-        environ={"PATH": f"{on_path.parent}:/usr/bin:/bin"},
-        usual_roots=[str(tmp_path / "cuda-*")],
-    )
-    assert toolchain.require_nvcc().path == str(matching)
-
-
-def test_nvcc_of_another_version_is_better_than_none(tmp_path):
-    site = Wheels(tmp_path / "site").cuda12("12.9.86").site
-    on_path = program(tmp_path / "bin/nvcc", "13.0.88")
-    toolchain = search(site, environ={"PATH": f"{on_path.parent}:/usr/bin:/bin"})
+    environ = {"PATH": f"{on_path.parent}:/usr/bin:/bin"}
+    # One of another CUDA is better than none, with a report.
+    toolchain = search(site, environ=environ)
     assert toolchain.require_nvcc().version == "13.0.88"
     assert toolchain.found_via["nvcc"] == "PATH"
+    (problem,) = toolchain.problems
+    assert f"nvcc 13.0.88 ({on_path}) is of another CUDA than NVRTC 12.9.86" in problem
+    assert "CUDA toolkit 12.9" in problem
+    matching = program(tmp_path / "cuda-12.9/bin/nvcc", "12.9.86")
+    toolchain = search(site, environ=environ, usual_roots=[str(tmp_path / "cuda-*")])
+    assert toolchain.require_nvcc().path == str(matching)
 
 
 @pytest.mark.parametrize(
@@ -60,15 +56,6 @@ def test_pips_nvcc_on_runtime_headers_of_another_version_is_not_used(tmp_path):
     (problem,) = [p for p in toolchain.problems if p.startswith("nvcc 13.5.37")]
     assert '"nvidia-cuda-nvcc==13.0.*"' in problem
     assert "13.5.*" not in str(toolchain.problems)
-
-
-def test_an_nvcc_of_another_cuda_is_used_with_a_report(tmp_path):
-    site = Wheels(tmp_path / "site").cuda12("12.9.86").site
-    on_path = program(tmp_path / "bin/nvcc", "13.0.88")
-    toolchain = search(site, environ={"PATH": f"{on_path.parent}:/usr/bin:/bin"})
-    (problem,) = toolchain.problems
-    assert f"nvcc 13.0.88 ({on_path}) is of another CUDA than NVRTC 12.9.86" in problem
-    assert "CUDA toolkit 12.9" in problem
 
 
 def test_for_a_missing_nvcc_only_extras_with_nvcc_are_named():
@@ -107,21 +94,13 @@ def test_the_named_host_compiler_is_used(tmp_path, variable):
 # --- missing parts ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("make", "state"),
-    [
-        pytest.param(lambda path: None, "is not there", id="nowhere"),
-        pytest.param(lambda path: path.mkdir(), "contains no CUDA toolkit", id="empty"),
-    ],
-)
-def test_a_useless_cuda_path_is_ignored_and_reported(tmp_path, make, state):
-    named = tmp_path / "cuda"
-    make(named)
+def test_a_useless_cuda_path_is_ignored_and_reported(tmp_path):
     site = Wheels(tmp_path / "site").cuda12().site
-    toolchain = search(site, environ={"CUDA_PATH": str(named)})
-    assert toolchain.require_nvrtc().version == "12.9.86"
-    (problem,) = toolchain.problems
-    assert f"CUDA_PATH={named} {state}" in problem
+    for named, state in (("nowhere", "is not there"), ("site", "contains no CUDA toolkit")):
+        toolchain = search(site, environ={"CUDA_PATH": str(tmp_path / named)})
+        assert toolchain.require_nvrtc().version == "12.9.86"
+        (problem,) = toolchain.problems
+        assert f"CUDA_PATH={tmp_path / named} {state}" in problem
 
 
 def test_without_any_toolkit_the_error_lists_searched_folders_and_packages():
@@ -133,19 +112,19 @@ def test_without_any_toolkit_the_error_lists_searched_folders_and_packages():
 
 
 @pytest.mark.parametrize(
-    ("require", "command"),
+    ("part", "command"),
     [
-        pytest.param(Toolchain.require_nvjitlink, "nvidia-nvjitlink-cu12==12.9.*", id="nvjitlink"),
-        pytest.param(Toolchain.require_nvcc, "CUDA toolkit 12.9", id="nvcc"),
-        pytest.param(lambda t: t.not_found("cudadevrt"), "CUDA toolkit 12.9", id="cudadevrt"),
-        pytest.param(lambda t: t.not_found("host_compiler"), "apt install g++", id="host-compiler"),
+        ("nvjitlink", "nvidia-nvjitlink-cu12==12.9.*"),
+        ("nvcc", "CUDA toolkit 12.9"),
+        ("cudadevrt", "CUDA toolkit 12.9"),
+        ("host_compiler", "apt install g++"),
     ],
 )
-def test_an_optional_part_is_an_error_only_when_needed(tmp_path, require, command):
+def test_an_optional_part_is_an_error_only_when_needed(tmp_path, part, command):
     toolchain = search(Wheels(tmp_path).cuda12().site)
     assert toolchain.problems == ()
     with pytest.raises(ToolkitNotFound) as error:
-        require(toolchain)
+        getattr(toolchain, f"require_{part}", lambda: toolchain.not_found(part))()
     assert command in str(error.value)
 
 
