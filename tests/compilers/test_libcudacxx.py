@@ -38,11 +38,11 @@ SMALL = {
         ("nvcc-12.0 || nvrtcc-1.1", True),
     ],
 )
-def test_a_lit_condition_is_evaluated(expression: str, holding: bool) -> None:
+def test_a_lit_condition_is_evaluated(expression, holding):
     assert is_met(expression, features_of(90, "c++20")) is holding
 
 
-def test_a_tests_own_declarations_are_read(tmp_path: Path) -> None:
+def test_a_tests_own_declarations_are_read(tmp_path):
     def read(name: str, text: str) -> LibcxxTest:
         (tmp_path / name).write_text(text)
         return LibcxxTest(tmp_path / name, features_of(80, "c++17"))
@@ -51,11 +51,8 @@ def test_a_tests_own_declarations_are_read(tmp_path: Path) -> None:
     assert required.skipped == "UNSUPPORTED: pre-sm-90"
     assert read("b.pass.cpp", "// REQUIRES: c++17, long_tests\n").skipped == "REQUIRES: long_tests"
     failing = read("c.fail.cpp", "// ADDITIONAL_COMPILE_DEFINITIONS: A=1, B\n")
-    assert (failing.skipped, failing.macros, failing.should_compile) == (
-        "",
-        ["-DA=1", "-DB"],
-        False,
-    )
+    found = failing.skipped, failing.macros, failing.should_compile
+    assert found == ("", ["-DA=1", "-DB"], False)
     assert read("d.pass.cpp", "// XFAIL: *\n").should_compile is None
 
 
@@ -70,7 +67,7 @@ def compared(checkout: Path, *options: str, minutes: int = 5) -> dict[str, objec
 @pytest.mark.slow
 @pytest.mark.needs_compiler
 @pytest.mark.takes_seconds
-def test_a_small_checkout(tmp_path: Path) -> None:
+def test_a_small_checkout(tmp_path):
     support = tmp_path / "libcudacxx/test/support"
     tests = tmp_path / "libcudacxx/test/libcudacxx/std"
     for folder in (support, tests):
@@ -98,7 +95,7 @@ def test_a_small_checkout(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 240, 60))
-def test_every_60th_of_upstream(first: int) -> None:
+def test_every_60th_of_upstream(first):
     if not (CHECKOUT / ".made").exists():
         pytest.skip("no checkout of NVIDIA/cccl in .cccl; `make .cccl/.made` fetches it")
     results = compared(CHECKOUT, "--every", "240", "--first", str(first), minutes=7)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ import rtcompile
 from rtcompile import toolkit
 from rtcompile.build import planned
 from rtcompile.compilers import nvcc
-from rtcompile.files import file_times
 from rtcompile.request import units
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
@@ -45,9 +43,7 @@ def build(
 
 
 @pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
-def test_a_header_beside_the_source_is_found_and_an_edit_noticed(
-    backend: str, tmp_path: Path
-) -> None:
+def test_a_header_beside_the_source_is_found_and_an_edit_noticed(backend, tmp_path):
     name = str(tmp_path / "a b,c/host.cu")
     header = tmp_path / "a b,c/value.h"
     header.parent.mkdir()
@@ -59,9 +55,7 @@ def test_a_header_beside_the_source_is_found_and_an_edit_noticed(
 
 
 @pytest.mark.parametrize("change", ["edit", "appear"])
-def test_a_header_that_changes_while_nvcc_runs_is_not_cached(
-    change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_header_that_changes_while_nvcc_runs_is_not_cached(change, tmp_path, monkeypatch):
     name, changed = str(tmp_path / "host.cu"), tmp_path / "value.h"
     changed.write_text("#define VALUE 2\n")
     changed = changed if change == "edit" else tmp_path / "other.h"
@@ -80,31 +74,8 @@ def test_a_header_that_changes_while_nvcc_runs_is_not_cached(
     assert build(name=name) == (value, "memory")
 
 
-@pytest.mark.parametrize(("backend", "waits"), [("auto", 0), ("nvrtc", 0), ("nvcc", 1)])
-def test_a_build_waits_for_the_clock_where_its_compiler_cannot_be_observed(
-    backend: str, waits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waited: list[int] = []
-
-    def next_tick() -> int:
-        waited.append(1)
-        return file_times.file_clock_ns()
-
-    monkeypatch.setattr(file_times, "next_tick", next_tick)
-    (tmp_path / "value.h").write_text("#define VALUE 2\n")
-    assert build(backend=backend, name=str(tmp_path / "host.cu")) == (2, None)
-    assert len(waited) == waits
-
-
-def test_a_source_that_mentions_other_paths_is_cached(tmp_path: Path) -> None:
-    source = '#line 7 "template.cu"\n' + SOURCE.replace("#include", "//")
-    name = str(tmp_path / "no/such/folder/k.cu")
-    assert build(source, name=name) == (1, None)
-    assert build(source, name=name) == (1, "memory")
-
-
 @pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
-def test_a_directory_after_all_others_is_searched_last(backend: str, tmp_path: Path) -> None:
+def test_a_directory_after_all_others_is_searched_last(backend, tmp_path):
     first, last = tmp_path / "first", tmp_path / "la st"
     first.mkdir()
     last.mkdir()
@@ -127,23 +98,21 @@ IGNORED = (
 )  # fmt: skip
 
 
-def test_variables_that_a_build_does_not_depend_on_reach_no_compiler(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_that_a_build_does_not_depend_on_reach_no_compiler(tmp_path, monkeypatch):
     (tmp_path / "vector").write_text("#error CPATH was searched\n")
+    name = str(tmp_path / "no/such/folder/k.cu")  # a source that mentions other paths is cached
     for name in IGNORED:
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setenv("INCLUDES", f"-I{tmp_path}")
     for name in ("PTXAS_FLAGS", "NVVM_FLAGS", "CUDAFE_FLAGS"):
         monkeypatch.setenv(name, "--no-such-option")
-    source = "#include <vector>\n" + SOURCE.replace("#include", "//")
-    assert build(source) == (1, None)
+    source = '#line 7 "template.cu"\n#include <vector>\n' + SOURCE.replace("#include", "//")
+    assert build(source, name=name) == (1, None)
+    assert build(source, name=name) == (1, "memory")
     assert not set(IGNORED) & set(units.nvcc_environ(dict.fromkeys(IGNORED, "x")))
 
 
-def test_the_flags_in_nvccs_variables_are_used_and_in_the_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_flags_in_nvccs_variables_are_used_and_in_the_key(tmp_path, monkeypatch):
     for folder in ("first", "second"):
         (tmp_path / folder).mkdir()
     (tmp_path / "second/value.h").write_text("#define VALUE 2\n")
@@ -170,8 +139,8 @@ def test_the_flags_in_nvccs_variables_are_used_and_in_the_key(
     ],
 )
 def test_an_impossible_flag_in_a_variable_is_an_error_that_names_the_variable(
-    flags: str, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    flags, message, monkeypatch
+):
     monkeypatch.setenv("NVCC_APPEND_FLAGS", flags)
     with pytest.raises(rtcompile.InvalidRequest, match=message) as error:
         build()
@@ -184,9 +153,7 @@ def identity(*options: str) -> str:
     return planned.plan(request, Settings.from_environ()).key_inputs.compilers["nvcc"]
 
 
-def test_a_relative_directory_in_a_variable_depends_on_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_directory_in_a_variable_depends_on_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("NVCC_APPEND_FLAGS", "-Iinclude")
     before = identity()
     monkeypatch.chdir(tmp_path)
@@ -194,9 +161,7 @@ def test_a_relative_directory_in_a_variable_depends_on_the_working_directory(
 
 
 @pytest.mark.parametrize("where", ["options", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "PATH"])
-def test_an_edit_of_a_wrapper_around_the_host_compiler_is_noticed(
-    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_edit_of_a_wrapper_around_the_host_compiler_is_noticed(where, tmp_path, monkeypatch):
     wrapper = tmp_path / "g++"
     wrapper.write_text('#!/bin/sh\nexec /usr/bin/g++ "$@"\n')
     wrapper.chmod(0o755)
@@ -219,9 +184,7 @@ def test_an_edit_of_a_wrapper_around_the_host_compiler_is_noticed(
 @pytest.mark.some(1)
 @pytest.mark.parametrize("lacks", ["nvcc", "host_compiler"])
 @pytest.mark.parametrize("jit", ["0", "1"])
-def test_a_build_by_nvcc_is_found_without_nvcc(
-    lacks: str, jit: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_by_nvcc_is_found_without_nvcc(lacks, jit, monkeypatch):
     source = "#include <vector>\n" + SOURCE.replace("#include", "//")
     assert build(source, backend="auto") == (1, None)
     without = toolkit.current()._replace(**{lacks: None})
@@ -231,9 +194,7 @@ def test_a_build_by_nvcc_is_found_without_nvcc(
     assert build(source, backend="auto") == (1, "disk")
 
 
-def test_another_nvccs_code_serves_only_if_compiling_is_forbidden(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_another_nvccs_code_serves_only_if_compiling_is_forbidden(monkeypatch):
     source = SOURCE.replace("#include", "//")
     build(source)
     found = toolkit.current()
@@ -245,17 +206,3 @@ def test_another_nvccs_code_serves_only_if_compiling_is_forbidden(
         settings = Settings.from_environ().replace(jit=jit)
         inputs = planned.plan(request, settings).key_inputs
         assert (store.Store.open(settings).find(inputs) is not None) is not jit
-
-
-def test_nvcc_gets_the_path_to_its_siblings_and_no_variable_of_the_caller(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DX")
-    jobs = []
-    real = nvcc.pool.run
-    monkeypatch.setattr(nvcc.pool, "run", lambda job, limits: jobs.append(job) or real(job, limits))
-    build(SOURCE.replace("#include", "//"))
-    assert set(jobs[0].arguments["environ"]) <= set(
-        units.nvcc_environ(dict.fromkeys(jobs[0].arguments["environ"], ""))
-    )
-    assert "NVCC_APPEND_FLAGS" not in jobs[0].arguments["environ"]

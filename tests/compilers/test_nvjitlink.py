@@ -91,36 +91,36 @@ def functions(code: bytes) -> set[str]:
     return {each.name for each in cubin.symbols(code) if each.section == f".text.{each.name}"}
 
 
+def failed(inputs, toolchain, *flags, **more):
+    outcome = link(inputs, toolchain, *flags, **more)
+    assert isinstance(outcome, CompileFailure), outcome
+    return outcome
+
+
+def kernels(code):
+    return {kernel.name for kernel in cubin.read(code).kernels}
+
+
 @pytest.mark.parametrize("caller", ["object", "ptx", "ltoir"])
 @pytest.mark.parametrize("library", ["object", "ptx", "ltoir"])
-def test_every_pair_of_kinds_links(
-    caller: str, library: str, make: Make, toolchain: Toolchain
-) -> None:
+def test_every_pair_of_kinds_links_and_only_linking_lto_ir_inlines(
+    caller, library, make, toolchain
+):
     program = linked([make(CALLER, caller), make(LIBRARY, library)], toolchain)
-
-    assert [kernel.name for kernel in cubin.read(program).kernels] == ["k"]
-
-
-def test_only_linking_lto_ir_inlines_functions(make: Make, toolchain: Toolchain) -> None:
-    by_kind = {
-        kind: linked([make(CALLER, kind), make(LIBRARY, kind)], toolchain)
-        for kind in ("object", "ltoir")
-    }
-
-    assert "_Z6helperf" in functions(by_kind["object"])
-    assert functions(by_kind["ltoir"]) == {"k"}
-    # The kernel has no stack frame for a call, and no call.
-    assert [k.stack_bytes for k in cubin.read(by_kind["ltoir"]).kernels] == [0]
+    (kernel,) = cubin.read(program).kernels
+    assert kernel.name == "k"
+    if (caller, library) == ("ltoir", "ltoir"):  # without a stack frame for a call, and a call
+        assert (functions(program), kernel.stack_bytes) == ({"k"}, 0)
+    if (caller, library) == ("object", "object"):
+        assert "_Z6helperf" in functions(program)
 
 
-def test_ptx_can_be_linked_only_from_lto_ir(make: Make, toolchain: Toolchain) -> None:
+def test_ptx_can_be_linked_only_from_lto_ir(make, toolchain):
     lto = link([make(CALLER, "ltoir"), make(LIBRARY, "ltoir")], toolchain, target="ptx")
-    objects = link([make(CALLER, "object"), make(LIBRARY, "object")], toolchain, target="ptx")
-
     assert isinstance(lto, Compiled)
     assert b".entry k(" in lto.code
-    assert isinstance(objects, CompileFailure)
-    assert "-dlto" in objects.log
+    objects = [make(CALLER, "object"), make(LIBRARY, "object")]
+    assert "-dlto" in failed(objects, toolchain, target="ptx").log
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,7 @@ def test_ptx_can_be_linked_only_from_lto_ir(make: Make, toolchain: Toolchain) ->
     ["fatbin", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("object", "archive"))],
 )
 @pytest.mark.needs_nvcc
-def test_objects_and_archives_of_nvcc_are_linked(
-    kind: str, toolchain: Toolchain, tmp_path: Path, make: Make
-) -> None:
+def test_objects_and_archives_of_nvcc_are_linked(kind, toolchain, tmp_path, make):
     (tmp_path / "library.cu").write_text(LIBRARY)
     output = {"fatbin": "library.fatbin"}.get(kind, "library.o")
     phase = "-fatbin" if kind == "fatbin" else "-c"
@@ -145,29 +143,28 @@ def test_objects_and_archives_of_nvcc_are_linked(
 
     program = linked([make(CALLER, "object"), LinkInput(kind, output, data)], toolchain)
 
-    assert [kernel.name for kernel in cubin.read(program).kernels] == ["k"]
+    assert kernels(program) == {"k"}
 
 
 @pytest.mark.parametrize("kind", ["object", "ltoir"])
-def test_the_device_runtime_is_added_only_if_called(
-    kind: str, make: Make, toolchain: Toolchain
-) -> None:
-    parent = link([make(PARENT, kind)], toolchain)
-    other = link([make(CALLER, kind), make(LIBRARY, kind)], toolchain)
-
-    assert isinstance(parent, Compiled)
-    assert {kernel.name for kernel in cubin.read(parent.code).kernels} >= {"k", "_Z5childPf"}
-    assert isinstance(other, Compiled)
-    assert len(other.code) < 20_000 < len(parent.code)
+def test_the_device_runtime_is_added_only_if_called(kind, make, toolchain):
+    parent = linked([make(PARENT, kind)], toolchain)
+    other = linked([make(CALLER, kind), make(LIBRARY, kind)], toolchain)
+    assert kernels(parent) >= {"k", "_Z5childPf"}
+    assert len(other) < 20_000 < len(parent)
 
 
-def test_without_the_device_runtime_the_error_names_its_package(
-    make: Make, toolchain: Toolchain
-) -> None:
-    without = toolchain._replace(cudadevrt=None, missing={"cudadevrt": "pip install it"})
-
+@pytest.mark.parametrize(
+    ("source", "without"),
+    [
+        pytest.param(PARENT, {"cudadevrt": None}, id="the device runtime"),
+        pytest.param(LIBRARY, {"nvjitlink": None, "nvcc": None}, id="any linker"),
+    ],
+)
+def test_without_what_a_link_needs_the_error_names_its_package(source, without, make, toolchain):
+    lacking = toolchain._replace(**without, missing=dict.fromkeys(without, "pip install it"))
     with pytest.raises(ToolkitNotFound, match="pip install it"):
-        link([make(PARENT, "object")], without)
+        link([make(source, "object")], lacking)
 
 
 @pytest.mark.parametrize(
@@ -186,32 +183,19 @@ def test_without_the_device_runtime_the_error_names_its_package(
         pytest.param(["finished"], "sm_90", ["caller.cubin", "-rdc=true"], id="finished program"),
     ],
 )  # fmt: skip
-def test_an_unlinkable_input_is_named(
-    kinds: list[str], arch: str, texts: list[str], make: Make, toolchain: Toolchain
-) -> None:
+def test_an_unlinkable_input_is_named(kinds, arch, texts, make, toolchain):
     inputs = []
     for word in kinds:
         kind, _, suffix = word.partition(" ")
-        source = (
-            LIBRARY
-            if kind == "library"
-            else CALLER
-            if kind != "finished"
-            else "__global__ void k() {}"
-        )
+        source = {"library": LIBRARY, "finished": "__global__ void k() {}"}.get(kind, CALLER)
         inputs.append(make(source, "object" if kind == "library" else kind, f"sm_90{suffix}"))
-
-    failure = link(inputs, toolchain, arch=arch)
-
-    assert isinstance(failure, CompileFailure)
+    failure = failed(inputs, toolchain, arch=arch)
     assert failure.kind == "link"
     for text in texts:
         assert text in failure.log
 
 
-def test_an_inputs_name_stays_valid_during_the_link(
-    make: Make, toolchain: Toolchain, tmp_path: Path
-) -> None:
+def test_an_inputs_name_stays_valid_during_the_link(make, toolchain, tmp_path):
     # In another process, since it loads the library and reuses the caller's memory.
     script = """
 import sys
@@ -247,46 +231,28 @@ print(nvjitlink.link({"options": ["-arch=sm_90"], "inputs": inputs, "target": "c
         pytest.param("cubin", b"\x7fELF\x02\x01\x01" + b"\0" * 60, "host object", id="host object"),
     ],
 )
-def test_invalid_input_bytes_are_named(
-    kind: str, data: bytes, text: str, toolchain: Toolchain
-) -> None:
-    failure = link([LinkInput(kind, "broken.bin", data)], toolchain)
-
-    assert isinstance(failure, CompileFailure)
+def test_invalid_input_bytes_are_named(kind, data, text, toolchain):
+    failure = failed([LinkInput(kind, "broken.bin", data)], toolchain)
     assert "broken.bin" in failure.log
     assert text in failure.log
 
 
 @pytest.mark.parametrize("kind", ["object", "ltoir", "ptx"])
 @pytest.mark.parametrize("part", [0.3, 0.9])
-def test_a_truncated_input_is_an_error(
-    kind: str, part: float, make: Make, toolchain: Toolchain
-) -> None:
+def test_a_truncated_input_is_an_error(kind, part, make, toolchain):
     whole = make(CALLER, kind)
-
-    failure = link([whole._replace(data=whole.data[: int(len(whole.data) * part)])], toolchain)
-
-    assert isinstance(failure, CompileFailure)
-    assert failure.kind in ("link", "crash")
+    cut = whole._replace(data=whole.data[: int(len(whole.data) * part)])
+    assert failed([cut], toolchain).kind in ("link", "crash")
 
 
-def test_an_input_of_the_wrong_kind_is_reported_by_its_bytes(
-    make: Make, toolchain: Toolchain
-) -> None:
-    failure = link([make(CALLER, "object")._replace(kind="ptx")], toolchain)
-
-    assert isinstance(failure, CompileFailure)
+def test_an_input_of_the_wrong_kind_is_reported_by_its_bytes_and_an_unknown_option(make, toolchain):
+    failure = failed([make(CALLER, "object")._replace(kind="ptx")], toolchain)
     assert "'caller.cubin' was given as PTX, but it is a cubin" in failure.log
-
-
-def test_an_unknown_option_is_an_error_and_not_a_crash(make: Make, toolchain: Toolchain) -> None:
-    failure = link([make(LIBRARY, "object")], toolchain, "-no-such-option")
-
-    assert isinstance(failure, CompileFailure)
+    failure = failed([make(LIBRARY, "object")], toolchain, "-no-such-option")
     assert "UNRECOGNIZED_OPTION" in failure.log
 
 
-def test_a_link_is_killed_at_its_time_limit(make: Make, toolchain: Toolchain) -> None:
+def test_a_link_is_killed_at_its_time_limit(make, toolchain):
     # The link takes several seconds, far longer than this process waits for a processor.
     steps = "".join(f"x = sinf(x * {step}.5f);" for step in range(300))
     long = f"__device__ float helper(float x) {{ {steps} return x; }}"
@@ -300,55 +266,22 @@ def test_a_link_is_killed_at_its_time_limit(make: Make, toolchain: Toolchain) ->
 
 @pytest.mark.parametrize("kind", ["object", "ptx"])
 @pytest.mark.needs_nvcc
-def test_input_too_new_for_nvjitlink_is_linked_by_a_newer_nvcc(
-    kind: str, make: Make, toolchain: Toolchain, toolchain13: Toolchain
-) -> None:
+def test_input_too_new_for_nvjitlink_is_linked_by_a_newer_nvcc(kind, make, toolchain, toolchain13):
     if toolchain13.nvcc is None or toolchain.require_nvjitlink().version_pair >= (13, 0):
         pytest.skip("an older nvJitLink and a newer nvcc are needed")
     inputs = [make(CALLER, kind, by=toolchain13), make(LIBRARY, kind, by=toolchain13)]
-
-    program = linked(inputs, toolchain._replace(nvcc=toolchain13.nvcc))
-    failure = link(inputs, toolchain._replace(nvcc=None))
-
-    assert [kernel.name for kernel in cubin.read(program).kernels] == ["k"]
-    assert isinstance(failure, CompileFailure)
-    assert "newer toolkit" in failure.log
-
-
-def test_too_new_lto_ir_is_named(make: Make, toolchain: Toolchain, toolchain13: Toolchain) -> None:
-    if toolchain.require_nvjitlink().version_pair >= (13, 0):
-        pytest.skip("an older nvJitLink is needed")
-
-    failure = link([make(LIBRARY, "ltoir", by=toolchain13)], toolchain)
-
-    assert isinstance(failure, CompileFailure)
-    assert "'library.ltoir' is LTO-IR from a newer toolkit" in failure.log
+    assert kernels(linked(inputs, toolchain._replace(nvcc=toolchain13.nvcc))) == {"k"}
+    assert "newer toolkit" in failed(inputs, toolchain._replace(nvcc=None)).log
+    lto = make(LIBRARY, "ltoir", by=toolchain13)
+    assert "'library.ltoir' is LTO-IR from a newer toolkit" in failed([lto], toolchain).log
 
 
 @pytest.mark.needs_nvcc
-def test_nvcc_links_without_nvjitlink(make: Make, toolchain: Toolchain) -> None:
+def test_nvcc_links_without_nvjitlink_and_names_what_is_missing(make, toolchain):
     if toolchain.nvcc is None:
         pytest.skip("nvcc is needed")
     inputs = [make(PARENT, "object"), make(LIBRARY, "object")]
-
-    program = linked(inputs, toolchain._replace(nvjitlink=None))
-
-    assert {"k", "_Z5childPf"} <= {kernel.name for kernel in cubin.read(program).kernels}
-
-
-@pytest.mark.needs_nvcc
-def test_nvccs_linker_names_what_is_missing(make: Make, toolchain: Toolchain) -> None:
-
+    assert {"k", "_Z5childPf"} <= kernels(linked(inputs, toolchain._replace(nvjitlink=None)))
     failure = nvcc.link([make(CALLER, "object")], Arch(9, 0), toolchain, limits=Limits())
-
     assert isinstance(failure, CompileFailure)
     assert (failure.kind, "_Z6helperf" in failure.log) == ("link", True)
-
-
-def test_without_any_linker_the_error_names_the_package_to_install(
-    make: Make, toolchain: Toolchain
-) -> None:
-    none = toolchain._replace(nvjitlink=None, nvcc=None, missing={"nvjitlink": "pip install it"})
-
-    with pytest.raises(ToolkitNotFound, match="pip install it"):
-        link([make(LIBRARY, "object")], none)

@@ -48,29 +48,18 @@ class Builder:
         return (SearchDir("user0", str(self.user)), *toolkit.current().search)
 
     def run(self, source: str, *expressions: str) -> Compiled | CompileFailure:
-        toolchain = toolkit.current()
-        search = self.search
-        flags = (f"-arch={self.arch}", *self.flags, *(f"-I{d.path}" for d in search))
-        unit = TranslationUnit(
-            source, self.name, flags, expressions, "cubin", Arch.parse(self.arch)
-        )
-        return nvrtc.compile(
-            unit,
-            toolchain.require_nvrtc(),
-            limits=Limits(),
-            pch=self.pch,
-            cache_dir=str(self.cache),
-            search=search,
-        )
+        unit, library, cache = self.prefix_of(source, *expressions)
+        given = {"pch": self.pch, "cache_dir": cache, "search": self.search}
+        return nvrtc.compile(unit, library, limits=Limits(), **given)
 
     def compiled(self, source: str, *expressions: str) -> Compiled:
         outcome = self.run(source, *expressions)
         assert isinstance(outcome, Compiled), outcome
         return outcome
 
-    def prefix_of(self, source: str) -> Any:
+    def prefix_of(self, source: str, *names: str) -> Any:
         flags = (f"-arch={self.arch}", *self.flags, *(f"-I{d.path}" for d in self.search))
-        unit = TranslationUnit(source, self.name, flags, (), "cubin", Arch.parse(self.arch))
+        unit = TranslationUnit(source, self.name, flags, names, "cubin", Arch.parse(self.arch))
         return unit, toolkit.current().require_nvrtc(), str(self.cache)
 
     def without(self) -> Builder:
@@ -128,19 +117,15 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Builder:
     return builder
 
 
-def test_no_header_is_made_whose_files_are_not_known(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fields = (
-        observed.job_fields
-    )  # `nested` jobs give an include trace, as an NVRTC without probes does
+def test_no_header_is_made_whose_files_are_not_known(builder, monkeypatch):
+    fields = observed.job_fields  # `nested` jobs trace includes, as an NVRTC without probes does
     monkeypatch.setattr(observed, "job_fields", lambda *unit: {**fields(*unit), "nested": True})
     for _ in range(4):
         assert builder.compiled(PREFIX + KERNEL).trace
         assert builder.files("") == builder.files(".record")
 
 
-def test_the_second_build_has_the_header_made_and_uses_it(builder: Builder) -> None:
+def test_the_second_build_has_the_header_made_and_uses_it(builder):
     outcomes, there = [], []
     for _ in range(3):
         outcomes.append(used(builder.compiled(PREFIX + KERNEL)))
@@ -150,23 +135,29 @@ def test_the_second_build_has_the_header_made_and_uses_it(builder: Builder) -> N
     assert sorted(path.suffix for path in (builder.cache / "pch").iterdir()) == [".pch", ".record"]
 
 
-def test_sources_whose_prefix_other_directives_follow_share_the_header(builder: Builder) -> None:
+def test_sources_whose_prefix_other_directives_follow_share_the_header(builder):
     sources = [f"{PREFIX}#define PASS {n}\n{KERNEL}" for n in range(3)]
     assert [used(builder.compiled(source)) for source in sources] == [False, True, True]
     assert len(builder.files(".pch")) == 1
 
 
-def test_a_build_that_has_the_header_made_gives_the_same_code(builder: Builder) -> None:
+def assert_same(one, other):
+    for field in ("code", "lowered_names", "log", "trace"):
+        assert getattr(one, field) == getattr(other, field), field
+
+
+def test_a_build_that_has_the_header_made_or_uses_it_gives_the_same_code(builder):
     source = PREFIX + KERNEL + "__global__ void w() { int unused; }"
+    without = builder.without().compiled(source, "k<3>")
+    assert not used(without)
     builder.compiled(source, "k<3>")
     making = builder.compiled(source, "k<3>")
     assert builder.files(".pch")
-    without = builder.without().compiled(source, "k<3>")
-    assert making.code == without.code
-    assert making.lowered_names == without.lowered_names
-    assert making.log == without.log
-    assert making.trace == without.trace
+    assert_same(making, without)
     assert making.files == without.files
+    with_it = builder.compiled(source, "k<3>")
+    assert used(with_it)
+    assert_same(with_it, without)
 
 
 @contextmanager
@@ -194,8 +185,8 @@ def refused(_: Any) -> Any:
     ],
 )
 def test_a_build_waits_for_a_header_that_is_nearly_done_for_half_of_what_it_would_save(
-    builder: Builder, seconds: float, is_known: bool, waits: bool
-) -> None:
+    builder, seconds, is_known, waits
+):
     if is_known:
         builder.compiled(PREFIX + KERNEL)  # records that reading takes half a second
     prefix = nvrtc._prefix(*builder.prefix_of(PREFIX))
@@ -207,7 +198,7 @@ def test_a_build_waits_for_a_header_that_is_nearly_done_for_half_of_what_it_woul
     assert precompiled.max_wait(0.01) == 0 < precompiled.max_wait(0.1) < 0.1
 
 
-def test_a_waiting_thread_uses_the_finished_header(builder: Builder) -> None:
+def test_a_waiting_thread_uses_the_finished_header(builder):
     builder.compiled(EXPENSIVE + KERNEL)
     making = threading.Thread(target=builder.compiled, args=(EXPENSIVE + KERNEL,))
     making.start()
@@ -220,24 +211,12 @@ def test_a_waiting_thread_uses_the_finished_header(builder: Builder) -> None:
     assert waited >= precompiled.max_wait(0.5) or used(builder.compiled(EXPENSIVE + KERNEL))
 
 
-def test_a_build_with_the_header_gives_the_same_code(warm: Builder) -> None:
-    source = PREFIX + KERNEL + "__global__ void w() { int unused; }"
-    with_it = warm.compiled(source, "k<3>")
-    without = warm.without().compiled(source, "k<3>")
-    assert used(with_it)
-    assert not used(without)
-    assert with_it.code == without.code
-    assert with_it.lowered_names == without.lowered_names
-    assert with_it.log == without.log
-    assert with_it.trace == without.trace
-
-
 def milliseconds(outcome: Compiled | CompileFailure) -> float:
     found = outcome.milliseconds
     return found if isinstance(found, float) else found["front end"]
 
 
-def test_with_the_header_a_source_is_read_in_half_the_time(builder: Builder) -> None:
+def test_with_the_header_a_source_is_read_in_half_the_time(builder):
     builder.ready(EXPENSIVE + KERNEL)
     for text in (KERNEL, "mistake;\n"):
         # Take the minimum of several times, which other processes disturbed least.
@@ -255,9 +234,7 @@ def test_with_the_header_a_source_is_read_in_half_the_time(builder: Builder) -> 
     ["", 'struct S {};\n#include "more.h"\n'],
     ids=["that read nothing else", "that read more headers"],
 )
-def test_builds_with_the_header_share_a_process(
-    warm: Builder, monkeypatch: pytest.MonkeyPatch, more: str
-) -> None:
+def test_builds_with_the_header_share_a_process(warm, monkeypatch, more):
     (warm.user / "more.h").write_text("")
     pids = set()
     outcome = nvrtc._outcome
@@ -272,9 +249,7 @@ def test_builds_with_the_header_share_a_process(
     assert len(pids) == 1
 
 
-def test_a_long_temporary_path_prevents_no_header(
-    builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_temporary_path_prevents_no_header(builder, tmp_path, monkeypatch):
     folder = tmp_path / ("long" * 30) / ("longer" * 20)
     folder.mkdir(parents=True)
     monkeypatch.setenv("TMPDIR", str(folder))
@@ -285,7 +260,7 @@ def test_a_long_temporary_path_prevents_no_header(
     own_pool.close()
 
 
-def test_more_includes_after_the_prefix_are_traced(warm: Builder) -> None:
+def test_more_includes_after_the_prefix_are_traced(warm):
     (warm.user / "more.h").write_text("#define MORE 1\n")
     source = f'{PREFIX}struct S {{}};\n#include "more.h"\n{KERNEL}'
     with_it = warm.compiled(source)
@@ -294,9 +269,7 @@ def test_more_includes_after_the_prefix_are_traced(warm: Builder) -> None:
     assert with_it.trace[-1] == str(warm.user / "more.h")
 
 
-def test_builds_depend_on_the_headers_in_the_precompiled_header_and_on_their_own(
-    builder: Builder,
-) -> None:
+def test_builds_depend_on_the_headers_in_the_precompiled_header_and_on_their_own(builder):
     (builder.user / "twice.h").write_text("#ifdef AGAIN\n#include AGAIN\n#endif\n")
     (builder.user / "more.h").write_text("#define MORE 1\n")
     opening = f'{PREFIX}#include "twice.h"\nstruct S {{}};\n#define AGAIN "more.h"\n'
@@ -315,7 +288,7 @@ def test_builds_depend_on_the_headers_in_the_precompiled_header_and_on_their_own
     assert {header.path for header in again.files.headers} == {*once.trace}
 
 
-def test_another_process_uses_the_header(warm: Builder) -> None:
+def test_another_process_uses_the_header(warm):
     script = f"""
         from pathlib import Path
         from tests.compilers.test_pch import *
@@ -338,33 +311,22 @@ def test_another_process_uses_the_header(warm: Builder) -> None:
         pytest.param({"arch": "sm_80"}, False, id="architecture"),
     ],
 )
-def test_the_header_serves_only_its_own_options(
-    warm: Builder, change: dict[str, Any], shared: bool
-) -> None:
+def test_the_header_serves_only_its_own_options(warm, change, shared):
     outcome = replace(warm, **change).compiled(PREFIX + KERNEL)
     assert used(outcome) is shared
     assert "precompiled header" not in outcome.log
 
 
-def test_a_mistake_in_the_users_text_is_reported_the_same(warm: Builder) -> None:
-    source = PREFIX + "mistake;\n"
-    with_it, without = warm.run(source), warm.without().run(source)
-    assert isinstance(with_it, CompileFailure)
-    assert isinstance(without, CompileFailure)
-    assert with_it.log == without.log
-    assert warm.files(".pch")
-
-
-def test_an_error_inside_a_header_is_confirmed_without_the_precompiled_one(warm: Builder) -> None:
+@pytest.mark.parametrize("text", ["mistake;\n", 'struct S {};\n#include "bad.h"\n'])
+def test_a_mistake_behind_the_header_is_reported_the_same(warm, text):
     (warm.user / "bad.h").write_text("mistake;\n")
-    source = PREFIX + 'struct S {};\n#include "bad.h"\n'
-    outcome = warm.run(source)
-    assert isinstance(outcome, CompileFailure)
-    assert outcome.log == warm.without().run(source).log
+    with_it, without = warm.run(PREFIX + text), warm.without().run(PREFIX + text)
+    assert isinstance(with_it, CompileFailure)
+    assert with_it.log == without.log
     assert used(warm.compiled(PREFIX + KERNEL))
 
 
-def test_a_source_that_always_crashes_the_compiler_keeps_the_header(builder: Builder) -> None:
+def test_a_source_that_always_crashes_the_compiler_keeps_the_header(builder):
     crash = "template <class T> struct B { friend bool operator==() = default; };"
     builder.flags = ("-default-device", "-std=c++20")
     builder.ready()
@@ -374,7 +336,7 @@ def test_a_source_that_always_crashes_the_compiler_keeps_the_header(builder: Bui
     assert used(builder.compiled(PREFIX + KERNEL))
 
 
-def test_one_of_several_simultaneous_builds_creates_the_header(builder: Builder) -> None:
+def test_one_of_several_simultaneous_builds_creates_the_header(builder):
     builder.compiled(PREFIX + KERNEL, "k<0>")
     at_once(*(partial(builder.compiled, PREFIX + KERNEL, f"k<{i}>") for i in range(3)))
     assert used(builder.compiled(PREFIX + KERNEL))
@@ -405,17 +367,13 @@ def batch(builder: Builder, count: int, expected: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("slots", [1, 2])
-def test_most_of_a_large_batch_waits_for_the_header(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch, slots: int
-) -> None:
+def test_most_of_a_large_batch_waits_for_the_header(builder, monkeypatch, slots):
     monkeypatch.setattr(pool, "slots", lambda: slots)
     outcomes = batch(builder, 5, expected=32)
     assert [*map(used, outcomes)].count(True) >= 3
 
 
-def test_a_large_batch_does_not_wait_for_a_header_that_saves_little(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_batch_does_not_wait_for_a_header_that_saves_little(builder, monkeypatch):
     monkeypatch.setattr(pool, "slots", lambda: 1)
     taking(monkeypatch, 0.03)
     builder.compiled(PREFIX + KERNEL)
@@ -429,15 +387,13 @@ def test_a_large_batch_does_not_wait_for_a_header_that_saves_little(
     assert took < precompiled.Prefix.MAX_SECONDS / 6
 
 
-def test_a_small_batch_creates_no_header(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_batch_creates_no_header(builder, monkeypatch):
     monkeypatch.setattr(pool, "slots", lambda: 8)
     assert not any(map(used, batch(builder, 2, expected=2)))
     assert builder.files(".pch") == []
 
 
-def test_a_batch_that_is_cancelled_waits_no_longer(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_that_is_cancelled_waits_no_longer(builder, monkeypatch):
     monkeypatch.setattr(pool, "slots", lambda: 1)
     builder.cancellation = pool.Cancellation()
     outcomes = batch(builder, 3, expected=3)
@@ -447,9 +403,7 @@ def test_a_batch_that_is_cancelled_waits_no_longer(
     assert {path.suffix for path in (builder.cache / "pch").iterdir()} <= {".pch", ".record"}
 
 
-def test_a_cheap_prefix_is_not_precompiled(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cheap_prefix_is_not_precompiled(builder, monkeypatch):
     taking(monkeypatch, 0.015)  # as on an idle machine
     (builder.user / "cheap.h").write_text("#define CHEAP 1\n")
     source = '#include "cheap.h"\n__global__ void k() {}'
@@ -458,30 +412,24 @@ def test_a_cheap_prefix_is_not_precompiled(
     assert builder.files(".pch") == []
 
 
-def test_an_edited_header_is_never_served_stale(builder: Builder) -> None:
-    header = builder.user / "mine.h"
-    header.write_text("#define VALUE 1\n")
-    os.utime(header, (0, 0))
-    source = PREFIX + '#include "mine.h"\n__global__ void k(int* p) { *p = VALUE; }'
-    builder.ready(source)
-    before = builder.compiled(source)
-    assert used(before)
-    header.write_text("#define VALUE 2\n")
-    edited = builder.compiled(source)
-    assert not used(edited)
-    assert edited.code != before.code
-
-
-def test_a_recently_edited_header_is_not_precompiled(builder: Builder) -> None:
+def test_an_edited_header_is_neither_precompiled_soon_nor_served_stale(builder):
     header = builder.user / "mine.h"
     source = PREFIX + '#include "mine.h"\n__global__ void k(int* p) { *p = VALUE; }'
     for value in range(4):
         header.write_text(f"#define VALUE {value}\n")
         builder.compiled(source)
         assert builder.files(".pch") == []
+    os.utime(header, (0, 0))
+    builder.ready(source)
+    before = builder.compiled(source)
+    assert used(before)
+    header.write_text("#define VALUE 4\n")
+    edited = builder.compiled(source)
+    assert not used(edited)
+    assert edited.code != before.code
 
 
-def test_a_new_header_that_shadows_one_is_noticed(builder: Builder) -> None:
+def test_a_new_header_that_shadows_one_is_noticed(builder):
     builder.ready()
     shadow = builder.user / "cuda/std/__type_traits/is_same.h"
     shadow.parent.mkdir(parents=True)

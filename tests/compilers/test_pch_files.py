@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,7 @@ from rtcompile.compilers import nvrtc, pch
 from rtcompile.compilers.pch import PrefixRecord
 from rtcompile.store import inventory
 from rtcompile.store.folder import Folder
-from tests.compilers.test_pch import (
-    KERNEL,
-    PREFIX,
-    Builder,
-    builder,
-    hastened,
-    used,
-)
+from tests.compilers.test_pch import KERNEL, PREFIX, builder, hastened, used
 from tests.processes import python
 
 pytestmark = pytest.mark.needs_compiler
@@ -28,7 +20,7 @@ pytestmark = pytest.mark.needs_compiler
 __all__ = ["builder", "hastened"]
 
 
-def test_a_damaged_header_is_not_used(builder: Builder) -> None:
+def test_a_damaged_header_is_not_used(builder):
     builder.ready()
     (file,) = builder.files(".pch")
     status = file.stat()
@@ -38,7 +30,7 @@ def test_a_damaged_header_is_not_used(builder: Builder) -> None:
     assert builder.files(".pch") == []
 
 
-def test_another_file_under_its_path_is_not_used(builder: Builder) -> None:
+def test_another_file_under_its_path_is_not_used(builder):
     header = builder.user / "mine.h"
     source = PREFIX + '#include "mine.h"\n__global__ void k(int* p) { *p = VALUE; }'
 
@@ -56,7 +48,7 @@ def test_another_file_under_its_path_is_not_used(builder: Builder) -> None:
     assert builder.compiled(source).code == builder.without().compiled(source).code
 
 
-def test_a_full_disk_rejects_no_prefix_permanently(builder: Builder) -> None:
+def test_a_full_disk_rejects_no_prefix_permanently(builder):
     # A limit on file sizes has the same effect, but only for this process and its workers.
     script = f"""
         import resource
@@ -76,9 +68,7 @@ def test_a_full_disk_rejects_no_prefix_permanently(builder: Builder) -> None:
 
 
 @pytest.mark.parametrize("plant", [os.mkfifo, os.mkdir], ids=["fifo", "folder"])
-def test_a_folder_or_pipe_under_its_path_costs_no_build(
-    builder: Builder, plant: Callable[[Path], None]
-) -> None:
+def test_a_folder_or_pipe_under_its_path_costs_no_build(builder, plant):
     builder.ready()
     (file,) = builder.files(".pch")
     file.unlink()
@@ -86,9 +76,7 @@ def test_a_folder_or_pipe_under_its_path_costs_no_build(
     assert not used(builder.compiled(PREFIX + KERNEL))
 
 
-def test_a_header_that_crashes_the_compiler_is_removed_and_the_build_repeated(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_header_that_crashes_the_compiler_is_removed_and_the_build_repeated(builder, monkeypatch):
     builder.ready()
     (file,) = builder.files(".pch")
     whole = pch.image(str(file))
@@ -100,9 +88,7 @@ def test_a_header_that_crashes_the_compiler_is_removed_and_the_build_repeated(
     builder.ready()
 
 
-def test_after_a_failure_the_next_header_must_save_more(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_failure_the_next_header_must_save_more(builder, monkeypatch):
     builder.ready()
     monkeypatch.setattr(nvrtc, "_trust_result", lambda *_: False)
     builder.compiled(PREFIX + KERNEL)
@@ -113,33 +99,26 @@ def test_after_a_failure_the_next_header_must_save_more(
     assert (record.builds, record.failures) == (0, 1)
 
 
-def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
+def test_only_a_private_folder_is_used(tmp_path):
     assert pch.has_private_folder(str(tmp_path))
     (tmp_path / "pch").chmod(0o777)
     assert not pch.has_private_folder(str(tmp_path))
-
-
-def test_a_folder_behind_a_link_is_not_used(tmp_path: Path) -> None:
-    (tmp_path / "target").mkdir(mode=0o700)
+    (tmp_path / "pch").rename(tmp_path / "target")
+    (tmp_path / "target").chmod(0o700)
     (tmp_path / "pch").symlink_to(tmp_path / "target")
     assert not pch.has_private_folder(str(tmp_path))
+    (tmp_path / "cache").write_text("a file where the cache should be")
+    assert not pch.has_private_folder(str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize(("mode", "used"), [(0o755, True), (0o1777, True), (0o775, False)])
-def test_a_folder_that_others_could_replace_is_not_given_to_a_compiler(
-    tmp_path: Path, mode: int, used: bool
-) -> None:
+def test_a_folder_that_others_could_replace_is_not_given_to_a_compiler(tmp_path, mode, used):
     tmp_path.chmod(mode)
     assert pch.has_private_folder(str(tmp_path)) is used
     assert tmp_path.stat().st_mode & 0o7777 == mode
 
 
-def test_without_a_folder_there_are_no_precompiled_headers(tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("a file where the cache should be")
-    assert not pch.has_private_folder(str(tmp_path / "cache"))
-
-
-def test_the_least_recently_used_headers_are_evicted(tmp_path: Path) -> None:
+def test_the_least_recently_used_headers_are_evicted(tmp_path):
     folder = Folder(str(tmp_path))
     folder.prepare()
     for age, key in enumerate("bac"):
@@ -148,17 +127,11 @@ def test_the_least_recently_used_headers_are_evicted(tmp_path: Path) -> None:
             file.write_bytes(bytes(1000))
             os.utime(file, (age, age))
     inventory.evict(folder, 4500)
-    assert sorted(file.name for file in (tmp_path / "pch").iterdir()) == [
-        "a.pch",
-        "a.record",
-        "c.pch",
-        "c.record",
-    ]
+    left = sorted(file.name for file in (tmp_path / "pch").iterdir())
+    assert " ".join(left) == "a.pch a.record c.pch c.record"
 
 
-def test_no_header_is_kept_or_begun_without_room_for_it(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_header_is_kept_or_begun_without_room_for_it(builder, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_CACHE_SIZE", "6M")
     for _ in range(3):
         builder.compiled(PREFIX + KERNEL)
@@ -169,7 +142,7 @@ def test_no_header_is_kept_or_begun_without_room_for_it(
         builder.compiled(PREFIX + KERNEL)
 
 
-def test_leftovers_of_killed_builds_are_removed(tmp_path: Path) -> None:
+def test_leftovers_of_killed_builds_are_removed(tmp_path):
     folder = Folder(str(tmp_path))
     folder.prepare()
     for name in (".a.pch-17", "c.lock", ".d.record-17-0.tmp", ".try-17-1"):
@@ -179,9 +152,7 @@ def test_leftovers_of_killed_builds_are_removed(tmp_path: Path) -> None:
     assert list((tmp_path / "pch").iterdir()) == []
 
 
-def test_a_header_that_vanishes_before_its_use_is_created_again(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_header_that_vanishes_before_its_use_is_created_again(builder, monkeypatch):
     builder.ready()
     found: list[Any] = []
     look = pch.Prefix.find
@@ -195,7 +166,7 @@ def test_a_header_that_vanishes_before_its_use_is_created_again(
     assert used(builder.compiled(PREFIX + KERNEL))
 
 
-def test_processor_time_of_other_processes_does_not_count_as_reading(tmp_path: Path) -> None:
+def test_processor_time_of_other_processes_does_not_count_as_reading(tmp_path):
     """On a busy machine reading any header takes long, although few are worth precompiling."""
     script = r"""
         import os, subprocess, sys

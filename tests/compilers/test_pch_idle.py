@@ -10,7 +10,7 @@ import pytest
 from rtcompile.compilers import pch
 from rtcompile.request.units import CompileFailure
 from rtcompile.workers import pool
-from tests.compilers.test_pch import EXPENSIVE, KERNEL, Builder, builder, used
+from tests.compilers.test_pch import EXPENSIVE, KERNEL, Builder, assert_same, builder, used
 from tests.processes import python
 
 pytestmark = pytest.mark.needs_compiler
@@ -38,7 +38,7 @@ def names(builder: Builder) -> list[str]:
     return sorted(path.suffix for path in (builder.cache / "pch").iterdir())
 
 
-def test_the_second_build_uses_what_an_idle_core_made_beside_the_first(builder: Builder) -> None:
+def test_the_second_build_uses_what_an_idle_core_made_beside_the_first(builder):
     source = EXPENSIVE + KERNEL + "__global__ void w() { int unused; }"
     assert not used(builder.compiled(source, "k<3>"))
     finish()
@@ -46,14 +46,12 @@ def test_the_second_build_uses_what_an_idle_core_made_beside_the_first(builder: 
     with_it = builder.compiled(source, "k<3>")
     without = builder.without().compiled(source, "k<3>")
     assert used(with_it)
-    assert with_it.code == without.code
-    assert with_it.log == without.log
-    assert with_it.trace == without.trace
+    assert_same(with_it, without)
     assert names(builder) == [".pch", ".record"]
 
 
 @pytest.mark.slow
-def test_a_build_that_reads_more_after_the_prefix_has_a_header_made(builder: Builder) -> None:
+def test_a_build_that_reads_more_after_the_prefix_has_a_header_made(builder):
     (builder.user / "more.h").write_text("")
     source = f'{EXPENSIVE}struct S {{}};\n#include "more.h"\n{KERNEL}'
     builder.compiled(source)
@@ -61,10 +59,13 @@ def test_a_build_that_reads_more_after_the_prefix_has_a_header_made(builder: Bui
     assert used(builder.compiled(source))
 
 
-def test_of_the_headers_that_idle_cores_made_few_are_unused(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_the_headers_that_idle_cores_made_few_are_unused(builder, monkeypatch):
     monkeypatch.setattr(pch, "_MOST_BETS", 1)
+    monkeypatch.setattr(pool, "idle", lambda: 0)
+    builder.compiled(EXPENSIVE + KERNEL)
+    finish()
+    assert names(builder) == [".record"]  # where no core is idle none is made
+    monkeypatch.setattr(pool, "idle", lambda: 1)
     made = []
     for number in range(3):
         builder.flags = ("-default-device", f"-DNUMBER={number}")
@@ -77,17 +78,8 @@ def test_of_the_headers_that_idle_cores_made_few_are_unused(
     assert made == [1, 1, 2]
 
 
-def test_where_no_core_is_idle_none_is_made(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pool, "idle", lambda: 0)
-    builder.compiled(EXPENSIVE + KERNEL)
-    finish()
-    assert names(builder) == [".record"]
-
-
 @pytest.mark.slow
-def test_an_error_in_the_prefix_makes_none_and_is_reported_once(builder: Builder) -> None:
+def test_an_error_in_the_prefix_makes_none_and_is_reported_once(builder):
     (builder.user / "bad.h").write_text("mistake;\n")
     source = EXPENSIVE + '#include "bad.h"\n' + KERNEL
     logs = []
@@ -100,9 +92,7 @@ def test_an_error_in_the_prefix_makes_none_and_is_reported_once(builder: Builder
     assert builder.files(".pch") == []
 
 
-def test_after_a_program_that_ended_meanwhile_the_next_build_creates_it(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_program_that_ended_meanwhile_the_next_build_creates_it(builder, monkeypatch):
     script = f"""
         from pathlib import Path
         from tests.compilers.test_pch import *
