@@ -20,30 +20,16 @@ from rtcompile.settings import Settings
 from tests.processes import python
 
 
-def make_error(kind=errors.CompileError) -> errors.CompileError:
-    return kind(
-        "it failed",
-        "line 1\nline 2",
-        "k.cu",
-        ("-G",),
-        "nvcc",
-        diagnostics=(Diagnostic("error", "it failed"),),
-        log="whole log",
-    )
-
-
 @pytest.mark.parametrize("kind", [errors.CompileError, errors.CompilerCrashed, errors.LinkError])
-def test_a_compile_error_pickles_with_all_fields(kind):
-    error = make_error(kind)
+def test_a_compile_error_pickles_with_all_fields_and_dumps_its_source(kind):
+    given = "it failed", "line 1\nline 2", "k.cu", ("-G",), "nvcc"
+    error = kind(*given, diagnostics=(Diagnostic("error", "it failed"),), log="whole log")
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is kind
     assert again.__dict__ == error.__dict__
     assert str(again) == "it failed"
-
-
-def test_a_dump_shows_the_options_and_the_numbered_source():
     out = io.StringIO()
-    make_error().dump(out)
+    again.dump(out)
     for part in ("NVCC compilation error: it failed", "Name: k.cu", "Options: -G", "2 line 2"):
         assert part in out.getvalue()
 
@@ -115,23 +101,14 @@ def test_hints_outside_python_contain_no_python(frontend):
 @pytest.mark.needs_compiler
 def test_a_crash_by_a_name_expression_is_compiled_again_without_it():
     """NVRTC 12.9 crashes on the name expression, and without it reports the unknown name."""
+    given = {"arch": "sm_80", "name_expressions": ["k<int>"], "fallback": "never"}
     concept = "template <class T> concept C = true;\ntemplate <C T> __global__ void k(T* x) {}\n"
     with pytest.raises(errors.CompileError) as caught:
-        rtcompile.compile(concept, arch="sm_80", name_expressions=["k<int>"], fallback="never")
+        rtcompile.compile(concept, **given)
     assert not isinstance(caught.value, errors.CompilerCrashed)
     assert 'identifier "concept" is undefined' in str(caught.value).partition("\n")[0]
-
-
-@pytest.mark.needs_compiler
-def test_a_crash_without_a_name_expression_stays_a_crash():
     dies = "template <class T> struct B { friend bool operator==() = default; };\n"
     source = dies + "template <class T> __global__ void k(T* x) {}\n"
-    with pytest.raises(errors.CompilerCrashed) as caught:
-        rtcompile.compile(
-            source,
-            arch="sm_80",
-            name_expressions=["k<int>"],
-            options=["-std=c++20"],
-            fallback="never",
-        )
+    with pytest.raises(errors.CompilerCrashed) as caught:  # also without the name expression
+        rtcompile.compile(source, options=["-std=c++20"], **given)
     assert str(caught.value).endswith(f"Reproducer: {caught.value.reproducer}")

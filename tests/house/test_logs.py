@@ -13,7 +13,6 @@ from rtcompile.lookup import find
 from rtcompile.request.object_code import BuildInfo, ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch
-from rtcompile.settings import Settings
 from tests.processes import python
 
 pytestmark = pytest.mark.needs_compiler
@@ -57,11 +56,6 @@ def test_the_line_lists_options_that_were_changed_or_not_passed_on(caplog):
     assert caplog.records[-1].getMessage().endswith(f"; {standard}; {host}")
 
 
-def test_an_unknown_level_is_rejected():
-    with pytest.raises(rtcompile.InvalidRequest, match=r"RTCOMPILE_LOG.*'loud'"):
-        Settings.from_environ({"RTCOMPILE_LOG": "loud"})
-
-
 def build():
     return rtcompile.compile("__global__ void k() {}", arch="sm_80", name="mine.cu")
 
@@ -69,9 +63,9 @@ def build():
 def test_the_line_is_printed_as_long_as_the_variable_is_set(monkeypatch, capsys):
     lines = []
     for level in ("info", None, "error", "Info", ""):
-        monkeypatch.setenv("RTCOMPILE_LOG", level) if level is not None else monkeypatch.delenv(
-            "RTCOMPILE_LOG"
-        )
+        monkeypatch.delenv("RTCOMPILE_LOG", raising=False)
+        if level is not None:
+            monkeypatch.setenv("RTCOMPILE_LOG", level)
         build()
         lines.append(capsys.readouterr().err.count("rtcompile: mine.cu"))
     assert lines == [1, 0, 0, 1, 0]

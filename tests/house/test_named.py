@@ -9,7 +9,6 @@ import re
 import signal
 import threading
 import typing
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,32 +19,20 @@ from rtcompile.named import NamedTuple, computed_once
 from tests.processes import python
 
 
-class Ours(NamedTuple):
-    """Two fields, of which one has a default."""
+def made(name, base):
+    """Return a class of two fields, of which one has a default."""
+    text = f"""class {name}(base):
+        "Two fields."
+        first: str
+        second: int = 2
+        both = property(lambda self: f"{{self.first}}{{self.second}}")
+        __str__ = lambda self: self.both"""
+    namespace = {"base": base, "__name__": __name__}
+    exec(text, namespace)
+    return namespace[name]
 
-    first: str
-    second: int = 2
 
-    @property
-    def both(self) -> str:
-        return f"{self.first}{self.second}"
-
-    def __str__(self) -> str:
-        return self.both
-
-
-class Theirs(typing.NamedTuple):
-    """Two fields, of which one has a default."""
-
-    first: str
-    second: int = 2
-
-    @property
-    def both(self) -> str:
-        return f"{self.first}{self.second}"
-
-    def __str__(self) -> str:
-        return self.both
+Ours, Theirs = made("Ours", NamedTuple), made("Theirs", typing.NamedTuple)
 
 
 def matched(cls: Any) -> object:
@@ -84,7 +71,7 @@ def parameters(cls: Any) -> object:
         pytest.param(parameters, id="its signature"),
     ],
 )
-def test_it_is_as_of_typing(act: Callable[[Any], object]) -> None:
+def test_it_is_as_of_typing(act):
     assert act(Ours) == act(Theirs)
     assert type(act(Ours)) in (type(act(Theirs)), Ours)
 
@@ -101,7 +88,7 @@ def test_it_is_as_of_typing(act: Callable[[Any], object]) -> None:
         pytest.param(lambda cls: setattr(cls("a"), "other", "b"), id="another attribute is set"),
     ],
 )
-def test_it_refuses_what_typing_refuses(act: Callable[[Any], object]) -> None:
+def test_it_refuses_what_typing_refuses(act):
     with pytest.raises((TypeError, ValueError, AttributeError)):
         act(Theirs)
     with pytest.raises((TypeError, AttributeError)):
@@ -122,7 +109,7 @@ for each in {c for m in modules for c in vars(m).values() if isinstance(c, type)
 
 
 @pytest.mark.needs_compiler
-def test_no_module_that_a_first_build_imports_defines_a_slow_class() -> None:
+def test_no_module_that_a_first_build_imports_defines_a_slow_class():
     """A dataclass takes 0.8 ms, a class of `typing.NamedTuple` 0.2."""
     done = python(SLOW, check=True)
     assert done.stdout == ""
@@ -142,7 +129,7 @@ class Slow:
         return object()
 
 
-def test_a_value_is_computed_once_and_the_first_of_two_threads_gives_it() -> None:
+def test_a_value_is_computed_once_and_the_first_of_two_threads_gives_it():
     slow = Slow()
     seen: list[object] = []
     first = threading.Thread(target=lambda: seen.append(slow.value))
@@ -157,7 +144,7 @@ def test_a_value_is_computed_once_and_the_first_of_two_threads_gives_it() -> Non
     assert Slow.value.__doc__ == "Return an object of its own for each call."
 
 
-def test_a_child_forked_while_a_value_is_computed_computes_its_own() -> None:
+def test_a_child_forked_while_a_value_is_computed_computes_its_own():
     slow, other = Slow(), Slow()
     other.gate.set()
     thread = threading.Thread(target=lambda: slow.value)
@@ -173,7 +160,7 @@ def test_a_child_forked_while_a_value_is_computed_computes_its_own() -> None:
     assert status == 0
 
 
-def test_nothing_uses_the_property_of_functools_whose_lock_a_fork_would_keep() -> None:
+def test_nothing_uses_the_property_of_functools_whose_lock_a_fork_would_keep():
     folder = Path(rtcompile.__file__).parent
     users = [
         path.relative_to(folder).as_posix()

@@ -79,17 +79,14 @@ WITH_EXAMPLES = [
 ]
 
 
-@pytest.mark.parametrize("name", TYPES)
-def test_the_old_name_of_a_type_warns_of_the_new_one(name: str) -> None:
-    with pytest.warns(DeprecationWarning, match=f"is now rtcompile.types.{name}$") as warned:
-        old = getattr(rtcompile, name)
-    assert warned[0].filename == __file__
-    assert old is getattr(rtcompile.types, name)
-    assert old.__module__ == "rtcompile.types"
-    assert name not in dir(rtcompile)
-
-
-def test_the_old_names_of_functions_warn_and_work() -> None:
+def test_old_names_warn_and_work():
+    for name in TYPES:
+        with pytest.warns(DeprecationWarning, match=f"is now rtcompile.types.{name}$") as warned:
+            old = getattr(rtcompile, name)
+        assert (name, warned[0].filename) == (name, __file__)
+        assert old is getattr(rtcompile.types, name)
+        assert (name, old.__module__) == (name, "rtcompile.types")
+        assert name not in dir(rtcompile)
     code = rtcompile.ObjectCode(b".entry _Z1kv(", "ptx", rtcompile.Arch(8, 0))
     with pytest.warns(DeprecationWarning, match=r"is now the method ObjectCode\.symbols$"):
         assert rtcompile.symbols(code) == code.symbols() == {"_Z1kv": "k"}
@@ -100,7 +97,7 @@ def test_the_old_names_of_functions_warn_and_work() -> None:
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
-def test_its_example_runs(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_its_example_runs(name, monkeypatch, tmp_path):
     """Lines that need a GPU are marked ``# doctest: +SKIP``."""
     monkeypatch.chdir(tmp_path)
     text = inspect.getdoc(VALUES[name]) or ""
@@ -111,7 +108,7 @@ def test_its_example_runs(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert not result.failed, "".join(output)
 
 
-def test_a_star_import_leaves_pythons_own_functions() -> None:
+def test_a_star_import_leaves_pythons_own_functions():
     names: dict[str, Any] = {}
     exec("from rtcompile import *", names)
     assert names["RawModule"] is rtcompile.RawModule
@@ -119,7 +116,7 @@ def test_a_star_import_leaves_pythons_own_functions() -> None:
     assert callable(rtcompile.compile)
 
 
-def test_doctor_is_a_function_however_the_package_was_used_before() -> None:
+def test_doctor_is_a_function_however_the_package_was_used_before():
     program = (
         "import rtcompile.checkup.checks, rtcompile.cli; from rtcompile import doctor, explain; "
     )
@@ -128,7 +125,7 @@ def test_doctor_is_a_function_however_the_package_was_used_before() -> None:
     assert done.stdout == "x\n", done.stderr
 
 
-def test_classes_are_named_as_their_users_import_them() -> None:
+def test_classes_are_named_as_their_users_import_them():
     with pytest.raises(rtcompile.InvalidRequest) as caught:
         rtcompile.compile(3)  # type: ignore[arg-type]
     assert "".join(traceback.format_exception_only(caught.value)).startswith(
@@ -139,7 +136,7 @@ def test_classes_are_named_as_their_users_import_them() -> None:
     assert type(again) is rtcompile.CompileError
 
 
-def test_an_unknown_variable_is_named_with_the_nearest_at_the_callers_line(tmp_path: Path) -> None:
+def test_an_unknown_variable_is_named_with_the_nearest_at_the_callers_line(tmp_path):
     program = tmp_path / "program.py"
     program.write_text("import rtcompile\n\nrtcompile.cache.why('', arch='sm_80')\n")
     variables = {"RTCOMPILE_CACHE_DRI": "x", "RTCOMPILE_CACHE_DIR": tmp_path / "cache"}
@@ -154,7 +151,7 @@ SOURCE = 'extern "C" __global__ void k(float* x) { *x = 1; }'
 
 
 @pytest.mark.needs_compiler
-def test_every_object_with_code_reports_advises_and_saves(tmp_path: Path) -> None:
+def test_every_object_with_code_reports_advises_and_saves(tmp_path):
     module = rtcompile.RawModule(code=SOURCE, arch="sm_80")
     kernel = rtcompile.RawKernel(SOURCE, "k", arch="sm_80")
     code = rtcompile.compile(SOURCE, arch="sm_80")
@@ -175,9 +172,7 @@ def test_every_object_with_code_reports_advises_and_saves(tmp_path: Path) -> Non
 
 
 @pytest.mark.needs_compiler
-def test_the_cache_is_described_and_emptied_in_python(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_is_described_and_emptied_in_python(tmp_path, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "own"))
     request = rtcompile.CompileRequest(SOURCE, arch="sm_80")
     assert "no build of this source" in rtcompile.cache.why(request)

@@ -46,55 +46,37 @@ def test_a_variable_sets_its_field(environ, field, value):
 
 
 @pytest.mark.parametrize(
-    "environ",
+    ("name", "values"),
     [
-        {"RTCOMPILE_FALLBACK": "maybe"},
-        {"RTCOMPILE_PCH": "on"},
-        {"RTCOMPILE_TIMEOUT": "-1"},
-        {"RTCOMPILE_TIMEOUT": "soon"},
-        {"RTCOMPILE_MEMORY_LIMIT": "much"},
-        {"RTCOMPILE_CACHE_SIZE": "0"},
-        {"RTCOMPILE_JOBS": "0"},
-        {"RTCOMPILE_JIT": "2"},
-        {"RTCOMPILE_JOBS": "²"},
-        {"RTCOMPILE_JOBS": "٣"},
-        {"RTCOMPILE_JOBS": "9" * 5000},
-        {"RTCOMPILE_CACHE_SIZE": "inf"},
-        {"RTCOMPILE_CACHE_SIZE": "nan"},
-        {"RTCOMPILE_CACHE_SIZE": "B"},
-        {"RTCOMPILE_CACHE_SIZE": "1" + "0" * 400},
-        {"RTCOMPILE_TIMEOUT": "nan"},
+        ("FALLBACK", ["maybe"]),
+        ("PCH", ["on"]),
+        ("TIMEOUT", ["-1", "soon", "nan"]),
+        ("MEMORY_LIMIT", ["much"]),
+        ("CACHE_SIZE", ["0", "inf", "nan", "B", "1" + "0" * 400]),
+        ("JOBS", ["0", "²", "٣", "9" * 5000]),
+        ("JIT", ["2"]),
+        ("LOG", ["loud"]),
     ],
-    ids=lambda environ: "=".join(*environ.items()),
 )
-def test_an_invalid_value_is_an_error_that_names_the_variable(environ):
-    (name,) = environ
-    with pytest.raises(InvalidRequest, match=name):
-        Settings.from_environ(environ)
+def test_an_invalid_value_is_an_error_that_names_the_variable(name, values):
+    for value in values:
+        with pytest.raises(InvalidRequest, match=f"RTCOMPILE_{name}.*{value[:9]}"):
+            Settings.from_environ({f"RTCOMPILE_{name}": value})
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "values"),
     [
-        ("fallback", b"auto"),
-        ("fallback", ["auto"]),
-        ("pch", "0"),
-        ("pch", 2),
-        ("timeout", math.nan),
-        ("timeout", "soon"),
-        ("timeout", ""),
-        ("timeout", True),
-        ("timeout", [1]),
-        ("memory_limit", math.inf),
-        ("memory_limit", 10**5000),
-        ("memory_limit", b"2G"),
-        ("memory_limit", -1),
+        ("fallback", [b"auto", ["auto"], "sometimes"]),
+        ("pch", ["0", 2]),
+        ("timeout", [math.nan, "soon", "", True, [1]]),
+        ("memory_limit", [math.inf, 10**5000, b"2G", -1]),
     ],
-    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_an_argument_of_a_wrong_type_is_an_error_that_names_it(name, value):
-    with pytest.raises(InvalidRequest, match=f"^{name}"):
-        Settings("").override(**{name: value})
+def test_an_argument_of_a_wrong_type_is_an_error_that_names_it(name, values):
+    for value in values:
+        with pytest.raises(InvalidRequest, match=f"^{name}"):
+            Settings("").override(**{name: value})
 
 
 @pytest.mark.parametrize("seconds", [math.inf, 1e300, 10**5000, "inf"], ids=lambda _: "")
@@ -105,15 +87,9 @@ def test_an_enormous_time_limit_means_no_limit(seconds):
 def test_arguments_take_precedence_over_the_environment():
     settings = Settings.from_environ({"RTCOMPILE_PCH": "1", "RTCOMPILE_FALLBACK": "never"})
     changed = settings.override(pch=False, fallback="always", timeout=3, memory_limit="1G")
-    assert (changed.pch, changed.fallback, changed.timeout, changed.memory_limit) == (
-        False,
-        "always",
-        3.0,
-        1 << 30,
-    )
+    found = changed.pch, changed.fallback, changed.timeout, changed.memory_limit
+    assert found == (False, "always", 3.0, 1 << 30)
     assert settings.override() is settings
-    with pytest.raises(InvalidRequest, match="fallback"):
-        settings.override(fallback="sometimes")
 
 
 NO_HOME = [{}, {"HOME": ""}, {"HOME": "here"}]
@@ -175,7 +151,7 @@ def cache_of_a_module() -> str:
     return Settings.from_environ().cache_dir
 
 
-def test_fixtures_do_not_use_the_developers_cache(cache_of_a_module: str) -> None:
+def test_fixtures_do_not_use_the_developers_cache(cache_of_a_module):
     own = Settings.from_environ({"HOME": os.environ.get("HOME", "/")}).cache_dir
     assert cache_of_a_module != own
     assert Settings.from_environ().cache_dir not in (own, cache_of_a_module)

@@ -57,9 +57,7 @@ def programs() -> dict[str, str]:
     """Return the Python of the documentation that imports rtcompile, by page and number."""
     found = {}
     for page in sorted((ROOT / "docs").glob("**/*.md")):
-        blocks = re.findall(
-            r"^```python[^\n]*\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
-        )
+        blocks = re.findall(r"(?ms)^```python[^\n]*\n(.*?)^```", page.read_text())
         for number, block in enumerate(blocks):
             if re.search(r"^(?:import|from) rtcompile", block, re.MULTILINE):
                 found[f"{page.stem.replace('-', '_')}_{number}.py"] = block
@@ -67,7 +65,7 @@ def programs() -> dict[str, str]:
 
 
 @pytest.mark.takes_seconds
-def test_the_programs_of_the_documentation_are_typed_strictly(tmp_path: Path) -> None:
+def test_the_programs_of_the_documentation_are_typed_strictly(tmp_path):
     given = programs()
     for name, text in given.items():
         (tmp_path / name).write_text(text)
@@ -87,11 +85,9 @@ def mypy(folder: Path, *files: str) -> Any:
 
 
 @pytest.mark.takes_seconds
-def test_mypy_accepts_documented_uses_and_finds_wrong_ones(tmp_path: Path) -> None:
+def test_mypy_accepts_documented_uses_and_finds_wrong_ones(tmp_path):
     (tmp_path / "right.py").write_text(AS_DOCUMENTED)
     (tmp_path / "wrong.py").write_text(WRONG)
     done = mypy(tmp_path, "right.py", "wrong.py")
-    errors = [
-        line.partition(": error: ")[0] for line in done.stdout.splitlines() if "error" in line
-    ]
+    errors = re.findall(r"(?m)^(.*?): error: ", done.stdout)
     assert errors == [f"wrong.py:{line}" for line in range(3, 10)], done.stdout + done.stderr
