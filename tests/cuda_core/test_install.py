@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +30,7 @@ def compiled(source: str, given: Any, target: str = "cubin", names: Any = (), **
     return core.Program(source, "c++", given).compile(target, names, **more)
 
 
-def test_its_programs_are_found_again_until_a_header_changes(installed: None, tmp_path: Path):
+def test_its_programs_are_found_again_until_a_header_changes(installed, tmp_path):
     (tmp_path / "factor.h").write_text("#define FACTOR 3.0f\n")
     names = ("scale<int>", b"scale<double>")
     codes = [compiled(SOURCE, options(tmp_path), names=names) for _ in range(2)]
@@ -46,7 +45,7 @@ def test_its_programs_are_found_again_until_a_header_changes(installed: None, tm
     }
 
 
-def test_a_rejected_source_raises_cuda_cores_error_with_its_log(installed: None):
+def test_a_rejected_source_raises_cuda_cores_error_with_its_log(installed):
     log = io.StringIO()
     with pytest.raises(Exception, match="NVRTC_ERROR_COMPILATION") as error:
         compiled("__global__ void k() { y = 3; }", options(), logs=log)
@@ -54,13 +53,13 @@ def test_a_rejected_source_raises_cuda_cores_error_with_its_log(installed: None)
 
 
 @pytest.mark.parametrize("target", ["ptx", "ltoir"])
-def test_options_may_be_a_mapping_and_targets_are_theirs(installed: None, target: str):
+def test_options_may_be_a_mapping_and_targets_are_theirs(installed, target):
     code = compiled(PLAIN, {"arch": "sm_90", "name": "mine"}, target)
     assert (code.code_type, code.name) == (target, "mine")
     assert rtcompile.cache.info().misses == 1
 
 
-def test_a_cache_that_the_caller_gives_is_used_instead(installed: None):
+def test_a_cache_that_the_caller_gives_is_used_instead(installed):
     cache = core.utils.InMemoryProgramCache()
     first = compiled(PLAIN, options(), cache=cache)
     assert len(cache) == 1
@@ -68,21 +67,21 @@ def test_a_cache_that_the_caller_gives_is_used_instead(installed: None):
     assert rtcompile.cache.info().misses == 0
 
 
-def test_other_languages_and_isinstance_are_cuda_cores(installed: None):
+def test_other_languages_and_isinstance_are_cuda_cores(installed):
     ptx = rtcompile.compile(PLAIN, arch="sm_90", target="ptx").code.decode()
     program = core.Program(ptx, "ptx", options())
     assert isinstance(program, core.Program)
     assert program.compile("cubin").code[:4] == b"\x7fELF"
 
 
-def test_installing_twice_restores_once(installed: None):
+def test_installing_twice_restores_once(installed):
     ours = core.Program
     with rtcompile.install("cuda.core"):
         pass
     assert core.Program is ours
 
 
-def test_an_unknown_version_is_refused_with_its_number(monkeypatch: pytest.MonkeyPatch):
+def test_an_unknown_version_is_refused_with_its_number(monkeypatch):
     monkeypatch.setattr(core, "__version__", "2.0.1")
     theirs = core.Program
     with pytest.warns(rtcompile.RtcompileWarning, match=r"cuda\.core 2\.0\.1 is not known"):

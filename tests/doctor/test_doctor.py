@@ -9,18 +9,20 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from rtcompile import toolkit
 from rtcompile.checkup import checks as machine
+from rtcompile.checkup import probing
 from rtcompile.checkup.checks import Check
+from rtcompile.settings import Settings
 from rtcompile.toolkit.search import find
 from rtcompile.tools import verdict
 from tests.processes import ran
-from tests.toolkits import Wheels, program
+from tests.toolkits import Wheels, program, write
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -115,39 +117,20 @@ def install(tmp_path: Path) -> Install:
     return Install.healthy(tmp_path)
 
 
-def missing_crt(install: Install) -> None:
-    install.remove("cuda_nvcc")
-
-
-def missing_nvrtc(install: Install) -> None:
-    install.remove("cuda_nvrtc")
-
-
-def missing_runtime_headers(install: Install) -> None:
-    install.remove("cuda_runtime")
-
-
-def cuda_path_to_nowhere(install: Install) -> None:
-    install.environ["CUDA_PATH"] = "/proc/nowhere/cuda"
-
-
-def cccl_of_cuda_13(install: Install) -> None:
+def cccl_of_cuda_13(install):
     install.remove("cuda_cccl")
     version = install.site / "nvidia/cu13/include/cccl/cuda/std/__cccl/version.h"
-    version.parent.mkdir(parents=True)
-    version.write_text("#define CCCL_VERSION 3000001\n")
-    (install.site / "nvidia/cu13/include/cccl/cuda/std/version").write_text("")
+    write(version, "#define CCCL_VERSION 3000001\n")
+    write(version.parents[1] / "version")
     install.distribution("nvidia-cuda-cccl", "13.0.85")
 
 
 def runtime_of_another_release(install: Install) -> None:
     folder = install.unlink_into_copy("cuda_runtime")
     header = folder / "include/cuda_runtime_api.h"
-    text = header.read_text(errors="replace").replace(
-        "CUDART_VERSION  12090", "CUDART_VERSION  12040"
-    )
+    text = header.read_text(errors="replace")
     header.unlink()
-    header.write_text(text)
+    header.write_text(text.replace("CUDART_VERSION  12090", "CUDART_VERSION  12040"))
     for info in install.site.glob("nvidia_cuda_runtime_cu12-*"):
         info.unlink()
     install.distribution("nvidia-cuda-runtime-cu12", "12.4.127")
@@ -157,14 +140,6 @@ def crt_of_another_release(install: Install) -> None:
     for info in install.site.glob("nvidia_cuda_nvcc_cu12-*"):
         info.unlink()
     install.distribution("nvidia-cuda-nvcc-cu12", "12.8.93")
-
-
-def cutlass_path_to_nowhere(install: Install) -> None:
-    install.environ["RTCOMPILE_CUTLASS_PATH"] = "no/cutlass"
-
-
-def nvcc_of_another_cuda(install: Install) -> None:
-    program(install.site.parent / "nvcc", "13.0.88")
 
 
 def nvrtc_without_builtins(install: Install) -> None:
@@ -181,10 +156,6 @@ def nvrtc_cut_short(install: Install) -> None:
     library.write_bytes(head)
 
 
-def cache_that_cannot_be_written(install: Install) -> None:
-    install.environ["RTCOMPILE_CACHE_DIR"] = "/proc/rtcompile"
-
-
 def cache_of_somebody_else(install: Install) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give a folder away")
@@ -193,47 +164,35 @@ def cache_of_somebody_else(install: Install) -> None:
     os.chown(cache, 12345, 12345)
 
 
-def damaged_cache_entry(install: Install) -> None:
-    objects = Path(install.environ["RTCOMPILE_CACHE_DIR"]) / "objects"
-    objects.mkdir(parents=True)
-    (objects / ("0" * 64)).write_bytes(b"rtcompile object 1\n and then nothing")
+def cache_entry(data):
+    def write_it(install):
+        path = Path(install.environ["RTCOMPILE_CACHE_DIR"]) / "objects" / ("0" * 64)
+        path.parent.mkdir(parents=True)
+        path.write_bytes(data)
+
+    return write_it
 
 
-def entry_of_another_version(install: Install) -> None:
-    objects = Path(install.environ["RTCOMPILE_CACHE_DIR"]) / "objects"
-    objects.mkdir(parents=True)
-    (objects / ("0" * 64)).write_bytes(b"rtcompile object 4\n".ljust(32, b"\0") + bytes(100))
-
-
-def setting_that_is_no_number(install: Install) -> None:
-    install.environ["RTCOMPILE_JOBS"] = "many"
-
-
-def two_cupys(install: Install) -> None:
+def two_cupys(install):
     install.distribution("cupy-cuda12x", "14.2.0")
     install.distribution("cupy-cuda13x", "14.2.0")
 
 
-def cupy_of_another_cuda(install: Install) -> None:
-    install.distribution("cupy-cuda13x", "14.2.0")
-
-
-def cupy_that_does_not_import(install: Install) -> None:
+def cupy_that_does_not_import(install):
     install.distribution("cupy-cuda12x", "14.2.0")
-    (install.site / "cupy").mkdir()
-    (install.site / "cupy" / "__init__.py").write_text("import cupy_backends_that_is_gone\n")
+    write(install.site / "cupy/__init__.py", "import cupy_backends_that_is_gone\n")
 
 
-def stub_of_libcuda(install: Install) -> None:
-    libcuda(install, version=12090, init=34)
+def variable(name, value):
+    return lambda install: install.environ.update({name: value})
 
 
-def driver_older_than_nvrtc(install: Install) -> None:
-    libcuda(install, version=11080, init=100)
+def removed(wheel):
+    return lambda install: install.remove(wheel)
 
 
-def driver_that_does_not_match_its_kernel_module(install: Install) -> None:
-    libcuda(install, version=12090, init=803)
+def driver(**reported):
+    return lambda install: libcuda(install, **reported)
 
 
 def libcuda(install: Install, *, version: int, init: int) -> None:
@@ -251,41 +210,47 @@ def libcuda(install: Install, *, version: int, init: int) -> None:
     install.environ["LD_LIBRARY_PATH"] = str(folder)
 
 
+UNWRITABLE = ("RTCOMPILE_CACHE_DIR", "/proc/rtcompile")
+DAMAGED = b"rtcompile object 1\n and then nothing"
+OF_ANOTHER_VERSION = b"rtcompile object 4\n".ljust(32, b"\0") + bytes(100)
+
+
+def nvcc_of_cuda_13(install):
+    program(install.site.parent / "nvcc", "13.0.88")
+
+
+def cupy_of_cuda_13(install):
+    install.distribution("cupy-cuda13x", "14.2.0")
+
+
 @pytest.mark.some(10)
 @pytest.mark.parametrize(
     ("break_it", "code", "name", "detail", "hint"),
     [
-        (missing_crt, 2, "crt", "not found", "nvidia-cuda-nvcc-cu12"),
-        (missing_nvrtc, 2, "nvrtc", "NVRTC not found", "pip install"),
-        (missing_runtime_headers, 2, "cudart", "not found", "nvidia-cuda-runtime-cu12"),
-        (cuda_path_to_nowhere, 1, "toolkit", "CUDA_PATH=/proc/nowhere/cuda", ""),
+        (removed("cuda_nvcc"), 2, "crt", "not found", "nvidia-cuda-nvcc-cu12"),
+        (removed("cuda_nvrtc"), 2, "nvrtc", "NVRTC not found", "pip install"),
+        (removed("cuda_runtime"), 2, "cudart", "not found", "nvidia-cuda-runtime-cu12"),
+        (variable("CUDA_PATH", "/proc/nowhere"), 1, "toolkit", "CUDA_PATH=/proc/nowhere", ""),
         (cccl_of_cuda_13, 2, "cccl", "does not go with NVRTC 12.9", "nvidia-cuda-cccl-cu12"),
         (runtime_of_another_release, 2, "cudart", "12.4", "nvidia-cuda-runtime-cu12"),
         (crt_of_another_release, 2, "crt", "version 12.8.93", "nvidia-cuda-nvcc-cu12==12.9.*"),
-        (cutlass_path_to_nowhere, 1, "cutlass", "RTCOMPILE_CUTLASS_PATH=no/cutlass", "unset it"),
-        (nvcc_of_another_cuda, 1, "toolkit", "nvcc 13.0.88", "CUDA toolkit 12.9"),
+        (variable("RTCOMPILE_CUTLASS_PATH", "no"), 1, "cutlass", "CUTLASS_PATH=no", "unset it"),
+        (nvcc_of_cuda_13, 1, "toolkit", "nvcc 13.0.88", "CUDA toolkit 12.9"),
         (nvrtc_without_builtins, 2, "toolkit", "libnvrtc-builtins is not beside", "Reinstall"),
-        (cache_that_cannot_be_written, 1, "cache", "kept in memory", "RTCOMPILE_CACHE_DIR"),
+        (variable(*UNWRITABLE), 1, "cache", "kept in memory", "RTCOMPILE_CACHE_DIR"),
         (cache_of_somebody_else, 2, "cache", "belongs to user 12345", "RTCOMPILE_CACHE_DIR"),
-        (damaged_cache_entry, 1, "cache contents", "1 damaged", "cache verify"),
-        (setting_that_is_no_number, 2, "settings", "RTCOMPILE_JOBS='many'", "unset"),
+        (cache_entry(DAMAGED), 1, "cache contents", "1 damaged", "cache verify"),
+        (variable("RTCOMPILE_JOBS", "many"), 2, "settings", "RTCOMPILE_JOBS='many'", "unset"),
         (two_cupys, 2, "cupy", "cupy-cuda12x 14.2.0, cupy-cuda13x 14.2.0", "uninstall"),
-        (cupy_of_another_cuda, 1, "cupy", "is for CUDA 13, NVRTC 12.9", "Install the CuPy"),
+        (cupy_of_cuda_13, 1, "cupy", "is for CUDA 13, NVRTC 12.9", "Install the CuPy"),
         (cupy_that_does_not_import, 2, "cupy", "cupy_backends_that_is_gone", ""),
-        (stub_of_libcuda, 2, "device", "cuInit gave 34", "stub"),
-        (driver_older_than_nvrtc, 2, "driver", "supports CUDA 11.8", "Upgrade the driver"),
-        (driver_that_does_not_match_its_kernel_module, 2, "device", "cuInit gave 803", "reboot"),
+        (driver(version=12090, init=34), 2, "device", "cuInit gave 34", "stub"),
+        (driver(version=11080, init=100), 2, "driver", "supports CUDA 11.8", "Upgrade the driver"),
+        (driver(version=12090, init=803), 2, "device", "cuInit gave 803", "reboot"),
     ],
-    ids=lambda value: value.__name__ if callable(value) else "",
+    ids=lambda value: str(value) if isinstance(value, str) else "",
 )
-def test_a_broken_install_is_diagnosed_with_a_fix(
-    break_it: Callable[[Install], None],
-    code: int,
-    name: str,
-    detail: str,
-    hint: str,
-    install: Install,
-) -> None:
+def test_a_broken_install_is_diagnosed_with_a_fix(break_it, code, name, detail, hint, install):
     break_it(install)
     found = install.doctor("--no-probes")
     assert found.code == code, found.checks
@@ -293,8 +258,8 @@ def test_a_broken_install_is_diagnosed_with_a_fix(
     assert any(detail in check.detail and hint in check.hint for check in bad), found.checks
 
 
-def test_files_of_another_version_are_not_reported_as_damaged(install: Install) -> None:
-    entry_of_another_version(install)
+def test_files_of_another_version_are_not_reported_as_damaged(install):
+    cache_entry(OF_ANOTHER_VERSION)(install)
     found = install.doctor("--no-probes")
     contents = found["cache contents"]
     assert (found.code, contents.status) == (0, "note")
@@ -304,14 +269,14 @@ def test_files_of_another_version_are_not_reported_as_damaged(install: Install) 
     assert "rtcompile cache prune" in contents.hint
 
 
-def test_a_healthy_install_without_gpu_cupy_and_nvcc_is_ok(install: Install) -> None:
+def test_a_healthy_install_without_gpu_cupy_and_nvcc_is_ok(install):
     found = install.doctor("--no-probes")
     assert (found.code, found.with_status("warning", "error")) == (0, [])
     assert found["nvrtc"].detail.startswith("12.9.")
     assert found["cupy"].status == "note"
 
 
-def test_probes_compile_what_is_possible_and_list_the_rest(install: Install) -> None:
+def test_probes_compile_what_is_possible_and_list_the_rest(install):
     install.remove("cuda_nvcc")
     install.environ["RTCOMPILE_JOBS"] = "1"
     begin = time.monotonic()
@@ -329,12 +294,13 @@ def test_probes_compile_what_is_possible_and_list_the_rest(install: Install) -> 
     assert sum(took) < seconds
 
 
-def test_a_probe_has_the_time_limit_of_the_environment(install: Install) -> None:
-    install.environ["RTCOMPILE_TIMEOUT"] = "0.1"
-    assert "time limit of 0.1 s" in install.doctor()["compile CUB"].detail
+def test_a_probe_has_the_time_limit_of_the_environment():
+    settings = Settings.from_environ({"RTCOMPILE_TIMEOUT": "0.1"})
+    found = {check.name: check.detail for check in probing.probes(settings, toolkit.current())}
+    assert "time limit of 0.1 s" in found["compile CUB"]
 
 
-def test_an_nvrtc_that_cannot_be_loaded_fails_its_probes(install: Install) -> None:
+def test_an_nvrtc_that_cannot_be_loaded_fails_its_probes(install):
     nvrtc_cut_short(install)
     found = install.doctor()
     assert found.code == 2
@@ -343,17 +309,16 @@ def test_an_nvrtc_that_cannot_be_loaded_fails_its_probes(install: Install) -> No
     assert found["compile plain CUDA"].status == "error"
 
 
-def test_the_verdict_is_that_of_the_worst_check() -> None:
+def test_the_verdict_is_that_of_the_worst_check():
     def checks(*statuses: str) -> list[Check]:
         return [Check("x", status, "") for status in statuses]
 
-    assert verdict(checks()) == 0
-    assert verdict(checks("ok", "note")) == 0
+    assert verdict(checks()) == verdict(checks("ok", "note")) == 0
     assert verdict(checks("ok", "warning", "note")) == 1
     assert verdict(checks("error", "warning")) == 2
 
 
-def test_parts_that_share_a_folder_are_shown_together(tmp_path: Path) -> None:
+def test_parts_that_share_a_folder_are_shown_together(tmp_path):
     site = Wheels(tmp_path).cuda13().site
     toolchain = find({"PATH": ""}, [str(site)], usual_roots=(), last=lambda _: ())
     shown = {check.name: check.detail for check in machine.toolkit_parts(toolchain)}

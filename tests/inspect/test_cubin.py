@@ -75,10 +75,11 @@ def kernels(code: bytes) -> dict[str, CompiledKernel]:
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_resources_are_those_reported_by_ptxas(nvrtc: Any, arch: str) -> None:
+def test_resources_are_those_reported_by_ptxas(nvrtc, arch):
     assert Arch.parse(arch) in supported(nvrtc.version)
     outcome = nvrtc.compile(SOURCE, f"-arch={arch}", "-Xptxas=-v")
     assert outcome.code is not None, outcome.log
+    assert read(outcome.code).arch == Arch.parse(arch)  # with its suffix
     found = {
         name: (kernel.registers, kernel.shared_bytes, kernel.stack_bytes)
         for name, kernel in kernels(outcome.code).items()
@@ -88,12 +89,7 @@ def test_resources_are_those_reported_by_ptxas(nvrtc: Any, arch: str) -> None:
     assert found["stack"][2] > 0
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_the_architecture_is_read_with_its_suffix(nvrtc: Any, arch: str) -> None:
-    assert read(nvrtc.compile(SOURCE, f"-arch={arch}").code).arch == Arch.parse(arch)
-
-
-def test_a_kernels_parameters_and_bounds_are_read(nvrtc: Any) -> None:
+def test_a_kernels_parameters_and_bounds_are_read(nvrtc):
     kernel = kernels(nvrtc.compile(SOURCE, "-arch=sm_90a").code)["shared"]
     assert kernel.parameters == ((0, 8), (8, 4), (16, 24))
     assert kernel.parameter_bytes == 40
@@ -101,35 +97,28 @@ def test_a_kernels_parameters_and_bounds_are_read(nvrtc: Any) -> None:
     assert kernel.required_threads is None
     assert kernel.constant_bytes == 400
     assert kernel.code_bytes > 0
-
-
-def test_more_than_4_kb_of_parameters_are_read(nvrtc: Any) -> None:
-    source = "struct B { char c[20000]; }; __global__ void k(int* p, B b) { *p = b.c[*p]; }"
+    source = """struct B { char c[20000]; };
+    __global__ void __block_size__((64, 2, 1)) k(int* p, B b) { *p = b.c[*p]; }"""
     (kernel,) = read(nvrtc.compile(source, "-arch=sm_90").code).kernels
-    assert kernel.parameters == ((0, 8), (8, 20000))
-
-
-def test_a_required_block_is_read(nvrtc: Any) -> None:
-    source = "__global__ void __block_size__((64, 2, 1)) k(int* p) { *p = 1; }"
-    (kernel,) = read(nvrtc.compile(source, "-arch=sm_90").code).kernels
+    assert kernel.parameters == ((0, 8), (8, 20000))  # more than 4 KB
     assert kernel.required_threads == (64, 2, 1)
 
 
-def test_kernels_are_distinguished_from_device_functions(nvrtc: Any) -> None:
+def test_kernels_are_distinguished_from_device_functions(nvrtc):
     code = nvrtc.compile(SOURCE, "-arch=sm_80", "-rdc=true").code
     assert set(kernels(code)) == {"empty", "shared", "stack", "_Z7genericIiEvPT_"}
     callee = next(symbol for symbol in cubin.symbols(code) if symbol.name == "_Z6calleePi")
     assert callee.section == ".text._Z6calleePi"
 
 
-def test_a_symbols_size_and_section_are_read(sample: bytes) -> None:
+def test_a_symbols_size_and_section_are_read(sample):
     symbols = {symbol.name: symbol for symbol in cubin.symbols(sample)}
     marker = symbols["marker"]
     assert (marker.size, marker.section) == (8, ".nv.global.init")
     assert symbols["table"].size == 400
 
 
-def test_a_cubin_of_nvcc_is_read(tmp_path: Path) -> None:
+def test_a_cubin_of_nvcc_is_read(tmp_path):
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         pytest.skip("nvcc is not on PATH")
@@ -152,23 +141,20 @@ def test_a_cubin_of_nvcc_is_read(tmp_path: Path) -> None:
         pytest.param(b"x" * (32 << 20), id="huge"),
     ],
 )
-def test_other_bytes_than_a_cubin_are_a_value_error(code: bytes) -> None:
+def test_other_bytes_than_a_cubin_are_a_value_error(code):
     with pytest.raises(ValueError, match="not a"):
         read(code)
-
-
-def test_elf_files_of_the_host_are_not_cubins() -> None:
-    with pytest.raises(ValueError, match="for machine"):
+    with pytest.raises(ValueError, match="for machine"):  # ELF of the host
         read(Path("/proc/self/exe").read_bytes())
 
 
-def test_a_truncated_cubin_is_an_error(sample: bytes) -> None:
+def test_a_truncated_cubin_is_an_error(sample):
     for end in [*range(0, len(sample), 97), len(sample) - 1]:
         with pytest.raises(ValueError, match="not a"):
             read(sample[:end])
 
 
-def test_damage_is_a_value_error_or_harmless(sample: bytes) -> None:
+def test_damage_is_a_value_error_or_harmless(sample):
     chance = random.Random(0)
     rejected = 0
     for _ in range(1500):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pickle
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from rtcompile.errors import CompileError, InvalidRequest
@@ -18,7 +18,7 @@ from tests.processes import python
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
+def package(tmp_path, monkeypatch):
     return Package(tmp_path / "site-packages", "library_kernels", monkeypatch)
 
 
@@ -69,20 +69,10 @@ def test_parameters_are_split_where_cpp_splits_them(text, count):
     assert len(signature.parse(text, "k")) == count
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "float* x,",
-        "float& x",
-        "int n = 3",
-        "void (*f)(int)",
-        "float* 3",
-        "float x y z w, )( int",
-        "float x y",
-        "Pair<int p",
-        "float x[4",
-    ],
-)
+INVALID = "float* x,|float& x|int n = 3|void (*f)(int)|float* 3|float x y z w, )( int|float x y|Pair<int p|float x[4"
+
+
+@pytest.mark.parametrize("text", INVALID.split("|"))
 def test_an_invalid_parameter_is_reported(text):
     with pytest.raises(InvalidRequest, match=r"a\.cu: k: .* is not a parameter of a kernel"):
         signature.parse(text, "a.cu: k")
@@ -128,11 +118,11 @@ def test_arguments_are_converted_to_the_parameters_type(text, value, expected):
     assert (converted.dtype.name, converted) == expected
 
 
-def test_null_pointers_and_structs_are_passed_on():
-    import numpy as np
-
+def test_null_pointers_and_structs_are_passed_on_and_host_memory_is_rejected():
     struct = np.zeros(1, "V128")
     assert convert("float* x, Params p", None, struct) == (None, struct)
+    with pytest.raises(InvalidRequest, match=r"NumPy array, in host memory; pass cupy\.asarray"):
+        convert("float* x", np.zeros(3, "f4"))
 
 
 @pytest.mark.parametrize(
@@ -158,17 +148,10 @@ def test_an_argument_that_does_not_fit_is_reported(text, args, message):
         convert(text, *args)
 
 
-def test_an_array_in_host_memory_is_reported():
-    import numpy as np
-
-    with pytest.raises(InvalidRequest, match=r"NumPy array, in host memory; pass cupy\.asarray"):
-        convert("float* x", np.zeros(3, "f4"))
-
-
 # --- libraries -----------------------------------------------------------------------------------
 
 
-def test_importing_a_package_of_kernels_loads_neither_cupy_nor_a_compiler(package: Package):
+def test_importing_a_package_of_kernels_loads_neither_cupy_nor_a_compiler(package):
     code = (
         f"import sys; sys.path.insert(0, {str(package.folder.parent)!r}); import {package.name}\n"
         "print(*sys.modules)"
@@ -180,19 +163,25 @@ def test_importing_a_package_of_kernels_loads_neither_cupy_nor_a_compiler(packag
 
 
 @pytest.mark.needs_compiler
-def test_sources_and_headers_come_from_the_package(package: Package):
-    code = package.load().module.compile("sm_80")
+def test_sources_and_headers_come_from_the_package(package):
+    module = package.load().module
+    code = module.compile("sm_80")
     assert set(code.lowered_names) == {"scale<float>", "fill"}
     assert [(h.label, h.relative) for h in code.build.headers] == [("user0", "common.cuh")]
+    for name in module:  # the signatures fit their kernels
+        module[name].check(code)
+    with pytest.raises(
+        InvalidRequest, match="no kernel 'fil' declared; declared are: scale<float>"
+    ):
+        module["fil"]
+    assert list(module) == ["scale<float>", "fill"]
 
 
 @pytest.mark.needs_compiler
-def test_sources_and_headers_may_have_their_own_folders(package: Package):
+def test_sources_and_headers_may_have_their_own_folders(package):
+    before = 'library = KernelLibrary(__name__, bundle="kernels.rtcb")'
     declaration = 'library = KernelLibrary(__name__, folder="src/cuda", include_dirs=["include"])'
-    text = DECLARATION.replace(
-        'library = KernelLibrary(__name__, bundle="kernels.rtcb")', declaration
-    )
-    package.write("__init__.py", text)
+    package.write("__init__.py", DECLARATION.replace(before, declaration))
     package.write("src/cuda/scale.cu", SOURCE)
     package.write("include/common.cuh", HEADER)
     (package.folder / "common.cuh").unlink()
@@ -200,25 +189,13 @@ def test_sources_and_headers_may_have_their_own_folders(package: Package):
 
 
 @pytest.mark.needs_compiler
-def test_a_compile_error_names_the_packages_file(package: Package):
+def test_an_error_in_a_source_names_the_packages_file(package):
     package.write("scale.cu", SOURCE.replace("value", "valeu", 1))
     with pytest.raises(CompileError, match=r"^scale\.cu:7:"):
         package.load().module.compile("sm_80")
-
-
-def test_a_missing_source_is_reported(package: Package):
     (package.folder / "scale.cu").unlink()
     with pytest.raises(InvalidRequest, match=r"/library_kernels/scale\.cu: No such file"):
         package.load().module.compile("sm_80")
-
-
-def test_a_kernel_that_is_not_declared_is_reported(package: Package):
-    module = package.load().module
-    with pytest.raises(
-        InvalidRequest, match=r"no kernel 'fil' declared; declared are: scale<float>, f"
-    ):
-        module["fil"]
-    assert list(module) == ["scale<float>", "fill"]
 
 
 @pytest.mark.needs_compiler
@@ -231,7 +208,7 @@ def test_a_kernel_that_is_not_declared_is_reported(package: Package):
         ("", "declares no parameters"),
     ],
 )
-def test_a_signature_that_is_not_the_kernels_is_reported(package: Package, declared, message):
+def test_a_signature_that_is_not_the_kernels_is_reported(package, declared, message):
     package.write("__init__.py", DECLARATION.replace("float* x, float value", declared))
     module = package.load().module
     with pytest.raises(InvalidRequest, match=message):
@@ -266,15 +243,7 @@ def test_an_error_in_a_package_is_its_own(tmp_path, monkeypatch, error):
 
 
 @pytest.mark.needs_compiler
-def test_a_signature_fits_its_kernel(package: Package):
-    module = package.load().module
-    code = module.compile("sm_80")
-    for name in module:
-        module[name].check(code)
-
-
-@pytest.mark.needs_compiler
-def test_libraries_modules_and_kernels_pickle(package: Package):
+def test_libraries_modules_and_kernels_pickle(package):
     loaded = package.load()
     kernel = pickle.loads(pickle.dumps(loaded.module["scale<float>"]))
     assert repr(kernel) == "scale<float>(float* x, float by, int n)"
@@ -285,7 +254,7 @@ def test_libraries_modules_and_kernels_pickle(package: Package):
 
 @pytest.mark.needs_compiler
 @pytest.mark.usefixtures("absent_device")
-def test_threads_share_one_module(package: Package, monkeypatch):
+def test_threads_share_one_module(package, monkeypatch):
     pytest.importorskip("cupy")
     from rtcompile.frontends import lazy_code, raw_kernel
 

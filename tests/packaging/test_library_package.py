@@ -36,7 +36,8 @@ def environment(
     return bare_environment(tmp_path_factory.mktemp("environment"), rtcompile_wheel, wheel)
 
 
-def test_the_wheel_contains_the_bundle(wheel: Path):
+@pytest.mark.slow  # tests/docs/test_packages_page.py builds and uses a smaller package in the same way
+def test_the_wheel_contains_the_bundle(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert {"fastrows/kernels.rtcb", "fastrows/kernels/rows.cu"} <= names
@@ -53,7 +54,8 @@ print(json.dumps([code.build.hit, code.build.compiler, len(code.build.headers), 
 """
 
 
-def test_it_works_without_a_toolkit_a_cache_or_a_writable_folder(environment: Path, tmp_path):
+@pytest.mark.slow
+def test_it_works_without_a_toolkit_a_cache_or_a_writable_folder(environment, tmp_path):
     home = tmp_path / "home"
     home.mkdir(mode=0o500)
     done = use(environment, USE, home, RTCOMPILE_JIT="0")
@@ -66,8 +68,8 @@ def test_it_works_without_a_toolkit_a_cache_or_a_writable_folder(environment: Pa
 
 
 def test_setuptools_is_warned_that_its_own_build_py_would_replace_the_hooks(
-    build_environment: Path, tmp_path: Path
-) -> None:
+    build_environment, tmp_path
+):
     pytest.importorskip("setuptools.build_meta", reason="setuptools is in the extra `test`")
     (tmp_path / "pyproject.toml").write_text(
         """

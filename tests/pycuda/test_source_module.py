@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -25,25 +26,18 @@ def kernels(source: str, **arguments: Any) -> list[str]:
 
 
 @pytest.mark.needs_compiler
-def test_kernels_have_their_names_as_in_c():
+def test_kernels_have_their_names_as_in_c(tmp_path):
     assert kernels(PLAIN) == ["twice"]
     assert kernels(PLAIN, no_extern_c=True) == ["_Z5twicePf"]
-
-
-@pytest.mark.needs_compiler
-def test_a_header_with_templates_stays_outside_of_extern_c():
+    # A header with templates stays outside of extern "C", and kernels of a quoted header have their names.
     assert kernels(f"// sums\n#include <cuda/std/array>\n#define N 2\n{PLAIN}") == ["twice"]
-
-
-@pytest.mark.needs_compiler
-def test_kernels_of_a_quoted_header_have_their_names(tmp_path):
     (tmp_path / "twice.cuh").write_text(PLAIN)
     assert kernels('#include "twice.cuh"\n', include_dirs=[str(tmp_path)]) == ["twice"]
 
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("head", ["", "\n#include <cuda/std/limits>\n\n"])
-def test_an_error_has_the_line_of_the_source(head: str):
+def test_an_error_has_the_line_of_the_source(head):
     line = head.count("\n") + 2
     with pytest.raises(CompileError, match=rf"\.cu:{line}:8: error: identifier \"y\""):
         SourceModule(f"{head}__global__ void k(float* x) {{\n  *x = y;\n}}", arch="sm_90")
@@ -61,34 +55,22 @@ def test_subnormal_numbers_are_kept_as_by_nvcc():
 
 
 @pytest.mark.needs_compiler
-def test_code_counts_where_an_architecture_is_given_too():
-    module = SourceModule(PLAIN, arch="compute_80", code="sm_90")
+def test_arguments_and_variables_of_pycudas_count_as_there(monkeypatch, capsys, tmp_path):
+    module = SourceModule(PLAIN, arch="compute_80", code="sm_90", keep=True)
     assert str(module.object_code.arch) == "sm_90"
-
-
-@pytest.mark.needs_compiler
-def test_default_options_are_those_of_pycudas_variable(monkeypatch):
-    monkeypatch.setenv("PYCUDA_DEFAULT_NVCC_FLAGS", "-DNAME=other -O3")
-    source = "__global__ void NAME(float* x) { *x *= 2; }"
-    assert kernels(source) == ["other"]
-    assert kernels(source, options=["-DNAME=mine"]) == ["mine"]
-
-
-@pytest.mark.needs_compiler
-def test_keep_leaves_the_source_and_the_code(capsys):
-    module = SourceModule(PLAIN, arch="sm_90", keep=True)
     folder = capsys.readouterr().out.removeprefix("*** compiler output in ").strip()
-    with open(f"{folder}/kernel.cubin", "rb") as file:
-        assert file.read() == module.object_code.code
-
-
-@pytest.mark.needs_compiler
-def test_cache_dir_false_compiles_again_and_a_folder_is_not_used(tmp_path):
+    assert Path(folder, "kernel.cubin").read_bytes() == module.object_code.code
     first = SourceModule(PLAIN, arch="sm_90").object_code
     assert SourceModule(PLAIN, arch="sm_90").object_code is first
     assert SourceModule(PLAIN, arch="sm_90", cache_dir=False).object_code is not first
     with pytest.warns(RtcompileWarning, match="RTCOMPILE_CACHE_DIR"):
         SourceModule(PLAIN, arch="sm_90", cache_dir=str(tmp_path))
+    with pytest.raises(AttributeError, match=r"removed with CUDA 12; .*TextureObject"):
+        module.get_texref("image")
+    monkeypatch.setenv("PYCUDA_DEFAULT_NVCC_FLAGS", "-DNAME=other -O3")
+    source = "__global__ void NAME(float* x) { *x *= 2; }"
+    assert kernels(source) == ["other"]
+    assert kernels(source, options=["-DNAME=mine"]) == ["mine"]
 
 
 # --- Launches, up to CuPy's ------------------------------------------------------------------------
@@ -124,7 +106,7 @@ def test_a_call_has_pycudas_keywords_and_arguments():
 
 
 @pytest.mark.parametrize("size", [1 << 10, 100 << 10])
-def test_a_launch_raises_the_limit_of_dynamic_shared_memory(size: int):
+def test_a_launch_raises_the_limit_of_dynamic_shared_memory(size):
     launches = Launches()
     function = Function(launches).prepare("")
     function(block=(1, 1, 1), shared=size)
@@ -133,25 +115,16 @@ def test_a_launch_raises_the_limit_of_dynamic_shared_memory(size: int):
     assert launches.max_dynamic_shared_size_bytes == max(2 * size, 48 << 10)
 
 
-@pytest.mark.needs_compiler
-def test_a_texture_reference_is_an_error_that_names_texture_objects():
-    with pytest.raises(AttributeError, match=r"removed with CUDA 12; .*TextureObject"):
-        SourceModule(PLAIN, arch="sm_90").get_texref("image")
-
-
-def test_an_array_of_pycudas_is_its_address():
+def test_an_array_of_pycudas_is_its_address_and_a_number_of_python_is_rejected():
     launches = Launches()
     Function(launches)(SimpleNamespace(gpudata=0x2000), block=(1, 1, 1))
     assert launches[0][2] == (np.uintp(0x2000),)
-
-
-def test_a_number_of_python_has_no_size_and_is_rejected():
     with pytest.raises(InvalidRequest, match=r"argument 1 is int 3, .* numpy\.int32"):
         Function(Launches())(Array(), 3, block=(1, 1, 1))
 
 
 @pytest.mark.parametrize("types", ["Pif", ["P", np.int32, np.dtype("f4")], [np.intp, "i", "f"]])
-def test_a_prepared_call_converts_to_the_types(types: Any):
+def test_a_prepared_call_converts_to_the_types(types):
     launches = Launches()
     Function(launches).prepare(types).prepared_call((2, 1), (8, 1, 1), 0x3000, 3, 1, shared_size=16)
 
@@ -214,10 +187,7 @@ def test_with_a_context_of_pycudas_an_error_is_pycudas(driver):
     with pytest.raises(driver.CompileError) as caught:
         SourceModule("__global__ void k() { foo(); }")
     assert isinstance(caught.value.__cause__, CompileError)
-
-
-@pytest.mark.needs_compiler
-def test_without_a_current_context_pycuda_is_not_used(driver):
-    driver.current = None
+    driver.loaded.clear()
+    driver.current = None  # without a current context PyCUDA is not used
     assert isinstance(SourceModule(PLAIN, arch="sm_90").module, rtcompile.RawModule)
     assert not driver.loaded

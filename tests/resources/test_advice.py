@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -56,7 +55,7 @@ def test_registers_limit_a_kernel_that_keeps_many():
 
 
 @pytest.mark.parametrize("bounds", ["", "__launch_bounds__(128)"])
-def test_launch_bounds_are_tried_by_a_rebuild_that_reports_their_cost(bounds: str):
+def test_launch_bounds_are_tried_by_a_rebuild_that_reports_their_cost(bounds):
     found = kernel_of(HUNGRY, f"-DBOUNDS={bounds}").advise(launch_bounds=(256, 4))
     assert found.bounded.registers <= 64 < found.registers
     assert found.bounded.spills.stores > found.spills.stores == 0
@@ -79,29 +78,21 @@ def test_bounds_without_effect_are_an_error():
         ((256, -1), "launch_bounds' blocks must be"),
     ],
 )
-def test_invalid_bounds_are_rejected(bounds, message: str):
+def test_invalid_bounds_are_rejected(bounds, message):
     with pytest.raises(rtcompile.InvalidRequest, match=message):
         kernel_of(PLAIN).advise(launch_bounds=bounds)
 
 
-def test_uncounted_dynamic_shared_memory_is_mentioned():
-    assert "give shared_mem=" in str(kernel_of(DYNAMIC).advise())
-
-
-def test_shared_memory_may_depend_on_the_block():
-    found = kernel_of(DYNAMIC).advise(shared_mem=lambda threads: 160 * threads)
+def test_dynamic_shared_memory_is_counted_explained_and_may_depend_on_the_block():
+    kernel = kernel_of(DYNAMIC)
+    assert "give shared_mem=" in str(kernel.advise())
+    found = kernel.advise(shared_mem=lambda threads: 160 * threads)
     assert found.best.share < 1.0
     assert found.best.limited_by == ("shared memory",)
     assert found.dynamic_shared == 160 * found.best.block
-
-
-def test_shared_memory_that_has_to_be_requested_is_mentioned():
-    found = kernel_of(DYNAMIC).advise(shared_mem=100_000)
+    found = kernel.advise(shared_mem=100_000)
     assert found.best.blocks == 2
     assert "max_dynamic_shared_size_bytes = 100000" in str(found)
-
-
-def test_a_kernel_whose_blocks_do_not_fit_is_explained():
     found = kernel_of(DYNAMIC, arch="sm_86").advise(shared_mem=200_000)
     assert found.best is None
     assert "200000 B of dynamic shared memory are more than the 101376 B" in str(found)
@@ -126,14 +117,14 @@ def test_the_smallest_block_is_no_smaller_than_needed():
     assert (best.block, smallest.block) == (768, 96)
 
 
-def test_an_architecture_of_the_future_is_rejected(monkeypatch: pytest.MonkeyPatch):
+def test_an_architecture_of_the_future_is_rejected(monkeypatch):
     built = rtcompile.compile(PLAIN, arch="sm_90a")
     monkeypatch.setattr("rtcompile.extras.resources.report.limits_of", lambda arch: None)
     with pytest.raises(rtcompile.InvalidRequest, match="does not know the limits of sm_90a"):
         advise(built)
 
 
-def test_inspect_shows_advice(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_inspect_shows_advice(tmp_path, capsys):
     file = tmp_path / "k.cu"
     file.write_text(HUNGRY)
     arguments = ["inspect", str(file), "--arch", "sm_90a", "-D", "BOUNDS="]

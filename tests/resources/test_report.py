@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -36,7 +35,7 @@ def build() -> rtcompile.ObjectCode:
     )
 
 
-def test_registers_shared_memory_and_spills_are_those_of_ptxas(build: rtcompile.ObjectCode) -> None:
+def test_registers_shared_memory_and_spills_are_those_of_ptxas(build):
     (found,) = Report.of(build, kernel="f<float>").kernels
     numbers = re.search(
         rf"properties for {found.symbol}\n[^\n]*?(\d+) bytes spill stores, (\d+) bytes spill loads"
@@ -50,28 +49,22 @@ def test_registers_shared_memory_and_spills_are_those_of_ptxas(build: rtcompile.
     assert (found.registers, found.shared_bytes) == (registers, shared)
 
 
-def test_the_table_names_kernels_as_they_were_requested(build: rtcompile.ObjectCode) -> None:
+def test_the_table_names_kernels_as_they_were_requested(build):
     text = str(Report.of(build, block=128))
     assert text.startswith("sm_80, 2 kernels\nkernel")
     assert "\nf<float> " in text
     assert "registers" in text
 
 
-def test_the_occupancy_at_a_block_size_is_that_of_a_report_for_it(
-    build: rtcompile.ObjectCode,
-) -> None:
+def test_the_occupancy_at_a_block_size_is_that_of_a_report_for_it(build):
     plain = Report.of(build, kernel="f<float>")
     at_block = plain.occupancy_at(plain.kernels[0], 128, 40_000)
-    assert (
-        at_block
-        == Report.of(build, kernel="f<float>", block=128, dynamic_shared=40_000)
-        .kernels[0]
-        .occupancy
-    )
+    (for_it,) = Report.of(build, kernel="f<float>", block=128, dynamic_shared=40_000).kernels
+    assert at_block == for_it.occupancy
     assert rtcompile.types.Report(rtcompile.Arch(20, 0)).occupancy_at(plain.kernels[0], 128) is None
 
 
-def test_kernels_and_variables_are_listed_by_their_cpp_names() -> None:
+def test_kernels_and_variables_are_listed_by_their_cpp_names():
     source = """namespace n { __device__ int calls; __global__ void k(int* x) { *x = calls++; } }
     __device__ int next() { static int last; return last++; }
     extern "C" __global__ void plain(int* x) { *x = next(); }"""
@@ -85,16 +78,14 @@ def test_kernels_and_variables_are_listed_by_their_cpp_names() -> None:
         code.symbols("function")
 
 
-def test_launch_bounds_give_the_block_size_where_none_is_requested(
-    build: rtcompile.ObjectCode,
-) -> None:
+def test_launch_bounds_give_the_block_size_where_none_is_requested(build):
     by_name = {kernel.name: kernel for kernel in Report.of(build).kernels}
     assert by_name["f<float>"].occupancy is None
     assert by_name["g"].occupancy is not None
     assert by_name["g"].occupancy.block == 256
 
 
-def test_dynamic_shared_memory_lowers_the_occupancy(build: rtcompile.ObjectCode) -> None:
+def test_dynamic_shared_memory_lowers_the_occupancy(build):
     (free,) = Report.of(build, kernel="g", block=128).kernels
     (full,) = Report.of(build, kernel="g", block=128, dynamic_shared=100 << 10).kernels
     assert free.occupancy is not None
@@ -102,42 +93,29 @@ def test_dynamic_shared_memory_lowers_the_occupancy(build: rtcompile.ObjectCode)
     assert (free.occupancy.blocks, full.occupancy.blocks) == (16, 1)
 
 
-def test_a_cubin_alone_is_reported_without_spills(build: rtcompile.ObjectCode) -> None:
+def test_a_cubin_alone_is_reported_without_spills(build):
     found = Report.of(build.code).kernels
     assert {kernel.spills for kernel in found} == {None}
     assert {kernel.name for kernel in found} == {build.lowered_names["f<float>"], "g"}
 
 
-def test_a_missing_kernel_is_an_error_that_lists_the_existing_ones(
-    build: rtcompile.ObjectCode,
-) -> None:
+def test_what_cannot_be_reported_is_an_error_with_the_reason(build):
     with pytest.raises(InvalidRequest, match=r"no kernel 'nope' in the code; it has .*f<float>"):
         Report.of(build, kernel="nope")
-
-
-def test_ptx_has_nothing_to_report() -> None:
     with pytest.raises(InvalidRequest, match="cubin"):
         Report.of(b".version 8.0\n.target sm_80\n")
-
-
-def test_a_block_that_no_device_has_is_rejected(build: rtcompile.ObjectCode) -> None:
     with pytest.raises(InvalidRequest, match="block must be an integer from 1 to 1,024, not int 0"):
         Report.of(build, block=0)
 
 
-def test_a_kernel_and_a_module_report_without_a_device() -> None:
+def test_kernels_and_modules_report_without_a_device_also_from_a_file(build, tmp_path):
     pytest.importorskip("cupy")
     kernel = rtcompile.RawKernel(SPILLING, "g", arch="sm_80")
     assert [found.name for found in kernel.report().kernels] == ["g"]
     module = rtcompile.RawModule(code=SPILLING, name_expressions=("f<int>",), arch="sm_80")
     assert {found.name for found in module.report(block=128).kernels} == {"f<int>", "g"}
-
-
-def test_a_module_from_a_file_is_reported_too(tmp_path: Path, build: rtcompile.ObjectCode) -> None:
-    pytest.importorskip("cupy")
     (tmp_path / "k.cubin").write_bytes(build.code)
-    module = rtcompile.RawModule(path=str(tmp_path / "k.cubin"))
-    assert len(module.report().kernels) == 2
+    assert len(rtcompile.RawModule(path=str(tmp_path / "k.cubin")).report().kernels) == 2
 
 
 def test_a_table_too_wide_for_a_terminal_becomes_a_few_lines_for_each_row():

@@ -67,7 +67,7 @@ def run(tmp_path: Path, program: str, **files: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_its_kernels_are_found_again_until_a_header_changes(tmp_path: Path):
+def test_its_kernels_are_found_again_until_a_header_changes(tmp_path):
     run(
         tmp_path,
         """
@@ -89,7 +89,7 @@ def test_its_kernels_are_found_again_until_a_header_changes(tmp_path: Path):
     )
 
 
-def test_an_error_is_torchs_with_the_cause(tmp_path: Path):
+def test_an_error_is_torchs_with_the_cause(tmp_path):
     run(
         tmp_path,
         """
@@ -113,7 +113,7 @@ def test_an_error_is_torchs_with_the_cause(tmp_path: Path):
     ],
     ids=["version", "ROCm", "parameters"],
 )
-def test_another_torch_is_left_unchanged(tmp_path: Path, name, before, after, message):
+def test_another_torch_is_left_unchanged(tmp_path, name, before, after, message):
     run(
         tmp_path,
         f"""
