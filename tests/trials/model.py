@@ -133,9 +133,8 @@ class Players:
             refused = error.args[0] in ("CompileError", "LinkError")
             missing = error.args[0] == "InvalidRequest" and "link[0]" in error.args[1]
             return "refused" if refused or missing else f"{error.args}"
-        return " ".join(
-            [text_in(code), *sorted({*re.findall(r"LINKED:\d+", code.decode("latin-1"))})]
-        )
+        linked = {*re.findall(r"LINKED:\d+", code.decode("latin-1"))}
+        return " ".join([text_in(code), *sorted(linked)])
 
     def right(self, kernel: Kernel, root: Path) -> str:
         """Return the result of a build without any cache."""
@@ -305,11 +304,8 @@ def shrunk(players: Players, root: Path, kernels: list[Kernel], steps: list[Step
 
 
 def main() -> None:
-    folder, file_system, seed, worlds, count = (
-        Path(sys.argv[1]),
-        sys.argv[2],
-        *map(int, sys.argv[3:]),
-    )
+    folder, file_system = Path(sys.argv[1]), sys.argv[2]
+    seed, worlds, count = map(int, sys.argv[3:])
     home = folder / "home"
     home.mkdir()
     trees = home / "trees"
@@ -329,14 +325,9 @@ def main() -> None:
         results += course.results
         if failure is not None:
             fewer = shrunk(players, root, kernels, steps[: failure.step + 1])
-            wrong.append(
-                {
-                    "seed": number,
-                    "failure": failure._asdict(),
-                    "kernel": kernels[steps[failure.step].kernel]._asdict(),
-                    "steps": fewer,
-                }
-            )
+            kernel = kernels[steps[failure.step].kernel]._asdict()
+            failed = failure._asdict()
+            wrong.append({"seed": number, "failure": failed, "kernel": kernel, "steps": fewer})
     players.close()
     print(json.dumps({"steps": steps_taken, "results": results, "wrong": wrong}))
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,6 +31,15 @@ PROCESSES = 8
 def code_of(source: str) -> bytes:
     """Return the right code of a source, long enough that a kill can truncate it."""
     return f"code of {source};".encode() * 2000
+
+
+def kept(cache: Path, source: str) -> bytes:
+    """Add the right object of a source to a cache opened as in a new process; return its code."""
+    store, inputs = open_store(cache), make_key_inputs(source=source)
+    with store.building(inputs):
+        made = make_object(code_of(source))
+        assert store.add(inputs, made, unobserved.record((), ())) == ""
+    return made.code
 
 
 def python(script: str, *arguments: str) -> subprocess.Popen[str]:
@@ -76,7 +85,7 @@ for _ in sys.stdin:
 """
 
 
-def test_a_writer_killed_at_any_moment_leaves_no_wrong_object(tmp_path: Path) -> None:
+def test_a_writer_killed_at_any_moment_leaves_no_wrong_object(tmp_path):
     chance = random.Random(7)
     programs = [python(WRITERS, str(tmp_path)) for _ in range(2)]
     for program in programs:
@@ -111,16 +120,11 @@ def test_a_writer_killed_at_any_moment_leaves_no_wrong_object(tmp_path: Path) ->
     record("kill -9 of a process that writes to the cache", KILLS, wrong + len(damaged))
     assert (wrong, damaged) == (0, [])
     for source in map(str, range(20)):
-        kept = open_store(tmp_path)
-        inputs = make_key_inputs(source=source)
-        with kept.building(inputs):  # no lock remained
-            assert kept.add(inputs, make_object(code_of(source)), unobserved.record((), ())) == ""
+        kept(tmp_path, source)  # no lock remained
     assert found
     assert finished >= KILLS * 2 // 5, "too few builds finished for the kills to meet the rest"
-    kept = open_store(tmp_path)
-    assert kept.verify() == []
-    usage = kept.usage()
-    assert usage is not None
+    assert open_store(tmp_path).verify() == []
+    assert open_store(tmp_path).usage() is not None
 
 
 HAMMER = """
@@ -151,7 +155,7 @@ print(built)
 """
 
 
-def test_many_processes_build_each_key_once(tmp_path: Path) -> None:
+def test_many_processes_build_each_key_once(tmp_path):
     processes = [python(HAMMER, str(tmp_path), str(seed)) for seed in range(PROCESSES)]
     outputs = [process.communicate()[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * PROCESSES
@@ -175,7 +179,7 @@ for _ in range(300):
 """
 
 
-def test_a_lock_whose_file_is_recreated_has_one_holder_at_a_time(tmp_path: Path) -> None:
+def test_a_lock_whose_file_is_recreated_has_one_holder_at_a_time(tmp_path):
     (tmp_path / "counter").write_text("0")
     processes = [python(COUNTER, str(tmp_path)) for _ in range(4)]
     for process in processes:
@@ -194,17 +198,11 @@ for _ in range(40):
 """
 
 
-def test_eviction_during_reads_and_writes_causes_only_misses(tmp_path: Path) -> None:
+def test_eviction_during_reads_and_writes_causes_only_misses(tmp_path):
     evictor = python(EVICTOR, str(tmp_path))
-    for i in range(200):
-        kept = open_store(tmp_path)
-        inputs = make_key_inputs(source=str(i % 25))
-        obj = kept.find(inputs)
-        if obj is None:
-            with kept.building(inputs):
-                obj = make_object(code_of(inputs.source))
-                kept.add(inputs, obj, unobserved.record((), ()))
-        assert obj.code == code_of(inputs.source)
+    for source in map(str, [*range(25)] * 8):
+        obj = open_store(tmp_path).find(make_key_inputs(source=source))
+        assert (kept(tmp_path, source) if obj is None else obj.code) == code_of(source)
     evictor.communicate()
     assert evictor.returncode == 0
 
@@ -239,28 +237,30 @@ def damages(data: bytes, chance: random.Random) -> Iterator[bytes]:
     yield data[:96] + data
 
 
-def test_a_damaged_object_is_not_decoded() -> None:
-    data = objects.encode("key", make_object(b"code" * 50), "kernel.cu")
-    assert objects.decode("key", data) is not None
-    for damaged in damages(data, random.Random(1)):
-        assert objects.decode("key", damaged) is None
+def an_object() -> bytes:
+    return objects.encode("key", make_object(b"code" * 50), "kernel.cu")
 
 
-def test_a_damaged_manifest_is_not_decoded() -> None:
-    data = some_manifest()
-    assert manifests.decode("key", data, SEARCH) is not None
-    for damaged in damages(data, random.Random(2)):
-        assert manifests.decode("key", damaged, SEARCH) is None
+# Of each kind of file: an example, and its decoder.
+FILES: dict[str, tuple[Callable[[], bytes], Callable[[bytes], object]]] = {
+    "object": (an_object, lambda data: objects.decode("key", data)),
+    "manifest": (some_manifest, lambda data: manifests.decode("key", data, SEARCH)),
+}
 
 
-@pytest.mark.parametrize("kind", ["object", "manifest"])
-def test_invalid_fields_with_a_valid_digest_are_harmless(kind: str) -> None:
+@pytest.mark.parametrize("kind", FILES)
+def test_a_damaged_file_is_not_decoded(kind):
+    make, decode = FILES[kind]
+    assert decode(make()) is not None
+    for damaged in damages(make(), random.Random(1)):
+        assert decode(damaged) is None
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_invalid_fields_with_a_valid_digest_are_harmless(kind):
     chance = random.Random(3)
-    real = sealed.unseal(
-        kind,
-        "key",
-        objects.encode("key", make_object(), "k.cu") if kind == "object" else some_manifest(),
-    )
+    make, decode = FILES[kind]
+    real = sealed.unseal(kind, "key", make())
     assert real is not None
     for _ in range(2000):
         fields = list(real)
@@ -273,30 +273,21 @@ def test_invalid_fields_with_a_valid_digest_are_harmless(kind: str) -> None:
                 del fields[at]
             else:
                 fields.insert(at, chance.randbytes(8))
-        data = sealed.seal(kind, "key", fields)
-        if kind == "object":
-            objects.decode("key", data)
-        else:
-            manifests.decode("key", data, SEARCH)
+        decode(sealed.seal(kind, "key", fields))
+    for fewer in (SEARCH[:1], ()):  # other directories than those of a manifest
+        manifests.decode("key", some_manifest(), fewer)
 
 
-@pytest.mark.parametrize("fewer", [SEARCH[:1], ()])
-def test_a_manifest_read_with_other_directories_is_harmless(
-    fewer: tuple[SearchDir, ...],
-) -> None:
-    manifests.decode("key", some_manifest(), fewer)
-
-
-def test_a_header_edited_again_and_again_is_never_stale(tmp_path: Path) -> None:
+def test_a_header_edited_again_and_again_is_never_stale(tmp_path):
     """Edit as fast as possible, so that many edits fall into one tick of the file clock."""
     tree = HeaderTree(tmp_path / "tree", "user0")
     chance = random.Random(5)
-    kept = open_store(tmp_path / "cache")
+    first = open_store(tmp_path / "cache")
     inputs = tree.key_inputs()
     for _ in range(300):
         text = chance.choice("abcdef")
         tree.write("user0/x.h", text)
-        queried = kept if chance.random() < 0.5 else open_store(tmp_path / "cache")
+        queried = first if chance.random() < 0.5 else open_store(tmp_path / "cache")
         obj = queried.find(inputs)
         if obj is None:
             assert tree.build(queried, inputs, "user0/x.h", code=text.encode())
@@ -307,25 +298,16 @@ def test_a_header_edited_again_and_again_is_never_stale(tmp_path: Path) -> None:
 # --- a whole cache, mutated --------------------------------------------------------------------
 
 
-def flip(data: bytes, chance: random.Random) -> bytes:
-    at = chance.randrange(len(data))
-    return data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :]
-
-
-def cut(data: bytes, chance: random.Random) -> bytes:
-    return data[: chance.randrange(len(data))]
-
-
-def overwrite(data: bytes, chance: random.Random) -> bytes:
-    at = chance.randrange(len(data))
-    return data[:at] + chance.randbytes(min(64, len(data) - at)) + data[at + 64 :]
-
-
-def grow(data: bytes, chance: random.Random) -> bytes:
+def changed(data: bytes, chance: random.Random) -> bytes:
+    """Flip a bit, cut, overwrite or extend."""
+    at, way = chance.randrange(len(data)), chance.randrange(4)
+    if way == 0:
+        return data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :]
+    if way == 1:
+        return data[:at]
+    if way == 2:
+        return data[:at] + chance.randbytes(min(64, len(data) - at)) + data[at + 64 :]
     return data + chance.randbytes(chance.randrange(1, 64))
-
-
-CHANGES = (flip, cut, overwrite, grow)
 
 
 def misplace(path: Path, chance: random.Random) -> None:
@@ -346,7 +328,7 @@ def misplace(path: Path, chance: random.Random) -> None:
         path.symlink_to(other)
 
 
-def test_a_mutated_cache_returns_right_objects_or_misses(tmp_path: Path) -> None:
+def test_a_mutated_cache_returns_right_objects_or_misses(tmp_path):
     chance = random.Random(11)
     cache = tmp_path / "cache"
     tree = HeaderTree(tmp_path / "tree", "user0")
@@ -357,9 +339,8 @@ def test_a_mutated_cache_returns_right_objects_or_misses(tmp_path: Path) -> None
 
     def build() -> None:
         for inputs in several:
-            kept = open_store(cache)
-            if kept.find(inputs) is None:
-                tree.build(kept, inputs, "user0/x.h", code=code_of(inputs.source))
+            if open_store(cache).find(inputs) is None:
+                tree.build(open_store(cache), inputs, "user0/x.h", code=code_of(inputs.source))
 
     def everything_is_found() -> bool:
         return all(open_store(cache).find(inputs) is not None for inputs in several)
@@ -371,7 +352,7 @@ def test_a_mutated_cache_returns_right_objects_or_misses(tmp_path: Path) -> None
         paths = sorted(folder.iterdir())
         path, other = chance.sample(paths, 2)
         if kind == "changed":
-            path.write_bytes(chance.choice(CHANGES)(path.read_bytes(), chance))
+            path.write_bytes(changed(path.read_bytes(), chance))
         elif kind == "swapped":
             path.rename(folder / "aside")
             other.rename(path)
@@ -397,12 +378,9 @@ def test_a_mutated_cache_returns_right_objects_or_misses(tmp_path: Path) -> None
     assert bad == dict.fromkeys(counts, 0)
 
 
-def test_verify_finds_every_swap(tmp_path: Path) -> None:
+def test_verify_finds_every_swap(tmp_path):
     for source in map(str, range(10)):
-        kept = open_store(tmp_path)
-        inputs = make_key_inputs(source=source)
-        with kept.building(inputs):
-            kept.add(inputs, make_object(code_of(source)), unobserved.record((), ()))
+        kept(tmp_path, source)
     missed = count = 0
     for folder in ("objects", "manifests", "portable"):
         for path, other in itertools.combinations(sorted((tmp_path / folder).iterdir()), 2):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import traceback
-from pathlib import Path
 
 import pytest
 
@@ -80,7 +79,7 @@ def outcome(line: list[str]) -> str:
     return "" if code in range(5) else f"exit code {code!r}"
 
 
-def test_two_dashes_are_not_a_value(capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_dashes_are_not_a_value(capsys):
     with pytest.raises(SystemExit) as end:
         cli.main(["clangd", "folder", "--root=--"])
     assert end.value.code == 2
@@ -89,12 +88,7 @@ def test_two_dashes_are_not_a_value(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # a warning is a line on stderr
 @pytest.mark.parametrize("seed", range(CHUNKS))
-def test_a_command_line_ends_without_a_traceback(
-    seed: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_command_line_ends_without_a_traceback(seed, tmp_path, monkeypatch, capfd):
     lines = Lines(seed)
     (tmp_path / "k.cu").write_text('extern "C" __global__ void g() {}\n')
     (tmp_path / "odd.cu").write_bytes(b"\xff\xfe\0")

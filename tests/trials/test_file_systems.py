@@ -17,11 +17,13 @@ import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.processes import ran
 from tests.trials.record import tally, times
-from tests.trials.test_workers_trials import AS_NOBODY, NOBODY, ROOT
+from tests.trials.test_workers_trials import AS_NOBODY, NOBODY, ROOT, with_mounts
 
 ATTACKER = NOBODY + 1
 
@@ -139,7 +141,7 @@ def attacker(shared: Path, precious: Path) -> Iterator[None]:
     reason="needs to become two other users: root, and setpriv of util-linux",
 )
 @pytest.mark.usefixtures("attacker")
-def test_another_user_plants_files_in_the_temporary_folder(shared: Path, precious: Path) -> None:
+def test_another_user_plants_files_in_the_temporary_folder(shared, precious):
     cache = shared.parent / "victims-cache"
     cache.mkdir()
     os.chown(cache, NOBODY, NOBODY)
@@ -160,14 +162,8 @@ def test_another_user_plants_files_in_the_temporary_folder(shared: Path, preciou
             print(outcome, flush=True)
     """
     count = times(8, 500)
-    victim = subprocess.run(
-        [*AS_NOBODY, sys.executable, "-c", program(script), str(count)],
-        env={**os.environ, "TMPDIR": str(shared), "RTCOMPILE_CACHE_DIR": str(cache)},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = *AS_NOBODY, sys.executable, "-c", program(script), count
+    victim = ran(*words, environ={"TMPDIR": shared, "RTCOMPILE_CACHE_DIR": cache}, cwd=ROOT)
     if victim.stderr.startswith("setpriv"):
         pytest.skip(f"may not become another user here: {victim.stderr.strip()}")
     with tally("build and clearing up beside a user who plants folders and links") as trial:
@@ -182,29 +178,20 @@ def test_another_user_plants_files_in_the_temporary_folder(shared: Path, preciou
 # --- a full file system --------------------------------------------------------------------------
 
 
-def on_tmpfs(script: str, folder: Path, kibibytes: int) -> list[str]:
+def on_tmpfs(script: str, folder: Path, kibibytes: int) -> list[Any]:
     """Run a script on a small file system as its working directory; return its outcomes."""
     folder.mkdir(exist_ok=True)
-    mount = 'mount -t tmpfs -o size="$1"k none "$2" && cd "$2" && exec "$3" -c "$4"'
-    arguments = [str(kibibytes), str(folder), sys.executable, script]
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", mount, "sh", *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.stderr.startswith(("unshare", "mount")):
-        pytest.skip(f"may not mount a file system here: {done.stderr.strip()}")
-    assert done.returncode == 0, done.stderr
-    outcomes: list[str] = json.loads(done.stdout)
-    return outcomes
+    at = shlex.quote(str(folder))
+    mounts = f"mount -t tmpfs -o size={kibibytes}k none {at} && cd {at}"
+    return list(json.loads(with_mounts(mounts, script)))
 
 
-@pytest.mark.skipif(shutil.which("unshare") is None, reason="util-linux is not installed")
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system")
+only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system")
+
+
+@only_root
 @pytest.mark.parametrize("what", ["RTCOMPILE_CACHE_DIR", "TMPDIR"])
-def test_a_full_file_system(what: str, tmp_path: Path) -> None:
+def test_a_full_file_system(what, tmp_path):
     script = f"""
         os.mkdir("folder", 0o700)
         os.environ[{what!r}] = os.path.abspath("folder")
@@ -224,17 +211,15 @@ def test_a_full_file_system(what: str, tmp_path: Path) -> None:
             outcomes = on_tmpfs(program(script), tmp_path / "mounted", size)
             for outcome in outcomes[:-1]:
                 with trial():
-                    assert outcome == "right" or "No space left" in outcome, (
-                        f"{size} KiB: {outcome}"
-                    )
+                    fits = outcome == "right" or "No space left" in outcome
+                    assert fits, f"{size} KiB: {outcome}"
             with trial():
                 assert outcomes[6:] == [*["right"] * 16, "1 precompiled"], f"{size} KiB: {outcomes}"
 
 
-@pytest.mark.skipif(shutil.which("unshare") is None, reason="util-linux is not installed")
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system read-only")
+@only_root
 @pytest.mark.parametrize("builds", [0, 1, 3])
-def test_a_cache_that_becomes_read_only(builds: int, tmp_path: Path) -> None:
+def test_a_cache_that_becomes_read_only(builds, tmp_path):
     """The second build creates a precompiled header."""
     script = f"""
         os.mkdir("folder", 0o700)
@@ -274,7 +259,7 @@ def python_without_locks(tmp_path: Path) -> Path:
     return python
 
 
-def test_a_file_system_without_locks(python_without_locks: Path, tmp_path: Path) -> None:
+def test_a_file_system_without_locks(python_without_locks, tmp_path):
     script = f"""
         import fcntl, signal
         from rtcompile.workers import pool

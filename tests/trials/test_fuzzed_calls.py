@@ -6,6 +6,7 @@ in the only cached build, or in `JitDisabled`. Some are built.
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import pickle
@@ -64,15 +65,8 @@ class Calls:
         self.entries = [
             *(self.compile,) * 4,
             *(self.request, self.many, self.module, self.kernel, self.library, self.signature),
-            *(
-                self.environment,
-                self.crafted_bundle,
-                self.bundling,
-                self.small,
-                self.report,
-                self.command,
-                self.crafted_record,
-            ),
+            *(self.environment, self.crafted_bundle, self.bundling, self.small, self.report),
+            *(self.command, self.crafted_record),
         ]
 
     def make(self) -> tuple[str, Call]:
@@ -86,11 +80,8 @@ class Calls:
 
     def one(self, *typed: Any) -> Any:
         """Return one of the typed values, or any value."""
-        return (
-            self.any()
-            if not typed or self.chance.random() < self.odd
-            else self.chance.choice(typed)
-        )
+        is_any = not typed or self.chance.random() < self.odd
+        return self.any() if is_any else self.chance.choice(typed)
 
     def some(self, make: Callable[[], Any], most: int = 4) -> Any:
         """Return a container of several values, or any value."""
@@ -108,15 +99,19 @@ class Calls:
         """Return functions that create the arguments of a build."""
         return {
             "source": lambda: self.one(SOURCE, "", "mistake", "#include <nowhere>"),
-            "options": lambda: self.some(lambda: self.one(*OPTIONS)),
+            "options": self.flags,
             "arch": lambda: self.one("sm_90", "sm_80", "compute_75", "90a", Arch(12, 0)),
             "name_expressions": lambda: self.some(lambda: self.one("f<float>", "g", "f<int>")),
             "name": lambda: self.one("a.cu", "dir/a.cu", "/", "x" * 300),
-            "link": lambda: self.some(
-                lambda: self.one(self.known, SOURCE, __file__, self.crafted())
-            ),
+            "link": lambda: self.some(self.linked),
             **self.limits(),
         }
+
+    def linked(self) -> Any:
+        return self.one(self.known, SOURCE, __file__, self.crafted())
+
+    def flags(self) -> Any:
+        return self.some(lambda: self.one(*OPTIONS))
 
     def limits(self) -> dict[str, Callable[[], Any]]:
         return {
@@ -128,16 +123,8 @@ class Calls:
 
     def crafted(self) -> str:
         """Return the path of a file that begins like compiled code and continues with noise."""
-        begin = self.chance.choice(
-            (
-                self.known.code,
-                b"\x50\xed\x55\xba",
-                b"!<arch>\n",
-                b".version 8.0\n",
-                b"\xed\x43\x4e\x7f",
-                b"",
-            )
-        )
+        heads = b"\x50\xed\x55\xba", b"!<arch>\n", b".version 8.0\n", b"\xed\x43\x4e\x7f", b""
+        begin = self.chance.choice((self.known.code, *heads))
         data = bytearray(begin[: self.chance.randint(0, len(begin))] + self.chance.randbytes(64))
         for _ in range(self.chance.randint(0, 8)):
             data[self.chance.randrange(len(data))] = self.chance.randrange(256)
@@ -164,9 +151,7 @@ class Calls:
 
         def request() -> object:
             made = CompileRequest(**KNOWN).replace(**changes)
-            return (
-                pickle.loads(pickle.dumps(made)) == made if "link" not in changes else made.options
-            )
+            return "link" in changes or pickle.loads(pickle.dumps(made)) == made
 
         return request, changes
 
@@ -203,11 +188,8 @@ class Calls:
 
         def module() -> object:
             made = rtcompile.RawModule(**arguments)
-            return (
-                None
-                if build_of(made).request is None or arguments["arch"] is None
-                else made.object_code
-            )
+            has_none = build_of(made).request is None or arguments["arch"] is None
+            return None if has_none else made.object_code
 
         return module, arguments
 
@@ -229,7 +211,7 @@ class Calls:
             {"package": self.package.name},
             package=lambda: self.one(self.package.name, "no_such", ".x"),
             folder=lambda: self.one("", ".", "nowhere"),
-            options=lambda: self.some(lambda: self.one(*OPTIONS)),
+            options=self.flags,
             include_dirs=lambda: self.some(lambda: self.one("", "nowhere")),
             bundle=lambda: self.one("kernels.rtcb"),
         )
@@ -237,7 +219,7 @@ class Calls:
             {"source": "scale.cu", "kernels": {"fill": "float* x, float value"}},
             source=lambda: self.one("scale.cu", "nowhere.cu", "../x"),
             kernels=lambda: self.one({"fill": self.any()}, {"scale<float>": "float* x"}),
-            options=lambda: self.some(lambda: self.one(*OPTIONS)),
+            options=self.flags,
         )
 
         def call() -> object:
@@ -247,24 +229,7 @@ class Calls:
         return call, {**library, **module}
 
     def signature(self) -> Call:
-        pieces = [
-            "float",
-            "*",
-            "int",
-            " ",
-            "x",
-            ",",
-            "<",
-            ">",
-            "(",
-            ")",
-            "[",
-            "]",
-            "const",
-            "::",
-            "&",
-            "3",
-        ]
+        pieces = ["float", "int", "const", "::", *"* x,<>()[]&3"]
         text = "".join(self.chance.choices(pieces, k=self.chance.randint(0, 12)))
         args = self.some(lambda: self.one(1, 2.5, np.float32(1)), most=2)
 
@@ -307,7 +272,7 @@ class Calls:
             b"\xff\xfe",
             b"1e9",
             b"sm_1000",
-            "²".encode(),
+            b"\xc2\xb2",
         ]
         for _ in range(self.chance.randint(1, 2)):
             texts[self.chance.randrange(len(texts))] = self.chance.choice(odd)
@@ -335,7 +300,6 @@ class Calls:
         build["headers"] = [["user0", "a.cuh", str(self.folder / "../a.cuh"), "0" * 64]]
         document: dict[str, Any] = {"format": recording.FORMAT, "headers": {}, "builds": [build]}
         odd = [None, 3, -1, "", "x", "\0", "/proc/nowhere", [], {}, ["x"], [3], "user0", True, "é"]
-        odd = [json.dumps(value) for value in odd]
         for _ in range(self.chance.randint(0, 2)):
             node: Any = document
             while True:
@@ -344,7 +308,7 @@ class Calls:
                 if not isinstance(inner, (dict, list)) or not inner or self.chance.random() < 0.2:
                     break
                 node = inner
-            node[at] = json.loads(self.chance.choice(odd))
+            node[at] = copy.deepcopy(self.chance.choice(odd))
         path = self.folder / "crafted.json"
         path.write_text(json.dumps(document))
 
@@ -447,15 +411,8 @@ def reported(value: Any) -> str:
         return type(value).__name__
 
 
-@pytest.fixture(scope="module")
-def known(tmp_path_factory: pytest.TempPathFactory) -> ObjectCode:
-    return rtcompile.compile(**KNOWN)
-
-
 @pytest.mark.parametrize("seed", range(CHUNKS))
-def test_a_call_ends_in_a_result_or_an_rtcompile_error(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_ends_in_a_result_or_an_rtcompile_error(seed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     package = Package(tmp_path, "fuzzed_kernels", monkeypatch)
     package.load()

@@ -91,25 +91,20 @@ def test_a_trusted_record_is_built_with_all_its_options(write, traps, tmp_path):
     assert planted(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("-O3 -lineinfo", "-Xptxas=-v", "--maxrregcount=32"),
-        ("-Xcudafe", "--diag_suppress=177", "-Xcudafe=--diag_suppress=20012,--display_error_number"),
-        ("-ftemplate-depth", "100", "--keep-device-functions", "-Xcompiler=-DX=1", "-arch=sm_80"),
-    ],
-)  # fmt: skip
-def test_options_that_only_change_code_and_messages_need_no_trust(write, options):
-    assert recording.read(str(write(options=list(options)))).builds
+HARMLESS = (
+    "-O3 -lineinfo -Xptxas=-v --maxrregcount=32 -Xcudafe --diag_suppress=177 -Xcompiler=-DX=1 "
+    "-Xcudafe=--diag_suppress=20012,--display_error_number -ftemplate-depth 100 "
+    "--keep-device-functions -arch=sm_80"
+)
+
+
+def test_options_that_only_change_code_and_messages_need_no_trust(write):
+    assert recording.read(str(write(options=HARMLESS.split()))).builds
 
 
 @pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
-@pytest.mark.parametrize(
-    "options",
-    [each for each in OPTIONS if "{1}" in "".join(each)],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("options", [o for o in OPTIONS if "{1}" in "".join(o)], ids=" ".join)
 def test_the_users_own_options_write_no_file_either(tmp_path, traps, options, backend):
     given = [option.format(*traps) for option in options]
     try:
@@ -144,9 +139,6 @@ def test_decompression_is_limited_to_the_recorded_size(write, tmp_path):
     digest = content_digest(b"#define X 1\n")
     header = ["user0", "x.h", f"{tmp_path}/nowhere/x.h", digest]
 
-    def outcomes() -> int:
-        return main(["warm", str(path)])
-
     with tally("record of another's, with headers that decompress to gigabytes") as trial:
         for name, text in cases.items():
             contents = {digest: text}
@@ -155,7 +147,7 @@ def test_decompression_is_limited_to_the_recorded_size(write, tmp_path):
             path = write([header], contents, options=[f"-I{tmp_path}/nowhere"])
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             with trial():
-                assert outcomes() == 2, name
+                assert main(["warm", str(path)]) == 2, name
                 grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
                 assert grown < 300 << 10, name
 

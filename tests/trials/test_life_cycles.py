@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import ran
 from tests.trials.record import record, tally, times
 
 ROOT = Path(__file__).parents[2]
@@ -30,14 +31,10 @@ BUILT, FOUND = ["False"] * 4, ["True"] * 4
 
 def python(program: str, *before: str, **environ: str) -> list[str]:
     """Return the words that a program printed, which must succeed and print no error."""
-    done = subprocess.run(
-        [*before, sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
-        cwd="/",  # in the checkout, Python would find the checkout first
-    )
+    variables = {"PYTHONPATH": str(ROOT), **environ}
+    words = *before, sys.executable, "-c", program
+    # In the checkout, Python would find the checkout first.
+    done = ran(*words, environ=variables, timeout=300, cwd="/")
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.split()
 
@@ -67,22 +64,17 @@ mkdir -p root/lib && ln -s /usr/lib/uml/modules root/lib
 load() { for module in "$@"; do modprobe -d $FOLDER/root $module || return; done; }
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 """
-PROGRAMS = {
-    "bindfs": "bindfs",
-    "btrfs": "mkfs.btrfs",
-    "9p": "diod",
-    "eCryptfs": "ecryptfs-add-passphrase",
-}
+PROGRAMS = {"btrfs": "mkfs.btrfs", "9p": "diod", "eCryptfs": "ecryptfs-add-passphrase"}
+PROGRAMS["bindfs"] = "bindfs"
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="only root mounts")
 @pytest.mark.parametrize(
     "kind", [*MOUNTS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in MACHINES)]
 )
-def test_a_cache_on_another_file_system(kind: str, tmp_path: Path) -> None:
-    needed = [PROGRAMS.get(kind.split()[0], "mount")] + ["linux.uml", "modprobe"] * (
-        kind in MACHINES
-    )
+def test_a_cache_on_another_file_system(kind, tmp_path):
+    needed = [PROGRAMS.get(kind.split()[0], "mount")]
+    needed += ["linux.uml", "modprobe"] * (kind in MACHINES)
     if missing := [name for name in needed if not shutil.which(name)]:
         pytest.skip(f"not installed: {', '.join(missing)}")
     for name in "wm":
@@ -95,32 +87,14 @@ def test_a_cache_on_another_file_system(kind: str, tmp_path: Path) -> None:
         script = f"({script.replace('MOUNT', MACHINES[kind])}); echo $? >code; poweroff -f >/dev/null 2>&1"
         (tmp_path / "init").write_text(f"{MACHINE}{script}\n")
         (tmp_path / "init").chmod(0o755)
-        words = [
-            "linux.uml",
-            "rootfstype=hostfs",
-            "hostfs=/",
-            "rw",
-            "mem=1G",
-            "con=null",
-            "con0=null,fd:1",
-        ]
-        words += [f"init={tmp_path}/init", f"FOLDER={tmp_path}"]
+        words = ["linux.uml", "rootfstype=hostfs", "hostfs=/", "rw", "mem=1G", "con=null"]
+        words += ["con0=null,fd:1", f"init={tmp_path}/init", f"FOLDER={tmp_path}"]
         words += [f"{name}={value}" for name, value in environ.items()]
-        subprocess.run(
-            words,
-            env={**os.environ, "HOME": str(tmp_path)},
-            stdin=-3,
-            capture_output=True,
-            timeout=300,
-        )
-        code, output, errors = (
-            (tmp_path / name).read_text() for name in ("code", "output", "errors")
-        )
+        ran(*words, environ={"HOME": str(tmp_path)}, stdin=-3, timeout=300)
+        code, output, errors = ((tmp_path / n).read_text() for n in ("code", "output", "errors"))
     else:
         words = ["unshare", "--mount", "sh", "-c", script.replace("MOUNT", MOUNTS[kind])]
-        done = subprocess.run(
-            words, env={**os.environ, **environ}, capture_output=True, text=True, timeout=300
-        )
+        done = ran(*words, environ=environ, timeout=300)
         code, output, errors = str(done.returncode), done.stdout, done.stderr
     if int(code) == 77:
         pytest.skip(f"not mounted: {errors}")
@@ -132,7 +106,7 @@ def test_a_cache_on_another_file_system(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("jump", ["-400d", "+400d", "+0 x60"])
-def test_clocks_that_jump(jump: str, tmp_path: Path) -> None:
+def test_clocks_that_jump(jump, tmp_path):
     if not shutil.which("faketime"):
         pytest.skip("faketime is not installed")
     cache = {"RTCOMPILE_CACHE_DIR": str(tmp_path)}
@@ -143,7 +117,7 @@ def test_clocks_that_jump(jump: str, tmp_path: Path) -> None:
     assert python(BUILD, **cache) == FOUND
 
 
-def test_a_vendored_copy_under_another_name_beside_the_original(tmp_path: Path) -> None:
+def test_a_vendored_copy_under_another_name_beside_the_original(tmp_path):
     shutil.copytree(ROOT / "rtcompile", tmp_path / "rtcompile")
     shutil.copytree(ROOT / "include_shims", tmp_path / "rtcompile" / "include_shims")
     os.makedirs(tmp_path / "cache")
@@ -155,13 +129,13 @@ def test_a_vendored_copy_under_another_name_beside_the_original(tmp_path: Path) 
     assert words == FOUND
 
 
-def test_a_safe_path(tmp_path: Path) -> None:
+def test_a_safe_path(tmp_path):
     words = python(BUILD, PYTHONSAFEPATH="1", RTCOMPILE_CACHE_DIR=str(tmp_path))
     record("builds under PYTHONSAFEPATH", 4, 0 if words == BUILT else 4)
     assert words == BUILT
 
 
-def test_a_thousand_kernels_that_nobody_uses(tmp_path: Path) -> None:
+def test_a_thousand_kernels_that_nobody_uses(tmp_path):
     pytest.importorskip("cupy")
     program = """if True:
         import rtcompile
@@ -209,9 +183,7 @@ LIMITED = f"""if True:
         pytest.param("pids", "2", "`pids.max`", marks=pytest.mark.slow),
     ],
 )
-def test_a_container_with_little_memory_or_few_processes(
-    controller: str, limit: str, text: str, tmp_path: Path
-) -> None:
+def test_a_container_with_little_memory_or_few_processes(controller, limit, text, tmp_path):
     is_v2 = (GROUPS / "cgroup.controllers").exists()
     file = f"{controller}.max" if is_v2 or controller == "pids" else "memory.limit_in_bytes"
     group = (GROUPS if is_v2 else GROUPS / controller) / f"rtcompile-trial-{os.getpid()}"
@@ -223,18 +195,14 @@ def test_a_container_with_little_memory_or_few_processes(
         if not (group / file).exists():
             pytest.skip(f"these cgroups have no {file}")
         words = [str(group), file, limit, "-1" if "bytes" in file else "max"]
-        environ = {**os.environ, "RTCOMPILE_CACHE_DIR": str(tmp_path)}
-        command = [sys.executable, "-c", LIMITED, *words]
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300)
+        environ = {"RTCOMPILE_CACHE_DIR": str(tmp_path)}
+        done = ran(sys.executable, "-c", LIMITED, *words, environ=environ, timeout=300)
     finally:
         group.rmdir()
     good = text in done.stdout and "bug of" not in done.stdout
     good = good and done.stdout.endswith("small nvrtc\nagain nvrtc\n")
-    record(
-        f"build in a cgroup with little of {controller}, then without the limit",
-        3,
-        0 if good else 3,
-    )
+    kind = f"build in a cgroup with little of {controller}, then without the limit"
+    record(kind, 3, 0 if good else 3)
     assert good, done.stdout + done.stderr
 
 
@@ -252,7 +220,7 @@ BESIDE = """if True:
 VERIFY = "from rtcompile.cli import main; assert main(['cache', 'verify']) == 0"
 
 
-def test_two_versions_in_one_process_tree_on_one_cache(tmp_path: Path) -> None:
+def test_two_versions_in_one_process_tree_on_one_cache(tmp_path):
     old = tmp_path / "old"
     old.mkdir()
     script = f'git archive {EARLIER} rtcompile include_shims | tar -x -C "$0" && test -d "$0/include_shims"'
@@ -263,10 +231,8 @@ def test_two_versions_in_one_process_tree_on_one_cache(tmp_path: Path) -> None:
     with tally("4 builds by two versions of rtcompile in one process tree, on one cache") as trial:
         for number in range(times(1, 5)):
             for path in paths[: times(1, 2)]:  # the old version begins in a full run
-                environ = {
-                    "RTCOMPILE_CACHE_DIR": str(tmp_path / f"{number}{len(path)}"),
-                    "PYTHONPATH": path,
-                }
+                cache = str(tmp_path / f"{number}{len(path)}")
+                environ = {"RTCOMPILE_CACHE_DIR": cache, "PYTHONPATH": path}
                 with trial():
                     assert python(tree, **environ) == [f"{path}/rtcompile/__init__.py"]
                 for each in paths:  # both find everything then, and see nothing damaged

@@ -26,21 +26,19 @@ OPTIONS = (
 )  # fmt: skip
 
 
-def test_no_option_reaches_a_shell(tmp_path: Path) -> None:
+def test_no_option_reaches_a_shell(tmp_path):
     chance = random.Random(7)
     planted = tmp_path / "planted"
     with tally("option with a shell's characters, given to nvcc") as trial:
         for _ in range(times(12, 1000)):
-            count = chance.choice((1, 1, 2))
+            given = [chance.choice(TEXTS).format(f"touch {planted}") for _ in range(2)]
             options = [
-                chance.choice(OPTIONS).format(chance.choice(TEXTS).format(f"touch {planted}"))
-                for _ in range(count)
+                chance.choice(OPTIONS).format(text) for text in given[: chance.choice((1, 1, 2))]
             ]
+            how = {"arch": "sm_80", "options": options, "backend": "nvcc"}
             with trial():
                 with contextlib.suppress(rtcompile.RtcompileError):
-                    rtcompile.compile(
-                        "__global__ void k() {}", arch="sm_80", options=options, backend="nvcc"
-                    )
+                    rtcompile.compile("__global__ void k() {}", **how)
                 assert not planted.exists(), options
                 planted.unlink(missing_ok=True)
 
@@ -97,32 +95,26 @@ class Project:
         source = """#include "value.h"
         extern "C" __global__ void k(int* out) {
           *out = VALUE + 10 * BY_WRAPPER + 100 * BY_FILE + 1000 * BY_VARIABLE; }"""
+        given = f"-I{self.root}/first", f"--options-file={self.root}/options.txt"
         code = rtcompile.compile(
             source,
             arch="sm_80",
             target="ptx",
             backend="nvcc",
             name=str(self.root / "beside/host.cu"),
-            options=(
-                f"-I{self.root}/first",
-                f"--options-file={self.root}/options.txt",
-                f"-idirafter={self.root}/last",
-            ),
+            options=(*given, f"-idirafter={self.root}/last"),
         )
         (stored,) = re.findall(rb"mov\.[bu]32\s+%r\d+, (\d+);", code.code)
         return int(stored), code.build.hit
 
 
-def test_every_change_of_what_an_nvcc_build_reads_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_change_of_what_an_nvcc_build_reads_is_noticed(tmp_path, monkeypatch):
     chance = random.Random(11)
     project = Project(tmp_path, monkeypatch)
     assert project.built() == (project.expected(), None)
     hits = 0
-    with tally(
-        "change of a header, wrapper, options file or variable behind an NVCC build"
-    ) as trial:
+    kind = "change of a header, wrapper, options file or variable behind an NVCC build"
+    with tally(kind) as trial:
         for _ in range(times(5, 120)):
             changed = project.change(chance)
             if chance.random() < 0.3:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import random
 import traceback
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,18 +20,16 @@ pytest.importorskip("cupy")
 SOURCE = 'extern "C" __global__ void g() {}'
 CALLS = times(600, 10_000)
 # Valid arguments of the callables besides the odd one.
+REQUEST = CompileRequest(SOURCE, arch="sm_80")
+LIBRARY = rtcompile.KernelLibrary("no_such_package")
 RIGHT: dict[str, dict[str, Any]] = {
     "compile": {"source": SOURCE, "arch": "sm_80"},
     "RawModule": {"code": SOURCE, "arch": "sm_80"},
     "RawKernel": {"code": SOURCE, "name": "g", "arch": "sm_80"},
     "CompileRequest": {"source": SOURCE, "arch": "sm_80"},
-    "compile_many": {"builds": [CompileRequest(SOURCE, arch="sm_80")], "progress": False},
-    "submit_many": {"builds": [CompileRequest(SOURCE, arch="sm_80")]},
-    "KernelModule": {
-        "library": rtcompile.KernelLibrary("no_such_package"),
-        "source": "k.cu",
-        "kernels": {"g": "int n"},
-    },
+    "compile_many": {"builds": [REQUEST], "progress": False},
+    "submit_many": {"builds": [REQUEST]},
+    "KernelModule": {"library": LIBRARY, "source": "k.cu", "kernels": {"g": "int n"}},
     "Installation": {"ours": False},
 }
 # `SharedStore` is a protocol, which has no instances.
@@ -58,9 +55,7 @@ def arguments(name: str, chance: random.Random, odd: list[Any]) -> dict[str, Any
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_exported_callable_raises_only_rtcompile_errors(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_exported_callable_raises_only_rtcompile_errors(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     # The checks of `doctor` have their own tests, and take seconds for any argument.
     for what in ("toolkit_parts", "packages", "cache_checks"):

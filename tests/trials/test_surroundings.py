@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,11 +92,8 @@ DOORS = [from_file, from_options_file, from_include_path, from_command, from_cut
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
 @pytest.mark.parametrize("where", ["", "/"], ids=["relative", "absolute"])
 def test_a_path_with_a_link_and_two_dots_is_resolved_by_the_system(
-    door: Callable[[str], bytes],
-    where: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    door, where, tmp_path, monkeypatch
+):
     (tmp_path / "real" / "sub").mkdir(parents=True)
     (tmp_path / "link").symlink_to("real/sub")
     for folder, value in ((tmp_path / "real", RIGHT), (tmp_path, OTHER)):
@@ -111,9 +107,7 @@ def test_a_path_with_a_link_and_two_dots_is_resolved_by_the_system(
         assert is_right(door(f"{tmp_path}/link/../" if where else "link/../"))
 
 
-def test_a_file_in_a_removed_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_in_a_removed_working_directory(tmp_path, monkeypatch):
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -127,9 +121,7 @@ def test_a_file_in_a_removed_working_directory(
 
 
 @pytest.mark.parametrize("backend", ["nvrtc", pytest.param("nvcc", marks=pytest.mark.slow)])
-def test_a_stopped_worker_ends_no_later_than_its_limit(
-    backend: str, scratch: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_worker_ends_no_later_than_its_limit(backend, scratch, monkeypatch):
     chance, seconds = random.Random(backend), times(2.0, 4.0)
     monkeypatch.setattr(pools, "_pool", Pool(jobs=2))
     with tally("process that compiles is stopped (SIGSTOP) at any moment") as trial:
@@ -183,9 +175,7 @@ def _stop_one(chance: random.Random) -> None:
 
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
-def test_no_shell_interprets_the_name_of_tmpdir(
-    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_shell_interprets_the_name_of_tmpdir(backend, tmp_path, monkeypatch):
     characters = ["$", "`", '"', "'", "\\", " ", "\n", ";", "&", "(", "*", "%", "é", "\x01"]
     with tally("TMPDIR with a shell's characters in its name") as trial:
         for character in characters[: times(2, None)]:
@@ -207,34 +197,26 @@ LIMITS = [
 
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
-def test_a_failure_caused_by_a_limit_is_not_remembered(backend: str) -> None:
+def test_a_failure_caused_by_a_limit_is_not_remembered(backend):
     with tally("build under a limit of the process (ulimit), then without it") as trial:
         for number, (limit, most) in enumerate(LIMITS[: times(2, None)]):
             option = f"-DN={number}"
             # -B: this Python would keep a module's bytecode cut off at the limit, which no later one can read.
-            limited = outcome(
-                backend,
-                option,
-                flags=("-B",),
-                preexec_fn=lambda of=limit, n=most: resource.setrlimit(of, (n, n)),
-            )
+            limited = under(limit, most, backend, option)
             with trial():
                 assert limited == "right" or limited.split()[0] in dir(rtcompile), limited
                 assert outcome(backend, option) == "right", f"after {limit}, {most}: {limited}"
-
-
-@pytest.mark.needs_nvcc
-@pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
-def test_a_file_that_the_limit_cuts_off_is_no_crash_of_the_compiler(backend: str) -> None:
-    found = outcome(
-        backend,
-        flags=("-B",),
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)),
-    )
+    # A file that the limit cuts off is no crash of the compiler.
+    found = under(resource.RLIMIT_FSIZE, 2000, backend)
     assert found == "right" or "ulimit -f" in found
 
 
-def test_an_isolated_subinterpreter_builds(tmp_path: Path) -> None:
+def under(limit: int, most: int, backend: str, *options: str) -> str:
+    set_limit = lambda: resource.setrlimit(limit, (most, most))  # noqa: E731
+    return outcome(backend, *options, flags=("-B",), preexec_fn=set_limit)
+
+
+def test_an_isolated_subinterpreter_builds(tmp_path):
     pytest.importorskip("_xxsubinterpreters")  # of Python 3.10 to 3.12
     inner = f"import sys; sys.argv = ['', 'nvrtc']\n{BUILD}"
     program = f"import _xxsubinterpreters as of; of.run_string(of.create(), {inner!r})"
@@ -242,14 +224,12 @@ def test_an_isolated_subinterpreter_builds(tmp_path: Path) -> None:
     assert done.stdout == "right\n", done.stderr
 
 
-def test_bytes_and_texts_are_not_compared() -> None:
+def test_bytes_and_texts_are_not_compared():
     with tally("build by `python -bb -W error`, and its hit") as trial:
         for _ in range(2):
             with trial():
-                assert (
-                    outcome("nvrtc", "-include=cuda/std/array", flags=("-bb", "-W", "error"))
-                    == "right"
-                )
+                flags = ("-bb", "-W", "error")
+                assert outcome("nvrtc", "-include=cuda/std/array", flags=flags) == "right"
 
 
 # A signal handler builds in the middle of an import, as the thread that it interrupts builds for the first time.
@@ -296,19 +276,13 @@ INTERRUPTED = f"""if True:
         ("rtcompile.api", "compile", "importing rtcompile.api"),
         ("rtcompile.workers.pool", "many", "importing rtcompile.workers.pool"),
         ("subprocess.Popen", "compile", "right"),  # by the search for the toolkit
-        *(
-            pytest.param(*row, marks=pytest.mark.slow)
-            for row in (
-                ("rtcompile.build.miss", "compile", "importing rtcompile.build.miss"),
-                ("rtcompile.workers.pool", "compile", "importing rtcompile.workers.pool"),
-                ("subprocess.Popen", "many", "right"),
-            )
-        ),
+        ("rtcompile.build.miss", "compile", "importing rtcompile.build.miss"),
+        ("rtcompile.workers.pool", "compile", "importing rtcompile.workers.pool"),
+        ("subprocess.Popen", "many", "right"),
     ],
 )
-def test_a_signal_handler_that_builds_is_told_what_it_interrupted(
-    part: str, act: str, expected: str, tmp_path: Path
-) -> None:
+@pytest.mark.some(3)
+def test_a_signal_handler_that_builds_is_told_what_it_interrupted(part, act, expected, tmp_path):
     environ = {**os.environ, "RTCOMPILE_CACHE_DIR": str(tmp_path)}
     with tally("signal handler that builds inside an import") as trial, trial():
         done = python(INTERRUPTED, part, act, env=environ)

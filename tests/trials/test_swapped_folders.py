@@ -26,7 +26,8 @@ from tests.users import as_user
 pytestmark = two_users
 TEAM = 54400
 OURS, HIS = "4242", "6666"
-MODES = pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777], ids="{:o}".format)
+FILE_MODES = (0o777, 0o770, 0o1777)
+MODES = pytest.mark.parametrize("mode", FILE_MODES, ids="{:o}".format)
 # Each mode, each way and each compiler occurs.
 IN_EACH_RUN = [
     (0o777, "headers", "nvcc"),
@@ -95,14 +96,10 @@ def build(ground: Path, number: int, backend: str, way: str) -> str:
     ("mode", "way", "backend"),
     [
         pytest.param(*row, marks=[pytest.mark.slow] * (row not in IN_EACH_RUN))
-        for row in itertools.product(
-            (0o777, 0o770, 0o1777), ("headers", "folder"), ("nvrtc", "nvcc")
-        )
+        for row in itertools.product(FILE_MODES, ("headers", "folder"), ("nvrtc", "nvcc"))
     ],
 )
-def test_no_kernel_contains_text_that_another_user_put_into_the_cache(
-    ground: Path, mode: int, way: str, backend: str
-) -> None:
+def test_no_kernel_contains_text_that_another_user_put_into_the_cache(ground, mode, way, backend):
     found = toolkit.current()
     if backend == "nvcc" and (found.nvcc is None or found.host_compiler is None):
         pytest.skip("nvcc and a host compiler are needed")
@@ -127,9 +124,7 @@ def test_no_kernel_contains_text_that_another_user_put_into_the_cache(
 
 @MODES
 @pytest.mark.parametrize("above", [False, True], ids=["the cache", "a folder above it"])
-def test_a_compiler_gets_no_path_that_another_user_can_redirect(
-    ground: Path, mode: int, above: bool
-) -> None:
+def test_a_compiler_gets_no_path_that_another_user_can_redirect(ground, mode, above):
     cache = make_cache(ground, mode)
     if above:
         below = cache / "below"
@@ -142,30 +137,22 @@ def test_a_compiler_gets_no_path_that_another_user_can_redirect(
     assert used is (mode == 0o1777)
 
 
-def test_a_folder_below_another_users_can_be_replaced(ground: Path) -> None:
+def test_what_another_user_can_replace_is_not_trusted(ground):
     his, cache = ground / "his", ground / "his" / "cache"
     cache.mkdir(parents=True)
     os.chown(his, ATTACKER, ATTACKER)
     os.chown(cache, VICTIM, VICTIM)
-
     assert as_user(VICTIM, lambda: sealed.can_be_swapped(str(cache)))
-
-
-def test_another_users_link_can_be_replaced(ground: Path) -> None:
-    cache = make_cache(ground, 0o700)
-    link = ground / "link"
+    cache, link = make_cache(ground, 0o700), ground / "link"
     link.symlink_to(cache)
     paths = str(link), f"{link}/../{cache.name}"
     found = lambda: [*map(sealed.can_be_swapped, paths)]  # noqa: E731
     assert as_user(VICTIM, found) == [False, False]
     os.chown(link, ATTACKER, ATTACKER, follow_symlinks=False)
     assert as_user(VICTIM, found) == [True, True]
-
-
-def test_a_group_with_only_the_user_is_trusted(ground: Path) -> None:
-    home = ground / "home"
-    home.mkdir()
-    home.chmod(0o775)  # it belongs to root and root's group
-    assert not sealed.can_be_swapped(str(home / "cache"))
-    os.chown(home, 0, TEAM)
-    assert sealed.can_be_swapped(str(home / "cache"))
+    # A group with only the user is trusted.
+    (ground / "home").mkdir()
+    (ground / "home").chmod(0o775)  # it belongs to root and root's group
+    assert not sealed.can_be_swapped(str(ground / "home/cache"))
+    os.chown(ground / "home", 0, TEAM)
+    assert sealed.can_be_swapped(str(ground / "home/cache"))

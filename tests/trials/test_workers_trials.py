@@ -28,7 +28,9 @@ from rtcompile.request.values import Arch
 from rtcompile.workers import pool as workers
 from rtcompile.workers import scratch as scratch_places
 from rtcompile.workers.pool import Job, Pool
+from tests import processes
 from tests.jobs import children, descendants, ended
+from tests.processes import ran
 from tests.toolkits import needs_host_compiler
 from tests.trials.record import tally, times
 
@@ -54,14 +56,8 @@ def build(number: int) -> Compiled | CompileFailure:
     arch = Arch(7, 5)
     source = f'extern "C" __global__ void k{number}() {{}}'
     unit = TranslationUnit(source, "k.cu", (f"-arch={arch}",), (), "cubin", arch)
-    return nvrtc.compile(
-        unit,
-        toolkit.current().require_nvrtc(),
-        limits=Limits(),
-        pch=False,
-        cache_dir=None,
-        search=(),
-    )
+    given = {"limits": Limits(), "pch": False, "cache_dir": None, "search": ()}
+    return nvrtc.compile(unit, toolkit.current().require_nvrtc(), **given)
 
 
 def is_right(outcome: Compiled | CompileFailure, number: int) -> bool:
@@ -106,7 +102,7 @@ def trial(pool: Pool, number: int, attack: Callable[[Callable[[], bool]], int]) 
 
 
 @pytest.mark.parametrize("delay", ["at once", "at random"])
-def test_a_worker_killed_while_it_compiles(pool: Pool, delay: str) -> None:
+def test_a_worker_killed_while_it_compiles(pool, delay):
     assert is_right(build(0), 0)
     shuffled = random.Random(1)
 
@@ -128,7 +124,7 @@ def test_a_worker_killed_while_it_compiles(pool: Pool, delay: str) -> None:
 
 
 @pytest.mark.parametrize("stage", ["starting", "idle", "compiling"])
-def test_a_zygote_killed(pool: Pool, scratch: Path, stage: str) -> None:
+def test_a_zygote_killed(pool, scratch, stage):
 
     def attack(done: Callable[[], bool]) -> int:
         if stage == "idle":
@@ -156,7 +152,7 @@ def test_a_zygote_killed(pool: Pool, scratch: Path, stage: str) -> None:
     assert list(scratch.glob("rtcompile-*")) == []
 
 
-def test_a_caller_killed_at_any_moment(scratch: Path) -> None:
+def test_a_caller_killed_at_any_moment(scratch):
     script = """
         import threading
         from tests.trials.test_workers_trials import *
@@ -193,7 +189,7 @@ rtcompile.compile(ENDLESS, fallback="always", arch="sm_80")
 
 
 @pytest.mark.needs_nvcc
-def test_all_killed_at_once_while_nvcc_runs(scratch: Path) -> None:
+def test_all_killed_at_once_while_nvcc_runs(scratch):
     with tally("caller, zygote and worker killed at once while nvcc runs") as counted:
         for number in range(times(2, 50)):
             program = python(NVCC)
@@ -240,14 +236,7 @@ def limited(script: str, **limits: int) -> str:
         for name, value in limits.items():
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
 
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        cwd=ROOT,
-        preexec_fn=limit,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = processes.python(script, cwd=ROOT, preexec_fn=limit)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -280,15 +269,12 @@ WITH_PCH = """
         pytest.param({"CORE": 0}, id="core dumps"),
     ],
 )
-def test_builds_work_under_limits(limits: dict[str, int]) -> None:
+def test_builds_work_under_limits(limits):
     assert limited(BUILD, **limits) == "True"
 
 
-def test_without_address_space_builds_work_without_precompiled_headers() -> None:
+def test_too_little_address_space_and_no_unlimited_stack_prevents_precompiled_headers():
     assert limited(WITH_PCH, AS=1 << 30) == "False 1"
-
-
-def test_an_unlimited_stack_does_not_prevent_precompiled_headers() -> None:
     assert limited(WITH_PCH, STACK=resource.RLIM_INFINITY) == "True 1"
 
 
@@ -297,7 +283,7 @@ def with_mounts(mounts: str, script: str) -> str:
     mounts = f'{mounts} && exec "$0" -c "$1"'
     command = ["unshare", "--mount", "sh", "-c", mounts, sys.executable, textwrap.dedent(script)]
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        done = processes.ran(*command, cwd=ROOT, environ={"PYTHONPATH": str(ROOT)})
     except FileNotFoundError:
         pytest.skip("util-linux is not installed")
     if done.stderr.startswith(("unshare", "mount", "umount")):
@@ -314,11 +300,11 @@ def with_mounts(mounts: str, script: str) -> str:
         pytest.param('mount -t tmpfs -o ro none "$TMPDIR"', id="a TMPDIR that is read-only"),
     ],
 )
-def test_builds_work_without(mounts: str) -> None:
+def test_builds_work_without(mounts):
     assert with_mounts(mounts, BUILD) == "True"
 
 
-def test_without_a_temporary_folder_the_first_line_says_so() -> None:
+def test_without_a_temporary_folder_the_first_line_says_so():
     script = """
         from tests.trials.test_workers_trials import *
         from rtcompile.workers import scratch
@@ -336,7 +322,7 @@ def test_without_a_temporary_folder_the_first_line_says_so() -> None:
 
 
 @needs_host_compiler
-def test_twenty_thousand_options() -> None:
+def test_twenty_thousand_options():
     script = """
         import rtcompile
         options = tuple(f"-DX{i}=1" for i in range(20_000))
@@ -376,14 +362,14 @@ def as_nobody(script: str, scratch: Path, processes: int) -> str:
         resource.setrlimit(resource.RLIMIT_NPROC, ({processes}, {processes}))
     """
     command = [*AS_NOBODY, sys.executable, "-c", textwrap.dedent(opening) + textwrap.dedent(script)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = ran(*command, cwd=ROOT)
     if done.stderr.startswith("setpriv"):
         pytest.skip(f"may not become another user here: {done.stderr.strip()}")
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-def test_reaching_the_process_limit_is_an_error_that_names_it(scratch: Path) -> None:
+def test_reaching_the_process_limit_is_an_error_that_names_it(scratch):
     script = """
         import rtcompile
         with pytest.raises(rtcompile.RtcompileError, match="ulimit -u"):
@@ -392,7 +378,7 @@ def test_reaching_the_process_limit_is_an_error_that_names_it(scratch: Path) -> 
     as_nobody(script, scratch, processes=0)
 
 
-def test_builds_work_with_few_processes(scratch: Path) -> None:
+def test_builds_work_with_few_processes(scratch):
     script = """
         os.environ["RTCOMPILE_JOBS"] = "4"
         outcomes = []
@@ -405,7 +391,7 @@ def test_builds_work_with_few_processes(scratch: Path) -> None:
     assert as_nobody(script, scratch, processes=7) == "[True, True, True, True]"
 
 
-def test_a_build_waits_for_a_thread_that_is_ending(scratch: Path) -> None:
+def test_a_build_waits_for_a_thread_that_is_ending(scratch):
     script = """
         import time
         os.environ["RTCOMPILE_JOBS"] = "1"
@@ -417,7 +403,7 @@ def test_a_build_waits_for_a_thread_that_is_ending(scratch: Path) -> None:
 
 
 @pytest.mark.parametrize("processes", [3, pytest.param(5, marks=pytest.mark.slow), 8])
-def test_batches_work_with_few_processes(scratch: Path, processes: int) -> None:
+def test_batches_work_with_few_processes(scratch, processes):
     script = """
         import rtcompile
         source = 'extern "C" __global__ void k() { __nanosleep(N); }'
@@ -429,7 +415,7 @@ def test_batches_work_with_few_processes(scratch: Path, processes: int) -> None:
     assert as_nobody(script, scratch, processes) == "8"
 
 
-def test_address_space_randomisation_is_unchanged() -> None:
+def test_address_space_randomisation_is_unchanged():
     # personality() is forbidden in many containers, so nothing here calls it.
     sources = (ROOT / "rtcompile").rglob("*.py")
     assert not any(".personality(" in path.read_text() for path in sources)
