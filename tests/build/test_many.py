@@ -161,7 +161,7 @@ def grandchildren(pid: int) -> list[int]:
 
 def test_ctrl_c_is_handled_at_any_moment_and_leaves_nothing(tmp_path: Path) -> None:
     script = """
-        import os, threading, time
+        import os, signal, threading, time
         from tests.build.test_many import *
         signal.signal(signal.SIGINT, signal.default_int_handler)
         compile_many(variants(1), progress=False)  # imports, and the first worker
