@@ -9,7 +9,6 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,7 +52,7 @@ def looks_ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ahead.queue.end()
 
 
-def test_a_constructed_kernel_is_compiled_before_its_use(monkeypatch: pytest.MonkeyPatch):
+def test_a_constructed_kernel_is_compiled_before_its_use(monkeypatch):
     notified: list[Any] = []
     monkeypatch.setattr(lookup, "listeners", [lambda request, outcome: notified.append(outcome)])
     kernels = [made(number) for number in range(5)]
@@ -69,7 +68,7 @@ def test_a_constructed_kernel_is_compiled_before_its_use(monkeypatch: pytest.Mon
     assert not ahead.queue.kept
 
 
-def test_if_all_is_cached_nothing_is_imported_or_queued(tmp_path: Path):
+def test_if_all_is_cached_nothing_is_imported_or_queued(tmp_path):
     program = f"""
         import sys, time
         from rtcompile import RawKernel
@@ -94,9 +93,7 @@ def run(program: str, *arguments: str, **environ: str) -> str:
 
 
 @pytest.mark.parametrize("variable", [("RTCOMPILE_AHEAD", "0"), ("RTCOMPILE_JIT", "0")])
-def test_building_ahead_can_be_turned_off(
-    monkeypatch: pytest.MonkeyPatch, variable: tuple[str, str]
-):
+def test_building_ahead_can_be_turned_off(monkeypatch, variable):
     monkeypatch.setenv(*variable)
 
     _kernel = made(1)
@@ -105,9 +102,7 @@ def test_building_ahead_can_be_turned_off(
     assert ahead.queue is None
 
 
-def test_an_error_is_raised_only_at_the_kernels_use(
-    capfd: pytest.CaptureFixture[str],
-):
+def test_an_error_is_raised_only_at_the_kernels_use(capfd):
     wrong = RawKernel("mistake;", "k", arch="sm_80")
     invalid = made(2, options=("--no-such-option=1",))
     right = made(1)
@@ -126,7 +121,7 @@ def test_an_error_is_raised_only_at_the_kernels_use(
         _ = RawKernel("mistake;", "k", arch="sm_80").object_code
 
 
-def test_a_header_written_or_edited_after_the_construction_is_noticed(tmp_path: Path):
+def test_a_header_written_or_edited_after_the_construction_is_noticed(tmp_path):
     source = '#include "value.h"\nextern "C" __global__ void k(int* p) { *p = VALUE; }'
     kernels = [
         RawKernel(source, "k", (f"-I{tmp_path}", f"-DN={n}"), arch="sm_80") for n in range(2)
@@ -149,7 +144,7 @@ def test_a_header_written_or_edited_after_the_construction_is_noticed(tmp_path: 
     )
 
 
-def test_a_build_uses_the_variables_at_its_construction(monkeypatch: pytest.MonkeyPatch):
+def test_a_build_uses_the_variables_at_its_construction(monkeypatch):
     def kernel(**more: Any) -> RawKernel:
         source = SOURCE.replace("%d", "VALUE")
         return RawKernel(source, "k", arch="sm_80", backend="nvcc", **more)
@@ -173,7 +168,7 @@ def test_a_build_uses_the_variables_at_its_construction(monkeypatch: pytest.Monk
     assert codes[1] == kernel(recompile=True).object_code.code != codes[2]
 
 
-def test_the_build_of_a_deleted_kernel_is_cancelled(monkeypatch: pytest.MonkeyPatch):
+def test_the_build_of_a_deleted_kernel_is_cancelled(monkeypatch):
     endless = RawKernel(ENDLESS, "k", arch="sm_80")
     until(lambda: ahead.queue is not None and any(b.began for b in ahead.queue.kept.values()))
 
@@ -185,9 +180,7 @@ def test_the_build_of_a_deleted_kernel_is_cancelled(monkeypatch: pytest.MonkeyPa
     until(lambda: not queue.kept and not queue.threads)
 
 
-def test_a_launched_kernel_is_built_first_and_waits_only_for_itself(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_launched_kernel_is_built_first_and_waits_only_for_itself(monkeypatch):
     monkeypatch.setattr(pool, "_pool", pool.Pool(1))
     endless = [RawKernel(ENDLESS + f"// {n}", "k", arch="sm_80") for n in range(3)]
     wanted = made(1)
@@ -202,7 +195,7 @@ def test_a_launched_kernel_is_built_first_and_waits_only_for_itself(
     assert len(queue().kept) == len(endless)
 
 
-def test_ctrl_c_leaves_the_wait_and_the_build(monkeypatch: pytest.MonkeyPatch):
+def test_ctrl_c_leaves_the_wait_and_the_build(monkeypatch):
     kernel = RawKernel(ENDLESS, "k", ("-DINTERRUPTED",), arch="sm_80")
     until(lambda: ahead.queue and any(b.began for b in ahead.queue.kept.values()))
 
@@ -222,7 +215,7 @@ MANY = 20  # all are expected to be used, and they are more than can compile at 
 
 
 def test_after_the_edit_of_a_header_all_its_kernels_are_compiled_on_all_cores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path, monkeypatch
 ):
     header = tmp_path / "common.h"
 
@@ -254,7 +247,7 @@ def test_after_the_edit_of_a_header_all_its_kernels_are_compiled_on_all_cores(
     assert all(new.code != old.code for new, old in zip(codes, before, strict=True))
 
 
-def test_of_many_only_a_few_are_compiled_until_some_are_used(monkeypatch: pytest.MonkeyPatch):
+def test_of_many_only_a_few_are_compiled_until_some_are_used(monkeypatch):
     monkeypatch.setattr(ahead, "_FEW", 10)
     monkeypatch.setattr(ahead, "_SECONDS_OF_MANY", 0.3)
     monkeypatch.setattr(ahead, "_USED_OF_MANY", 3)
@@ -274,7 +267,7 @@ def test_of_many_only_a_few_are_compiled_until_some_are_used(monkeypatch: pytest
     until(lambda: len(built()) == 30)
 
 
-def test_running_builds_are_stopped_if_too_many_stay_unused(monkeypatch: pytest.MonkeyPatch):
+def test_running_builds_are_stopped_if_too_many_stay_unused(monkeypatch):
     monkeypatch.setattr(ahead, "_MOST_SECONDS", 0.5)
     _endless = RawKernel(ENDLESS, "k", ("-DSTOPPED",), arch="sm_80")
     until(lambda: ahead.queue is not None)
@@ -284,7 +277,7 @@ def test_running_builds_are_stopped_if_too_many_stay_unused(monkeypatch: pytest.
     assert 0.5 <= queue._spent() < 5
 
 
-def test_the_device_is_queried_without_a_context(monkeypatch: pytest.MonkeyPatch):
+def test_the_device_is_queried_without_a_context(monkeypatch):
     monkeypatch.setattr(driver, "_of_nvml", lambda: {(8, 0)})
     _kernel = RawKernel(SOURCE % 3, "k")
     until(built)
@@ -305,9 +298,7 @@ def test_the_device_is_queried_without_a_context(monkeypatch: pytest.MonkeyPatch
         pytest.param(set(), "0", id="no device"),
     ],
 )
-def test_without_one_known_capability_nothing_is_compiled(
-    monkeypatch: pytest.MonkeyPatch, found: set[tuple[int, int]], visible: str
-):
+def test_without_one_known_capability_nothing_is_compiled(monkeypatch, found, visible):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setattr(driver, "_of_nvml", lambda: found)
     _kernel = RawKernel(SOURCE % 4, "k")
@@ -315,7 +306,7 @@ def test_without_one_known_capability_nothing_is_compiled(
     assert ahead.queue is None
 
 
-def test_no_thread_stays_after_the_builds_ahead(monkeypatch: pytest.MonkeyPatch):
+def test_no_thread_stays_after_the_builds_ahead(monkeypatch):
     monkeypatch.setattr(raw_kernel, "_IDLE_SECONDS", 0.1)
     until(lambda: not raw_kernel.watching)
     before = {*threading.enumerate()}
@@ -339,7 +330,7 @@ ENDS = """
 
 @pytest.mark.some(2)
 @pytest.mark.parametrize("ending", ["", "sys.exit(0)", "os._exit(0)"])
-def test_a_program_ends_at_once(ending: str):
+def test_a_program_ends_at_once(ending):
     began = run(textwrap.dedent(ENDS % ENDLESS) + f"print(time.time(), flush=True)\n{ending}\n")
     assert time.time() - float(began) < 30
 
@@ -370,9 +361,7 @@ WARNED = f"""
 
 
 @pytest.mark.parametrize(("action", "ends"), [("default", 0), ("error", 1)])
-def test_a_warning_about_the_cache_is_raised_once_at_the_use(
-    tmp_path: Path, action: str, ends: int
-):
+def test_a_warning_about_the_cache_is_raised_once_at_the_use(tmp_path, action, ends):
     program, cache = tmp_path / "main.py", tmp_path / "cache"
     program.write_text(textwrap.dedent(WARNED))
     cache.touch()
@@ -383,7 +372,7 @@ def test_a_warning_about_the_cache_is_raised_once_at_the_use(
     assert after.count("it is not used") == 1
 
 
-def test_children_by_spawn_import_the_program_again(tmp_path: Path):
+def test_children_by_spawn_import_the_program_again(tmp_path):
     program = f"""
         import multiprocessing
         from rtcompile import RawKernel
@@ -414,9 +403,7 @@ def test_a_failed_constructor_queues_nothing():
     assert ahead.queue is None or not ahead.queue.kept
 
 
-def test_a_relative_directory_is_resolved_at_the_construction(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_relative_directory_is_resolved_at_the_construction(tmp_path, monkeypatch):
     for name, value in (("one", 1), ("two", 2)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "value.h").write_text(f"#define VALUE {value}\n")
@@ -443,7 +430,7 @@ RELOADED = '#include "value.h"\nextern "C" __global__ void k(int* p) { *p = VALU
 @pytest.mark.parametrize("edited", ["the source", "the header"])
 @pytest.mark.parametrize("used", [True, False], ids=["after its first use", "before"])
 def test_a_reloaded_file_is_compiled_ahead_and_an_edit_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, used: bool, edited: str
+    tmp_path, monkeypatch, used, edited
 ):
     header, file = tmp_path / "value.h", tmp_path / "kernel.cu"
     header.write_text("#define VALUE 1\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +41,7 @@ def linked(*link: object) -> rtcompile.ObjectCode:
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("kind", KINDS)
-def test_code_of_another_library_is_linked_and_found_again(kind: str):
+def test_code_of_another_library_is_linked_and_found_again(kind):
     builds = []
     for _ in range(2):
         builds.append(linked(Code(library(kind), kind)))
@@ -54,14 +53,14 @@ def test_code_of_another_library_is_linked_and_found_again(kind: str):
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("kind", ["object", "ltoir"])
-def test_the_result_is_that_of_our_own_object(kind: str):
+def test_the_result_is_that_of_our_own_object(kind):
     own = rtcompile.compile(LIBRARY, arch="sm_90", target=kind, options=["-rdc=true"])
 
     assert linked(Code(own.code, kind, "kind")).code == linked(own).code
 
 
 @pytest.mark.needs_compiler
-def test_all_kinds_of_inputs_are_linked_together(tmp_path: Path):
+def test_all_kinds_of_inputs_are_linked_together(tmp_path):
     names = ("helper", "of_path", "of_ours", "of_text")
     calls = " + ".join(f"{name}(*p)" for name in names)
     declared = "".join(f"__device__ float {name}(float);\n" for name in names)
@@ -80,7 +79,7 @@ def test_all_kinds_of_inputs_are_linked_together(tmp_path: Path):
 
 
 @pytest.mark.needs_compiler
-def test_code_in_a_file_is_read_when_it_is_passed(tmp_path: Path):
+def test_code_in_a_file_is_read_when_it_is_passed(tmp_path):
     path = tmp_path / "part"
     path.write_bytes(library("ltoir"))
     request = CompileRequest(CALLER, arch="sm_90", link=[Code(str(path), "ltoir")])
@@ -90,7 +89,7 @@ def test_code_in_a_file_is_read_when_it_is_passed(tmp_path: Path):
 
 
 @pytest.mark.parametrize("given", [b"code", bytearray(b"code"), memoryview(b"code")])
-def test_a_request_with_such_code_compares_hashes_and_pickles(given: object):
+def test_a_request_with_such_code_compares_hashes_and_pickles(given):
     request, other = (CompileRequest("", link=[Code(given, "library")]) for _ in range(2))
 
     assert request.link == (LinkInput("archive", "link[0]", b"code"),)
@@ -109,9 +108,7 @@ def test_a_request_with_such_code_compares_hashes_and_pickles(given: object):
         pytest.param([1], "ptx", "whose code is list, not bytes", id="type"),
     ],
 )
-def test_an_input_that_cannot_be_linked_is_rejected_at_once(
-    code: object, kind: object, message: str
-):
+def test_an_input_that_cannot_be_linked_is_rejected_at_once(code, kind, message):
     with pytest.raises(InvalidRequest, match=message):
         CompileRequest("", link=[Code(code, kind)])
 
@@ -124,7 +121,7 @@ def test_code_whose_kind_is_wrong_is_rejected_before_linking():
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("kind", ["cubin", "ltoir"])
-def test_code_compiled_by_cuda_core_is_linked(kind: str):
+def test_code_compiled_by_cuda_core_is_linked(kind):
     core = pytest.importorskip("cuda.core", reason="cuda-core is not installed")
     options = core.ProgramOptions(
         arch="sm_90", relocatable_device_code=True, link_time_optimization=kind == "ltoir" or None

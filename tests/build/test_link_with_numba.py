@@ -19,7 +19,7 @@ pytestmark = pytest.mark.needs_compiler
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_90a"])
-def test_a_function_of_numba_is_linked_into_a_kernel_of_ours(arch: str):
+def test_a_function_of_numba_is_linked_into_a_kernel_of_ours(arch):
     ltoir, _ = cuda.compile(
         lambda x: 2 * x,
         float32(float32),

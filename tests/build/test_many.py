@@ -8,7 +8,6 @@ import pickle
 import threading
 from concurrent.futures import CancelledError
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -39,7 +38,7 @@ def kernels(code: ObjectCode) -> list[str]:
     return [kernel.name for kernel in cubin.read(code.code).kernels]
 
 
-def test_a_single_hit_is_found_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_hit_is_found_without_a_thread(monkeypatch):
     built = compile_many([KERNEL], progress=False)
     started: list[threading.Thread] = []
     monkeypatch.setattr(threading.Thread, "start", started.append)
@@ -50,9 +49,7 @@ def test_a_single_hit_is_found_without_a_thread(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("threads", [0, 1, 5])
-def test_a_batch_works_with_fewer_threads_if_no_more_can_start(
-    monkeypatch: pytest.MonkeyPatch, threads: int
-) -> None:
+def test_a_batch_works_with_fewer_threads_if_no_more_can_start(monkeypatch, threads):
     start, left = threading.Thread.start, [threads]
 
     def start_some(thread: threading.Thread) -> None:
@@ -67,12 +64,12 @@ def test_a_batch_works_with_fewer_threads_if_no_more_can_start(
     assert [kernels(code) for code in results] == [[f"_Z1kILi{i}EEvPi"] for i in range(6)]
 
 
-def test_one_request_twice_is_built_once() -> None:
+def test_one_request_twice_is_built_once():
     hits = [code.build.hit for code in compile_many([KERNEL] * 4, progress=False)]
     assert hits.count(None) == 1
 
 
-def test_errors_are_collected_and_the_others_built() -> None:
+def test_errors_are_collected_and_the_others_built():
     with pytest.raises(
         BatchError,
         match=r"2 of 4 builds failed:\n\[1\] kernel.cu for sm_90: kernel.cu:1:1: error: this declaration",
@@ -83,20 +80,20 @@ def test_errors_are_collected_and_the_others_built() -> None:
     assert [result is None for result in caught.value.results] == [False, True, False, True]
 
 
-def test_a_batch_error_survives_pickling() -> None:
+def test_a_batch_error_survives_pickling():
     before = BatchError({1: CompileError("wrong")}, [None, None], {1: "kernel.cu (k<1>)"})
     error = pickle.loads(pickle.dumps(before))
     assert str(error) == "1 of 2 builds failed:\n[1] kernel.cu (k<1>): wrong"
     assert error.names == {1: "kernel.cu (k<1>)"}
 
 
-def test_arguments_apply_to_every_build() -> None:
+def test_arguments_apply_to_every_build():
     (outcome,) = compile_many([ENDLESS], timeout=0.3, progress=False, errors="return")
     assert isinstance(outcome, CompileTimeout)
 
 
 @pytest.mark.parametrize("item", ["source", None, 3])
-def test_an_invalid_item_is_rejected_before_anything_runs(item: object) -> None:
+def test_an_invalid_item_is_rejected_before_anything_runs(item):
     with pytest.raises(InvalidRequest, match=r"builds\[1\] is"):
         compile_many([TEMPLATE, item])
 
@@ -112,17 +109,17 @@ def test_an_invalid_item_is_rejected_before_anything_runs(item: object) -> None:
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
 )
-def test_an_argument_of_a_wrong_type_is_reported(arguments: dict[str, Any], message: str) -> None:
+def test_an_argument_of_a_wrong_type_is_reported(arguments, message):
     with pytest.raises(InvalidRequest, match=message):
         compile_many(**arguments)
 
 
-def test_an_empty_batch_returns_nothing() -> None:
+def test_an_empty_batch_returns_nothing():
     assert compile_many([], progress=True) == []
 
 
 @pytest.mark.usefixtures("two_slots")
-def test_a_cancelled_future_wakes_its_waiters_and_the_next_build_works() -> None:
+def test_a_cancelled_future_wakes_its_waiters_and_the_next_build_works():
     endless, quick = submit_many([ENDLESS, *variants(1)])
     assert len(kernels(quick.result())) == 1
     assert endless.cancel()
@@ -159,7 +156,7 @@ def grandchildren(pid: int) -> list[int]:
     return [worker for zygote in children(pid) for worker in children(zygote)]
 
 
-def test_ctrl_c_is_handled_at_any_moment_and_leaves_nothing(tmp_path: Path) -> None:
+def test_ctrl_c_is_handled_at_any_moment_and_leaves_nothing(tmp_path):
     script = """
         import os, signal, threading, time
         from tests.build.test_many import *
@@ -201,7 +198,7 @@ def test_ctrl_c_is_handled_at_any_moment_and_leaves_nothing(tmp_path: Path) -> N
     assert list(tmp_path.glob("rtcompile-*")) == []
 
 
-def test_a_progress_callable_is_called_for_each_build() -> None:
+def test_a_progress_callable_is_called_for_each_build():
     heard: list[tuple[int, int, bool]] = []
     compile_many(
         [*variants(2), WRONG],
@@ -214,13 +211,13 @@ def test_a_progress_callable_is_called_for_each_build() -> None:
     assert sorted(good for _, _, good in heard) == [False, True, True]
 
 
-def test_plain_lines_are_printed_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_lines_are_printed_without_a_terminal(capsys):
     compile_many(variants(1), progress=False)
     compile_many([*variants(2), WRONG], progress=True, errors="return")
     assert "rtcompile: 3 of 3 compiled (1 cached, 1 failed) in " in capsys.readouterr().err
 
 
-def test_a_trace_shows_queue_phases_and_workers(tmp_path: Path) -> None:
+def test_a_trace_shows_queue_phases_and_workers(tmp_path):
     path = tmp_path / "trace.json"
     compile_many(variants(3), progress=False, trace=str(path))
     events = json.loads(path.read_text())
@@ -233,7 +230,7 @@ def test_a_trace_shows_queue_phases_and_workers(tmp_path: Path) -> None:
         assert event["ph"] == "M" or event["dur"] >= 0
 
 
-def test_one_build_is_traced_to_its_argument(tmp_path: Path) -> None:
+def test_one_build_is_traced_to_its_argument(tmp_path):
     path = tmp_path / "trace.json"
     source = "__global__ void traced() {}"
     rtcompile.compile(source, arch="sm_90", trace=str(path))
@@ -244,7 +241,7 @@ def test_one_build_is_traced_to_its_argument(tmp_path: Path) -> None:
     assert path.stat().st_size == size, "what was traced to there is over"
 
 
-def test_processes_add_to_one_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_add_to_one_trace(tmp_path, monkeypatch):
     path = tmp_path / "trace.json"
     monkeypatch.setenv("RTCOMPILE_TRACE", str(path))
     compile_many(variants(1), progress=False)
@@ -253,7 +250,7 @@ def test_processes_add_to_one_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len({event["pid"] for event in json.loads(path.read_text())}) == 2
 
 
-def test_a_file_that_is_not_a_trace_is_not_changed(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_trace_is_not_changed(tmp_path):
     path = tmp_path / "letter.txt"
     path.write_text("dear reader")
     with pytest.warns(UserWarning, match="not an rtcompile trace"):
@@ -261,7 +258,7 @@ def test_a_file_that_is_not_a_trace_is_not_changed(tmp_path: Path) -> None:
     assert path.read_text() == "dear reader"
 
 
-def test_a_hit_before_a_batchs_first_miss_counts_once() -> None:
+def test_a_hit_before_a_batchs_first_miss_counts_once():
     found = [KERNEL.replace(options=(f"-DHIT={n}",)) for n in range(3)]
     missing = KERNEL.replace(options=("-DMISS",))
     compile_many(found, progress=False)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.needs_compiler
 ONE = {"block_size_x": 64, "LOADS": 2, "ALGORITHM": "BLOCK_REDUCE_RAKING"}
 
 
-def test_variants_compile_and_are_found_again() -> None:
+def test_variants_compile_and_are_found_again():
     hits = [recipe.compile_space([ONE], arch="sm_90")[0].build.hit for _ in range(2)]
     assert hits == [None, "memory"]
 
@@ -55,7 +55,7 @@ CALL: dict[str, Any] = {
         pytest.param({"kernel_source": lambda params: f"// {params}\n{SOURCE}"}, id="function"),
     ],
 )
-def test_requests_are_what_kernel_tuner_requests_of_cupy(changes, monkeypatch) -> None:
+def test_requests_are_what_kernel_tuner_requests_of_cupy(changes, monkeypatch):
     """Let Kernel Tuner tune on a fake device that only records the requests."""
     tuner = pytest.importorskip("kernel_tuner")
     core = pytest.importorskip("kernel_tuner.core")

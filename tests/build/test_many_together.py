@@ -47,7 +47,7 @@ def outcomes(*requests: CompileRequest) -> list[Any]:
     return compile_many(requests, progress=False, errors="return")
 
 
-def test_a_batch_gives_the_same_code_as_single_builds(together: None) -> None:
+def test_a_batch_gives_the_same_code_as_single_builds(together):
     wanted = [kernel(number).replace(name=f"k{number}.cu") for number in range(6)]
     wanted += [
         request(
@@ -96,9 +96,7 @@ TWICE = 'extern "C" __global__ void k(int* x, int* y) { x[0] = y[0]; x[1] = y[0]
 
 
 @pytest.mark.parametrize("options", [("--restrict",), ("-Xptxas=-O0",)])
-def test_options_that_nvrtc_does_not_forget_get_their_own_process(
-    together: None, options: tuple[str, ...]
-) -> None:
+def test_options_that_nvrtc_does_not_forget_get_their_own_process(together, options):
     separate = request(TWICE)
     before = rtcompile.compile(separate.source, arch="sm_90")
     outcomes(*(request(f"{TWICE} // {n}", options=options) for n in range(12)))
@@ -115,9 +113,7 @@ def test_options_that_nvrtc_does_not_forget_get_their_own_process(
     ],
 )
 @pytest.mark.parametrize("at", [0, 2, 5])
-def test_a_failing_build_does_not_affect_the_others(
-    together: None, bad: str, error: type[Exception], at: int
-) -> None:
+def test_a_failing_build_does_not_affect_the_others(together, bad, error, at):
     wanted = [kernel(number) for number in range(6)]
     wanted[at] = request(bad)
     built = outcomes(*(one.replace(options=("-std=c++20",)) for one in wanted))
@@ -125,13 +121,13 @@ def test_a_failing_build_does_not_affect_the_others(
     assert all(isinstance(one, ObjectCode) for one in built[:at] + built[at + 1 :])
 
 
-def test_a_warning_is_in_the_log_of_its_build(together: None) -> None:
+def test_a_warning_is_in_the_log_of_its_build(together):
     warned = request("__global__ void k() { int unused; }")
     built = outcomes(kernel(1), warned, kernel(2))
     assert ["never referenced" in one.build.log for one in built] == [False, True, False]
 
 
-def test_an_endless_build_delays_no_other_and_cancels_none(together: None, two_slots: None) -> None:
+def test_an_endless_build_delays_no_other_and_cancels_none(together, two_slots):
     endless, *others = submit_many([request(ENDLESS), *map(kernel, range(5))])
     assert others[0].result(60)
     assert endless.cancel()
@@ -140,7 +136,7 @@ def test_an_endless_build_delays_no_other_and_cancels_none(together: None, two_s
         endless.result()
 
 
-def test_a_batch_waits_for_a_build_of_another_process(together: None) -> None:
+def test_a_batch_waits_for_a_build_of_another_process(together):
     wanted = [kernel(number) for number in range(6)]
     settings = Settings.from_environ()
     other_store = Store(settings.cache_dir, on_disk=True, size=1 << 30)
@@ -153,7 +149,7 @@ def test_a_batch_waits_for_a_build_of_another_process(together: None) -> None:
         assert futures[2].result(60).build.hit is None
 
 
-def test_a_remembered_failure_is_not_compiled_again(together: None) -> None:
+def test_a_remembered_failure_is_not_compiled_again(together):
     wanted = [kernel(0), request(MISTAKE), kernel(1)]
     outcomes(*wanted)
     failure, code = outcomes(request(MISTAKE), kernel(3))
@@ -162,16 +158,12 @@ def test_a_remembered_failure_is_not_compiled_again(together: None) -> None:
     assert code.build.hit is None
 
 
-def test_a_batch_builds_nothing_if_compiling_is_forbidden(
-    together: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_builds_nothing_if_compiling_is_forbidden(together, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_JIT", "0")
     assert all(isinstance(one, JitDisabled) for one in outcomes(kernel(1), kernel(2)))
 
 
-def test_a_result_that_cannot_be_kept_is_reported(
-    together: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_result_that_cannot_be_kept_is_reported(together, monkeypatch):
     def refuse(*_: object) -> bool:
         raise ValueError("no")
 
@@ -211,9 +203,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_batch_that_reads_the_same_headers_keeps_its_worker(
-    folder: Path, workers: list[int]
-) -> None:
+def test_a_batch_that_reads_the_same_headers_keeps_its_worker(folder, workers):
     wanted = [reading(folder, number) for number in range(3)]
     built = compile_many(wanted, progress=False, pch=False)
     assert len(workers) == 3
@@ -229,7 +219,7 @@ def test_a_batch_that_reads_the_same_headers_keeps_its_worker(
     assert all(len(one.build.headers) == 1 for one in built)
 
 
-def test_a_reused_worker_reads_an_edited_header(folder: Path, workers: list[int]) -> None:
+def test_a_reused_worker_reads_an_edited_header(folder, workers):
     wanted = reading(folder, 5)
     for value in (1, 2):
         (folder / "n.h").write_text(f"#define N {value} // {'x' * value}\n")
@@ -238,7 +228,7 @@ def test_a_reused_worker_reads_an_edited_header(folder: Path, workers: list[int]
     assert workers[0] == workers[1]
 
 
-def test_a_reused_worker_finds_a_new_shadowing_header(folder: Path, workers: list[int]) -> None:
+def test_a_reused_worker_finds_a_new_shadowing_header(folder, workers):
     first = folder / "first"
     first.mkdir()
     wanted = reading(folder, 5)
@@ -251,16 +241,14 @@ def test_a_reused_worker_finds_a_new_shadowing_header(folder: Path, workers: lis
     assert workers[0] == workers[1]
 
 
-def test_a_mistake_in_a_batch_is_reported_once_and_ends_its_worker(
-    folder: Path, workers: list[int]
-) -> None:
+def test_a_mistake_in_a_batch_is_reported_once_and_ends_its_worker(folder, workers):
     wanted = [reading(folder, number, "mistake" if number == 1 else "") for number in range(4)]
     built = [outcomes(one)[0] for one in wanted]
     assert [isinstance(one, CompileError) for one in built] == [number == 1 for number in range(4)]
     assert workers[0] == workers[1] != workers[2] == workers[3]
 
 
-def test_a_worker_that_uses_much_memory_is_not_reused(workers: list[int]) -> None:
+def test_a_worker_that_uses_much_memory_is_not_reused(workers):
     pytest.importorskip("cutlass_library")
     for source in ("__global__ void k() {}", "#include <cute/tensor.hpp>\n"):
         rtcompile.compile(source, arch="sm_90", pch=False)
@@ -269,7 +257,7 @@ def test_a_worker_that_uses_much_memory_is_not_reused(workers: list[int]) -> Non
     rtcompile.compile("__global__ void next() {}", arch="sm_90")
 
 
-def test_a_killed_zygote_costs_no_build(together: None) -> None:
+def test_a_killed_zygote_costs_no_build(together):
     futures = submit_many(map(kernel, range(30)))
     futures[0].result(60)
     # All are listed before one is killed, since a new zygote takes its place at once.

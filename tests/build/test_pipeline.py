@@ -314,7 +314,7 @@ def cuda13(cuda13_prefix, monkeypatch):
     monkeypatch.setattr(toolkit, "remember_compiler_id", remember)
 
 
-def test_a_cold_build_looks_for_no_file_of_the_cache_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cold_build_looks_for_no_file_of_the_cache_twice(monkeypatch):
     rtcompile.compile('extern "C" __global__ void warm() {}', arch="sm_80")
     looked: Counter[str] = Counter()
     access = os.access
@@ -334,9 +334,7 @@ def test_a_cold_build_looks_for_no_file_of_the_cache_twice(monkeypatch: pytest.M
     assert not twice
 
 
-def test_folders_are_looked_at_only_for_builds_that_are_not_observed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_are_looked_at_only_for_builds_that_are_not_observed(tmp_path, monkeypatch):
     options = (f"-I{tmp_path}",)
     rtcompile.compile('extern "C" __global__ void warm() {}', options=options, arch="sm_80")
     looked: list[str] = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 import rtcompile
@@ -36,9 +34,7 @@ def test_a_header_that_shadows_one_of_nvccs_is_noticed(tmp_path, name):
         pytest.param("{here}/link/../self/root{own}", id="above a link"),
     ],
 )
-def test_folders_that_differ_between_processes_are_searched_each_time(
-    tmp_path: Path, folder: str
-) -> None:
+def test_folders_that_differ_between_processes_are_searched_each_time(tmp_path, folder):
     (tmp_path / "link").symlink_to("step")
     (tmp_path / "step").symlink_to("/proc/self")
     own = tmp_path / "own"
@@ -59,7 +55,7 @@ def test_folders_that_differ_between_processes_are_searched_each_time(
 
 @needs_host_compiler
 @pytest.mark.filterwarnings("ignore:not cached")  # for a build that takes a second
-def test_nvcc_searches_such_a_folder_each_time_too(tmp_path: Path) -> None:
+def test_nvcc_searches_such_a_folder_each_time_too(tmp_path):
     (tmp_path / "value.h").write_text("#define VALUE 1")
     source = "#include <value.h>\n__device__ int value = VALUE;"
     options = [f"-I/proc/self/root{tmp_path}"]

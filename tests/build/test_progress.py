@@ -38,7 +38,7 @@ def in_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return terminal
 
 
-def test_a_batch_is_one_changing_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_is_one_changing_line(monkeypatch):
     terminal = in_terminal(monkeypatch)
     compile_many(REQUESTS)
     written = terminal.getvalue()
@@ -47,9 +47,7 @@ def test_a_batch_is_one_changing_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "2 of 2 compiled" in written.split("\r")[-1]
 
 
-def test_progress_is_shown_if_no_thread_can_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_progress_is_shown_if_no_thread_can_start(monkeypatch):
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -59,14 +57,14 @@ def test_progress_is_shown_if_no_thread_can_start(
     assert "2 of 2 compiled" in terminal.getvalue()
 
 
-def test_a_temporary_line_is_erased(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_line_is_erased(monkeypatch):
     terminal = in_terminal(monkeypatch)
     with changing_line() as show:
         show("compiling: 1 s")
     assert terminal.getvalue().endswith("compiling: 1 s\r\033[K")
 
 
-def test_a_dumb_terminal_gets_no_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dumb_terminal_gets_no_escapes(monkeypatch):
     terminal = in_terminal(monkeypatch)
     monkeypatch.setenv("TERM", "dumb")
     with changing_line() as show:
@@ -76,16 +74,14 @@ def test_a_dumb_terminal_gets_no_escapes(monkeypatch: pytest.MonkeyPatch) -> Non
     assert terminal.getvalue() == ""
 
 
-def test_nothing_is_shown_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_shown_without_a_terminal(capsys):
     with changing_line() as show:
         show("compiling: 1 s")
     compile_many(REQUESTS)
     assert capsys.readouterr().err == ""
 
 
-def test_a_log_is_not_silent_during_a_long_build(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_log_is_not_silent_during_a_long_build(monkeypatch, capsys):
     monkeypatch.setattr(progress, "_MOST_SILENT_SECONDS", 0.01)
     with progress.shown(True, 2):
         written = ""
@@ -104,17 +100,13 @@ class Sink:
 
 
 @pytest.mark.parametrize("given", [None, False, True])
-def test_a_batch_is_built_where_there_is_no_stderr(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: bool | None
-) -> None:
+def test_a_batch_is_built_where_there_is_no_stderr(monkeypatch, capsys, given):
     monkeypatch.setattr(sys, "stderr", None)
     assert len(compile_many(REQUESTS, progress=given)) == 2
     assert capsys.readouterr().out == ""
 
 
-def test_a_batch_is_built_where_stderr_can_only_be_written_to(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_batch_is_built_where_stderr_can_only_be_written_to(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Sink())
     assert len(compile_many(REQUESTS)) == 2
 
@@ -152,7 +144,7 @@ def on_terminal(program: str, **environ: str) -> str:
 
 
 @pytest.mark.needs_compiler
-def test_a_first_run_shows_a_waiting_line_on_a_terminal_and_erases_it() -> None:
+def test_a_first_run_shows_a_waiting_line_on_a_terminal_and_erases_it():
     written = on_terminal(SLOW)
 
     assert "rtcompile: 1 kernel to compile, 0 done" in written
@@ -162,7 +154,7 @@ def test_a_first_run_shows_a_waiting_line_on_a_terminal_and_erases_it() -> None:
 
 
 @pytest.mark.needs_compiler
-def test_a_first_run_shows_nothing_if_disabled_or_without_a_terminal() -> None:
+def test_a_first_run_shows_nothing_if_disabled_or_without_a_terminal():
     assert on_terminal(SLOW, RTCOMPILE_PROGRESS="0") == "the program's own line\r\n"
     done = python(SLOW.replace("%d", "1%d"))
     assert (done.stdout, done.stderr) == ("the program's own line\n", "")

@@ -43,7 +43,7 @@ def crash(tmp_path: Path) -> CompilerCrashed:
 
 
 @pytest.mark.needs_compiler
-def test_a_crash_leaves_a_folder_that_describes_it_and_crashes_again(tmp_path: Path) -> None:
+def test_a_crash_leaves_a_folder_that_describes_it_and_crashes_again(tmp_path):
     error = crash(tmp_path)
     assert f"Reproducer: {error.reproducer}" in str(error)
     assert "backend='nvcc'" in str(error)
@@ -64,7 +64,7 @@ def test_a_crash_leaves_a_folder_that_describes_it_and_crashes_again(tmp_path: P
 
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize("run", [1, 2], ids=["source", "PTX"])
-def test_the_folder_has_what_nvcc_was_given(monkeypatch: pytest.MonkeyPatch, run: int) -> None:
+def test_the_folder_has_what_nvcc_was_given(monkeypatch, run):
     ran: list[pool.Job] = []
     original = pool.run
 
@@ -87,7 +87,7 @@ def test_the_folder_has_what_nvcc_was_given(monkeypatch: pytest.MonkeyPatch, run
 
 
 @pytest.mark.needs_compiler
-def test_the_folder_links_what_nvjitlink_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_links_what_nvjitlink_was_given(monkeypatch):
     crashed = pool.Crash("crash", 11, "", b"")
     dying = SimpleNamespace(**{**vars(pool), "run": lambda *_: crashed})
     monkeypatch.setattr(nvjitlink, "pool", dying)
@@ -120,7 +120,7 @@ def write(
     return repro.write(failure, plan, Folder(str(folder)))
 
 
-def test_the_oldest_reproducers_are_removed(tmp_path: Path) -> None:
+def test_the_oldest_reproducers_are_removed(tmp_path):
     for number in range(25):
         folder = write(tmp_path, f"source {number}")
         os.utime(str(folder), (number, number))
@@ -128,9 +128,7 @@ def test_the_oldest_reproducers_are_removed(tmp_path: Path) -> None:
     assert (Path(str(folder))).exists()
 
 
-def test_a_long_source_and_an_unwritable_cache_have_no_reproducer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_source_and_an_unwritable_cache_have_no_reproducer(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     assert write(tmp_path / "file") is None
     monkeypatch.setattr(repro, "_MOST_BYTES", 100)
@@ -139,9 +137,7 @@ def test_a_long_source_and_an_unwritable_cache_have_no_reproducer(
 
 
 @pytest.mark.needs_compiler
-def test_a_cache_in_memory_leaves_no_reproducer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_in_memory_leaves_no_reproducer(tmp_path, monkeypatch):
     monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "1")
     assert crash(tmp_path).reproducer is None
 
@@ -150,9 +146,7 @@ def every_file(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
 
 
-def test_a_header_with_a_parent_path_is_copied_only_into_the_folder(
-    tmp_path: Path,
-) -> None:
+def test_a_header_with_a_parent_path_is_copied_only_into_the_folder(tmp_path):
     include, home = tmp_path / "project/include", tmp_path / "home"
     include.mkdir(parents=True)
     home.mkdir()
@@ -173,7 +167,7 @@ def test_a_header_with_a_parent_path_is_copied_only_into_the_folder(
     assert (Path(folder) / f"include{tmp_path}/x.h").read_text() == "the project's"
 
 
-def test_no_planted_link_is_followed(tmp_path: Path) -> None:
+def test_no_planted_link_is_followed(tmp_path):
     cache, victim = tmp_path / "cache", tmp_path / "victim"
     folder = Path(str(write(cache)))
     victim.mkdir()
@@ -187,7 +181,7 @@ def test_no_planted_link_is_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["", "reproducers"])
-def test_no_reproducer_is_written_into_another_users_folder(tmp_path: Path, part: str) -> None:
+def test_no_reproducer_is_written_into_another_users_folder(tmp_path, part):
     cache = tmp_path / "cache"
     (cache / "reproducers").mkdir(parents=True)
     if os.geteuid():
@@ -198,26 +192,26 @@ def test_no_reproducer_is_written_into_another_users_folder(tmp_path: Path, part
 
 
 @pytest.mark.parametrize("name", ["run.sh", "report.json", "..", "a b.cu", "x\n.cu", "include"])
-def test_the_programs_name_replaces_no_file_of_the_reproducer(tmp_path: Path, name: str) -> None:
+def test_the_programs_name_replaces_no_file_of_the_reproducer(tmp_path, name):
     folder = Path(str(write(tmp_path, name=name)))
     assert (folder / "kernel.cu").read_text() == "source"
     assert json.loads((folder / "report.json").read_text())["program"] == "kernel.cu"
 
 
-def test_a_compilers_path_is_quoted_for_the_shell(tmp_path: Path) -> None:
+def test_a_compilers_path_is_quoted_for_the_shell(tmp_path):
     folder = Path(str(write(tmp_path, compiler='/x"; touch planted; $(touch planted) "')))
     subprocess.run([folder / "run.sh"], capture_output=True, check=False)
     assert not (folder / "planted").exists()
 
 
-def test_a_header_that_never_ends_is_left_out(tmp_path: Path) -> None:
+def test_a_header_that_never_ends_is_left_out(tmp_path):
     os.mkfifo(tmp_path / "pipe.h")
     folder = write(tmp_path / "cache", trace=(str(tmp_path / "pipe.h"), "/dev/zero"))
     assert folder is not None
     assert not list(Path(folder).rglob("pipe.h"))
 
 
-def test_the_same_crash_replaces_the_folder(tmp_path: Path) -> None:
+def test_the_same_crash_replaces_the_folder(tmp_path):
     header = tmp_path / "a.h"
     for text in ("one", "two"):
         header.write_text(text)
@@ -227,7 +221,7 @@ def test_the_same_crash_replaces_the_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["crash", "memory", "timeout"])
-def test_every_crash_has_advice(tmp_path: Path, kind: str) -> None:
+def test_every_crash_has_advice(tmp_path, kind):
     folder = Path(str(write(tmp_path, kind=kind)))
     _, advice, _ = (folder / "README.txt").read_text().split("\n\n", 2)
     assert len(advice) > 100

@@ -92,9 +92,7 @@ def outcome_of(program: str) -> dict[str, Any]:
 )
 @pytest.mark.in_turn("slots")
 @pytest.mark.parametrize("slots", ["1", "2"])
-def test_other_greenlets_go_on_while_a_compiler_runs(
-    module: str, program: str, slots: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_greenlets_go_on_while_a_compiler_runs(module, program, slots, monkeypatch):
     if (
         importlib.util.find_spec(module) is None
     ):  # an import would change this process for other tests
@@ -141,7 +139,7 @@ print(json.dumps(results))
 """
 
 
-def test_other_coroutines_go_on_while_a_compiler_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_coroutines_go_on_while_a_compiler_runs(monkeypatch):
     # With one slot, the builds after it show that the compiler of the cancelled one has ended.
     monkeypatch.setenv("RTCOMPILE_JOBS", "1")
     outcome = outcome_of(ASYNCIO)

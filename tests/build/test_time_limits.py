@@ -52,20 +52,18 @@ def nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param("// __TIME__", "__TIME__", False, id="in a comment, which is not looked at"),
     ],
 )
-def test_a_long_text_is_searched_for_words(
-    nothing_is_read: None, text: str, clock: str, own_path: bool
-) -> None:
+def test_a_long_text_is_searched_for_words(nothing_is_read, text, clock, own_path):
     assert cxx.scan(f"{LONG}{text}\n") == (clock, own_path)
 
 
-def test_a_long_text_counts_as_including_and_needing_everything(nothing_is_read: None) -> None:
+def test_a_long_text_counts_as_including_and_needing_everything(nothing_is_read):
     assert not nvrtc.needs_no_declarations(LONG, (), "cubin")
     assert not cxx.reads_no_file(LONG, ())
     assert cxx.split_prefix(f"#include <cuda_fp16.h>\n{LONG}")[0] == ""
 
 
 @pytest.mark.needs_compiler
-def test_an_error_in_a_long_text_is_explained_from_the_log_alone(nothing_is_read: None) -> None:
+def test_an_error_in_a_long_text_is_explained_from_the_log_alone(nothing_is_read):
     with pytest.raises(rtcompile.CompileError, match='identifier "nowhere" is undefined') as e:
         rtcompile.compile(f"{LONG}int x = nowhere;\n", arch="sm_80")
     assert "int x = nowhere" in str(e.value)
@@ -74,7 +72,7 @@ def test_an_error_in_a_long_text_is_explained_from_the_log_alone(nothing_is_read
 # --- logs -----------------------------------------------------------------------------------------
 
 
-def test_a_log_is_read_at_both_ends() -> None:
+def test_a_log_is_read_at_both_ends():
     middle = "".join(f"k.cu({n}): error: {'x' * 5000}{n}\n\n" for n in range(600))
     log = f"k.cu(1): warning: at the beginning\n\n{middle}k.cu(3): warning: at the end\n"
     found = diagnostics.parse(log)
@@ -84,7 +82,7 @@ def test_a_log_is_read_at_both_ends() -> None:
 
 
 @pytest.mark.parametrize("severity", ["error", "warning"])
-def test_the_first_thousand_of_a_kind_are_kept(severity: str) -> None:
+def test_the_first_thousand_of_a_kind_are_kept(severity):
     log = "".join(f"k.cu({n}): {severity}: number {n}\n\n" for n in range(1, 3000))
     found = [each for each in diagnostics.parse(log) if each.severity == severity]
     assert [each.line for each in found] == [*range(1, 1001)]
@@ -115,7 +113,7 @@ WORDS = "options contains more than 20,000 words"
         ),
     ],
 )
-def test_unreasonably_large_arguments_are_rejected(given: dict[str, Any], problem: str) -> None:
+def test_unreasonably_large_arguments_are_rejected(given, problem):
     begin = time.perf_counter()
     with pytest.raises(InvalidRequest, match=problem):
         rtcompile.compile(KERNEL, arch="sm_80", **given)
@@ -169,9 +167,7 @@ DOORS: dict[str, Callable[..., Any]] = {
 @pytest.mark.some(2)
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("door", DOORS)
-def test_each_compiler_run_gets_the_remaining_time(
-    monkeypatch: pytest.MonkeyPatch, door: str
-) -> None:
+def test_each_compiler_run_gets_the_remaining_time(monkeypatch, door):
     given = runs(monkeypatch)
     monkeypatch.setattr(plan, "own_directories", slow(plan.own_directories, 0.3))
     DOORS[door](timeout=300)
@@ -185,9 +181,7 @@ def test_each_compiler_run_gets_the_remaining_time(
 @pytest.mark.some(2)
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("door", [door for door in DOORS if door != "compile_many"])
-def test_no_compiler_is_started_after_the_time_limit(
-    monkeypatch: pytest.MonkeyPatch, door: str
-) -> None:
+def test_no_compiler_is_started_after_the_time_limit(monkeypatch, door):
     rtcompile.compile("__global__ void first() {}", arch="sm_80")  # queries the compiler's build
     given = runs(monkeypatch)
     monkeypatch.setattr(plan, "own_directories", slow(plan.own_directories, 0.3))
@@ -197,7 +191,7 @@ def test_no_compiler_is_started_after_the_time_limit(
 
 
 @pytest.mark.needs_compiler
-def test_waiting_for_a_slot_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_slot_does_not_count(monkeypatch):
     rtcompile.compile(KERNEL, arch="sm_80")  # queries the compiler's build, which takes a slot too
     given = runs(monkeypatch)
     one = pool.Pool(jobs=1)
@@ -226,7 +220,7 @@ def test_waiting_for_a_slot_does_not_count(monkeypatch: pytest.MonkeyPatch) -> N
     assert seconds > 100 - (sent[0] - began) + sum(waited) - 0.1
 
 
-def test_runs_share_a_limits_object_but_not_a_plain_number() -> None:
+def test_runs_share_a_limits_object_but_not_a_plain_number():
     shared = Limits(100.0).with_shared_deadline()
     assert isinstance(shared.timeout, TimeLimit)
     assert shared.with_shared_deadline() is shared

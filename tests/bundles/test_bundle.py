@@ -51,14 +51,14 @@ def on_device(monkeypatch: pytest.MonkeyPatch, *capability: int) -> None:
 
 
 @pytest.mark.usefixtures("bare_machine")
-def test_a_bundled_build_needs_no_toolkit_and_no_cache(bundled: Package):
+def test_a_bundled_build_needs_no_toolkit_and_no_cache(bundled):
     code = bundled.load().module.compile("sm_90a")
     assert (code.build.hit, str(code.arch)) == ("bundle", "sm_90a")
     assert code.lowered_names["fill"] == "fill"
     assert code.build.compiler.startswith("nvrtc ")
 
 
-def test_a_bundled_build_is_the_one_that_would_be_compiled(bundled: Package, monkeypatch):
+def test_a_bundled_build_is_the_one_that_would_be_compiled(bundled, monkeypatch):
     found = bundled.load().module.compile("sm_80")
     bundled.bundle.unlink()
     compiled = bundled.load().module.compile("sm_80")
@@ -67,14 +67,14 @@ def test_a_bundled_build_is_the_one_that_would_be_compiled(bundled: Package, mon
 
 
 @pytest.mark.usefixtures("bare_machine")
-def test_a_package_may_be_moved(bundled: Package, tmp_path, monkeypatch):
+def test_a_package_may_be_moved(bundled, tmp_path, monkeypatch):
     shutil.move(bundled.folder, tmp_path / "other" / bundled.name)
     monkeypatch.syspath_prepend(str(tmp_path / "other"))
     assert bundled.load().module.compile("sm_80").build.hit == "bundle"
 
 
 @pytest.mark.usefixtures("bare_machine")
-def test_a_batch_is_found_in_a_bundle(bundled: Package, monkeypatch):
+def test_a_batch_is_found_in_a_bundle(bundled, monkeypatch):
     on_device(monkeypatch, 9, 0)
     module = bundled.load().module
     module.use_bundle()
@@ -85,7 +85,7 @@ def test_a_batch_is_found_in_a_bundle(bundled: Package, monkeypatch):
     ]
 
 
-def test_the_toolkits_headers_are_recorded(package: Package):
+def test_the_toolkits_headers_are_recorded(package):
     package.write("common.cuh", "#include <cuda_fp16.h>\n" + HEADER)
     package.load()
     bundling.bundle([package.name], package.bundle, archs=("sm_80",))
@@ -120,12 +120,12 @@ def declare_another(package: Package):
 @pytest.mark.parametrize(
     "change", [edit_source, edit_header, remove_header, change_options, declare_another]
 )
-def test_a_changed_build_is_compiled(bundled: Package, change):
+def test_a_changed_build_is_compiled(bundled, change):
     change(bundled)
     assert bundled.load().module.compile("sm_80").build.hit is None
 
 
-def test_a_new_header_that_comes_first_in_the_search_is_noticed(package: Package):
+def test_a_new_header_that_comes_first_in_the_search_is_noticed(package):
     package.write("common.cuh", "#include <cuda_fp16.h>\n" + HEADER)
     package.load()
     bundling.bundle([package.name], package.bundle, archs=("sm_80",))
@@ -134,7 +134,7 @@ def test_a_new_header_that_comes_first_in_the_search_is_noticed(package: Package
 
 
 @needs_host_compiler
-def test_a_bundled_build_of_another_compiler_is_not_used(bundled: Package):
+def test_a_bundled_build_of_another_compiler_is_not_used(bundled):
     request = bundled.load().module.request.replace(arch="sm_80")
     bundles.use_bundle(bundled.bundle)
 
@@ -165,7 +165,7 @@ def test_a_bundled_build_of_another_compiler_is_not_used(bundled: Package):
 )
 @pytest.mark.parametrize("why", ["no toolkit", "no JIT"])
 def test_a_build_for_another_device_is_used_if_it_runs(
-    bundled: Package, monkeypatch, request, capability, built_for, why
+    bundled, monkeypatch, request, capability, built_for, why
 ):
     if why == "no toolkit":
         request.getfixturevalue("bare_machine")
@@ -176,7 +176,7 @@ def test_a_build_for_another_device_is_used_if_it_runs(
     assert (str(code.arch), code.kind) == built_for
 
 
-def test_with_a_toolkit_code_for_the_device_is_compiled(bundled: Package, monkeypatch):
+def test_with_a_toolkit_code_for_the_device_is_compiled(bundled, monkeypatch):
     on_device(monkeypatch, 8, 6)
     code = bundled.load().module.compile()
     assert (str(code.arch), code.build.hit) == ("sm_86", None)
@@ -198,9 +198,7 @@ def test_with_a_toolkit_code_for_the_device_is_compiled(bundled: Package, monkey
         pytest.param(lambda p: p.bundle.unlink(), "sm_80", "it is not there", id="no bundle"),
     ],
 )
-def test_without_jit_the_error_names_the_missing_build(
-    bundled: Package, monkeypatch, change, arch, message
-):
+def test_without_jit_the_error_names_the_missing_build(bundled, monkeypatch, change, arch, message):
     monkeypatch.setenv("RTCOMPILE_JIT", "0")
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(bundled.folder / "cache"))
     change(bundled)
@@ -210,7 +208,7 @@ def test_without_jit_the_error_names_the_missing_build(
     assert len(re.findall(r"(?<!/)scale\.cu", str(caught.value))) == 1
 
 
-def test_a_batch_names_what_a_bundle_lacks(bundled: Package, monkeypatch):
+def test_a_batch_names_what_a_bundle_lacks(bundled, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_JIT", "0")
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(bundled.folder / "cache"))
     module = bundled.load().module
@@ -223,7 +221,7 @@ def test_a_batch_names_what_a_bundle_lacks(bundled: Package, monkeypatch):
 
 
 @pytest.mark.usefixtures("bare_machine")
-def test_without_a_toolkit_the_error_lists_the_bundled_builds(bundled: Package):
+def test_without_a_toolkit_the_error_lists_the_bundled_builds(bundled):
     with pytest.raises(
         ToolkitNotFound,
         match=r"^scale.cu \(.*\) for sm_86 cannot be .*NVRTC is not here.* only has sm_80, sm_90a code",
@@ -259,7 +257,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_bundle_is_ignored_with_one_warning(bundled: Package, damage):
+def test_a_damaged_bundle_is_ignored_with_one_warning(bundled, damage):
     bundled.bundle.write_bytes(damage(bundled.bundle.read_bytes()))
     module = bundled.load().module
     with pytest.warns(RtcompileWarning, match="kernels.rtcb is ignored: it ") as caught:
@@ -275,7 +273,7 @@ def test_a_bundle_whose_index_names_no_part_of_the_file_cannot_be_used():
             bundles._extent(texts)
 
 
-def test_a_truncated_bundle_gives_no_wrong_code(bundled: Package):
+def test_a_truncated_bundle_gives_no_wrong_code(bundled):
     whole = bundled.bundle.read_bytes()
     code = bundled.load().module.compile("sm_80").code
     for size in range(0, len(whole), len(whole) // 50):
@@ -286,7 +284,7 @@ def test_a_truncated_bundle_gives_no_wrong_code(bundled: Package):
             assert module.compile("sm_80").code == code
 
 
-def test_a_bundle_replaced_in_use_gives_no_wrong_code(bundled: Package):
+def test_a_bundle_replaced_in_use_gives_no_wrong_code(bundled):
     module = bundled.load().module
     assert module.compile("sm_80").build.hit == "bundle"
     with bundles.out_of_use():
@@ -295,9 +293,7 @@ def test_a_bundle_replaced_in_use_gives_no_wrong_code(bundled: Package):
         assert module.compile("sm_90a").build.hit == "disk"
 
 
-def test_code_of_an_unused_bundle_is_not_found_in_memory_or_index(
-    bundled: Package, tmp_path, monkeypatch
-):
+def test_code_of_an_unused_bundle_is_not_found_in_memory_or_index(bundled, tmp_path, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "another"))
     module = bundled.load().module
     # A header written in the current tick of the clock is read again until the tick is over.
@@ -313,7 +309,7 @@ def test_code_of_an_unused_bundle_is_not_found_in_memory_or_index(
     assert module.compile("sm_80").build.hit == "bundle"
 
 
-def test_a_bundle_of_another_cuda_is_ignored_with_one_warning(bundled: Package, monkeypatch):
+def test_a_bundle_of_another_cuda_is_ignored_with_one_warning(bundled, monkeypatch):
     monkeypatch.setattr(bundles, "cuda_major", lambda: 13)
     module = bundled.load().module
     with pytest.warns(RtcompileWarning, match="made with CUDA 12, and this process uses CUDA 13"):
@@ -334,7 +330,7 @@ def test_the_cuda_version_follows_from_cupys_wheel_if_cupy_is_not_loaded(
     assert bundles.cuda_major() == major
 
 
-def test_a_missing_bundle_is_not_reported(package: Package):
+def test_a_missing_bundle_is_not_reported(package):
     assert package.load().module.compile("sm_80").build.hit is None
 
 
@@ -342,13 +338,13 @@ def test_a_missing_bundle_is_not_reported(package: Package):
     ("make", "message"),
     [(os.mkdir, ".* is not a regular file"), (os.mkfifo, ".* is not a regular file")],
 )
-def test_a_folder_or_pipe_under_the_bundles_path_is_ignored(package: Package, make, message):
+def test_a_folder_or_pipe_under_the_bundles_path_is_ignored(package, make, message):
     make(package.bundle)
     with pytest.warns(RtcompileWarning, match=f"is ignored: {message}"):
         assert package.load().module.compile("sm_80").build.hit is None
 
 
-def test_a_build_under_another_key_is_not_used(bundled: Package):
+def test_a_build_under_another_key_is_not_used(bundled):
     """The index is intact, but names another architecture's object."""
     bundle = Bundle(str(bundled.bundle))
     row, _ = [each for each in file.rows(bundle) if each.kind == "cubin"]

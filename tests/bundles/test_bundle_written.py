@@ -22,13 +22,13 @@ from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
 from tests.key_inputs import make_key_inputs
-from tests.packages import PLAIN, Package, edit_header, forget_process
+from tests.packages import PLAIN, edit_header, forget_process
 
 # --- writing -------------------------------------------------------------------------------------
 
 
 @pytest.mark.needs_compiler
-def test_the_same_builds_make_the_same_bytes(bundled: Package, tmp_path, monkeypatch):
+def test_the_same_builds_make_the_same_bytes(bundled, tmp_path, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "another"))
     again = tmp_path / "again.rtcb"
     for name in ("scale.cu", "common.cuh"):
@@ -39,7 +39,7 @@ def test_the_same_builds_make_the_same_bytes(bundled: Package, tmp_path, monkeyp
 
 
 @pytest.mark.needs_compiler
-def test_an_update_keeps_existing_builds(bundled: Package):
+def test_an_update_keeps_existing_builds(bundled):
     bundled.load()
     bundling.bundle([bundled.name], bundled.bundle, archs=("sm_86",), update=True)
     archs = {(str(row.arch), row.kind) for row in rows(Bundle(str(bundled.bundle)))}
@@ -56,7 +56,7 @@ def test_a_file_that_is_not_a_bundle_is_not_updated(tmp_path):
 
 
 @pytest.mark.needs_compiler
-def test_a_bundle_is_not_built_from_a_bundle(bundled: Package, tmp_path):
+def test_a_bundle_is_not_built_from_a_bundle(bundled, tmp_path):
     bundled.load().module.use_bundle()
     edit_header(bundled)
     built = bundling.bundle([bundled.name], tmp_path / "new.rtcb", archs=("sm_80",))
@@ -64,7 +64,7 @@ def test_a_bundle_is_not_built_from_a_bundle(bundled: Package, tmp_path):
 
 
 @pytest.mark.needs_compiler
-def test_everybody_may_read_a_bundle(bundled: Package):
+def test_everybody_may_read_a_bundle(bundled):
     assert bundled.bundle.stat().st_mode & 0o777 == 0o644
 
 
@@ -114,7 +114,7 @@ def test_modules_of_cupys_kind_are_built_with_their_own_arguments(tmp_path, more
         pytest.param([], "nothing to bundle", id="an empty list"),
     ],
 )
-def test_a_target_that_cannot_be_bundled_is_reported(package: Package, tmp_path, target, message):
+def test_a_target_that_cannot_be_bundled_is_reported(package, tmp_path, target, message):
     package.load()
     with pytest.raises(InvalidRequest, match=message):
         bundling.bundle([target], tmp_path / "k.rtcb", archs=("sm_80",))
@@ -153,7 +153,7 @@ def test_a_header_that_is_edited_while_the_compiler_runs_is_not_in_a_bundle(tmp_
 
 
 @pytest.mark.needs_compiler
-def test_a_failing_build_leaves_the_bundle_unchanged(bundled: Package):
+def test_a_failing_build_leaves_the_bundle_unchanged(bundled):
     before = bundled.bundle.read_bytes()
     requests = [CompileRequest(PLAIN), CompileRequest("nonsense")]
     with pytest.raises(BatchError, match="1 of 2 builds failed"):

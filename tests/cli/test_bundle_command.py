@@ -27,7 +27,7 @@ def run(*arguments: str) -> int:
     return main(["bundle", *arguments])
 
 
-def test_a_packages_kernels_are_built_and_listed(package: Package, capsys):
+def test_a_packages_kernels_are_built_and_listed(package, capsys):
     assert run(package.name, "--arch", "sm_80,compute_80", "-o", "k.rtcb", "--json") == 0
     built = json.loads(capsys.readouterr().out)
     assert [(b["arch"], b["kind"]) for b in built["builds"]] == [
@@ -40,7 +40,7 @@ def test_a_packages_kernels_are_built_and_listed(package: Package, capsys):
     assert "k.rtcb: " in listed
 
 
-def test_a_source_takes_architectures_names_and_options_from_the_command_line(package: Package):
+def test_a_source_takes_architectures_names_and_options_from_the_command_line(package):
     source = f"{package.name}/scale.cu"
     archs = ("--arch", "sm_80", "--arch", "sm_90")
     assert run(source, *archs, "-n", "scale<int>", "-o", "k.rtcb", "--", "-DN=1") == 0
@@ -49,7 +49,7 @@ def test_a_source_takes_architectures_names_and_options_from_the_command_line(pa
     assert all(row.names == ("scale<int>",) and "D N=1" in row.options for row in rows)
 
 
-def test_one_object_of_a_package_can_be_named(package: Package):
+def test_one_object_of_a_package_can_be_named(package):
     assert run(f"{package.name}:module", "--arch", "sm_80", "-o", "k.rtcb") == 0
     assert [row.program for row in rows_of(Bundle(os.path.abspath("k.rtcb")))] == ["scale.cu"]
 
@@ -64,9 +64,7 @@ def test_one_object_of_a_package_can_be_named(package: Package):
         (["command_kernels", "--arch", "sm_80", "-o", "/proc/no/k.rtcb"], 2, "/proc/no"),
     ],
 )
-def test_mistakes_are_reported_with_an_exit_code(
-    package: Package, capsys, arguments, code, message
-):
+def test_mistakes_are_reported_with_an_exit_code(package, capsys, arguments, code, message):
     assert run(*arguments) == code
     assert message in capsys.readouterr().err
 
@@ -78,16 +76,14 @@ def test_mistakes_are_reported_with_an_exit_code(
         ("float* x", "the kernel in scale.cu takes parameters of 8, 4 bytes"),
     ],
 )
-def test_a_signature_that_no_call_could_fit_is_reported(
-    package: Package, capsys, signature, message
-):
+def test_a_signature_that_no_call_could_fit_is_reported(package, capsys, signature, message):
     package.write("__init__.py", DECLARATION.replace("float* x, float value", signature))
     assert run(package.name, "--arch", "sm_80", "-o", "k.rtcb") == 2
     assert message in capsys.readouterr().err
     assert not os.path.exists("k.rtcb")
 
 
-def test_a_kernel_that_does_not_compile_is_reported(package: Package, capsys):
+def test_a_kernel_that_does_not_compile_is_reported(package, capsys):
     package.write("scale.cu", SOURCE.replace("value;", "valeu;"))
     package.write("common.cuh", HEADER)
     assert run(package.name, "--arch", "sm_80", "-o", "k.rtcb") == 1

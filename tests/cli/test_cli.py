@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,9 +18,7 @@ pytestmark = pytest.mark.needs_compiler
 # --- compile ----------------------------------------------------------------------------
 
 
-def test_compile_builds_for_each_architecture_beside_the_source(
-    source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compile_builds_for_each_architecture_beside_the_source(source, capsys):
     assert main(["compile", "k.cu", "--arch", "sm_80,sm_90a", "-n", "f<float>"]) == 0
     out = capsys.readouterr().out
     assert "k.cu for sm_80: built by nvrtc" in out
@@ -31,9 +27,7 @@ def test_compile_builds_for_each_architecture_beside_the_source(
         assert source.with_name(name).read_bytes().startswith(b"\x7fELF")
 
 
-def test_compile_prints_the_same_as_json_and_finds_it_in_the_cache(
-    source: Path, run_json: Callable[..., Any]
-) -> None:
+def test_compile_prints_the_same_as_json_and_finds_it_in_the_cache(source, run_json):
     first = run_json("compile", "k.cu", "--arch", "sm_80", "-o", "out.cubin")[1]["results"][0]
     code, again = run_json("compile", "k.cu", "--arch", "sm_80", "-o", "out.cubin")
     assert (code, again["ok"]) == (0, True)
@@ -51,16 +45,12 @@ def test_compile_prints_the_same_as_json_and_finds_it_in_the_cache(
         ("object", "o", b"\x7fELF"),
     ],
 )
-def test_compile_produces_other_targets(
-    source: Path, target: str, suffix: str, begins: bytes
-) -> None:
+def test_compile_produces_other_targets(source, target, suffix, begins):
     assert main(["compile", "k.cu", "--arch", "sm_80", "--target", target]) == 0
     assert source.with_name(f"k.sm_80.{suffix}").read_bytes().startswith(begins)
 
 
-def test_compile_puts_several_architectures_into_one_fatbin(
-    source: Path, run_json: Callable[..., Any]
-) -> None:
+def test_compile_puts_several_architectures_into_one_fatbin(source, run_json):
     if shutil.which("nvcc") is None:
         pytest.skip("fatbinary comes with nvcc")
     code, found = run_json("compile", "k.cu", "--arch", "sm_80,sm_90a", "--target", "fatbin")
@@ -69,18 +59,14 @@ def test_compile_puts_several_architectures_into_one_fatbin(
     assert source.with_name("k.fatbin").read_bytes().startswith(b"\x50\xed\x55\xba")
 
 
-def test_arguments_after_two_dashes_are_passed_to_the_compiler(
-    source: Path, run_json: Callable[..., Any]
-) -> None:
+def test_arguments_after_two_dashes_are_passed_to_the_compiler(source, run_json):
     (Path("u.cu")).write_text("__global__ void k(int* x) { *x = A + B; }\n")
     arguments = ("compile", "u.cu", "--arch", "sm_80", "-D", "A=1", "-I", ".", "--std", "c++20")
     assert run_json(*arguments)[0] == 1
     assert run_json(*arguments, "--", "-DB=2", "--use_fast_math")[0] == 0
 
 
-def test_an_error_is_rendered_on_stderr_and_the_rest_is_built(
-    source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_is_rendered_on_stderr_and_the_rest_is_built(source, capsys):
     bad = source.with_name("bad.cu")
     bad.write_text("__global__ void k() {\n  nope();\n}\n")
     assert main(["compile", str(bad), "k.cu", "--arch", "sm_80"]) == 1
@@ -90,9 +76,7 @@ def test_an_error_is_rendered_on_stderr_and_the_rest_is_built(
     assert "k.cu for sm_80" in printed.out
 
 
-def test_a_killed_compiler_leaves_a_reproducer_and_advice_with_the_commands_options(
-    source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_killed_compiler_leaves_a_reproducer_and_advice_with_the_commands_options(source, capsys):
     Path("endless.cu").write_text(ENDLESS)
     assert main(["compile", "endless.cu", "--arch", "sm_80", "--timeout", "0.3"]) == 4
     printed = capsys.readouterr().err
@@ -102,9 +86,7 @@ def test_a_killed_compiler_leaves_a_reproducer_and_advice_with_the_commands_opti
     assert (Path(folder) / "run.sh").exists()
 
 
-def test_an_error_names_the_commands_options_and_not_pythons(
-    source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_names_the_commands_options_and_not_pythons(source, capsys):
     names = "".join(f"  nope{i}();\n" for i in range(9))
     Path("bad.cu").write_text(f"__global__ void k() {{\n{names}}}\n")
     assert main(["compile", "bad.cu", "--arch", "sm_80"]) == 1
@@ -114,9 +96,7 @@ def test_an_error_names_the_commands_options_and_not_pythons(
     assert "nope8" in capsys.readouterr().out
 
 
-def test_an_error_fits_a_narrow_terminal(
-    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_fits_a_narrow_terminal(source, capsys, monkeypatch):
     monkeypatch.setattr(output, "terminal_width", lambda *_: 60)
     Path("bad.cu").write_text("__global__ void k(float* out) { std::vector<int> x; }\n")
     main(["compile", "bad.cu", "--arch", "sm_80", "--backend", "nvrtc"])
@@ -126,7 +106,7 @@ def test_an_error_fits_a_narrow_terminal(
     assert all(len(line) <= 60 for line in hint)
 
 
-def test_an_error_as_json_has_its_diagnostics(source: Path, run_json: Callable[..., Any]) -> None:
+def test_an_error_as_json_has_its_diagnostics(source, run_json):
     Path("bad.cu").write_text("__global__ void k() { nope(); }\n")
     code, found = run_json("compile", "bad.cu", "--arch", "sm_80")
     assert (code, found["ok"]) == (1, False)
@@ -157,9 +137,7 @@ def test_an_error_as_json_has_its_diagnostics(source: Path, run_json: Callable[.
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_the_exit_code_shows_the_kind_of_mistake(
-    argv: list[str], code: int, message: str, source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_exit_code_shows_the_kind_of_mistake(argv, code, message, source, capsys):
     Path("binary.cu").write_bytes(b"// fine\n\xff\xfe")
     Path("k.ptx").write_text(".version 8.0\n.target sm_80\n")
     assert main(argv) == code
@@ -169,7 +147,7 @@ def test_the_exit_code_shows_the_kind_of_mistake(
     assert not Path("x.ptx").exists()
 
 
-def test_compile_reads_stdin() -> None:
+def test_compile_reads_stdin():
     arguments = ("compile", "-", "--arch", "sm_80", "--json", "-o", "/dev/null")
     done = command(*arguments, input="__global__ void k() {}")
     assert json.loads(done.stdout)["results"][0]["arch"] == "sm_80"
@@ -178,9 +156,7 @@ def test_compile_reads_stdin() -> None:
 # --- inspect ----------------------------------------------------------------------------
 
 
-def test_inspect_of_a_source_shows_spills_and_occupancy(
-    source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_of_a_source_shows_spills_and_occupancy(source, capsys):
     assert main(["inspect", "k.cu", "--arch", "sm_80", "-n", "f<float>"]) == 0
     header, names, *rows = capsys.readouterr().out.splitlines()
     assert header == "sm_80, 2 kernels"
@@ -189,9 +165,7 @@ def test_inspect_of_a_source_shows_spills_and_occupancy(
     assert any(row.startswith("g ") and "100%" in row for row in rows)
 
 
-def test_inspect_of_a_cubin_and_of_a_cache_entry_agree(
-    source: Path, run_json: Callable[..., Any]
-) -> None:
+def test_inspect_of_a_cubin_and_of_a_cache_entry_agree(source, run_json):
     run_json("compile", "k.cu", "--arch", "sm_80")
     key = run_json("cache", "list")[1]["entries"][0]["key"]
     of_file = run_json("inspect", "k.sm_80.cubin", "--block", "128")[1]["results"]
@@ -200,16 +174,12 @@ def test_inspect_of_a_cubin_and_of_a_cache_entry_agree(
     assert of_file[0]["kernels"][0]["occupancy"]["block"] == 128
 
 
-def test_inspect_shows_ptx_beside_the_source(
-    source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_shows_ptx_beside_the_source(source, capsys):
     assert main(["inspect", "k.cu", "--arch", "sm_80", "--ptx"]) == 0
     assert '\t// 3: extern "C" __global__ void' in capsys.readouterr().out
 
 
-def test_without_a_disassembler_sass_names_the_searched_folders(
-    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_disassembler_sass_names_the_searched_folders(source, capsys, monkeypatch):
     main(["compile", "k.cu", "--arch", "sm_80"])
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     assert main(["inspect", "k.sm_80.cubin", "--sass"]) == 3
@@ -219,9 +189,7 @@ def test_without_a_disassembler_sass_names_the_searched_folders(
 # --- cache ------------------------------------------------------------------------------
 
 
-def test_the_cache_is_listed_shown_verified_exported_and_cleared(
-    source: Path, run_json: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_the_cache_is_listed_shown_verified_exported_and_cleared(source, run_json, tmp_path):
     run_json("compile", "k.cu", "--arch", "sm_80", "-n", "f<int>")
     info = run_json("cache", "info")[1]
     assert info["entries"] == 1
@@ -240,9 +208,7 @@ def test_the_cache_is_listed_shown_verified_exported_and_cleared(
     assert run_json("cache", "list")[1]["entries"] == []
 
 
-def test_the_metrics_of_the_cache_are_those_of_info(
-    source: Path, run_json: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_the_metrics_of_the_cache_are_those_of_info(source, run_json, tmp_path):
     run_json("compile", "k.cu", "--arch", "sm_80")
     run_json("compile", "k.cu", "--arch", "sm_80")
     written = tmp_path / "rtcompile.prom"
@@ -271,9 +237,7 @@ def test_a_wrong_size_is_named_by_its_argument(capsys):
     assert " size='much': expected a size like" in capsys.readouterr().err
 
 
-def test_precompiled_headers_are_counted(
-    run_json: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_precompiled_headers_are_counted(run_json, tmp_path, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
     folder = tmp_path / "cache" / "pch"
     folder.mkdir(parents=True, mode=0o700)
@@ -283,9 +247,7 @@ def test_precompiled_headers_are_counted(
     assert (info["precompiled_headers"], info["precompiled_bytes"]) == (1, 1000)
 
 
-def test_a_cache_that_others_can_write_to_is_not_reported_as_empty(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_cache_that_others_can_write_to_is_not_reported_as_empty(capsys):
     folder = Path(os.environ["RTCOMPILE_CACHE_DIR"], "objects")
     folder.mkdir()
     folder.chmod(0o777)
@@ -293,18 +255,14 @@ def test_a_cache_that_others_can_write_to_is_not_reported_as_empty(
     assert "can be written by others" in capsys.readouterr().err
 
 
-def test_the_cache_commands_work_where_programs_may_not_write(
-    source: Path, run_json: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_commands_work_where_programs_may_not_write(source, run_json, monkeypatch):
     run_json("compile", "k.cu", "--arch", "sm_80")
     monkeypatch.setenv("RTCOMPILE_JIT", "0")
     assert run_json("cache", "clear")[0] == 0
     assert run_json("cache", "list")[1]["entries"] == []
 
 
-def test_verify_removes_a_damaged_entry_and_exits_with_1(
-    source: Path, run_json: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_removes_a_damaged_entry_and_exits_with_1(source, run_json, monkeypatch):
     run_json("compile", "k.cu", "--arch", "sm_80")
     info = run_json("cache", "info")[1]
     (damaged,) = (Path(info["directory"]) / "objects").iterdir()
@@ -313,7 +271,7 @@ def test_verify_removes_a_damaged_entry_and_exits_with_1(
     assert (code, found["removed"]) == (1, [str(damaged)])
 
 
-def test_recompile_runs_the_compiler_again(source: Path, run_json: Callable[..., Any]) -> None:
+def test_recompile_runs_the_compiler_again(source, run_json):
     hits = []
     for more in [], [], ["--recompile"]:
         _, found = run_json("compile", "k.cu", "--arch", "sm_80", *more)
@@ -324,9 +282,7 @@ def test_recompile_runs_the_compiler_again(source: Path, run_json: Callable[...,
 # --- why-miss ---------------------------------------------------------------------------
 
 
-def test_why_miss_names_the_header_that_changed(
-    source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_why_miss_names_the_header_that_changed(source, capsys):
     main(["compile", "k.cu", "--arch", "sm_80"])
     assert main(["cache", "why-miss", "k.cu", "--arch", "sm_80"]) == 0
     source.with_name("width.h").write_text("#define WIDTH 40 + 3\n")
@@ -334,9 +290,7 @@ def test_why_miss_names_the_header_that_changed(
     assert f"header {source.with_name('width.h')} changed" in capsys.readouterr().out
 
 
-def test_why_miss_compiles_no_link_input(
-    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_why_miss_compiles_no_link_input(source, capsys, monkeypatch):
     source.with_name("lib.cu").write_text("__device__ int two() { return 2; }\n")
     arguments = ["k.cu", "--arch", "sm_80", "--link", "lib.cu"]
     with monkeypatch.context() as patch:
@@ -363,8 +317,8 @@ def test_why_miss_compiles_no_link_input(
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_why_miss_names_the_field_in_which_the_nearest_entry_differs(
-    more: list[str], label: str, was: str, now: str, source: Path, run_json: Callable[..., Any]
-) -> None:
+    more, label, was, now, source, run_json
+):
     run_json("compile", "k.cu", "--arch", "sm_80")
     same = [] if "--arch" in more else ["--arch", "sm_80"]
     code, found = run_json("cache", "why-miss", "k.cu", *same, *more)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -20,13 +19,13 @@ def exits(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[object, str]
 
 
 @pytest.mark.parametrize("verb", ["compile", "cache", "doctor"])
-def test_help_is_also_a_verb(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_is_also_a_verb(verb, capsys):
     assert exits(capsys, "help", verb) == exits(capsys, verb, "--help")
     assert exits(capsys, "help") == exits(capsys, "--help")
     assert exits(capsys, "help", "doktor")[0] == 2
 
 
-def test_the_version_has_a_short_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_has_a_short_option(capsys):
     assert exits(capsys, "-V") == (0, f"rtcompile {__version__}\n")
 
 
@@ -34,13 +33,7 @@ def test_the_version_has_a_short_option(capsys: pytest.CaptureFixture[str]) -> N
     "before", [["--json"], ["--cache-dir", "own", "--json"], ["--cache-dir=own", "--json"]]
 )
 @pytest.mark.parametrize("action", ["info", "clear"])
-def test_common_options_may_precede_the_verb(
-    before: list[str],
-    action: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_common_options_may_precede_the_verb(before, action, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "given"))
     assert main([*before, "cache", action]) == 0
@@ -49,7 +42,7 @@ def test_common_options_may_precede_the_verb(
 
 
 @pytest.mark.needs_compiler
-def test_quiet_prints_errors_only(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_prints_errors_only(source, capsys):
     assert main(["-q", "compile", "k.cu", "--arch", "sm_80", "-n", "f<float>"]) == 0
     assert capsys.readouterr() == ("", "")
     assert source.with_name("k.sm_80.cubin").exists()
@@ -61,15 +54,13 @@ def test_quiet_prints_errors_only(source: Path, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("option", ["--ptx", "--cubin", "--fatbin"])
-def test_a_compilers_output_option_is_rejected_with_the_commands_option(
-    option: str, source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_compilers_output_option_is_rejected_with_the_commands_option(option, source, capsys):
     assert main(["compile", "k.cu", "--arch", "sm_80", "--", option]) == 0
     assert f"--target {option[2:]} selects it" in capsys.readouterr().out
 
 
 @pytest.mark.needs_compiler
-def test_the_output_of_ptxas_is_shown(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_output_of_ptxas_is_shown(source, capsys):
     words = ["compile", "k.cu", "--arch", "sm_80", "-n", "f<float>"]
     main([*words, "--", "-Xptxas", "-v"])
     assert re.search(r"ptxas info +: Used \d+ registers", capsys.readouterr().out)

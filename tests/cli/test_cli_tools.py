@@ -5,9 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,9 +26,7 @@ from tests.processes import command, python, ran
         ("my hovercraft is full of eels", 1, "Nothing is known"),
     ],
 )
-def test_explain_accepts_names_and_messages(
-    what: str, code: int, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_explain_accepts_names_and_messages(what, code, message, capsys):
     assert main(["explain", what]) == code
     assert message in capsys.readouterr().out
 
@@ -68,14 +64,14 @@ Cell \x1b[0;32mIn[3], line 1\x1b[0m
     ],
     ids=["python", "jupyter in colours"],
 )
-def test_explain_finds_the_error_in_a_pasted_traceback(pasted: str, first: str, hint: str) -> None:
+def test_explain_finds_the_error_in_a_pasted_traceback(pasted, first, hint):
     done = command("explain", input=pasted)
     assert done.stdout.startswith(first)
     assert hint in done.stdout
 
 
 @pytest.mark.needs_compiler
-def test_explain_reads_the_compilers_log_in_a_traceback_of_rtcompile() -> None:
+def test_explain_reads_the_compilers_log_in_a_traceback_of_rtcompile():
     with pytest.raises(CompileError) as caught:
         rtcompile.compile("__global__ void k() { uint32_t x; nope(); }", arch="sm_80")
     pasted = "".join(traceback.format_exception(caught.value))
@@ -86,16 +82,14 @@ def test_explain_reads_the_compilers_log_in_a_traceback_of_rtcompile() -> None:
 
 
 @pytest.mark.takes_seconds
-def test_explain_survives_garbage() -> None:
+def test_explain_survives_garbage():
     done = command("explain", input=bytes(range(256)) * 1000, text=False)
     assert done.returncode == 1
     assert b"Traceback" not in done.stderr
 
 
 @pytest.mark.needs_compiler
-def test_profile_shows_the_include_path_to_a_header(
-    source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_profile_shows_the_include_path_to_a_header(source, capsys):
     source.with_name("width.h").write_text("#include <cuda_fp16.h>\n#define WIDTH 42\n")
     assert main(["profile", "k.cu", "--arch", "sm_80", "--why", "cuda_fp16.h"]) == 0
     first, second = capsys.readouterr().out.splitlines()
@@ -103,9 +97,7 @@ def test_profile_shows_the_include_path_to_a_header(
     assert second == "  cuda_fp16.h  (cudart)"
 
 
-def test_repro_shows_a_folder_and_how_to_run_it(
-    tmp_path: Path, run_json: Callable[..., Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_repro_shows_a_folder_and_how_to_run_it(tmp_path, run_json, capsys):
     folder = tmp_path / "nvrtc-crash-1"
     folder.mkdir()
     (folder / "report.json").write_text('{"what": "it died", "program": "k.cu"}')
@@ -123,9 +115,7 @@ def verbs() -> list[str]:
 
 
 @pytest.mark.parametrize("verb", verbs())
-def test_every_verb_has_help_with_an_example_and_takes_json(
-    verb: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_verb_has_help_with_an_example_and_takes_json(verb, capsys):
     with pytest.raises(SystemExit) as left:
         main([verb, "--help"])
     assert left.value.code == 0
@@ -135,7 +125,7 @@ def test_every_verb_has_help_with_an_example_and_takes_json(
 
 
 @pytest.mark.takes_seconds
-def test_without_a_verb_the_help_is_shown() -> None:
+def test_without_a_verb_the_help_is_shown():
     done = command()
     assert done.returncode == 0
     assert "usage: rtcompile" in done.stdout
@@ -161,9 +151,7 @@ def test_without_a_verb_the_help_is_shown() -> None:
         ("--versoin", "no option --versoin; did you mean --version?"),
     ],
 )
-def test_a_mistyped_argument_gets_a_suggestion(
-    argv: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistyped_argument_gets_a_suggestion(argv, message, capsys):
     with pytest.raises(SystemExit) as left:
         main(argv.split())
     assert left.value.code == 2
@@ -173,9 +161,7 @@ def test_a_mistyped_argument_gets_a_suggestion(
 
 
 @pytest.mark.parametrize("argv", [[], ["compile", "--help"], ["bundle", "--help"]], ids=" ".join)
-def test_help_fits_a_narrow_terminal(
-    argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_fits_a_narrow_terminal(argv, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "60")
     with pytest.raises(SystemExit):
         main(argv)
@@ -185,25 +171,21 @@ def test_help_fits_a_narrow_terminal(
 
 
 @pytest.mark.needs_compiler
-def test_output_to_stdout_is_only_the_code(source: Path) -> None:
+def test_output_to_stdout_is_only_the_code(source):
     done = command("compile", "k.cu", "--arch", "sm_80", "-o", "-", text=False)
     assert done.stdout.startswith(b"\x7fELF")
     assert b"k.cu for sm_80" in done.stderr
     assert not Path("-").exists()
 
 
-def test_machine_code_is_not_written_to_a_terminal(
-    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_machine_code_is_not_written_to_a_terminal(source, capsys, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert main(["compile", "k.cu", "--arch", "sm_80", "-o", "-"]) == 2
     assert "a cubin is binary and cannot go to a terminal" in capsys.readouterr().err
 
 
 @pytest.mark.needs_compiler
-def test_compile_reports_a_module_without_kernels(
-    source: Path, capsys: pytest.CaptureFixture[str], run_json: Callable[..., Any]
-) -> None:
+def test_compile_reports_a_module_without_kernels(source, capsys, run_json):
     Path("t.cu").write_text("template <class T> __global__ void t(T* x) {}\n")
     assert main(["compile", "t.cu", "--arch", "sm_80"]) == 0
     assert "contains no kernel" in capsys.readouterr().out
@@ -215,15 +197,13 @@ def test_compile_reports_a_module_without_kernels(
 
 
 @pytest.mark.needs_compiler
-def test_compile_reports_options_that_were_not_passed_on(
-    source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compile_reports_options_that_were_not_passed_on(source, capsys):
     assert main(["compile", "k.cu", "--arch", "sm_80", "--", "-Xcompiler", "-Wall"]) == 0
     assert "    --compiler-options is not passed on: it concerns host" in capsys.readouterr().out
 
 
 @pytest.mark.needs_compiler
-def test_a_warning_is_one_line_without_a_python_location(tmp_path: Path) -> None:
+def test_a_warning_is_one_line_without_a_python_location(tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "k.cu").write_text('extern "C" __global__ void k() {}')
     arguments = ("compile", "k.cu", "--arch", "sm_80", "-o", "k.cubin")
@@ -237,7 +217,7 @@ def test_a_warning_is_one_line_without_a_python_location(tmp_path: Path) -> None
 @pytest.mark.some(1)
 @pytest.mark.takes_seconds
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
-def test_an_encoding_without_check_marks_is_not_an_error(encoding: str) -> None:
+def test_an_encoding_without_check_marks_is_not_an_error(encoding):
     done = command("doctor", "--no-probes", environ={"PYTHONIOENCODING": encoding}, text=False)
     assert b"Traceback" not in done.stderr
     assert b"\n\\u2713 " in b"\n" + done.stdout
@@ -260,18 +240,14 @@ def test_an_encoding_without_check_marks_is_not_an_error(encoding: str) -> None:
     ],
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_an_unwritable_stdout_causes_no_traceback(
-    redirected: str, code: int, message: str, unbuffered: str
-) -> None:
+def test_an_unwritable_stdout_causes_no_traceback(redirected, code, message, unbuffered):
     script = f"{shlex.quote(sys.executable)} -m rtcompile {redirected}"
     done = ran("bash", "-c", script, environ={"PYTHONUNBUFFERED": unbuffered})
     assert (done.returncode, done.stderr) == (code, message)
 
 
 @pytest.mark.takes_seconds
-def test_doctor_fits_a_narrow_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_fits_a_narrow_terminal(monkeypatch, capsys):
     monkeypatch.setattr(output, "terminal_width", lambda *_: 60)
     main(["doctor", "--no-probes"])
     lines = capsys.readouterr().out.splitlines()
@@ -279,7 +255,7 @@ def test_doctor_fits_a_narrow_terminal(
 
 
 @pytest.mark.takes_seconds
-def test_completion_is_a_script_that_bash_reads(capsys: pytest.CaptureFixture[str]) -> None:
+def test_completion_is_a_script_that_bash_reads(capsys):
     pytest.importorskip("shtab")
     assert main(["completion", "bash"]) == 0
     script = capsys.readouterr().out
@@ -287,9 +263,7 @@ def test_completion_is_a_script_that_bash_reads(capsys: pytest.CaptureFixture[st
     ran("bash", "-n", input=script, check=True)
 
 
-def test_completion_for_fish_has_all_verbs_actions_and_options(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_completion_for_fish_has_all_verbs_actions_and_options(capsys):
     assert main(["completion", "fish"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith("complete -c rtcompile ") for line in lines)
@@ -301,16 +275,14 @@ def test_completion_for_fish_has_all_verbs_actions_and_options(
     assert [line for line in lines if line.endswith("the current device\\'s' -l arch -r")]
 
 
-def test_completion_without_shtab_names_the_package_to_install(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_completion_without_shtab_names_the_package_to_install(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["completion", "bash"]) == 3
     assert "pip install shtab" in capsys.readouterr().err
 
 
 @pytest.mark.takes_seconds
-def test_starting_loads_no_compiler_and_neither_cupy_nor_numpy() -> None:
+def test_starting_loads_no_compiler_and_neither_cupy_nor_numpy():
     code = "import sys, rtcompile.cli as c; c.arguments.parse(['doctor']); print(*sys.modules)"
     loaded = set(python(code, check=True).stdout.split())
     assert not loaded & {"cupy", "numpy", "rtcompile.build.pipeline", "rtcompile.workers.pool"}
@@ -318,7 +290,7 @@ def test_starting_loads_no_compiler_and_neither_cupy_nor_numpy() -> None:
 
 @pytest.mark.takes_seconds
 @pytest.mark.parametrize("argv", ["explain crash", "--help", "compile no.cu --json"])
-def test_a_closed_pipe_is_not_an_error(argv: str) -> None:
+def test_a_closed_pipe_is_not_an_error(argv):
     begin = f"{shlex.quote(sys.executable)} -m rtcompile {argv}"
     done = ran("bash", "-c", f"(sleep .3; {begin}) | true; echo ${{PIPESTATUS[0]}}")
     assert done.stdout.strip() == "0"

@@ -57,24 +57,24 @@ def writing(text: str) -> Callable[[Path], object]:
     return lambda file: file.write_text(text)
 
 
-def test_an_edit_shows_the_resources_before_and_after(watched: Any) -> None:
+def test_an_edit_shows_the_resources_before_and_after(watched):
     code, out, _ = watched(PLAIN, writing(SHARED))
     assert code == 0
     assert "0 -> 1024" in out
     assert out.count("built in") == 2
 
 
-def test_an_edit_that_changes_no_figure_is_reported(watched: Any) -> None:
+def test_an_edit_that_changes_no_figure_is_reported(watched):
     assert "no kernel takes more or less" in watched(PLAIN, writing("// a comment\n" + PLAIN))[1]
 
 
-def test_added_and_removed_kernels_are_named(watched: Any) -> None:
+def test_added_and_removed_kernels_are_named(watched):
     _, out, _ = watched(PLAIN, writing(PLAIN.replace("k(", "other(")), writing("int x;"))
     assert "gone" in out
     assert "other" in out
 
 
-def test_a_failing_edit_shows_its_error_and_watching_continues(watched: Any) -> None:
+def test_a_failing_edit_shows_its_error_and_watching_continues(watched):
     code, out, err = watched(PLAIN, writing("no C++"), writing(SHARED))
     assert code == 0
     assert "error" in err
@@ -87,9 +87,7 @@ def test_a_failing_edit_shows_its_error_and_watching_continues(watched: Any) -> 
     [(lambda file: None, "No such file or directory"), (os.mkfifo, "not a regular file")],
     ids=["nothing", "a pipe"],
 )
-def test_a_file_that_vanishes_is_reported_until_it_reappears(
-    watched: Any, replace: Callable[[Path], None], message: str
-) -> None:
+def test_a_file_that_vanishes_is_reported_until_it_reappears(watched, replace, message):
     def gone(file: Path) -> None:
         file.unlink()
         replace(file)
@@ -104,7 +102,7 @@ def test_a_file_that_vanishes_is_reported_until_it_reappears(
     assert "0 -> 1024" in out
 
 
-def test_a_header_that_the_error_names_is_watched_too(watched: Any, tmp_path: Path) -> None:
+def test_a_header_that_the_error_names_is_watched_too(watched, tmp_path):
     header = tmp_path / "h.h"
     header.write_text("#error not yet\n")
     code, out, err = watched('#include "h.h"\n' + PLAIN, lambda file: header.write_text("\n"))
@@ -113,7 +111,7 @@ def test_a_header_that_the_error_names_is_watched_too(watched: Any, tmp_path: Pa
     assert "built in" in out
 
 
-def test_with_json_each_build_is_one_line(watched: Any) -> None:
+def test_with_json_each_build_is_one_line(watched):
     _, out, _ = watched(PLAIN, writing("no C++"), writing(SHARED), more=("--json",))
     first, failed, last = (json.loads(line) for line in out.splitlines())
     assert (first["ok"], failed["ok"], last["changed"]) == (True, False, ["k"])
@@ -122,9 +120,7 @@ def test_with_json_each_build_is_one_line(watched: Any) -> None:
 
 
 @pytest.mark.parametrize("more", [("--edits", "-1"), ("--arch", "sm_80,sm_90")])
-def test_arguments_that_cannot_be_watched_are_rejected(
-    tmp_path: Path, more: tuple[str, ...]
-) -> None:
+def test_arguments_that_cannot_be_watched_are_rejected(tmp_path, more):
     file = tmp_path / "k.cu"
     file.write_text(PLAIN)
     assert main(["watch", str(file), "--arch", "sm_80", *more]) == 2
@@ -134,7 +130,7 @@ def test_arguments_that_cannot_be_watched_are_rejected(
 # --- the files ---------------------------------------------------------------------------------------
 
 
-def test_an_edit_during_the_build_counts_as_one_after_it(tmp_path: Path) -> None:
+def test_an_edit_during_the_build_counts_as_one_after_it(tmp_path):
     source, header, old = (tmp_path / name for name in ("k.cu", "new.h", "old.h"))
     for path in (source, old):
         path.write_text("")
@@ -156,7 +152,7 @@ def test_an_edit_during_the_build_counts_as_one_after_it(tmp_path: Path) -> None
     assert not files.changed()
 
 
-def test_a_file_from_the_future_is_built_once(tmp_path: Path) -> None:
+def test_a_file_from_the_future_is_built_once(tmp_path):
     file = tmp_path / "k.cu"
     file.write_text("")
     os.utime(file, (4e9, 4e9))

@@ -15,11 +15,10 @@ pytest.importorskip("zstandard")
 from rtcompile.errors import RtcompileWarning
 from rtcompile.extras.cluster.leases import Busy, Lease, Leases
 from rtcompile.extras.cluster.stores import Stores
-from rtcompile.store.shared import SharedStore
 from tests import nodes
 
 
-def test_one_of_two_creates_an_entry_and_only_a_known_value_is_replaced(store: SharedStore):
+def test_one_of_two_creates_an_entry_and_only_a_known_value_is_replaced(store):
     assert store.create("lease/k", b"mine", 30.0)
     assert not store.create("lease/k", b"theirs", 30.0)
     assert not store.replace("lease/k", b"other", b"theirs", 30.0)

@@ -152,7 +152,7 @@ def leave(_: object) -> None:
         pytest.param(lambda executor: executor.shutdown(), id="an executor that was shut down"),
     ],
 )
-def test_a_failing_executor_raises_an_rtcompile_error(executor, harm: Callable[[Executor], object]):
+def test_a_failing_executor_raises_an_rtcompile_error(executor, harm):
     harm(executor)
     outcome = compile_many(
         [request(10), request(11)], executor=executor, errors="return", progress=False

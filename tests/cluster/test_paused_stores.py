@@ -292,9 +292,7 @@ def test_a_whole_cache_is_fetched_from_a_slow_store(tmp_path):
     assert scripted.calls.count("get") == 8
 
 
-def test_an_ending_process_that_cannot_start_threads_queries_in_its_own(
-    monkeypatch,
-):
+def test_an_ending_process_that_cannot_start_threads_queries_in_its_own(monkeypatch):
     def none(_: object) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
 

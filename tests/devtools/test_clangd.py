@@ -98,7 +98,7 @@ def test_concatenated_literals_are_one_source():
     assert ["first" in first.pieces[0].text, "second" in second.pieces[0].text] == [True, True]
 
 
-def test_concatenated_literals_have_the_lines_of_the_python_file(project: Path):
+def test_concatenated_literals_have_the_lines_of_the_python_file(project):
     (project / "kernels.py").write_text(MADE.replace(', "../c.h": ""', ""))
     assert main(["clangd"]) == 0
     lines = MADE.split("\n")
@@ -112,13 +112,13 @@ def test_concatenated_literals_have_the_lines_of_the_python_file(project: Path):
     assert f"-I{folder}" in _database(project)["kernels.py.SOURCE.cu"]
 
 
-def test_invalid_headers_are_not_written(project: Path):
+def test_invalid_headers_are_not_written(project):
     (project / "kernels.py").write_text(MADE)
     assert main(["clangd"]) == 0
     assert not list((project / ".rtcompile").rglob("*.h"))
 
 
-def test_a_run_for_one_file_leaves_the_others_in_the_database(project: Path):
+def test_a_run_for_one_file_leaves_the_others_in_the_database(project):
     (project / "more.py").write_text("\nSOURCE = '__global__ void more() {}'\n")
     assert main(["clangd"]) == 0
     assert main(["clangd", "kernels.py", "--", "-DONLY=1"]) == 0
@@ -130,7 +130,7 @@ def test_a_run_for_one_file_leaves_the_others_in_the_database(project: Path):
     assert "more.py.SOURCE.cu" not in _database(project)
 
 
-def test_clangds_configuration_is_added_to_once(project: Path):
+def test_clangds_configuration_is_added_to_once(project):
     (project / ".clangd").write_text("CompileFlags:\n  Add: [-Wall]\n")
     for _ in range(2):
         assert main(["clangd"]) == 0
@@ -139,7 +139,7 @@ def test_clangds_configuration_is_added_to_once(project: Path):
     assert "shared_var_init" in ours
 
 
-def test_sources_and_strings_are_in_the_database(project: Path, capsys):
+def test_sources_and_strings_are_in_the_database(project, capsys):
     assert main(["clangd", "--arch", "sm_90a", "--", "-DSIZE=4"]) == 0
     found = _database(project)
     assert set(found) == {
@@ -157,7 +157,7 @@ def test_sources_and_strings_are_in_the_database(project: Path, capsys):
     assert written[0] == f'#line 2 "{project}/kernels.py"'
 
 
-def test_entries_of_other_files_are_kept_and_outdated_ones_removed(project: Path):
+def test_entries_of_other_files_are_kept_and_outdated_ones_removed(project):
     theirs = {"directory": "/", "file": "/else.c", "arguments": ["cc", "/else.c"]}
     (project / "compile_commands.json").write_text(json.dumps([theirs]))
     assert main(["clangd"]) == 0
@@ -167,14 +167,14 @@ def test_entries_of_other_files_are_kept_and_outdated_ones_removed(project: Path
 
 
 @pytest.mark.parametrize("text", ["{}", "not JSON", "[1]"])
-def test_an_invalid_database_is_left_unchanged(project: Path, text: str, capsys):
+def test_an_invalid_database_is_left_unchanged(project, text, capsys):
     (project / "compile_commands.json").write_text(text)
     assert main(["clangd"]) == 2
     assert "not a compile database" in capsys.readouterr().err
     assert (project / "compile_commands.json").read_text() == text
 
 
-def test_paths_without_kernels_are_reported_and_unreadable_files_skipped(project: Path, capsys):
+def test_paths_without_kernels_are_reported_and_unreadable_files_skipped(project, capsys):
     assert main(["clangd", "nowhere"]) == 2
     assert "there is no such file" in capsys.readouterr().err
     (project / "docs").mkdir()
@@ -194,7 +194,7 @@ def test_paths_without_kernels_are_reported_and_unreadable_files_skipped(project
         pytest.param(b"# coding: latin-1\nK = '/* \xe4 */ __global__ void k() {}'\n", id="latin-1"),
     ],
 )
-def test_a_python_file_is_read_in_its_encoding(project: Path, data: bytes):
+def test_a_python_file_is_read_in_its_encoding(project, data):
     (project / "encoded.py").write_bytes(data)
     assert main(["clangd", "encoded.py"]) == 0
     assert any("encoded.py.K.cu" in file for file in _database(project))
@@ -221,7 +221,7 @@ def _checked(file: Path) -> str:
 QUICK = ("wmma_gemm", "sm90_gemm", "generated_headers", "pipelined_matmul", "curand_pi")
 
 
-def test_clangd_finds_nothing_wrong_in_the_examples(tmp_path: Path, monkeypatch):
+def test_clangd_finds_nothing_wrong_in_the_examples(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for source in sorted((EXAMPLES / "sources").iterdir()):
         shutil.copy(source, tmp_path)
@@ -233,7 +233,7 @@ def test_clangd_finds_nothing_wrong_in_the_examples(tmp_path: Path, monkeypatch)
     assert [error for file in files if (error := _checked(file))] == []
 
 
-def test_clangd_accepts_what_nvidias_compilers_accept(project: Path):
+def test_clangd_accepts_what_nvidias_compilers_accept(project):
     (project / "own.cu").write_text("""#include <cooperative_groups.h>
 struct Barrier { int count; __device__ Barrier() : count(0) {} };
 constexpr int threads() { return 128; }
@@ -250,7 +250,7 @@ template __global__ void k<float>(float*);
     assert _checked(project / "own.cu") == ""
 
 
-def test_clangd_names_a_mistake_by_the_python_files_line(project: Path):
+def test_clangd_names_a_mistake_by_the_python_files_line(project):
     (project / "kernels.py").write_text(PYTHON.replace("__hmul", "no_such_function"))
     assert main(["clangd"]) == 0
     assert "Line 7" in _checked(project / ".rtcompile" / "kernels.py.SOURCE.cu")

@@ -74,7 +74,7 @@ def _least(folder: Path, source: str = SOURCE) -> dict[str, HeaderCost]:
     return found
 
 
-def test_a_slow_header_is_named_first_and_takes_nothing_where_it_is_not_read_again(folder: Path):
+def test_a_slow_header_is_named_first_and_takes_nothing_where_it_is_not_read_again(folder):
     again = folder / "again.cuh"
     again.write_text('#include "slow.cuh"\n' + slow_header(2).replace("S", "R"))  # its own is slow
     (folder / "once.cuh").write_text("#pragma once\n")
@@ -90,7 +90,7 @@ def test_a_slow_header_is_named_first_and_takes_nothing_where_it_is_not_read_aga
     assert headers["again.cuh"].own > headers["again.cuh"].total / 10
 
 
-def test_the_sums_are_the_whole(folder: Path):
+def test_the_sums_are_the_whole(folder):
     found = _profile(folder)
     assert [header.own for header in found.headers] == sorted(
         (header.own for header in found.headers), reverse=True
@@ -105,7 +105,7 @@ def test_the_sums_are_the_whole(folder: Path):
     assert 0 < found.spared < front_end
 
 
-def test_work_after_the_last_line_is_not_attributed_to_the_source(folder: Path):
+def test_work_after_the_last_line_is_not_attributed_to_the_source(folder):
     (folder / "quick.cuh").write_text(
         "inline __device__ int quick() { return 1; }\n"
         + "".join(f"inline __device__ int f{n}(int x) {{ return x + {n}; }}\n" for n in range(2000))
@@ -119,14 +119,14 @@ def test_work_after_the_last_line_is_not_attributed_to_the_source(folder: Path):
 
 
 @pytest.mark.usefixtures("quickly")
-def test_the_templates_are_counted_by_name(folder: Path):
+def test_the_templates_are_counted_by_name(folder):
     templates = {template.name: template for template in _profile(folder).templates}
     assert templates["S0"].instances >= 190
     assert templates["S0"].own > 0
     assert "S0<" in templates["S0"].slowest
 
 
-def test_the_times_exclude_the_trace_itself(folder: Path, monkeypatch):
+def test_the_times_exclude_the_trace_itself(folder, monkeypatch):
     found = _profile(folder)
     (front_end,) = [event for event in found.events if event["name"] == "CUDA C++ Front-End"]
     assert front_end["dur"] / 1e3 == pytest.approx(dict(found.phases)["front end"], rel=0.01)
@@ -143,7 +143,7 @@ def test_the_times_exclude_the_trace_itself(folder: Path, monkeypatch):
     assert untraced.headers
 
 
-def test_in_a_narrow_terminal_names_keep_their_ends(folder: Path):
+def test_in_a_narrow_terminal_names_keep_their_ends(folder):
     deep = folder / "a_folder_with_a_long_name" / "and_another_one_in_it"
     deep.mkdir(parents=True)
     (deep / "slow.cuh").write_text(slow_header(1))
@@ -154,38 +154,38 @@ def test_in_a_narrow_terminal_names_keep_their_ends(folder: Path):
     assert any("…" in line and line.endswith("slow.cuh  (user0)") for line in lines)
 
 
-def test_without_headers_all_time_is_the_sources(folder: Path):
+def test_without_headers_all_time_is_the_sources(folder):
     found = _profile(folder, 'extern "C" __global__ void f() {}', name_expressions=[])
     assert [header.path for header in found.headers if header.path.startswith("/")] == []
     assert found.spared == 0
 
 
-def test_a_source_that_does_not_compile_shows_its_error(folder: Path):
+def test_a_source_that_does_not_compile_shows_its_error(folder):
     source = "__global__ void k() { undeclared_name(); }"
     with pytest.raises(CompileError, match="undeclared_name"):
         _profile(folder, source, name_expressions=[])
 
 
-def test_a_source_that_needs_an_added_flag_has_a_profile(folder: Path):
+def test_a_source_that_needs_an_added_flag_has_a_profile(folder):
     source = "__global__ void k(__int128 x, __int128* out) { *out = x; }"
     assert dict(_profile(folder, source, name_expressions=[]).phases)["front end"] > 0
 
 
 @pytest.mark.needs_nvcc
-def test_a_build_by_nvcc_has_no_profile_and_the_error_gives_a_way(folder: Path):
+def test_a_build_by_nvcc_has_no_profile_and_the_error_gives_a_way(folder):
     with pytest.raises(InvalidRequest, match=r"built by NVCC.*nvcc --fdevice-time-trace"):
         _profile(folder, backend="nvcc")
 
 
 @pytest.mark.usefixtures("quickly")
-def test_headers_that_cannot_be_marked_are_reported_as_not_timed(folder: Path):
+def test_headers_that_cannot_be_marked_are_reported_as_not_timed(folder):
     (folder / "quick.cuh").write_text("inline __device__ int quick() { return 1; }\n/* \\\n*/ //\\")
     found = _profile(folder)
     assert found.headers or found.note
 
 
 @pytest.mark.usefixtures("quickly")
-def test_the_trace_contains_the_measured_times(folder: Path, tmp_path: Path, capsys):
+def test_the_trace_contains_the_measured_times(folder, tmp_path, capsys):
     trace = tmp_path / "p.json"
     arguments = ["profile", str(folder / "k.cu"), "--arch", "sm_80", "-n", "k<int>", "--json"]
     assert main([*arguments, "--trace", str(trace)]) == 0
@@ -209,7 +209,7 @@ def test_files_that_cannot_be_written_are_rejected_before_anything_is_compiled(f
 
 
 @pytest.mark.usefixtures("quickly")
-def test_a_profile_is_saved_only_as_json(folder: Path):
+def test_a_profile_is_saved_only_as_json(folder):
     found = _profile(folder)
     with pytest.raises(InvalidRequest, match=r"\.json, not"):
         found.save(folder / "p.html")
@@ -218,7 +218,7 @@ def test_a_profile_is_saved_only_as_json(folder: Path):
 
 
 @pytest.mark.usefixtures("quickly")
-def test_the_tree_shows_what_each_header_includes_and_what_was_read_for_it(folder: Path, capsys):
+def test_the_tree_shows_what_each_header_includes_and_what_was_read_for_it(folder, capsys):
     arguments = ["profile", str(folder / "k.cu"), "--arch", "sm_80", "-n", "k<int>"]
     assert main([*arguments, "--tree", "9"]) == 0
     outer, slow, quick = capsys.readouterr().out.splitlines()[-3:]
@@ -234,7 +234,7 @@ def test_the_tree_shows_what_each_header_includes_and_what_was_read_for_it(folde
 
 
 @pytest.mark.usefixtures("quickly")
-def test_header_texts_are_timed_like_files(folder: Path):
+def test_header_texts_are_timed_like_files(folder):
     texts = {path.name: path.read_text() for path in folder.glob("*.cuh")}
     found = _profile(folder, options=(), headers=texts)
     assert found.note == ""
@@ -244,7 +244,7 @@ def test_header_texts_are_timed_like_files(folder: Path):
 
 
 @pytest.mark.usefixtures("quickly")
-def test_a_module_has_a_profile(folder: Path):
+def test_a_module_has_a_profile(folder):
     rtcompile = pytest.importorskip("rtcompile.frontends.raw_module", exc_type=ImportError)
     options = (f"-I{folder}",)
     module = rtcompile.RawModule(
@@ -255,7 +255,7 @@ def test_a_module_has_a_profile(folder: Path):
         rtcompile.RawModule(path="x.cubin").profile()
 
 
-def test_without_jit_nothing_is_profiled(monkeypatch: pytest.MonkeyPatch, capsys):
+def test_without_jit_nothing_is_profiled(monkeypatch, capsys):
     monkeypatch.setenv("RTCOMPILE_JIT", "0")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"__global__ void k() {}")))
     assert main(["profile", "-", "--arch", "sm_80"]) == 1

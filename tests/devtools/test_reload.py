@@ -75,7 +75,7 @@ def launched(kernel: Any) -> bytes:
     return ran[-1][0]
 
 
-def test_an_edit_is_in_the_next_launch(kernel, file: Path):
+def test_an_edit_is_in_the_next_launch(kernel, file):
     first = launched(kernel)
     assert launched(kernel) is first
     file.write_text(source(2))
@@ -85,7 +85,7 @@ def test_an_edit_is_in_the_next_launch(kernel, file: Path):
     assert launched(kernel) == first
 
 
-def test_an_edit_of_a_header_is_in_the_next_launch(file: Path):
+def test_an_edit_of_a_header_is_in_the_next_launch(file):
     header = file.with_name("value.h")
     header.write_text("#define VALUE 1")
     file.write_text('#include "value.h"\nextern "C" __global__ void k(int* x) { *x = VALUE; }')
@@ -95,7 +95,7 @@ def test_an_edit_of_a_header_is_in_the_next_launch(file: Path):
     assert launched(kernel) != first
 
 
-def test_without_reload_an_edit_has_no_effect(file: Path):
+def test_without_reload_an_edit_has_no_effect(file):
     kernel = rtcompile.RawModule.from_file(str(file), arch="sm_90a").get_function("k")
     first = launched(kernel)
     file.write_text(source(2))
@@ -103,7 +103,7 @@ def test_without_reload_an_edit_has_no_effect(file: Path):
     assert type(functions_of(kernel)) is dict
 
 
-def test_a_failing_edit_is_shown_once_and_the_old_kernel_runs_on(kernel, file: Path, capsys):
+def test_a_failing_edit_is_shown_once_and_the_old_kernel_runs_on(kernel, file, capsys):
     first = launched(kernel)
     file.write_text("\n" + source(2).replace(";", ""))
     assert launched(kernel) is first
@@ -116,14 +116,14 @@ def test_a_failing_edit_is_shown_once_and_the_old_kernel_runs_on(kernel, file: P
     assert not capsys.readouterr().err
 
 
-def test_an_edit_that_removes_the_kernel_fails(kernel, file: Path, capsys):
+def test_an_edit_that_removes_the_kernel_fails(kernel, file, capsys):
     first = launched(kernel)
     file.write_text(source(2).replace("k(", "other("))
     assert launched(kernel) is first
     assert "k" in capsys.readouterr().err.partition("\n")[0]
 
 
-def test_a_missing_header_is_searched_again(kernel, file: Path, capsys):
+def test_a_missing_header_is_searched_again(kernel, file, capsys):
     first = launched(kernel)
     file.write_text(source(2, '#include "new.h"'))
     assert launched(kernel) is first
@@ -146,7 +146,7 @@ def test_a_missing_header_is_searched_again(kernel, file: Path, capsys):
     ],
 )
 def test_an_invalid_file_keeps_the_old_kernels_and_is_reported_once(
-    kernel, file: Path, monkeypatch, capsys, change, message
+    kernel, file, monkeypatch, capsys, change, message
 ):
     first = launched(kernel)
     file.unlink()
@@ -166,7 +166,7 @@ def test_an_invalid_file_keeps_the_old_kernels_and_is_reported_once(
     assert launched(kernel) != first
 
 
-def test_an_instance_of_a_template_keeps_its_name_when_its_symbol_changes(file: Path):
+def test_an_instance_of_a_template_keeps_its_name_when_its_symbol_changes(file):
     file.write_text("template <class T> __global__ void f(T* x) { *x = 1; }")
     module = rtcompile.RawModule.from_file(
         file, reload=True, arch="sm_90a", name_expressions=["f<int>"]
@@ -178,7 +178,7 @@ def test_an_instance_of_a_template_keeps_its_name_when_its_symbol_changes(file: 
     assert [name for _, name in ran] == ["_Z1fIiEvPT_", "_Z1fIiEvPT_f"]
 
 
-def test_a_file_that_never_built_raises_until_it_builds(file: Path):
+def test_a_file_that_never_built_raises_until_it_builds(file):
     file.write_text("no C++")
     module = rtcompile.RawModule.from_file(file, reload=True, arch="sm_90a")
     for _ in range(2):
@@ -195,7 +195,7 @@ def test_the_file_is_looked_at_no_more_than_twenty_times_a_second(kernel, file, 
     assert launched(kernel) is first
 
 
-def test_nothing_is_loaded_while_a_stream_is_captured(kernel, file: Path, monkeypatch):
+def test_nothing_is_loaded_while_a_stream_is_captured(kernel, file, monkeypatch):
     first = launched(kernel)
     file.write_text(source(2))
     stream = SimpleNamespace(ptr=7, is_capturing=lambda: True)
@@ -205,7 +205,7 @@ def test_nothing_is_loaded_while_a_stream_is_captured(kernel, file: Path, monkey
     assert launched(kernel) != first
 
 
-def test_a_launch_during_a_build_uses_the_old_kernel(kernel, file: Path, monkeypatch):
+def test_a_launch_during_a_build_uses_the_old_kernel(kernel, file, monkeypatch):
     first = launched(kernel)
     file.write_text(source(2))
     building, go_on = threading.Event(), threading.Event()
@@ -226,12 +226,12 @@ def test_a_launch_during_a_build_uses_the_old_kernel(kernel, file: Path, monkeyp
     assert launched(kernel) != first
 
 
-def test_a_file_that_is_not_there_is_an_error_that_names_it(tmp_path: Path):
+def test_a_file_that_is_not_there_is_an_error_that_names_it(tmp_path):
     with pytest.raises(rtcompile.InvalidRequest, match=r"gone\.cu: No such file"):
         rtcompile.RawModule.from_file(tmp_path / "gone.cu", reload=True)
 
 
-def test_ipythons_autoreload_and_ours_work_together(file: Path, monkeypatch):
+def test_ipythons_autoreload_and_ours_work_together(file, monkeypatch):
     pytest.importorskip("IPython")
     from IPython.extensions.autoreload import ModuleReloader
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import time
-from pathlib import Path
 
 import pytest
 
@@ -31,8 +30,8 @@ def aged(mtime_ns: int, ctime_ns: int, label: str = "user0") -> Header:
     ],
 )
 def test_times_are_trusted_once_the_file_system_s_clock_has_moved_on(
-    tmp_path: Path, age_ns: int, ticks_ns: int, is_trusted: bool
-) -> None:
+    tmp_path, age_ns, ticks_ns, is_trusted
+):
     now = 1_700_000_000 * SECOND + 123_456_789
     changed = (now - age_ns) // ticks_ns * ticks_ns
     header = aged(changed - 60 * SECOND, changed)
@@ -43,15 +42,13 @@ def test_times_are_trusted_once_the_file_system_s_clock_has_moved_on(
     assert (file_times.changed_ns(status) >= now) is not is_trusted
 
 
-def test_one_fine_time_proves_a_fine_clock() -> None:
+def test_one_fine_time_proves_a_fine_clock():
     now = 1_700_000_000 * SECOND
     for times in ((now - SECOND, now - SECOND + 1), (now - SECOND + 1, now - SECOND)):
         assert file_times.trusted(aged(*times), 0, now) == aged(*times)
 
 
-def test_files_of_an_image_with_equal_times_are_compared_by_contents(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_files_of_an_image_with_equal_times_are_compared_by_contents(monkeypatch):
     now = time.time_ns()
     squashed = aged(SECOND, int(str(SECOND)))
     assert file_times.trusted(squashed, 0, now).ctime_ns == 0
@@ -65,7 +62,7 @@ def test_files_of_an_image_with_equal_times_are_compared_by_contents(
     assert file_times.trusted(other, 77, now).ctime_ns == 0
 
 
-def test_images_are_known_by_the_table_of_mounts() -> None:
+def test_images_are_known_by_the_table_of_mounts():
     lines = [
         "36 35 98:1 / /mnt1 rw,noatime master:1 - ext3 /dev/root rw,errors=continue",
         "37 35 7:1 / /with\\040space ro - squashfs /dev/loop1 ro",
@@ -76,9 +73,7 @@ def test_images_are_known_by_the_table_of_mounts() -> None:
     assert {*file_times.images(lines)} == {os.makedev(7, 1), os.makedev(7, 2), os.makedev(0, 51)}
 
 
-def test_images_are_read_again_each_tick_and_after_the_clock_was_set_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_images_are_read_again_each_tick_and_after_the_clock_was_set_back(monkeypatch):
     """Another image may have the number of one that was unmounted."""
     ticks, mounted = [0], [""]
     monkeypatch.setattr(file_times, "_seen_images", (None, frozenset()))
@@ -91,7 +86,7 @@ def test_images_are_read_again_each_tick_and_after_the_clock_was_set_back(
         assert file_times.image_devices() == {os.makedev(7, device)}
 
 
-def test_no_image_is_known_without_the_table_of_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_image_is_known_without_the_table_of_mounts(monkeypatch):
     def missing(*_: object, **__: object) -> None:
         raise FileNotFoundError
 
@@ -124,9 +119,7 @@ class Clocks:
 
 
 @pytest.mark.parametrize(("now_ns", "waited_ns"), [(8_000_000, 0), (8_500_000, 3_500_049)])
-def test_after_the_next_tick_no_file_gets_an_earlier_time(
-    monkeypatch: pytest.MonkeyPatch, now_ns: int, waited_ns: int
-) -> None:
+def test_after_the_next_tick_no_file_gets_an_earlier_time(monkeypatch, now_ns, waited_ns):
     clocks = Clocks(now_ns)
     monkeypatch.setattr(file_times, "time", clocks)
     assert file_times.next_tick() == now_ns
@@ -134,7 +127,7 @@ def test_after_the_next_tick_no_file_gets_an_earlier_time(
     assert file_times.file_clock_ns() >= now_ns
 
 
-def test_a_file_clock_that_was_set_back_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_clock_that_was_set_back_is_not_waited_for(monkeypatch):
     clocks = Clocks(100 * SECOND, behind_ns=SECOND)
     monkeypatch.setattr(file_times, "time", clocks)
     assert file_times.next_tick() == file_times.file_clock_ns() < 100 * SECOND

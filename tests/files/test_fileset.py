@@ -6,7 +6,6 @@ import os
 import shutil
 import time
 import types
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -102,9 +101,7 @@ def replaced(path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("form", ["recorded", "packed", "unpacked"])
-def test_each_change_is_noticed_by_stat_and_by_contents(
-    files: FileSet, tmp_path: Path, form: str, change: Callable[[Path], None], expected: str
-) -> None:
+def test_each_change_is_noticed_by_stat_and_by_contents(files, tmp_path, form, change, expected):
     if form != "recorded":
         fields = packed(files, tmp_path)
         files = FileSet.unpacked(fields) if form == "unpacked" else files
@@ -118,17 +115,17 @@ def test_each_change_is_noticed_by_stat_and_by_contents(
 
 @pytest.mark.parametrize("field", ["size", "mtime_ns", "ctime_ns", "inode"])
 @pytest.mark.parametrize("by", [-1, 1])
-def test_each_field_of_a_files_stat_must_be_equal(files: FileSet, field: str, by: int) -> None:
+def test_each_field_of_a_files_stat_must_be_equal(files, field, by):
     own, other = files.headers
     changed = own._replace(**{field: getattr(own, field) + by})
     assert not files.replaced(headers=(changed, other)).is_unchanged()
 
 
-def test_a_device_can_be_present() -> None:
+def test_a_device_can_be_present():
     assert FileSet(present=("/dev/null",)).is_unchanged()
 
 
-def test_packed_fields_are_restored(files: FileSet, tmp_path: Path) -> None:
+def test_packed_fields_are_restored(files, tmp_path):
     fields = packed(files, tmp_path)
     assert len(fields) == PACKED_FIELDS
     restored = FileSet.unpacked(fields)
@@ -142,14 +139,14 @@ def test_packed_fields_are_restored(files: FileSet, tmp_path: Path) -> None:
     assert restored.packed(()) == fields, "packed once"
 
 
-def test_a_set_is_packed_again_for_another_toolkit(files: FileSet, tmp_path: Path) -> None:
+def test_a_set_is_packed_again_for_another_toolkit(files, tmp_path):
     toolkit_apart, all_own = packed(files, tmp_path), files.packed(())
     assert all_own[4] == b""
     assert toolkit_apart[4] == f"{tmp_path}/{TOOLKIT}\0".encode()
     assert packed(files, tmp_path) == toolkit_apart
 
 
-def test_an_empty_set_is_empty_in_each_form() -> None:
+def test_an_empty_set_is_empty_in_each_form():
     assert FileSet().is_empty
     assert FileSet.unpacked(FileSet().packed(("/toolkit/",))).is_empty
     assert FileSet().is_unchanged(recent=True)
@@ -158,9 +155,7 @@ def test_an_empty_set_is_empty_in_each_form() -> None:
 
 
 @pytest.mark.parametrize("missing", range(PACKED_FIELDS))
-def test_fields_that_lack_something_are_rejected(
-    files: FileSet, tmp_path: Path, missing: int
-) -> None:
+def test_fields_that_lack_something_are_rejected(files, tmp_path, missing):
     fields = packed(files, tmp_path)
     with pytest.raises(ValueError, match="not the fields"):
         FileSet.unpacked(fields[:missing] + fields[missing + 1 :])
@@ -169,7 +164,7 @@ def test_fields_that_lack_something_are_rejected(
             FileSet.unpacked([*fields[:missing], fields[missing][:-8], *fields[missing + 1 :]])
 
 
-def test_fields_with_more_than_belongs_there_are_rejected(files: FileSet, tmp_path: Path) -> None:
+def test_fields_with_more_than_belongs_there_are_rejected(files, tmp_path):
     fields = packed(files, tmp_path)
     for damaged in ([*fields, b""], [fields[0], fields[1] * 2, *fields[2:]]):
         with pytest.raises(ValueError, match="not the fields"):
@@ -177,18 +172,14 @@ def test_fields_with_more_than_belongs_there_are_rejected(files: FileSet, tmp_pa
 
 
 @pytest.mark.parametrize("at", [8, 9])
-def test_no_header_is_lost_if_the_fields_describe_fewer(
-    files: FileSet, tmp_path: Path, at: int
-) -> None:
+def test_no_header_is_lost_if_the_fields_describe_fewer(files, tmp_path, at):
     fields = packed(files, tmp_path)
     fields[at] = fileset.joined(fileset.texts_in(fields[at])[:-1])
     with pytest.raises(ValueError, match="zip"):
         assert FileSet.unpacked(fields).headers
 
 
-def test_only_the_toolkits_files_are_trusted_for_a_second(
-    files: FileSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_toolkits_files_are_trusted_for_a_second(files, tmp_path, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(fileset, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     fields = packed(files, tmp_path)
@@ -201,9 +192,7 @@ def test_only_the_toolkits_files_are_trusted_for_a_second(
     assert not another.is_unchanged(recent=True), "it was seen to have changed"
 
 
-def test_an_edit_in_the_toolkit_is_noticed_a_second_later(
-    files: FileSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_edit_in_the_toolkit_is_noticed_a_second_later(files, tmp_path, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(fileset, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     packed(files, tmp_path)
@@ -213,7 +202,7 @@ def test_an_edit_in_the_toolkit_is_noticed_a_second_later(
     assert not files.is_unchanged(recent=True)
 
 
-def test_few_recent_checks_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_recent_checks_are_remembered(monkeypatch):
     def check(*names: str) -> None:
         for name in names:
             unchanged = FileSet(absent=(f"/toolkit/{name}",))
@@ -231,7 +220,7 @@ def test_few_recent_checks_are_remembered(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(fileset._recently_validated) == 1
 
 
-def test_an_edit_of_the_users_file_is_noticed_at_once(files: FileSet, tmp_path: Path) -> None:
+def test_an_edit_of_the_users_file_is_noticed_at_once(files, tmp_path):
     fields = packed(files, tmp_path)
     assert FileSet.unpacked(fields).is_unchanged(recent=True)
     edit(tmp_path, OWN)
@@ -239,9 +228,7 @@ def test_an_edit_of_the_users_file_is_noticed_at_once(files: FileSet, tmp_path: 
 
 
 @pytest.mark.needs_compiler
-def test_the_toolkit_in_an_image_is_trusted_if_an_option_names_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_toolkit_in_an_image_is_trusted_if_an_option_names_its_folder(tmp_path, monkeypatch):
     """CuPy names CuPy's and the toolkit's folders with -I, in every request under `install()`."""
     monkeypatch.setattr(file_times, "_is_in_image", lambda *given: True)
     own = tmp_path / "own.cuh"
@@ -268,11 +255,11 @@ def test_the_toolkit_in_an_image_is_trusted_if_an_option_names_its_folder(
         ("/usr/include/c++/12/vector", "", False),
     ],
 )
-def test_which_headers_belong_to_the_user(path: str, label: str, is_own: bool) -> None:
+def test_which_headers_belong_to_the_user(path, label, is_own):
     assert Header(path, label, "x.h", "", 0, 0, 0).is_own is is_own
 
 
-def test_contents_are_compared_where_times_are_not_trusted(files: FileSet, tmp_path: Path) -> None:
+def test_contents_are_compared_where_times_are_not_trusted(files, tmp_path):
     timeless = tuple(header._replace(mtime_ns=0, ctime_ns=0) for header in files.headers)
     unknown = files.replaced(headers=timeless)
     assert not unknown.is_unchanged()

@@ -8,7 +8,7 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,9 +60,7 @@ def program(tmp_path: Path, processes: list[Process], scratch: Path) -> Program:
 
 
 @doors_in_turn("door, spelling", MATRIX, each=1)
-def test_every_spelling_gives_the_same_code_and_another_process_finds_it(
-    door: str, spelling: str, program: Program
-) -> None:
+def test_every_spelling_gives_the_same_code_and_another_process_finds_it(door, spelling, program):
     options, more = SPELLINGS[spelling]
     names = {name: value for name, value in more.items() if name == "name_expressions"}
     source = '#include "value.h"' + (TEMPLATE if names else KERNEL)
@@ -77,17 +75,13 @@ def test_every_spelling_gives_the_same_code_and_another_process_finds_it(
 
 
 @doors_in_turn("door, kernel", itertools.product(DOORS, QUICK), each=1)
-def test_a_kernel_with_headers_gives_the_same_code_through_every_door(
-    door: str, kernel: str, program: Program
-) -> None:
+def test_a_kernel_with_headers_gives_the_same_code_through_every_door(door, kernel, program):
     check_code(door, kernel, program)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("door", DOORS)
-def test_a_kernel_with_cute_gives_the_same_code_through_every_door(
-    door: str, program: Program
-) -> None:
+def test_a_kernel_with_cute_gives_the_same_code_through_every_door(door, program):
     check_code(door, "CuTe", program)
 
 
@@ -103,7 +97,7 @@ def check_code(door: str, kernel: str, program: Program) -> None:
     assert program.request(program.second, door, KERNELS[kernel], OPTIONS) == built
 
 
-def test_every_door_finds_the_builds_of_the_others(program: Program) -> None:
+def test_every_door_finds_the_builds_of_the_others(program):
     ours = [door for door in DOORS if door != "install"]
     for number, door in enumerate(ours):
         source = f"{KERNELS['own header']}\n__device__ int n = {number};"
@@ -117,9 +111,7 @@ def test_every_door_finds_the_builds_of_the_others(program: Program) -> None:
 
 
 @doors_in_turn("door, edit", itertools.product(DOORS, EDITS), each=1)
-def test_an_edit_is_noticed_by_every_process(
-    door: str, edit: Callable[[Program], str], program: Program
-) -> None:
+def test_an_edit_is_noticed_by_every_process(door, edit, program):
     def values() -> list[str]:
         both = [program.first, program.first, program.second, program.second]
         return [text_in(program.request(process, door, REQUESTED, EDITED)) for process in both]
@@ -130,7 +122,7 @@ def test_an_edit_is_noticed_by_every_process(
 
 
 @doors_in_turn("door", ((door,) for door in DOORS))
-def test_a_removed_optional_header_is_noticed(door: str, program: Program) -> None:
+def test_a_removed_optional_header_is_noticed(door, program):
     (program.folder / "extra.h").touch()
 
     def value_of(process: Process) -> str:
@@ -142,7 +134,7 @@ def test_a_removed_optional_header_is_noticed(door: str, program: Program) -> No
 
 
 @doors_in_turn("door", ((door,) for door in DOORS))
-def test_an_edited_options_file_is_read_again(door: str, program: Program) -> None:
+def test_an_edited_options_file_is_read_again(door, program):
     options = ("--options-file={folder}/options.txt",)
 
     def values() -> list[str]:
@@ -155,7 +147,7 @@ def test_an_edited_options_file_is_read_again(door: str, program: Program) -> No
 
 
 @doors_in_turn("door", ((door,) for door in DOORS))
-def test_an_edited_source_is_compiled(door: str, program: Program) -> None:
+def test_an_edited_source_is_compiled(door, program):
     for value in ("1", "2", "1"):
         source = f'#define VALUE "{value}"' + KERNEL
         for process in (program.first, program.second):
@@ -163,7 +155,7 @@ def test_an_edited_source_is_compiled(door: str, program: Program) -> None:
 
 
 @doors_in_turn("door", ((door,) for door in DOORS))
-def test_a_relative_directory_depends_on_the_working_directory(door: str, program: Program) -> None:
+def test_a_relative_directory_depends_on_the_working_directory(door, program):
     earlier = program.folder.parent / "earlier"
     (earlier / "value.h").write_text('#define VALUE "earlier"\n')
     for folder, value in itertools.islice(
@@ -178,9 +170,7 @@ def test_a_relative_directory_depends_on_the_working_directory(door: str, progra
 @doors_in_turn(
     "door, options", itertools.product(DOORS, ["-I{root}/link/../include", "-I link/../include"])
 )
-def test_the_parent_of_a_link_is_its_targets_parent(
-    door: str, options: str, program: Program
-) -> None:
+def test_the_parent_of_a_link_is_its_targets_parent(door, options, program):
     target = program.folder.parent / "other" / "target"
     target.mkdir(parents=True)
     (target.parent / "include").mkdir()
@@ -205,9 +195,7 @@ def checkout(folder: Path, value: str) -> Path:
 
 
 @doors_in_turn("door", ((door,) for door in DOORS))
-def test_a_changed_variable_takes_effect_at_once(
-    door: str, program: Program, tmp_path: Path
-) -> None:
+def test_a_changed_variable_takes_effect_at_once(door, program, tmp_path):
     source = "#include <cutlass/version.h>" + KERNEL
     for value in ("1", "2"):
         checkout(tmp_path / value, value)
@@ -221,7 +209,7 @@ def test_a_changed_variable_takes_effect_at_once(
             process.run("os.environ.pop('RTCOMPILE_CUTLASS_PATH')")
 
 
-def test_another_toolkit_at_the_same_path_is_noticed_by_every_door(tmp_path: Path) -> None:
+def test_another_toolkit_at_the_same_path_is_noticed_by_every_door(tmp_path):
     """Even within the second for which a process trusts the toolkit's files."""
     installed = Path(importlib.util.find_spec("nvidia").submodule_search_locations[0])
     for number in ("1", "2"):
@@ -263,7 +251,7 @@ MAY_ADD_FLAGS = ["compile", "compile_many"]
 
 
 @pytest.mark.parametrize("first", MAY_ADD_FLAGS)
-def test_code_with_an_added_flag_is_not_given_to_cupy(first: str, program: Program) -> None:
+def test_code_with_an_added_flag_is_not_given_to_cupy(first, program):
     for _ in range(2):
         assert program.request(program.first, first, NEEDS_A_FLAG, **OF_CUPY)
         for process in (program.first, program.second):
@@ -272,9 +260,7 @@ def test_code_with_an_added_flag_is_not_given_to_cupy(first: str, program: Progr
 
 
 @pytest.mark.parametrize("then", MAY_ADD_FLAGS)
-def test_a_source_that_cupy_rejects_is_compiled_by_doors_that_may_add_a_flag(
-    then: str, program: Program
-) -> None:
+def test_a_source_that_cupy_rejects_is_compiled_by_doors_that_may_add_a_flag(then, program):
     for _ in range(2):
         with pytest.raises(RequestError, match="CompileE"):
             program.request(program.first, "install", NEEDS_A_FLAG)
@@ -282,7 +268,7 @@ def test_a_source_that_cupy_rejects_is_compiled_by_doors_that_may_add_a_flag(
 
 
 @doors_in_turn("door", ((door,) for door in DOORS if "headers" in TAKES[door]))
-def test_header_texts_are_read_as_passed(door: str, program: Program) -> None:
+def test_header_texts_are_read_as_passed(door, program):
     """Even if somebody edits the files to which they were written."""
     name = f"{door}{program.folder.parent.name}.h"
     headers = {name: '#define VALUE "given"\n'}
@@ -302,7 +288,7 @@ def test_header_texts_are_read_as_passed(door: str, program: Program) -> None:
 GATES = {"a hit from disk": 120, "again": 40}
 
 
-def test_a_compile_calls_few_functions(program: Program, tmp_path: Path) -> None:
+def test_a_compile_calls_few_functions(program, tmp_path):
     environ = {"RTCOMPILE_CACHE_DIR": str(tmp_path / "cache")}
     arguments = ("compile", KERNELS["plain"], ("-DTILE=16",))
     with Process(cupy=False, **environ) as process:

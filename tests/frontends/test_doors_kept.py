@@ -171,13 +171,13 @@ def check_found(kept: Kept, door: str, name: str) -> None:
 
 
 @in_turn("door, name", [*matrix.MATRIX, *itertools.product(matrix.DOORS, matrix.QUICK)])
-def test_every_spelling_and_kernel_is_found(door: str, name: str, kept: Kept) -> None:
+def test_every_spelling_and_kernel_is_found(door, name, kept):
     check_found(kept, door, name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", KEPT)
-def test_a_kernel_with_cute_is_found_by_every_door(how: str, tmp_path: Path) -> None:
+def test_a_kernel_with_cute_is_found_by_every_door(how, tmp_path):
     with ExitStack() as open_:
         kept = Kept(how, tmp_path, [(door, "CuTe") for door in KEPT[how]], open_)
         for door in KEPT[how]:
@@ -188,9 +188,7 @@ def test_a_kernel_with_cute_is_found_by_every_door(how: str, tmp_path: Path) -> 
 
 
 @in_turn("door, name, edit", itertools.product(matrix.DOORS, ["edited"], matrix.EDITS))
-def test_an_edit_is_noticed_in_a_kept_build(
-    door: str, name: str, edit: Callable[[matrix.Program], str], kept: Kept
-) -> None:
+def test_an_edit_is_noticed_in_a_kept_build(door, name, edit, kept):
     """A process that may not compile then gets nothing; after the edit is undone it gets the same code."""
     kept.restore()
     try:
@@ -204,7 +202,7 @@ def test_an_edit_is_noticed_in_a_kept_build(
 
 
 @in_turn("door, name", itertools.product(matrix.DOORS, ["options"]))
-def test_an_edited_options_file_is_read_again(door: str, name: str, kept: Kept) -> None:
+def test_an_edited_options_file_is_read_again(door, name, kept):
     try:
         for value, found in (("2", None), ("none", "none")):
             kept.of_file.write_text(f'-DVALUE=\\"{value}\\"')
@@ -215,7 +213,7 @@ def test_an_edited_options_file_is_read_again(door: str, name: str, kept: Kept) 
 
 
 @in_turn("door, name", [(door, "given") for door in matrix.DOORS if "headers" in TAKES[door]])
-def test_an_edit_beside_header_texts_is_noticed(door: str, name: str, kept: Kept) -> None:
+def test_an_edit_beside_header_texts_is_noticed(door, name, kept):
     both = (kept.first, kept.second)
     assert [kept.value(who, door, name) for who in both] == ["1"] * 2
     try:

@@ -398,9 +398,7 @@ def test_the_time_saved_by_the_cache_is_reported(tmp_path, installed):
     assert tally.line().startswith("1 kernel: 1 from the cache, 0 built")
 
 
-def test_under_jitify_the_working_directory_is_searched_too(
-    installed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_under_jitify_the_working_directory_is_searched_too(installed, tmp_path, monkeypatch):
     (tmp_path / "models").mkdir()
     (tmp_path / "models/k.cuh").write_text("")
     monkeypatch.chdir(tmp_path)

@@ -64,7 +64,7 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Obje
 
 
 def test_the_first_kernel_of_cupy_creates_the_header_and_the_second_uses_it(
-    built: Callable[..., ObjectCode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    built, tmp_path, monkeypatch
 ):
     built(OWN + FILL % 1)
     assert len(list((tmp_path / "pch").glob("*.pch"))) == 1
@@ -79,7 +79,7 @@ def test_the_first_kernel_of_cupy_creates_the_header_and_the_second_uses_it(
 
 
 def test_an_idle_core_makes_the_header_of_reductions_by_cub_before_the_first(
-    built: Callable[..., ObjectCode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    built, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(cupy_hook, "_has_precompiled_cub", False)
     monkeypatch.setattr(pool, "idle", lambda: 8)
@@ -101,9 +101,7 @@ def test_an_idle_core_makes_the_header_of_reductions_by_cub_before_the_first(
     assert not list((tmp_path / "pch").glob("*.bet"))  # a build has used it
 
 
-def test_another_kernel_creates_no_header_at_first(
-    built: Callable[..., ObjectCode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_another_kernel_creates_no_header_at_first(built, tmp_path, monkeypatch):
     monkeypatch.setattr(pool, "idle", lambda: 0)
     built("#include <cuda/std/type_traits>\n__global__ void k() {}")
     assert not list((tmp_path / "pch").glob("*.pch"))
@@ -135,7 +133,7 @@ assert codes[0] == codes[1]
 """
 
 
-def test_the_code_equals_that_of_cupy_alone(tmp_path: Path):
+def test_the_code_equals_that_of_cupy_alone(tmp_path):
     environ = {name: value for name, value in os.environ.items() if name != "RTCOMPILE_TEST_CUDA13"}
     environ["CUPY_CACHE_DIR"] = environ["RTCOMPILE_CACHE_DIR"] = str(tmp_path)
     done = python(CODE_OF_BOTH, env=environ)
@@ -143,7 +141,7 @@ def test_the_code_equals_that_of_cupy_alone(tmp_path: Path):
 
 
 @pytest.mark.parametrize("compiles", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_macro_in_the_text_gives_the_same_code_as_in_the_options(compiles: bool):
+def test_a_macro_in_the_text_gives_the_same_code_as_in_the_options(compiles):
     options = core.assemble_cupy_compiler_options(("-DFIRST_PASS=1", "-DCUB_DISABLE_BF16_SUPPORT"))
     source, remaining = cupy_hook.with_pass_in_text(REDUCTION, options)
 
@@ -168,5 +166,5 @@ def test_a_macro_in_the_text_gives_the_same_code_as_in_the_options(compiles: boo
         pytest.param(REDUCTION, ("-DFIRST_PASS=1", "-DSECOND_PASS=1"), id="both"),
     ],
 )
-def test_a_source_that_is_not_cupys_keeps_its_options(source: str, options: tuple[str, ...]):
+def test_a_source_that_is_not_cupys_keeps_its_options(source, options):
     assert cupy_hook.with_pass_in_text(source, options) == (source, options)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from rtcompile.build import pipeline
@@ -167,7 +165,7 @@ def test_inspecting_a_kernel_in_another_environment_does_not_share_it(kernel, mo
     ],
 )
 def test_kernels_of_two_working_directories_share_code_unless_an_option_may_name_a_path(
-    kernel, options: tuple[str, ...], is_same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kernel, options, is_same, tmp_path, monkeypatch
 ):
     one = kernel(CODE % 1, "k", options)._build
 

@@ -32,7 +32,7 @@ TEMPLATE = "template <class T> __global__ void scale(T* x) { *x *= 2; }"
         ),
     ],
 )
-def test_a_missing_kernel_raises_without_a_device(source: str, name: str, says: str):
+def test_a_missing_kernel_raises_without_a_device(source, name, says):
     kernel = RawKernel(source, name, arch="sm_80", options=("-G",))
     for use in (lambda: kernel.object_code, lambda: kernel.build, lambda: kernel.save("k.cubin")):
         with pytest.raises(DriverError, match=f"has no kernel '{name}'") as failed:
@@ -60,7 +60,7 @@ def test_a_batch_reports_the_missing_kernel():
 @pytest.mark.in_turn("arch")
 @pytest.mark.parametrize("options", [(), ("-rdc=true",), ("-G",), ("-lineinfo",)])
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90a", "sm_120"])
-def test_a_kernel_is_found_whatever_the_options(options: tuple[str, ...], arch: str):
+def test_a_kernel_is_found_whatever_the_options(options, arch):
     source = f'extern "C" {SCALE}'
     assert RawKernel(source, "scale", arch=arch, options=options).object_code is not None
 
@@ -76,7 +76,7 @@ def uses(source: str, **arguments: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("target", ["cubin", "ptx"])
-def test_a_source_whose_kernels_are_missing_warns(target: Any):
+def test_a_source_whose_kernels_are_missing_warns(target):
     arguments = {} if target == "cubin" else {"target": target}
     for use in uses(TEMPLATE, **arguments) * 2:  # compiled, and found
         with pytest.warns(RtcompileWarning, match="no kernel: 'scale' is a template, and nothing"):
@@ -103,7 +103,7 @@ def test_a_source_whose_kernels_are_missing_warns(target: Any):
         ),
     ],
 )
-def test_code_that_is_complete_does_not_warn(source: str, arguments: dict[str, Any]):
+def test_code_that_is_complete_does_not_warn(source, arguments):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for use in uses(source, **arguments):

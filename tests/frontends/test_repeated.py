@@ -52,7 +52,7 @@ def again(launched: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return launch
 
 
-def test_a_repeated_launch_passes_the_same_bytes_to_the_driver(again: Any, launched: Any) -> None:
+def test_a_repeated_launch_passes_the_same_bytes_to_the_driver(again, launched):
     for number in range(4):
         first = launched(SIZES, arguments(number)).parameters
         assert again(arguments(number)) == first
@@ -69,7 +69,7 @@ def test_a_repeated_launch_passes_the_same_bytes_to_the_driver(again: Any, launc
     ],
     ids=lambda how: str(next(iter(how))),
 )  # fmt: skip
-def test_another_kind_of_launch_is_checked_again(again: Any, how: dict[str, Any]) -> None:
+def test_another_kind_of_launch_is_checked_again(again, how):
     again(arguments(1))
     again(arguments(1), **how)
     assert again.checked == 2
@@ -88,9 +88,7 @@ def test_another_kind_of_launch_is_checked_again(again: Any, how: dict[str, Any]
         pytest.param(0, "x", "argument 0", id="no argument at all"),
     ],
 )
-def test_an_unfitting_argument_is_reported_in_repeated_launches(
-    again: Any, position: int, value: Any, message: str
-) -> None:
+def test_an_unfitting_argument_is_reported_in_repeated_launches(again, position, value, message):
     for number in (1, 2):
         again(arguments(number))
     wrong = list(arguments(3))
@@ -103,27 +101,27 @@ def test_an_unfitting_argument_is_reported_in_repeated_launches(
     assert again(arguments(4))[1] == (-4).to_bytes(4, "little", signed=True)
 
 
-def test_an_integer_of_the_other_sign_still_fits(again: Any) -> None:
+def test_an_integer_of_the_other_sign_still_fits(again):
     again(arguments(1))
     largest = list(arguments(1))
     largest[1] = (1 << 32) - 1
     assert again(tuple(largest))[1] == b"\xff" * 4
 
 
-def test_arguments_that_can_be_read_only_once_are_passed(again: Any) -> None:
+def test_arguments_that_can_be_read_only_once_are_passed(again):
     again(arguments(1))
     assert again(iter(arguments(2)))[1] == (-2).to_bytes(4, "little", signed=True)
     assert again(list(arguments(3)))[1] == (-3).to_bytes(4, "little", signed=True)
 
 
-def test_a_driver_error_is_reported_in_repeated_launches(again: Any) -> None:
+def test_a_driver_error_is_reported_in_repeated_launches(again):
     again(arguments(1))
     again.driver.status = INVALID
     with pytest.raises(rtcompile.DriverError, match="INVALID_VALUE"):
         again(arguments(1))
 
 
-def test_threads_that_launch_at_once_do_not_share_the_bytes(again: Any) -> None:
+def test_threads_that_launch_at_once_do_not_share_the_bytes(again):
     again(arguments(0))
     again(arguments(0))
     inside, go_on = threading.Event(), threading.Event()
@@ -152,7 +150,7 @@ def test_threads_that_launch_at_once_do_not_share_the_bytes(again: Any) -> None:
     ]
 
 
-def test_a_reloaded_kernel_is_checked_again(again: Any, launched: Any) -> None:
+def test_a_reloaded_kernel_is_checked_again(again, launched):
     kernel = rtcompile.RawKernel(CODE, "k")
     launched((8,), (None,), kernel=kernel)
     kernel.__dict__["played"] = SimpleNamespace(ptr=100)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,9 +68,7 @@ def twice_in_one_tick(folder: Path) -> int:
 @pytest.mark.parametrize(
     "edit", [nested, shadow_of_a_nested_header_is_none, directory_is_now_a_link, twice_in_one_tick]
 )  # `tests/frontends/test_doors.py` makes others
-def test_after_an_edit_the_binary_has_the_new_value(
-    folder: Path, edit: Callable[[Path], int]
-) -> None:
+def test_after_an_edit_the_binary_has_the_new_value(folder, edit):
     assert value_of(build(folder)) == 1001
     assert build(folder).build.hit == "disk"
     expected = edit(folder)
@@ -79,7 +76,7 @@ def test_after_an_edit_the_binary_has_the_new_value(
     assert build(folder).build.hit == "disk"
 
 
-def test_a_revert_and_a_touch_are_hits_and_a_removal_is_an_error(folder: Path) -> None:
+def test_a_revert_and_a_touch_are_hits_and_a_removal_is_an_error(folder):
     build(folder)
     nested(folder)
     build(folder)
@@ -93,7 +90,7 @@ def test_a_revert_and_a_touch_are_hits_and_a_removal_is_an_error(folder: Path) -
         build(folder)
 
 
-def test_a_moved_project_is_a_hit(folder: Path, tmp_path: Path) -> None:
+def test_a_moved_project_is_a_hit(folder, tmp_path):
     build(folder)
     moved = tmp_path / "moved"
     moved.mkdir()
@@ -103,20 +100,20 @@ def test_a_moved_project_is_a_hit(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("macro", ["__TIME__", "__DATE__"])
-def test_a_source_that_reads_the_clock_is_built_every_time(folder: Path, macro: str) -> None:
+def test_a_source_that_reads_the_clock_is_built_every_time(folder, macro):
     source = SOURCE + f"__device__ const char* when() {{ return {macro}; }}"
     build(folder, source)
     assert build(folder, source).build.hit is None
 
 
-def test_a_header_included_by_a_macro_is_watched(folder: Path) -> None:
+def test_a_header_included_by_a_macro_is_watched(folder):
     source = SOURCE.replace('#include "value.h"', "#define X <value.h>\n#include X")
     build(folder, source)
     expected = nested(folder)
     assert value_of(build(folder, source)) == expected
 
 
-def test_a_pre_included_header_is_watched(folder: Path) -> None:
+def test_a_pre_included_header_is_watched(folder):
     (folder / "second/pre.h").write_text("#define VALUE 1\n")
     source = SOURCE.replace('#include "value.h"', "")
     assert value_of(build(folder, source, "-include=pre.h")) == 1
@@ -124,7 +121,7 @@ def test_a_pre_included_header_is_watched(folder: Path) -> None:
     assert value_of(build(folder, source, "-include=pre.h")) == 2
 
 
-def test_two_pre_included_headers_of_one_name_are_distinguished(folder: Path) -> None:
+def test_two_pre_included_headers_of_one_name_are_distinguished(folder):
     source = SOURCE.replace('#include "value.h"', "")
     for which, value in (("first", 1), ("second", 2)):
         (folder / which / "pre.h").write_text(f"#define VALUE {value}\n")

@@ -102,29 +102,27 @@ def evaluated(
 @pytest.mark.parametrize("cuda_python", [CUDA_PYTHON, ""], ids=["cuda-python", "libcuda"])
 @pytest.mark.parametrize(("context", "capability"), [(0, "(8, 0)"), (1, "(9, 0)")])
 def test_the_current_device_is_the_contexts_or_else_the_first(
-    tmp_path: Path, context: int, capability: str, cuda_python: str
-) -> None:
+    tmp_path, context, capability, cuda_python
+):
     expression = "find.compute_capability()"
     found = evaluated(tmp_path, expression, second=90, context=context, cuda_python=cuda_python)
     assert found == capability
     assert evaluated(tmp_path, "driver.version()") == "13000"
 
 
-def test_a_driver_that_fails_is_named_with_its_error(tmp_path: Path) -> None:
+def test_a_driver_that_fails_is_named_with_its_error(tmp_path):
     found = evaluated(tmp_path, "find.compute_capability()", broken=100)
     assert "no CUDA device to compile for (cuInit: CUDA_ERROR_OF_TEST (100)); pass arch=" in found
 
 
-def test_an_error_of_cuda_python_is_named(tmp_path: Path) -> None:
+def test_an_error_of_cuda_python_is_named(tmp_path):
     broken = CUDA_PYTHON + "def cuInit(flags): return CUresult.CUDA_ERROR_OF_PYTHON,"
     found = evaluated(tmp_path, "find.compute_capability()", cuda_python=broken)
     assert "to compile for (cuInit: CUDA_ERROR_OF_PYTHON (7)); pass arch=" in found
 
 
 @pytest.mark.parametrize("first", [70, 80, 90])
-def test_cuda_python_confirms_cupys_capability_once_the_device_is_used(
-    tmp_path: Path, first: int
-) -> None:
+def test_cuda_python_confirms_cupys_capability_once_the_device_is_used(tmp_path, first):
     assert (
         evaluated(tmp_path, "driver.confirm(lambda: (8, 0))", first=first, cuda_python=CUDA_PYTHON)
         == "None"
@@ -141,14 +139,14 @@ def test_cuda_python_confirms_cupys_capability_once_the_device_is_used(
     assert found == "None" if first == 80 else differ in found
 
 
-def test_a_driver_without_a_capability_contradicts_nothing(tmp_path: Path) -> None:
+def test_a_driver_without_a_capability_contradicts_nothing(tmp_path):
     broken = CUDA_PYTHON + "def cuCtxGetCurrent(): return CUresult.CUDA_ERROR_OF_PYTHON,"
     used = "driver.Driver()('cuInit', 0)"
     expression = "driver.confirm(lambda: (8, 0))"
     assert evaluated(tmp_path, expression, before=used, cuda_python=broken) == "None"
 
 
-def test_all_devices_are_known_without_cuinit_and_after_it(tmp_path: Path) -> None:
+def test_all_devices_are_known_without_cuinit_and_after_it(tmp_path):
     assert evaluated(tmp_path, "driver.capability_of_all()") == "(8, 0)"
     assert evaluated(tmp_path, "driver.capability_of_all()", second=90) == "None"
     assert evaluated(tmp_path, "driver.capability_of_all()", CUDA_VISIBLE_DEVICES="-1") == "None"

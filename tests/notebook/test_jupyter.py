@@ -62,7 +62,7 @@ def hits(module: Any) -> dict[str, str | None]:
 # --- cells ---------------------------------------------------------------------------------------
 
 
-def test_kernels_are_bound_to_their_names_and_rebuilt_for_no_comment(shell: Any):
+def test_kernels_are_bound_to_their_names_and_rebuilt_for_no_comment(shell):
     assert hits(cuda(shell, TWO)) == {"double_it": None, "halve_it": None}
     assert repr(shell.user_ns["double_it"]) == "double_it(float* x, int n)"
     assert shell.user_ns["halve_it"].code.kind == "cubin"
@@ -80,14 +80,14 @@ __global__ void b(int* x) { *x = next(); }
 """
 
 
-def test_kernels_of_a_cell_share_a_functions_static_variable(shell: Any):
+def test_kernels_of_a_cell_share_a_functions_static_variable(shell):
     module = cuda(shell, COUNTING)
     assert module["a"].code is module["b"].code
     with pytest.raises(InvalidRequest, match="this cell has no variable 'call'"):
         module.get_global("call")
 
 
-def test_an_instance_with_its_own_static_variable_is_rejected(shell: Any):
+def test_an_instance_with_its_own_static_variable_is_rejected(shell):
     template = "template <class T> __global__ void c(T* x) { *x = next(); }\n"
     cuda(shell, COUNTING + template)
     with pytest.raises(InvalidRequest, match=r"\(next\(\)::calls\).* %%cuda -n 'c<int>'"):
@@ -96,23 +96,23 @@ def test_an_instance_with_its_own_static_variable_is_rejected(shell: Any):
     assert shell.user_ns["c"]["int"].code is shell.user_ns["a"].code
 
 
-def test_variables_of_kernels_and_headers_do_not_prevent_instances(shell: Any):
+def test_variables_of_kernels_and_headers_do_not_prevent_instances(shell):
     shell.run_cell("%%cuda_header own.cuh\n__device__ int unseen;\n").raise_error()
     static = "__global__ void a(int* x) { static int calls; *x = calls++; }\n"
     cuda(shell, f'#include "own.cuh"\n{static}{TEMPLATE}')
     assert shell.user_ns["scale"]["int", 1]
 
 
-def test_kernels_made_by_a_macro_are_bound_too(shell: Any):
+def test_kernels_made_by_a_macro_are_bound_too(shell):
     module = cuda(shell, "#define K(n) __global__ void n(int* x) { *x = 1; }\nK(one) K(two)\n")
     assert set(module) == {"one", "two"}
 
 
-def test_a_kernel_in_an_inactive_branch_is_not_bound(shell: Any):
+def test_a_kernel_in_an_inactive_branch_is_not_bound(shell):
     assert list(cuda(shell, f"#if 0\n{TWO}\n#endif\n__global__ void k() {{}}")) == ["k"]
 
 
-def test_a_module_gets_a_name_on_request(shell: Any):
+def test_a_module_gets_a_name_on_request(shell):
     cuda(shell, TWO, "--module both")
     both = shell.user_ns["both"]
     assert both["double_it"] is shell.user_ns["double_it"]
@@ -121,7 +121,7 @@ def test_a_module_gets_a_name_on_request(shell: Any):
 # --- headers, options ----------------------------------------------------------------------------
 
 
-def test_a_header_cell_can_be_included_and_rebuilds_its_includers(shell: Any):
+def test_a_header_cell_can_be_included_and_rebuilds_its_includers(shell):
     use = '#include "own/shape.cuh"\n' + TWO.replace("*= 2", "*= SIDES")
     use = use.replace("/= 2", "/= SIDES")
     shell.run_cell("%%cuda_header own/shape.cuh\n#define SIDES 3  // a triangle\n").raise_error()
@@ -136,7 +136,7 @@ def test_a_header_cell_can_be_included_and_rebuilds_its_includers(shell: Any):
     "line",
     ["-DSIDES=5 -lineinfo", pytest.param("--backend nvcc", marks=pytest.mark.slow)],
 )
-def test_a_launch_uses_the_code_that_the_cell_built(shell: Any, line: str):
+def test_a_launch_uses_the_code_that_the_cell_built(shell, line):
     """A launch gets the code from a `RawModule` with the same request, including headers and options."""
     shell.run_cell("%%cuda_header own/shape.cuh\n#define CORNERS 3\n").raise_error()
     use = '#include "own/shape.cuh"\n' + TWO.replace("*= 2", "*= CORNERS")
@@ -146,7 +146,7 @@ def test_a_launch_uses_the_code_that_the_cell_built(shell: Any, line: str):
     assert launched.build.hit == "memory"
 
 
-def test_options_apply_to_all_later_cells_and_variables_may_be_used(shell: Any):
+def test_options_apply_to_all_later_cells_and_variables_may_be_used(shell):
     shell.user_ns["width"] = 7
     shell.run_line_magic("cuda_options", "--arch sm_86 -DWIDTH=1")
     module = cuda(shell, "__global__ void k(int* x) { *x = WIDTH; }", "-DWIDTH={width}")
@@ -165,14 +165,14 @@ def test_options_apply_to_all_later_cells_and_variables_may_be_used(shell: Any):
         ("-DX=1 -nostdinc -I 'a b'", Line(options=("-DX=1", "-nostdinc", "-I", "a b"))),
     ],
 )
-def test_a_line_is_read(text: str, line: Line):
+def test_a_line_is_read(text, line):
     assert Line.read(text) == line
 
 
 # --- templates -----------------------------------------------------------------------------------
 
 
-def test_instances_of_a_template_are_chosen_by_index(shell: Any):
+def test_instances_of_a_template_are_chosen_by_index(shell):
     np = pytest.importorskip("numpy")
     cuda(shell, TEMPLATE)
     scale = shell.user_ns["scale"]
@@ -181,12 +181,12 @@ def test_instances_of_a_template_are_chosen_by_index(shell: Any):
     assert repr(scale["double", True]).startswith("scale<double, true>")
 
 
-def test_instances_can_be_built_with_the_cell(shell: Any):
+def test_instances_can_be_built_with_the_cell(shell):
     module = cuda(shell, TEMPLATE + TWO, "-n 'scale<float, 2>'")
     assert list(module["scale"].kernels) == ["scale<float, 2>"]
 
 
-def test_a_template_in_a_namespace_is_found(shell: Any):
+def test_a_template_in_a_namespace_is_found(shell):
     cuda(shell, f"namespace a::b {{ {TEMPLATE} }}")
     assert shell.user_ns["scale"]["int", 1].name == "a::b::scale<int, 1>"
 
@@ -199,7 +199,7 @@ def test_a_template_in_a_namespace_is_found(shell: Any):
         (lambda scale: scale((1,), (1,), ()), r"choose its arguments first: scale\['float'\]"),
     ],
 )
-def test_an_invalid_instance_is_reported(shell: Any, choose, message: str):
+def test_an_invalid_instance_is_reported(shell, choose, message):
     cuda(shell, TEMPLATE)
     with pytest.raises((InvalidRequest, CompileError), match=message):
         choose(shell.user_ns["scale"])
@@ -232,7 +232,7 @@ def test_an_invalid_instance_is_reported(shell: Any, choose, message: str):
         ("-DX='", TWO, "InvalidRequest: %%cuda -DX=': No closing quotation"),
     ],
 )
-def test_a_mistake_is_one_readable_message(shell: Any, capsys, line: str, cell: str, message: str):
+def test_a_mistake_is_one_readable_message(shell, capsys, line, cell, message):
     result = shell.run_cell(f"%%cuda {line}\n{cell}")
     assert isinstance(result.error_in_exec, rtcompile.RtcompileError)
     shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
@@ -240,16 +240,14 @@ def test_a_mistake_is_one_readable_message(shell: Any, capsys, line: str, cell: 
     assert "Traceback" not in shown
 
 
-def test_a_cells_error_names_the_attribute_with_the_whole_log(shell: Any, capsys):
+def test_a_cells_error_names_the_attribute_with_the_whole_log(shell, capsys):
     calls = "".join(f"nope{i}(); " for i in range(9))
     shell.run_cell(f"%%cuda\n__global__ void k() {{ {calls}}}")
     assert "`sys.last_value.log` has the compiler's whole text" in capsys.readouterr().out
     assert '"nope8" is undefined' in sys.last_value.log  # type: ignore[attr-defined]
 
 
-def test_a_killed_compiler_leaves_its_reproducer_in_the_cell(
-    shell: Any, capsys, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_killed_compiler_leaves_its_reproducer_in_the_cell(shell, capsys, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_TIMEOUT", "0.3")
     result = shell.run_cell(f"%%cuda\n{ENDLESS}__global__ void k(F40) {{}}")
     assert isinstance(result.error_in_exec, rtcompile.CompileTimeout)
@@ -261,12 +259,12 @@ def test_a_killed_compiler_leaves_its_reproducer_in_the_cell(
 
 
 @pytest.mark.parametrize("name", ["", "/etc/x.h", "../x.h", "a/../../x.h"])
-def test_a_header_needs_a_name_of_its_own(shell: Any, capsys, name: str):
+def test_a_header_needs_a_name_of_its_own(shell, capsys, name):
     assert shell.run_cell(f"%%cuda_header {name}\nint x;").error_in_exec
     assert "give a name to include it by" in capsys.readouterr().out
 
 
-def test_one_mistake_in_shared_code_is_reported_once(shell: Any, capsys):
+def test_one_mistake_in_shared_code_is_reported_once(shell, capsys):
     shell.run_cell(f"%%cuda\nint broken = ;\n{TWO}")
     assert capsys.readouterr().out.count("expected an expression") == 1
 
@@ -279,7 +277,7 @@ def shown(shell: Any, value: Any) -> tuple[str, str]:
     return data["text/plain"], data["text/html"]
 
 
-def test_a_module_shows_what_was_built_and_what_it_takes(shell: Any):
+def test_a_module_shows_what_was_built_and_what_it_takes(shell):
     text, html = shown(shell, cuda(shell, TWO))
     for look in (text, html):
         assert "double_it(float* x, int n)" in look
@@ -292,23 +290,23 @@ def test_a_module_shows_what_was_built_and_what_it_takes(shell: Any):
     assert "hit (memory)" in shown(shell, cuda(shell, TWO))[0]
 
 
-def test_a_warning_about_the_cell_is_shown_once_at_its_line(shell: Any):
+def test_a_warning_about_the_cell_is_shown_once_at_its_line(shell):
     text, html = shown(shell, cuda(shell, "__device__ void f() { int unused; }\n" + TWO))
     assert text.count("cell.cu:2:27: warning: variable ") == 1
     assert "unused" in html
 
 
-def test_a_cell_without_kernels_is_reported(shell: Any):
+def test_a_cell_without_kernels_is_reported(shell):
     assert "no kernel (__global__)" in shown(shell, cuda(shell, "__device__ int f();"))[0]
 
 
-def test_text_from_a_source_is_escaped(shell: Any):
+def test_text_from_a_source_is_escaped(shell):
     _, html = shown(shell, cuda(shell, TEMPLATE, "-n 'scale<float, 2>'"))
     assert "scale&lt;float, 2&gt;" in html
     assert "<float" not in html
 
 
-def test_kernels_templates_and_code_have_displays(shell: Any):
+def test_kernels_templates_and_code_have_displays(shell):
     module = cuda(shell, TEMPLATE + TWO)
     assert "halve_it(float* x, int n)" in shown(shell, module["halve_it"])[0]
     assert "scale['float'] is a kernel" in shown(shell, module["scale"])[0]
@@ -317,7 +315,7 @@ def test_kernels_templates_and_code_have_displays(shell: Any):
     assert "ptx for sm_80" in shown(shell, ptx)[0]
 
 
-def test_displaying_a_module_builds_nothing(shell: Any):
+def test_displaying_a_module_builds_nothing(shell):
     pytest.importorskip("cupy")
     module = rtcompile.RawModule(code=TWO, arch="sm_80")
     assert "Not built yet" in shown(shell, module)[0]
@@ -335,7 +333,7 @@ def completions(shell: Any, text: str) -> set[str]:
         return {found.text for found in shell.Completer.completions(text, len(text))}
 
 
-def test_kernels_are_completed_and_described(shell: Any):
+def test_kernels_are_completed_and_described(shell):
     cuda(shell, TEMPLATE + TWO, "-n 'scale<int, 3>' --module cell_module")
     assert "double_it" in completions(shell, "doub")
     assert "'int, 3'" in completions(shell, "scale[")
@@ -355,11 +353,11 @@ def test_kernels_are_completed_and_described(shell: Any):
         ("%%cuda --backend nv", {"nvrtc", "nvcc"}),
     ],
 )
-def test_the_options_of_a_cell_are_completed(line, last, shell: Any):
+def test_the_options_of_a_cell_are_completed(line, last, shell):
     assert last <= completions(shell, line)
 
 
-def test_help_lists_the_options_with_and_without_a_cell(shell: Any, capsys):
+def test_help_lists_the_options_with_and_without_a_cell(shell, capsys):
     for cell in ("%cuda --help", f"%%cuda --help\n{TWO}"):
         shell.run_cell(cell).raise_error()
         assert "[--arch sm_90a]" in capsys.readouterr().out
@@ -378,7 +376,7 @@ def test_help_lists_the_options_with_and_without_a_cell(shell: Any, capsys):
         ("_ZN12_GLOBAL__N_11kEv", "k"),
     ],
 )
-def test_a_symbols_name_is_read(symbol: str, name: str):
+def test_a_symbols_name_is_read(symbol, name):
     assert simple_name(symbol) == name
 
 

@@ -32,7 +32,7 @@ def test_a_cell_is_one_unit_without_its_comments():
     assert cells.read(text).source == '#include "a.h"\n__global__ void k() {}\n'
 
 
-def test_a_long_cell_is_compiled_unchanged(monkeypatch: pytest.MonkeyPatch):
+def test_a_long_cell_is_compiled_unchanged(monkeypatch):
     """Its comments are kept, since reading them one by one takes too long."""
     monkeypatch.setattr(cxx, "Text", None)
     text = f"/* {'x' * cxx.MOST_READ} */ // two\n\n{TWO}"
@@ -54,7 +54,7 @@ def test_a_long_cell_is_compiled_unchanged(monkeypatch: pytest.MonkeyPatch):
         pytest.param(TWO.replace(";\n", ";   \n"), id="blanks at the end"),
     ],
 )
-def test_a_comment_does_not_reach_the_compiler(edited: str):
+def test_a_comment_does_not_reach_the_compiler(edited):
     # A comment inside a line becomes one blank, as in C++.
     assert source(edited).replace(" ", "") == source(TWO).replace(" ", "")
 
@@ -75,7 +75,7 @@ def test_an_edited_comment_does_not_reach_the_compiler():
         "#include <a//b.h> // comment",
     ],
 )
-def test_literals_and_macros_are_unchanged(text: str):
+def test_literals_and_macros_are_unchanged(text):
     assert source(text).rstrip("\n") == text.replace(" // comment", "").rstrip("\n")
 
 
@@ -84,7 +84,7 @@ def test_a_blank_line_that_ends_a_macro_stays():
 
 
 @pytest.mark.parametrize("word", ["assert(n);", "int l = __LINE__;"])
-def test_line_numbers_are_kept_if_they_matter(word: str):
+def test_line_numbers_are_kept_if_they_matter(word):
     text = f"// a\n\n/* b\n c */\n{word}  // d\n"
     assert source(text).split("\n").index(word) == 4
 
@@ -167,7 +167,7 @@ def test_a_template_and_its_specialisation_are_one_kernel():
         "pragma",
     ],
 )
-def test_unusual_text_hides_no_following_kernel(before: str):
+def test_unusual_text_hides_no_following_kernel(before):
     text = before + "__global__ void b(int* x) {}\n"
     assert [kernel.name for kernel in cells.find(text, text)][-1] == "b"
 
@@ -175,7 +175,7 @@ def test_unusual_text_hides_no_following_kernel(before: str):
 @pytest.mark.parametrize(
     "text", ["__global__ void k(int);", "struct S { friend __global__ void k(S); };", ""]
 )
-def test_a_declaration_is_not_a_kernel(text: str):
+def test_a_declaration_is_not_a_kernel(text):
     assert cells.find(text, text) == ()
 
 
@@ -232,5 +232,5 @@ def test_a_line_in_a_header_is_unchanged():
         ("$str", '__device__ auto str = "str";', ""),
     ],
 )
-def test_a_cells_own_variables_are_known(symbol: str, text: str, own: str):
+def test_a_cells_own_variables_are_known(symbol, text, own):
     assert own_variables([cpp_name(symbol)], text, ["k"]) == ({own} if own else set())

@@ -37,7 +37,7 @@ def kernel() -> Iterator[Any]:
         running.shutdown_kernel(now=True)
 
 
-def test_interrupting_a_cell_ends_its_compiler(kernel: Any):
+def test_interrupting_a_cell_ends_its_compiler(kernel):
     running, client = kernel
     messages: list[dict[str, Any]] = []
     begin = 0.0
@@ -61,7 +61,7 @@ def test_interrupting_a_cell_ends_its_compiler(kernel: Any):
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize("at_once", [True, False])
-def test_restarting_a_kernel_in_mid_build_leaves_no_compiler(kernel: Any, at_once: bool):
+def test_restarting_a_kernel_in_mid_build_leaves_no_compiler(kernel, at_once):
     running, client = kernel
     family: list[int] = []
 
@@ -82,7 +82,7 @@ def test_restarting_a_kernel_in_mid_build_leaves_no_compiler(kernel: Any, at_onc
     assert after["content"]["status"] == "ok"
 
 
-def test_a_batch_shows_one_line_in_a_notebook_without_ipywidgets(kernel: Any):
+def test_a_batch_shows_one_line_in_a_notebook_without_ipywidgets(kernel):
     _, client = kernel
     drawn: list[dict[str, Any]] = []
 
@@ -105,7 +105,7 @@ def test_a_batch_shows_one_line_in_a_notebook_without_ipywidgets(kernel: Any):
     assert "3 of 3 compiled" in drawn[-1]["content"]["data"]["text/plain"]
 
 
-def test_an_error_stops_a_notebook_with_a_message_readable_on_jupyters_red(kernel: Any):
+def test_an_error_stops_a_notebook_with_a_message_readable_on_jupyters_red(kernel):
     _, client = kernel
     cell = "%%cuda --arch sm_80\n__global__ void k() { int x = 1 }"
     reply = client.execute_interactive(cell, timeout=60, output_hook=id)
@@ -129,7 +129,7 @@ ERRORS = {  # a cell of Python: the text of its error, and the user's line
 
 
 @pytest.mark.parametrize("cell", ERRORS)
-def test_every_error_of_ours_is_one_message_without_our_frames(kernel: Any, cell: str):
+def test_every_error_of_ours_is_one_message_without_our_frames(kernel, cell):
     _, client = kernel
     reply = client.execute_interactive(f"import rtcompile\n{cell}", timeout=60, output_hook=id)
     shown = re.sub(r"\x1b\[[\d;]*m", "", "\n".join(reply["content"]["traceback"]))
@@ -146,7 +146,7 @@ def test_every_error_of_ours_is_one_message_without_our_frames(kernel: Any, cell
     sorted((ROOT / "examples/notebooks").glob("*.ipynb")),
     ids=lambda path: path.stem,
 )
-def test_an_example_notebook_runs_up_to_the_launches(notebook: Path, monkeypatch):
+def test_an_example_notebook_runs_up_to_the_launches(notebook, monkeypatch):
     nbclient = pytest.importorskip(
         "nbclient", reason="nbclient is not installed: it is in the extra `test`"
     )

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -145,11 +145,7 @@ WAYS += [webdav, webdav_by_tls_with_a_token]
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("make", WAYS, ids=lambda m: m.__name__)
-def test_nodes_share_builds_by_each_address(
-    on: Callable[..., None],
-    tmp_path: Path,
-    make: Callable[[Path], contextlib.AbstractContextManager[str]],
-):
+def test_nodes_share_builds_by_each_address(on, tmp_path, make):
     with make(tmp_path) as address:
         for node, expected in (("a", None), ("b", "remote")):
             on(node, address)
@@ -243,7 +239,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_credentials_are_read_from_awss_files(files: Path, monkeypatch: pytest.MonkeyPatch):
+def test_credentials_are_read_from_awss_files(files, monkeypatch):
     (files / "credentials").write_text(
         "[team]\naws_access_key_id = from-a-file\naws_secret_access_key = secret\n"
     )
@@ -258,9 +254,7 @@ def test_credentials_are_read_from_awss_files(files: Path, monkeypatch: pytest.M
         assert store.get("f/object/k") == b"bytes"
 
 
-def test_a_profile_that_needs_more_than_a_file_is_rejected_with_a_reason(
-    files: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_profile_that_needs_more_than_a_file_is_rejected_with_a_reason(files, monkeypatch):
     pytest.importorskip("obstore")
     (files / "config").write_text("[profile team]\nsso_session = here\n")
     for profile, message in (

@@ -86,7 +86,7 @@ def build(number: int) -> str | None:
     return code.build.hit
 
 
-def test_a_stored_value_is_returned_and_listed(store: SharedStore):
+def test_a_stored_value_is_returned_and_listed(store):
     store.put("object/abc", b"bytes" * 1000)
 
     assert store.get("object/abc") == b"bytes" * 1000
@@ -97,7 +97,7 @@ def test_a_stored_value_is_returned_and_listed(store: SharedStore):
     assert store.get("object/abc") is None
 
 
-def test_only_one_of_two_takes_over_a_lease(store: SharedStore, monkeypatch):
+def test_only_one_of_two_takes_over_a_lease(store, monkeypatch):
     obstore = pytest.importorskip("obstore")
     faster = open_store(store.name)
     assert store.create("lease/old", b"dead", 10.0)
@@ -113,20 +113,20 @@ def test_only_one_of_two_takes_over_a_lease(store: SharedStore, monkeypatch):
     assert not store.replace("lease/old", b"dead", b"slower", 30.0)
 
 
-def test_a_too_large_entry_is_not_read(store: SharedStore):
+def test_a_too_large_entry_is_not_read(store):
     store.put("f/lease/k", b"x" * (1 << 20))
     with pytest.raises(BadEntryError, match="1048576 bytes"):
         store.get("f/lease/k")
 
 
-def test_a_store_that_ignores_conditions_is_used_without_leases(careless: SharedStore):
+def test_a_store_that_ignores_conditions_is_used_without_leases(careless):
     careless.put("object/abc", b"bytes")
     assert careless.get("object/abc") == b"bytes"
     with pytest.raises(LeasesUnsupportedError, match="ignores conditions"):
         careless.create("lease/k", b"mine", 30.0)
 
 
-def test_nodes_share_builds(store: SharedStore, on):
+def test_nodes_share_builds(store, on):
     scheme = store.name.partition(":")[0]
     on("a", scheme)
     assert build(1) is None
@@ -134,7 +134,7 @@ def test_nodes_share_builds(store: SharedStore, on):
     assert build(1) == "remote"
 
 
-def test_nodes_share_builds_by_a_store_without_leases(careless: SharedStore, on):
+def test_nodes_share_builds_by_a_store_without_leases(careless, on):
     on("a")
     assert build(2) is None
     on("b")
@@ -143,9 +143,7 @@ def test_nodes_share_builds_by_a_store_without_leases(careless: SharedStore, on)
     assert (check.status, "ignores conditions" in check.hint) == ("warning", True)
 
 
-def test_without_credentials_a_public_store_is_read_and_never_written(
-    seaweed: SharedStore, on, monkeypatch
-):
+def test_without_credentials_a_public_store_is_read_and_never_written(seaweed, on, monkeypatch):
     on("a")
     assert build(5) is None
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -158,7 +156,7 @@ def test_without_credentials_a_public_store_is_read_and_never_written(
     assert (check.status, "anonymous: nothing is written" in check.detail) == ("ok", True)
 
 
-def test_wrong_credentials_are_one_warning_and_no_build(seaweed: SharedStore, on, monkeypatch):
+def test_wrong_credentials_are_one_warning_and_no_build(seaweed, on, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
     on("a")
     with pytest.warns(rtcompile.RtcompileWarning, match="RTCOMPILE_REMOTE: s3://") as warned:
@@ -196,7 +194,7 @@ class Counted:
                 target.sendall(data)
 
 
-def test_a_cold_build_takes_three_requests_and_a_hit_one(moto: SharedStore, on, monkeypatch):
+def test_a_cold_build_takes_three_requests_and_a_hit_one(moto, on, monkeypatch):
     counted = Counted(int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2]))
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{counted.port}")
     on("a")

@@ -26,7 +26,7 @@ from tests.jobs import at_once
 from tests.key_inputs import add, make_key_inputs, make_object, open_store
 
 
-def test_one_of_many_threads_builds(cache: Path) -> None:
+def test_one_of_many_threads_builds(cache):
     kept = open_store(cache)
     inputs = make_key_inputs()
     start = threading.Barrier(8)
@@ -52,7 +52,7 @@ def waits_for_a_flight(thread: threading.Thread) -> bool:
 @pytest.mark.parametrize(
     "error", [CompileError("no"), CompilerCrashed("gone"), KeyboardInterrupt()], ids=type
 )
-def test_after_a_build_that_failed_the_next_thread_tries(cache: Path, error: BaseException) -> None:
+def test_after_a_build_that_failed_the_next_thread_tries(cache, error):
     kept = open_store(cache)
     inside, tries, seen = threading.Event(), [], []
 
@@ -78,7 +78,7 @@ def test_after_a_build_that_failed_the_next_thread_tries(cache: Path, error: Bas
     assert [type(caught) for caught in seen] == [type(error)] * 2
 
 
-def test_an_interrupt_at_any_moment_leaves_no_build_locked(cache: Path) -> None:
+def test_an_interrupt_at_any_moment_leaves_no_build_locked(cache):
     kept = open_store(cache)
 
     def build() -> float | None:
@@ -118,7 +118,7 @@ def holder(path: Path, *, fork: bool = False) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_process_waits_for_another_until_its_timeout(tmp_path: Path) -> None:
+def test_a_process_waits_for_another_until_its_timeout(tmp_path):
     with holder(tmp_path / "lock") as other:
         with locks.machine_wide(str(tmp_path / "lock"), timeout=0.0) as held:
             assert not held
@@ -127,7 +127,7 @@ def test_a_process_waits_for_another_until_its_timeout(tmp_path: Path) -> None:
         assert held
 
 
-def test_a_forked_child_does_not_keep_a_killed_holder_s_lock(tmp_path: Path) -> None:
+def test_a_forked_child_does_not_keep_a_killed_holder_s_lock(tmp_path):
     with holder(tmp_path / "lock", fork=True) as other:
         other.kill()
         os.waitpid(other.pid, 0)
@@ -136,7 +136,7 @@ def test_a_forked_child_does_not_keep_a_killed_holder_s_lock(tmp_path: Path) -> 
             assert held
 
 
-def test_the_locks_of_builds_are_one_file(cache: Path) -> None:
+def test_the_locks_of_builds_are_one_file(cache):
     for number in range(3):
         add(open_store(cache), make_key_inputs(source=str(number)))
     assert os.listdir(cache / "locks") == [locks.TABLE]
@@ -144,9 +144,7 @@ def test_the_locks_of_builds_are_one_file(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOSYS])
-def test_without_range_locks_each_lock_is_a_file(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_without_range_locks_each_lock_is_a_file(cache, monkeypatch, code):
     def no_ranges(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
@@ -160,7 +158,7 @@ def test_without_range_locks_each_lock_is_a_file(
     assert os.listdir(cache / "locks") == [locks.TABLE]
 
 
-def test_a_forked_child_has_a_store_of_its_own(cache: Path) -> None:
+def test_a_forked_child_has_a_store_of_its_own(cache):
     """A thread of the parent may hold the store's locks; the child has no such thread to release them."""
     settings = Settings(cache_dir=str(cache))
     kept = Store.open(settings)

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from rtcompile.errors import RtcompileWarning
 from rtcompile.settings import Settings
 from rtcompile.store import folder
 from rtcompile.store.store import Store
-from tests.key_inputs import HeaderTree, add, make_key_inputs, open_store
+from tests.key_inputs import add, make_key_inputs, open_store
 
 # --- damage --------------------------------------------------------------------------------------
 
@@ -40,7 +39,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("folder", ["objects", "manifests"])
 @pytest.mark.parametrize("damage", ["last byte cut", "another schema"])
-def test_a_damaged_file_is_removed_and_built_again(cache: Path, folder: str, damage: str) -> None:
+def test_a_damaged_file_is_removed_and_built_again(cache, folder, damage):
     inputs = make_key_inputs(paths_matter=True)  # one manifest
     add(open_store(cache), inputs)
     path = stored(cache, folder)
@@ -51,7 +50,7 @@ def test_a_damaged_file_is_removed_and_built_again(cache: Path, folder: str, dam
     assert open_store(cache).find(inputs)
 
 
-def test_a_missing_object_is_a_miss_with_a_reason(cache: Path) -> None:
+def test_a_missing_object_is_a_miss_with_a_reason(cache):
     inputs = make_key_inputs(paths_matter=True)
     add(open_store(cache), inputs)
     stored(cache, "objects").unlink()
@@ -59,7 +58,7 @@ def test_a_missing_object_is_a_miss_with_a_reason(cache: Path) -> None:
     assert open_store(cache).why(inputs) == "its object was evicted or damaged"
 
 
-def test_verify_removes_and_names_damaged_files(cache: Path) -> None:
+def test_verify_removes_and_names_damaged_files(cache):
     add(open_store(cache))
     path = stored(cache, "objects")
     path.write_bytes(path.read_bytes()[:-1])
@@ -68,9 +67,7 @@ def test_verify_removes_and_names_damaged_files(cache: Path) -> None:
     assert not path.exists()
 
 
-def test_files_of_another_version_are_kept_by_verify_and_never_copied(
-    cache: Path, tmp_path: Path
-) -> None:
+def test_files_of_another_version_are_kept_by_verify_and_never_copied(cache, tmp_path):
     add(open_store(cache))
     path = stored(cache, "objects")
     path.write_bytes(re.sub(rb" \d\n", b" 4\n", path.read_bytes(), count=1))
@@ -88,9 +85,7 @@ def no_space(*_: object, **__: object) -> int:
 
 
 @pytest.mark.parametrize("call", ["write", "rename", "mkdir"])
-def test_a_full_disk_costs_one_warning_and_no_build(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_a_full_disk_costs_one_warning_and_no_build(cache, monkeypatch, call):
     kept = open_store(cache)
     with monkeypatch.context() as patch:
         patch.setattr(os, call, no_space)
@@ -106,8 +101,8 @@ def test_a_full_disk_costs_one_warning_and_no_build(
 
 
 def test_a_read_only_cache_is_read_and_costs_one_warning_when_something_is_built(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cache, monkeypatch
+):
     def read_only(*_: object, **__: object) -> int:
         raise OSError(errno.EROFS, "Read-only file system")
 
@@ -138,9 +133,7 @@ def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("folder", ["", "objects", "toolchains"])
-def test_another_user_s_cache_is_neither_read_nor_written(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, folder: str
-) -> None:
+def test_another_user_s_cache_is_neither_read_nor_written(cache, monkeypatch, folder):
     add(open_store(cache))
     give_away(cache / folder, monkeypatch)
     with pytest.warns(RtcompileWarning, match="belongs to user"):
@@ -150,7 +143,7 @@ def test_another_user_s_cache_is_neither_read_nor_written(
     assert [found.build.hit for found in [kept.find(make_key_inputs())] if found] == ["memory"]
 
 
-def test_a_folder_that_is_a_link_is_rejected(cache: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_a_link_is_rejected(cache, tmp_path):
     add(open_store(cache))
     (cache / "objects").rename(tmp_path / "objects")
     (cache / "objects").symlink_to(tmp_path / "objects")
@@ -158,14 +151,14 @@ def test_a_folder_that_is_a_link_is_rejected(cache: Path, tmp_path: Path) -> Non
         assert open_store(cache).find(make_key_inputs()) is None
 
 
-def test_the_cache_is_private(cache: Path) -> None:
+def test_the_cache_is_private(cache):
     add(open_store(cache))
     open_store(cache).maintain()
     assert {path.stat().st_mode & 0o077 for path in [cache, *cache.iterdir()]} == {0}
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o775, 0o777, 0o1777])
-def test_the_mode_of_an_existing_folder_is_kept(cache: Path, mode: int) -> None:
+def test_the_mode_of_an_existing_folder_is_kept(cache, mode):
     cache.mkdir()
     cache.chmod(mode)
     add(open_store(cache))
@@ -174,7 +167,7 @@ def test_the_mode_of_an_existing_folder_is_kept(cache: Path, mode: int) -> None:
     assert {path.stat().st_mode & 0o7777 for path in cache.iterdir()} == {0o700}
 
 
-def test_a_folder_that_others_can_write_to_is_rejected_and_unchanged(cache: Path) -> None:
+def test_a_folder_that_others_can_write_to_is_rejected_and_unchanged(cache):
     add(open_store(cache))
     (cache / "objects").chmod(0o770)
     with pytest.warns(RtcompileWarning, match="objects can be written by others"):
@@ -195,9 +188,7 @@ SPOILS = {
 
 @pytest.mark.parametrize("folder", ["objects", "manifests"])
 @pytest.mark.parametrize("spoil", SPOILS)
-def test_a_file_that_another_user_could_have_made_is_replaced(
-    cache: Path, folder: str, spoil: str
-) -> None:
+def test_a_file_that_another_user_could_have_made_is_replaced(cache, folder, spoil):
     if spoil == "given away" and os.geteuid():
         pytest.skip("only root can give a file away")
     inputs = make_key_inputs(paths_matter=True)  # one manifest
@@ -211,9 +202,7 @@ def test_a_file_that_another_user_could_have_made_is_replaced(
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 @pytest.mark.parametrize("name", ["journal", "cache.db"])
 @pytest.mark.filterwarnings("ignore::rtcompile.errors.RtcompileWarning")
-def test_an_invalid_statistics_file_costs_no_build_and_no_wait(
-    cache: Path, make: Callable[[Path], None], name: str
-) -> None:
+def test_an_invalid_statistics_file_costs_no_build_and_no_wait(cache, make, name):
     add(open_store(cache))
     path = cache / "statistics" / name
     path.unlink(missing_ok=True)
@@ -228,7 +217,7 @@ def test_an_invalid_statistics_file_costs_no_build_and_no_wait(
     assert open_store(cache).find(make_key_inputs(source="another"))
 
 
-def test_a_folder_under_an_objects_path_is_reported_and_kept(cache: Path) -> None:
+def test_a_folder_under_an_objects_path_is_reported_and_kept(cache):
     add(open_store(cache), make_key_inputs())
     path = stored(cache, "objects")
     path.unlink()
@@ -241,7 +230,7 @@ def test_a_folder_under_an_objects_path_is_reported_and_kept(cache: Path) -> Non
     assert (path / "somebody's").exists()
 
 
-def test_where_compiling_is_forbidden_nothing_is_written(cache: Path, tree: HeaderTree) -> None:
+def test_where_compiling_is_forbidden_nothing_is_written(cache, tree):
     inputs = tree.key_inputs()
     tree.build(open_store(cache), inputs, "user0/a.h")
     for path in cache.rglob("*"):
@@ -259,7 +248,7 @@ def test_where_compiling_is_forbidden_nothing_is_written(cache: Path, tree: Head
     assert state() == before
 
 
-def test_a_cache_in_memory_touches_no_disk(cache: Path) -> None:
+def test_a_cache_in_memory_touches_no_disk(cache):
     kept = add(open_store(cache, on_disk=False))
     kept.keep_source("a.cu", "source")
     kept.maintain()
@@ -267,7 +256,7 @@ def test_a_cache_in_memory_touches_no_disk(cache: Path) -> None:
     assert not cache.exists()
 
 
-def test_a_cache_removed_under_a_process_is_made_again(cache: Path) -> None:
+def test_a_cache_removed_under_a_process_is_made_again(cache):
     kept = add(open_store(cache))
     subprocess.run(["rm", "-rf", str(cache)], check=True)
     add(kept, make_key_inputs(source="another"))

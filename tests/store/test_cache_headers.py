@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,7 +33,7 @@ def later(folder: Path) -> None:
         time.sleep(0.0005)
 
 
-def test_a_header_is_recorded_by_label_name_content_and_stat(tree: HeaderTree) -> None:
+def test_a_header_is_recorded_by_label_name_content_and_stat(tree):
     (header,) = tree.record("user1/sub/c.h").headers
     status = os.stat(tree.path("user1/sub/c.h"))
     assert header.path == tree.path("user1/sub/c.h")
@@ -80,9 +79,7 @@ def edit_of_equal_size_with_its_old_mtime(tree: HeaderTree) -> None:
         ),
     ],
 )
-def test_a_change_is_noticed_and_named(
-    tree: HeaderTree, change: Callable[[HeaderTree], None], why: str
-) -> None:
+def test_a_change_is_noticed_and_named(tree, change, why):
     recorded = tree.record(*ALL)
     assert recorded.is_unchanged()
     assert tree.record(*ALL) == recorded
@@ -119,8 +116,8 @@ SEARCHED: dict[str, tuple[str, str, dict[str, str], str]] = {
 
 @pytest.mark.parametrize(("source", "read", "before", "change"), SEARCHED.values(), ids=SEARCHED)
 def test_what_appears_or_goes_where_the_compiler_searched_is_noticed(
-    tree: HeaderTree, source: str, read: str, before: dict[str, str], change: str
-) -> None:
+    tree, source, read, before, change
+):
     for name, text in before.items():
         if text.startswith("-> "):
             os.symlink(text[3:], tree.path(name))
@@ -138,9 +135,7 @@ def test_what_appears_or_goes_where_the_compiler_searched_is_noticed(
     assert recorded.current() is None
 
 
-def test_a_header_that_replaces_a_folder_and_a_new_search_directory_are_noticed(
-    tree: HeaderTree,
-) -> None:
+def test_a_header_that_replaces_a_folder_and_a_new_search_directory_are_noticed(tree):
     os.rmdir(tree.path("user0"))
     recorded = tree.record("user1/a.h")
     tree.write("user0/a.h/other.h", "")
@@ -153,9 +148,7 @@ def test_a_header_that_replaces_a_folder_and_a_new_search_directory_are_noticed(
     assert recorded.current() is None
 
 
-def test_unnamed_subfolders_and_files_that_are_not_headers_are_not_watched(
-    tree: HeaderTree,
-) -> None:
+def test_unnamed_subfolders_and_files_that_are_not_headers_are_not_watched(tree):
     tree.write("user1/results/1.h", "")
     tree.write("outside/q.h", '#include "x.h"\n')
     recorded = tree.record("user1/a.h", "outside/q.h")
@@ -182,15 +175,13 @@ CLOCK = "const char* t = __TIME__;"
     ],
 )
 def test_a_build_whose_dependencies_are_not_known_is_not_cacheable(
-    tree: HeaderTree, read: str, source: str, header: str, reason: str
-) -> None:
+    tree, read, source, header, reason
+):
     tree.write("user1/a.h", header)
     assert reason in tree.record(read, inputs=tree.key_inputs(source=source)).uncacheable
 
 
-def test_a_folder_with_too_many_subfolders_is_not_cacheable(
-    tree: HeaderTree, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_with_too_many_subfolders_is_not_cacheable(tree, monkeypatch):
     monkeypatch.setattr(unobserved, "_MAX_FOLDERS", 4)
     recorded = tree.record("user1/a.h")
     assert not recorded.uncacheable
@@ -200,14 +191,12 @@ def test_a_folder_with_too_many_subfolders_is_not_cacheable(
     assert "too many" in tree.record("user1/a.h").uncacheable
 
 
-def test_a_header_found_by_a_relative_path_is_not_cacheable(tree: HeaderTree) -> None:
+def test_a_header_found_by_a_relative_path_is_not_cacheable(tree):
     recorded = unobserved.record(["rel.h"], tree.search)
     assert "relative path" in recorded.uncacheable
 
 
-def test_a_build_that_skipped_an_unreadable_file_is_not_kept(
-    tree: HeaderTree, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_that_skipped_an_unreadable_file_is_not_kept(tree, monkeypatch):
     unreadable = tree.write("user0/a.h", "somebody else's")
     monkeypatch.setattr(
         os, "access", lambda path, mode: not (path == unreadable and mode & os.R_OK)
@@ -219,14 +208,14 @@ def test_a_build_that_skipped_an_unreadable_file_is_not_kept(
 # --- by stat or by contents ----------------------------------------------------------------------
 
 
-def test_the_newest_change_is_that_of_headers_and_searched_folders(tree: HeaderTree) -> None:
+def test_the_newest_change_is_that_of_headers_and_searched_folders(tree):
     tree.write("user0/b.h", "not read: a.h has one beside it")
     recorded = tree.record("user1/a.h", "user1/b.h")
     assert recorded.newest_ns == os.stat(tree.path("user0")).st_ctime_ns
     assert recorded.current() is not None
 
 
-def test_the_toolkit_s_folders_are_not_listed(tmp_path: Path) -> None:
+def test_the_toolkit_s_folders_are_not_listed(tmp_path):
     tree = HeaderTree(tmp_path, "user0", "cudart", "cutlass")
     tree.write("cutlass/cute/part.h", "")
     recorded = tree.record("cutlass/cute/part.h")
@@ -237,7 +226,7 @@ def test_the_toolkit_s_folders_are_not_listed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changed", ["user1/b.h", "user0/sub/c.h", "user0/tested.h"])
-def test_a_recording_is_reused_only_if_nothing_changed(tree: HeaderTree, changed: str) -> None:
+def test_a_recording_is_reused_only_if_nothing_changed(tree, changed):
     inputs = tree.key_inputs(source=ASK % "<tested.h>")
     before = tree.record(*ALL, inputs=inputs)
     assert tree.record(*ALL, inputs=inputs) == before
@@ -249,14 +238,14 @@ def test_a_recording_is_reused_only_if_nothing_changed(tree: HeaderTree, changed
     assert before.current() is None
 
 
-def test_a_header_that_could_not_be_read_is_tried_again(tree: HeaderTree) -> None:
+def test_a_header_that_could_not_be_read_is_tried_again(tree):
     inputs = tree.key_inputs()
     assert "cannot be read" in tree.record("user1/late.h", inputs=inputs).uncacheable
     tree.write("user1/late.h", "late")
     assert not tree.record("user1/late.h", inputs=inputs).uncacheable
 
 
-def test_a_named_pipe_under_a_header_s_path_is_not_waited_for(tree: HeaderTree) -> None:
+def test_a_named_pipe_under_a_header_s_path_is_not_waited_for(tree):
     path = Path(tree.write("user0/pipe.h", ""))
     known = tree.record("user0/pipe.h")
     path.unlink()

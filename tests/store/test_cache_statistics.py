@@ -46,7 +46,7 @@ def bytes_in(cache: Path) -> int:
 # --- sizes and eviction ------------------------------------------------------------------------
 
 
-def test_the_least_recently_used_is_evicted_first(cache: Path) -> None:
+def test_the_least_recently_used_is_evicted_first(cache):
     for source, hours in (("a", 4), ("b", 3), ("c", 2)):
         build(open_store(cache), source, b"x" * 30_000)
         date_back(cache, hours)
@@ -64,7 +64,7 @@ def test_the_least_recently_used_is_evicted_first(cache: Path) -> None:
     ]
 
 
-def test_eviction_does_not_wait_for_the_end_of_the_process(cache: Path) -> None:
+def test_eviction_does_not_wait_for_the_end_of_the_process(cache):
     kept = open_store(cache, size=50_000)
     for i in range(6):
         build(kept, str(i), b"x" * 20_000)
@@ -73,7 +73,7 @@ def test_eviction_does_not_wait_for_the_end_of_the_process(cache: Path) -> None:
 
 
 @pytest.mark.takes_seconds
-def test_processes_that_end_abruptly_respect_the_limit(cache: Path) -> None:
+def test_processes_that_end_abruptly_respect_the_limit(cache):
     """Workers of multiprocessing, Dask and Ray may end without any exit handler."""
     for i in range(20):
         if (child := os.fork()) == 0:
@@ -86,7 +86,7 @@ def test_processes_that_end_abruptly_respect_the_limit(cache: Path) -> None:
     assert usage.misses == 20
 
 
-def test_the_limit_is_for_all_folders(cache: Path) -> None:
+def test_the_limit_is_for_all_folders(cache):
     kept = open_store(cache, size=200_000)
     build(kept, "a")
     for kind in ("sources", "toolchains", "index", "negative", "portable"):
@@ -104,7 +104,7 @@ def test_the_limit_is_for_all_folders(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("age", [0, 60, 3600])
-def test_a_precompiled_header_never_evicts_kernels_in_use(cache: Path, age: int) -> None:
+def test_a_precompiled_header_never_evicts_kernels_in_use(cache, age):
     kept = open_store(cache, size=100_000)
     build(kept, "a", b"x" * 60_000)
     used = time.time() - age
@@ -116,7 +116,7 @@ def test_a_precompiled_header_never_evicts_kernels_in_use(cache: Path, age: int)
     assert open_store(cache).find(make_key_inputs(source="a"))
 
 
-def test_kernels_unused_for_a_day_are_evicted_for_a_precompiled_header(cache: Path) -> None:
+def test_kernels_unused_for_a_day_are_evicted_for_a_precompiled_header(cache):
     kept = open_store(cache, size=100_000)
     build(kept, "a", b"x" * 60_000)
     room = inventory.room_for_precompiled(Folder(str(cache)), 100_000)
@@ -126,7 +126,7 @@ def test_kernels_unused_for_a_day_are_evicted_for_a_precompiled_header(cache: Pa
     assert inventory.room_for_precompiled(Folder(str(cache)), 100_000) > 60_000 + room - 1
 
 
-def test_an_evicted_object_that_is_open_can_be_read(cache: Path) -> None:
+def test_an_evicted_object_that_is_open_can_be_read(cache):
     kept = open_store(cache)
     build(kept, "a", b"x" * 10_000)
     (path,) = (cache / "objects").iterdir()
@@ -136,7 +136,7 @@ def test_an_evicted_object_that_is_open_can_be_read(cache: Path) -> None:
         assert b"x" * 10_000 in reader.read()
 
 
-def test_prune_removes_files_of_killed_processes(cache: Path) -> None:
+def test_prune_removes_files_of_killed_processes(cache):
     kept = open_store(cache)
     build(kept, "a")
     old, new = cache / "objects" / ".old.tmp", cache / "objects" / ".new.tmp"
@@ -150,7 +150,7 @@ def test_prune_removes_files_of_killed_processes(cache: Path) -> None:
     assert kept.find(make_key_inputs(source="a"))
 
 
-def test_prune_removes_the_statistics_of_earlier_versions_and_keeps_the_counts(cache: Path) -> None:
+def test_prune_removes_the_statistics_of_earlier_versions_and_keeps_the_counts(cache):
     build(open_store(cache), "a")
     (cache / "statistics" / "cache.db").write_bytes(b"SQLite format 3")
     kept = open_store(cache)
@@ -162,9 +162,7 @@ def test_prune_removes_the_statistics_of_earlier_versions_and_keeps_the_counts(c
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_prune_leaves_the_locks_of_builds_under_way(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, ranges: bool
-) -> None:
+def test_prune_leaves_the_locks_of_builds_under_way(cache, monkeypatch, ranges):
     monkeypatch.setattr(locks, "_ranges_work", ranges)
     kept = open_store(cache)
     with kept.building(make_key_inputs()):
@@ -176,7 +174,7 @@ def test_prune_leaves_the_locks_of_builds_under_way(
             assert left == 0.0
 
 
-def test_clear_keeps_only_reproducers_and_locks(cache: Path) -> None:
+def test_clear_keeps_only_reproducers_and_locks(cache):
     kept = open_store(cache)
     inputs = build(kept, "a")
     kept.keep_source("a.cu", "source")
@@ -189,7 +187,7 @@ def test_clear_keeps_only_reproducers_and_locks(cache: Path) -> None:
     assert left == {"reproducers/file", "locks/table"}  # a build may hold a lock
 
 
-def test_entries_describe_themselves(cache: Path) -> None:
+def test_entries_describe_themselves(cache):
     build(open_store(cache), "a", b"the code")
     (entry,) = open_store(cache).entries()
     assert (entry.name, entry.obj.code) == ("kernel.cu", b"the code")
@@ -199,7 +197,7 @@ def test_entries_describe_themselves(cache: Path) -> None:
 # --- statistics --------------------------------------------------------------------------------
 
 
-def test_hits_and_misses_are_counted(cache: Path) -> None:
+def test_hits_and_misses_are_counted(cache):
     kept = open_store(cache)
     inputs = build(kept, "a")
     for _ in range(3):
@@ -210,9 +208,7 @@ def test_hits_and_misses_are_counted(cache: Path) -> None:
     assert (usage.hits, usage.misses) == (3, 1)
 
 
-def test_the_journal_is_not_summed_up_while_a_slow_process_writes_to_it(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_journal_is_not_summed_up_while_a_slow_process_writes_to_it(cache, monkeypatch):
     build(open_store(cache), "a")
     folder, write = Folder(str(cache)), os.write
     opened = threading.Event()
@@ -232,7 +228,7 @@ def test_the_journal_is_not_summed_up_while_a_slow_process_writes_to_it(
         writer.join()
 
 
-def test_hits_of_a_process_that_built_nothing_are_counted(cache: Path) -> None:
+def test_hits_of_a_process_that_built_nothing_are_counted(cache):
     build(open_store(cache), "a")
     for _ in range(2):
         code = (
@@ -265,7 +261,7 @@ def test_hits_of_a_process_that_built_nothing_are_counted(cache: Path) -> None:
         pytest.param(None, id="lost"),
     ],
 )
-def test_damaged_statistics_lose_counts_and_no_build(cache: Path, damage: object) -> None:
+def test_damaged_statistics_lose_counts_and_no_build(cache, damage):
     kept = open_store(cache)
     inputs = build(kept, "a", b"x" * 1000)
     kept.maintain()
@@ -283,7 +279,7 @@ def test_damaged_statistics_lose_counts_and_no_build(cache: Path, damage: object
     assert later.find(inputs)
 
 
-def test_statistics_that_cannot_be_written_are_one_warning(cache: Path) -> None:
+def test_statistics_that_cannot_be_written_are_one_warning(cache):
     (cache / "statistics" / "journal").mkdir(parents=True)
     for folder in (cache, cache / "statistics"):
         folder.chmod(0o700)
@@ -298,7 +294,7 @@ def test_statistics_that_cannot_be_written_are_one_warning(cache: Path) -> None:
     assert bytes_in(cache) <= 50_000
 
 
-def test_a_process_that_is_killed_while_it_sums_up_loses_no_build(cache: Path) -> None:
+def test_a_process_that_is_killed_while_it_sums_up_loses_no_build(cache):
     kept = open_store(cache)
     inputs = build(kept, "a")
     with pytest.MonkeyPatch.context() as patch:
@@ -311,7 +307,7 @@ def test_a_process_that_is_killed_while_it_sums_up_loses_no_build(cache: Path) -
     assert open_store(cache).find(inputs)
 
 
-def test_counts_of_many_builds_and_stores_add_up(cache: Path) -> None:
+def test_counts_of_many_builds_and_stores_add_up(cache):
     """The journal is summed up when it has grown; unreadable records are skipped."""
     kept = open_store(cache)
     build(kept, "a")

@@ -6,13 +6,11 @@ import os
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rtcompile.files import file_times
 from rtcompile.files.headers import SearchDir
-from rtcompile.request.key import KeyInputs
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
 from rtcompile.store import folder, manifests
@@ -24,7 +22,7 @@ from tests.key_inputs import HeaderTree, add, make_key_inputs, make_object, open
 # --- found ---------------------------------------------------------------------------------------
 
 
-def test_an_added_build_is_found_by_another_process(cache: Path, tree: HeaderTree) -> None:
+def test_an_added_build_is_found_by_another_process(cache, tree):
     inputs = tree.key_inputs()
     obj = make_object(b"\0\xffcode", lowered_names={"f<int>": "_Z1f", "ü": "_Z2u"})
     with (first := open_store(cache)).building(inputs):
@@ -38,25 +36,25 @@ def test_an_added_build_is_found_by_another_process(cache: Path, tree: HeaderTre
     assert [header.path for header in found.build.headers] == [tree.path("user0/a.h")]
 
 
-def test_a_process_has_one_store_per_directory(cache: Path) -> None:
+def test_a_process_has_one_store_per_directory(cache):
     settings = Settings(cache_dir=str(cache))
     assert Store.open(settings) is Store.open(settings)
 
 
-def test_code_built_for_auto_serves_auto_with_either_compiler(cache: Path) -> None:
+def test_code_built_for_auto_serves_auto_with_either_compiler(cache):
     add(open_store(cache), make_key_inputs(), make_object(backend="nvcc"))
     assert open_store(cache).find(make_key_inputs(backend="auto"))
     for backend in ("nvrtc", "nvcc"):
         assert open_store(cache).find(make_key_inputs(backend=backend)) is None
 
 
-def test_code_requested_from_nvcc_does_not_serve_auto(cache: Path) -> None:
+def test_code_requested_from_nvcc_does_not_serve_auto(cache):
     add(open_store(cache), make_key_inputs(backend="nvcc"), make_object(backend="nvcc"))
     assert open_store(cache).find(make_key_inputs(backend="nvcc"))
     assert open_store(cache).find(make_key_inputs(backend="auto")) is None
 
 
-def test_an_upgraded_compiler_builds_again(cache: Path) -> None:
+def test_an_upgraded_compiler_builds_again(cache):
     compilers = {"nvrtc": "13.0.88", "nvcc": "13.0.88"}
     for more in ({}, {"paths_matter": True}):
         add(open_store(cache), make_key_inputs(**more))
@@ -65,7 +63,7 @@ def test_an_upgraded_compiler_builds_again(cache: Path) -> None:
     assert "built by nvrtc (12.9.86 " in open_store(cache).why(upgraded)
 
 
-def test_a_build_that_read_no_file_is_one_file(cache: Path) -> None:
+def test_a_build_that_read_no_file_is_one_file(cache):
     add(open_store(cache))
     kinds = ("objects", "manifests", "portable")
     assert [len([*(cache / kind).iterdir()]) for kind in kinds] == [1, 0, 0]
@@ -85,9 +83,7 @@ def test_a_build_that_read_no_file_is_one_file(cache: Path) -> None:
         pytest.param({"paths_matter": True}, id="with its path"),
     ],
 )
-def test_a_build_whose_key_a_look_up_cannot_know_has_a_manifest(
-    cache: Path, changes: dict[str, Any]
-) -> None:
+def test_a_build_whose_key_a_look_up_cannot_know_has_a_manifest(cache, changes):
     made = make_object(backend=changes.get("backend", "nvrtc"))
     add(open_store(cache), make_key_inputs(**changes), made)
     listed = [*(cache / "manifests").iterdir(), *(cache / "portable").iterdir()]
@@ -104,9 +100,7 @@ def test_a_build_whose_key_a_look_up_cannot_know_has_a_manifest(
         pytest.param(make_key_inputs(options=(("D", "T=__DATE__"),)), id="clock in an option"),
     ],
 )
-def test_a_build_that_depends_on_more_than_files_is_not_cached(
-    cache: Path, inputs: KeyInputs
-) -> None:
+def test_a_build_that_depends_on_more_than_files_is_not_cached(cache, inputs):
     kept = add(open_store(cache), inputs)
     assert kept.find(inputs) is None
     assert kept.why(inputs).startswith("never cached")
@@ -123,9 +117,7 @@ def moved(tmp_path: Path) -> HeaderTree:
     return other
 
 
-def test_the_same_contents_at_another_path_are_a_hit(
-    cache: Path, tree: HeaderTree, tmp_path: Path
-) -> None:
+def test_the_same_contents_at_another_path_are_a_hit(cache, tree, tmp_path):
     tree.build(open_store(cache), tree.key_inputs(), "user0/a.h", "cudart/b.h", code=b"shared")
     other = moved(tmp_path)
     found = open_store(cache).find(other.key_inputs())
@@ -151,13 +143,8 @@ def test_the_same_contents_at_another_path_are_a_hit(
     ],
 )
 def test_a_build_that_contains_a_path_serves_only_its_own_path(
-    cache: Path,
-    tree: HeaderTree,
-    tmp_path: Path,
-    header: str,
-    changes: dict[str, object],
-    code: bytes,
-) -> None:
+    cache, tree, tmp_path, header, changes, code
+):
     for here in (tree, other := moved(tmp_path)):
         here.write("user0/a.h", header)
     code = code.replace(b"{here}", os.fsencode(tree.root))
@@ -168,8 +155,8 @@ def test_a_build_that_contains_a_path_serves_only_its_own_path(
 
 @pytest.mark.parametrize(("kind", "bound"), [("cubin", False), ("ptx", False), ("ltoir", True)])
 def test_a_toolkit_header_s_assertion_binds_only_code_that_cannot_be_searched(
-    cache: Path, tree: HeaderTree, tmp_path: Path, kind: str, bound: bool
-) -> None:
+    cache, tree, tmp_path, kind, bound
+):
     for here in (tree, other := moved(tmp_path)):
         here.write("cudart/b.h", "#define CHECK(x) fail(__FILE__)")
     inputs = tree.key_inputs()
@@ -178,27 +165,21 @@ def test_a_toolkit_header_s_assertion_binds_only_code_that_cannot_be_searched(
     assert (open_store(cache).find(other.key_inputs()) is None) is bound
 
 
-def test_a_header_outside_the_search_binds_the_build_to_its_path(
-    cache: Path, tree: HeaderTree, tmp_path: Path
-) -> None:
+def test_a_header_outside_the_search_binds_the_build_to_its_path(cache, tree, tmp_path):
     absolute = tree.write("outside/x.h", "")
     tree.build(open_store(cache), tree.key_inputs(), absolute)
     assert open_store(cache).find(tree.key_inputs())
     assert open_store(cache).find(moved(tmp_path).key_inputs()) is None
 
 
-def test_a_shadow_at_the_other_path_is_noticed(
-    cache: Path, tree: HeaderTree, tmp_path: Path
-) -> None:
+def test_a_shadow_at_the_other_path_is_noticed(cache, tree, tmp_path):
     tree.build(open_store(cache), tree.key_inputs(), "cudart/b.h")
     other = moved(tmp_path)
     other.write("user0/b.h", "shadow")
     assert open_store(cache).find(other.key_inputs()) is None
 
 
-def test_an_export_is_a_cache_for_another_machine(
-    cache: Path, tree: HeaderTree, tmp_path: Path
-) -> None:
+def test_an_export_is_a_cache_for_another_machine(cache, tree, tmp_path):
     kept = open_store(cache)
     tree.build(kept, tree.key_inputs(), "user0/a.h", code=b"exported")
     assert kept.export(str(tmp_path / "exported")) == 2
@@ -210,7 +191,7 @@ def test_an_export_is_a_cache_for_another_machine(
 # --- bounds, and what a hit costs ----------------------------------------------------------------
 
 
-def test_a_manifest_keeps_the_latest_builds(cache: Path, tree: HeaderTree) -> None:
+def test_a_manifest_keeps_the_latest_builds(cache, tree):
     inputs = tree.key_inputs()
     texts = [str(i) for i in range(manifests.MOST_BUILDS + 1)]
     for text in texts:
@@ -223,9 +204,7 @@ def test_a_manifest_keeps_the_latest_builds(cache: Path, tree: HeaderTree) -> No
     assert found == [False, *[True] * manifests.MOST_BUILDS]
 
 
-def test_builds_in_other_folders_evict_none_of_a_folders_own(
-    cache: Path, tree: HeaderTree, tmp_path: Path
-) -> None:
+def test_builds_in_other_folders_evict_none_of_a_folders_own(cache, tree, tmp_path):
     tree.build(open_store(cache), tree.key_inputs(), "user0/a.h", code=b"first")
     for number in range(manifests.MOST_BUILDS + 1):
         other = HeaderTree(tmp_path / f"checkout {number}", "user0", "cudart")
@@ -238,9 +217,7 @@ def test_builds_in_other_folders_evict_none_of_a_folders_own(
     assert found.code == b"first"
 
 
-def test_builds_in_two_folders_that_end_at_once_are_both_listed(
-    cache: Path, tree: HeaderTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_builds_in_two_folders_that_end_at_once_are_both_listed(cache, tree, tmp_path, monkeypatch):
     other = moved(tmp_path)
     other.write("user0/a.h", "another state")
     write = Store._write
@@ -260,7 +237,7 @@ def test_builds_in_two_folders_that_end_at_once_are_both_listed(
     assert None not in found
 
 
-def test_memory_is_bounded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded(cache, monkeypatch):
     monkeypatch.setattr(folder, "MAX_BYTES", 250 + 2 * folder.OVERHEAD)
     kept = open_store(cache, on_disk=False)
     several = [make_key_inputs(source=str(i)) for i in range(4)]
@@ -269,7 +246,7 @@ def test_memory_is_bounded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert [kept.find(q) is not None for q in several] == [False, False, True, True]
 
 
-def test_search_directories_may_have_equal_labels(cache: Path, tmp_path: Path) -> None:
+def test_search_directories_may_have_equal_labels(cache, tmp_path):
     here = HeaderTree(tmp_path / "here", "one", "two")
     search = tuple(SearchDir("cccl", directory.path) for directory in here.search)
     here.write("two/x.h", "")
@@ -283,8 +260,8 @@ def test_search_directories_may_have_equal_labels(cache: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize(("mode", "is_trusted"), [(0o755, True), (0o1777, True), (0o777, False)])
 def test_folders_that_no_other_user_can_replace_are_checked_once_per_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, is_trusted: bool
-) -> None:
+    tmp_path, monkeypatch, mode, is_trusted
+):
     above = tmp_path / "above"
     above.mkdir()
     above.chmod(mode)

@@ -6,7 +6,7 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -53,9 +53,7 @@ def compile(timeout: float | None) -> rtcompile.ObjectCode:
 
 
 @pytest.mark.needs_compiler
-def test_waiting_for_another_process_counts_towards_the_time_limit(
-    built_elsewhere: ExitStack,
-) -> None:
+def test_waiting_for_another_process_counts_towards_the_time_limit(built_elsewhere):
     begin = time.monotonic()
     with pytest.raises(CompileTimeout, match=r"within its time limit of 0\.5 s: another thread or"):
         compile(timeout=0.5)
@@ -63,9 +61,7 @@ def test_waiting_for_another_process_counts_towards_the_time_limit(
 
 
 @pytest.mark.needs_compiler
-def test_code_that_another_process_built_in_time_is_a_hit(
-    built_elsewhere: ExitStack, inputs: KeyInputs
-) -> None:
+def test_code_that_another_process_built_in_time_is_a_hit(built_elsewhere, inputs):
     code = rtcompile.compile(REQUEST.source, arch="sm_80", name="another.cu").code
 
     def finish() -> None:
@@ -80,9 +76,7 @@ def test_code_that_another_process_built_in_time_is_a_hit(
 
 
 @pytest.mark.needs_compiler
-def test_the_compiler_gets_the_time_that_waiting_left(
-    built_elsewhere: ExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_compiler_gets_the_time_that_waiting_left(built_elsewhere, monkeypatch):
     limits = []
     real = nvrtc.compile
 
@@ -103,7 +97,7 @@ def test_the_compiler_gets_the_time_that_waiting_left(
     assert [0 < limit <= 300.0 - 0.8 for limit in limits] == [True]
 
 
-def test_a_thread_waits_for_another_thread_no_longer_than_its_time_limit(tmp_path: Path) -> None:
+def test_a_thread_waits_for_another_thread_no_longer_than_its_time_limit(tmp_path):
     kept = Store(str(tmp_path), on_disk=True, size=1 << 30)
     lefts = []
 
@@ -120,9 +114,7 @@ def test_a_thread_waits_for_another_thread_no_longer_than_its_time_limit(tmp_pat
 
 @pytest.mark.parametrize("plant", [os.mkfifo, os.mkdir], ids=["fifo", "folder"])
 @pytest.mark.parametrize("where", ["locks", "locks/key"])
-def test_a_folder_or_pipe_under_a_locks_path_delays_nobody(
-    tmp_path: Path, where: str, plant: Callable[[Path], None]
-) -> None:
+def test_a_folder_or_pipe_under_a_locks_path_delays_nobody(tmp_path, where, plant):
     if where != "locks":
         (tmp_path / "locks").mkdir()
     plant(tmp_path / where)
@@ -132,7 +124,7 @@ def test_a_folder_or_pipe_under_a_locks_path_delays_nobody(
     assert time.monotonic() - begin < 60
 
 
-def test_a_clock_that_is_stepped_back_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_is_stepped_back_delays_nobody(monkeypatch):
     an_hour_ago = file_times.file_clock_ns() - 3600 * 10**9
     monkeypatch.setattr(file_times, "file_clock_ns", lambda: an_hour_ago)
     begin = time.monotonic()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,7 +54,7 @@ def remembered(why_nvcc: str = "", log: str = ERROR) -> Remembered:
         pytest.param(failure(NO_HEADER, trace=None), id="host header after unknown ones"),
     ],
 )
-def test_a_failure_that_may_not_recur_is_not_remembered(other: CompileFailure) -> None:
+def test_a_failure_that_may_not_recur_is_not_remembered(other):
     assert dependencies_of(other, FileSet).uncacheable
 
 
@@ -72,11 +70,11 @@ def test_a_failure_that_may_not_recur_is_not_remembered(other: CompileFailure) -
         "nvrtc: error: unrecognized option -foo found",
     ],
 )
-def test_a_failure_caused_by_source_and_options_is_remembered(log: str) -> None:
+def test_a_failure_caused_by_source_and_options_is_remembered(log):
     assert not dependencies_of(failure(log), FileSet).uncacheable
 
 
-def test_a_missing_linker_is_not_remembered() -> None:
+def test_a_missing_linker_is_not_remembered():
     for log, kind, is_kept in (
         ("error : Undefined reference to 'f'", "link", True),
         ("elfLink linker library load error", "link", False),
@@ -87,8 +85,8 @@ def test_a_missing_linker_is_not_remembered() -> None:
 
 
 def test_a_failure_is_valid_while_its_headers_are_unchanged_and_missing_ones_stay_missing(
-    cache: Path, tmp_path: Path
-) -> None:
+    cache, tmp_path
+):
     tree = HeaderTree(tmp_path, "user0", "user1")
     read = tree.write("user1/read.h", "old")
     log = f'{ERROR}kernel.cu(4): catastrophic error: cannot open source file "missed.h"\n'
@@ -119,7 +117,7 @@ def test_a_failure_is_valid_while_its_headers_are_unchanged_and_missing_ones_sta
     assert not finds()
 
 
-def test_a_failure_is_the_same_value_for_the_next_process(cache: Path) -> None:
+def test_a_failure_is_the_same_value_for_the_next_process(cache):
     odd = "k\udce4.cu(1): error: “ä” is\0undefined\n"
     hints = Hints("facts", ((odd, ""), ("hint", "cause")))
     first = failure(odd)._replace(backend="nvrtc", hints=hints)
@@ -129,7 +127,7 @@ def test_a_failure_is_the_same_value_for_the_next_process(cache: Path) -> None:
     assert open_store(cache).negative.find(make_key_inputs()) == kept
 
 
-def test_a_failure_that_depends_on_the_clock_is_not_remembered(cache: Path) -> None:
+def test_a_failure_that_depends_on_the_clock_is_not_remembered(cache):
     inputs = make_key_inputs(source="static_assert(__TIME__[7] == '0');")
     kept = open_store(cache)
     kept.negative.remember(inputs, remembered())
@@ -137,9 +135,7 @@ def test_a_failure_that_depends_on_the_clock_is_not_remembered(cache: Path) -> N
 
 
 @pytest.mark.parametrize("on_disk", [True, False], ids=["read-only", "in memory"])
-def test_in_a_read_only_cache_the_latest_failures_are_kept_in_memory(
-    cache: Path, on_disk: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_a_read_only_cache_the_latest_failures_are_kept_in_memory(cache, on_disk, monkeypatch):
     monkeypatch.setattr(folder, "MAX_BYTES", 20 * folder.OVERHEAD)
     kept = Store(str(cache), on_disk=on_disk, size=1 << 30, writable=False)
     several = [make_key_inputs(source=str(number)) for number in range(30)]
@@ -154,7 +150,7 @@ def test_in_a_read_only_cache_the_latest_failures_are_kept_in_memory(
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_entry_is_not_used(cache: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_entry_is_not_used(cache, damage):
     inputs = make_key_inputs()
     open_store(cache).negative.remember(inputs, remembered())
     (path,) = (cache / "negative").iterdir()
@@ -163,7 +159,7 @@ def test_a_damaged_entry_is_not_used(cache: Path, damage: Callable[[bytes], byte
     assert not path.exists()
 
 
-def test_an_entry_that_others_could_have_written_is_not_used(cache: Path) -> None:
+def test_an_entry_that_others_could_have_written_is_not_used(cache):
     inputs = make_key_inputs()
     open_store(cache).negative.remember(inputs, remembered())
     (path,) = (cache / "negative").iterdir()
@@ -171,7 +167,7 @@ def test_an_entry_that_others_could_have_written_is_not_used(cache: Path) -> Non
     assert open_store(cache).negative.find(inputs) is None
 
 
-def test_an_entry_under_another_key_is_not_used_and_found_by_verify(cache: Path) -> None:
+def test_an_entry_under_another_key_is_not_used_and_found_by_verify(cache):
     first, second = make_key_inputs(), make_key_inputs(source="2")
     for inputs in (first, second):
         open_store(cache).negative.remember(inputs, remembered())
@@ -184,7 +180,7 @@ def test_an_entry_under_another_key_is_not_used_and_found_by_verify(cache: Path)
     ]
 
 
-def test_entries_count_are_evicted_and_cleared(cache: Path) -> None:
+def test_entries_count_are_evicted_and_cleared(cache):
     kept = open_store(cache)
     for number in range(2):
         kept.negative.remember(make_key_inputs(source=str(number)), remembered())

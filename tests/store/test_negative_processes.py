@@ -113,9 +113,7 @@ EXTERN = "extern __device__ float f(float); __global__ void k(float* x) { *x = f
         ),
     ],
 )
-def test_a_failure_is_found_by_the_next_process_without_a_compiler(
-    source: str, given: dict[str, Any], kind: str
-) -> None:
+def test_a_failure_is_found_by_the_next_process_without_a_compiler(source, given, kind):
     first, second = this_process(source, **given), another_process(source, **given)
 
     assert first["cached"] is False
@@ -127,9 +125,7 @@ def test_a_failure_is_found_by_the_next_process_without_a_compiler(
 
 
 @pytest.mark.needs_nvcc
-def test_what_only_nvcc_can_build_fails_without_a_compiler_until_there_is_an_nvcc(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_only_nvcc_can_build_fails_without_a_compiler_until_there_is_an_nvcc(monkeypatch):
     source = "#include <vector>\n__global__ void k(float* x) { *x = 1; }"
     folders = os.environ["PATH"].split(":")
     with monkeypatch.context() as without:
@@ -143,7 +139,7 @@ def test_what_only_nvcc_can_build_fails_without_a_compiler_until_there_is_an_nvc
 
 
 @pytest.mark.needs_compiler
-def test_the_hints_of_another_toolchain_are_not_shown() -> None:
+def test_the_hints_of_another_toolchain_are_not_shown():
     given = this_process(TYPO)
     inputs = planned.plan(CompileRequest(TYPO, arch="sm_90a"), settings()).key_inputs
     negative = Store.open(settings()).negative
@@ -204,9 +200,7 @@ def edits(folder: Path) -> dict[str, tuple[str, list[str], Callable[[], object]]
         "options file",
     ],
 )
-def test_after_each_kind_of_edit_the_compiler_runs_and_its_code_kept(
-    edit: str, tmp_path: Path
-) -> None:
+def test_after_each_kind_of_edit_the_compiler_runs_and_its_code_kept(edit, tmp_path):
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
     (tmp_path / "second/mine.h").write_text("#error no\n")
@@ -228,7 +222,7 @@ def settings(**changes: Any) -> Settings:
 
 
 @pytest.mark.needs_compiler
-def test_recompile_removes_an_outdated_failure() -> None:
+def test_recompile_removes_an_outdated_failure():
     source = "__global__ void k() {}"
     request = CompileRequest(source, arch="sm_90a")
     rtcompile.compile(source, arch="sm_90a")  # afterwards the compiler's build is known
@@ -246,9 +240,7 @@ def test_recompile_removes_an_outdated_failure() -> None:
 
 
 @pytest.mark.needs_compiler
-def test_where_compiling_is_forbidden_nothing_is_found_or_written(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_compiling_is_forbidden_nothing_is_found_or_written(monkeypatch):
     another_process()
     cache = Path(os.environ["RTCOMPILE_CACHE_DIR"])
 
@@ -263,7 +255,7 @@ def test_where_compiling_is_forbidden_nothing_is_found_or_written(
 
 
 @pytest.mark.needs_compiler
-def test_a_cache_in_memory_remembers_for_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_in_memory_remembers_for_its_process(monkeypatch):
     monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "1")
     cached = []
     for _ in range(2):
@@ -275,7 +267,7 @@ def test_a_cache_in_memory_remembers_for_its_process(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.needs_compiler
-def test_another_toolkits_failure_is_not_used(cuda13_prefix: Path) -> None:
+def test_another_toolkits_failure_is_not_used(cuda13_prefix):
     source = "#if __CUDACC_VER_MAJOR__ < 13\n#error it is old\n#endif\n__global__ void k() {}"
     assert [another_process(source)["cached"] for _ in range(2)] == [False, True]
     with pytest.MonkeyPatch.context() as patch:
@@ -288,7 +280,7 @@ def test_another_toolkits_failure_is_not_used(cuda13_prefix: Path) -> None:
 @pytest.mark.some(1)
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("first", ["CuPy's hook", "compile"])
-def test_failures_with_and_without_fixups_are_separate(first: str) -> None:
+def test_failures_with_and_without_fixups_are_separate(first):
     source = 'extern "C" __global__ void k(float* x) { __int128 a = 1; *x = (float)a; }'
     for who in sorted(["CuPy's hook", "compile"] * 2, key=lambda each: each != first):
         found = another_process(source, allow_fixups=who == "compile")
@@ -297,9 +289,7 @@ def test_failures_with_and_without_fixups_are_separate(first: str) -> None:
 
 
 @pytest.mark.needs_compiler
-def test_a_process_that_waited_for_a_failing_build_does_not_repeat_it(
-    tmp_path: Path,
-) -> None:
+def test_a_process_that_waited_for_a_failing_build_does_not_repeat_it(tmp_path):
     source = "__global__ void k() {}"
     rtcompile.compile("__global__ void first() {}", arch="sm_90a")
     store = Store.open(settings())
@@ -315,7 +305,7 @@ def test_a_process_that_waited_for_a_failing_build_does_not_repeat_it(
 
 
 @pytest.mark.needs_compiler
-def test_is_cached_is_false_for_a_failure() -> None:
+def test_is_cached_is_false_for_a_failure():
     another_process()
     assert not pipeline.is_cached(CompileRequest(TYPO, arch="sm_90a"), settings())
 
@@ -339,8 +329,8 @@ def test_is_cached_is_false_for_a_failure() -> None:
     ],
 )
 def test_a_failure_of_nvcc_is_found_by_the_next_process_until_a_header_changes(
-    source: str, given: dict[str, Any], tmp_path: Path
-) -> None:
+    source, given, tmp_path
+):
     (tmp_path / "mine.h").write_text("// old")
     given = {**given, "options": [f"-I{tmp_path}"]}
     source = f'#include "mine.h"\n{source}'
@@ -355,9 +345,7 @@ def test_a_failure_of_nvcc_is_found_by_the_next_process_until_a_header_changes(
 @pytest.mark.needs_nvcc
 @pytest.mark.some(1)
 @pytest.mark.parametrize("folder", ["listed", "not/there/yet"])
-def test_a_missing_header_is_remembered_for_the_host_compiler_until_it_appears(
-    folder: str, tmp_path: Path
-) -> None:
+def test_a_missing_header_is_remembered_for_the_host_compiler_until_it_appears(folder, tmp_path):
     (tmp_path / "listed").mkdir()
     (tmp_path / "listed/first.h").write_text("#include <vector>\n#include <sub/late.h>\n")
     late = tmp_path / folder / "sub/late.h"
@@ -379,7 +367,7 @@ def test_a_missing_header_is_remembered_for_the_host_compiler_until_it_appears(
 
 
 @pytest.mark.needs_nvcc
-def test_a_header_that_nvrtc_rejects_is_compiled_by_nvcc_until_edited(tmp_path: Path) -> None:
+def test_a_header_that_nvrtc_rejects_is_compiled_by_nvcc_until_edited(tmp_path):
     header = tmp_path / "mine.h"
     header.write_text("#include <vector>\n")
     given: dict[str, Any] = {"arch": "sm_90a", "options": (f"-I{tmp_path}",)}

@@ -39,18 +39,14 @@ print(program.build.backend, getattr(sys, "frozen", False), program.build.hit, c
 @pytest.mark.parametrize(
     ("name", "value"), [("frozen", True), ("executable", "/usr/bin/app"), ("executable", "")]
 )
-def test_a_frozen_application_is_not_started_by_pathfinder(
-    name: str, value: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_frozen_application_is_not_started_by_pathfinder(name, value, monkeypatch):
     monkeypatch.setattr(sys, name, value, raising=False)
     monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
     where = roots.SearchContext({}, (), (), ())
     assert [*roots.by_pathfinder(where)] == []
 
 
-def test_an_application_without_rtcompiles_files_is_told_how_to_keep_them(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_application_without_rtcompiles_files_is_told_how_to_keep_them(monkeypatch, tmp_path):
     monkeypatch.setattr(
         process, "__file__", str(tmp_path / "rtcompile" / "workers" / "process.pyc")
     )
@@ -58,9 +54,7 @@ def test_an_application_without_rtcompiles_files_is_told_how_to_keep_them(
         process.bare("rtcompile.workers.zygote:main")
 
 
-def test_an_application_with_only_compiled_modules_starts_workers_from_them(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_application_with_only_compiled_modules_starts_workers_from_them(monkeypatch, tmp_path):
     package = tmp_path / "rtcompile"
     shutil.copytree(Path(process.__file__).parents[1], package)
     ran(sys.executable, "-m", "compileall", "-q", "-b", package, check=True)
@@ -70,7 +64,7 @@ def test_an_application_with_only_compiled_modules_starts_workers_from_them(
     ran(*process.bare("rtcompile.workers.scratch:new_name"), cwd=tmp_path, check=True)
 
 
-def test_the_entry_of_an_application_starts_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_entry_of_an_application_starts_its_workers(monkeypatch):
     monkeypatch.setattr(sys, "rtcompile_worker", "--rtcompile-worker", raising=False)
     package = str(Path(process.__file__).parents[1])
     words = [sys.executable, "--rtcompile-worker", package, "os:getpid", "a"]
@@ -85,7 +79,7 @@ def test_the_entry_of_an_application_starts_its_workers(monkeypatch: pytest.Monk
         assert python(program, *flag).stdout == printed
 
 
-def test_pyinstaller_is_told_of_the_extras_that_public_functions_need() -> None:
+def test_pyinstaller_is_told_of_the_extras_that_public_functions_need():
     hook = Path(hook_folders()[0], "hook-rtcompile.py").read_text()
     found: dict[str, Any] = {}
     tools = SimpleNamespace(collect_submodules=lambda *_: [], collect_data_files=lambda _: [])
@@ -124,9 +118,7 @@ BUILT, FOUND = "nvrtc {} None 1\nx", "nvrtc {} disk 0\nx"
 @pytest.mark.slow
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("inside", [True, False], ids=["NVRTC inside", "without"])
-def test_a_pyinstaller_application_is_its_own_worker(
-    inside: bool, tmp_path: Path, cuda_home: Path
-) -> None:
+def test_a_pyinstaller_application_is_its_own_worker(inside, tmp_path, cuda_home):
     pytest.importorskip("PyInstaller")
     (tmp_path / "app.py").write_text(APP)
     words = _frozen.stated("pyinstaller") if inside else ["app.py"]
@@ -140,9 +132,7 @@ def test_a_pyinstaller_application_is_its_own_worker(
 @pytest.mark.slow
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("module", ["nuitka", "cx_Freeze"])
-def test_another_frozen_application_builds_with_a_python_on_path(
-    module: str, tmp_path: Path, cuda_home: Path
-) -> None:
+def test_another_frozen_application_builds_with_a_python_on_path(module, tmp_path, cuda_home):
     pytest.importorskip(module, reason="`make test-slow` installs it")
     (tmp_path / "app.py").write_text(APP)
     make = {"nuitka": _frozen.nuitka, "cx_Freeze": _frozen.cx_freeze}[module]

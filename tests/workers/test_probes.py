@@ -91,9 +91,7 @@ CONDITIONS = {
 
 @pytest.mark.in_turn("library")
 @pytest.mark.parametrize("spelling", CONDITIONS.values(), ids=CONDITIONS)
-def test_a_tested_header_is_noticed_when_it_appears_and_must_remain(
-    spelling: str, one: Path, library: Any
-) -> None:
+def test_a_tested_header_is_noticed_when_it_appears_and_must_remain(spelling, one, library):
     source = f"{spelling}\n#define VALUE 1\n{KERNEL}"
     files = files_of(source, one, library)
     assert not files.headers
@@ -110,7 +108,7 @@ def test_a_tested_header_is_noticed_when_it_appears_and_must_remain(
     assert files.current() is None
 
 
-def test_conditions_in_options_are_noticed(one: Path, library: Any) -> None:
+def test_conditions_in_options_are_noticed(one, library):
     flags = ("-DTEST=__has_include", "-DNAME=<opt.h>")
     files = files_of(
         f"#if TEST(NAME)\n#endif\n#define VALUE 1\n{KERNEL}", one, library, flags=flags
@@ -134,7 +132,7 @@ INCLUDES = {
 
 @pytest.mark.in_turn("library")
 @pytest.mark.parametrize("spelling", INCLUDES.values(), ids=INCLUDES)
-def test_an_edit_and_a_shadowing_header_are_noticed(spelling: str, one: Path, library: Any) -> None:
+def test_an_edit_and_a_shadowing_header_are_noticed(spelling, one, library):
     header = one.parent / "two/v.h"
     (header.parent / "sub").mkdir()
     files = files_of(f"{spelling}\n{KERNEL}", one, library)
@@ -185,9 +183,7 @@ def link_changed(one: Path) -> None:
         ),
     ],
 )
-def test_a_change_of_the_searched_places_is_noticed(
-    one: Path, library: Any, include: str, before: Callable[[Path], None], change: Any
-) -> None:
+def test_a_change_of_the_searched_places_is_noticed(one, library, include, before, change):
     before(one)
     name = str(one.parent / "project/kernel.cu")
     files = files_of(f"#include {include}\n{KERNEL}", one, library, name=name)
@@ -195,7 +191,7 @@ def test_a_change_of_the_searched_places_is_noticed(
     assert files.current() is None
 
 
-def test_a_build_with_an_untraceable_file_is_not_kept(one: Path, library: Any) -> None:
+def test_a_build_with_an_untraceable_file_is_not_kept(one, library):
     files = files_of('#include "v.h"\n#define AT __TIME__[0]\n' + KERNEL, one, library)
     assert not files.uncacheable, "other code checks the source's own text"
     (one / "v.h").write_text("#define VALUE __TIME__[0]\n")
@@ -204,7 +200,7 @@ def test_a_build_with_an_untraceable_file_is_not_kept(one: Path, library: Any) -
     assert outcome.files.uncacheable == "__TIME__ is different in every build"
 
 
-def test_the_compiler_reads_texts_from_memory(one: Path, library: Any) -> None:
+def test_the_compiler_reads_texts_from_memory(one, library):
     folder = f"{probes.MEMORY.decode()}d"
     texts = ((f"{folder}/sub/t.h", '#include "u.h"\n'), (f"{folder}/sub/u.h", "#define SIDE 1\n"))
     source = f"#include <sub/t.h>\n#include <v.h>\n#if SIDE != 1\n#error\n#endif\n{KERNEL}"
@@ -213,7 +209,7 @@ def test_the_compiler_reads_texts_from_memory(one: Path, library: Any) -> None:
     assert not [path for path in files.absent if path.startswith(folder)]
 
 
-def test_a_pipe_is_not_followed(one: Path, library: Any) -> None:
+def test_a_pipe_is_not_followed(one, library):
     os.mkfifo(one / "v.h")
 
     def write() -> None:
@@ -228,16 +224,14 @@ def test_a_pipe_is_not_followed(one: Path, library: Any) -> None:
     assert outcome.files.uncacheable == f"header {one}/v.h is not a regular file"
 
 
-def test_a_build_with_a_header_found_by_a_relative_path_is_not_kept(
-    one: Path, library: Any
-) -> None:
+def test_a_build_with_a_header_found_by_a_relative_path_is_not_kept(one, library):
     flags = (f"-I{'../' * 20}{str(one.parent)[1:]}/two",)
     outcome = outcome_of(f"#include <v.h>\n{KERNEL}", one, library, flags=flags, search=())
     assert outcome.files is not None
     assert "was found by a relative path" in outcome.files.uncacheable
 
 
-def test_an_unreadable_header_is_not_skipped_silently(one: Path, library: Any) -> None:
+def test_an_unreadable_header_is_not_skipped_silently(one, library):
     (one / "v.h").symlink_to("v.h")  # root can read everything except a loop of links
     files = files_of(f"#include <v.h>\n{KERNEL}", one, library)
     assert "v.h may not be read" in files.uncacheable
@@ -302,12 +296,7 @@ def at_the_end(
 
 @pytest.mark.parametrize("change", DURING)
 @pytest.mark.parametrize("reads", READS)
-def test_a_build_whose_files_changed_meanwhile_is_not_kept(
-    tmp_path: Path,
-    at_the_end: list[Callable[[], object]],
-    change: str,
-    reads: str,
-) -> None:
+def test_a_build_whose_files_changed_meanwhile_is_not_kept(tmp_path, at_the_end, change, reads):
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "opt.h").write_text("#define VALUE 1\n")
@@ -335,8 +324,8 @@ def test_a_build_whose_files_changed_meanwhile_is_not_kept(
 
 
 def test_a_header_of_the_toolkit_that_changed_meanwhile_has_no_known_contents(
-    one: Path, library: Any, at_the_end: list[Callable[[], object]]
-) -> None:
+    one, library, at_the_end
+):
     header = one.parent / "two/v.h"
     an_hour_ago = time.time() - 3600
     os.utime(header, (an_hour_ago, an_hour_ago))
@@ -351,7 +340,7 @@ def test_a_header_of_the_toolkit_that_changed_meanwhile_has_no_known_contents(
 # --- without probes ----------------------------------------------------------------
 
 
-def test_slots_are_made_writable_by_whole_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_are_made_writable_by_whole_pages(monkeypatch):
     seen: list[tuple[int, int]] = []
 
     class Libc:
@@ -370,7 +359,7 @@ def test_slots_are_made_writable_by_whole_pages(monkeypatch: pytest.MonkeyPatch)
 
 
 @needs_host_compiler
-def test_a_library_without_such_slots_is_not_observed(tmp_path: Path) -> None:
+def test_a_library_without_such_slots_is_not_observed(tmp_path):
     assert probes.install(ctypes.CDLL("libc.so.6")) is False
     library = tmp_path / "libother.so"
     source = '#include <cstdlib>\nextern "C" char* nvrtcVersion() { return getenv("A"); }'
@@ -388,9 +377,7 @@ def test_a_library_without_such_slots_is_not_observed(tmp_path: Path) -> None:
         pytest.param({}, id="nothing"),
     ],
 )
-def test_probes_that_miss_an_access_are_not_used(
-    monkeypatch: pytest.MonkeyPatch, lost: dict[str, Any]
-) -> None:
+def test_probes_that_miss_an_access_are_not_used(monkeypatch, lost):
     here = os.fsencode(os.path.abspath(worker.__file__))
     seen = {
         "absent": [*worker._ABSENT],
@@ -417,9 +404,7 @@ def test_probes_that_miss_an_access_are_not_used(
         ),
     ],
 )
-def test_what_a_version_is_known_for_is_true_and_others_are_checked(
-    library: Any, change: str, expected: str
-) -> None:
+def test_what_a_version_is_known_for_is_true_and_others_are_checked(library, change, expected):
     libraries = os.pathsep.join((*library.preload, library.path))
     program = (
         f"from rtcompile.workers import nvrtc; {change}\nnvrtc.load({libraries!r})\n"

@@ -74,9 +74,7 @@ def run_and_kill(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("locks", ["locks", "no_locks"])
-def test_a_folder_is_private_and_removed_with_its_zygote(
-    parent: Path, locks: str, request: pytest.FixtureRequest
-) -> None:
+def test_a_folder_is_private_and_removed_with_its_zygote(parent, locks, request):
     if locks == "no_locks":
         request.getfixturevalue(locks)
     owner = claim(parent)
@@ -89,7 +87,7 @@ def test_a_folder_is_private_and_removed_with_its_zygote(
     assert list(parent.iterdir()) == []
 
 
-def test_a_temporary_folder_is_removed_with_its_process(parent: Path) -> None:
+def test_a_temporary_folder_is_removed_with_its_process(parent):
     script = """
         import os
         from rtcompile import settings as temporary
@@ -106,7 +104,7 @@ def test_a_temporary_folder_is_removed_with_its_process(parent: Path) -> None:
     assert list(parent.iterdir()) == []
 
 
-def test_folders_with_similar_names_and_their_processes_are_not_touched(parent: Path) -> None:
+def test_folders_with_similar_names_and_their_processes_are_not_touched(parent):
     names = ["rtcompile-cache", "rtcompile-0.9-src", "rtcompile-1-dead"]
     for name in names:
         (parent / name / "1").mkdir(parents=True)
@@ -120,7 +118,7 @@ def test_folders_with_similar_names_and_their_processes_are_not_touched(parent: 
     assert [(parent / name / "1" / "file").exists() for name in names] == [True] * 3
 
 
-def test_the_folder_of_a_killed_zygote_is_removed_by_the_next_one(parent: Path) -> None:
+def test_the_folder_of_a_killed_zygote_is_removed_by_the_next_one(parent):
     dead = claim(parent)
     dead.make_job_folder("1")
     left = killed(dead)
@@ -132,7 +130,7 @@ def test_the_folder_of_a_killed_zygote_is_removed_by_the_next_one(parent: Path) 
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("prepare", ["", "rtcompile.workers.nvrtc:load"])
-def test_a_pool_survives_emptying_tmpdir(parent: Path, prepare: str) -> None:
+def test_a_pool_survives_emptying_tmpdir(parent, prepare):
     library = toolkit.current().require_nvrtc().to_load() if prepare else ""
     job = {"command": ["/bin/true"], "environ": {}, "files": {}, "results": []}
     pool = Pool(jobs=1)
@@ -148,7 +146,7 @@ def test_a_pool_survives_emptying_tmpdir(parent: Path, prepare: str) -> None:
     assert list(parent.iterdir()) == []
 
 
-def test_what_is_locked_is_in_use(parent: Path) -> None:
+def test_what_is_locked_is_in_use(parent):
     alive = claim(parent)
     os.utime(alive.path, (0, 0))
     scratch.sweep(str(parent), "")
@@ -165,8 +163,8 @@ def test_what_is_locked_is_in_use(parent: Path) -> None:
     ],
 )
 def test_a_folder_whose_lock_says_nothing_is_kept_for_a_day_except_by_its_caller(
-    parent: Path, name: str, request: pytest.FixtureRequest
-) -> None:
+    parent, name, request
+):
     if not name:
         request.getfixturevalue("no_locks")
     theirs = killed(scratch.claim(str(parent), name or scratch.new_name()))
@@ -181,9 +179,7 @@ def test_a_folder_whose_lock_says_nothing_is_kept_for_a_day_except_by_its_caller
         assert not own.exists()
 
 
-def test_a_link_in_a_leftover_folder_is_removed_and_not_followed(
-    parent: Path, precious: Path
-) -> None:
+def test_a_link_in_a_leftover_folder_is_removed_and_not_followed(parent, precious):
     dead = claim(parent)
     dead.make_job_folder("1")
     left = killed(dead)
@@ -194,7 +190,7 @@ def test_a_link_in_a_leftover_folder_is_removed_and_not_followed(
     assert (precious / "thesis.tex").exists()
 
 
-def test_a_link_instead_of_a_zygotes_folder_is_not_followed(parent: Path, precious: Path) -> None:
+def test_a_link_instead_of_a_zygotes_folder_is_not_followed(parent, precious):
     owner = claim(parent)
     (Path(owner.path).parent / scratch.new_name()).symlink_to(precious)
     scratch.sweep(str(parent), "")
@@ -216,7 +212,7 @@ PLANTS = {
 
 
 @pytest.mark.parametrize("plant", PLANTS)
-def test_if_a_name_is_taken_the_next_one_is_used(parent: Path, precious: Path, plant: str) -> None:
+def test_if_a_name_is_taken_the_next_one_is_used(parent, precious, plant):
     PLANTS[plant](parent / HOME, precious)
     owner = claim(parent)
     assert Path(owner.path).parent == parent / f"{HOME}-2"
@@ -226,7 +222,7 @@ def test_if_a_name_is_taken_the_next_one_is_used(parent: Path, precious: Path, p
     assert (parent / HOME).lstat()
 
 
-def test_if_all_names_are_taken_there_is_an_error(parent: Path) -> None:
+def test_if_all_names_are_taken_there_is_an_error(parent):
     (parent / HOME).touch()
     for number in range(2, 20):
         (parent / f"{HOME}-{number}").touch()
@@ -234,7 +230,7 @@ def test_if_all_names_are_taken_there_is_an_error(parent: Path) -> None:
         claim(parent)
 
 
-def test_a_folder_whose_entries_others_can_rename_is_not_used(parent: Path) -> None:
+def test_a_folder_whose_entries_others_can_rename_is_not_used(parent):
     parent.chmod(0o777)
     with pytest.raises(OSError, match="others could replace its contents"):
         claim(parent)
@@ -242,16 +238,14 @@ def test_a_folder_whose_entries_others_can_rename_is_not_used(parent: Path) -> N
     claim(parent)
 
 
-def test_if_tmpdir_cannot_be_used_the_usual_folders_are(
-    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_if_tmpdir_cannot_be_used_the_usual_folders_are(parent, tmp_path, monkeypatch):
     monkeypatch.setattr(scratch, "PARENTS", (str(tmp_path / "missing"), str(parent)))
     owner = scratch.claim(str(tmp_path / "not there"), scratch.new_name())
     assert owner.path.startswith(str(parent))
 
 
 @pytest.mark.takes_seconds
-def test_claiming_a_folder_during_sweeps_works(parent: Path) -> None:
+def test_claiming_a_folder_during_sweeps_works(parent):
     done = threading.Event()
 
     def sweep() -> None:

@@ -82,7 +82,7 @@ def computing(pool: Pool) -> list[int]:
 # --- one process for reusable jobs ----------------------------------------------------------------
 
 
-def test_consecutive_reusable_jobs_share_one_process(pool: Pool) -> None:
+def test_consecutive_reusable_jobs_share_one_process(pool):
     assert len({compiled(pool, KERNEL % n)["pid"] for n in range(4)}) == 1
 
 
@@ -94,16 +94,14 @@ def test_consecutive_reusable_jobs_share_one_process(pool: Pool) -> None:
         pytest.param({"limits": Limits(memory=4 << 30)}, id="it has a memory limit"),
     ],
 )
-def test_any_other_job_has_its_own_process(pool: Pool, changes: dict[str, Any]) -> None:
+def test_any_other_job_has_its_own_process(pool, changes):
     shared = compiled(pool, KERNEL % 1)["pid"]
     fresh = [compiled(pool, KERNEL % n, **changes)["pid"] for n in (2, 3)]
     assert len({shared, *fresh}) == 3
     assert compiled(pool, KERNEL % 4)["pid"] == shared
 
 
-def test_a_source_that_reads_a_header_is_built_as_in_a_new_process(
-    pool: Pool, tmp_path: Path
-) -> None:
+def test_a_source_that_reads_a_header_is_built_as_in_a_new_process(pool, tmp_path):
     (tmp_path / "a.h").write_text("#pragma once\n#define A 1\n")
     sources = ['#include "a.h"\n' + KERNEL % 1, KERNEL % 1, '#include "a.h"\nint a = A;']
     shared, descriptors = [], []
@@ -118,7 +116,7 @@ def test_a_source_that_reads_a_header_is_built_as_in_a_new_process(
     ]
 
 
-def test_a_process_that_reports_an_error_takes_no_further_job(pool: Pool) -> None:
+def test_a_process_that_reports_an_error_takes_no_further_job(pool):
     before = compiled(pool, KERNEL % 1)["pid"]
     assert compiled(pool, MISTAKE)["pid"] == before
     assert compiled(pool, KERNEL % 2)["pid"] != before
@@ -131,18 +129,14 @@ __global__ void k(const __grid_constant__ Table table, int* x) { *x = table.of[*
 
 
 @pytest.mark.parametrize("option", ["--restrict", "--device-debug"])
-def test_an_option_with_a_lasting_effect_does_not_affect_the_next_build(
-    pool: Pool, option: str
-) -> None:
+def test_an_option_with_a_lasting_effect_does_not_affect_the_next_build(pool, option):
     compiled(pool, KERNEL % 1, option, reusable=nvrtc.is_forgotten((option,)))
     assert compiler_result(compiled(pool, CONSTANT)) == compiler_result(
         compiled(pool, CONSTANT, reusable=False)
     )
 
 
-def test_jobs_with_different_precompiled_headers_share_only_the_process(
-    pool: Pool, tmp_path: Path
-) -> None:
+def test_jobs_with_different_precompiled_headers_share_only_the_process(pool, tmp_path):
     def with_header(name: str, **changes: Any) -> Any:
         source = f'#include "{name}.h"\n' + KERNEL % 1
         return compiled(
@@ -168,7 +162,7 @@ def test_jobs_with_different_precompiled_headers_share_only_the_process(
     assert compiler_result(shared[2]) == compiler_result(compiled(pool, KERNEL % 1, reusable=False))
 
 
-def test_two_reusable_jobs_at_once_have_a_process_each(pool: Pool) -> None:
+def test_two_reusable_jobs_at_once_have_a_process_each(pool):
     thread = threading.Thread(target=pool.run, args=(job(ENDLESS), Limits()))
     thread.start()
     assert eventually(lambda: pool.zygotes and computing(pool))
@@ -181,26 +175,26 @@ def test_two_reusable_jobs_at_once_have_a_process_each(pool: Pool) -> None:
 @pytest.mark.in_turn("before")
 @pytest.mark.parametrize("source", [KERNEL % 7, WARNED, MISTAKE], ids=["good", "warned", "wrong"])
 @pytest.mark.parametrize("before", [KERNEL % 1, WARNED, MISTAKE], ids=["good", "warned", "wrong"])
-def test_earlier_jobs_of_a_process_have_no_effect(pool: Pool, before: str, source: str) -> None:
+def test_earlier_jobs_of_a_process_have_no_effect(pool, before, source):
     fresh = compiler_result(compiled(pool, source, reusable=False))
     compiled(pool, before)
     assert compiler_result(compiled(pool, source)) == fresh
 
 
-def test_a_process_that_is_killed_while_it_waits_costs_no_job(pool: Pool) -> None:
+def test_a_process_that_is_killed_while_it_waits_costs_no_job(pool):
     for number in range(3):
         os.kill(compiled(pool, KERNEL % number)["pid"], signal.SIGKILL)
     assert compiled(pool, KERNEL % 3)["code"]
 
 
-def test_a_process_that_finds_a_foreign_file_is_not_reused(pool: Pool, scratch: Path) -> None:
+def test_a_process_that_finds_a_foreign_file_is_not_reused(pool, scratch):
     pid = compiled(pool, KERNEL % 1)["pid"]
     folder = Path(os.readlink(f"/proc/{pid}/cwd"))
     (folder / "b.h").write_text("")
     assert compiled(pool, KERNEL % 2)["pid"] != pid
 
 
-def test_files_of_a_job_are_removed_before_the_next_one(pool: Pool) -> None:
+def test_files_of_a_job_are_removed_before_the_next_one(pool):
     pid = compiled(pool, KERNEL % 1)["pid"]
     temporary = Path(os.readlink(f"/proc/{pid}/cwd")).parent / "tmp"
     (temporary / "secret").write_text("of the first job")
@@ -233,9 +227,7 @@ def test_files_of_a_job_are_removed_before_the_next_one(pool: Pool) -> None:
         ("#pragma include_alias(<b.h>, <a.h>)", ()),
     ],
 )
-def test_a_source_that_may_read_a_file_is_not_reusable(
-    source: str, options: tuple[str, ...]
-) -> None:
+def test_a_source_that_may_read_a_file_is_not_reusable(source, options):
     assert not cxx.reads_no_file(source, options)
 
 
@@ -248,7 +240,7 @@ def test_a_source_that_may_read_a_file_is_not_reusable(
         "__device__ int __half;",
     ],
 )
-def test_a_source_without_such_words_reads_no_file_whatever_is_searched(source: str) -> None:
+def test_a_source_without_such_words_reads_no_file_whatever_is_searched(source):
     assert cxx.reads_no_file(source, ("-I/usr/include", "--include-path=/opt/include", "-DN=4"))
 
 
@@ -269,9 +261,7 @@ def test_a_source_without_such_words_reads_no_file_whatever_is_searched(source: 
         (KERNEL, (), "ptx"),
     ],
 )
-def test_a_source_that_may_need_a_declaration_is_compiled_with_all(
-    source: str, options: tuple[str, ...], target: str
-) -> None:
+def test_a_source_that_may_need_a_declaration_is_compiled_with_all(source, options, target):
     assert cxx.reads_no_file(source, options)
     assert not nvrtc.needs_no_declarations(source, options, target)
 
@@ -288,9 +278,7 @@ BODIES = [
 
 
 @pytest.mark.parametrize("cuda", [12, 13])
-def test_code_without_declarations_is_the_same_to_the_byte(
-    pool: Pool, cuda: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_without_declarations_is_the_same_to_the_byte(pool, cuda, request, monkeypatch):
     if cuda == 13:
         folder = next(request.getfixturevalue("cuda13_prefix").glob("**/libnvrtc.so.13")).parent
         builtins = next(folder.glob("libnvrtc-builtins.so.13.*"))
@@ -304,7 +292,7 @@ def test_code_without_declarations_is_the_same_to_the_byte(
         )
 
 
-def test_a_source_with_a_macro_that_minimal_changes_is_compiled_with_all(pool: Pool) -> None:
+def test_a_source_with_a_macro_that_minimal_changes_is_compiled_with_all(pool):
     names = {"__CUDACC_RTC_MINIMAL__", "__CUDA_ARCH__"}
     for directory in toolkit.current().search:
         if directory.label in ("cudart", "crt"):
@@ -322,7 +310,7 @@ def test_a_source_with_a_macro_that_minimal_changes_is_compiled_with_all(pool: P
     assert not [n for n in differing if nvrtc.needs_no_declarations(f"#ifdef {n}", (), "cubin")]
 
 
-def test_a_source_that_minimal_rejects_is_compiled_without_it(pool: Pool) -> None:
+def test_a_source_that_minimal_rejects_is_compiled_without_it(pool):
     source = "__global__ void k(cudaError_t* e) { *e = cudaSuccess; }"
     assert compiler_result(compiled(pool, source, minimal=True)) == compiler_result(
         compiled(pool, source)
@@ -332,9 +320,7 @@ def test_a_source_that_minimal_rejects_is_compiled_without_it(pool: Pool) -> Non
 # --- no wait for the clock or the disk -------------------------------------------------------------
 
 
-def test_a_build_is_kept_without_syncing_though_its_process_ends_at_once(
-    tmp_path: Path,
-) -> None:
+def test_a_build_is_kept_without_syncing_though_its_process_ends_at_once(tmp_path):
     script = f"""
         import os, sys
         import rtcompile
@@ -349,7 +335,7 @@ def test_a_build_is_kept_without_syncing_though_its_process_ends_at_once(
     assert hits == ["None", "disk"]
 
 
-def test_a_child_that_is_about_to_be_killed_takes_no_further_job() -> None:
+def test_a_child_that_is_about_to_be_killed_takes_no_further_job():
     """Otherwise its death would be reported as a crash of the compiler in the other job."""
     lifeline, ours = os.pipe()
     os.close(lifeline)

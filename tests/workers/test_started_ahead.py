@@ -48,7 +48,7 @@ def started() -> ZygoteProcess:
 
 
 @pytest.mark.usefixtures("own_zygotes")
-def test_the_first_job_is_done_by_the_process_that_was_started_ahead() -> None:
+def test_the_first_job_is_done_by_the_process_that_was_started_ahead():
     ahead = started()
     pool = Pool(jobs=1)
     assert int(output(pool.run(shell(PARENT), Limits()))) == ahead.pid
@@ -58,7 +58,7 @@ def test_the_first_job_is_done_by_the_process_that_was_started_ahead() -> None:
 
 @pytest.mark.takes_seconds
 @pytest.mark.usefixtures("own_zygotes")
-def test_a_zygote_started_ahead_serves_no_job_that_needs_another_library() -> None:
+def test_a_zygote_started_ahead_serves_no_job_that_needs_another_library():
     ahead = started()
     process.start("another compiler")
     pool = Pool(jobs=1)
@@ -66,7 +66,7 @@ def test_a_zygote_started_ahead_serves_no_job_that_needs_another_library() -> No
 
 
 @pytest.mark.usefixtures("own_zygotes")
-def test_a_zygote_started_ahead_that_was_killed_is_replaced() -> None:
+def test_a_zygote_started_ahead_that_was_killed_is_replaced():
     os.kill(started().pid, signal.SIGKILL)
     assert isinstance(Pool(jobs=1).run(shell("true"), Limits()), JobResult)
 
@@ -96,7 +96,7 @@ KERNEL = 'extern "C" __global__ void k(float* x) { *x = %s; }'
 
 @pytest.mark.needs_compiler
 @pytest.mark.usefixtures("cache")
-def test_a_miss_and_an_edited_header_start_a_worker_and_a_hit_starts_none(tmp_path: Path) -> None:
+def test_a_miss_and_an_edited_header_start_a_worker_and_a_hit_starts_none(tmp_path):
     (tmp_path / "value.h").write_text("#define VALUE 1")
     request = build('#include "value.h"\n' + KERNEL % "VALUE", f"-I{tmp_path}")
     library = toolkit.current().require_nvrtc().to_load()  # of the last build
@@ -116,9 +116,7 @@ def test_a_miss_and_an_edited_header_start_a_worker_and_a_hit_starts_none(tmp_pa
         pytest.param(("RTCOMPILE_BUNDLES", "/proc/nowhere"), id="a bundle may have it"),
     ],
 )
-def test_a_miss_that_may_not_need_nvrtc_starts_no_worker(
-    variable: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_miss_that_may_not_need_nvrtc_starts_no_worker(variable, monkeypatch):
     monkeypatch.setenv(*variable)
     assert started_for(CompileRequest(KERNEL % 1)) == []
 
@@ -150,9 +148,7 @@ PROGRAM = """
 
 
 @pytest.mark.needs_compiler
-def test_a_worker_starts_before_the_imports_of_a_miss(
-    tmp_path: Path,
-) -> None:
+def test_a_worker_starts_before_the_imports_of_a_miss(tmp_path):
     pytest.importorskip("cupy")
 
     def run() -> list[str]:
@@ -171,7 +167,7 @@ def test_a_worker_starts_before_the_imports_of_a_miss(
 
 
 @pytest.mark.takes_seconds
-def test_a_program_that_ends_leaves_no_orphan(scratch: Path) -> None:
+def test_a_program_that_ends_leaves_no_orphan(scratch):
     ends = """
         from rtcompile.request.units import Limits
         from rtcompile.workers import pool, process

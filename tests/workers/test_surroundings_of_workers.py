@@ -14,7 +14,6 @@ import pytest
 import rtcompile
 from rtcompile import toolkit
 from rtcompile.request.units import Limits
-from rtcompile.workers.pool import Pool
 from tests.jobs import output, shell
 from tests.processes import python, ran
 
@@ -60,9 +59,7 @@ with open(sys.argv[1], "w") as file:
     "closed",
     [pytest.param(c, id="".join(map(str, c))) for c in ((0,), (1,), (2,), (0, 1, 2))],
 )
-def test_builds_work_and_are_kept_with_closed_standard_descriptors(
-    tmp_path: Path, closed: tuple[int, ...]
-) -> None:
+def test_builds_work_and_are_kept_with_closed_standard_descriptors(tmp_path, closed):
     cache, results = tmp_path / "cache", tmp_path / "results"
     closing = " ".join(f"{number}>&-" for number in closed)
     words = ["/bin/sh", "-c", f'exec "$@" {closing}', "sh", sys.executable, "-c", PROGRAM, results]
@@ -74,7 +71,7 @@ def test_builds_work_and_are_kept_with_closed_standard_descriptors(
     assert b"a C library's message" not in written
 
 
-def test_a_worker_that_receives_no_message_ends_with_an_error_that_says_so(pool: Pool) -> None:
+def test_a_worker_that_receives_no_message_ends_with_an_error_that_says_so(pool):
     output(pool.run(shell("true"), Limits()))
     (zygote,) = pool.zygotes.values()
     os.write(zygote.control.fileno(), b"warning: not of rtcompile")
@@ -132,12 +129,12 @@ def pinned(stack: int, *, used: bool = False, taken: bool = False) -> str:
         pytest.param(resource.RLIM_INFINITY, id="memory from the bottom"),
     ],
 )
-def test_the_heap_is_pinned_in_every_memory_layout(stack: int, used: bool) -> None:
+def test_the_heap_is_pinned_in_every_memory_layout(stack, used):
     assert pinned(stack, used=used) == "True"
 
 
 @pytest.mark.needs_compiler
-def test_an_existing_mapping_is_kept_and_the_compiler_works() -> None:
+def test_an_existing_mapping_is_kept_and_the_compiler_works():
     assert pinned(8 << 20, taken=True) == "False"
 
 
@@ -177,14 +174,12 @@ SANDBOXED = """if True:
 @pytest.mark.some(2)
 @pytest.mark.parametrize("backend", ["nvrtc", pytest.param("nvcc", marks=pytest.mark.needs_nvcc)])
 @pytest.mark.parametrize(("call", "error"), CASES)
-def test_a_build_needs_no_system_call_that_sandboxes_refuse(
-    call: str, error: str, backend: str
-) -> None:
+def test_a_build_needs_no_system_call_that_sandboxes_refuse(call, error, backend):
     done = python(SANDBOXED, NUMBERS[call], ERRORS[error], backend, timeout=120)
     assert (done.returncode, done.stdout.strip()) == (0, backend), done.stderr
 
 
 @pytest.mark.needs_compiler
-def test_a_python_without_memfd_create_builds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_without_memfd_create_builds(monkeypatch):
     monkeypatch.delattr(os, "memfd_create")
     assert rtcompile.compile("__global__ void k() {}", arch="sm_80", recompile=True).code

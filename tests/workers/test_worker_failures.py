@@ -42,18 +42,14 @@ def own_pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
     ("number", "meaning"),
     [(signal.SIGKILL, "lack of memory"), (signal.SIGTERM, "another program ended it")],
 )
-def test_a_killed_zygote_is_reported(
-    own_pool: Pool, monkeypatch: pytest.MonkeyPatch, number: int, meaning: str
-) -> None:
+def test_a_killed_zygote_is_reported(own_pool, monkeypatch, number, meaning):
     monkeypatch.setattr(ZygoteProcess, "load", lambda self, *_: os.kill(self.pid, number))
     with pytest.raises(CompileError, match=rf"Signal {number} \(.*{meaning}.*ended it") as raised:
         nvrtc.identify(toolkit.current().require_nvrtc())
     assert not isinstance(raised.value, ToolkitNotFound)
 
 
-def test_the_query_for_the_compilers_build_has_a_time_limit(
-    own_pool: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_query_for_the_compilers_build_has_a_time_limit(own_pool, monkeypatch):
     settings = Settings.from_environ().replace(timeout=1.0)
     plan = planned.plan(CompileRequest("", arch="sm_80"), settings)
     unknown = plan.toolchain.require_nvrtc()._replace(build="")
@@ -65,7 +61,7 @@ def test_the_query_for_the_compilers_build_has_a_time_limit(
     assert time.monotonic() - begin < 30
 
 
-def test_a_killed_job_is_reported(own_pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_job_is_reported(own_pool, monkeypatch):
     killed = pool.Crash("crash", signal.SIGKILL, "", b"")
     monkeypatch.setattr(nvrtc.pool, "run", lambda *_: killed)
     with pytest.raises(CompilerCrashed, match=r"died by signal 9 \(.*lack of memory"):
@@ -86,7 +82,7 @@ def test_a_killed_job_is_reported(own_pool: Pool, monkeypatch: pytest.MonkeyPatc
         ),
     ],
 )
-def test_the_reason_why_a_worker_cannot_start_is_reported(mounts: str, expected: str) -> None:
+def test_the_reason_why_a_worker_cannot_start_is_reported(mounts, expected):
     if f"{sys.prefix}/".startswith(("/tmp/", "/var/tmp/")):
         pytest.skip("the environment lies in a folder that this test covers")
     output = with_mounts(mounts, FIRST_BUILD)

@@ -10,7 +10,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from rtcompile.workers import pool as workers
 from rtcompile.workers import process
 from rtcompile.workers.pool import Cancellation, Cancelled, Crash, Job, JobResult, Pool
 from tests.interrupts import interrupted
-from tests.jobs import FOREVER, Fifo, ended, eventually, output, shell
+from tests.jobs import FOREVER, ended, eventually, output, shell
 
 pytestmark = pytest.mark.usefixtures("scratch")
 
@@ -39,15 +38,13 @@ def in_thread(function: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]
     return thread, results
 
 
-def test_values_are_returned_unchanged(pool: Pool) -> None:
+def test_values_are_returned_unchanged(pool):
     outcome = pool.run(shell("printf '\\000\\377' > made", results=["made"]), Limits())
     assert isinstance(outcome, JobResult)
     assert outcome.value["files"] == {"made": b"\0\xff"}
 
 
-def test_a_job_has_an_empty_working_directory_and_its_own_temporary_folder(
-    pool: Pool, scratch: Path
-) -> None:
+def test_a_job_has_an_empty_working_directory_and_its_own_temporary_folder(pool, scratch):
     script = "pwd; echo $TMPDIR; ls -A . $TMPDIR | grep -v : ; touch left $TMPDIR/left"
     here, temporary = output(pool.run(shell(script), Limits())).split()
     assert here.startswith(str(scratch))
@@ -66,9 +63,7 @@ def test_a_job_has_an_empty_working_directory_and_its_own_temporary_folder(
         pytest.param(Job(f"rtcompile.{'x' * (1 << 20)}:run", {}), "x" * (1 << 20), id="longer"),
     ],
 )
-def test_a_job_that_cannot_run_is_reported_with_its_traceback(
-    pool: Pool, job: Job, text: str
-) -> None:
+def test_a_job_that_cannot_run_is_reported_with_its_traceback(pool, job, text):
     outcome = pool.run(job, Limits())
     assert isinstance(outcome, Crash)
     assert outcome.kind == "start"
@@ -76,8 +71,8 @@ def test_a_job_that_cannot_run_is_reported_with_its_traceback(
 
 
 def test_workers_inherit_neither_environment_nor_descriptors_nor_session_of_the_caller(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    pool, monkeypatch, tmp_path
+):
     session, group = output(pool.run(shell("ps -o sid=,pgid= -p $PPID"), Limits())).split()
     assert int(session) != os.getsid(0)
     assert int(group) != os.getpgrp()
@@ -95,9 +90,7 @@ def test_workers_inherit_neither_environment_nor_descriptors_nor_session_of_the_
 
 @pytest.mark.takes_seconds
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
-def test_a_worker_that_dies_is_reported_as_a_crash_and_the_next_job_works(
-    pool: Pool, number: signal.Signals
-) -> None:
+def test_a_worker_that_dies_is_reported_as_a_crash_and_the_next_job_works(pool, number):
     script = f"echo last words >&2; kill -{int(number)} $PPID; {FOREVER}"
     outcome = pool.run(shell(script), Limits())
     assert isinstance(outcome, Crash)
@@ -106,14 +99,12 @@ def test_a_worker_that_dies_is_reported_as_a_crash_and_the_next_job_works(
     assert output(pool.run(shell("echo alive"), Limits())) == "alive"
 
 
-def test_signals_that_python_ignores_are_restored_for_programs(pool: Pool) -> None:
+def test_signals_that_python_ignores_are_restored_for_programs(pool):
     ignored = output(pool.run(shell("grep SigIgn /proc/$$/status"), Limits())).split()[1]
     assert not int(ignored, 16) & 0x7FFFFFFF  # signals from 32 on belong to the C library
 
 
-def test_a_worker_that_cannot_start_leaves_no_descriptor(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_cannot_start_leaves_no_descriptor(pool, monkeypatch):
     def no_more(*_: object, **__: object) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
@@ -131,7 +122,7 @@ def test_a_worker_that_cannot_start_leaves_no_descriptor(
     assert {*os.listdir("/proc/self/fd")} <= before
 
 
-def test_a_time_limit_kills_the_job_and_its_children(pool: Pool, tmp_path: Path) -> None:
+def test_a_time_limit_kills_the_job_and_its_children(pool, tmp_path):
     pid_file = tmp_path / "pid_file"
     script = f"({FOREVER}) & echo $! > {pid_file}; wait"
     seconds = 0.5
@@ -145,19 +136,19 @@ def test_a_time_limit_kills_the_job_and_its_children(pool: Pool, tmp_path: Path)
     assert ended(pid_file.read_text())
 
 
-def test_processes_that_a_job_left_running_are_killed(pool: Pool) -> None:
+def test_processes_that_a_job_left_running_are_killed(pool):
     assert ended(output(pool.run(shell(f"({FOREVER}) >/dev/null 2>&1 & echo $!"), Limits())))
 
 
 @pytest.mark.takes_seconds
-def test_a_memory_limit_counts_all_processes_of_a_job(pool: Pool) -> None:
+def test_a_memory_limit_counts_all_processes_of_a_job(pool):
     hog = f"{shlex.quote(sys.executable)} -c 'import time; held = bytearray(60 << 20); time.sleep(1000)'"
     outcome = pool.run(shell(f"{hog} & {hog} & wait"), Limits(memory=100 << 20))
     assert isinstance(outcome, Crash)
     assert outcome.kind == "memory"
 
 
-def test_a_worker_is_the_first_that_the_kernel_kills_for_memory(pool: Pool) -> None:
+def test_a_worker_is_the_first_that_the_kernel_kills_for_memory(pool):
     assert output(pool.run(shell("cat /proc/$PPID/oom_score_adj"), Limits())) == "1000"
 
 
@@ -186,7 +177,7 @@ def job_that_cannot_be_sent(pool: Pool) -> None:
 @pytest.mark.parametrize(
     "use", [killed_job, cancelled_job, job_that_cannot_be_sent], ids=lambda use: use.__name__
 )
-def test_a_slot_is_returned_however_its_job_ended(use: Callable[[Pool], None]) -> None:
+def test_a_slot_is_returned_however_its_job_ended(use):
     pool = Pool(jobs=1)
     for _ in range(3):
         use(pool)
@@ -199,7 +190,7 @@ def test_a_slot_is_returned_however_its_job_ended(use: Callable[[Pool], None]) -
 
 @pytest.mark.takes_seconds
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-def test_an_interrupt_at_any_moment_leaves_no_slot_taken() -> None:
+def test_an_interrupt_at_any_moment_leaves_no_slot_taken():
     pool = Pool(jobs=1)
     try:
         for number, _ in enumerate(interrupted(lambda: killed_job(pool), workers, contextlib)):
@@ -211,7 +202,7 @@ def test_an_interrupt_at_any_moment_leaves_no_slot_taken() -> None:
 
 
 @pytest.mark.takes_seconds
-def test_no_more_jobs_run_at_once_than_the_pool_has_slots(fifo: Fifo) -> None:
+def test_no_more_jobs_run_at_once_than_the_pool_has_slots(fifo):
     pool = Pool(jobs=1)
     try:
         holder, _ = in_thread(
@@ -232,7 +223,7 @@ def test_no_more_jobs_run_at_once_than_the_pool_has_slots(fifo: Fifo) -> None:
         pool.close()
 
 
-def test_a_cancelled_job_frees_its_caller_and_is_killed(pool: Pool, fifo: Fifo) -> None:
+def test_a_cancelled_job_frees_its_caller_and_is_killed(pool, fifo):
     cancellation = Cancellation()
 
     def run() -> JobResult | Crash:
@@ -248,7 +239,7 @@ def test_a_cancelled_job_frees_its_caller_and_is_killed(pool: Pool, fifo: Fifo) 
     assert output(pool.run(shell("echo next"), Limits())) == "next"
 
 
-def test_a_cancelled_job_that_is_still_queued_never_runs(tmp_path: Path, fifo: Fifo) -> None:
+def test_a_cancelled_job_that_is_still_queued_never_runs(tmp_path, fifo):
     pool = Pool(jobs=1)
     cancellation = Cancellation()
 
@@ -273,7 +264,7 @@ def test_a_cancelled_job_that_is_still_queued_never_runs(tmp_path: Path, fifo: F
 
 
 @pytest.mark.takes_seconds
-def test_a_zygote_that_has_idled_out_is_replaced(scratch: Path) -> None:
+def test_a_zygote_that_has_idled_out_is_replaced(scratch):
     pool = Pool(jobs=1, idle=0.01)
     try:
         first = output(pool.run(shell("ps -o ppid= -p $PPID"), Limits()))
@@ -285,7 +276,7 @@ def test_a_zygote_that_has_idled_out_is_replaced(scratch: Path) -> None:
 
 
 @pytest.mark.takes_seconds
-def test_a_forked_process_has_its_own_workers(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_process_has_its_own_workers(pool, monkeypatch):
     monkeypatch.setattr(workers, "_pool", pool)
     script = "ps -o ppid= -p $PPID"
     ours = output(workers.run(shell(script), Limits()))
@@ -304,14 +295,14 @@ def test_a_forked_process_has_its_own_workers(pool: Pool, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("executable", ["", None, "/usr/sbin/an-application"])
 def test_an_application_that_embeds_python_gets_workers_from_its_prefix(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch, executable: str | None
-) -> None:
+    pool, monkeypatch, executable
+):
     monkeypatch.setattr(sys, "executable", executable)
     monkeypatch.setattr(sys, "_base_executable", executable)
     assert output(pool.run(shell("echo works"), Limits())) == "works"
 
 
-def test_a_job_that_interrupts_one_of_its_own_thread_does_not_wait_for_its_slot() -> None:
+def test_a_job_that_interrupts_one_of_its_own_thread_does_not_wait_for_its_slot():
     own, inner = Pool(jobs=1), []
 
     def interrupt() -> None:

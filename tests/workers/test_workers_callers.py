@@ -48,7 +48,7 @@ def run_script(script: str, fifo: Fifo, **options: Any) -> subprocess.Popen[str]
     )
 
 
-def test_ctrl_c_kills_the_worker_also_while_a_forked_child_of_the_caller_lives(fifo: Fifo) -> None:
+def test_ctrl_c_kills_the_worker_also_while_a_forked_child_of_the_caller_lives(fifo):
     program = run_script(
         f"""
         def fork_and_interrupt():
@@ -80,7 +80,7 @@ def test_ctrl_c_kills_the_worker_also_while_a_forked_child_of_the_caller_lives(f
 
 
 @pytest.mark.takes_seconds
-def test_workers_serve_a_caller_that_ignores_sigchld(fifo: Fifo) -> None:
+def test_workers_serve_a_caller_that_ignores_sigchld(fifo):
     program = run_script(
         """
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -93,9 +93,7 @@ def test_workers_serve_a_caller_that_ignores_sigchld(fifo: Fifo) -> None:
     assert program.communicate(timeout=60)[0] == "works\n" * 12
 
 
-def test_a_jobs_processes_die_even_if_caller_zygote_and_child_are_killed(
-    fifo: Fifo, scratch: Path
-) -> None:
+def test_a_jobs_processes_die_even_if_caller_zygote_and_child_are_killed(fifo, scratch):
     program = run_script(
         f"""
         job.arguments["command"][2] = "({FOREVER}) & echo $PPID $$ $! > {fifo}; wait"
@@ -116,9 +114,7 @@ def test_a_jobs_processes_die_even_if_caller_zygote_and_child_are_killed(
     assert ended(grandchild)
 
 
-def test_workers_die_with_a_killed_caller_even_if_the_zygote_is_stopped(
-    fifo: Fifo, scratch: Path
-) -> None:
+def test_workers_die_with_a_killed_caller_even_if_the_zygote_is_stopped(fifo, scratch):
     program = run_script("pool.run(job, Limits())", fifo)
     worker = fifo.read()
     zygote = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1]
@@ -130,9 +126,7 @@ def test_workers_die_with_a_killed_caller_even_if_the_zygote_is_stopped(
     assert eventually(lambda: list(scratch.iterdir()) == [])
 
 
-def test_workers_die_with_a_killed_caller_whose_own_children_live_on(
-    fifo: Fifo, scratch: Path
-) -> None:
+def test_workers_die_with_a_killed_caller_whose_own_children_live_on(fifo, scratch):
     program = run_script(
         f"""
         run = threading.Thread(target=pool.run, args=(job, Limits()))
@@ -160,7 +154,7 @@ def test_workers_die_with_a_killed_caller_whose_own_children_live_on(
 
 
 @pytest.mark.takes_seconds
-def test_an_exit_handler_that_runs_after_rtcompiles_can_build(fifo: Fifo) -> None:
+def test_an_exit_handler_that_runs_after_rtcompiles_can_build(fifo):
     program = run_script(
         """
         import atexit
@@ -183,7 +177,7 @@ def test_an_exit_handler_that_runs_after_rtcompiles_can_build(fifo: Fifo) -> Non
 
 
 @pytest.mark.takes_seconds
-def test_an_application_may_close_all_descriptors_and_reuse_their_numbers(fifo: Fifo) -> None:
+def test_an_application_may_close_all_descriptors_and_reuse_their_numbers(fifo):
     program = run_script(
         """
         arguments["command"] = ["/bin/echo", "done"]
@@ -226,9 +220,7 @@ def test_an_application_may_close_all_descriptors_and_reuse_their_numbers(fifo: 
         ),
     ],
 )
-def test_a_shell_limit_is_an_error_that_names_it_and_the_fix(
-    tmp_path: Path, limits: str, message: str
-) -> None:
+def test_a_shell_limit_is_an_error_that_names_it_and_the_fix(tmp_path, limits, message):
     script = f"""
             import contextlib, resource, sys
             import rtcompile, rtcompile.build.many
