@@ -97,24 +97,6 @@ def test_files_of_nvcc_can_be_linked(suffix, flags, tmp_path, monkeypatch):
     assert kernels(compile(link=[tmp_path / f"library{suffix}"])) == ["k"]
 
 
-def test_a_linked_source_file_finds_headers_beside_it(tmp_path):
-    (tmp_path / "factor.h").write_text("#define FACTOR 3.0f\n")
-    source = '#include "factor.h"\n__device__ float helper(float x) { return x * FACTOR; }'
-    (tmp_path / "library.cu").write_text(source)
-
-    assert kernels(compile(link=[tmp_path / "library.cu"])) == ["k"]
-
-
-def test_a_link_input_may_have_its_own_options_and_names():
-    library = CompileRequest(
-        "template <class T> __device__ T scale(T x) { return x * FACTOR; }\n"
-        "__device__ float helper(float x) { return scale(x); }",
-        options=("-DFACTOR=3",),
-    )
-
-    assert kernels(compile(link=[library])) == ["k"]
-
-
 def test_name_expressions_of_a_linked_program_are_in_it():
     source = CALLER + "\ntemplate <class T> __global__ void t(T* p) { *p = helper(*p); }"
 

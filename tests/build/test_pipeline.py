@@ -7,7 +7,6 @@ import os
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -101,30 +100,10 @@ def test_headers_are_found_in_the_wheels(source, toolkit, request):
         assert not any("cuda_runtime/include" in header.path for header in code.build.headers)
 
 
-def test_cupys_headers_are_found():
-    source = (
-        "#include <cupy/complex.cuh>\n"
-        'extern "C" __global__ void k(complex<float>* x) { *x = exp(*x); }'
-    )
-    assert compile(source, arch="sm_90a").build.headers
-
-
-def test_a_kernel_without_includes_reads_no_header():
-    assert compile().build.headers == ()
-
-
 def test_the_users_directories_come_first(tmp_path):
     (tmp_path / "mma.h").write_text("#define MINE 1\n")
     source = '#include <mma.h>\n#if !MINE\n#error theirs\n#endif\nextern "C" __global__ void k() {}'
     assert compile(source, options=(f"-I {tmp_path}",)).build.headers[0].label == "user0"
-
-
-def test_a_relative_include_directory_is_the_users_and_not_the_workers(tmp_path, monkeypatch):
-    (tmp_path / "inc").mkdir()
-    (tmp_path / "inc/mine.h").write_text("")
-    monkeypatch.chdir(tmp_path)
-    code = compile("#include <mine.h>\n" + PLAIN, options=("-Iinc",))
-    assert code.build.headers[0].path == str(tmp_path / "inc/mine.h")
 
 
 def test_a_header_beside_the_notebook_does_not_shadow_the_toolkits(tmp_path, monkeypatch):
@@ -312,39 +291,3 @@ def cuda13(cuda13_prefix, monkeypatch):
 
     monkeypatch.setattr(toolkit, "current", lambda *_: found[0])
     monkeypatch.setattr(toolkit, "remember_compiler_id", remember)
-
-
-def test_a_cold_build_looks_for_no_file_of_the_cache_twice(monkeypatch):
-    rtcompile.compile('extern "C" __global__ void warm() {}', arch="sm_80")
-    looked: Counter[str] = Counter()
-    access = os.access
-
-    def counting(path: object, *given: object, **more: object) -> bool:
-        looked[str(path)] += 1
-        return access(path, *given, **more)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(os, "access", counting)
-    rtcompile.compile('extern "C" __global__ void cold() {}', arch="sm_80")
-
-    cache = os.environ["RTCOMPILE_CACHE_DIR"]
-    seen = {path: count for path, count in looked.items() if path.startswith(f"{cache}/")}
-    # Another process may have added a build of other paths to the file that the new one is added to.
-    twice = [path for path, count in seen.items() if count > 1 and not os.path.exists(path)]
-    assert seen
-    assert not twice
-
-
-def test_folders_are_looked_at_only_for_builds_that_are_not_observed(tmp_path, monkeypatch):
-    options = (f"-I{tmp_path}",)
-    rtcompile.compile('extern "C" __global__ void warm() {}', options=options, arch="sm_80")
-    looked: list[str] = []
-    stat = os.stat
-
-    def noting(path: object, **more: object) -> object:
-        looked.append(str(path))
-        return stat(path, **more)  # type: ignore[call-overload]
-
-    monkeypatch.setattr(os, "stat", noting)
-    rtcompile.compile('extern "C" __global__ void cold() {}', options=options, arch="sm_80")
-
-    assert str(tmp_path) not in looked

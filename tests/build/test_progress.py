@@ -57,13 +57,6 @@ def test_progress_is_shown_if_no_thread_can_start(monkeypatch):
     assert "2 of 2 compiled" in terminal.getvalue()
 
 
-def test_a_temporary_line_is_erased(monkeypatch):
-    terminal = in_terminal(monkeypatch)
-    with changing_line() as show:
-        show("compiling: 1 s")
-    assert terminal.getvalue().endswith("compiling: 1 s\r\033[K")
-
-
 def test_a_dumb_terminal_gets_no_escapes(monkeypatch):
     terminal = in_terminal(monkeypatch)
     monkeypatch.setenv("TERM", "dumb")
@@ -99,16 +92,15 @@ class Sink:
         pass
 
 
-@pytest.mark.parametrize("given", [None, False, True])
-def test_a_batch_is_built_where_there_is_no_stderr(monkeypatch, capsys, given):
-    monkeypatch.setattr(sys, "stderr", None)
+@pytest.mark.parametrize(
+    ("stderr", "given"), [(None, None), (None, False), (None, True), (Sink(), None)]
+)
+def test_a_batch_is_built_where_stderr_is_none_or_can_only_be_written_to(
+    monkeypatch, capsys, stderr, given
+):
+    monkeypatch.setattr(sys, "stderr", stderr)
     assert len(compile_many(REQUESTS, progress=given)) == 2
     assert capsys.readouterr().out == ""
-
-
-def test_a_batch_is_built_where_stderr_can_only_be_written_to(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", Sink())
-    assert len(compile_many(REQUESTS)) == 2
 
 
 SLOW = """

@@ -55,28 +55,23 @@ def tick():
         time.sleep(0.01)
         ticks.append(0)
 """
-GEVENT = f"""
-from gevent import monkey
-monkey.patch_all()
-import gevent
-{BODY}
+# A library of greenlets: its imports, and how a greenlet is waited for.
+GREENLETS = {
+    "gevent": (
+        "from gevent import monkey\nmonkey.patch_all()\nimport gevent",
+        "gevent.Greenlet.get",
+    ),
+    "eventlet": ("import eventlet\neventlet.monkey_patch()", "lambda each: each.wait()"),
+}
+SERVER = """
+%(imports)s
+%(body)s
 def within(limit, function, *arguments):
-    with gevent.Timeout(limit):
+    with %(library)s.Timeout(limit):
         function(*arguments)
 
-ticking = gevent.spawn(tick)
-work(gevent.spawn, gevent.Greenlet.get, within)
-"""
-EVENTLET = f"""
-import eventlet
-eventlet.monkey_patch()
-{BODY}
-def within(limit, function, *arguments):
-    with eventlet.Timeout(limit):
-        function(*arguments)
-
-ticking = eventlet.spawn(tick)
-work(eventlet.spawn, lambda each: each.wait(), within)
+ticking = %(library)s.spawn(tick)
+work(%(library)s.spawn, %(wait)s, within)
 """
 
 
@@ -87,18 +82,18 @@ def outcome_of(program: str) -> dict[str, Any]:
     return outcome
 
 
-@pytest.mark.parametrize(
-    ("module", "program"), [("gevent", GEVENT), ("eventlet", EVENTLET)], ids=["gevent", "eventlet"]
-)
 @pytest.mark.in_turn("slots")
+@pytest.mark.parametrize("module", GREENLETS)
 @pytest.mark.parametrize("slots", ["1", "2"])
-def test_other_greenlets_go_on_while_a_compiler_runs(module, program, slots, monkeypatch):
+def test_other_greenlets_go_on_while_a_compiler_runs(module, slots, monkeypatch):
     if (
         importlib.util.find_spec(module) is None
     ):  # an import would change this process for other tests
         pytest.skip(f"{module} is not installed")
     monkeypatch.setenv("RTCOMPILE_JOBS", slots)
-    outcome = outcome_of(program)
+    imports, wait = GREENLETS[module]
+    given = {"library": module, "imports": imports, "wait": wait, "body": BODY}
+    outcome = outcome_of(SERVER % given)
     assert (outcome["first"], outcome["after"]) == ("nvrtc", "nvrtc")
     assert outcome["several"] == ["nvrtc"] * 3
     assert outcome["endless"] == "CompileTimeout"

@@ -11,12 +11,12 @@ import pytest
 
 import rtcompile
 from rtcompile import CompileRequest, RawKernel, RawModule
-from rtcompile.build import miss, plan
+from rtcompile.build import plan
 from rtcompile.compilers import nvrtc
 from rtcompile.errors import CompileTimeout, InvalidRequest
 from rtcompile.messages import diagnostics
 from rtcompile.request import cxx
-from rtcompile.request.units import Limits, TimeLimit
+from rtcompile.request.units import Limits
 from rtcompile.workers import pool
 
 KERNEL = "__global__ void k(int* p) { *p = 1; }\n"
@@ -218,16 +218,3 @@ def test_waiting_for_a_slot_does_not_count(monkeypatch):
     assert sum(waited) >= 1.0
     # The two clocks may differ by a tenth of a second; the time of planning does not matter.
     assert seconds > 100 - (sent[0] - began) + sum(waited) - 0.1
-
-
-def test_runs_share_a_limits_object_but_not_a_plain_number():
-    shared = Limits(100.0).with_shared_deadline()
-    assert isinstance(shared.timeout, TimeLimit)
-    assert shared.with_shared_deadline() is shared
-    shared.timeout.until -= 60
-    left = shared.after_waiting(10.0)
-    assert left is not None
-    assert 40 < left <= 50
-    assert Limits(100.0).after_waiting(10.0) == 100.0
-    assert Limits().with_shared_deadline() == Limits()
-    assert miss.Limits is Limits

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 import warnings
 from pathlib import Path
@@ -67,13 +66,6 @@ def test_a_bundled_build_is_the_one_that_would_be_compiled(bundled, monkeypatch)
 
 
 @pytest.mark.usefixtures("bare_machine")
-def test_a_package_may_be_moved(bundled, tmp_path, monkeypatch):
-    shutil.move(bundled.folder, tmp_path / "other" / bundled.name)
-    monkeypatch.syspath_prepend(str(tmp_path / "other"))
-    assert bundled.load().module.compile("sm_80").build.hit == "bundle"
-
-
-@pytest.mark.usefixtures("bare_machine")
 def test_a_batch_is_found_in_a_bundle(bundled, monkeypatch):
     on_device(monkeypatch, 9, 0)
     module = bundled.load().module
@@ -102,11 +94,6 @@ def edit_source(package: Package):
     package.write("scale.cu", SOURCE.replace("*=", "+="))
 
 
-def remove_header(package: Package):
-    (package.folder / "common.cuh").unlink()
-    package.write("scale.cu", SOURCE.replace('#include "common.cuh"', HEADER))
-
-
 def change_options(package: Package):
     text = (package.folder / "__init__.py").read_text()
     package.write("__init__.py", text.replace("bundle=", 'options=("-DN=1",), bundle='))
@@ -115,14 +102,6 @@ def change_options(package: Package):
 def declare_another(package: Package):
     text = (package.folder / "__init__.py").read_text()
     package.write("__init__.py", text.replace('"fill"', '"scale<double>": "", "fill"'))
-
-
-@pytest.mark.parametrize(
-    "change", [edit_source, edit_header, remove_header, change_options, declare_another]
-)
-def test_a_changed_build_is_compiled(bundled, change):
-    change(bundled)
-    assert bundled.load().module.compile("sm_80").build.hit is None
 
 
 def test_a_new_header_that_comes_first_in_the_search_is_noticed(package):

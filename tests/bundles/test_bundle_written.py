@@ -192,11 +192,3 @@ def test_fields_stored_with_a_build_are_not_in_the_key(change):
     base = make_key_inputs(search=(SearchDir("user0", "/a"), SearchDir("cudart", "/b")))
     other = make_key_inputs(**{"search": base.search, **change})
     assert base.bundle_key() == other.bundle_key()
-
-
-def test_the_key_does_not_change_with_rtcompiles_version(monkeypatch):
-    from rtcompile.request import key
-
-    before = make_key_inputs().bundle_key()
-    monkeypatch.setattr(key, "__version__", "99.0")
-    assert make_key_inputs().bundle_key() == before

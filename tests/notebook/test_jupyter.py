@@ -103,12 +103,9 @@ def test_variables_of_kernels_and_headers_do_not_prevent_instances(shell):
     assert shell.user_ns["scale"]["int", 1]
 
 
-def test_kernels_made_by_a_macro_are_bound_too(shell):
+def test_kernels_made_by_a_macro_are_bound_and_those_in_an_inactive_branch_are_not(shell):
     module = cuda(shell, "#define K(n) __global__ void n(int* x) { *x = 1; }\nK(one) K(two)\n")
     assert set(module) == {"one", "two"}
-
-
-def test_a_kernel_in_an_inactive_branch_is_not_bound(shell):
     assert list(cuda(shell, f"#if 0\n{TWO}\n#endif\n__global__ void k() {{}}")) == ["k"]
 
 

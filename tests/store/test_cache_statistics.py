@@ -19,7 +19,6 @@ from rtcompile.store import inventory, locks
 from rtcompile.store.folder import Folder
 from rtcompile.store.store import Store
 from tests.key_inputs import make_key_inputs, make_object, open_store
-from tests.processes import python
 
 
 def build(kept: Store, source: str, code: bytes = b"code") -> KeyInputs:
@@ -226,24 +225,6 @@ def test_the_journal_is_not_summed_up_while_a_slow_process_writes_to_it(cache, m
         opened.wait()
         assert folder.sum_up({})["misses"] == 1 + 7
         writer.join()
-
-
-def test_hits_of_a_process_that_built_nothing_are_counted(cache):
-    build(open_store(cache), "a")
-    for _ in range(2):
-        code = (
-            "import sys\n"
-            "from rtcompile.store.store import Store\n"
-            "from rtcompile.settings import Settings\n"
-            "from tests.key_inputs import make_key_inputs\n"
-            f"store = Store.open(Settings(cache_dir={str(cache)!r}))\n"
-            "assert store.find(make_key_inputs(source='a'))\n"
-            "import atexit; atexit._run_exitfuncs()\n"
-        )
-        python(code, check=True)
-    usage = open_store(cache).usage()
-    assert usage is not None
-    assert usage.hits == 2
 
 
 # --- loss and damage ---------------------------------------------------------------------------

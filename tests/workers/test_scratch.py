@@ -118,16 +118,6 @@ def test_folders_with_similar_names_and_their_processes_are_not_touched(parent):
     assert [(parent / name / "1" / "file").exists() for name in names] == [True] * 3
 
 
-def test_the_folder_of_a_killed_zygote_is_removed_by_the_next_one(parent):
-    dead = claim(parent)
-    dead.make_job_folder("1")
-    left = killed(dead)
-    next_one = claim(parent)
-    assert left.exists()
-    next_one.remove()
-    assert list(parent.iterdir()) == []
-
-
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("prepare", ["", "rtcompile.workers.nvrtc:load"])
 def test_a_pool_survives_emptying_tmpdir(parent, prepare):

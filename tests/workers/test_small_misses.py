@@ -122,20 +122,6 @@ def test_a_process_that_reports_an_error_takes_no_further_job(pool):
     assert compiled(pool, KERNEL % 2)["pid"] != before
 
 
-CONSTANT = """
-struct Table { int of[30]; };
-__global__ void k(const __grid_constant__ Table table, int* x) { *x = table.of[*x]; }
-"""
-
-
-@pytest.mark.parametrize("option", ["--restrict", "--device-debug"])
-def test_an_option_with_a_lasting_effect_does_not_affect_the_next_build(pool, option):
-    compiled(pool, KERNEL % 1, option, reusable=nvrtc.is_forgotten((option,)))
-    assert compiler_result(compiled(pool, CONSTANT)) == compiler_result(
-        compiled(pool, CONSTANT, reusable=False)
-    )
-
-
 def test_jobs_with_different_precompiled_headers_share_only_the_process(pool, tmp_path):
     def with_header(name: str, **changes: Any) -> Any:
         source = f'#include "{name}.h"\n' + KERNEL % 1
