@@ -6,9 +6,11 @@ import base64
 import json
 import textwrap
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from rtcompile.extras.record import recording
 from tests.processes import command
@@ -42,6 +44,26 @@ class Module:
 
     def _set_mapping(self, mapping: object) -> None:
         self.mapping = mapping
+
+
+def without_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let CuPy compile in this process for the architecture that is requested, or else for sm_80."""
+    from cupy.cuda import compiler, function
+
+    monkeypatch.setattr(function, "Module", Module)
+    monkeypatch.setattr(compiler, "_get_arch", lambda: "80")
+    monkeypatch.setattr(
+        compiler, "_get_arch_for_options_for_nvrtc", lambda arch: (f"-arch=sm_{arch}", "cubin")
+    )
+
+
+def recorded(path: str | Path, act: Callable[[], object]) -> recording.Record:
+    """Return the record of what a function requests in this process."""
+    recorder = recording.Recorder(str(path))
+    recorder.create()
+    recorder.start()
+    act()
+    return recorder.finish()
 
 
 def program(tmp_path: Path, text: str) -> str:

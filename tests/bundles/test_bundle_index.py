@@ -9,7 +9,7 @@ import pytest
 
 cupy = pytest.importorskip("cupy")
 
-from cupy.cuda import compiler, function  # noqa: E402
+from cupy.cuda import compiler  # noqa: E402
 
 import rtcompile  # noqa: E402
 from rtcompile.build import planned  # noqa: E402
@@ -22,7 +22,7 @@ from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.lookup.find import Query, query_of  # noqa: E402
 from rtcompile.request.object_code import files_of  # noqa: E402
 from rtcompile.request.request import CompileRequest  # noqa: E402
-from tests.programs import CODE, TEMPLATE, Module  # noqa: E402
+from tests.programs import CODE, TEMPLATE, recorded, without_a_device  # noqa: E402
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -33,11 +33,7 @@ WITH_HEADER = '#include "scale.cuh"\n__device__ int n = SCALE; __global__ void k
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(environment, "_environment", None)
-    monkeypatch.setattr(function, "Module", Module)
-    monkeypatch.setattr(compiler, "_get_arch", lambda: "80")
-    monkeypatch.setattr(
-        compiler, "_get_arch_for_options_for_nvrtc", lambda arch: (f"-arch=sm_{arch}", "cubin")
-    )
+    without_a_device(monkeypatch)
     cuda = major()
     monkeypatch.setattr(cupy.cuda.runtime, "runtimeGetVersion", lambda: 1000 * cuda)
     with rtcompile.install():
@@ -69,11 +65,8 @@ class Program:
 
     def ship(self, *archs: str) -> bytes:
         """Record a run, bundle it, and use the bundle with an empty cache; return the run's code."""
-        recorder = recording.Recorder(self._record)
-        recorder.create()
-        recorder.start()
-        code = self.run()
-        recorder.finish()
+        codes: list[bytes] = []
+        recorded(self._record, lambda: codes.append(self.run()))
         with warming.requests(recording.read(self._record), archs) as wanted:
             targets = []
             for w in wanted:
@@ -84,7 +77,7 @@ class Program:
             bundling.bundle(targets, self.bundle, archs=[], progress=False)
         self.monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(self.folder / "no cache"))
         self.monkeypatch.setenv("RTCOMPILE_BUNDLES", str(self.bundle))
-        return code
+        return codes[0]
 
     def without_planning(self) -> None:
         self.monkeypatch.setattr(planned, "compile", lambda *_, **__: pytest.fail("it was planned"))

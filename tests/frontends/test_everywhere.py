@@ -25,8 +25,9 @@ from rtcompile.frontends import cupy_hook  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.lookup.find import listeners  # noqa: E402
 from rtcompile.settings import Settings  # noqa: E402
+from tests import programs  # noqa: E402
 from tests.jobs import at_once  # noqa: E402
-from tests.programs import CODE, TEMPLATE, Module  # noqa: E402
+from tests.programs import CODE, TEMPLATE, without_a_device  # noqa: E402
 from tests.toolkits import needs_host_compiler  # noqa: E402
 
 pytestmark = pytest.mark.needs_compiler
@@ -37,12 +38,8 @@ ORIGINAL = compiler._compile_module_with_cache
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(function, "Module", Module)
     monkeypatch.setattr(cupy_hook, "_has_precompiled_cub", True)
-    monkeypatch.setattr(compiler, "_get_arch", lambda: "80")
-    monkeypatch.setattr(
-        compiler, "_get_arch_for_options_for_nvrtc", lambda arch: (f"-arch=sm_{arch}", "cubin")
-    )
+    without_a_device(monkeypatch)
     with rtcompile.install():
         yield compiler._compile_module_with_cache
     assert compiler._compile_module_with_cache is ORIGINAL
@@ -176,10 +173,7 @@ def of_14_0(source, options=(), arch=None, cache_dir=None, backend="nvrtc", *, l
 def test_a_cupy_is_recognised_by_its_parameters_and_not_its_version(monkeypatch, version):
     monkeypatch.setattr("cupy._version.__version__", version)
     monkeypatch.setattr(compiler, "_compile_module_with_cache", of_14_0)
-    monkeypatch.setattr(function, "Module", Module)
-    monkeypatch.setattr(
-        compiler, "_get_arch_for_options_for_nvrtc", lambda arch: (f"-arch=sm_{arch}", "cubin")
-    )
+    without_a_device(monkeypatch)
     with rtcompile.install() as installation:
         installed = compiler._compile_module_with_cache
         assert installation.active
@@ -253,13 +247,9 @@ def recorded(tmp_path: Path, installed, monkeypatch: pytest.MonkeyPatch):
     """Return a function that records the compiles of another function, and empties the cache afterwards."""
 
     def record_of(act) -> recording.Record:
-        recorder = recording.Recorder(str(tmp_path / "kernels.json"))
-        recorder.create()
-        recorder.start()
-        act()
-        recorder.finish()
+        programs.recorded(tmp_path / "kernels.json", act)
         monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "another cache"))
-        return recording.read(recorder.path)
+        return recording.read(str(tmp_path / "kernels.json"))
 
     return record_of
 

@@ -9,7 +9,7 @@ import pytest
 
 import rtcompile
 from rtcompile.build import pipeline
-from rtcompile.extras.record import recording, warming
+from rtcompile.extras.record import warming
 from rtcompile.files import fileset
 from rtcompile.files.fileset import FileSet
 from rtcompile.lookup import environment
@@ -21,6 +21,7 @@ from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
 from rtcompile.store import folder as caches
 from tests.lookups import CODE, build, found, kept, look
+from tests.programs import recorded
 
 pytestmark = pytest.mark.usefixtures("absent_device")
 
@@ -162,11 +163,8 @@ def test_an_entry_under_another_name_is_not_used(cache):
 
 @pytest.mark.needs_compiler
 def test_a_record_of_a_module_is_warmed_for_its_devices(tmp_path, monkeypatch):
-    recorder = recording.Recorder(str(tmp_path / "kernels.json"))
-    recorder.create()
-    recorder.start()
-    request = build(CODE % 1, "-DN=1")
-    record = recorder.finish()
+    request = CompileRequest(CODE % 1, options=("-DN=1",))
+    record = recorded(tmp_path / "kernels.json", lambda: build(CODE % 1, "-DN=1"))
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "another cache"))
 
     warming.warm(record, archs=["sm_90a", "sm_100"], progress=False)

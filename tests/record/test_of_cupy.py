@@ -15,7 +15,7 @@ import pytest
 cupy = pytest.importorskip("cupy")
 
 from cupy._core import core  # noqa: E402
-from cupy.cuda import compiler, function  # noqa: E402
+from cupy.cuda import compiler  # noqa: E402
 
 import rtcompile  # noqa: E402
 from rtcompile.cli import main  # noqa: E402
@@ -24,7 +24,7 @@ from rtcompile.frontends.cupy_hook import program_name  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.request import options as compiler_options  # noqa: E402
 from tests.processes import python  # noqa: E402
-from tests.programs import CODE, TEMPLATE, Module  # noqa: E402
+from tests.programs import CODE, TEMPLATE, without_a_device  # noqa: E402
 
 MINOR = ".".join(cupy.__version__.split(".")[:2])
 SMALL = [
@@ -62,10 +62,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def request_as_cupy(monkeypatch: pytest.MonkeyPatch, arch: str, kernel: dict[str, Any]) -> Any:
     """Return a kernel's module as in a new process on such a device, without compiling."""
-    monkeypatch.setattr(function, "Module", Module)
-    monkeypatch.setattr(
-        compiler, "_get_arch_for_options_for_nvrtc", lambda arch: (f"-arch=sm_{arch}", "cubin")
-    )
+    without_a_device(monkeypatch)
     monkeypatch.setenv("RTCOMPILE_JIT", "0")
     environment.forget()
     options = core.assemble_cupy_compiler_options(tuple(kernel["options"]))
