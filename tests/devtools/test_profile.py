@@ -105,6 +105,7 @@ def test_the_sums_are_the_whole(folder):
     assert 0 < found.spared < front_end
 
 
+@pytest.mark.usefixtures("quickly")
 def test_work_after_the_last_line_is_not_attributed_to_the_source(folder):
     (folder / "quick.cuh").write_text(
         "inline __device__ int quick() { return 1; }\n"
@@ -126,6 +127,7 @@ def test_the_templates_are_counted_by_name(folder):
     assert "S0<" in templates["S0"].slowest
 
 
+@pytest.mark.usefixtures("quickly")
 def test_the_times_exclude_the_trace_itself(folder, monkeypatch):
     found = _profile(folder)
     (front_end,) = [event for event in found.events if event["name"] == "CUDA C++ Front-End"]
@@ -143,6 +145,7 @@ def test_the_times_exclude_the_trace_itself(folder, monkeypatch):
     assert untraced.headers
 
 
+@pytest.mark.usefixtures("quickly")
 def test_in_a_narrow_terminal_names_keep_their_ends(folder):
     deep = folder / "a_folder_with_a_long_name" / "and_another_one_in_it"
     deep.mkdir(parents=True)
