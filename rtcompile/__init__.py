@@ -18,58 +18,60 @@ if type(__spec__.loader).__name__ == "zipimporter":
 from rtcompile import forks as forks  # before another thread imports any other part
 from rtcompile._version import __version__ as __version__
 
-# The public names, by the module that defines them. `rtcompile.types` has those of `_TYPES`.
+# The public names, by the module that defines them.
 _NAMES = {
     "api": "compile",
-    "cache": "CacheInfo KeptPrograms",
-    "checkup.checks": "Check",
+    "cache": "KeptPrograms",
     "tools": "doctor explain",
-    "build.batch": "BuildFuture",
     "build.many": "compile_many submit_many",
     "bundles.index": "use_bundle",
-    "diagnostic": "Diagnostic",
     "errors": (
         "BatchError CompileError CompileTimeout CompilerCrashed CupyNotFound DriverError "
         "ExecutorError InvalidRequest JitDisabled JitifyError LinkError RtcompileError "
         "RtcompileWarning ToolkitNotFound UnsupportedArch"
     ),
-    "extras.devtools.profile": "HeaderCost Profile TemplateCost",
     "extras.notebook": "load_ipython_extension",
-    "extras.packaging.library": "Kernel KernelLibrary KernelModule",
-    "extras.packaging.signature": "Parameter",
-    "files.headers": "Header",
-    "frontends.cupy_hook": "Installation install uninstall",
+    "extras.packaging.library": "KernelLibrary",
+    "frontends.cupy_hook": "install uninstall",
     "frontends.raw_kernel": "RawKernel",
     "frontends.raw_module": "RawModule",
     "frontends.tensors": "tensor_map",
+    "inspect.symbols": "symbols",
+    "request.object_code": "ObjectCode",
+    "request.request": "CompileRequest",
+    "request.values": "Arch",
+}
+# The names of `rtcompile.types`, in the same way.
+_RESULTS = {
+    "build.batch": "BuildFuture",
+    "cache": "CacheInfo",
+    "checkup.checks": "Check",
+    "diagnostic": "Diagnostic",
+    "extras.devtools.profile": "HeaderCost Profile TemplateCost",
+    "extras.packaging.library": "Kernel KernelModule",
+    "extras.packaging.signature": "Parameter",
     "extras.record.repeatable": "RecordedBuild",
     "extras.resources.advice": "Advice",
     "extras.resources.report": "KernelReport Occupancy Report Spills",
-    "inspect.symbols": "symbols",
-    "messages.rendering": "render",
-    "request.object_code": "BuildInfo ObjectCode",
-    "request.request": "CompileRequest",
-    "request.values": "Arch",
+    "files.headers": "Header",
+    "frontends.cupy_hook": "Installation",
+    "request.object_code": "BuildInfo",
     "store.shared": "SharedStore",
 }
 _STORES = "rtcompile.extras.cluster.stores:current"  # see `store.shared.stores_of`
 _EXECUTORS = "rtcompile.extras.cluster.executors:submit_to"  # of `compile_many`
 # The modules with which other libraries compile by rtcompile: see `frontends.cupy_hook`.
-_HOOKS = {"cuda.core": "rtcompile.extras.cuda_core.hook", "torch": "rtcompile.extras.torch"}
-_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
-_OF_TYPES = (
-    "Advice BuildFuture BuildInfo CacheInfo Check Diagnostic Header HeaderCost Installation Kernel KernelModule "
-    "KernelReport Occupancy Parameter Profile RecordedBuild Report SharedStore Spills TemplateCost"
-)
-_TYPES = frozenset(_OF_TYPES.split())
-_MOVED = {
-    **{name: f"rtcompile.types.{name}" for name in _TYPES},
-    "symbols": "the method ObjectCode.symbols",
-    "render": "rtcompile.messages.render",
+_HOOKS = {"cuda.core": "rtcompile.extras.cuda_core", "torch": "rtcompile.extras.torch"}
+_HOME = {
+    name: module
+    for table in (_NAMES, _RESULTS)
+    for module, names in table.items()
+    for name in names.split()
 }
+_TYPES = frozenset(name for names in _RESULTS.values() for name in names.split())
 _MODULES = {"cache", "messages", "types"}
 _OF_PYTHON = {"compile"}  # ``from rtcompile import *`` leaves Python's own
-_NOT_LISTED = {"load_ipython_extension"}  # for IPython alone
+_NOT_LISTED = {"load_ipython_extension", "symbols"}  # for IPython, and for `ObjectCode.symbols`
 _OF_CUPY = [_NAMES["frontends.raw_kernel"], _NAMES["frontends.raw_module"]]
 
 
@@ -80,14 +82,8 @@ def __getattr__(name: str) -> object:
         from importlib import import_module
 
         return import_module(f"rtcompile.{name}")
-    if name not in _HOME:
+    if name not in _HOME or name in _TYPES:
         raise AttributeError(f"module 'rtcompile' has no attribute {name!r}")
-    if name in _MOVED:
-        import warnings
-
-        now = f"rtcompile.{name} is now {_MOVED[name]}"
-        warnings.warn(now, DeprecationWarning, stacklevel=2)
-        return _load(name)
     value = globals()[name] = _load(name)
     return value
 
@@ -125,4 +121,4 @@ def __dir__() -> list[str]:
     from importlib.util import find_spec
 
     lacking = () if find_spec("cupy") else _OF_CUPY
-    return sorted({"__version__", *_MODULES, *_HOME} - _NOT_LISTED - {*lacking, *_MOVED})
+    return sorted({"__version__", *_MODULES, *_HOME} - _NOT_LISTED - {*lacking, *_TYPES})

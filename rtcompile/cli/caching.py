@@ -351,7 +351,10 @@ def _metrics(given: Namespace, store: Store) -> _Result:
     families = []
     if given.fleet:
         levels = [level for level in shared_stores().levels if hasattr(level.store, "get_totals")]
-        stores = {each.store.name: each.totals() or {} for each in levels}
+        stores = {
+            each.store.name: each.send(each.store.get_totals, waiting=False) or {}
+            for each in levels
+        }
         labels = {}
     else:
         found, stores = cache.info(), _counts(store)

@@ -74,17 +74,7 @@ def warm_up(builds: Any, **overrides: Any) -> Callable[[], None]:
 
     ``ray.init(runtime_env={"worker_process_setup_hook": warm_up("kernels.json")})``
 
-    Parameters
-    ----------
-    builds : path-like, or iterable of CompileRequest
-        A record of ``rtcompile run --record``, which is read immediately, or the builds.
-    **overrides
-        Arguments of `rtcompile.compile_many`: `fallback`, `pch`, `timeout`, `memory_limit`.
-
-    Raises
-    ------
-    InvalidRequest
-        The record does not exist, or an item is not a build.
+    The arguments are those of `rtcompile.cluster.dask.WarmUp`.
     """
     warm = warming_of(builds, overrides)
 

@@ -85,17 +85,9 @@ class BuildInfo(Value):
         compiled_in: float = 0.0,
         stores: Mapping[str, Mapping[str, float]] = _NO_STORES,
     ) -> None:
-        set_ = object.__setattr__
-        set_(self, "backend", backend)
-        set_(self, "log", log)
-        set_(self, "_files", headers)
-        set_(self, "milliseconds", milliseconds)
-        set_(self, "hit", hit)
-        set_(self, "why", why)
-        set_(self, "compiler", compiler)
-        set_(self, "notes", notes)
-        set_(self, "compiled_in", compiled_in)
-        set_(self, "stores", stores)
+        given = backend, log, headers, milliseconds, hit, why, compiler, notes, compiled_in, stores
+        for name, value in zip(self.__slots__, given, strict=True):
+            object.__setattr__(self, name, value)
 
     @property
     def headers(self) -> tuple[Header, ...]:
@@ -175,12 +167,13 @@ class ObjectCode(Value):
             raise InvalidRequest(
                 f"ObjectCode: arch must be an Arch, not {shown(arch)}; write Arch.parse('sm_90a')"
             )
-        set_ = object.__setattr__
-        set_(self, "code", code)
-        set_(self, "kind", one_of("ObjectCode: kind", kind, TARGETS))
-        set_(self, "arch", arch)
-        set_(self, "lowered_names", lowered_names)
-        set_(self, "build", BuildInfo(backend="nvrtc") if build is None else build)
+        kind = one_of("ObjectCode: kind", kind, TARGETS)
+        build = BuildInfo(backend="nvrtc") if build is None else build
+        if type(lowered_names) is dict:
+            lowered_names = MappingProxyType(lowered_names)
+        given = code, kind, arch, lowered_names, build
+        for name, value in zip(self.__slots__, given, strict=True):
+            object.__setattr__(self, name, value)
 
     def report(
         self, kernel: str | None = None, block: int | None = None, *, dynamic_shared: int = 0
@@ -273,13 +266,8 @@ class ObjectCode(Value):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A mappingproxy does not pickle.
-        return _object_code, (self.code, self.kind, self.arch, dict(self.lowered_names), self.build)
-
-
-def _object_code(
-    code: bytes, kind: str, arch: Arch, lowered_names: dict[str, str], build: BuildInfo
-) -> ObjectCode:
-    return ObjectCode(code, kind, arch, MappingProxyType(lowered_names), build)
+        names = dict(self.lowered_names)
+        return ObjectCode, (self.code, self.kind, self.arch, names, self.build)
 
 
 def hit(
@@ -343,7 +331,7 @@ def decode(key: str, data: bytes) -> tuple[str, ObjectCode] | None:
             code=fields[0],
             kind=kind,
             arch=Arch.parse(arch),
-            lowered_names=MappingProxyType(dict(zip(texts[10::2], texts[11::2], strict=True))),
+            lowered_names=dict(zip(texts[10::2], texts[11::2], strict=True)),
             build=BuildInfo(backend, log, why=why, compiler=compiler, compiled_in=float(texts[8])),
         )
     except (ValueError, RtcompileError):  # intact, but written by another version of rtcompile

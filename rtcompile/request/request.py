@@ -39,31 +39,9 @@ class CompileRequest(Value):
 
     Parameters
     ----------
-    source : str
-        CUDA C++ source of the translation unit.
-    options : sequence of str, or str
-        Compiler options in NVRTC's or nvcc's spelling; ``'-I /x'`` is one option with its value. A file named by
-        ``--options-file`` is read at once and replaced by its contents.
-    arch : str or Arch, optional
-        Architecture to compile for, ``"sm_90a"``; ``"compute_90"`` makes PTX. The options may not name
-        another one. By default it is that of the current device.
-    name_expressions : iterable of str
-        C++ name expressions whose lowered names are wanted, ``"f<float>"``.
-    name : str
-        The program's name in diagnostics, and in the code if that has line information.
-    backend : {"auto", "nvrtc", "nvcc"}
-        The compiler; ``"auto"`` uses NVRTC, and NVCC if ``fallback`` allows it.
-    target : {"cubin", "ptx", "ltoir", "object", "fatbin"}
-        The kind of code to produce. ``"object"`` is relocatable machine code, to be linked;
-        ``"fatbin"`` is NVCC's.
-    link : sequence
-        Further inputs to link: source strings, paths, `ObjectCode`\\ s, also ``cuda.core``'s, whose
-        code is read at once.
-    headers : mapping of str to str
-        Maps the name in ``#include`` to the header's text. These headers are searched before all directories except
-        the source's own. The request contains sorted pairs.
-    include_dirs : sequence of path-like
-        Folders of headers: each is added to the options as ``-I``, after those that are there.
+    source, options, arch, name_expressions, name, backend, target, link, headers, include_dirs
+        As in `rtcompile.compile`. Files that ``--options-file`` names, and other libraries' objects in `link`, are
+        read at once. `headers` becomes sorted pairs, and each of `include_dirs` a ``-I`` at the end of `options`.
     allow_fixups : bool
         Whether rtcompile may add an option because of an error, such as ``--device-int128``.
     may_pass_over_arch : bool

@@ -79,20 +79,11 @@ WITH_EXAMPLES = [
 ]
 
 
-def test_old_names_warn_and_work():
+def test_a_type_of_results_has_one_name():
     for name in TYPES:
-        with pytest.warns(DeprecationWarning, match=f"is now rtcompile.types.{name}$") as warned:
-            old = getattr(rtcompile, name)
-        assert (name, warned[0].filename) == (name, __file__)
-        assert old is getattr(rtcompile.types, name)
-        assert (name, old.__module__) == (name, "rtcompile.types")
+        assert (name, getattr(rtcompile.types, name).__module__) == (name, "rtcompile.types")
         assert name not in dir(rtcompile)
-    code = rtcompile.ObjectCode(b".entry _Z1kv(", "ptx", rtcompile.Arch(8, 0))
-    with pytest.warns(DeprecationWarning, match=r"is now the method ObjectCode\.symbols$"):
-        assert rtcompile.symbols(code) == code.symbols() == {"_Z1kv": "k"}
-    with pytest.warns(DeprecationWarning, match=r"is now rtcompile\.messages\.render$"):
-        assert rtcompile.render is rtcompile.messages.render
-    assert not {"symbols", "render"} & {*dir(rtcompile)}
+        assert not hasattr(rtcompile, name)
 
 
 @pytest.mark.needs_compiler

@@ -41,7 +41,7 @@ def arguments(name: str, chance: random.Random, odd: list[Any]) -> dict[str, Any
     kinds = inspect.Parameter
     found = [
         each
-        for each in inspect.signature(getattr(rtcompile, name)).parameters.values()
+        for each in inspect.signature(rtcompile._load(name)).parameters.values()
         if each.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
     ]
     if name in RIGHT and chance.random() < 0.6:
@@ -73,7 +73,7 @@ def test_an_exported_callable_raises_only_rtcompile_errors(monkeypatch, tmp_path
             continue
         forget_bundles()  # `use_bundle` may have loaded one
         try:
-            getattr(rtcompile, name)(**given)
+            rtcompile._load(name)(**given)
         except RtcompileError as error:
             if not str(error).strip():
                 bad.append(f"{name}: an empty message")

@@ -47,12 +47,15 @@ def _machine() -> str:
 
 
 class Lease:
-    """The right to build for the whole cluster."""
+    """The right to build for the whole cluster, and what was seen of another node's while waiting for it."""
 
     def __init__(self, level: Level, envelope: Envelope, key: str, program: str) -> None:
-        self.level = level
+        self.level, self.key = level, key
         self.store_key = envelope.store_key("lease", key)
-        self._envelope, self._key = envelope, key
+        self._envelope = envelope
+        self.theirs: bytes | None = None
+        self.changed = 0.0  # when theirs was seen for the first time
+        self.looked_at = float("-inf")  # when the build was last looked for
         self._fields: dict[str, Any] = {
             "token": secrets.token_hex(16),
             "holder": socket.gethostname(),
@@ -61,11 +64,11 @@ class Lease:
             "program": program,
         }
         self._until = time.monotonic() + _MOST_HELD_SECONDS
-        self.data = self._sealed(is_abandoned=False)
+        self.data = self._sealed()
 
-    def _sealed(self, *, is_abandoned: bool) -> bytes:
+    def _sealed(self, *, is_abandoned: bool = False) -> bytes:
         fields = {**self._fields, "renewed": time.time(), "abandoned": is_abandoned}
-        return self._envelope.seal("lease", self._key, json.dumps(fields).encode())
+        return self._envelope.seal("lease", self.key, json.dumps(fields).encode())
 
     def renew(self, *, is_abandoned: bool = False) -> bool:
         """Write it again, while no build waits; return whether it is still held."""
@@ -76,15 +79,6 @@ class Lease:
                 self.data = data
                 return time.monotonic() < self._until
         return False
-
-
-class _Seen:
-    """What a waiting process has seen of another node's lease, and when it last looked for the build."""
-
-    def __init__(self, looked_at: float) -> None:
-        self.data: bytes | None = None
-        self.changed = 0.0  # when the data was seen for the first time
-        self.looked_at = looked_at
 
 
 class Leases:
@@ -124,11 +118,13 @@ class Leases:
     ) -> _T | Lease | None:
         """Return a lease, or what `look` finds that another node built; None if the build is not to be waited for."""
         # Raises Busy where another node builds, unless the caller `waits`.
+        most = _MOST_HELD_SECONDS if seconds is None else seconds
         for level in levels:
             if hasattr(level.store, "create"):
                 lease = Lease(level, self._envelope, key, program)
+                lease.looked_at = looked_at
                 try:
-                    return self._take(lease, look, seconds, waits, looked_at)
+                    return self._take(lease, look, most, waits)
                 except LeasesUnsupportedError as error:
                     level.problem = str(error)
                 finally:
@@ -136,22 +132,15 @@ class Leases:
         return None
 
     def _take(
-        self,
-        lease: Lease,
-        look: Callable[[], _T | None],
-        seconds: float | None,
-        waits: bool,
-        looked_at: float,
+        self, lease: Lease, look: Callable[[], _T | None], seconds: float, waits: bool
     ) -> _T | Lease | None:
-        level, theirs = lease.level, _Seen(looked_at)
-        begin = self._now()
-        deadline = begin + (_MOST_HELD_SECONDS if seconds is None else seconds)
+        level, begin = lease.level, self._now()
         pause, is_reported = _LEAST_PAUSE, False
-        while isinstance(taken := self._try(lease, theirs), dict):
+        while isinstance(taken := self._try(lease), dict):
             level.here.waits_for_node = True
-            theirs.looked_at = time.monotonic()
+            lease.looked_at = time.monotonic()
             found = look()
-            if found is not None or self._now() > deadline:
+            if found is not None or self._now() > begin + seconds:
                 return found
             if not waits:
                 raise Busy
@@ -165,17 +154,17 @@ class Leases:
             pause = min(max(pause, waited * _PART_PAUSED), _MOST_PAUSE)
         if not taken:
             return None
-        found = None if time.monotonic() - theirs.looked_at < _SURE_SECONDS else look()
+        found = None if time.monotonic() - lease.looked_at < _SURE_SECONDS else look()
         if found is not None:
             return found
         self.held.add(lease)
         return lease
 
-    def _try(self, lease: Lease, theirs: _Seen) -> dict[str, Any] | bool:
+    def _try(self, lease: Lease) -> dict[str, Any] | bool:
         """Take a lease that nobody holds; return whether that worked, or the fields of another node's lease."""
         level = lease.level
         for _ in range(_MOST_TRIES):
-            held = self._still_there(lease) if theirs.data else None
+            held = self._still_there(lease) if lease.theirs else None
             if held is None:
                 created = level.create(lease.store_key, lease.data, LEASE_SECONDS)
                 if created is not False:  # None: the store does not respond
@@ -183,9 +172,9 @@ class Leases:
                 held = level.get(lease.store_key)
             if held is None:
                 continue  # it ended just now
-            if held != theirs.data:
-                theirs.data, theirs.changed = held, self._now()
-            fields, unchanged = self._opened(lease.store_key, held), self._now() - theirs.changed
+            if held != lease.theirs:
+                lease.theirs, lease.changed = held, self._now()
+            fields, unchanged = self._opened(lease.key, held), self._now() - lease.changed
             if fields and time.time() - fields["renewed"] < _DEAD_SECONDS:
                 if fields.get("abandoned"):
                     return False
@@ -194,7 +183,7 @@ class Leases:
             self._stalled(fields, unchanged)
             replaced = level.replace(lease.store_key, held, lease.data, LEASE_SECONDS, waiting=True)
             if replaced is not False:
-                theirs.looked_at = float("-inf")  # its holder may have written its build just now
+                lease.looked_at = float("-inf")  # its holder may have written its build just now
                 return bool(replaced)
         return False
 
@@ -206,9 +195,8 @@ class Leases:
             held = lease.level.get(lease.store_key)
         return held
 
-    def _opened(self, store_key: str, held: Any) -> dict[str, Any]:
+    def _opened(self, key: str, held: Any) -> dict[str, Any]:
         """Return a lease's fields, or nothing if its signature is not valid."""
-        key = store_key.rpartition("/")[2]
         for signer in self._envelope.keys:
             with suppress(BadEntryError, ValueError):
                 fields = json.loads(self._envelope.open("lease", key, held, signer))

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
 from rtcompile.errors import warn
 from rtcompile.extras.cluster.settings import REPLY_SECONDS, first_line
@@ -42,7 +42,6 @@ _TICK_SECONDS = 0.02
 _OF_BUILDS = ("requests", "hits", "misses", "bytes_read", "seconds_waited", "seconds_spared")
 _HINT = "Builds go on without it; `rtcompile doctor` tries it."
 
-_T = TypeVar("_T")
 _Request = Callable[[], Any]
 
 
@@ -58,7 +57,7 @@ class Level:
     """One store, and this process's counts of it. A method returns None if the store does not respond, or is paused."""
 
     def __init__(self, store: SharedStore, clock: Callable[[], float] = time.monotonic) -> None:
-        self.store = store
+        self.store: Any = store  # also with methods that not all stores have
         self.counts: Counter[str] = Counter()
         self.here = _Here()
         self.problem = ""  # the last one, "" if there was none
@@ -89,10 +88,9 @@ class Level:
         self._count_bytes([reply])
         return reply
 
-    def get_many(self, keys: Sequence[str]) -> list[Any] | None:
+    def get_many(self, keys: Sequence[str]) -> Any:
         """Return the values of many keys, in one request, while no build waits."""
-        store: Any = self.store
-        replies: list[Any] | None = self.send(partial(store.get_many, keys), waiting=False)
+        replies = self.send(partial(self.store.get_many, keys), waiting=False)
         self._count_bytes(replies or ())
         return replies
 
@@ -105,37 +103,24 @@ class Level:
 
         return bool(self.send(write, waiting=False, writes=True))
 
-    def create(self, key: str, data: bytes, seconds: float) -> bool | None:
+    def create(self, key: str, data: bytes, seconds: float) -> Any:
         """Write a value if there is none, and return whether it was written."""
-        store: Any = self.store
-        request = partial(store.create, key, data, seconds)
-        found: bool | None = self.send(request, writes=True)
-        return found
+        return self.send(partial(self.store.create, key, data, seconds), writes=True)
 
     def replace(
         self, key: str, before: bytes, data: bytes, seconds: float, *, waiting: bool = False
-    ) -> bool | None:
+    ) -> Any:
         """Replace a value if it is unchanged, and return whether it was replaced."""
-        store: Any = self.store
-        request = partial(store.replace, key, before, data, seconds)
-        found: bool | None = self.send(request, waiting=waiting, writes=True)
-        return found
+        request = partial(self.store.replace, key, before, data, seconds)
+        return self.send(request, waiting=waiting, writes=True)
 
     def add_to_totals(self, counts: Mapping[str, float]) -> None:
         """Add counts to those of the whole fleet, if the store keeps them."""
-        store: Any = self.store
-        if hasattr(store, "add") and not self.is_silent:
+        if hasattr(self.store, "add") and not self.is_silent:
             with suppress(Exception):  # no build needs them
-                store.add(counts)
+                self.store.add(counts)
 
-    def totals(self) -> dict[str, float]:
-        """Return the counts of the whole fleet."""
-        store: Any = self.store
-        return self.send(store.get_totals, waiting=False) or {}
-
-    def send(
-        self, request: Callable[[], _T], *, waiting: bool = True, writes: bool = False
-    ) -> _T | None:
+    def send(self, request: _Request, *, waiting: bool = True, writes: bool = False) -> Any:
         """Return the result of a request; None if it failed, or is not sent now."""
         if (writes and not self.writable) or not self._may_send(waiting):
             return None
@@ -155,7 +140,7 @@ class Level:
         finally:
             self._judge(problem, begin, waiting=waiting, writes=writes)
 
-    def limited(self, request: Callable[[], _T], seconds: float) -> _T:
+    def limited(self, request: _Request, seconds: float) -> Any:
         """Return the result of a request that is made in another thread; raise `StoreError` if it is late."""
         with self._guard:
             queue = self._caller
@@ -167,7 +152,7 @@ class Level:
                 except RuntimeError:  # no thread can be started at the process's end
                     return request()
                 self._caller = queue
-        reply: Future[_T] = Future()
+        reply: Future[Any] = Future()
         queue.put((request, reply))
         # Time is counted in this thread's ticks: on an overloaded machine there are few, so a quick store does not
         # seem slow.

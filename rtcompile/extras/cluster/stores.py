@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any
 
 from rtcompile import forks
 from rtcompile.errors import InvalidRequest, RtcompileWarning, warn
@@ -28,8 +28,6 @@ _REPORT_SECONDS = 30.0
 _AT_ONCE = 128  # keys of one request
 _CONNECTIONS = 16
 _FLUSH_SECONDS = 2.0  # at the process's end
-
-_T = TypeVar("_T")
 
 
 class Stores:
@@ -121,18 +119,9 @@ class Stores:
             self.push(entries, end)
         return code
 
-    def lease(
-        self,
-        key: str,
-        look: Callable[[], _T | None],
-        seconds: float | None = None,
-        program: str = "",
-        waits: bool = True,
-        looked_at: float = float("-inf"),
-    ) -> Lease | _T | None:
-        """Return a lease for building, or what another node built: `Leases.take`."""
-        levels = self.levels if self.writes else []
-        taken = self.leases.take(levels, key, look, seconds, program, waits, looked_at)
+    def lease(self, *given: Any, **more: Any) -> Any:
+        """Return what `Leases.take` returns: a lease for building, or what another node built."""
+        taken = self.leases.take(self.levels if self.writes else [], *given, **more)
         if isinstance(taken, Lease):
             self.later(lambda: None)  # from now on it is renewed
         return taken
@@ -153,8 +142,7 @@ class Stores:
         for level in self.levels if only is None else [only]:
             for signer in self.envelope.keys:
                 entry = level.get(self.envelope.store_key(kind, key, signer))
-                found = self._opened(level, kind, key, entry, signer)
-                if found is not None:
+                if (found := self._opened(level, kind, key, entry, signer)) is not None:
                     return found
         return None
 

@@ -1,20 +1,31 @@
-"""A cache for programs of `cuda.core`, which also supports headers and name expressions.
+"""A cache for programs of `cuda.core`, which also supports headers and name expressions, and the hook into cuda.core.
 
 >>> from rtcompile.extras.cuda_core import ProgramCache  # doctest: +SKIP
 >>> code = Program(source, "c++", options).compile("cubin", cache=ProgramCache())  # doctest: +SKIP
+
+`rtcompile.install("cuda.core")` lets rtcompile compile what `cuda.core.Program.compile` compiles. `Program` is an
+immutable extension type, so a subclass takes its place in cuda.core's modules. Names that a program imported before
+keep the original class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from cuda.core import ObjectCode, Program, ProgramOptions
+import cuda.core
+from cuda.core import ObjectCode, ProgramOptions
 from cuda.core.utils import ProgramCacheResource, make_program_cache_key
 
 import rtcompile
 from rtcompile import CompileRequest, InvalidRequest, RtcompileError
+
+_Theirs: Any = cuda.core.Program
+_KNOWN = ("1.0", "1.1", "1.2")  # releases whose `Program` was compared with the subclass
 
 
 class ProgramCache(rtcompile.KeptPrograms, ProgramCacheResource):  # type: ignore[misc]
@@ -59,9 +70,8 @@ class ProgramCache(rtcompile.KeptPrograms, ProgramCacheResource):  # type: ignor
         if not isinstance(options, ProgramOptions):
             raise InvalidRequest(f"options must be a ProgramOptions, not {type(options).__name__}")
         if code_type.lower() != "c++":
-            return Program(code, code_type, options).compile(
-                target_type, name_expressions, logs, cache=self
-            )
+            theirs = _Theirs(code, code_type, options)
+            return theirs.compile(target_type, name_expressions, logs, cache=self)
         # Options that cuda.core rejects for other reasons than headers are rejected here too.
         make_program_cache_key(
             code=code,
@@ -107,3 +117,67 @@ def _code(value: object) -> bytes:
     if isinstance(code, (bytes, bytearray, memoryview)):
         return bytes(code)
     raise TypeError(f"cache values must be bytes-like or ObjectCode, not {type(value).__name__}")
+
+
+# --- The hook into cuda.core --------------------------------------------------------------------------
+
+
+class Program(_Theirs):  # type: ignore[misc]
+    """A `cuda.core.Program` whose C++ is compiled by rtcompile, and found in its cache."""
+
+    def __init__(self, code: Any, code_type: str, options: Any = None) -> None:
+        super().__init__(code, code_type, options)
+        self._given = code, code_type, options
+
+    def compile(
+        self,
+        target_type: str,
+        name_expressions: Sequence[str | bytes] = (),
+        logs: Any = None,
+        *,
+        cache: Any = None,
+    ) -> Any:
+        """Compile the program to PTX, a cubin or LTO-IR, as `cuda.core.Program.compile` does."""
+        code, code_type, options = self._given
+        if cache is None and str(code_type).lower() == "c++":
+            if not isinstance(options, ProgramOptions):
+                options = ProgramOptions(**(options or {}))
+            # cuda.core compiles what rtcompile rejects or cannot cache, so users get cuda.core's errors.
+            with suppress(RtcompileError, ValueError, TypeError):
+                return ProgramCache().compile(
+                    code, code_type, options, target_type, name_expressions, logs
+                )
+        try:
+            return super().compile(target_type, name_expressions, logs, cache=cache)
+        except Exception as error:  # noqa: BLE001  # raised again below
+            failure = error.with_traceback(None)
+        # cuda.core 1.2 cannot free a `Program` in a reference cycle, such as that of a traceback with this frame.
+        del self
+        raise failure
+
+
+def _modules(current: Any) -> Iterator[ModuleType]:
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "cuda" and vars(module).get("Program") is current:
+            yield module
+
+
+def install() -> str | None:
+    """Replace `Program`; return why that is impossible, ``""`` if it is done, None if it was done before."""
+    if cuda.core.Program is Program:
+        return None
+    version = cuda.core.__version__
+    if not version.startswith(tuple(f"{known}." for known in _KNOWN)):
+        return (
+            f"cuda.core {version} is not known; rtcompile is tested with {', '.join(_KNOWN)}. "
+            "cuda.core compiles its programs itself, as before. Install one of these, or a newer rtcompile."
+        )
+    for module in _modules(_Theirs):
+        module.Program = Program  # type: ignore[attr-defined]
+    return ""
+
+
+def uninstall() -> None:
+    """Restore cuda.core's `Program`."""
+    for module in _modules(Program):
+        module.Program = _Theirs  # type: ignore[attr-defined]

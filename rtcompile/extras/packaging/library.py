@@ -304,18 +304,12 @@ class Kernel(_LibraryPart):
         *,
         shared_mem: int = 0,
     ) -> None:
-        """Launch the kernel on the current device and stream.
+        """Launch the kernel on the current device and stream, as `RawKernel` does.
 
         Parameters
         ----------
-        grid : tuple of int
-            Blocks in the grid, in up to three dimensions.
-        block : tuple of int
-            Threads in a block, in up to three dimensions.
         args : sequence
             One argument for each parameter of the signature: arrays in device memory, numbers.
-        shared_mem : int
-            Bytes of dynamic shared memory of a block.
 
         Raises
         ------
