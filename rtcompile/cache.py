@@ -1,4 +1,8 @@
-"""The cache on this machine: what is in it, and how to empty it."""
+"""The cache on this machine: what is in it, and how to empty it.
+
+Its functions raise `InvalidRequest` if another user could have written to the cache's folder, or if an environment
+variable is invalid.
+"""
 
 from __future__ import annotations
 
@@ -71,11 +75,6 @@ def info() -> CacheInfo:
     CacheInfo
         Folder, entries, bytes and how often builds were found.
 
-    Raises
-    ------
-    InvalidRequest
-        Another user could have written to the folder, or an environment variable is invalid.
-
     Examples
     --------
     >>> rtcompile.cache.info().limit >= 0
@@ -106,11 +105,6 @@ def clear() -> CacheInfo:
     CacheInfo
         The statistics from before.
 
-    Raises
-    ------
-    InvalidRequest
-        Another user could have written to the folder, or an environment variable is invalid.
-
     Examples
     --------
     >>> rtcompile.cache.clear().entries
@@ -135,11 +129,6 @@ def prune(size: int | str | None = None) -> int:
     int
         The freed bytes.
 
-    Raises
-    ------
-    InvalidRequest
-        `size` is no size, or another user could have written to the cache's folder.
-
     Examples
     --------
     >>> rtcompile.cache.prune("1G")
@@ -163,11 +152,6 @@ def why(request: str | CompileRequest, **arguments: Any) -> str:
     -------
     str
         ``"header /x/foo.h changed"``, for example; empty if the build is in the cache.
-
-    Raises
-    ------
-    InvalidRequest
-        The arguments describe no build, or another user could have written to the cache's folder.
 
     Examples
     --------

@@ -366,25 +366,7 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
 
     @public
     def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
-        """Return the kernel's resources: registers, memory, and its occupancy.
-
-        Parameters
-        ----------
-        block : int, optional
-            Threads in a block for which the occupancy is computed; ``__launch_bounds__`` sets the default.
-        dynamic_shared : int
-            Bytes of dynamic shared memory at launch.
-
-        Returns
-        -------
-        Report
-            ``print`` shows a table, which includes spills if ``options`` has ``"-Xptxas=-v"``.
-
-        Raises
-        ------
-        InvalidRequest
-            The code is PTX, which has no registers yet.
-        """
+        """Return the kernel's resources: registers, memory, and its occupancy, as `ObjectCode.report` does."""
         return self._build.report(self.name, block, dynamic_shared)
 
     @public
@@ -399,14 +381,9 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
         Parameters
         ----------
         shared_mem : int or callable
-            Bytes of dynamic shared memory at launch, or a function of the threads in a block.
+            As in `ObjectCode.advise`.
         launch_bounds : int or (int, int), optional
             Build the kernel again with these ``__launch_bounds__`` and advise on that too.
-
-        Raises
-        ------
-        InvalidRequest
-            The code is PTX, or rtcompile does not know the architecture's limits.
         """
         return self._build.advise(self.name, shared_mem, launch_bounds)
 

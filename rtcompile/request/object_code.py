@@ -185,9 +185,14 @@ class ObjectCode(Value):
         kernel : str, optional
             A name expression or symbol; by default all kernels.
         block : int, optional
-            Threads per block for which the occupancy is computed.
+            Threads per block for which the occupancy is computed; ``__launch_bounds__`` sets the default.
         dynamic_shared : int
             Bytes of dynamic shared memory at launch.
+
+        Returns
+        -------
+        Report
+            ``print`` shows a table, which includes spills if the options have ``"-Xptxas=-v"``.
 
         Raises
         ------
