@@ -37,9 +37,9 @@ def measure(targets: list[object], path: str) -> dict[str, object]:
     assert len(built) == proven == len(rebuilt)
     return {
         "builds": proven,
-        "the same, byte by byte": sum(each.outcome == "same" for each in rebuilt),
-        "others": [each for each in rebuilt if each.outcome != "same"],
-        "bytes of code": sum(len(each.code.code) for each in built),
+        "the same, byte by byte": sum(outcome == "same" for *_, outcome in rebuilt),
+        "others": [each for each in rebuilt if each[-1] != "same"],
+        "bytes of code": sum(len(code.code) for _, code in built),
         "seconds a build, when bundled": round(plain / proven, 3),
         "seconds a build, rebuilt and compared": round(again / proven, 3),
         "milliseconds to verify and name the provenance of all": round(verified * 1e3, 1),

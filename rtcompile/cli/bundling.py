@@ -16,10 +16,11 @@ from rtcompile.bundles.index import Bundle, use_bundle
 from rtcompile.cli import output, to_bundle
 from rtcompile.cli.arguments import BUNDLE_ACTIONS
 from rtcompile.cli.running import cupys_record, read_record
-from rtcompile.cli.to_bundle import OVERRIDES, Bundled, Work
+from rtcompile.cli.to_bundle import OVERRIDES, Work
 from rtcompile.errors import InvalidRequest, shown
 from rtcompile.extras.packaging.library import KernelLibrary, KernelModule, imported
 from rtcompile.files.sealed import read_text
+from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import absolute, items
 
@@ -103,9 +104,11 @@ def _verify(given: Namespace, files: Sequence[str]) -> int:
             "with the targets that it was made of"
         )
     file = _bundle(path)
-    archs = to_bundle.architectures(file)
+    found = rows_of(file)
+    archs = [row.arch.virtual if row.kind == "ptx" else str(row.arch) for row in found]
+    archs = list(dict.fromkeys(archs))
     rows: Sequence[Sequence[object]]
-    rows = [(row.program, row.arch, row.kind, "verified") for row in rows_of(file)]
+    rows = [(row.program, row.arch, row.kind, "verified") for row in found]
     fine = True
     sys.path.insert(0, os.getcwd())
     with ExitStack() as stack:
@@ -202,7 +205,7 @@ def _show(
 
 def bundle(
     targets: Iterable[Any], path: str | os.PathLike[str], *, archs: Sequence[str], **options: Any
-) -> list[Bundled]:
+) -> list[tuple[CompileRequest, ObjectCode]]:
     """Build targets, objects or names for `resolve`, into a bundle; `options` as `to_bundle.bundle`."""
     return to_bundle.bundle(works(targets, archs), path, **options)
 

@@ -34,13 +34,6 @@ from rtcompile.workers import pool
 OVERRIDES = ("fallback", "pch", "timeout", "memory_limit")
 
 
-class Bundled(NamedTuple):
-    """One build in a bundle: its request and its result."""
-
-    request: CompileRequest
-    code: ObjectCode
-
-
 @dataclass(frozen=True, slots=True)
 class Work:
     """A build to bundle, the further arguments of its `RawModule`, and the kernels that it declares."""
@@ -80,27 +73,27 @@ def bundle(
     update: bool = False,
     progress: bool | Callable[[int, int, Any], Any] | None = None,
     skip_unbundleable: bool = False,
-) -> list[Bundled]:
-    """Build `work` and write it into a bundle; `update` keeps the bundle's other builds."""
+) -> list[tuple[CompileRequest, ObjectCode]]:
+    """Build `work`, write it into a bundle, and return what is in it; `update` keeps the bundle's other builds."""
     target = checked_path("path", path)
     if os.path.isdir(target):
         raise InvalidRequest(f"{target} is a folder; a bundle is one file, such as kernels.rtcb")
     with bundles.out_of_use():
-        built = list(zip(work, compile_many(work, progress=progress), strict=True))
-        for w, code in built:
+        contents: list[Contents] = []
+        bundled: list[tuple[CompileRequest, ObjectCode]] = []
+        reasons: list[str] = []
+        for w, code in zip(work, compile_many(work, progress=progress), strict=True):
             for kernel in w.kernels:
                 kernel.check(code)
-        contents: list[Contents] = []
-        bundled: list[Bundled] = []
-        unbundleable: list[str] = []
-        for w, code in built:
             try:
                 contents.append(_contents(w, code))
-                bundled.append(Bundled(w.request, code))
+                bundled.append((w.request, code))
             except UnbundleableError as error:
-                unbundleable.append(f"{w.label()} cannot be bundled: {error}")
-    if unbundleable:
-        message = _unbundleable_message(unbundleable, len(work))
+                reasons.append(f"{w.label()} cannot be bundled: {error}")
+    if reasons:
+        advice = "; rtcompile bundle … --skip-unbundleable bundles the rest" if contents else ""
+        head = f"{len(reasons)} of {len(work)} builds cannot be bundled{advice}"
+        message = "\n  ".join([head, *dict.fromkeys(reasons)]) if len(work) > 1 else reasons[0]
         if not (skip_unbundleable and contents):
             raise InvalidRequest(message)
         warn(message)
@@ -114,15 +107,6 @@ def bundle(
 
 class UnbundleableError(Exception):
     """A build cannot be part of a bundle; the message says why."""
-
-
-def _unbundleable_message(reasons: Sequence[str], count: int) -> str:
-    if count == 1:
-        return reasons[0]
-    head = f"{len(reasons)} of {count} builds cannot be bundled"
-    if len(reasons) < count:
-        head += "; rtcompile bundle … --skip-unbundleable bundles the rest"
-    return "\n  ".join([head, *dict.fromkeys(reasons)])
 
 
 def _contents(work: Work, code: ObjectCode) -> Contents:
@@ -273,36 +257,23 @@ def provenance(bundle: Bundle) -> list[dict[str, Any]]:
     ]
 
 
-class Rebuilt(NamedTuple):
-    """A build of a bundle that was compiled again: `outcome` is ``"same"``, or the difference."""
+def rebuild(bundle: Bundle, works: Iterable[Work]) -> list[tuple[str, Arch, str, str]]:
+    """Compile every build of a bundle again, without caches, and compare the code byte by byte.
 
-    program: str
-    arch: str
-    kind: str
-    outcome: str
-
-
-def architectures(bundle: Bundle) -> list[str]:
-    """Return the names of the architectures that a bundle has code for."""
-    rows = file.rows(bundle)
-    names = (row.arch.virtual if row.kind == "ptx" else str(row.arch) for row in rows)
-    return list(dict.fromkeys(names))
-
-
-def rebuild(bundle: Bundle, works: Iterable[Work]) -> list[Rebuilt]:
-    """Compile every build of a bundle again, without caches, and compare the code byte by byte."""
+    Return program, architecture, kind and outcome of each: ``"same"``, or the difference.
+    """
     work: dict[tuple[str, Arch | None, str], Work] = {}
     for each in works:
         inputs = from_bundle.key_inputs(each.request, each.settings())
         if inputs is not None:
             work[inputs.bundle_key(), each.request.arch, each.request.target] = each
 
-    def again(build: tuple[Row, ObjectCode, tuple[Header, ...]]) -> Rebuilt:
+    def again(build: tuple[Row, ObjectCode, tuple[Header, ...]]) -> tuple[str, Arch, str, str]:
         row, code, headers = build
         # A request whose options fix the architecture has arch=None.
         found = work.get((row.key, row.arch, row.kind)) or work.get((row.key, None, row.kind))
         made = None if found is None else found.build(recompile=True)
-        return Rebuilt(row.program, str(row.arch), row.kind, _outcome(row, code, headers, made))
+        return row.program, row.arch, row.kind, _outcome(row, code, headers, made)
 
     with bundles.out_of_use(), ThreadPoolExecutor(pool.slots()) as executor:
         return [*executor.map(again, _proven(bundle))]

@@ -60,7 +60,7 @@ def test_a_bundle_is_not_built_from_a_bundle(bundled, tmp_path):
     bundled.load().module.use_bundle()
     edit_header(bundled)
     built = bundling.bundle([bundled.name], tmp_path / "new.rtcb", archs=("sm_80",))
-    assert built[0].code.build.hit is None
+    assert built[0][1].build.hit is None
 
 
 @pytest.mark.needs_compiler
@@ -76,7 +76,7 @@ def test_a_target_with_its_own_architecture_is_built_only_for_it(tmp_path):
         CompileRequest(PLAIN, name="any.cu"),
     ]
     built = bundling.bundle(requests, tmp_path / "k.rtcb", archs=("sm_90a", "sm_120a"))
-    assert [(b.request.name, str(b.code.arch)) for b in built] == [
+    assert [(request.name, str(code.arch)) for request, code in built] == [
         ("by_argument.cu", "sm_80"),
         ("by_option.cu", "sm_86"),
         ("any.cu", "sm_90a"),
