@@ -15,31 +15,34 @@ from rtcompile.build.elsewhere import Settings
 from rtcompile.errors import shown, unchained
 from rtcompile.extras.cluster import pages
 from rtcompile.extras.cluster.pages import Page
-from rtcompile.named import NamedTuple
 from rtcompile.store.shared import Store
-
-
-class SentBuild(NamedTuple):
-    """One build of a batch, as it is sent."""
-
-    request: CompileRequest
-    # Arguments that take precedence over the settings of the building machine.
-    overrides: Mapping[str, Any]
-    siblings: int  # builds of the batch that can share a precompiled header with this one
-
 
 # The reply: the result, and the same packed for the cache of the machine that submitted it.
 _Reply = tuple[ObjectCode | RtcompileError, Page | None]
 
 
 class RemoteFuture(BuildFuture):
-    """A build in another process; if it is already running when it is cancelled, it may continue there."""
+    """A build in another process; if it is already running when it is cancelled, it may continue there.
 
-    def __init__(self, build: SentBuild, theirs: Future[_Reply]) -> None:
+    `overrides` take precedence over the settings of the building machine. `siblings` is the number of builds of the
+    batch that can share a precompiled header with this one.
+    """
+
+    def __init__(
+        self,
+        submit: Callable[..., Future[_Reply]],
+        request: CompileRequest,
+        overrides: Mapping[str, Any],
+        siblings: int,
+    ) -> None:
         super().__init__()
-        self._build = build
-        self._theirs = theirs
-        theirs.add_done_callback(self._take)
+        self._build = request, overrides
+        try:
+            self._theirs = submit(_work, request, overrides, siblings)
+        except Exception as error:  # noqa: BLE001  # an engine that was shut down may raise anything
+            self._theirs = Future()
+            self._theirs.set_exception(error)
+        self._theirs.add_done_callback(self._take)
 
     def _stop(self) -> None:
         self._theirs.cancel()
@@ -56,15 +59,12 @@ class RemoteFuture(BuildFuture):
                 return
             if packed is not None:
                 with suppress(RtcompileError):  # there may be no toolkit here
-                    _keep(self._build, packed)
+                    _keep(*self._build, packed)
             self.set_result(outcome)
 
 
-Submit = Callable[[CompileRequest, Mapping[str, Any], int], BuildFuture]
-
-
-def submit_to(executor: Any) -> Submit:
-    """Return a function that starts a build, with the fields of a `SentBuild`, on an executor."""
+def submit_to(executor: Any) -> Callable[[CompileRequest, Mapping[str, Any], int], BuildFuture]:
+    """Return a function that starts a build on an executor, with the arguments of `RemoteFuture`."""
     # A Dask client has an adapter, since its own futures are of another type.
     adapter = getattr(executor, "get_executor", None)
     if callable(adapter):
@@ -74,40 +74,25 @@ def submit_to(executor: Any) -> Submit:
             "executor must have submit(), as a concurrent.futures.Executor has (mpi4py's and "
             f"rtcompile.cluster.ray.RayExecutor too), or be a Dask Client, not {shown(executor)}"
         )
-    return partial(_submit, executor.submit)
+    return partial(RemoteFuture, executor.submit)
 
 
-def _submit(
-    submit: Callable[..., Future[_Reply]],
-    request: CompileRequest,
-    overrides: Mapping[str, Any],
-    siblings: int,
-) -> BuildFuture:
-    build = SentBuild(request, overrides, siblings)
-    try:
-        theirs = submit(_work, build)
-    except Exception as error:  # noqa: BLE001  # an engine that was shut down may raise anything
-        theirs = Future()
-        theirs.set_exception(error)
-    return RemoteFuture(build, theirs)
-
-
-def _work(build: SentBuild) -> _Reply:
+def _work(request: CompileRequest, overrides: Mapping[str, Any], siblings: int) -> _Reply:
     """Build here; an executor's worker runs this function."""
     try:
-        settings = Settings.from_environ().override(**build.overrides)
-        code = elsewhere.build(build.request, settings, build.siblings)
-        inputs = elsewhere.key_inputs(build.request, settings)
+        settings = Settings.from_environ().override(**overrides)
+        code = elsewhere.build(request, settings, siblings)
+        inputs = elsewhere.key_inputs(request, settings)
         return code, pages.pack(inputs, Store.open(settings), code)
     except RtcompileError as error:
         return unchained(error), None
 
 
-def _keep(build: SentBuild, packed: Page) -> None:
+def _keep(request: CompileRequest, overrides: Mapping[str, Any], packed: Page) -> None:
     """Write a result to this machine's cache."""
-    settings = Settings.from_environ().override(**build.overrides)
+    settings = Settings.from_environ().override(**overrides)
     store = Store.open(settings)
-    inputs = elsewhere.key_inputs(build.request, settings)
+    inputs = elsewhere.key_inputs(request, settings)
     if settings.jit and store.find(inputs) is None:
         pages.unpack(inputs, store, packed)
 

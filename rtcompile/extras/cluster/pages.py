@@ -185,28 +185,22 @@ class SharedBuild:
             return None
 
         def entries(shared: object, read: Read) -> list[StoreEntry]:
+            own, name = _pack(self._inputs, build, code), build.object_key
             # A page with builds is not read again, since the writer holds this build's lease.
             if shared not in self._last:
                 self.find(shared, read)
-            return self._entries(build, code, *self._last[shared])
+            key, page = self._last[shared]
+            if page is None and len(own.objects[name]) <= SMALL:
+                return [("manifest", key, own.packed(key))]
+            separate = ("object", name, own.packed(name))  # written before the page that names it
+            if page is None:
+                return [separate, ("manifest", key, own._replace(objects={}).packed(key))]
+            if has_files_of(self._key, page.manifest, own.manifest):
+                return [separate]
+            both = merged(self._key, own.manifest, page.manifest)
+            return [separate, ("manifest", key, page._replace(manifest=both).packed(key))]
 
         return entries
-
-    def _entries(
-        self, build: ManifestEntry, code: ObjectCode, key: str, page: Page | None
-    ) -> list[StoreEntry]:
-        """Return the object, then the page that names it."""
-        own = _pack(self._inputs, build, code)
-        name = build.object_key
-        separate = ("object", name, own.packed(name))
-        if page is None:
-            if len(own.objects[name]) <= SMALL:
-                return [("manifest", key, own.packed(key))]
-            return [separate, ("manifest", key, own._replace(objects={}).packed(key))]
-        if has_files_of(self._key, page.manifest, own.manifest):
-            return [separate]
-        both = merged(self._key, own.manifest, page.manifest)
-        return [separate, ("manifest", key, page._replace(manifest=both).packed(key))]
 
 
 def fetch(stores: Sequence[ReadMany], requests: Iterable[CompileRequest]) -> tuple[int, int, int]:
@@ -265,8 +259,10 @@ def _pack(inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode) -> Page:
 
 def unpack(inputs: KeyInputs, store: Store, page: Page | None) -> ObjectCode | None:
     """Write a page's inlined build for the local files to the cache; None if there is none."""
-    for build in _usable(inputs, page.manifest) if page is not None and page.objects else ():
-        data = page.objects.get(build.object_key) if page is not None else None
+    if page is None or not page.objects:
+        return None
+    for build in _usable(inputs, page.manifest):
+        data = page.objects.get(build.object_key)
         obj = store.adopt(inputs, build, data) if data is not None else None
         if obj is not None:
             return obj
