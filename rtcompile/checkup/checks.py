@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 
@@ -28,7 +28,7 @@ from rtcompile.request import arch as archs
 from rtcompile.settings import Settings
 from rtcompile.store import inventory
 from rtcompile.store.folder import Folder
-from rtcompile.store.shared import LeasesUnsupportedError, LeasingStore, SharedStore, StoreError
+from rtcompile.store.shared import LeasesUnsupportedError, LeasingStore, SharedStore
 from rtcompile.store.store import Store
 from rtcompile.toolkit.catalogue import PART
 from rtcompile.toolkit.model import Toolchain
@@ -277,7 +277,12 @@ def cache_checks(settings: Settings) -> Iterator[Check]:
 
 
 def _file_system(path: str) -> Check:
-    kind = _kind_of_file_system(path)
+    device, kind = os.stat(path).st_dev, ""
+    with suppress(OSError), open("/proc/self/mountinfo", errors="replace") as file:
+        for line in file:
+            before, _, after = line.partition(" - ")
+            if before.split()[2] == f"{os.major(device)}:{os.minor(device)}":
+                kind = after.split()[0]
     free = shutil.disk_usage(path).free
     status, step = "ok", ""
     if kind in _SHARED:
@@ -292,21 +297,10 @@ def _file_system(path: str) -> Check:
     return Check("cache file system", status, detail, step)
 
 
-def _kind_of_file_system(path: str) -> str:
-    """Return the type of the file system that contains `path`, ``""`` if it is unknown."""
-    device = os.stat(path).st_dev
-    kind = ""
-    with suppress(OSError), open("/proc/self/mountinfo", errors="replace") as file:
-        for line in file:
-            before, _, after = line.partition(" - ")
-            if before.split()[2] == f"{os.major(device)}:{os.minor(device)}":
-                kind = after.split()[0]
-    return kind
-
-
 def _contents(folder: Folder, settings: Settings) -> Check:
     stored = list(inventory.stored(folder))
     size = inventory.size(folder)
+    name = "cache contents"
     detail = f"{len(stored)} files, {size / 2**20:.0f} MiB of {settings.cache_size / 2**20:.0f}"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -314,23 +308,23 @@ def _contents(folder: Folder, settings: Settings) -> Check:
     if usage is not None:
         detail += f", {usage.hits} hits, {usage.misses} builds"
     elif settings.jit:
-        return Check("cache contents", "warning", f"{detail}; its statistics cannot be written")
+        return Check(name, "warning", f"{detail}; its statistics cannot be written")
     if len(stored) > _MOST_VERIFIED:
-        return Check("cache contents", "ok", f"{detail}; `rtcompile cache verify` reads them all")
+        return Check(name, "ok", f"{detail}; `rtcompile cache verify` reads them all")
     unusable = list(inventory.unusable(folder))
     others = sum(of_another_version for _, of_another_version in unusable)
     if others:
         detail += f"; {others} of another version of rtcompile"
     if damaged := len(unusable) - others:
         step = "They are not used; `rtcompile cache verify` removes them."
-        return Check("cache contents", "warning", f"{detail}; {damaged} damaged", step)
+        return Check(name, "warning", f"{detail}; {damaged} damaged", step)
     if others:
         step = (
             "This version does not use them. You need do nothing: they are evicted when the cache is "
             "full; `rtcompile cache prune --size 100M` evicts the least recently used files now."
         )
-        return Check("cache contents", "note", detail, step)
-    return Check("cache contents", "ok", f"{detail}; all verify")
+        return Check(name, "note", detail, step)
+    return Check(name, "ok", f"{detail}; all verify")
 
 
 _MOST_SECONDS = 5.0  # for all requests to one store
@@ -351,44 +345,36 @@ def shared_stores(settings: Settings) -> Iterator[Check]:
         return
     for level in stores.levels:
         try:
-            check = level.limited(partial(_try, level.store, found.mode), _MOST_SECONDS)
-        except StoreError as error:
-            check = _unreachable(level.store, str(error))
-        signer = stores.envelope.keys[0]
-        yield replace(check, detail=f"{check.detail}; key {signer.fingerprint} ({signer.kind})")
+            tried = level.limited(partial(_try, level.store, found.mode), _MOST_SECONDS)
+        except Exception as error:  # noqa: BLE001  # a store's client may raise anything
+            step = (
+                "Builds work without it. Is the server running, and are address and password right?"
+            )
+            tried = "error", first_line(error), step
+        (status, detail, step), signer = tried, stores.envelope.keys[0]
+        detail = f"{level.store.name}: {detail}; key {signer.fingerprint} ({signer.kind})"
+        yield Check(f"shared store {level.store.name.partition(':')[0]}", status, detail, step)
 
 
-def _unreachable(store: SharedStore, problem: str) -> Check:
-    step = "Builds work without it. Is the server running, and are address and password right?"
-    return Check(_check_name(store), "error", f"{store.name}: {problem}", step)
-
-
-def _check_name(store: SharedStore) -> str:
-    return f"shared store {store.name.partition(':')[0]}"
-
-
-def _try(store: SharedStore, mode: str) -> Check:
+def _try(store: SharedStore, mode: str) -> tuple[str, str, str]:
+    """Return the status, the detail and the next step of a store; raise what its client raises."""
     probe = f"probe/{secrets.token_hex(8)}"
     seconds = []
-    try:
-        for _ in range(2):  # the first request also opens the connection
-            begin = time.monotonic()
-            store.get(probe)
-            seconds.append(time.monotonic() - begin)
-    except Exception as error:  # noqa: BLE001  # a store's client may raise anything
-        return _unreachable(store, first_line(error))
+    for _ in range(2):  # the first request also opens the connection
+        begin = time.monotonic()
+        store.get(probe)
+        seconds.append(time.monotonic() - begin)
     status, detail, step = "ok", f" (RTCOMPILE_REMOTE_MODE={mode}: nothing is written)", ""
     if mode == "rw":
         status, detail, step = _writes_and_leases(store, probe)
     if status == "ok" and "gives leases" in detail and min(seconds) > _PROMPT_SECONDS:
         status = "warning"
         step = "Small kernels compile in that time; put a nearer store first in RTCOMPILE_REMOTE."
-    detail = f"{store.name}: {min(seconds) * 1e3:.1f} ms a round trip; reads{detail}"
-    return Check(_check_name(store), status, detail, step)
+    return status, f"{min(seconds) * 1e3:.1f} ms a round trip; reads{detail}", step
 
 
 def _writes_and_leases(store: SharedStore, probe: str) -> tuple[str, str, str]:
-    """Return the status, the detail and the next step of a store that is written to."""
+    """Return the same as `_try` for writing to a store."""
     try:
         store.put(probe, b"probe")
     except Exception as error:  # noqa: BLE001  # a store's client may raise anything
