@@ -1,8 +1,12 @@
-"""Builds requests for several architectures into one bundle, and verifies bundles."""
+"""Builds requests for several architectures into one bundle, without times or paths, and verifies bundles.
+
+Equal builds give equal bytes.
+"""
 
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -13,11 +17,11 @@ from rtcompile.build.many import compile_many
 from rtcompile.bundles import file
 from rtcompile.bundles import index as bundles
 from rtcompile.bundles.file import Row, own_folders
-from rtcompile.bundles.index import Bundle
-from rtcompile.cli.bundle_contents import Contents, contents_of, listed_headers, read, write
+from rtcompile.bundles.index import Bundle, UnusableError
 from rtcompile.errors import InvalidRequest, warn
-from rtcompile.files.fileset import FileSet
-from rtcompile.files.headers import Header
+from rtcompile.files import sealed
+from rtcompile.files.fileset import FileSet, joined
+from rtcompile.files.headers import Header, SearchDir, relative_to
 from rtcompile.files.sealed import content_digest
 from rtcompile.lookup.find import query_of
 from rtcompile.named import NamedTuple
@@ -138,9 +142,35 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
         options=tuple(f"{label} {value}".strip() for label, value in inputs.options),
         names=request.name_expressions,
     )
-    return contents_of(
-        row, code, read, plan.search, _request_digests(work, row, len(own_folders(plan.search)))
+    folders = own_folders(plan.search)
+    own = [each for each in plan.search if each.path in folders and each.is_own]
+    timeless = code.replace(build=code.build.replace(compiled_in=0.0))
+    return Contents(
+        row,
+        object_code.encode(row.sealed_key(), timeless, row.program),
+        sealed.seal(bundles.CHECKS, "", _relocatable(read, own).packed(())),
+        tuple(_request_digests(work, row, len(folders))),
     )
+
+
+def _relocatable(read: FileSet, own: Sequence[SearchDir]) -> FileSet:
+    """Return the files of a build with the number of the request's folder in place of each folder's path."""
+    split = relative_to(tuple(own))
+
+    def inside(paths: Iterable[str]) -> tuple[str, ...]:
+        return tuple([f"{number}/{rest}" for number, rest in map(split, paths) if number >= 0])
+
+    # Stats of the building machine are left out; the reader checks contents. The toolkit's folders may be missing or
+    # different there, so labels replace them.
+    listed = []
+    for path, label, relative, digest, size, *_ in read.headers:
+        number, rest = split(path)
+        if number >= 0:
+            path, label, relative = f"{number}/{rest}", f"user{number}", rest
+        else:
+            path = f"<{label}>/{relative}" if label else relative
+        listed.append(Header(path, label, relative, digest, size, 0, 0))
+    return FileSet(tuple(listed), inside(read.absent), inside(read.present))
 
 
 def _request_digests(work: Work, row: Row, folders: int) -> list[str]:
@@ -295,3 +325,81 @@ def _outcome(
     if others:
         return f"differs: made with another {', '.join(others[:3])}{' …' * (len(others) > 3)}"
     return f"differs {'in its names' if same else 'in its code'}, by the same compiler"
+
+
+# --- The contents of a bundle -------------------------------------------------------------------------
+
+
+class Contents(NamedTuple):
+    """Everything that a bundle stores of a build."""
+
+    row: Row
+    code: bytes  # its object's file
+    checks: bytes  # its headers, as `index.read_checks` and `read_others` read them
+    queries: tuple[str, ...]
+
+
+def read(bundle: Bundle) -> list[Contents]:
+    """Return all builds of a bundle, with every byte verified."""
+    try:
+        rows, found = file.read_rows(bundle), []
+        for row, queries in zip(rows, _queries(bundle), strict=True):
+            code, checks = map(bundle.blob, (row.code, row.checks))
+            listed_headers(checks)
+            found.append(Contents(row, code, checks, queries))
+    except UnusableError as error:
+        raise InvalidRequest(f"{bundle.path} cannot be used: {error}") from None
+    ends = [start + size for row in rows for start, size, _ in (row.code, row.checks)]
+    end = bundle.end_of_index + max(ends, default=0)
+    if os.path.getsize(bundle.path) > end:
+        raise InvalidRequest(f"{bundle.path}: the bytes from {end} on belong to no build")
+    return found
+
+
+def _queries(bundle: Bundle) -> list[tuple[str, ...]]:
+    """Return the digests of the queries that each row serves."""
+    found: list[list[str]] = [[] for _ in bundle.rows]
+    for query, rows in bundle.queries.items():
+        for row in rows:
+            if row >= len(found):
+                raise UnusableError(f"its index names row {row}, which it does not have")
+            found[row].append(query)
+    return [tuple(queries) for queries in found]
+
+
+def listed_headers(checks: bytes) -> tuple[Header, ...]:
+    """Return all headers of a build; a header in a folder of the request has that folder's number as its label."""
+    headers = bundles.read_checks(checks, defaultdict(str)).headers
+    return (*headers, *bundles.read_others(checks))
+
+
+def write(path: str, builds: Iterable[Contents]) -> None:
+    """Write a bundle in one step, with the last build for each key, architecture, kind and CUDA version."""
+    last: dict[tuple[Any, ...], Contents] = {}
+    served: dict[tuple[Any, ...], dict[str, None]] = {}
+    for build in builds:
+        key = (build.row.key, build.row.arch, build.row.kind, build.row.cuda)
+        last[key] = build
+        served.setdefault(key, {}).update(dict.fromkeys(build.queries))
+    blobs: dict[bytes, int] = {}
+    size = 0
+    rows: list[bytes] = []
+    queries: dict[str, list[int]] = {}
+    for key, build in sorted(last.items(), key=lambda item: item[0]):
+        for query in served[key]:
+            queries.setdefault(query, []).append(len(rows))
+        extents = []
+        for blob in (build.code, build.checks):
+            if blob not in blobs:
+                blobs[blob] = size
+                size += len(blob)
+            extents += [str(blobs[blob]), str(len(blob)), content_digest(blob)]
+        row = build.row
+        texts = [row.key, str(row.arch), row.kind, row.backend, row.compiler, str(row.cuda)]
+        texts += [row.program, row.source, *extents, str(len(row.options)), *row.options]
+        rows.append(joined([*texts, *row.names]))
+    lines = "".join(f"{query} {' '.join(map(str, at))}\n" for query, at in sorted(queries.items()))
+    index = sealed.seal(bundles.INDEX, "", [lines.encode(), *rows])
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    sealed.publish(path, b"".join((bundles.HEAD.pack(bundles.MAGIC, len(index)), index, *blobs)))
+    os.chmod(path, 0o644)  # other users may use an installed package

@@ -16,7 +16,7 @@ from rtcompile.build import planned  # noqa: E402
 from rtcompile.bundles import index  # noqa: E402
 from rtcompile.bundles.index import Bundle  # noqa: E402
 from rtcompile.cli import bundling, to_bundle  # noqa: E402
-from rtcompile.cli.bundle_contents import read  # noqa: E402
+from rtcompile.cli.to_bundle import read  # noqa: E402
 from rtcompile.extras.record import recording, warming  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.lookup.find import Query, query_of  # noqa: E402
