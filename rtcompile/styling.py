@@ -107,8 +107,7 @@ def is_watched() -> bool:
 def changing_line(*, keep: bool = False) -> Iterator[Callable[[str], None]]:
     """Yield a function that overwrites a line with a text; with `keep` the last text stays."""
     if in_notebook():
-        with _line_below_cell(keep) as write:
-            yield write
+        yield from _line_below_cell(keep)
         return
     if not takes_escapes(sys.stderr):
         yield lambda _: None
@@ -120,7 +119,6 @@ def changing_line(*, keep: bool = False) -> Iterator[Callable[[str], None]]:
         print("" if keep else erase, end="\n" if keep else "", file=sys.stderr, flush=True)
 
 
-@contextmanager
 def _line_below_cell(keep: bool) -> Iterator[Callable[[str], None]]:
     from IPython.display import clear_output, display
 

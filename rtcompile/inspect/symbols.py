@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from rtcompile.errors import InvalidRequest, public, shown, warn
+from rtcompile.errors import public, warn
 from rtcompile.inspect import cubin
 from rtcompile.request import cxx
 from rtcompile.request.object_code import KERNEL_MARKS, ObjectCode
@@ -22,8 +22,6 @@ _LOCAL = re.compile(r"_ZZ(?P<function>.*)E(?P<length>\d+)(?P<name>[A-Za-z_]\w*)"
 def symbols(code: ObjectCode, kind: str = "kernel") -> dict[str, str]:
     """Return what `ObjectCode.symbols` returns."""
     one_of("kind", kind, ("kernel", "variable"))
-    if not isinstance(code, ObjectCode):
-        raise InvalidRequest(f"code must be an ObjectCode, not {shown(code)}")
     if code.kind not in ("cubin", "ptx"):
         return {}
     found = kernel_symbols(code.code) if kind == "kernel" else _variables(code.code)

@@ -211,9 +211,14 @@ class Function:
         InvalidRequest
             An argument has another type, such as Python's int, which has no size.
         """
+        import cupy
+
         copied = [each for each in args if isinstance(each, (In, Out))]
-        with _on(stream):
-            copies = {id(each): _copy_of(each) for each in copied}
+        with stream or nullcontext():
+            copies = {
+                id(each): (cupy.asarray if isinstance(each, In) else cupy.empty_like)(each.array)
+                for each in copied
+            }
             values = [
                 copies[id(each)] if id(each) in copies else _value(each, f"argument {position}")
                 for position, each in enumerate(args)
@@ -245,7 +250,7 @@ class Function:
         self, grid: Any, block: Any, stream: Any, *args: Any, shared_size: int = 0
     ) -> None:
         """Launch on a stream of CuPy's, or on its current one for None."""
-        with _on(stream):
+        with stream or nullcontext():
             self._launch(grid, block, self._prepared(args), shared_size)
 
     @public
@@ -294,19 +299,6 @@ class Function:
             return float(get_elapsed_time(start, end)) / 1000
 
         return seconds
-
-
-def _on(stream: Any) -> Any:
-    """Return a context in which a stream of CuPy's is the current one."""
-    return nullcontext() if stream is None else stream
-
-
-def _copy_of(argument: Any) -> Any:
-    """Return the device's array of an `In`, `Out` or `InOut`, with the contents if they are read."""
-    import cupy
-
-    make = cupy.asarray if isinstance(argument, In) else cupy.empty_like
-    return make(argument.array)
 
 
 def _value(value: Any, what: str) -> Any:
