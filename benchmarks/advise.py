@@ -52,7 +52,7 @@ def without_a_gpu(source: str, cases: list[tuple[str, int]]) -> dict[str, float]
     for _ in range(ROUNDS):
         for name, dynamic in cases:
             begin = time.perf_counter()
-            advice.advise(code, kernel=name, shared_mem=dynamic, source=source)
+            advice.Advice.of(code, name, dynamic, source)
             once.append((time.perf_counter() - begin) * 1e3)
 
     def build(request: rtcompile.CompileRequest) -> rtcompile.ObjectCode:
@@ -63,7 +63,7 @@ def without_a_gpu(source: str, cases: list[tuple[str, int]]) -> dict[str, float]
     for name in names[:ROUNDS]:
         only = request.replace(name_expressions=(name,))
         begin = time.perf_counter()
-        advice.of_source(only, build, name, 0, (256, 2))
+        advice.Advice.of_source(only, build, name, 0, (256, 2))
         rebuilt.append((time.perf_counter() - begin) * 1e3)
     return {
         "of code that is there, median ms a kernel": round(statistics.median(once), 3),

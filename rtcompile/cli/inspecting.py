@@ -25,7 +25,7 @@ from rtcompile.cli.caching import find_entry
 from rtcompile.cli.output import overrides, requests
 from rtcompile.errors import CompileError, InvalidRequest, RtcompileError, ToolkitNotFound
 from rtcompile.extras.devtools.profile import HeaderNode, Profile
-from rtcompile.extras.resources.advice import Advice, advise, of_source
+from rtcompile.extras.resources.advice import Advice
 from rtcompile.extras.resources.report import REPORT_SPILLS, Report, limits_of
 from rtcompile.files.headers import Files, SearchDir
 from rtcompile.files.sealed import read_text
@@ -89,11 +89,11 @@ def _advice(code: _Code, request: CompileRequest | None, given: Namespace) -> li
             raise InvalidRequest(f"--launch-bounds {given.launch_bounds}: expected 256 or 256,2")
         bounds = [int(word) for word in words]
         build = functools.partial(_build, given=given)
-        return of_source(request, build, given.kernel, given.dynamic_shared, bounds)
+        return Advice.of_source(request, build, given.kernel, given.dynamic_shared, bounds)
     if limits_of(Report.of(code).arch) is None:
         return []
     source = "" if request is None else request.source
-    return advise(code, kernel=given.kernel, shared_mem=given.dynamic_shared, source=source)
+    return Advice.of(code, given.kernel, given.dynamic_shared, source)
 
 
 def _listings(code: _Code, request: CompileRequest | None, given: Namespace) -> dict[str, str]:

@@ -275,10 +275,10 @@ class LazyCode:
 
         request = self.request
         if request is not None:
-            return Advice.of_source(request, self.compiled, kernel, shared_mem, launch_bounds)
+            return Advice.of_source(request, self.compiled, kernel, shared_mem, launch_bounds)[0]
         if launch_bounds is not None:
             raise InvalidRequest("launch_bounds= needs a source to build again, not path=")
-        return Advice.of(self._file(), kernel, shared_mem)
+        return Advice.of(self._file(), kernel, shared_mem)[0]
 
     def _file(self) -> bytes:
         from rtcompile.frontends import driver_errors

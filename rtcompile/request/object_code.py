@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from rtcompile.errors import InvalidRequest, RtcompileError, shown
 from rtcompile.files import sealed
-from rtcompile.request.values import Arch, Value, one_of
+from rtcompile.request.values import Arch, Value, one_of, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ class ObjectCode(Value):
         """
         import rtcompile
 
-        return rtcompile.types.Advice.of(self, kernel, shared_mem)
+        return rtcompile.types.Advice.of(self, text("kernel", kernel), shared_mem)[0]
 
     def symbols(self, kind: str = "kernel") -> dict[str, str]:
         """Return the kernels of a cubin or of PTX, or the variables of a cubin.

@@ -8,7 +8,7 @@ import pytest
 
 import rtcompile
 from rtcompile.cli import main
-from rtcompile.extras.resources.advice import advise
+from rtcompile.extras.resources.advice import Advice
 from rtcompile.extras.resources.report import best_blocks, limits_of
 from rtcompile.request.values import Arch
 
@@ -103,7 +103,7 @@ def test_a_block_that_the_source_fixes_is_the_only_one():
         'extern "C" __global__ void __block_size__((96, 2, 1)) k(float* x) { *x = 1; }',
         arch="sm_90a",
     )
-    (found,) = advise(built)
+    (found,) = Advice.of(built)
     assert found.best == found.smallest
     assert found.best.block == 192
 
@@ -121,7 +121,7 @@ def test_an_architecture_of_the_future_is_rejected(monkeypatch):
     built = rtcompile.compile(PLAIN, arch="sm_90a")
     monkeypatch.setattr("rtcompile.extras.resources.report.limits_of", lambda arch: None)
     with pytest.raises(rtcompile.InvalidRequest, match="does not know the limits of sm_90a"):
-        advise(built)
+        Advice.of(built)
 
 
 def test_inspect_shows_advice(tmp_path, capsys):

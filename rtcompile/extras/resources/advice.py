@@ -62,22 +62,51 @@ class Advice:
     @classmethod
     @public
     def of(
-        cls, code: ObjectCode | bytes, kernel: str, shared_mem: int | Callable[[int], int] = 0
-    ) -> Advice:
-        """Return the advice on a kernel of some code; see `ObjectCode.advise`."""
-        return advise(code, kernel=kernel, shared_mem=shared_mem)[0]
+        cls,
+        code: ObjectCode | bytes,
+        kernel: str | None = None,
+        shared_mem: int | Callable[[int], int] = 0,
+        source: str = "",
+    ) -> list[Advice]:
+        """Return the advice on each kernel of some code, or on one; see `ObjectCode.advise`."""
+        found = reports.Report.of(code, kernel)
+        limits = reports.limits_of(found.arch)
+        if limits is None:
+            raise InvalidRequest(
+                f"this version of rtcompile does not know the limits of {found.arch}, so it cannot compute "
+                "occupancy; upgrade rtcompile"
+            )
+        return [_of(one, found.arch, limits, shared_mem, source) for one in found.kernels]
 
     @classmethod
     def of_source(
         cls,
         request: CompileRequest,
         build: Callable[[CompileRequest], ObjectCode],
-        kernel: str,
-        shared_mem: int | Callable[[int], int] = 0,
-        launch_bounds: object = None,
-    ) -> Advice:
-        """Return the advice on a kernel that `build` compiles again; see `RawKernel.advise`."""
-        return of_source(request, build, kernel, shared_mem, launch_bounds)[0]
+        kernel: str | None,
+        shared_mem: int | Callable[[int], int],
+        launch_bounds: object,
+    ) -> list[Advice]:
+        """Return the same for a source, which `build` compiles so that ptxas reports spills, and with the bounds."""
+        bounds = None if launch_bounds is None else _bounds_of(launch_bounds)
+        verbose = request.replace(options=(*request.options, reports.REPORT_SPILLS))
+        found = cls.of(build(verbose), kernel, shared_mem, request.source)
+        if bounds is None:
+            return found
+        rebuilt = build(_with_bounds(verbose, bounds))
+        read = {one.name: one.max_threads for one in reports.Report.of(rebuilt, kernel).kernels}
+        for one in found:
+            if read[one.kernel] != bounds[0]:
+                raise InvalidRequest(
+                    f"{one.kernel} could not be rebuilt with __launch_bounds__{bounds}: the code allows "
+                    f"{read[one.kernel] or 'any number of'} threads in a block. Its bounds do not come "
+                    "from that macro, or -maxrregcount is among the options. Edit the source"
+                )
+        after = cls.of(rebuilt, kernel, shared_mem)
+        return [
+            replace(one, launch_bounds=bounds, bounded=two)
+            for one, two in zip(found, after, strict=True)
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -117,23 +146,6 @@ class Advice:
         ]
 
 
-def advise(
-    code: ObjectCode | bytes,
-    *,
-    kernel: str | None = None,
-    shared_mem: int | Callable[[int], int] = 0,
-    source: str = "",
-) -> list[Advice]:
-    """Advise how to launch kernels; `shared_mem` is bytes, or a function of the threads in a block."""
-    found = reports.Report.of(code, kernel)
-    if reports.limits_of(found.arch) is None:
-        raise InvalidRequest(
-            f"this version of rtcompile does not know the limits of {found.arch}, so it cannot compute "
-            "occupancy; upgrade rtcompile"
-        )
-    return [_of(one, found.arch, shared_mem, source) for one in found.kernels]
-
-
 def _bounds_of(launch_bounds: object) -> tuple[int, int]:
     """Check the value of ``launch_bounds=``: threads, or threads and blocks."""
     given = [*launch_bounds] if isinstance(launch_bounds, Sequence) else [launch_bounds]
@@ -145,35 +157,6 @@ def _bounds_of(launch_bounds: object) -> tuple[int, int]:
     threads = whole("launch_bounds' threads", given[0], 1, reports.THREADS_MAX)
     blocks = whole("launch_bounds' blocks", given[1], 0, _BLOCKS_MAX) if len(given) == 2 else 0
     return threads, blocks
-
-
-def of_source(
-    request: CompileRequest,
-    build: Callable[[CompileRequest], ObjectCode],
-    kernel: str | None,
-    shared_mem: int | Callable[[int], int],
-    launch_bounds: object,
-) -> list[Advice]:
-    """Advise on a source's kernels; it is built with ptxas's report of spills, and with the bounds."""
-    bounds = None if launch_bounds is None else _bounds_of(launch_bounds)
-    verbose = request.replace(options=(*request.options, reports.REPORT_SPILLS))
-    found = advise(build(verbose), kernel=kernel, shared_mem=shared_mem, source=request.source)
-    if bounds is None:
-        return found
-    rebuilt = build(_with_bounds(verbose, bounds))
-    read = {one.name: one.max_threads for one in reports.Report.of(rebuilt, kernel).kernels}
-    for one in found:
-        if read[one.kernel] != bounds[0]:
-            raise InvalidRequest(
-                f"{one.kernel} could not be rebuilt with __launch_bounds__{bounds}: the code allows "
-                f"{read[one.kernel] or 'any number of'} threads in a block. Its bounds do not come "
-                "from that macro, or -maxrregcount is among the options. Edit the source"
-            )
-    after = advise(rebuilt, kernel=kernel, shared_mem=shared_mem)
-    return [
-        replace(one, launch_bounds=bounds, bounded=two)
-        for one, two in zip(found, after, strict=True)
-    ]
 
 
 def _with_bounds(request: CompileRequest, bounds: tuple[int, int]) -> CompileRequest:
@@ -192,25 +175,25 @@ def _with_bounds(request: CompileRequest, bounds: tuple[int, int]) -> CompileReq
 def _of(
     kernel: reports.KernelReport,
     arch: Arch,
+    limits: reports.DeviceLimits,
     shared_mem: int | Callable[[int], int],
     source: str,
 ) -> Advice:
-    limits = reports.limits_of(arch)
-    assert limits is not None
-
     def dynamic(block: int) -> int:
         given = shared_mem(block) if callable(shared_mem) else shared_mem
         return whole("shared_mem", given, 0, reports.SHARED_MAX)
-
-    def shared(block: int) -> int:
-        return kernel.shared_bytes + dynamic(block)
 
     notes = []
     required = kernel.required_threads
     fixed = required is not None and required[0] * required[1] * required[2]
     threads = kernel.max_threads or reports.THREADS_MAX
     sizes = [fixed] if fixed else {threads, *range(reports.WARP, threads + 1, reports.WARP)}
-    found = reports.best_blocks(limits, registers=kernel.registers, shared=shared, sizes=sizes)
+    found = reports.best_blocks(
+        limits,
+        registers=kernel.registers,
+        shared=lambda block: kernel.shared_bytes + dynamic(block),
+        sizes=sizes,
+    )
     best, smallest = found or (None, None)
     if fixed:
         notes.append(f"the source fixes the block at {required}")
