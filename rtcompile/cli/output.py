@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import shutil
 import sys
 from argparse import Namespace
@@ -43,13 +42,13 @@ def flush() -> OSError | None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        _discard(sys.stdout.fileno())
+        discard(sys.stdout.fileno())
         sys.stdout.flush()
         return error
     return None
 
 
-def _discard(*descriptors: int) -> None:
+def discard(*descriptors: int) -> None:
     """Discard everything that is written to these descriptors from now on."""
     with open(os.devnull, "wb") as nothing:
         for descriptor in descriptors:
@@ -70,15 +69,6 @@ def prepare_warnings() -> None:
     warnings.formatwarning = shown
 
 
-def reader_has_gone() -> bool:
-    """Return whether the reader of stdout or stderr has gone; if so, discard further output."""
-    poll = select.poll()
-    for stream in (1, 2):
-        poll.register(stream, 0)
-    closed = any(event & select.POLLERR for _, event in poll.poll(0))
-    if closed:  # otherwise Python would write to the closed pipe again at exit
-        _discard(1, 2)
-    return closed
 
 
 def terminal_width(stream: IO[str], otherwise: int) -> int:
