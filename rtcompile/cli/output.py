@@ -69,8 +69,6 @@ def prepare_warnings() -> None:
     warnings.formatwarning = shown
 
 
-
-
 def terminal_width(stream: IO[str], otherwise: int) -> int:
     """Return the columns of the terminal at `stream`; `otherwise` if it is not a terminal."""
     return shutil.get_terminal_size((otherwise, 24)).columns if stream.isatty() else otherwise
