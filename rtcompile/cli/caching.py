@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from argparse import Namespace
@@ -380,14 +381,12 @@ def _family(
     """Return the lines of one metric, with a sample for each set of labels."""
     lines = [f"# TYPE {name} {kind}", f"# HELP {name} {meaning}"] if samples else []
     for labels, number in samples:
-        pairs = (f'{label}="{_escaped(value)}"' for label, value in labels.items())
+        pairs = (
+            f"{label}={json.dumps(value, ensure_ascii=False)}" for label, value in labels.items()
+        )
         suffix = "_total" if kind == "counter" else ""
         lines.append(f"{name}{suffix}{{{','.join(pairs)}}} {number:.15g}")
     return lines
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _fields(entry: inventory.Entry) -> dict[str, Any]:

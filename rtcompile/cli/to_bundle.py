@@ -236,19 +236,14 @@ def matrix(bundle: Bundle) -> list[Served]:
                 continue
             best = usable[0]
             arch = best.arch if best.kind == "cubin" else best.arch.virtual
-            least = _least_driver(best, capability)
+            # Machine code runs on every driver for its major version of CUDA; PTX needs one as new as its compiler.
+            major, minor = map(int, best.compiler.split()[1].split(".")[:2])
+            made_by = (major, minor if best.kind == "ptx" else 0)
+            least = max(made_by, archs.first_release(capability))
             served.append(
                 Served(gpu, name, cuda, f"{best.kind} {arch}", "CUDA {}.{}".format(*least))
             )
     return served
-
-
-def _least_driver(row: Row, capability: archs.Version) -> archs.Version:
-    """Return the CUDA release whose driver is the oldest that runs a build on a device."""
-    # Machine code runs on every driver for its major version of CUDA; PTX needs one as new as its compiler.
-    major, minor = map(int, row.compiler.split()[1].split(".")[:2])
-    made_by = (major, minor if row.kind == "ptx" else 0)
-    return max(made_by, archs.first_release(capability))
 
 
 def _proven(bundle: Bundle) -> list[tuple[Row, ObjectCode, tuple[Header, ...]]]:

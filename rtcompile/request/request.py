@@ -111,7 +111,9 @@ class CompileRequest(Value):
         if kind == "fatbin" and self.backend == "nvrtc":
             raise InvalidRequest("backend='nvrtc' makes no fatbin; leave backend= out for NVCC's")
         set_(self, "target", "ptx" if wants_ptx and kind == _CUBIN else kind)
-        set_(self, "link", () if link is _NONE else _to_link(link))
+        given = () if link is _NONE else items("link", link, "source strings, paths, ObjectCodes")
+        # Other libraries' objects become bytes, since comparing those may need a device.
+        set_(self, "link", tuple([_plain(item, f"link[{at}]") for at, item in enumerate(given)]))
         set_(self, "headers", () if headers is _NONE else header_texts(headers))
         fixups = truth("allow_fixups", allow_fixups)
         set_(self, "allow_fixups", fixups)
@@ -194,12 +196,6 @@ def header_texts(given: Any) -> tuple[tuple[str, str], ...]:
                     f"headers: {folder!r} is a header and the folder of {name!r}; rename one of them"
                 )
     return tuple(sorted(found.items()))
-
-
-def _to_link(given: object) -> tuple[Any, ...]:
-    """Return the linker inputs, with other libraries' objects as bytes, since comparing those may need a device."""
-    found = items("link", given, "source strings, paths, ObjectCodes")
-    return tuple([_plain(item, f"link[{at}]") for at, item in enumerate(found)])
 
 
 def _plain(item: Any, name: str) -> Any:

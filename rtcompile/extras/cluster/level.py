@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from contextlib import suppress
@@ -114,12 +114,6 @@ class Level:
         request = partial(self.store.replace, key, before, data, seconds)
         return self.send(request, waiting=waiting, writes=True)
 
-    def add_to_totals(self, counts: Mapping[str, float]) -> None:
-        """Add counts to those of the whole fleet, if the store keeps them."""
-        if hasattr(self.store, "add") and not self.is_silent:
-            with suppress(Exception):  # no build needs them
-                self.store.add(counts)
-
     def send(self, request: _Request, *, waiting: bool = True, writes: bool = False) -> Any:
         """Return the result of a request; None if it failed, or is not sent now."""
         if (writes and not self.writable) or not self._may_send(waiting):
@@ -176,7 +170,9 @@ class Level:
         return not self.is_silent and self._clock() >= self._not_written_until
 
     def _may_send(self, waiting: bool) -> bool:
-        while waiting and not self.is_silent and self._clock() - self._oldest() > _LATE_SECONDS:
+        while waiting and not self.is_silent:
+            if self._clock() - next(iter(self._sent), float("inf")) <= _LATE_SECONDS:
+                break
             time.sleep(_TICK_SECONDS)
         with self._guard:
             is_paused = self._clock() < self._resumes_at
@@ -189,11 +185,6 @@ class Level:
                 with suppress(RuntimeError):  # no new threads at the process's end
                     self._probe.start()
             return False
-
-    def _oldest(self) -> float:
-        with suppress(IndexError):
-            return self._sent[0]
-        return float("inf")
 
     def _try(self) -> None:
         """Send a test request to a silent store, while builds continue without it."""

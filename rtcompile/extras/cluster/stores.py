@@ -254,8 +254,9 @@ class Stores:
         self._reported_at = time.monotonic()
         for level in self.levels:
             more = level.unreported()
-            if more and self.writes:
-                level.add_to_totals(more)
+            if more and self.writes and hasattr(level.store, "add") and not level.is_silent:
+                with suppress(Exception):  # no build needs the counts of the whole fleet
+                    level.store.add(more)
             if more:
                 named = {f"{name} {level.store.name}": count for name, count in more.items()}
                 count(named)
