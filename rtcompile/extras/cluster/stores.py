@@ -10,8 +10,8 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -53,9 +53,8 @@ class Stores:
 
     def find(self, inputs: KeyInputs, store: Store) -> ObjectCode | None:
         """Return the first store's build, after writing it to the local cache."""
-        with self._counting() as counts:
-            code = self._look(SharedBuild(inputs, store))
-        return None if code is None else _with_counts(code, counts)
+        code: ObjectCode | None = self._counted(partial(self._look, SharedBuild(inputs, store)))
+        return code
 
     def find_or_build(
         self,
@@ -68,17 +67,20 @@ class Stores:
     ) -> ObjectCode:
         """Return what a store has, or the result of `compile`; if another node builds, wait, or raise `Busy`."""
         build, begin = SharedBuild(inputs, store), time.monotonic()
-        with self._counting() as counts:
+
+        def found() -> ObjectCode:
             code = self._look(build)
-            if code is None:
-                look = partial(self._look, build, is_first=False)
-                taken = self.lease(build.lease_key, look, seconds, build.program, waits, begin)
-                if isinstance(taken, ObjectCode):
-                    code = taken
-                else:
-                    left = None if seconds is None else seconds - (time.monotonic() - begin)
-                    code = self._built(build, partial(compile, left), taken)
-        return _with_counts(code, counts)
+            if code is not None:
+                return code
+            look = partial(self._look, build, is_first=False)
+            taken = self.lease(build.lease_key, look, seconds, build.program, waits, begin)
+            if isinstance(taken, ObjectCode):
+                return taken
+            left = None if seconds is None else seconds - (time.monotonic() - begin)
+            return self._built(build, partial(compile, left), taken)
+
+        code: ObjectCode = self._counted(found)
+        return code
 
     def _look(self, build: SharedBuild, *, is_first: bool = True) -> ObjectCode | None:
         """Return the first store's build; a miss counts once, however often a wait repeats the look-up."""
@@ -126,14 +128,15 @@ class Stores:
             self.later(lambda: None)  # from now on it is renewed
         return taken
 
-    @contextmanager
-    def _counting(self) -> Iterator[dict[str, dict[str, float]]]:
-        """Yield a mapping that, after the ``with`` block, has each store's costs and savings for this thread."""
+    def _counted(self, find: Callable[[], Any]) -> Any:
+        """Return the code that a function finds, with each store's costs and savings for this thread."""
         before = [{**level.here.counts} for level in self.levels]
-        found: dict[str, dict[str, float]] = {}
-        yield found
-        for level, then in zip(self.levels, before, strict=True):
-            found[level.store.name] = {n: c - then[n] for n, c in level.here.counts.items()}
+        code = find()
+        counts = {
+            level.store.name: {n: c - then[n] for n, c in level.here.counts.items()}
+            for level, then in zip(self.levels, before, strict=True)
+        }
+        return None if code is None else code.replace(build=code.build.replace(stores=counts))
 
     # --- reading -------------------------------------------------------------------------
 
@@ -281,10 +284,6 @@ def _entries(store_keys: Sequence[str], level: Level) -> list[bytes | None]:
         chunk = store_keys[at : at + _AT_ONCE]
         found += level.get_many(chunk) or [None] * len(chunk)
     return found
-
-
-def _with_counts(code: ObjectCode, counts: dict[str, dict[str, float]]) -> ObjectCode:
-    return code.replace(build=code.build.replace(stores=counts))
 
 
 # --- the process's own ---------------------------------------------------------------------------

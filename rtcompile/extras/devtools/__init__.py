@@ -172,16 +172,12 @@ class _File:
         """Return the sums that a kernel's variable is a part of, such as ``INCLUDES + KERNEL``."""
         found: dict[str, ast.expr] = {}
         passed_over = {id(e) for expressions in self._values.values() for e in expressions}
-        kernels = {
-            name: any(_is_kernel(p) for e in expressions for p in self._pieces(e))
-            for name, expressions in self._values.items()
-        }
         for node in self._nodes:  # the outer ones come first
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
                 if id(node) not in passed_over:
-                    for name in _names(node):
-                        if kernels.get(name):
-                            found.setdefault(name, node)
+                    for part in ast.walk(node):
+                        if isinstance(part, ast.Name) and any(map(_is_kernel, self._pieces(part))):
+                            found.setdefault(part.id, node)
                 passed_over.update((id(node.left), id(node.right)))
         return found
 
