@@ -85,9 +85,17 @@ class BuildInfo(Value):
         compiled_in: float = 0.0,
         stores: Mapping[str, Mapping[str, float]] = _NO_STORES,
     ) -> None:
-        given = backend, log, headers, milliseconds, hit, why, compiler, notes, compiled_in, stores
-        for name, value in zip(self.__slots__, given, strict=True):
-            object.__setattr__(self, name, value)
+        set_ = object.__setattr__  # a loop over the names would take twice the time
+        set_(self, "backend", backend)
+        set_(self, "log", log)
+        set_(self, "_files", headers)
+        set_(self, "milliseconds", milliseconds)
+        set_(self, "hit", hit)
+        set_(self, "why", why)
+        set_(self, "compiler", compiler)
+        set_(self, "notes", notes)
+        set_(self, "compiled_in", compiled_in)
+        set_(self, "stores", stores)
 
     @property
     def headers(self) -> tuple[Header, ...]:
@@ -167,13 +175,14 @@ class ObjectCode(Value):
             raise InvalidRequest(
                 f"ObjectCode: arch must be an Arch, not {shown(arch)}; write Arch.parse('sm_90a')"
             )
-        kind = one_of("ObjectCode: kind", kind, TARGETS)
-        build = BuildInfo(backend="nvrtc") if build is None else build
         if type(lowered_names) is dict:
             lowered_names = MappingProxyType(lowered_names)
-        given = code, kind, arch, lowered_names, build
-        for name, value in zip(self.__slots__, given, strict=True):
-            object.__setattr__(self, name, value)
+        set_ = object.__setattr__
+        set_(self, "code", code)
+        set_(self, "kind", one_of("ObjectCode: kind", kind, TARGETS))
+        set_(self, "arch", arch)
+        set_(self, "lowered_names", lowered_names)
+        set_(self, "build", BuildInfo(backend="nvrtc") if build is None else build)
 
     def report(
         self, kernel: str | None = None, block: int | None = None, *, dynamic_shared: int = 0
