@@ -111,9 +111,11 @@ class CompileRequest(Value):
         if kind == "fatbin" and self.backend == "nvrtc":
             raise InvalidRequest("backend='nvrtc' makes no fatbin; leave backend= out for NVCC's")
         set_(self, "target", "ptx" if wants_ptx and kind == _CUBIN else kind)
-        given = () if link is _NONE else items("link", link, "source strings, paths, ObjectCodes")
-        # Other libraries' objects become bytes, since comparing those may need a device.
-        set_(self, "link", tuple([_plain(item, f"link[{at}]") for at, item in enumerate(given)]))
+        if link is not _NONE:
+            # Other libraries' objects become bytes, since comparing those may need a device.
+            found = enumerate(items("link", link, "source strings, paths, ObjectCodes"))
+            link = tuple([_plain(item, f"link[{at}]") for at, item in found])
+        set_(self, "link", link)
         set_(self, "headers", () if headers is _NONE else header_texts(headers))
         fixups = truth("allow_fixups", allow_fixups)
         set_(self, "allow_fixups", fixups)
