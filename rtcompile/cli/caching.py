@@ -109,15 +109,13 @@ def _info(given: Namespace, store: Store) -> _Result:
 
 
 def _list(_: Namespace, store: Store) -> _Result:
-    found = sorted(store.entries(), key=lambda entry: entry.used, reverse=True)
-    entries = [_fields(entry) for entry in found]
-    rows = []
-    for each in entries:
-        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(each["used"]))
-        key, size = each["key"][:_SHOWN_KEY], output.human_size(each["size"])
-        rows.append((key, each["name"], each["arch"], each["kind"], size, used))
+    rows, found = [], sorted(store.entries(), key=lambda entry: entry.used, reverse=True)
+    for each in found:
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used))
+        key, size = each.key[:_SHOWN_KEY], output.human_size(each.size)
+        rows.append((key, each.name, each.obj.arch, each.obj.kind, size, used))
     text = output.table(("key", "name", "arch", "kind", "size", "last use"), rows)
-    return {"entries": entries}, text
+    return {"entries": [*map(_fields, found)]}, text
 
 
 def _show(given: Namespace, _: Store) -> _Result:

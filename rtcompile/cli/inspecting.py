@@ -157,14 +157,11 @@ def disassembled(code: _Code) -> dict[str, str]:
 def disassembler() -> str:
     """Return nvdisasm's path: beside nvcc, in a wheel, in the toolkit that CUDA_PATH names, on PATH."""
     toolchain = toolkit.current()
-    folders = [os.path.dirname(toolchain.nvcc.binary)] if toolchain.nvcc else []
-    if toolchain.nvrtc is not None:
-        folders.append(os.path.join(os.path.dirname(os.path.dirname(toolchain.nvrtc.path)), "bin"))
-    folders += [
-        os.path.join(os.environ[name], "bin")
-        for name in ("CUDA_PATH", "CUDA_HOME", "CONDA_PREFIX")
-        if os.environ.get(name)
-    ]
+    paths = [toolchain.nvcc.binary] if toolchain.nvcc else []
+    paths += [toolchain.nvrtc.path] if toolchain.nvrtc else []
+    roots = [os.path.dirname(os.path.dirname(path)) for path in paths]
+    roots += filter(None, map(os.environ.get, ("CUDA_PATH", "CUDA_HOME", "CONDA_PREFIX")))
+    folders = [os.path.join(root, "bin") for root in roots]
     found = shutil.which("nvdisasm", path=os.pathsep.join(folders)) or shutil.which("nvdisasm")
     if found is None:
         raise ToolkitNotFound(

@@ -162,7 +162,15 @@ def human_size(size: float) -> str:
 
 def requests(given: Namespace, file: str, *more_options: str) -> Iterator[CompileRequest]:
     """Yield the request for each architecture, as Python would make it."""
-    source, name = read_source(file)
+    if file == "-":
+        data, name = sys.stdin.buffer.read(), "stdin.cu"
+    else:
+        with open(file, "rb") as opened:
+            data, name = (
+                opened.read(),
+                absolute(file),
+            )  # by its path the compiler finds quoted includes
+    source = decoded(data, file)
     options = [
         *(f"-I{directory}" for directory in given.include_dirs),
         *(f"-D{macro}" for macro in given.macros),
@@ -195,14 +203,3 @@ def set_jobs(given: Namespace) -> None:
 def overrides(given: Namespace) -> dict[str, Any]:
     """Return the settings of a build that were given, for `Settings.override`."""
     return {name: getattr(given, name) for name in ("timeout", "memory_limit", "recompile")}
-
-
-def read_source(file: str) -> tuple[str, str]:
-    """Return a source and its absolute path, by which the compiler finds quoted includes."""
-    if file == "-":
-        data, name = sys.stdin.buffer.read(), "stdin.cu"
-    else:
-        with open(file, "rb") as opened:
-            data = opened.read()
-        name = absolute(file)
-    return decoded(data, file), name

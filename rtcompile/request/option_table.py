@@ -181,17 +181,7 @@ HARMLESS = frozenset(
 
 # NVRTC and nvcc compile a `__tile_global__` kernel to Tile IR. Only tileiras, a program in another wheel, compiles
 # that to machine code, as a separate module; other code would lack the kernel.
-TILE = frozenset(
-    (
-        "enable-tile",
-        "tile-only",
-        "default-tile",
-        "tile-preview",
-        "tilebc",
-        "tilecubin",
-        "tilefatbin",
-    )
-)
+TILE = ("enable-tile", "tile-only", "default-tile", "tile-preview", "tilebc", "tilecubin", "tilefatbin")  # fmt: skip
 # The warning that Tile annotations are ignored; the code then lacks the kernel.
 TILE_IS_OFF = "20360"
 FIRST_WITH_TILE = (13, 3)

@@ -18,13 +18,6 @@ from typing import Any
 from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.named import NamedTuple
 
-_FIELDS: Mapping[str, type] = {
-    "targets": list,
-    "bundle": str,
-    "archs": list,
-    "source": str,
-    "cuda": list,
-}
 # The parts of each major version of CUDA that ``cuda`` installs.
 _PARTS = {
     "12": "cccl,cudart,curand,nvcc,nvjitlink,nvrtc",
@@ -45,9 +38,9 @@ class Table(NamedTuple):
     def read(cls, fields: Mapping[str, Any], name: str) -> Table:
         """Return the table that pyproject.toml calls `name`."""
         for field, value in fields.items():
-            kind = _FIELDS.get(field)
-            if kind is None:
-                raise InvalidRequest(f"[{name}] has {field!r}; known are {', '.join(_FIELDS)}")
+            if field not in cls._fields:
+                raise InvalidRequest(f"[{name}] has {field!r}; known are {', '.join(cls._fields)}")
+            kind = str if field in ("bundle", "source") else list
             if not isinstance(value, kind):
                 raise InvalidRequest(f"[{name}] {field} = {value!r}: expected a {kind.__name__}")
         missing = [field for field in ("targets", "bundle", "archs") if not fields.get(field)]
