@@ -52,10 +52,6 @@ else:
                 values += tuple(map(given.__getitem__, left))
             return tuple.__new__(cls, values)
 
-        @classmethod
-        def _make(cls, values: Any) -> Any:
-            return cls(*values)
-
         def _asdict(self) -> dict[str, Any]:
             return dict(zip(self._fields, self, strict=True))
 

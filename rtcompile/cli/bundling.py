@@ -74,12 +74,12 @@ def run(given: Namespace) -> int:
 
 def _describe(given: Namespace, view: str, files: Sequence[str]) -> int:
     """Show the builds of bundles, the GPUs that each build runs on, or what each was made of."""
-    found = []
+    if view == "provenance":
+        found = [{"path": path, "builds": to_bundle.provenance(_bundle(path))} for path in files]
+        output.print_json({"bundles": found})
+        return 0
     for path in files:
         bundle = _bundle(path)
-        if view == "provenance":
-            found.append({"path": path, "builds": to_bundle.provenance(bundle)})
-            continue
         titles = ("program", "arch", "kind", "compiler", "names")
         rows: Sequence[Sequence[object]]
         rows = [
@@ -90,8 +90,6 @@ def _describe(given: Namespace, view: str, files: Sequence[str]) -> int:
             served = to_bundle.matrix(bundle)
             rows = [(s.gpu, s.code, s.driver, f"CUDA {s.cuda}", s.program) for s in served]
         _show(given, path, titles, rows)
-    if found:
-        output.print_json({"bundles": found})
     return 0
 
 

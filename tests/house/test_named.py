@@ -58,7 +58,6 @@ def parameters(cls: Any) -> object:
         pytest.param(lambda cls: str(cls("a")), id="a method"),
         pytest.param(lambda cls: cls("a")._replace(second=4), id="replaced"),
         pytest.param(lambda cls: cls("a")._asdict(), id="as a dict"),
-        pytest.param(lambda cls: cls._make(["a", 5]), id="of an iterable"),
         pytest.param(lambda cls: cls._fields, id="its fields"),
         pytest.param(lambda cls: cls._field_defaults, id="its defaults"),
         pytest.param(lambda cls: cls.__match_args__, id="what patterns match"),
