@@ -95,42 +95,30 @@ def test_constructed_modules_are_not_compiled_locally_too(executor, monkeypatch,
     until(lambda: not raw_kernel.watching)
     monkeypatch.setattr(ahead, "queue", None)
     monkeypatch.setattr(lookup, "builds_ahead", None)
-    looked, built, reached, goes_on = [], [], threading.Event(), threading.Event()
-    look, add, compiled = raw_kernel._look_ahead, ahead.Ahead.add, ahead.Ahead._compiled
+    built, reached, goes_on = [], threading.Event(), threading.Event()
+    target, name = {
+        "constructed": (raw_kernel, "_look_ahead"),
+        "looked up": (ahead.Ahead, "add"),
+        "queued": (ahead.Ahead, "_start_threads"),
+        "compiling": (ahead.Ahead, "_compiled"),
+    }[moment]
+    real = getattr(target, name)
 
-    def step(at):
-        if at == moment:
-            reached.set()
-            assert goes_on.wait(60)
+    def paused(*given):
+        reached.set()
+        assert goes_on.wait(60)
+        return None if moment == "queued" else real(*given)
 
-    def look_ahead(*given):
-        step("constructed")
-        look(*given)
-        looked.append(given)
-
-    def add_to_queue(*given):
-        step("looked up")
-        add(*given)
-        step("queued")
-
-    def compile_here(*given):
-        step("compiling")
-        if moment != "compiling":
-            built.append(given)
-        return compiled(*given)
-
-    monkeypatch.setattr(raw_kernel, "_look_ahead", look_ahead)
-    monkeypatch.setattr(ahead.Ahead, "add", add_to_queue)
-    monkeypatch.setattr(ahead.Ahead, "_compiled", compile_here)
-    if moment == "queued":
-        monkeypatch.setattr(ahead.Ahead, "_start_threads", lambda queue: None)
+    if moment != "compiling":
+        monkeypatch.setattr(ahead.Ahead, "_compiled", lambda *given: built.append(given))
+    monkeypatch.setattr(target, name, paused)
     modules = [rtcompile.RawModule(code=nodes.source(n), arch="sm_80") for n in (20, 21)]
     assert reached.wait(60)
 
     class Engine:
         def submit(self, *given):
             goes_on.set()
-            until(lambda: len(looked) == len(modules))
+            until(lambda: not raw_kernel.watching)
             assert ahead.queue is None or not ahead.queue.kept
             return executor.submit(*given)
 

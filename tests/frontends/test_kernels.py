@@ -204,6 +204,14 @@ def test_the_name_of_a_kernel_must_be_a_str(name):
 
 
 @pytest.mark.needs_compiler
+def test_a_failing_source_is_dumped_if_cupys_variable_is_set(monkeypatch, capsys):
+    monkeypatch.setenv("CUPY_DUMP_CUDA_SOURCE_ON_ERROR", "1")
+    with pytest.raises(rtcompile.CompileError):
+        rtcompile.RawKernel("int x = y;", "k", arch="sm_80").object_code  # noqa: B018
+    assert "1 int x = y;" in capsys.readouterr().err
+
+
+@pytest.mark.needs_compiler
 def test_kernels_of_a_module_share_its_build():
     module = rtcompile.RawModule(code=CODE, arch="sm_80")
     kernel = raw_kernel.RawKernel.__new__(raw_kernel.RawKernel)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import rtcompile
+from tests.processes import ran
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
@@ -89,67 +90,62 @@ def evaluated(
     (package / "bindings/driver.py").write_text(bindings)
     program = f"from rtcompile.lookup import driver, find\n{before}\nprint({expression})"
     path = f"{folder}:{Path(rtcompile.__file__).parents[1]}"
-    done = subprocess.run(
-        [sys.executable, "-B", "-c", program],
-        env={**os.environ, "LD_LIBRARY_PATH": str(folder), "PYTHONPATH": path, **environ},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    libraries = {"LD_LIBRARY_PATH": folder, "PYTHONPATH": path}
+    done = ran(sys.executable, "-B", "-c", program, environ={**libraries, **environ})
     return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
 
 
-@pytest.mark.parametrize("cuda_python", [CUDA_PYTHON, ""], ids=["cuda-python", "libcuda"])
-@pytest.mark.parametrize(("context", "capability"), [(0, "(8, 0)"), (1, "(9, 0)")])
-def test_the_current_device_is_the_contexts_or_else_the_first(
-    tmp_path, context, capability, cuda_python
-):
-    expression = "find.compute_capability()"
-    found = evaluated(tmp_path, expression, second=90, context=context, cuda_python=cuda_python)
-    assert found == capability
-    assert evaluated(tmp_path, "driver.version()") == "13000"
+CURRENT, ALL = "find.compute_capability()", "driver.capability_of_all()"
+CONFIRM = "driver.confirm(lambda: (8, 0))"
+USED = "driver.Driver()('cuInit', 0)"
+FAILS = {
+    name: f"{CUDA_PYTHON}def {name}(*_): return CUresult.CUDA_ERROR_OF_PYTHON,"
+    for name in ("cuInit", "cuCtxGetCurrent")
+}
+NO_DEVICE = "no CUDA device to compile for (cuInit: CUDA_ERROR_OF_%s); pass arch="
 
 
-def test_a_driver_that_fails_is_named_with_its_error(tmp_path):
-    found = evaluated(tmp_path, "find.compute_capability()", broken=100)
-    assert "no CUDA device to compile for (cuInit: CUDA_ERROR_OF_TEST (100)); pass arch=" in found
+def case(name: str, expression: str, expected: str, **given: Any) -> Any:
+    return pytest.param(expression, given, expected, id=name)
 
 
-def test_an_error_of_cuda_python_is_named(tmp_path):
-    broken = CUDA_PYTHON + "def cuInit(flags): return CUresult.CUDA_ERROR_OF_PYTHON,"
-    found = evaluated(tmp_path, "find.compute_capability()", cuda_python=broken)
-    assert "to compile for (cuInit: CUDA_ERROR_OF_PYTHON (7)); pass arch=" in found
-
-
-@pytest.mark.parametrize("first", [70, 80, 90])
-def test_cuda_python_confirms_cupys_capability_once_the_device_is_used(tmp_path, first):
-    assert (
-        evaluated(tmp_path, "driver.confirm(lambda: (8, 0))", first=first, cuda_python=CUDA_PYTHON)
-        == "None"
-    )
-    used = "driver.Driver()('cuInit', 0)"
-    found = evaluated(
-        tmp_path,
-        "driver.confirm(lambda: (8, 0))",
-        before=used,
-        first=first,
-        cuda_python=CUDA_PYTHON,
-    )
-    differ = f"({first // 10}, 0) by the driver, and (8, 0) by CuPy"
-    assert found == "None" if first == 80 else differ in found
-
-
-def test_a_driver_without_a_capability_contradicts_nothing(tmp_path):
-    broken = CUDA_PYTHON + "def cuCtxGetCurrent(): return CUresult.CUDA_ERROR_OF_PYTHON,"
-    used = "driver.Driver()('cuInit', 0)"
-    expression = "driver.confirm(lambda: (8, 0))"
-    assert evaluated(tmp_path, expression, before=used, cuda_python=broken) == "None"
-
-
-def test_all_devices_are_known_without_cuinit_and_after_it(tmp_path):
-    assert evaluated(tmp_path, "driver.capability_of_all()") == "(8, 0)"
-    assert evaluated(tmp_path, "driver.capability_of_all()", second=90) == "None"
-    assert evaluated(tmp_path, "driver.capability_of_all()", CUDA_VISIBLE_DEVICES="-1") == "None"
-    # NVML is not queried once the driver is initialised.
-    expression = "[driver.Driver()('cuInit', 0), setattr(driver, '_of_nvml', None), driver.capability_of_all()][-1]"
-    assert evaluated(tmp_path, expression) == "(8, 0)"
+@pytest.mark.parametrize(
+    ("expression", "given", "expected"),
+    [
+        case("the first device", CURRENT, "(8, 0)", second=90, cuda_python=CUDA_PYTHON),
+        case("the context's", CURRENT, "(9, 0)", second=90, context=1, cuda_python=CUDA_PYTHON),
+        case("the first by libcuda", CURRENT, "(8, 0)", second=90),
+        case("the context's by libcuda", CURRENT, "(9, 0)", second=90, context=1),
+        case("the driver's version", "driver.version()", "13000"),
+        case("a driver that fails", CURRENT, NO_DEVICE % "TEST (100)", broken=100),
+        case(
+            "an error of cuda-python",
+            CURRENT,
+            NO_DEVICE % "PYTHON (7)",
+            cuda_python=FAILS["cuInit"],
+        ),
+        # CuPy's capability is confirmed once the device is used.
+        case("not used yet", CONFIRM, "None", first=70, cuda_python=CUDA_PYTHON),
+        case("confirmed", CONFIRM, "None", before=USED, cuda_python=CUDA_PYTHON),
+        *(
+            case(
+                f"not {first}",
+                CONFIRM,
+                f"({first // 10}, 0) by the driver, and (8, 0) by CuPy",
+                before=USED,
+                first=first,
+                cuda_python=CUDA_PYTHON,
+            )
+            for first in (70, 90)
+        ),
+        case("unknown", CONFIRM, "None", before=USED, cuda_python=FAILS["cuCtxGetCurrent"]),
+        case("all are equal", ALL, "(8, 0)"),
+        case("all differ", ALL, "None", second=90),
+        case("all are hidden", ALL, "None", CUDA_VISIBLE_DEVICES="-1"),
+        # NVML is not queried once the driver is initialised.
+        case("all without NVML", ALL, "(8, 0)", before=f"{USED}; driver._of_nvml = None"),
+    ],
+)
+def test_the_driver_is_queried_for_devices(tmp_path, expression, given, expected):
+    found = evaluated(tmp_path, expression, **given)
+    assert found == expected if len(expected) < 10 else expected in found
