@@ -189,9 +189,8 @@ def test_a_launched_kernel_is_built_first_and_waits_only_for_itself(monkeypatch)
 
     assert wanted.build.hit is None
 
-    until(
-        lambda: any(b.began for b in queue().kept.values())
-    )  # the queue continues with the others
+    # The queue continues with the others.
+    until(lambda: any(b.began for b in queue().kept.values()))
     assert len(queue().kept) == len(endless)
 
 
@@ -411,9 +410,7 @@ def test_a_relative_directory_is_resolved_at_the_construction(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path / "one")
     kernel = RawKernel(source, "k", ("-I.",), arch="sm_80")
     until(built)
-    monkeypatch.chdir(
-        tmp_path / "two"
-    )  # without building ahead, the directory at the first use counts
+    monkeypatch.chdir(tmp_path / "two")  # which counts without building ahead
 
     code = kernel.object_code.code
 

@@ -170,9 +170,8 @@ def test_code_that_would_trap_causes_a_warning_and_a_log_line():
 
 def test_a_build_has_its_compilers_identity_despite_other_threads(monkeypatch):
     forget_toolkit()
-    monkeypatch.setattr(
-        toolkit, "remember_compiler_id", lambda *_: None
-    )  # as if another thread's search had replaced it
+    # As if another thread's search had replaced it.
+    monkeypatch.setattr(toolkit, "remember_compiler_id", lambda *_: None)
     name, *identity = compile().build.compiler.split()
     assert name == "nvrtc"
     assert identity

@@ -86,9 +86,7 @@ def outcome_of(program: str) -> dict[str, Any]:
 @pytest.mark.parametrize("module", GREENLETS)
 @pytest.mark.parametrize("slots", ["1", "2"])
 def test_other_greenlets_go_on_while_a_compiler_runs(module, slots, monkeypatch):
-    if (
-        importlib.util.find_spec(module) is None
-    ):  # an import would change this process for other tests
+    if importlib.util.find_spec(module) is None:  # an import would change this process
         pytest.skip(f"{module} is not installed")
     monkeypatch.setenv("RTCOMPILE_JOBS", slots)
     imports, wait = GREENLETS[module]

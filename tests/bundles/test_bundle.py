@@ -16,12 +16,7 @@ from rtcompile.bundles import file
 from rtcompile.bundles import index as bundles
 from rtcompile.bundles.index import Bundle
 from rtcompile.cli import bundling
-from rtcompile.errors import (
-    BatchError,
-    JitDisabled,
-    RtcompileWarning,
-    ToolkitNotFound,
-)
+from rtcompile.errors import BatchError, JitDisabled, RtcompileWarning, ToolkitNotFound
 from rtcompile.files.headers import SearchDir
 from rtcompile.lookup import environment
 from rtcompile.lookup import find as lookup

@@ -13,10 +13,7 @@ from rtcompile.bundles.file import rows
 from rtcompile.bundles.index import Bundle
 from rtcompile.cli import bundling
 from rtcompile.compilers import nvrtc
-from rtcompile.errors import (
-    BatchError,
-    InvalidRequest,
-)
+from rtcompile.errors import BatchError, InvalidRequest
 from rtcompile.files.headers import SearchDir
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch

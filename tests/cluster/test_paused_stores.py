@@ -278,11 +278,7 @@ def test_background_requests_may_be_slow():
     stores, queried, scripted = stores_with(put=late(0.15))
     stores.push(lambda *_: [("object", str(n), b"code") for n in range(4)])
     assert stores.flush(LONG)
-    assert (scripted.calls, queried.counts["written"], queried.waited) == (
-        ["put"] * 4,
-        4,
-        0.0,
-    )
+    assert (scripted.calls, queried.counts["written"], queried.waited) == (["put"] * 4, 4, 0.0)
 
 
 def test_a_whole_cache_is_fetched_from_a_slow_store(tmp_path):

@@ -97,9 +97,7 @@ def test_a_source_whose_kernels_are_missing_warns(target):
         pytest.param("__device__ int counter; __global__ void k();", {}, id="variables"),
         pytest.param("// __global__ void k()\n", {}, id="comment"),
         pytest.param(
-            TEMPLATE,
-            {"link": ['extern "C" __global__ void k() {}']},
-            id="kernel of another source",
+            TEMPLATE, {"link": ['extern "C" __global__ void k() {}']}, id="kernel of another source"
         ),
     ],
 )

@@ -130,8 +130,7 @@ def test_a_header_cell_can_be_included_and_rebuilds_its_includers(shell):
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["-DSIDES=5 -lineinfo", pytest.param("--backend nvcc", marks=pytest.mark.slow)],
+    "line", ["-DSIDES=5 -lineinfo", pytest.param("--backend nvcc", marks=pytest.mark.slow)]
 )
 def test_a_launch_uses_the_code_that_the_cell_built(shell, line):
     """A launch gets the code from a `RawModule` with the same request, including headers and options."""

@@ -142,9 +142,7 @@ def test_every_error_of_ours_is_one_message_without_our_frames(kernel, cell):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "notebook",
-    sorted((ROOT / "examples/notebooks").glob("*.ipynb")),
-    ids=lambda path: path.stem,
+    "notebook", sorted((ROOT / "examples/notebooks").glob("*.ipynb")), ids=lambda path: path.stem
 )
 def test_an_example_notebook_runs_up_to_the_launches(notebook, monkeypatch):
     nbclient = pytest.importorskip(

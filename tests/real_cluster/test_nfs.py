@@ -124,6 +124,5 @@ def test_an_nfs_server_that_is_gone_costs_one_warning_and_no_build(printed):
     assert printed["gone"]["hits"] == [None]
     (warning,) = printed["gone"]["warnings"]
     assert "no reply in 0.75 s" in warning
-    assert (
-        printed["gone"]["seconds"] < 60.0
-    )  # on an emulated machine, with a server that never responds
+    # On an emulated machine, with a server that never responds.
+    assert printed["gone"]["seconds"] < 60.0

@@ -168,10 +168,7 @@ def train(pair: tuple[Node, Node], tmp_path: Path) -> Iterator[Node]:
     (node.home / "train.py").write_text(TRAIN)
     (tmp_path / "hits").mkdir()
     with servers.redis() as server:
-        values = {
-            "login1:6379": f"127.0.0.1:{server.port}",
-            "/tmp/$USER-rtcompile": "$HOME/cache-",
-        }
+        values = {"login1:6379": f"127.0.0.1:{server.port}", "/tmp/$USER-rtcompile": "$HOME/cache-"}
         text = replaced(recipe("SLURM, MPI, torchrun", "bash"), values)
         settings = f"export HITS={tmp_path}/hits\n"
         head, _, rest = text.partition("export ")

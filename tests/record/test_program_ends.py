@@ -61,8 +61,7 @@ def test_a_program_is_recorded_however_it_ends(tmp_path, ending, status):
 
 def test_a_killed_program_leaves_its_requests_in_the_record(tmp_path):
     script = program(
-        tmp_path,
-        f"compile({CODE!r})\nimport os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
+        tmp_path, f"compile({CODE!r})\nimport os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
     )
     record = tmp_path / "kernels.json"
 

@@ -63,10 +63,7 @@ def run(
 
 @pytest.mark.parametrize(
     "names",
-    [
-        pytest.param(QUICK, id="quick"),
-        pytest.param(OTHERS, id="others", marks=pytest.mark.slow),
-    ],
+    [pytest.param(QUICK, id="quick"), pytest.param(OTHERS, id="others", marks=pytest.mark.slow)],
 )
 def test_a_second_process_finds_each_kind_of_build_and_starts_no_compiler(run, names):
     first = run(names)

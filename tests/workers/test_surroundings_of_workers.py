@@ -56,8 +56,7 @@ with open(sys.argv[1], "w") as file:
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize(
-    "closed",
-    [pytest.param(c, id="".join(map(str, c))) for c in ((0,), (1,), (2,), (0, 1, 2))],
+    "closed", [pytest.param(c, id="".join(map(str, c))) for c in ((0,), (1,), (2,), (0, 1, 2))]
 )
 def test_builds_work_and_are_kept_with_closed_standard_descriptors(tmp_path, closed):
     cache, results = tmp_path / "cache", tmp_path / "results"

@@ -126,9 +126,8 @@ def test_a_time_limit_kills_the_job_and_its_children(pool, tmp_path):
     pid_file = tmp_path / "pid_file"
     script = f"({FOREVER}) & echo $! > {pid_file}; wait"
     seconds = 0.5
-    while (
-        not pid_file.exists() or not pid_file.read_text()
-    ):  # it was killed before it had come so far
+    # Until the script comes so far before it is killed.
+    while not pid_file.exists() or not pid_file.read_text():
         outcome = pool.run(shell(script), Limits(timeout=seconds))
         assert isinstance(outcome, Crash)
         assert outcome.kind == "timeout"
