@@ -93,17 +93,11 @@ def test_a_recorded_programs_requests_are_found_without_planning(program):
     assert program.run(WITH_HEADER, f"-I{moved}") == code
 
 
-def listened(program) -> list[rtcompile.ObjectCode]:
-    codes: list[rtcompile.ObjectCode] = []
-    program.monkeypatch.setattr(
-        "rtcompile.lookup.find.listeners", [lambda r, code: codes.append(code)]
-    )
-    return codes
-
-
 def test_listeners_get_objects_that_survive_changes_of_header_and_bundle(program):
     code = program.ship()
-    listed = listened(program)
+    listed: list[rtcompile.ObjectCode] = []
+    listeners = [lambda request, code: listed.append(code)]
+    program.monkeypatch.setattr("rtcompile.lookup.find.listeners", listeners)
     for _ in range(4):
         program.run()
         environment.forget()
@@ -139,8 +133,6 @@ def test_a_bundle_made_with_a_variable_does_not_serve_without_it(program, variab
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(lambda p: p.header.write_text("#define SCALE 4\n"), id="a header"),
-        pytest.param(lambda p: p.header.unlink(), id="a header that is gone"),
         pytest.param(
             lambda p: p.monkeypatch.setenv("CUPY_CUDA_COMPILE_WITH_DEBUG", "1"), id="debug"
         ),
