@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from tests import nodes, servers
 from tests.cluster.test_leases import (
     test_one_of_two_creates_an_entry_and_only_a_known_value_is_replaced,
 )
+from tests.trials.test_cluster_trials import Proxy
 
 __all__ = ["test_one_of_two_creates_an_entry_and_only_a_known_value_is_replaced"]
 
@@ -164,29 +164,14 @@ def test_wrong_credentials_are_one_warning_and_no_build(seaweed, on, monkeypatch
     assert len(warned) == 1
 
 
-class Counted:
+class Counted(Proxy):
     """Passes bytes on to a server, and counts the requests of its clients."""
 
     def __init__(self, port: int) -> None:
         self.lines: list[bytes] = []
-        self._to = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True).start()
+        super().__init__(port)
 
-    def _serve(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                ours, _ = self._listener.accept()
-                try:
-                    theirs = socket.create_connection(("127.0.0.1", self._to))
-                except OSError:  # the server has ended
-                    ours.close()
-                    continue
-                for pair in ((ours, theirs), (theirs, ours)):
-                    threading.Thread(target=self._pass, args=pair, daemon=True).start()
-
-    def _pass(self, source: socket.socket, target: socket.socket) -> None:
+    def _pass(self, source: socket.socket, target: socket.socket, _: bool) -> None:
         with contextlib.suppress(OSError), source, target:
             while data := source.recv(1 << 16):
                 found = re.findall(rb"^(?:GET|PUT|POST|DELETE|HEAD) /[^ ]*", data, re.MULTILINE)

@@ -36,52 +36,37 @@ def remembered(why_nvcc: str = "", log: str = ERROR) -> Remembered:
 # --- which failures are kept --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        pytest.param(failure(kind="crash"), id="crash"),
-        pytest.param(failure(kind="timeout"), id="time limit"),
-        pytest.param(failure(kind="memory"), id="memory limit"),
-        pytest.param(failure(kind="start"), id="not started"),
-        pytest.param(failure(trace=None), id="unknown dependencies"),
-        pytest.param(failure("nvcc: No space left on device"), id="the machine's"),
-        pytest.param(failure(ERROR + "No space left on device"), id="the machine's, too"),
-        pytest.param(failure("k.cu(3): catastrophic error: out of memory"), id="memory"),
-        pytest.param(failure("ptxas fatal   : Memory allocation failure"), id="ptxas' memory"),
-        pytest.param(failure("ptxas fatal   : Could not open input file"), id="ptxas' file"),
-        pytest.param(failure("nvrtc: error: failed to open libnvrtc-builtins.so"), id="library"),
-        pytest.param(failure("nvcc fatal   : Could not set up the environment"), id="nvcc's"),
-        pytest.param(failure(NO_HEADER, trace=None), id="host header after unknown ones"),
-    ],
+UNDEFINED = "error : Undefined reference to 'f'"
+OF_THE_MACHINE = (
+    "nvcc: No space left on device",
+    f"{ERROR}No space left on device",
+    "k.cu(3): catastrophic error: out of memory",
+    "ptxas fatal   : Memory allocation failure",
+    "ptxas fatal   : Could not open input file",
+    "nvrtc: error: failed to open libnvrtc-builtins.so",
+    "nvcc fatal   : Could not set up the environment",
 )
-def test_a_failure_that_may_not_recur_is_not_remembered(other):
-    assert dependencies_of(other, FileSet).uncacheable
-
-
-@pytest.mark.parametrize(
-    "log",
-    [
-        ERROR,
-        'k.cu(1): catastrophic error: could not open source file "x.h" (no directories in search',
-        PTXAS,
-        NO_HEADER,
-        "ptxas error   : Entry function 'k' uses too much shared data",
-        "ptxas fatal   : Unresolved extern function 'f'",
-        "nvrtc: error: unrecognized option -foo found",
-    ],
+OF_THE_SOURCE = (
+    ERROR,
+    'k.cu(1): catastrophic error: could not open source file "x.h" (no directories in search',
+    PTXAS,
+    NO_HEADER,
+    "ptxas error   : Entry function 'k' uses too much shared data",
+    "ptxas fatal   : Unresolved extern function 'f'",
+    "nvrtc: error: unrecognized option -foo found",
 )
-def test_a_failure_caused_by_source_and_options_is_remembered(log):
-    assert not dependencies_of(failure(log), FileSet).uncacheable
 
 
-def test_a_missing_linker_is_not_remembered():
-    for log, kind, is_kept in (
-        ("error : Undefined reference to 'f'", "link", True),
-        ("elfLink linker library load error", "link", False),
-        ("error : Undefined reference to 'f'", "crash", False),
-    ):
-        found = dependencies_of(failure(log, kind=kind), FileSet)
-        assert (not found.uncacheable) is is_kept
+def test_only_failures_that_will_recur_are_remembered():
+    transient = [failure(kind=kind) for kind in ("crash", "timeout", "memory", "start")]
+    # Of the second it is not known which header would be found.
+    transient += [failure(trace=None), failure(NO_HEADER, trace=None)]
+    transient += [failure("elfLink linker library load error", kind="link")]
+    transient += [failure(UNDEFINED, kind="crash"), *map(failure, OF_THE_MACHINE)]
+    lasting = [failure(UNDEFINED, kind="link"), *map(failure, OF_THE_SOURCE)]
+
+    assert [each for each in transient if not dependencies_of(each, FileSet).uncacheable] == []
+    assert [each for each in lasting if dependencies_of(each, FileSet).uncacheable] == []
 
 
 def test_a_failure_is_valid_while_its_headers_are_unchanged_and_missing_ones_stay_missing(
