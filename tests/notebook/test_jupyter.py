@@ -21,7 +21,6 @@ pytest.importorskip("IPython", reason="IPython is not installed: it is in the ex
 
 pytestmark = pytest.mark.needs_compiler
 
-ROOT = Path(__file__).parents[2]
 TEMPLATE = """
 template <class T, int N> __global__ void scale(T* x, T by) { x[threadIdx.x] *= by * N; }
 """
