@@ -1,7 +1,335 @@
-"""PyCUDA's `SourceModule`, with rtcompile's compiler, headers and cache."""
+"""`SourceModule` as PyCUDA has it, with rtcompile's compiler, headers and cache.
 
-from rtcompile.extras.pycuda import Function as Function
-from rtcompile.extras.pycuda import In as In
-from rtcompile.extras.pycuda import InOut as InOut
-from rtcompile.extras.pycuda import Out as Out
-from rtcompile.extras.pycuda import SourceModule as SourceModule
+If PyCUDA has a current context, the module and its functions are PyCUDA's own. Otherwise CuPy loads and launches them,
+and `Function` accepts the arguments that PyCUDA's function does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import rtcompile
+from rtcompile.errors import CompileError, InvalidRequest, public, shown, warn
+from rtcompile.inspect import cubin
+from rtcompile.request import cxx
+
+if TYPE_CHECKING:
+    from rtcompile import ObjectCode
+
+
+class _Copied:
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+
+class In(_Copied):
+    """An argument in host memory, which is copied to the device before the launch."""
+
+
+class Out(_Copied):
+    """An argument in host memory, which is copied from the device after the launch."""
+
+
+class InOut(In, Out):
+    """An argument in host memory, which is copied in both directions."""
+
+
+try:  # PyCUDA may have a context at a launch, and its functions accept only its own classes
+    from pycuda.driver import In, InOut, Out  # type: ignore[import-not-found, no-redef]  # noqa: F401
+except ImportError:  # PyCUDA or the driver is missing
+    pass
+
+
+_POINTER = np.dtype(np.uintp)
+
+
+class SourceModule:
+    """A module of CUDA kernels: ``pycuda.compiler.SourceModule``, built by rtcompile.
+
+    Parameters
+    ----------
+    source : str
+        CUDA C++ source. Leading includes in angle brackets stay outside of ``extern "C"``.
+    nvcc : str
+        Accepted for compatibility: rtcompile finds the compiler.
+    options : sequence of str, optional
+        Options in nvcc's spelling; ``PYCUDA_DEFAULT_NVCC_FLAGS`` sets the default.
+    keep : bool
+        Write the source and the code to a new folder, and print its path.
+    no_extern_c : bool
+        Do not put the source in ``extern "C" { … }``.
+    arch, code : str, optional
+        Architectures as nvcc takes them; `code` counts if both are given. The default is the current device's.
+    cache_dir : str or False, optional
+        False compiles again. A folder is ignored with a warning; ``RTCOMPILE_CACHE_DIR`` sets the cache's.
+    include_dirs : sequence of str, optional
+        Folders with headers.
+
+    Raises
+    ------
+    CompileError
+        The source does not compile; ``pycuda.driver.CompileError`` if PyCUDA has a context.
+
+    Examples
+    --------
+    >>> from rtcompile.pycuda import SourceModule
+    >>> module = SourceModule("__global__ void twice(float* x) { *x *= 2; }", arch="sm_90")
+    >>> module.object_code.symbols()
+    {'twice': 'twice'}
+    """
+
+    @public
+    def __init__(
+        self,
+        source: str,
+        nvcc: str = "nvcc",
+        options: Sequence[str] | None = None,
+        keep: bool = False,
+        no_extern_c: bool = False,
+        arch: str | None = None,
+        code: str | None = None,
+        cache_dir: str | bool | None = None,
+        include_dirs: Sequence[str] | None = None,
+    ) -> None:
+        if nvcc != "nvcc":
+            warn(
+                f"nvcc={nvcc!r} is not used: rtcompile finds the toolkit; set CUDA_PATH to choose it"
+            )
+        if cache_dir:
+            warn(f"cache_dir={cache_dir!r} is not used; set RTCOMPILE_CACHE_DIR instead")
+        flags = os.environ.get("PYCUDA_DEFAULT_NVCC_FLAGS", "").split()
+        flags = flags if options is None else [*options]
+        if not any(flag.lstrip("-").startswith(("ftz", "use_fast_math")) for flag in flags):
+            flags.append("-ftz=false")  # nvcc's default, which is not rtcompile's
+        folders = list(include_dirs or ())
+        if found := find_spec("pycuda"):
+            folders.append(os.path.join(os.path.dirname(str(found.origin)), "cuda"))
+        driver = _pycuda()
+        if driver is not None and not (arch or code):
+            arch = "sm_{}{}".format(*driver.Context.get_device().compute_capability())
+        arguments: dict[str, Any] = {
+            "options": flags,
+            "include_dirs": folders,
+            "arch": (code or arch or "").partition(",")[0] or None,
+            "recompile": cache_dir is False,
+        }
+        text = source if no_extern_c else _extern_c(source)
+        #: The code, as `rtcompile.compile` returns it.
+        self.object_code: ObjectCode
+        #: The loaded module: PyCUDA's, or a `rtcompile.RawModule`.
+        self.module: Any
+        if driver is None:
+            self.module = rtcompile.RawModule(code=text, **arguments)
+            self.object_code = self.module.object_code
+        else:
+            try:
+                self.object_code = rtcompile.compile(text, **arguments)
+            except CompileError as error:
+                raise driver.CompileError(str(error), None) from error
+            self.module = driver.module_from_buffer(self.object_code.code)
+        if keep:
+            folder = Path(tempfile.mkdtemp())
+            (folder / "kernel.cu").write_text(text)
+            self.object_code.save(folder / f"kernel.{self.object_code.kind}")
+            print(f"*** compiler output in {folder}")
+        self._has_cupy = driver is None
+
+    @public
+    def get_function(self, name: str) -> Any:
+        """Return a kernel: PyCUDA's function, or a `Function`."""
+        function = self.module.get_function(name)
+        return Function(function) if self._has_cupy else function
+
+    @public
+    def get_global(self, name: str) -> tuple[Any, int]:
+        """Return the address and the size of a variable; with CuPy the address is a ``MemoryPointer``."""
+        found = self.module.get_global(name)
+        if not self._has_cupy:
+            return found  # type: ignore[no-any-return]
+        sizes = {symbol.name: symbol.size for symbol in cubin.symbols(self.object_code.code)}
+        return found, sizes[name]
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("get_texref", "get_surfref"):
+            raise AttributeError(f"SourceModule has no attribute {name!r}")
+        found = getattr(vars(self).get("module"), name, None)
+        if found is None:
+            raise AttributeError(
+                f"{name}: texture and surface references were removed with CUDA 12; declare a parameter "
+                "cudaTextureObject_t, and pass a cupy.cuda.texture.TextureObject"
+            )
+        return found
+
+
+class Function:
+    """A kernel that CuPy launches as PyCUDA does: ``f(*args, grid=(1, 1), block=(256, 1, 1))``.
+
+    Attributes such as `num_regs`, `shared_size_bytes` and `max_threads_per_block` are the driver's, also in capitals.
+    """
+
+    _types: tuple[np.dtype[Any], ...] = ()
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+
+    @public
+    def __call__(
+        self,
+        *args: Any,
+        block: tuple[int, ...],
+        grid: tuple[int, ...] = (1, 1),
+        stream: Any = None,
+        shared: int = 0,
+        time_kernel: bool = False,
+    ) -> float | None:
+        """Launch the kernel; with `time_kernel` return its seconds.
+
+        Parameters
+        ----------
+        *args : arrays and NumPy's scalars
+            Arrays of CuPy's or PyCUDA's, or with ``__cuda_array_interface__``; `In`, `Out`, `InOut`; structs as NumPy
+            arrays or records.
+        block, grid : tuple of int
+            Threads in a block, blocks in the grid.
+        stream : cupy.cuda.Stream, optional
+            None is CuPy's current stream.
+        shared : int
+            Bytes of dynamic shared memory; above 48 KiB the kernel's limit is raised.
+
+        Raises
+        ------
+        InvalidRequest
+            An argument has another type, such as Python's int, which has no size.
+        """
+        import cupy
+
+        copied = [each for each in args if isinstance(each, (In, Out))]
+        with stream or nullcontext():
+            copies = {
+                id(each): (cupy.asarray if isinstance(each, In) else cupy.empty_like)(each.array)
+                for each in copied
+            }
+            values = [
+                copies[id(each)] if id(each) in copies else _value(each, f"argument {position}")
+                for position, each in enumerate(args)
+            ]
+            seconds = self._launch(grid, block, values, shared, timed=time_kernel)
+            for each in copied:
+                if isinstance(each, Out):
+                    each.array[...] = copies[id(each)].get()
+        return seconds() if seconds else None
+
+    def prepare(self, arg_types: Sequence[Any]) -> Function:
+        """Set the types for prepared calls: `struct` codes such as ``"PPif"``, or dtypes; other elements are pointers."""
+        self._types = tuple(
+            np.dtype(each)
+            if isinstance(each, (str, np.dtype))
+            or (isinstance(each, type) and issubclass(each, np.number))
+            else _POINTER
+            for each in arg_types
+        )
+        return self
+
+    @public
+    def prepared_call(self, grid: Any, block: Any, *args: Any, shared_size: int = 0) -> None:
+        """Launch with arguments of the types that `prepare` was given."""
+        self._launch(grid, block, self._prepared(args), shared_size)
+
+    @public
+    def prepared_async_call(
+        self, grid: Any, block: Any, stream: Any, *args: Any, shared_size: int = 0
+    ) -> None:
+        """Launch on a stream of CuPy's, or on its current one for None."""
+        with stream or nullcontext():
+            self._launch(grid, block, self._prepared(args), shared_size)
+
+    @public
+    def prepared_timed_call(
+        self, grid: Any, block: Any, *args: Any, shared_size: int = 0
+    ) -> Callable[[], float]:
+        """Launch, and return a function that waits for the kernel and returns its seconds."""
+        timed = self._launch(grid, block, self._prepared(args), shared_size, timed=True)
+        assert timed is not None
+        return timed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kernel, name.lower())
+
+    def _prepared(self, args: tuple[Any, ...]) -> list[Any]:
+        if len(args) != len(self._types):
+            raise InvalidRequest(
+                f"prepare() was given {len(self._types)} types, and this call has {len(args)} arguments"
+            )
+        return [
+            np.asarray(value, kind)
+            if kind.char == "V"
+            else kind.type(value)
+            if kind != _POINTER or isinstance(value, int)
+            else _value(value, f"argument {position}")
+            for position, (value, kind) in enumerate(zip(args, self._types, strict=True))
+        ]
+
+    def _launch(
+        self, grid: Any, block: Any, values: Sequence[Any], shared: int, timed: bool = False
+    ) -> Callable[[], float] | None:
+        if shared and shared > self._kernel.max_dynamic_shared_size_bytes:
+            self._kernel.max_dynamic_shared_size_bytes = shared
+        if not timed:
+            self._kernel(grid, block, tuple(values), shared_mem=shared)
+            return None
+        from cupy.cuda import Event, get_elapsed_time
+
+        start, end = Event(), Event()
+        start.record()
+        self._kernel(grid, block, tuple(values), shared_mem=shared)
+        end.record()
+
+        def seconds() -> float:
+            end.synchronize()
+            return float(get_elapsed_time(start, end)) / 1000
+
+        return seconds
+
+
+def _value(value: Any, what: str) -> Any:
+    """Return an argument as CuPy's launch takes it."""
+    if isinstance(value, (np.number, np.ndarray)):
+        return value
+    if isinstance(value, np.void):
+        return np.asarray(value)
+    interface = getattr(value, "__cuda_array_interface__", None)
+    if interface is not None:
+        return np.uintp(interface["data"][0])
+    for name in ("gpudata", "ptr"):  # an array of PyCUDA's, a MemoryPointer of CuPy's
+        if hasattr(value, name):
+            return np.uintp(int(getattr(value, name)))
+    raise InvalidRequest(
+        f"{what} is {shown(value)}, which has no size in C: pass a NumPy scalar such as numpy.int32, or an array"
+    )
+
+
+def _extern_c(source: str) -> str:
+    """Return the source in ``extern "C"``, with the numbers of its lines; templates cannot be in it."""
+    rest = cxx.split_prefix(source)[1]
+    head = source[: len(source) - len(rest)]
+    # The kernels may be in a quoted header.
+    if re.search(r'#\s*include\s*"', head):
+        head, rest = "", source
+    line = f"{head.count(chr(10)) + 2}" if head else "1\n"
+    return f'{head}\nextern "C" {{\n#line {line}{rest}\n}}\n'
+
+
+def _pycuda() -> Any:
+    """Return PyCUDA's driver module if it has a current context."""
+    driver = sys.modules.get("pycuda.driver")
+    return driver if driver is not None and driver.Context.get_current() is not None else None

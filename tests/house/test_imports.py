@@ -61,6 +61,7 @@ EXTRAS = [
     for folder in (*sorted((PACKAGE / "extras").iterdir()), PACKAGE / "cluster")
     if (folder / "__init__.py").exists()
 ]
+FILES_OF_EXTRAS = [PACKAGE / "pycuda.py", *(file for each in EXTRAS for file in each.rglob("*.py"))]
 
 
 def floor(module: str) -> int:
@@ -178,8 +179,7 @@ PYINSTALLER = {("pyinstaller", "hook-rtcompile.py"), ("rthooks", "worker_entry.p
 def test_extras_use_only_public_names_and_the_ports():
     assert not {
         (module_of(file), module.partition(".")[2] or name)
-        for extra in EXTRAS
-        for file in extra.rglob("*.py")
+        for file in FILES_OF_EXTRAS
         for module, name in imports_of(file)
         if not is_allowed(module, name)
         # PyInstaller runs its hooks outside of the package, and they have to name it.
