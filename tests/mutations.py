@@ -31,8 +31,8 @@ MUTATIONS = (
     Mutation(
         "the sweep of workers' folders ignores their locks",
         "rtcompile/workers/scratch.py",
-        "            locked = _lock(descriptor)\n",
-        "            locked = True\n",
+        "            status, locked = os.fstat(descriptor), _lock(descriptor)\n",
+        "            status, locked = os.fstat(descriptor), True\n",
         "tests/workers/test_scratch.py::test_what_is_locked_is_in_use",
     ),
     Mutation(

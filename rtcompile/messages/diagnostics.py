@@ -80,7 +80,7 @@ CONSEQUENCES = re.compile(
 
 # Temporary folders of nvcc and the workers, which are meaningless to the user.
 _OUR_FOLDER = re.compile(
-    r"(?:/[^\s/'\"]{1,255}){0,12}/(?:rtcompile-workers-[\w-]+/zygote-[\w-]+/\d+/\w+/"
+    r"(?:/[^\s/'\"]{1,255}){0,12}/(?:rtcompile-workers-[\w-]+/\d+/\w+/"
     r"|tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_)"
 )
 

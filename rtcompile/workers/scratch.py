@@ -1,9 +1,7 @@
-"""Scratch directories: one per user (mode 0700), with one per zygote inside.
+"""Scratch directories: one per zygote (mode 0700), in TMPDIR or the first of `PARENTS` that can be used.
 
-The user's folder is `/tmp/rtcompile-workers-UID`, or in TMPDIR. It is used only if its open descriptor shows that
-this user owns it and no other has access, and nothing outside it is ever removed. A zygote locks its own folder as
-long as it or a child lives. A later process removes unlocked folders; without locks, or if another machine made the
-folder, it removes folders that are a day old.
+A zygote locks its folder as long as it or a child lives. A later process of the same user removes unlocked folders;
+without locks, or if another machine made the folder, it removes folders that are a day old.
 """
 
 from __future__ import annotations
@@ -18,12 +16,10 @@ TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Parents for the user's folder, tried in this order if TMPDIR is not set or unusable.
-PARENTS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # the folder in it is of mode 0700, and its owner is checked
+# Parents for the folders, tried in this order if TMPDIR is not set or unusable.
+PARENTS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # a folder in it is of mode 0700, and its name cannot be guessed
 
 _NAME = "rtcompile-workers-"
-_NAMES = 8  # names to try if other users have taken the first ones
-_ZYGOTE = "zygote-"
 _TRIES = 200
 _PAUSE = 0.005
 # Without locks, a folder counts as abandoned after this time without a write.
@@ -34,18 +30,16 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Scratch:
-    """A zygote's folder: its path, and the descriptors of itself and of the user's folder."""
+    """A zygote's folder: its path, and its descriptor, which holds the lock."""
 
-    def __init__(self, path: str, home: int, name: str, descriptor: int) -> None:
+    def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
-        self.home = home
-        self.name = name
-        self.descriptor = descriptor  # holds the lock
+        self.descriptor = descriptor
 
     def is_there(self) -> bool:
         """Return whether it still exists, since users and programs clean up TMPDIR."""
         try:
-            found = os.stat(self.name, dir_fd=self.home, follow_symlinks=False)
+            found = os.stat(self.path, follow_symlinks=False)
         except OSError:
             return False
         return os.path.samestat(os.fstat(self.descriptor), found)
@@ -63,25 +57,23 @@ class Scratch:
 
     def remove_job_folder(self, name: str) -> None:
         """Remove a job's folder with its contents."""
-        _remove(self.descriptor, name)
-
-    def close(self) -> None:
-        """Close the descriptors of a removed folder."""
-        os.close(self.descriptor)
-        os.close(self.home)
+        _remove(name, self.descriptor)
 
     def remove(self) -> None:
         """Remove this folder, and the leftover folders of killed zygotes."""
-        _remove(self.home, self.name)
+        _remove(self.path)
         os.close(self.descriptor)
-        _sweep(self.home, "")
-        os.close(self.home)
-        _remove_if_empty(os.path.dirname(self.path))
+        _sweep(os.path.dirname(self.path), "")
 
 
 def new_name() -> str:
     """Return a unique name for a zygote's folder."""
-    return f"{_ZYGOTE}{_machine()}-{os.urandom(12).hex()}"
+    return f"{_prefix()}{_machine()}-{os.urandom(12).hex()}"
+
+
+def _prefix() -> str:
+    """Return the beginning of the names of this user's folders."""
+    return f"{_NAME}{os.geteuid()}-"
 
 
 def _machine() -> str:
@@ -99,7 +91,7 @@ def claim(temporary: str, name: str) -> Scratch:
     for parent in _parents(temporary):
         try:
             _check_parent(parent)
-            return _claim_in(parent, name)
+            return _claimed(os.path.join(parent, name))
         except OSError as error:
             problems.append(f"{parent}: {error.strerror or error}")
     raise OSError(
@@ -130,12 +122,11 @@ def memfd() -> int:
 def sweep(temporary: str, own: str) -> None:
     """Remove the folders of killed zygotes; `own` belongs to a zygote that is known to have ended."""
     for parent in _parents(temporary):
-        for path in _home_paths(parent):
-            home = _open_home(path)
-            if home is not None:
-                _sweep(home, own)
-                os.close(home)
-                _remove_if_empty(path)
+        try:
+            _check_parent(parent)
+            _sweep(parent, own)
+        except OSError:
+            pass  # nothing of this user is in it
 
 
 def _parents(temporary: str) -> Iterable[str]:
@@ -143,7 +134,7 @@ def _parents(temporary: str) -> Iterable[str]:
 
 
 def _check_parent(parent: str) -> None:
-    """Raise OSError if another user could replace this user's folder, or a shell would run its name."""
+    """Raise OSError if another user could replace this user's folders, or a shell would run its name."""
     if any(character in parent for character in '"$`'):
         raise OSError("nvcc passes its name to a shell, which would expand it")
     status = os.stat(parent)
@@ -153,59 +144,19 @@ def _check_parent(parent: str) -> None:
         raise OSError("others could replace its contents (no sticky bit)")
 
 
-def _claim_in(parent: str, name: str) -> Scratch:
+def _claimed(path: str) -> Scratch:
     for _ in range(_TRIES):
-        path, home = _home(parent)
         try:
-            _make_folder(name, home)
-            folder = os.open(name, _FOLDER, dir_fd=home)
-            found = Scratch(os.path.join(path, name), home, name, folder)
-            if _lock(folder) is not False and found.is_there():
-                return found
-            os.close(folder)
-        except FileNotFoundError:
-            pass  # A sweeping process removed it, or the user's folder, before it was locked.
-        except BaseException:
-            os.close(home)
-            raise
-        os.close(home)
-        time.sleep(_PAUSE)
-    raise OSError(f"another process keeps removing {name}")
-
-
-def _make_folder(path: str, at: int | None = None) -> None:
-    try:
-        os.mkdir(path, 0o700, dir_fd=at)
-    except FileExistsError:
-        pass
-
-
-def _home(parent: str) -> tuple[str, int]:
-    """Return the user's folder and its open descriptor; make it if it does not exist."""
-    for path in _home_paths(parent):
-        _make_folder(path)
-        home = _open_home(path)
-        if home is not None:
-            return path, home
-    raise OSError(f"{path} and the earlier candidates belong to other users")
-
-
-def _home_paths(parent: str) -> list[str]:
-    path = os.path.join(parent, f"{_NAME}{os.geteuid()}")
-    return [path, *(f"{path}-{number}" for number in range(2, _NAMES + 1))]
-
-
-def _open_home(path: str) -> int | None:
-    """Open a folder if it is this user's and closed to all others."""
-    try:
-        descriptor = os.open(path, _FOLDER)
-    except OSError:
-        return None  # missing, a link, not a folder, or another user's
-    status = os.fstat(descriptor)
-    if status.st_uid == os.geteuid() and not status.st_mode & 0o077:
-        return descriptor
-    os.close(descriptor)
-    return None
+            os.mkdir(path, 0o700)
+            folder = os.open(path, _FOLDER)
+        except (FileExistsError, FileNotFoundError):
+            time.sleep(_PAUSE)  # A sweeping process removes it before it was locked.
+            continue
+        found = Scratch(path, folder)
+        if _lock(folder) is not False and found.is_there():
+            return found
+        os.close(folder)
+    raise OSError(f"another process keeps removing {path}")
 
 
 def _lock(descriptor: int) -> bool | None:
@@ -219,28 +170,30 @@ def _lock(descriptor: int) -> bool | None:
     return True
 
 
-def _sweep(home: int, own: str) -> None:
-    """Remove the zygotes' folders that no process locks."""
-    here = f"{_ZYGOTE}{_machine()}-"
-    for name in os.listdir(home):
-        if not name.startswith(_ZYGOTE):
+def _sweep(parent: str, own: str) -> None:
+    """Remove this user's folders that no process locks."""
+    prefix = _prefix()
+    here = f"{prefix}{_machine()}-"
+    for name in os.listdir(parent):
+        if not name.startswith(prefix):
             continue
+        path = os.path.join(parent, name)
         try:
-            descriptor = os.open(name, _FOLDER, dir_fd=home)
+            descriptor = os.open(path, _FOLDER)
         except OSError:
-            continue  # removed just now, or not a folder
+            continue  # removed just now, not a folder, or another user's
         try:
-            locked = _lock(descriptor)
-            unused = time.time() - os.fstat(descriptor).st_mtime
+            status, locked = os.fstat(descriptor), _lock(descriptor)
             known = name == own or (locked and name.startswith(here))
-            if locked is not False and (known or unused > _UNUSED_SECONDS):
-                _remove(home, name)
+            is_unused = known or time.time() - status.st_mtime > _UNUSED_SECONDS
+            if status.st_uid == os.geteuid() and locked is not False and is_unused:
+                _remove(path)
         finally:
             os.close(descriptor)
 
 
-def _remove(folder: int, name: str) -> None:
-    """Remove the file or folder of this name in an open folder, as far as possible."""
+def _remove(name: str, folder: int | None = None) -> None:
+    """Remove the file or folder of this name, in an open folder if it is relative, as far as possible."""
     try:
         try:
             os.unlink(name, dir_fd=folder)
@@ -249,16 +202,9 @@ def _remove(folder: int, name: str) -> None:
             descriptor = os.open(name, _FOLDER, dir_fd=folder)
         try:
             for inner in os.listdir(descriptor):
-                _remove(descriptor, inner)
+                _remove(inner, descriptor)
         finally:
             os.close(descriptor)
         os.rmdir(name, dir_fd=folder)
     except OSError:
         pass
-
-
-def _remove_if_empty(path: str) -> None:
-    try:
-        os.rmdir(path)
-    except OSError:
-        pass  # Other processes are using it.

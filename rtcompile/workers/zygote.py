@@ -74,7 +74,7 @@ class Zygote:
         """Make the scratch folder and load the compiler, unless that is done, and return the folder."""
         if self.scratch is not None and not self.scratch.is_there():
             self._dismiss()  # Their folders were in the removed one.
-            self.scratch.close()
+            os.close(self.scratch.descriptor)
             self.scratch = None
         if self.scratch is None:
             self.scratch = scratch.claim(self.temporary, self.name)

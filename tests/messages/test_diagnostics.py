@@ -87,7 +87,7 @@ def fields(diagnostic: Diagnostic) -> tuple[object, ...]:
             "error", "nvlink", 0, "Undefined reference to '_Z3fooi' in 'd.o'", id="nvlink",
         ),
         pytest.param(
-            "/tmp/rtcompile-workers-7/zygote-0a-1f/3/cwd/k.cu(2): error: in /x/rtcompile-0.9/k.h\n",
+            "/tmp/rtcompile-workers-7-0a-1f/3/cwd/k.cu(2): error: in /x/rtcompile-0.9/k.h\n",
             "error", "k.cu", 2, "in /x/rtcompile-0.9/k.h", id="our-folder-and-not-the-users",
         ),
         pytest.param(

@@ -58,28 +58,25 @@ def program(body: str) -> str:
 
 def attack(shared: Path, victims: list[Path], ready: int) -> None:
     """As another user, plant files, folders and links under the paths of the victim's workers."""
-    home = shared / f"rtcompile-workers-{NOBODY}"
+    machine = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+    planted = shared / f"rtcompile-workers-{NOBODY}-{machine}-000000000000000000000000"
     mine = shared / "mine"
     mine.mkdir(exist_ok=True)
     os.write(ready, b"ready")
     while True:
-        for name in (home.name, f"{home.name}-2", f"{home.name}-3"):
-            path = shared / name
-            with suppress(OSError):  # the victim was first
-                path.symlink_to(victims[0])
-                path.unlink()
-                path.mkdir()
-                path.chmod(0o777)
-                dead = path / "zygote-000000000000000000000000"
-                (dead / "1").mkdir(parents=True)
-                for folder in (dead, dead / "1"):
-                    folder.chmod(0o777)
-                for victim in victims:  # a removed path becomes a link during the victim's check
-                    (dead / "1").rename(mine / "1")
-                    (dead / "1").symlink_to(victim)
-                    (dead / "1").unlink()
-                    (mine / "1").rename(dead / "1")
-                shutil.rmtree(path)
+        planted.symlink_to(victims[0])
+        planted.unlink()
+        planted.mkdir()
+        (planted / "1").mkdir()
+        for folder in (planted, planted / "1"):
+            folder.chmod(0o777)
+        for victim in victims:  # a removed path becomes a link during the victim's check
+            (planted / "1").rename(mine / "1")
+            (planted / "1").symlink_to(victim)
+            (planted / "1").unlink()
+            (mine / "1").rename(planted / "1")
+        shutil.rmtree(planted)
+        for path in shared.glob(f"rtcompile-workers-{NOBODY}-*"):
             with suppress(OSError):
                 os.listdir(path)
                 if path.stat().st_uid == NOBODY:
@@ -153,7 +150,7 @@ def test_another_user_plants_files_in_the_temporary_folder(shared, precious):
         for number in range(int(sys.argv[1])):
             outcome = build(number)
             with suppress(OSError):  # removed while it is looked at
-                for used in Path(os.environ["TMPDIR"]).glob("rtcompile-workers-*/zygote-*"):
+                for used in Path(os.environ["TMPDIR"]).glob("rtcompile-workers-*/*"):
                     if used.lstat().st_uid == os.getuid() != used.parent.stat().st_uid:
                         outcome = "worked in another user's folder"
             for worker in list(pool.shared().zygotes.values()):

@@ -20,7 +20,7 @@ from rtcompile.workers.pool import Job, JobResult, Pool
 from rtcompile.workers.scratch import Scratch
 from tests.processes import python
 
-HOME = f"rtcompile-workers-{os.geteuid()}"
+PREFIX = f"rtcompile-workers-{os.geteuid()}-"
 DAY = 86400
 
 
@@ -50,7 +50,6 @@ def claim(parent: Path) -> Scratch:
 def killed(owner: Scratch) -> Path:
     """Return the leftover folder of a killed zygote, whose lock the kernel has released."""
     os.close(owner.descriptor)
-    os.close(owner.home)
     return Path(owner.path)
 
 
@@ -79,10 +78,7 @@ def test_a_folder_is_private_and_removed_with_its_zygote(parent, locks, request)
         request.getfixturevalue(locks)
     owner = claim(parent)
     owner.make_job_folder("1")
-    modes = [
-        folder.stat().st_mode & 0o777 for folder in (Path(owner.path), Path(owner.path).parent)
-    ]
-    assert modes == [0o700, 0o700]
+    assert Path(owner.path).stat().st_mode & 0o777 == 0o700
     owner.remove()
     assert list(parent.iterdir()) == []
 
@@ -130,7 +126,8 @@ def test_a_pool_survives_emptying_tmpdir(parent, prepare):
             assert isinstance(ran, JobResult)
             assert ran.value["status"] == 0
             while list(parent.iterdir()):  # the zygote may also be removing the job's folder
-                shutil.rmtree(parent / HOME, ignore_errors=True)
+                for folder in parent.iterdir():
+                    shutil.rmtree(folder, ignore_errors=True)
     finally:
         pool.close()
     assert list(parent.iterdir()) == []
@@ -148,7 +145,7 @@ def test_what_is_locked_is_in_use(parent):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("zygote-00000000-000000000000000000000000", id="of another machine"),
+        pytest.param(f"{PREFIX}00000000-000000000000000000000000", id="of another machine"),
         pytest.param("", id="without locks"),
     ],
 )
@@ -181,43 +178,32 @@ def test_a_link_in_a_leftover_folder_is_removed_and_not_followed(parent, preciou
 
 
 def test_a_link_instead_of_a_zygotes_folder_is_not_followed(parent, precious):
-    owner = claim(parent)
-    (Path(owner.path).parent / scratch.new_name()).symlink_to(precious)
+    (parent / scratch.new_name()).symlink_to(precious)
     scratch.sweep(str(parent), "")
     assert (precious / "thesis.tex").exists()
 
 
-def plant_open_folder(path: Path, precious: Path) -> None:
-    path.mkdir()
-    path.chmod(0o777)
-
-
-PLANTS = {
-    "a link": lambda path, precious: path.symlink_to(precious),
-    "a dangling link": lambda path, precious: path.symlink_to(precious / "nothing"),
-    "a file": lambda path, precious: path.touch(),
-    "a pipe": lambda path, precious: os.mkfifo(path),
-    "an open folder": plant_open_folder,
-}
-
-
-@pytest.mark.parametrize("plant", PLANTS)
-def test_if_a_name_is_taken_the_next_one_is_used(parent, precious, plant):
-    PLANTS[plant](parent / HOME, precious)
-    owner = claim(parent)
-    assert Path(owner.path).parent == parent / f"{HOME}-2"
-    owner.remove()
+def test_what_is_no_folder_of_a_zygote_is_left(parent: Path) -> None:
+    (parent / scratch.new_name()).touch()
+    os.mkfifo(parent / scratch.new_name())
+    (parent / scratch.new_name()).symlink_to("nothing")
+    before = sorted(os.listdir(parent))
     scratch.sweep(str(parent), "")
-    assert os.listdir(precious) == ["thesis.tex"]
-    assert (parent / HOME).lstat()
+    assert sorted(os.listdir(parent)) == before
 
 
-def test_if_all_names_are_taken_there_is_an_error(parent):
-    (parent / HOME).touch()
-    for number in range(2, 20):
-        (parent / f"{HOME}-{number}").touch()
-    with pytest.raises(OSError, match=r"belong to other users.*Set TMPDIR to a folder of your own"):
-        claim(parent)
+def test_a_folder_of_another_user_is_left(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = killed(claim(parent))
+    ours = os.fstat
+
+    def of_another(descriptor: int) -> os.stat_result:
+        fields = list(ours(descriptor))
+        fields[4] += 1  # st_uid
+        return os.stat_result(fields)
+
+    monkeypatch.setattr(os, "fstat", of_another)
+    scratch.sweep(str(parent), left.name)
+    assert left.exists()
 
 
 def test_a_folder_whose_entries_others_can_rename_is_not_used(parent):
