@@ -36,13 +36,6 @@ MUTATIONS = (
         "tests/workers/test_scratch.py::test_what_is_locked_is_in_use",
     ),
     Mutation(
-        "the sweep of the cache ignores the locks of builds",
-        "rtcompile/store/inventory.py",
-        "                with locks.machine_wide(folder.file(kind, name), timeout=0.0):\n",
-        "                folder.discard(kind, name)\n                if True:\n",
-        "tests/store/test_cache_statistics.py::test_prune_leaves_the_locks_of_builds_under_way",
-    ),
-    Mutation(
         "a source that NVRTC rejected is never remembered",
         "rtcompile/build/miss.py",
         "        self._remember(outcome, decision.reason)\n",

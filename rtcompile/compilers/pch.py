@@ -23,7 +23,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from rtcompile import forks
@@ -155,8 +155,9 @@ def has_private_folder(cache_dir: str) -> bool:
     """Return whether the folder for precompiled headers, which the compiler trusts, is private; make it if needed."""
     try:
         os.makedirs(cache_dir, 0o700, exist_ok=True)
-        with suppress(FileExistsError):
-            os.mkdir(os.path.join(cache_dir, "pch"), 0o700)
+        for name in ("pch", "locks"):
+            with suppress(FileExistsError):
+                os.mkdir(os.path.join(cache_dir, name), 0o700)
         os.close(Folder(cache_dir).open("pch"))
     except OSError:
         return False
@@ -222,17 +223,12 @@ class Prefix:
         self._bet = f"{folder}/{self.key}.bet"
         self._path = f"{folder}/{self.key}.pch"
         self._record = f"{folder}/{self.key}.record"
-        self._lock_path = f"{folder}/{self.key}.lock"
-        self._lock: int | None = None  # while the header is made for this build
+        self._lock_path = f"{cache_dir}/locks/pch-{self.key[:3]}"
+        self.is_made_here = False  # whether the header is being made for this build, in `temporary`
         self._done = threading.Event()
         self._began = time.monotonic()
         self._began_ns = file_times.file_clock_ns()
         self.temporary = f"{folder}/.{self.key}.pch-{os.getpid()}"
-
-    @property
-    def is_made_here(self) -> bool:
-        """Whether the header is being made for this build, in the file `temporary`."""
-        return self._lock is not None
 
     @contextmanager
     def wanted(self, timeout: float | None, make: Make) -> Iterator[None]:
@@ -280,13 +276,10 @@ class Prefix:
         """Make the header, or have an idle core do so, if that is worth it and no other build does."""
         record = PrefixRecord.read(self._record) or PrefixRecord()
         if self._is_due(record):
-            if self._take():
-                try:
-                    # Another process may have made it just now.
-                    if self._is_due(PrefixRecord.read(self._record) or PrefixRecord()):
-                        self._make(make, min(seconds, self.MAX_SECONDS), aside=False)
-                finally:
-                    self._stop_making()
+            with self._alone() as is_alone:
+                # Another process may have made it just now.
+                if is_alone and self._is_due(PrefixRecord.read(self._record) or PrefixRecord()):
+                    self._make(make, min(seconds, self.MAX_SECONDS), aside=False)
         else:
             self.bet(make, record)
 
@@ -298,16 +291,26 @@ class Prefix:
             with suppress(RuntimeError):  # no more threads, or the interpreter is ending
                 aside.start()
 
-    def _take(self) -> bool:
-        """Return whether this build now is the only one that makes the header."""
-        with _guard:
-            # No header is made without the lock: either another process is making it, or this file system has no
-            # locks, and two builds could write to one file.
-            if self.key not in _making and has_private_folder(self._cache_dir):
-                self._lock = locks.take(self._lock_path, 0.0)
-                if self._lock is not None:
+    @contextmanager
+    def _alone(self) -> Iterator[bool]:
+        """Yield whether this build now is the only one that makes the header."""
+        with ExitStack() as stack:
+            with _guard:
+                # No header is made without the lock: either another process is making it, or this file system has
+                # no locks, and two builds could write to one file.
+                if self.key not in _making and has_private_folder(self._cache_dir):
+                    lock = locks.machine_wide(self._lock_path, 0.0)
+                    self.is_made_here = stack.enter_context(lock)
+                if self.is_made_here:
                     _making[self.key] = time.monotonic()
-            return self.is_made_here
+            try:
+                yield self.is_made_here
+            finally:
+                if self.is_made_here:
+                    sealed.discard(self.temporary)  # If all went well, it was renamed.
+                    with _guard:
+                        _making.pop(self.key, None)
+                    self.is_made_here = False
 
     def _is_due(self, record: PrefixRecord) -> bool:
         if record.image:
@@ -340,21 +343,19 @@ class Prefix:
         cancellation = pool.Cancellation()
         thread = threading.current_thread()
         with _guard:
-            if len(_bets) >= pool.idle() or not (self._may_bet() and own._take()):
+            if len(_bets) >= pool.idle() or not self._may_bet():
                 return
             if not _bets:
                 at_end(_end)
             _bets[thread] = cancellation
         pool.Cancellation.current.set(cancellation)
         try:
-            with suppress(OSError), open(self._bet, "wb"):
-                pass
-            with suppress(Exception):  # no build depends on it
-                own._make(make, self.MAX_SECONDS, aside=True)
-        except pool.Cancelled:
-            pass  # The program ends. The bet still counts, since it has cost time.
+            # No build depends on it. If the program ends, the bet still counts, since it has cost time.
+            with own._alone() as is_alone, suppress(Exception, pool.Cancelled):
+                if is_alone:
+                    open(self._bet, "wb").close()
+                    own._make(make, self.MAX_SECONDS, aside=True)
         finally:
-            own._stop_making()
             del _bets[thread]
 
     def _may_bet(self) -> bool:
@@ -371,37 +372,26 @@ class Prefix:
         limit = Settings.from_environ().cache_size
         return inventory.room_for_precompiled(Folder(self._cache_dir), limit)
 
-    def _stop_making(self) -> None:
-        """Let other builds make the header."""
-        if self._lock is not None:
-            sealed.discard(self.temporary)  # If all went well, it was renamed.
-            with _guard:
-                _making.pop(self.key, None)
-            locks.release(self._lock_path, self._lock)
-            self._lock = None
-
     def built(self, outcome: Compiled | CompileFailure, seconds: float) -> None:
         """Record a build that ran without the header."""
         trace = tuple(outcome.trace or ())
         # Below this saving, a precompiled header never pays off.
         if not trace or _saved(seconds) < _LEAST_SAVED or not has_private_folder(self._cache_dir):
             return
-        with _guard:
+        with ExitStack() as stack:
+            stack.enter_context(_guard)
             # An idle core may be making the header for this process, which then has the lock.
-            lock = None if self.key in _making else locks.take(self._lock_path, 0.0)
-            if lock is None and self.key not in _making:
-                return
-            try:
-                known = PrefixRecord.read(self._record) or PrefixRecord()
-                if known.image:
+            if self.key not in _making:
+                lock = locks.machine_wide(self._lock_path, 0.0)
+                if not stack.enter_context(lock):
                     return
-                if changed_since(known.trace, self._record):
-                    known = PrefixRecord(failures=known.failures)
-                builds, shortest = known.builds + 1, min(seconds, known.seconds)
-                known._replace(trace=trace, builds=builds, seconds=shortest).write(self._record)
-            finally:
-                if lock is not None:
-                    locks.release(self._lock_path, lock)
+            known = PrefixRecord.read(self._record) or PrefixRecord()
+            if known.image:
+                return
+            if changed_since(known.trace, self._record):
+                known = PrefixRecord(failures=known.failures)
+            builds, shortest = known.builds + 1, min(seconds, known.seconds)
+            known._replace(trace=trace, builds=builds, seconds=shortest).write(self._record)
 
     def _publish(self, record: PrefixRecord, outcome: Compiled) -> bool:
         """Let builds use the header that was made; False if it cannot be used."""

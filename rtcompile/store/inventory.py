@@ -17,7 +17,7 @@ from rtcompile.files.sealed import USE_RESOLUTION
 from rtcompile.named import NamedTuple
 from rtcompile.request import object_code
 from rtcompile.request.object_code import ObjectCode
-from rtcompile.store.folder import FOLDERS, JOURNAL, STATISTICS, Folder
+from rtcompile.store.folder import FOLDERS, Folder
 
 HEADERS = "headers"
 # The folders of files, and what each is sealed as; a source is not.
@@ -244,19 +244,8 @@ def empty(folder: Folder) -> None:
 
 
 def sweep(folder: Folder) -> None:
-    """Remove old temporary files and locks of killed processes, and the statistics of earlier versions."""
-    from rtcompile.store import locks
-
-    for name, _ in folder.listing(STATISTICS):
-        if name != JOURNAL:  # an earlier version counted in a database
-            discard(folder, STATISTICS, name)
+    """Remove old temporary files of killed processes."""
     for kind in (*_SEALED, "sources", "pch", HEADERS):
         for name, status in folder.listing(kind):
             if name.startswith(".") and time.time() - status.st_mtime > _ABANDONED_SECONDS:
                 discard(folder, kind, name)
-    # One file per lock: for precompiled headers, and on systems without range locks.
-    for kind in ("locks", "pch"):
-        for name in [name for name, _ in folder.listing(kind) if name != locks.TABLE]:
-            if kind == "locks" or name.endswith(".lock"):
-                with locks.machine_wide(folder.file(kind, name), timeout=0.0):
-                    pass  # no process held it; leaving the block removes it

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
-import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -23,10 +21,6 @@ class Busy(Exception):
 
 MAX_WAIT_SECONDS = 900.0  # seconds to wait for another process's build, before building too
 
-TABLE = "table"  # the lock file for all keys
-
-_FLOCK = struct.Struct("hhqqi4x")  # C's struct flock: kind, whence, start, length, process
-_ranges_work = True
 _held: set[int] = set()
 
 
@@ -39,25 +33,30 @@ def _forget_in_child() -> None:
 
 
 @contextmanager
-def machine_wide(path: str, timeout: float = MAX_WAIT_SECONDS) -> Iterator[bool]:
-    """Hold the lock file at `path` against other processes; yield whether it could be locked in time."""
-    descriptor = take(path, timeout)
+def machine_wide(
+    path: str,
+    timeout: float = MAX_WAIT_SECONDS,
+    taken: dict[tuple[int, str], int] | None = None,
+) -> Iterator[bool]:
+    """Hold the lock file at `path` against other processes; yield whether it could be locked in time.
+
+    `taken` lists the caller's locks: if an interrupt left a ``with`` block unfinished, its thread may take the lock
+    again. The file stays, since ext4 takes longer to make a file anew.
+    """
+    here = threading.get_ident(), path
+    taken = {} if taken is None else taken
     try:
-        yield descriptor is not None
+        if taken.get(here) not in _held:
+            _take(path, timeout, taken, here)
+        yield taken.get(here) in _held
     finally:
-        if descriptor is not None:
-            release(path, descriptor)
-
-
-def release(path: str, descriptor: int) -> None:
-    """Release a lock."""
-    # In a forked child the descriptor is closed, and the parent has the lock.
-    if descriptor in _held:
-        _held.discard(descriptor)
-        # The file is removed while it is locked, so waiting processes notice that it is gone.
-        sealed.discard(path)
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-        os.close(descriptor)
+        # In a forked child the descriptor is closed, and the parent has the lock.
+        if here in taken and (descriptor := taken[here]) in _held:
+            del taken[here]
+            # Python handles Ctrl-C after a call or at a function's start, so not before this call is done.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            _held.discard(descriptor)
+            os.close(descriptor)
 
 
 # Whether locks work, by device, and the device of a folder. Some network file systems have none. On others a lock waits in the kernel without
@@ -113,82 +112,38 @@ def _try(folder: str, problems: list[str]) -> None:
         sealed.discard(path)
 
 
-@contextmanager
-def of_key(
-    folder: str, key: str, timeout: float, taken: dict[tuple[int, str], int]
-) -> Iterator[bool]:
-    """Hold a key's lock, a byte of one lock file, against other processes; `taken` lists the caller's own locks."""
-    # One file per key would take a third of the time of a batch of a thousand (ext4 skips inodes that were just
-    # freed). If an interrupt left a ``with`` block unfinished, its thread may take the lock again.
-    here = threading.get_ident(), key
-    where = os.SEEK_SET, int(key[:15], 16), 1, 0
-    locking, unlocking = _FLOCK.pack(fcntl.F_WRLCK, *where), _FLOCK.pack(fcntl.F_UNLCK, *where)
-
-    def lock(descriptor: int, _: str) -> bool:
-        global _ranges_work
-        try:
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, locking)
-        except OSError as error:
-            # gVisor has no open file description locks.
-            _ranges_work = error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
-            raise
-        taken[here] = descriptor
-        return True
-
-    try:
-        if _ranges_work and taken.get(here) not in _held:
-            take(f"{folder}/{TABLE}", timeout, lock)
-        if _ranges_work:
-            yield taken.get(here) in _held
-            return
-    finally:
-        # otherwise as in `release`
-        if here in taken and (descriptor := taken[here]) in _held:
-            del taken[here]
-            # Python handles Ctrl-C after a call or at a function's start, so not before this call is done.
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, unlocking)
-            _held.discard(descriptor)
-            os.close(descriptor)
-    with machine_wide(f"{folder}/{key}", timeout) as held:
-        yield held
-
-
-def _lock_file(descriptor: int, path: str) -> bool:
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    try:  # the previous holder may have removed the file that was locked here
-        return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
-    except FileNotFoundError:
-        return False
-
-
-def take(path: str, timeout: float, lock: Callable[[int, str], bool] = _lock_file) -> int | None:
-    """Take the lock as `machine_wide` does; return its descriptor, or None."""
+def _take(
+    path: str, timeout: float, taken: dict[tuple[int, str], int], here: tuple[int, str]
+) -> None:
+    """Take the lock as `machine_wide` does, if that is possible, and list its descriptor in `taken`."""
     if not _locks_work(os.path.dirname(path)):
-        return None
+        return
     deadline = time.monotonic() + timeout
     pause = 0.001
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    while True:
-        try:
-            descriptor = os.open(path, flags, 0o600)
-        except OSError:
-            return None
-        try:
-            if lock(descriptor, path):
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except OSError:
+        return
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _held.add(descriptor)
-                return descriptor
-        except OSError as error:
-            is_held = error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
-            if not is_held or time.monotonic() > deadline:
-                os.close(descriptor)
-                return None
+                taken[here] = descriptor
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    break
             time.sleep(pause)  # a blocking flock has no timeout
             pause = min(2 * pause, 0.02)  # many processes of a node may be waiting
-        except BaseException:
-            _held.discard(descriptor)
-            os.close(descriptor)
-            raise
+    except OSError:
+        pass
+    except BaseException:
+        _held.discard(descriptor)
         os.close(descriptor)
+        raise
+    os.close(descriptor)
 
 
 @contextmanager

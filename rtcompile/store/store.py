@@ -42,6 +42,7 @@ _MOST_JOURNAL = 32 << 10
 _PART_WRITTEN = 1 / 16
 _PART_UNCHECKED = 1 / 1024
 
+_LOCK_DIGITS = 3  # of a key, which name its lock file
 _MERGE_SECONDS = 1.0  # wait for another writer of the same manifest
 _MANIFESTS = ("manifests", "portable")  # by the lookup key, and by the key without paths
 
@@ -307,7 +308,9 @@ class Store:
             self._degrade(error)
         if not self._folder.writable:
             return nullcontext()
-        return locks.of_key(folder, key, seconds, self._locked)
+        # Two builds that share a file are rare, and one of them waits.
+        path = f"{folder}/{key[:_LOCK_DIGITS]}"
+        return locks.machine_wide(path, seconds, self._locked)
 
     @computed_once
     def negative(self) -> Negative:

@@ -145,7 +145,7 @@ def test_no_header_is_kept_or_begun_without_room_for_it(builder, monkeypatch):
 def test_leftovers_of_killed_builds_are_removed(tmp_path):
     folder = Folder(str(tmp_path))
     folder.prepare()
-    for name in (".a.pch-17", "c.lock", ".d.record-17-0.tmp", ".try-17-1"):
+    for name in (".a.pch-17", ".d.record-17-0.tmp", ".try-17-1"):
         (tmp_path / "pch" / name).touch()
         os.utime(tmp_path / "pch" / name, (0, 0))
     inventory.sweep(folder)

@@ -133,7 +133,7 @@ def test_without_locks_no_header_is_created(builder, monkeypatch):
 def test_a_build_does_not_wait_for_a_header_of_another_process(builder):
     builder.compiled(PREFIX + KERNEL)
     (file,) = builder.files(".record")
-    with file.with_suffix(".lock").open("w") as lock:
+    with (builder.cache / "locks" / f"pch-{file.stem[:3]}").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert not used(builder.compiled(PREFIX + KERNEL))
         assert builder.files(".pch") == []

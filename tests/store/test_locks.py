@@ -85,14 +85,14 @@ def test_the_compiler_gets_the_time_that_waiting_left(built_elsewhere, monkeypat
         return real(*given, **more)
 
     monkeypatch.setattr(nvrtc, "compile", noted)
-    lock = locks.of_key
+    lock = locks.machine_wide
 
     def lock_of_another(*given: Any) -> Any:
         # The lock is taken only now: the time limit has begun, however busy the machine is.
         threading.Timer(0.8, built_elsewhere.close).start()
         return lock(*given)
 
-    monkeypatch.setattr(locks, "of_key", lock_of_another)
+    monkeypatch.setattr(locks, "machine_wide", lock_of_another)
     compile(timeout=300.0)
     assert [0 < limit <= 300.0 - 0.8 for limit in limits] == [True]
 

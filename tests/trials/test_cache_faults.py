@@ -164,7 +164,6 @@ def test_many_processes_build_each_key_once(tmp_path):
     usage = open_store(tmp_path).usage()
     assert usage is not None
     assert usage.misses == built
-    assert os.listdir(tmp_path / "locks") == ["table"]
 
 
 COUNTER = """
@@ -179,7 +178,7 @@ for _ in range(300):
 """
 
 
-def test_a_lock_whose_file_is_recreated_has_one_holder_at_a_time(tmp_path):
+def test_a_lock_has_one_holder_at_a_time(tmp_path):
     (tmp_path / "counter").write_text("0")
     processes = [python(COUNTER, str(tmp_path)) for _ in range(4)]
     for process in processes:
