@@ -2,8 +2,8 @@
 
 A header is made in a job of its own, from the prefix alone: NVRTC refuses one that was made beside a build whose
 prefix other directives follow. At the first build with a long prefix, an idle core makes the header, at low
-priority, while that build runs without it. Such a header is a bet that more builds follow: at most `_MOST_BETS` of
-those made in the last hour may be unused. If no core is idle or no bet is left, a build has the header made before it
+priority, while that build runs without it. Such a header is a bet that more builds follow: at most `_MOST_BETS` of a
+process may be unused. If no core is idle or no bet is left, a build has the header made before it
 runs, as soon as the builds so far could have saved what that costs. While a header is being made, a build waits for
 it only if it should soon be done, and at most half of the time that it would save. In a batch with more builds than
 slots, some builds go ahead and the others wait. A build that fails with a header is repeated without it.
@@ -22,7 +22,7 @@ import stat
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -57,9 +57,9 @@ _LEAST_BYTES = 4 << 20  # of a header: the smallest seen has 6 MB
 
 # A build that takes fewer seconds has no long prefix; in a new process, starting the compiler takes most of them.
 _SOON = 0.1
-# Of the headers that idle cores made in the last `_BET_SECONDS`, at most `_MOST_BETS` may be unused. This bounds the
-# time spent on headers that are never used, since most projects build each kernel once.
-_MOST_BETS, _BET_SECONDS = 4, 3600.0
+# How many headers that a process had made by idle cores may be unused. This bounds the time spent on headers that are
+# never used, since most projects build each kernel once.
+_MOST_BETS = 4
 
 # How many builds with the same prefix are known to come, this one included.
 expected: contextvars.ContextVar[int] = contextvars.ContextVar("rtcompile_expected", default=1)
@@ -102,32 +102,32 @@ UNKNOWN = float("inf")
 class PrefixRecord(NamedTuple):
     """The record of a prefix; it has an image if there is a precompiled header."""
 
-    trace: tuple[str, ...] = ()
     image: str = ""
-    dependencies: FileSet = FileSet()
+    dependencies: FileSet = FileSet()  # of the header, else of the last build
     builds: int = 0  # builds without a precompiled header since one of the files changed
     failures: int = 0  # attempts to make one, or to use it, that failed
     seconds: float = UNKNOWN  # the shortest time in which a build read its source
 
     @classmethod
-    def read(cls, path: str) -> PrefixRecord | None:
-        """Return the record at a path; None if it is missing or damaged."""
+    def read(cls, cache_dir: str, key: str) -> PrefixRecord:
+        """Return the record of a prefix; an empty one if it is missing or damaged."""
+        folder = Folder(cache_dir, writable=False)  # reading does not count as use
+        return folder.decoded("pch", f"{key}.record", cls._decoded) or cls()
+
+    @classmethod
+    def _decoded(cls, name: str, data: bytes) -> PrefixRecord | None:
         try:
-            # Most builds try three times to read a record that does not exist.
-            data = sealed.read_path(path) if os.access(path, os.F_OK) else b""
-            [(texts, files)] = decode_records("pch", os.path.basename(path), data) or []
-            image, builds, failures, seconds, *trace = texts
-            return cls(tuple(trace), image, files, int(builds), int(failures), float(seconds))
-        except (OSError, ValueError):
+            [((image, builds, failures, seconds), files)] = decode_records("pch", name, data) or []
+            return cls(image, files, int(builds), int(failures), float(seconds))
+        except ValueError:
             return None
 
-    def write(self, path: str) -> bool:
+    def write(self, cache_dir: str, key: str) -> bool:
         """Write the record; False if the folder is not writable."""
-        numbers = map(str, (self.builds, self.failures, self.seconds))
-        record = (self.image, *numbers, *self.trace), self.dependencies
-        data = encode_records("pch", os.path.basename(path), [record])
+        name, numbers = f"{key}.record", map(str, (self.builds, self.failures, self.seconds))
+        data = encode_records("pch", name, [((self.image, *numbers), self.dependencies)])
         try:
-            sealed.publish(path, data, durable=False)
+            Folder(cache_dir).publish("pch", name, data)
         except OSError:
             return False
         return True
@@ -140,15 +140,6 @@ def image(path: str) -> str:
     except OSError:
         return ""
     return str(sealed.stat_of(status)) if stat.S_ISREG(status.st_mode) else ""
-
-
-def changed_since(paths: Sequence[str], record: str) -> bool:
-    """Return whether a file is newer than the record, since headers that are being edited are not precompiled."""
-    try:
-        then = os.stat(record).st_mtime_ns
-        return any(os.stat(path).st_mtime_ns >= then for path in paths)
-    except OSError:
-        return True
 
 
 def has_private_folder(cache_dir: str) -> bool:
@@ -168,11 +159,15 @@ def has_private_folder(cache_dir: str) -> bool:
 
 
 class Precompiled(NamedTuple):
-    """A current precompiled header, the headers in it, and their state when it was looked for."""
+    """A current precompiled header, and the state of its files when it was looked for."""
 
     path: str
-    trace: tuple[str, ...]
     dependencies: FileSet
+
+    @property
+    def trace(self) -> tuple[str, ...]:
+        """The headers in it."""
+        return tuple([header.path for header in self.dependencies.headers])
 
 
 _guard = forks.lock()
@@ -180,7 +175,8 @@ _wanted: Counter[str] = Counter()  # builds under way, by the key of their prefi
 _ahead: Counter[str] = Counter()  # those of a batch that did not wait for the header
 # The times at which builds and threads of this process began to make a header, by its key.
 _making: dict[str, float] = {}
-_bets: dict[threading.Thread, pool.Cancellation] = {}  # the threads that make one on an idle core
+# The threads that make a header on an idle core, or made one that no build has used, by its key.
+_bets: dict[str, tuple[threading.Thread, pool.Cancellation]] = {}
 
 # Compiles a prefix alone within so many seconds, on an idle core or in a slot; returns the outcome and the front
 # end's seconds.
@@ -219,8 +215,6 @@ class Prefix:
         self._cache_dir = cache_dir
         self.text = text
         folder = f"{self._cache_dir}/pch"
-        # This file exists until a build uses the header that an idle core made.
-        self._bet = f"{folder}/{self.key}.bet"
         self._path = f"{folder}/{self.key}.pch"
         self._record = f"{folder}/{self.key}.record"
         self._lock_path = f"{cache_dir}/locks/pch-{self.key[:3]}"
@@ -259,33 +253,36 @@ class Prefix:
             return header
 
     def _look(self) -> Precompiled | None:
-        record = PrefixRecord.read(self._record)
-        if record is None or not record.image or not has_private_folder(self._cache_dir):
+        record = self._known()
+        if not record.image or not has_private_folder(self._cache_dir):
             return None
         now = record.dependencies.current()
         if now is None or record.image != image(self._path):
             self._drop()
             return None
         if now is not record.dependencies:  # touched or moved
-            record._replace(dependencies=now).write(self._record)
+            record._replace(dependencies=now).write(self._cache_dir, self.key)
         sealed.note_use(self._record)
-        sealed.discard(self._bet)
-        return Precompiled(self._path, record.trace, now)
+        _bets.pop(self.key, None)
+        return Precompiled(self._path, now)
+
+    def _known(self) -> PrefixRecord:
+        return PrefixRecord.read(self._cache_dir, self.key)
 
     def _begin(self, make: Make, seconds: float) -> None:
         """Make the header, or have an idle core do so, if that is worth it and no other build does."""
-        record = PrefixRecord.read(self._record) or PrefixRecord()
+        record = self._known()
         if self._is_due(record):
             with self._alone() as is_alone:
                 # Another process may have made it just now.
-                if is_alone and self._is_due(PrefixRecord.read(self._record) or PrefixRecord()):
+                if is_alone and self._is_due(self._known()):
                     self._make(make, min(seconds, self.MAX_SECONDS), aside=False)
         else:
             self.bet(make, record)
 
     def bet(self, make: Make, record: PrefixRecord | None = None) -> None:
         """Have an idle core make the header of a prefix that no build has read so far."""
-        record = record or PrefixRecord.read(self._record) or PrefixRecord()
+        record = record or self._known()
         if record.seconds == UNKNOWN and not record.failures:
             aside = threading.Thread(target=self._make_aside, args=(make,), daemon=True)
             with suppress(RuntimeError):  # no more threads, or the interpreter is ending
@@ -317,8 +314,8 @@ class Prefix:
             return False
         if record.seconds == UNKNOWN:  # no build with this prefix has ended yet
             return expected.get() > pool.slots()
-        if changed_since(record.trace, self._record):
-            return False
+        if record.dependencies.current() is None:
+            return False  # headers that are being edited are not precompiled
         return worth_making(record.builds + expected.get(), record.seconds, record.failures)
 
     def _make(self, make: Make, timeout: float, *, aside: bool) -> None:
@@ -326,13 +323,12 @@ class Prefix:
         if self._free_bytes() < _LEAST_BYTES:
             return
         outcome, seconds = make(self, timeout, aside)
-        record = PrefixRecord.read(self._record) or PrefixRecord()
+        record = self._known()
         if isinstance(outcome, Compiled):
-            trace, shortest = tuple(outcome.trace or ()), min(seconds, record.seconds)
-            record = record._replace(trace=trace, seconds=shortest)
+            record = record._replace(seconds=min(seconds, record.seconds))
             if _saved(seconds) >= _LEAST_SAVED and self._publish(record, outcome):
                 return
-        record._replace(failures=record.failures + 1).write(self._record)
+        record._replace(failures=record.failures + 1).write(self._cache_dir, self.key)
 
     def _make_aside(self, make: Make) -> None:
         """Make the header on an idle core, unless the build that needs it ends within `_SOON` seconds."""
@@ -341,32 +337,18 @@ class Prefix:
         own = copy.copy(self)
         own.temporary += "-aside"
         cancellation = pool.Cancellation()
-        thread = threading.current_thread()
         with _guard:
-            if len(_bets) >= pool.idle() or not self._may_bet():
+            running = sum(thread.is_alive() for thread, _ in _bets.values())
+            if self.key in _bets or len(_bets) >= _MOST_BETS or running >= pool.idle():
                 return
             if not _bets:
                 at_end(_end)
-            _bets[thread] = cancellation
+            _bets[self.key] = threading.current_thread(), cancellation
         pool.Cancellation.current.set(cancellation)
-        try:
-            # No build depends on it. If the program ends, the bet still counts, since it has cost time.
-            with own._alone() as is_alone, suppress(Exception, pool.Cancelled):
-                if is_alone:
-                    open(self._bet, "wb").close()
-                    own._make(make, self.MAX_SECONDS, aside=True)
-        finally:
-            del _bets[thread]
-
-    def _may_bet(self) -> bool:
-        """Return whether few enough headers that idle cores made are unused, and this one is not among them."""
-        since = time.time() - _BET_SECONDS
-        bets = {
-            name
-            for name, status in Folder(self._cache_dir).listing("pch")
-            if name.endswith(".bet") and status.st_mtime > since
-        }
-        return len(bets) < _MOST_BETS and os.path.basename(self._bet) not in bets
+        # No build depends on it, and the program may end.
+        with own._alone() as is_alone, suppress(Exception, pool.Cancelled):
+            if is_alone:
+                own._make(make, self.MAX_SECONDS, aside=True)
 
     def _free_bytes(self) -> int:
         limit = Settings.from_environ().cache_size
@@ -374,9 +356,11 @@ class Prefix:
 
     def built(self, outcome: Compiled | CompileFailure, seconds: float) -> None:
         """Record a build that ran without the header."""
-        trace = tuple(outcome.trace or ())
+        files = outcome.files or FileSet()
         # Below this saving, a precompiled header never pays off.
-        if not trace or _saved(seconds) < _LEAST_SAVED or not has_private_folder(self._cache_dir):
+        if not files.headers or _saved(seconds) < _LEAST_SAVED:
+            return
+        if not has_private_folder(self._cache_dir):
             return
         with ExitStack() as stack:
             stack.enter_context(_guard)
@@ -385,13 +369,14 @@ class Prefix:
                 lock = locks.machine_wide(self._lock_path, 0.0)
                 if not stack.enter_context(lock):
                     return
-            known = PrefixRecord.read(self._record) or PrefixRecord()
+            known = self._known()
             if known.image:
                 return
-            if changed_since(known.trace, self._record):
+            if known.dependencies.current() is None:
                 known = PrefixRecord(failures=known.failures)
             builds, shortest = known.builds + 1, min(seconds, known.seconds)
-            known._replace(trace=trace, builds=builds, seconds=shortest).write(self._record)
+            known = known._replace(dependencies=files, builds=builds, seconds=shortest)
+            known.write(self._cache_dir, self.key)
 
     def _publish(self, record: PrefixRecord, outcome: Compiled) -> bool:
         """Let builds use the header that was made; False if it cannot be used."""
@@ -411,7 +396,7 @@ class Prefix:
         inventory.sweep(cache)
         os.rename(self.temporary, self._path)
         record = record._replace(image=image(self._path), dependencies=dependencies)
-        if not record.write(self._record):
+        if not record.write(self._cache_dir, self.key):
             sealed.discard(self._path)
             return False
         inventory.evict(cache, Settings.from_environ().cache_size)
@@ -419,10 +404,10 @@ class Prefix:
 
     def blame(self) -> None:
         """Remove a header with which a compiler failed; the next attempt must be worth twice as much."""
-        record = PrefixRecord.read(self._record) or PrefixRecord()
+        record = self._known()
         if record.image:  # otherwise another build has just removed it
             self._drop()
-            PrefixRecord(failures=record.failures + 1).write(self._record)
+            PrefixRecord(failures=record.failures + 1).write(self._cache_dir, self.key)
 
     def _drop(self) -> None:
         _found.pop(self.key, None)
@@ -442,7 +427,7 @@ class Prefix:
         while begun := _making.get(self.key):
             now = time.monotonic()
             if seconds == UNKNOWN:
-                seconds = (PrefixRecord.read(self._record) or PrefixRecord()).seconds
+                seconds = self._known().seconds
             if stays:
                 over = seconds != UNKNOWN and not worth_waiting(expected.get() / slots, seconds)
             else:
@@ -456,7 +441,7 @@ class Prefix:
 
 def _end() -> None:
     """Cancel the headers that idle cores are making, so no files are left behind."""
-    for thread, cancellation in [*_bets.items()]:
+    for thread, cancellation in [*_bets.values()]:
         cancellation.cancel()
         thread.join(_SECONDS_TO_END)
 

@@ -227,18 +227,6 @@ def contents(descriptor: int, size: int) -> bytes:
     return data
 
 
-def read_path(path: str) -> bytes:
-    """Return the bytes of a file, after checking its folder and the file as `open_folder` and `open_file` do."""
-    folder, name = os.path.split(path)
-    above = open_folder(folder)
-    try:
-        descriptor, _ = open_file(name, above)
-    finally:
-        os.close(above)
-    with open(descriptor, "rb") as file:
-        return file.read()
-
-
 # --- Writes files by rename -----------------------------------------------------------------------
 
 _SCHEMA = 6

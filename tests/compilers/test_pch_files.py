@@ -94,8 +94,7 @@ def test_after_a_failure_the_next_header_must_save_more(builder, monkeypatch):
     builder.compiled(PREFIX + KERNEL)
     assert builder.files(".pch") == []
     (file,) = builder.files(".record")
-    record = PrefixRecord.read(str(file))
-    assert record is not None
+    record = PrefixRecord.read(str(builder.cache), file.stem)
     assert (record.builds, record.failures) == (0, 1)
 
 
