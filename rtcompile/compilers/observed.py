@@ -127,7 +127,7 @@ class _Observed(Dependencies):
         known = self.headers.get(path)
         if known is not None and known.digest != digest:
             self.has_changed = True
-        self.headers[path] = file_times.trusted(header, stats[4], begun_ns, self.toolkit)
+        self.headers[path] = file_times.trusted(header, begun_ns, self.toolkit)
         if mentioned & _OWN_PATH:
             self.own_path[label] = None
         if mentioned & _CLOCK and not self.problem:

@@ -7,8 +7,6 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from rtcompile.files.headers import Header
 
 # The file clock ticks every 4 ms (CONFIG_HZ=250), so two writes within one tick leave the same time. Some file
@@ -19,10 +17,6 @@ _MAX_WAIT_SECONDS = 0.1
 _COARSE_NS = 1_000_000  # times that are multiples of this may come from a coarse clock
 _COARSEST_NS = 2 * 10**9
 _SECOND_NS = 10**9
-
-# File systems of images that are built elsewhere and mounted read-only.
-_IMAGES = ("squashfs", "erofs", "iso9660", "cramfs", "romfs", "udf")
-_FUSE_IMAGES = ("squash", "erofs", "iso", "archivemount")  # such as "fuse.squashfuse_ll"
 
 
 def file_clock_ns() -> int:
@@ -48,13 +42,15 @@ def changed_ns(status: os.stat_result) -> int:
     return status.st_ctime_ns + _coarseness_ns(status.st_mtime_ns, status.st_ctime_ns)
 
 
-def trusted(header: Header, device: int, read_ns: int, toolkit: tuple[str, ...] = ()) -> Header:
+def trusted(header: Header, read_ns: int, toolkit: tuple[str, ...] = ()) -> Header:
     """Return a header, with times of 0 if they may not reveal every change: checks then compare its contents."""
-    # The times of files in mounted images are trusted if the files are not the user's, or lie in `toolkit`.
     times = header.mtime_ns, header.ctime_ns
     is_new = max(times) + _coarseness_ns(*times) >= read_ns
+    # Images store one time per file, in whole seconds. Those of files that are not the user's, or lie in `toolkit`,
+    # are trusted.
+    is_of_image = header.mtime_ns == header.ctime_ns and not header.mtime_ns % _SECOND_NS
     is_own = header.is_own and not header.path.startswith(toolkit)
-    if is_new or (is_own and _is_in_image(*times, device)):
+    if is_new or (is_own and is_of_image):
         return header._replace(mtime_ns=0, ctime_ns=0)
     return header
 
@@ -62,39 +58,3 @@ def trusted(header: Header, device: int, read_ns: int, toolkit: tuple[str, ...] 
 def _coarseness_ns(mtime_ns: int, ctime_ns: int) -> int:
     """Return for how long a later change may leave the same times, beyond the ticks of the file clock."""
     return 0 if mtime_ns % _COARSE_NS or ctime_ns % _COARSE_NS else _COARSEST_NS
-
-
-def _is_in_image(mtime_ns: int, ctime_ns: int, device: int) -> bool:
-    # squashfs and iso9660 store one time per file, in whole seconds.
-    if mtime_ns == ctime_ns and not mtime_ns % _SECOND_NS:
-        return True
-    return device in image_devices()
-
-
-_seen_images: tuple[int | None, frozenset[int]] = (None, frozenset())
-
-
-def image_devices() -> frozenset[int]:
-    """Return the device numbers of mounted images; they are read again each tick, since numbers are reused."""
-    global _seen_images
-    seen, devices = _seen_images
-    now = file_clock_ns()
-    if seen != now:
-        try:
-            with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
-                devices = frozenset(images(file))
-        except OSError:
-            devices = frozenset()
-        _seen_images = now, devices
-    return devices
-
-
-def images(mounts: Iterable[str]) -> Iterable[int]:
-    """Yield the device numbers of the images in lines of ``/proc/self/mountinfo``."""
-    for line in mounts:
-        before, _, after = line.partition(" - ")
-        kind = after.partition(" ")[0]
-        of_fuse = kind.startswith("fuse") and any(name in kind for name in _FUSE_IMAGES)
-        if kind in _IMAGES or of_fuse:
-            major, _, minor = before.split(" ")[2].partition(":")
-            yield os.makedev(int(major), int(minor))

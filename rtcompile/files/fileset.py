@@ -323,7 +323,7 @@ def read(path: str, label: str, relative: str) -> tuple[Header, bytes, os.stat_r
     with open(descriptor, "rb") as file:
         data = file.read()
     header = Header(path, label, relative, content_digest(data), *stat_of(status))
-    return file_times.trusted(header, status.st_dev, now), data, status
+    return file_times.trusted(header, now), data, status
 
 
 def identities(folders: Iterable[str]) -> dict[str, tuple[int, int] | None]:
