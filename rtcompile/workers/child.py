@@ -270,13 +270,9 @@ def _die_with_zygote(zygote: int, held: int) -> None:
         fcntl.fcntl(held, fcntl.F_SETFL, os.O_RDONLY | os.O_ASYNC)
         os.set_inheritable(held, True)
     except OSError:
-        pass  # An emulated Linux kernel; the next lines kill at least this process.
-    import ctypes
-
-    # The signal comes when the parent's *thread* ends; the zygote has only one.
-    ctypes.CDLL(None).prctl(1, _SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+        pass  # an emulated Linux kernel
     if os.getppid() != zygote:
-        os._exit(1)  # The zygote ended before any of this took effect.
+        os._exit(1)  # The zygote ended before this took effect.
 
 
 def _prefer_for_oom() -> None:
