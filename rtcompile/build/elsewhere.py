@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def key_inputs(request: CompileRequest, settings: Settings) -> KeyInputs:
     """Return the inputs of a build's keys; raise `RtcompileError` if it cannot be planned."""
-    return planned.identified(planned.plan(request, settings), settings).key_inputs
+    return planned.plan(request, settings).key_inputs
 
 
 def build(request: CompileRequest, settings: Settings, siblings: int) -> ObjectCode:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from types import MappingProxyType
 
 from rtcompile import toolkit, tracing
 from rtcompile.build import plan as plans
@@ -101,12 +100,11 @@ def _searched(query: Query, *, counts: bool = True) -> ObjectCode | Callable[[],
 def _in_shared_stores(query: Query) -> Found | None:
     """Return code from shared stores without a lease, if nothing may be compiled."""
     settings = query.settings
-    query.plan = identified(plan_of(query), settings)
     code = None
     if settings.remote:
         from rtcompile.store import shared
 
-        inputs = query.plan.key_inputs
+        inputs = plan_of(query).key_inputs
         stores = shared.stores_of(inputs)
         code = stores and stores.find(inputs, Store.open(settings))
     return in_cache(query) if code is None else _with_files(query, code)
@@ -178,7 +176,7 @@ def _built_once(query: Query, *, waits: bool) -> ObjectCode:
     # Without a name, no index entry can say that the last build failed.
     if (query.failed or not query.name()) and not settings.recompile:
         toolkit.current(settings)  # what was installed or repaired in the last second counts
-    plan = query.plan = identified(plan_of(query), settings)
+    plan = plan_of(query)
     limit = settings.timeout
     left = limit.left if isinstance(limit, TimeLimit) else limit
     if left == 0:
@@ -255,19 +253,3 @@ def plan(
     if request.link:
         inputs = partial(plans.linker_inputs, request, link_settings or settings, _linked)
     return plans.plan(request, settings, capability, inputs)
-
-
-def identified(plan: Plan, settings: Settings) -> Plan:
-    """Return the plan with the identity of NVRTC's build; a process that has to determine it starts a worker."""
-    library = plan.toolchain.nvrtc
-    if plan.key_inputs.backend != "nvcc" and library is not None and not library.build:
-        from rtcompile.compilers import nvrtc
-
-        library = library._replace(build=nvrtc.identify(library, settings.timeout))
-        toolkit.remember_compiler_id("nvrtc", library.build, settings)
-        # Use the plan's own toolchain, since another thread may have replaced the remembered one.
-        toolchain = plan.toolchain._replace(nvrtc=library)
-        builds = MappingProxyType({**plan.key_inputs.compilers, "nvrtc": library.build})
-        key_inputs = plan.key_inputs._replace(compilers=builds)
-        plan = plan._replace(toolchain=toolchain, key_inputs=key_inputs)
-    return plan

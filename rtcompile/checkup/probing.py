@@ -60,18 +60,24 @@ _PROBES = (
 
 
 def workers(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
-    """Start a worker, get the compiler's version, and check whether headers can be precompiled."""
+    """Start a worker, compile an empty source, and check whether headers can be precompiled."""
     library = toolchain.nvrtc
     if library is None:
         return
     begin = time.monotonic()
+    unit = TranslationUnit("", "doctor.cu", (), (), "ptx", Arch(8, 0))
     try:
-        build = nvrtc.identify(library)
+        reply, _ = nvrtc.observe(
+            "compile_unit", unit, library, Limits(settings.timeout or _SECONDS)
+        )
     except RtcompileError as error:
         yield _failed("worker", error)
         return
+    if isinstance(reply, CompileFailure):
+        yield Check("worker", "error", f"{library.path} was tried. {reply.log}")
+        return
     milliseconds = (time.monotonic() - begin) * 1e3
-    yield Check("worker", "ok", f"NVRTC {build} responds after {milliseconds:.0f} ms")
+    yield Check("worker", "ok", f"NVRTC {library.version} responds after {milliseconds:.0f} ms")
     if library.version_pair < nvrtc.FIRST_WITH_PCH:
         step = "NVRTC 12.8 and newer parse header-heavy sources three to ten times faster."
         yield Check("precompiled headers", "note", f"NVRTC {library.version} has none", step)

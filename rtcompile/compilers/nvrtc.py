@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rtcompile import forks, tracing
+from rtcompile import tracing
 from rtcompile.compilers import observed
-from rtcompile.errors import CompileError, CompilerCrashed, CompileTimeout, ToolkitNotFound
+from rtcompile.errors import ToolkitNotFound
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir, parse_trace
 from rtcompile.files.sealed import content_digest
@@ -109,36 +109,8 @@ def observe(
     }
     result = pool.run(job_of(library, function, arguments), limits)
     if isinstance(result, pool.Crash):
-        return _death(result, unit.flags, limits), 0.0
+        return _death(result, library, unit.flags, limits), 0.0
     return result.value, result.queued
-
-
-def identify(library: Library, timeout: float | None = None) -> str:
-    """Return the compiler's exact build, ``"12.9.86 CL-36037853"``, and the machine if it is not x86-64."""
-    which, limits = library.to_load(), Limits(timeout or _SECONDS_TO_IDENTIFY)
-    with _identifying:  # one thread of a batch queries it, the others wait
-        build = _builds.get(which)
-        if build is None:
-            outcome = pool.run(job_of(library, "build_string", {}), limits)
-            if isinstance(outcome, pool.Crash):
-                problem = _death(outcome, (), limits).log
-                if outcome.kind != "load":  # not the library's fault
-                    kinds = {"start": CompileError, "timeout": CompileTimeout}
-                    kind: type[CompileError] = kinds.get(outcome.kind, CompilerCrashed)
-                    raise kind(f"{library.path} was queried for its version. {problem}")
-            else:
-                build, problem = outcome.value
-            if not build:
-                raise ToolkitNotFound(f"{library.path} does not work as NVRTC: {problem}")
-            # NVRTC's PTX has the same build number on all machines, but on aarch64 `char` is unsigned.
-            machine = os.uname().machine
-            build = _builds[which] = build if machine == "x86_64" else f"{build} {machine}"
-        return build
-
-
-_SECONDS_TO_IDENTIFY = 60.0  # for a build without a time limit
-_identifying = forks.lock()
-_builds: dict[str, str] = {}  # reported builds, by the library that a worker loads
 
 
 def _prefix(unit: TranslationUnit, library: Library, cache_dir: str) -> Prefix | None:
@@ -202,7 +174,7 @@ def _run(
     # A header that is made aside takes no slot, and gives way to all other processes.
     result = pool.shared().run_beside(job(), limits) if aside else pool.run(job, limits, meanwhile)
     if isinstance(result, pool.Crash):
-        return _death(result, options, limits, header), header
+        return _death(result, library, options, limits, header), header
     if result.value["pch"] is None:
         header = None
     return _outcome(unit, result, options, header, search), header
@@ -337,9 +309,15 @@ def _is_own_mistake(outcome: CompileFailure, unit: TranslationUnit) -> bool:
 
 
 def _death(
-    death: pool.Crash, options: tuple[str, ...], limits: Limits, header: Precompiled | None = None
+    death: pool.Crash,
+    library: Library,
+    options: tuple[str, ...],
+    limits: Limits,
+    header: Precompiled | None = None,
 ) -> CompileFailure:
     """Return the failure, with NVRTC's stderr: the headers it read, and its last message."""
+    if death.kind == "load":
+        raise ToolkitNotFound(f"{library.path} does not work as NVRTC: {death.text}")
     failure = pool.failure(death, options, "nvrtc", limits)
     lines = death.stderr.splitlines(keepends=True)
     read = [line for line in lines if line.lstrip(b" ").startswith((b"/", b"__nv_"))]

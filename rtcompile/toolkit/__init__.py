@@ -8,6 +8,6 @@
 from __future__ import annotations
 
 from rtcompile.toolkit.model import Toolchain
-from rtcompile.toolkit.remembered import current, remember_compiler_id, remember_device
+from rtcompile.toolkit.remembered import current, remember_device
 
-__all__ = ["Toolchain", "current", "remember_compiler_id", "remember_device"]
+__all__ = ["Toolchain", "current", "remember_device"]

@@ -43,7 +43,7 @@ class Library(NamedTuple):
     version: str  # "12.9.86", or "12.9" if the folder shows no more digits
     # Libraries to open first: NVRTC opened by path does not find its own builtins.
     preload: tuple[str, ...] = ()
-    build: str = ""  # nvJitLink's is read from its file; NVRTC's is empty until a worker reports it
+    build: str = ""  # from its file, NVRTC's builtins and nvJitLink's device runtime
     # The architectures of an NVRTC newer than rtcompile; else empty.
     architectures: tuple[int, ...] = ()
 
@@ -205,6 +205,12 @@ def of_host_compiler(path: str) -> str:
     if not os.path.isdir(path):
         return f"{name} {of_file(path)}"
     return f"{name}/ " + _together((each, os.path.join(path, each)) for each in _HOST_COMPILERS)
+
+
+def of_nvrtc(library: Library) -> str:
+    """Return the build of NVRTC and its builtins, ``"12.9.86 41c0…"``."""
+    paths = (*library.preload, library.path)
+    return f"{library.version} {_together((os.path.basename(path), path) for path in paths)}"
 
 
 def of_nvjitlink(library: Library, cudadevrt: str | None) -> str:

@@ -115,20 +115,6 @@ def _unsupported() -> Toolchain:
     return Toolchain(missing=dict.fromkeys(parts, why), problems=(why,))
 
 
-def remember_compiler_id(part: str, identity: str, settings: Settings) -> None:
-    """Remember, also for later processes, the version that "nvrtc" or "nvcc" of `current` reported."""
-    key = environments.current().toolchain_key
-    with _one_at_a_time():
-        known = _in_this_process.get(key)
-        # None means that the environment changed while the compiler ran. Another thread may have been first.
-        if known is None or getattr(known.toolchain, part).build == identity:
-            return
-        compiler = getattr(known.toolchain, part)._replace(build=identity)
-        toolchain = known.toolchain._replace(**{part: compiler})
-        known = _in_this_process[key] = known._replace(toolchain=toolchain)
-        write(settings, key, known)
-
-
 def remember_device(capability: tuple[int, int], settings: Settings) -> None:
     """Remember the compute capability of this machine's devices, also for later processes."""
     environment = environments.current()

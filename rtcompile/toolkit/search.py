@@ -150,6 +150,7 @@ class _Assembly:
             nvjitlink = Library(paths["nvjitlink"], self.versions["nvjitlink"])
             nvjitlink = nvjitlink._replace(build=model.of_nvjitlink(nvjitlink, runtime))
         library = Library(nvrtc.path, nvrtc.version, (builtins,) if builtins else ())
+        library = library._replace(build=model.of_nvrtc(library))
         return {"nvrtc": library, "nvjitlink": nvjitlink, "cudadevrt": runtime}
 
     def headers(self, chosen: Toolset) -> None:

@@ -382,23 +382,6 @@ def _compile(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
     return {"error": "", "log": log, "code": code, "lowered_names": lowered}
 
 
-def build_string(_: dict[str, Any]) -> tuple[str, str]:
-    """Return the compiler's exact build from its PTX, ``12.9.86 CL-36037853``, or why there is none."""
-    import re  # its import takes 6 ms, which compiles avoid
-
-    try:
-        program = Program(_NOOP, b"identify.cu")
-        program.compile([])
-        text = program.result("PTX").decode("utf-8", "replace")
-    except NvrtcError as error:
-        return "", str(error)
-    build = re.search(r"Compiler Build ID: (\S+)", text)
-    release = re.search(r"release [\d.]+, V([\d.]+)", text)
-    if not (build and release):
-        return "", "no build in the header of its PTX"
-    return f"{release[1]} {build[1]}", ""
-
-
 # --- Queries to an NVRTC, in separate processes that print the result -------------------------------
 
 

@@ -16,7 +16,7 @@ from rtcompile import toolkit
 from rtcompile.inspect import cubin
 from rtcompile.store import store
 from rtcompile.toolkit.search import find
-from tests.processes import forget_caches, forget_toolkit
+from tests.processes import forget_caches
 from tests.toolkits import needs_host_compiler
 
 pytestmark = pytest.mark.needs_compiler
@@ -169,15 +169,6 @@ def test_code_that_would_trap_causes_a_warning_and_a_log_line():
     compile(source, arch="sm_90a")
 
 
-def test_a_build_has_its_compilers_identity_despite_other_threads(monkeypatch):
-    forget_toolkit()
-    # As if another thread's search had replaced it.
-    monkeypatch.setattr(toolkit, "remember_compiler_id", lambda *_: None)
-    name, *identity = compile().build.compiler.split()
-    assert name == "nvrtc"
-    assert identity
-
-
 def test_jit_can_be_forbidden(monkeypatch):
     compile()
     monkeypatch.setenv("RTCOMPILE_JIT", "0")
@@ -286,11 +277,7 @@ def cuda13(cuda13_prefix, monkeypatch):
     extra = tuple(d for d in toolkit.current().search if d.label in ("cutlass", "cupy"))
     found[0] = found[0]._replace(search=(*found[0].search, *extra))
 
-    def remember(part, build, settings):
-        found[0] = found[0]._replace(**{part: getattr(found[0], part)._replace(build=build)})
-
     monkeypatch.setattr(toolkit, "current", lambda *_: found[0])
-    monkeypatch.setattr(toolkit, "remember_compiler_id", remember)
 
 
 # --- headers that shadow NVCC's, and folders that are others for another process ---------------

@@ -18,9 +18,8 @@ from rtcompile.request.units import Compiled, CompileFailure, Limits, Translatio
 from rtcompile.request.values import Arch
 from rtcompile.toolkit.model import Library
 from rtcompile.workers import nvrtc as worker_side
-from rtcompile.workers import pool
 from rtcompile.workers.pool import Pool
-from tests.jobs import ENDLESS, at_once
+from tests.jobs import ENDLESS
 from tests.processes import python
 
 pytestmark = pytest.mark.needs_compiler
@@ -130,26 +129,11 @@ def test_a_success_without_code_is_reported_as_a_failure(library13):
     assert outcome.log == "NVRTC reported success but made no cubin.\n"
 
 
-@pytest.mark.parametrize("version", ["library", "library13"])
-def test_a_compiler_reports_its_build_and_the_architecture_of_another_machine(
-    version, request, monkeypatch
-):
-    library = request.getfixturevalue(version)
-    here = nvrtc.identify(library)
-    release, _, build_id = here.partition(" ")
-    assert release.startswith(library.version)
-    assert build_id.startswith("CL-")
-    other = os.uname_result((*os.uname()[:4], "aarch64"))  # there `char` is unsigned
-    monkeypatch.setattr(os, "uname", lambda: other)
-    monkeypatch.setattr(nvrtc, "_builds", {})
-    assert nvrtc.identify(library) == f"{here} aarch64"
-
-
 def test_a_library_that_cannot_be_loaded_is_an_error_with_the_reason(tmp_path):
     path = tmp_path / "libnvrtc.so.12"
     path.write_bytes(b"no ELF")
     with pytest.raises(ToolkitNotFound, match=r"invalid ELF header|file too short"):
-        nvrtc.identify(Library(str(path), "12.9"))
+        compiled(Library(str(path), "12.9"), KERNEL)
 
 
 def test_a_missing_header_trace_is_noticed():
@@ -166,7 +150,10 @@ def test_the_callers_process_loads_no_compiler():
     script = """
         from rtcompile import toolkit
         from rtcompile.compilers import nvrtc
-        nvrtc.identify(toolkit.current().require_nvrtc())
+        from rtcompile.request.units import Limits, TranslationUnit
+        from rtcompile.request.values import Arch
+        unit = TranslationUnit("", "k.cu", (), (), "ptx", Arch(8, 0))
+        nvrtc.observe("compile_unit", unit, toolkit.current().require_nvrtc(), Limits())
         assert "nvrtc" not in open("/proc/self/maps").read()
     """
     root = Path(__file__).parents[2]
@@ -252,20 +239,3 @@ def test_a_worker_does_not_load_the_driver(fixture, request, tmp_path):
         compiled(library, KERNEL)
         """,
     )
-
-
-def test_threads_query_the_compilers_build_once(library, monkeypatch):
-    monkeypatch.setattr(nvrtc, "_builds", {})
-    jobs: list[pool.Job] = []
-    run = pool.run
-
-    def noted(job: pool.Job, *rest: Any) -> Any:
-        jobs.append(job)
-        return run(job, *rest)
-
-    monkeypatch.setattr(pool, "run", noted)
-    builds = at_once(*[lambda: nvrtc.identify(library)] * 4)
-
-    assert len(jobs) == 1
-    assert len(builds) == 4
-    assert len(set(builds)) == 1

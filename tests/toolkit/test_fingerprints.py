@@ -83,3 +83,21 @@ def test_the_build_of_a_host_compiler_covers_its_folder(tmp_path):
     before = model.of_host_compiler(f"{tmp_path}/")
     (tmp_path / "gcc").write_text("two")
     assert model.of_host_compiler(f"{tmp_path}/") != before
+
+
+def test_the_build_of_nvrtc_covers_its_builtins_and_no_path(tmp_path: Path) -> None:
+    builds = []
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+        paths = [
+            tmp_path / folder / name for name in ("libnvrtc-builtins.so.12.9", "libnvrtc.so.12")
+        ]
+        for path in paths:
+            path.write_text(path.name)
+        builtins, library = map(str, paths)
+        builds.append(model.of_nvrtc(model.Library(library, "12.9.86", (builtins,))))
+        paths[0].write_text("others")
+        builds.append(model.of_nvrtc(model.Library(library, "12.9.86", (builtins,))))
+    assert builds[:2] == builds[2:]
+    assert builds[0] != builds[1]
+    assert all(build.startswith("12.9.86 ") for build in builds)

@@ -25,7 +25,7 @@ from rtcompile.store import inventory
 from rtcompile.store.folder import Folder
 from rtcompile.toolkit import remembered, search
 from rtcompile.toolkit.model import Toolchain
-from rtcompile.toolkit.remembered import current, remember_compiler_id
+from rtcompile.toolkit.remembered import current
 from tests.jobs import at_once
 from tests.processes import forget_toolkit, python
 from tests.toolkits import Wheels, needs_host_compiler, program, write
@@ -212,12 +212,11 @@ def test_another_path_with_the_same_programs_causes_no_search(environment, monke
     program(folder / "nvcc", "12.9.86")
     program(folder / "g++", "12.2")
     monkeypatch.setenv("PATH", str(folder))
-    current(environment.settings)
-    remember_compiler_id("nvcc", "its own word", environment.settings)
+    found = current(environment.settings)
     searches = environment.searches
     for before in ("/proc/nowhere", str(environment.wheels.site.parent)):
         monkeypatch.setenv("PATH", f"{before}:{os.environ['PATH']}:/sbin")
-        assert environment.as_a_new_process().require_nvcc().build == "its own word"
+        assert environment.as_a_new_process() == found
     assert environment.searches == searches
 
 
@@ -276,30 +275,6 @@ def test_without_a_folder_to_write_to_the_result_is_the_same(environment, tmp_pa
 def test_a_cache_in_memory_leaves_nothing_on_disk(environment):
     current(Settings(environment.settings.cache_dir, cache_on_disk=False))
     assert not Path(environment.settings.cache_dir).exists()
-
-
-def test_a_compilers_reported_build_is_kept_for_the_next_process(environment):
-    current(environment.settings)
-    remember_compiler_id("nvrtc", "12.9.86 CL-36037853", environment.settings)
-    assert current(environment.settings).require_nvrtc().build == "12.9.86 CL-36037853"
-    assert environment.as_a_new_process().require_nvrtc().build == "12.9.86 CL-36037853"
-    environment.nvrtc.write_text("another NVRTC")
-    assert current(environment.settings).require_nvrtc().build == ""
-
-
-def test_a_build_reported_during_another_threads_check_is_kept(environment, monkeypatch):
-    current(environment.settings)
-    signature = environments.signature
-
-    def while_it_looks(path):
-        monkeypatch.setattr(environments, "signature", signature)
-        remember_compiler_id("nvrtc", "its own word", environment.settings)
-        return signature(path)
-
-    monkeypatch.setattr(environments, "signature", while_it_looks)
-    current(environment.settings)
-    assert environments.signature is signature  # it was called
-    assert current(environment.settings).require_nvrtc().build == "its own word"
 
 
 @pytest.mark.parametrize("rounds", [10, pytest.param(500, marks=pytest.mark.slow)])

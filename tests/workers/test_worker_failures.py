@@ -9,17 +9,14 @@ import time
 
 import pytest
 
-from rtcompile import CompileRequest, toolkit
-from rtcompile.build import planned
+import rtcompile
 from rtcompile.compilers import nvrtc
 from rtcompile.errors import CompileError, CompilerCrashed, CompileTimeout, ToolkitNotFound
-from rtcompile.settings import Settings
 from rtcompile.workers import pool
 from rtcompile.workers.pool import Pool
 from rtcompile.workers.process import ZygoteProcess
 from tests.trials.test_workers_trials import with_mounts
 
-# No build was cached, so the compiler's version is queried first.
 FIRST_BUILD = """
     import os, rtcompile
     try:
@@ -33,7 +30,6 @@ FIRST_BUILD = """
 def own_pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
     own = Pool(1)
     monkeypatch.setattr(nvrtc.pool, "run", own.run)
-    monkeypatch.setattr(nvrtc, "_builds", {})
     yield own
     own.close()
 
@@ -45,19 +41,17 @@ def own_pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
 def test_a_killed_zygote_is_reported(own_pool, monkeypatch, number, meaning):
     monkeypatch.setattr(ZygoteProcess, "load", lambda self, *_: os.kill(self.pid, number))
     with pytest.raises(CompileError, match=rf"Signal {number} \(.*{meaning}.*ended it") as raised:
-        nvrtc.identify(toolkit.current().require_nvrtc())
+        rtcompile.compile(f"// ended by {number}", arch="sm_80")
     assert not isinstance(raised.value, ToolkitNotFound)
 
 
-def test_the_query_for_the_compilers_build_has_a_time_limit(own_pool, monkeypatch):
-    settings = Settings.from_environ().replace(timeout=1.0)
-    plan = planned.plan(CompileRequest("", arch="sm_80"), settings)
-    unknown = plan.toolchain.require_nvrtc()._replace(build="")
-    plan = plan._replace(toolchain=plan.toolchain._replace(nvrtc=unknown))
+def test_a_worker_that_does_not_load_the_compiler_is_ended_at_the_time_limit(
+    own_pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ZygoteProcess, "load", lambda self, *_: os.kill(self.pid, signal.SIGSTOP))
     begin = time.monotonic()
-    with pytest.raises(CompileTimeout, match="queried for its version"):
-        planned.identified(plan, settings)
+    with pytest.raises(CompileTimeout, match="time limit"):
+        rtcompile.compile("// not loaded", arch="sm_80", timeout=1.0)
     assert time.monotonic() - begin < 30
 
 
@@ -65,7 +59,7 @@ def test_a_killed_job_is_reported(own_pool, monkeypatch):
     killed = pool.Crash("crash", signal.SIGKILL, "", b"")
     monkeypatch.setattr(nvrtc.pool, "run", lambda *_: killed)
     with pytest.raises(CompilerCrashed, match=r"died by signal 9 \(.*lack of memory"):
-        nvrtc.identify(toolkit.current().require_nvrtc())
+        rtcompile.compile("// killed", arch="sm_80")
 
 
 @pytest.mark.parametrize(
