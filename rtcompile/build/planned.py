@@ -40,7 +40,7 @@ def compile(query: Query, *, waits: bool = True) -> ObjectCode:
     with shown:
         ahead = lookup.builds_ahead
         code = None if ahead is None else ahead.take(query, waits=True)
-        return _reported(query, partial(_compiled, waits=waits)) if code is None else code
+        return _reported(query, waits=waits) if code is None else code
 
 
 def is_cached(query: Query) -> bool:
@@ -51,11 +51,11 @@ def is_cached(query: Query) -> bool:
         return False  # a linker input is not built, or there is no compiler
 
 
-def _reported(query: Query, find: Callable[[Query], ObjectCode]) -> ObjectCode:
-    """Return the result of `find`; without a compiler, compatible code from a bundle."""
+def _reported(query: Query, *, waits: bool) -> ObjectCode:
+    """Return the code, and call the listeners; without a compiler, compatible code from a bundle."""
     try:
         try:
-            code = find(query)
+            code = _compiled(query, waits=waits)
         except (JitDisabled, ToolkitNotFound) as lacking:
             from rtcompile.build import from_bundle
 
@@ -203,7 +203,9 @@ def _built_once(query: Query, *, waits: bool) -> ObjectCode:
                 raise as_error(known.failure, plan, why_nvcc=known.why_nvcc, cached=True)
             # If a shared store may have the code, it is queried before a compiler is started.
             if plan.key_inputs.backend != "nvcc" and not settings.remote:
-                _start_compiler(plan)
+                from rtcompile.workers import process
+
+                process.start(plan.toolchain.require_nvrtc().to_load())
             from rtcompile.build import miss  # it imports compilers, which hits do not need
 
             return miss.compile_once(plan, settings, store, found, known, left, waits=waits)
@@ -211,14 +213,6 @@ def _built_once(query: Query, *, waits: bool) -> ObjectCode:
             if not query.failed and store.negative.find(plan.key_inputs):
                 lookup.note_failure(query)
             raise
-
-
-def _start_compiler(plan: Plan) -> None:
-    """Start the first compiler of this process, while modules are imported, unless `pipeline` has started it."""
-    from rtcompile.workers import process
-
-    if not process.ZygoteProcess.alive:
-        process.start(plan.toolchain.require_nvrtc().to_load())
 
 
 # --- planning ------------------------------------------------------------------------------------
