@@ -241,10 +241,11 @@ def _outcome(
     if seen is None and reply["trace"] is not None:
         trace = parse_trace(reply["trace"])
     elif seen is not None:
-        trace = tuple(os.fsdecode(path) for path, *_, was_read in seen["opened"] if was_read)
+        # The compiler reports only the headers that it read itself, after the prefix.
         known = header.dependencies if header is not None else FileSet()
         with tracing.span("headers", program=unit.name):
             files = observed.file_set(seen, search, texts=unit.texts, before=known)
+        trace = tuple([each.path for each in files.headers])
     for phase, begin, end in reply["spans"]:
         tracing.add(phase, begin, end, row=f"worker {result.slot}", program=unit.name)
     (_, begin, end), *phases = reply["spans"]
@@ -252,10 +253,7 @@ def _outcome(
     # "compile" is the rest outside NVRTC's phases, so the sum is the total.
     milliseconds["compile"] = (end - begin) * 1000 - sum(milliseconds.values())
     milliseconds["queue"] = result.queued * 1000
-    # The compiler reports only the headers that it read itself, after the prefix.
     before = () if header is None or not (reply["pch"] or reply["error"]) else header.trace
-    if before and trace is not None:
-        trace = tuple(dict.fromkeys((*before, *trace)))
     if reply["error"]:
         return CompileFailure(
             reply["error"],
@@ -267,7 +265,6 @@ def _outcome(
             files=files,
             busy=reply["busy"],
         )
-    precompiled = before and trace is not None
     return Compiled(
         code=reply["code"],
         kind=unit.target,
@@ -275,7 +272,7 @@ def _outcome(
         log=reply["log"],
         trace=trace,
         milliseconds=milliseconds,
-        notes=(f"{len(before)} headers came precompiled",) if precompiled else (),
+        notes=(f"{len(before)} headers came precompiled",) if before else (),
         files=files,
         busy=reply["busy"],
     )

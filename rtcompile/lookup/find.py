@@ -14,6 +14,7 @@ from rtcompile.files import fileset, sealed
 from rtcompile.files.fileset import FileSet
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup.environment import Environment, versioned_digest
+from rtcompile.named import NamedTuple
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest, is_source, names_architecture
 from rtcompile.request.values import absolute, working_directory
@@ -142,7 +143,6 @@ class Query:
         self.capability = capability
         self.recent = False
         self.failed = self.quiet = self.only_cached = False
-        self._named = "", ""  # a toolchain's signature, and the name of the entry for it
         self.begun = time.perf_counter()
         self.plan: Any = None  # a `build.plan.Plan`
         self.identity: tuple[Any, ...] | None = None
@@ -178,13 +178,10 @@ class Query:
         signature = self.environment.signature() if self.identity is not None else ""
         if not signature:
             return ""
-        if self._named[0] != signature:
-            assert self.identity is not None
-            # The repr of nested lists of texts, numbers and None is unique.
-            texts = signature, self.request.source_digest, repr(self.identity[1:])
-            name = versioned_digest(INDEX, [self.environment.key, *texts])
-            self._named = signature, name
-        return self._named[1]
+        assert self.identity is not None
+        # The repr of nested lists of texts, numbers and None is unique.
+        texts = signature, self.request.source_digest, repr(self.identity[1:])
+        return versioned_digest(INDEX, [self.environment.key, *texts])
 
 
 def depends_on_directory(request: CompileRequest) -> bool:
@@ -243,18 +240,13 @@ def _links(items: Iterable[object]) -> tuple[object, ...] | None:
     return tuple(found)
 
 
-class Found:
+class Found(NamedTuple):
     """The code of a request, the files that it depends on, its object key, if known, and further notes."""
 
-    __slots__ = ("files", "notes", "obj", "object_key")
-
-    def __init__(
-        self, obj: ObjectCode, files: FileSet, object_key: str = "", notes: tuple[str, ...] = ()
-    ) -> None:
-        self.obj = obj
-        self.files = files
-        self.object_key = object_key
-        self.notes = notes
+    obj: ObjectCode
+    files: FileSet
+    object_key: str = ""
+    notes: tuple[str, ...] = ()
 
 
 # --- The levels ---------------------------------------------------------------------------------------

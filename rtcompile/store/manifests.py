@@ -21,18 +21,17 @@ if TYPE_CHECKING:
     from rtcompile.request.key import KeyInputs
     from rtcompile.request.object_code import ObjectCode
 
-MOST_BUILDS = 4  # per lookup key: enough for an edit and its revert, each with two compilers
-_MOST_LISTED = 16  # of all lookup keys that share a manifest
+MOST_BUILDS = 4  # of one lookup key: enough for an edit and its revert, each with two compilers
+MOST_LISTED = 16  # of all lookup keys that share a manifest
 
 
 class ManifestEntry(NamedTuple):
-    """One build: its compiler, object key and dependencies, and the lookup key whose stats these have."""
+    """One build: its compiler, object key and dependencies, with the stats of the last look-up that compared them."""
 
     backend: str
     compiler: str
     object_key: str
     dependencies: FileSet
-    found_by: str = ""  # the lookup key with which its files were found
     not_kept: str = ""  # why it was not kept; it then has neither an object nor files
 
 
@@ -47,7 +46,7 @@ def encode(key: str, builds: Sequence[ManifestEntry], search: Sequence[SearchDir
     return fileset.encode_records(
         "manifest",
         key,
-        [((*b[:3], *b[4:]), b.dependencies.moved(stored)) for b in builds[:_MOST_LISTED]],
+        [((*b[:3], b.not_kept), b.dependencies.moved(stored)) for b in builds[:MOST_LISTED]],
     )
 
 
@@ -63,11 +62,10 @@ def decode(key: str, data: bytes, search: tuple[SearchDir, ...]) -> list[Manifes
 
     builds = []
     try:
-        for (backend, compiler, object_key, found_by, not_kept), files in found or ():
+        for (backend, compiler, object_key, not_kept), files in found or ():
             dependencies = files.moved(here)
             hash(dependencies)  # raises if the fields do not fit together
-            entry = ManifestEntry(backend, compiler, object_key, dependencies, found_by, not_kept)
-            builds.append(entry)
+            builds.append(ManifestEntry(backend, compiler, object_key, dependencies, not_kept))
     except (struct.error, StopIteration, IndexError, ValueError):
         return None
     return None if found is None else builds

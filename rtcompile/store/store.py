@@ -96,11 +96,10 @@ class Store:
 
     def search(self, inputs: KeyInputs, *, counts: bool = True) -> ObjectCode | Callable[[], str]:
         """Return the object as `find` does, or a function that returns the reason as `why` does."""
-        own = inputs.lookup_key
         known = self._known(inputs)
         in_memory = {build.object_key: obj for build, obj in known}
         builds, usable = [], []
-        for build in chain([b._replace(found_by=own) for b, _ in known], self._stored(inputs)):
+        for build in chain([entry for entry, _ in known], self._stored(inputs)):
             builds.append(build)
             files = build.dependencies
             is_usable = inputs.serves(build.backend, build.compiler) and not build.not_kept
@@ -114,14 +113,11 @@ class Store:
                 obj = self._folder.object(build.object_key)
             if fresh is None or obj is None:
                 continue
-            # Stats are valid only for the paths of the look-up that recorded them.
-            if fresh is not files or build.found_by != own:
+            if fresh is not files:
                 build = build._replace(dependencies=fresh)
-                self._remember(inputs, build, obj)
                 if written := self._publish_manifest(inputs, build, obj):
                     self._wrote(written)
-            elif where == "disk":
-                self._remember(inputs, build, obj)
+            self._remember(inputs, build, obj)
             if counts:
                 count(self._folder, hits=1)
             return hit(obj, fresh, where)
@@ -145,7 +141,7 @@ class Store:
         key = inputs.key_without_files
         if key and self._folder.has("objects", key):
             compiler = inputs.compilers["nvrtc"]
-            yield ManifestEntry("nvrtc", compiler, key, FileSet(), inputs.lookup_key)
+            yield ManifestEntry("nvrtc", compiler, key, FileSet())
         for kind in _MANIFESTS:
             yield from self._builds(inputs, kind)[1]
 
@@ -220,11 +216,7 @@ class Store:
         is_locked = kind == "portable"
         with self._lock(inputs.portable_key, _MERGE_SECONDS) if is_locked else nullcontext():
             key, others = self._builds(inputs, kind)
-            builds = [build._replace(found_by=inputs.lookup_key)]
-            for other in others:
-                same = [each for each in builds if each.found_by == other.found_by]
-                if other.object_key != build.object_key and len(same) < MOST_BUILDS:
-                    builds.append(other)
+            builds = [build, *(each for each in others if each.object_key != build.object_key)]
             return self._write(kind, key, manifests.encode(key, builds, inputs.search))
 
     def publish(self, kind: str, name: str, data: bytes) -> bool:

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from rtcompile.request.values import absolute
 from rtcompile.toolkit.catalogue import CUDA_ENVIRONMENT, PARTS, Part
 from rtcompile.toolkit.model import version_pair
 from rtcompile.toolkit.roots import Hit, Root, SearchContext, Toolset, conda_prefixes, given
-
-if TYPE_CHECKING:
-    pass
-
 
 INSTALL_ANYTHING = (
     '`pip install "rtcompile[cuda12]"` or `"rtcompile[cuda13]"`, or set CUDA_PATH to a toolkit.'

@@ -63,10 +63,7 @@ def current(settings: Settings | None = None, trusted: float = 0.0) -> Toolchain
     # The toolchain's files are checked, unless they were checked in the last `trusted` seconds.
     noted = environments.current().signature(trusted)
     environment = environments.current()  # A change in a folder of PATH makes a new snapshot.
-    return _current(environment, settings or environment.settings, noted)
-
-
-def _current(environment: Environment, settings: Settings, noted: str) -> Toolchain:
+    settings = settings or environment.settings
     key = environment.toolchain_key
     known = _in_this_process.get(key)
     if known is not None and known.is_valid(key, noted):

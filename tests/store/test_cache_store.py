@@ -193,7 +193,7 @@ def test_an_export_is_a_cache_for_another_machine(cache, tree, tmp_path):
 
 def test_a_manifest_keeps_the_latest_builds(cache, tree):
     inputs = tree.key_inputs()
-    texts = [str(i) for i in range(manifests.MOST_BUILDS + 1)]
+    texts = [str(i) for i in range(manifests.MOST_LISTED + 1)]
     for text in texts:
         tree.write("user0/a.h", text)
         tree.build(open_store(cache), inputs, "user0/a.h", code=text.encode())
@@ -201,7 +201,7 @@ def test_a_manifest_keeps_the_latest_builds(cache, tree):
     for text in texts:
         tree.write("user0/a.h", text)
         found.append(open_store(cache).find(inputs) is not None)
-    assert found == [False, *[True] * manifests.MOST_BUILDS]
+    assert found == [False, *[True] * manifests.MOST_LISTED]
 
 
 def test_builds_in_other_folders_evict_none_of_a_folders_own(cache, tree, tmp_path):
