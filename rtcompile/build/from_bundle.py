@@ -15,10 +15,8 @@ from rtcompile.errors import JitDisabled, RtcompileError
 from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import find as lookup
 from rtcompile.request import arch as archs
-from rtcompile.request import options as compiler_options
 from rtcompile.request.key import EITHER, KeyInputs
 from rtcompile.request.object_code import ObjectCode
-from rtcompile.request.options import Options
 from rtcompile.request.request import CompileRequest, with_headers
 from rtcompile.request.values import Arch, exact
 from rtcompile.settings import Settings
@@ -33,7 +31,7 @@ def key_inputs(request: CompileRequest, settings: Settings) -> KeyInputs | None:
     links = _links(request)
     if links is None:
         return None
-    options = effective_options(with_headers(request), settings)
+    options = plans.effective_options(with_headers(request).options, settings.debug)
     return KeyInputs(
         source=request.source,
         source_digest=request.source_digest,
@@ -47,11 +45,6 @@ def key_inputs(request: CompileRequest, settings: Settings) -> KeyInputs | None:
         pre_includes=options.pre_includes,
         texts=request.headers,
     )
-
-
-def effective_options(request: CompileRequest, settings: Settings) -> Options:
-    """Return the options that a request is built with."""
-    return compiler_options.parse(request.options).with_defaults(debug=settings.debug)
 
 
 def _links(request: CompileRequest) -> list[LinkInput] | None:
@@ -149,7 +142,7 @@ class Search:
         return [(arch, target) for arch in exact(self._capability())]
 
     def _requested(self) -> tuple[Arch, str] | None:
-        options = effective_options(self._request, self._query.settings)
+        options = plans.effective_options(self._request.options, self._query.settings.debug)
         choice = plans.requested_architecture(self._request, options, self._capability)
         return None if choice is None else (choice.arch, choice.target)
 

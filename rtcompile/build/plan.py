@@ -36,7 +36,8 @@ _warned_ignored_arch: set[tuple[str, Arch]] = set()
 
 
 @lru_cache(maxsize=16)  # a batch's kernels often have the same
-def _effective(options: tuple[str, ...], debug: bool) -> Options:
+def effective_options(options: tuple[str, ...], debug: bool) -> Options:
+    """Return the options that a request is built with."""
     return compiler_options.parse(options).with_defaults(debug=debug)
 
 
@@ -79,7 +80,7 @@ def plan(
     inputs: Callable[[Arch], tuple[tuple[LinkInput, ...], FileSet]] | None = None,
 ) -> Plan:
     """Make all decisions; `inputs` returns the linker inputs and their files."""
-    options = _effective(request.options, settings.debug)
+    options = effective_options(request.options, settings.debug)
     backend = wanted_backend(request, settings)
     # NVCC runs programs, such as wrappers of a host compiler, that are edited more often than NVRTC.
     toolchain = toolkit.current(settings, 0.0 if backend == "nvcc" else CHECK_SECONDS)
