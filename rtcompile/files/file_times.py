@@ -46,11 +46,9 @@ def trusted(header: Header, read_ns: int, toolkit: tuple[str, ...] = ()) -> Head
     """Return a header, with times of 0 if they may not reveal every change: checks then compare its contents."""
     times = header.mtime_ns, header.ctime_ns
     is_new = max(times) + _coarseness_ns(*times) >= read_ns
-    # Images store one time per file, in whole seconds. Those of files that are not the user's, or lie in `toolkit`,
-    # are trusted.
-    is_of_image = header.mtime_ns == header.ctime_ns and not header.mtime_ns % _SECOND_NS
+    # The times of files in images are trusted if the files are not the user's, or lie in `toolkit`.
     is_own = header.is_own and not header.path.startswith(toolkit)
-    if is_new or (is_own and is_of_image):
+    if is_new or (is_own and _is_in_image(*times)):
         return header._replace(mtime_ns=0, ctime_ns=0)
     return header
 
@@ -58,3 +56,8 @@ def trusted(header: Header, read_ns: int, toolkit: tuple[str, ...] = ()) -> Head
 def _coarseness_ns(mtime_ns: int, ctime_ns: int) -> int:
     """Return for how long a later change may leave the same times, beyond the ticks of the file clock."""
     return 0 if mtime_ns % _COARSE_NS or ctime_ns % _COARSE_NS else _COARSEST_NS
+
+
+def _is_in_image(mtime_ns: int, ctime_ns: int) -> bool:
+    # Images with one time for all files store it in whole seconds.
+    return mtime_ns == ctime_ns and not mtime_ns % _SECOND_NS

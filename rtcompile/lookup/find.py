@@ -14,7 +14,6 @@ from rtcompile.files import fileset, sealed
 from rtcompile.files.fileset import FileSet
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup.environment import Environment, versioned_digest
-from rtcompile.named import NamedTuple
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest, is_source, names_architecture
 from rtcompile.request.values import absolute, working_directory
@@ -240,13 +239,18 @@ def _links(items: Iterable[object]) -> tuple[object, ...] | None:
     return tuple(found)
 
 
-class Found(NamedTuple):
+class Found:
     """The code of a request, the files that it depends on, its object key, if known, and further notes."""
 
-    obj: ObjectCode
-    files: FileSet
-    object_key: str = ""
-    notes: tuple[str, ...] = ()
+    __slots__ = ("files", "notes", "obj", "object_key")
+
+    def __init__(
+        self, obj: ObjectCode, files: FileSet, object_key: str = "", notes: tuple[str, ...] = ()
+    ) -> None:
+        self.obj = obj
+        self.files = files
+        self.object_key = object_key
+        self.notes = notes
 
 
 # --- The levels ---------------------------------------------------------------------------------------

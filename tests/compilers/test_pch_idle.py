@@ -47,9 +47,7 @@ def test_the_second_build_uses_what_an_idle_core_made_beside_the_first(builder):
     with_it = builder.compiled(source, "k<3>")
     without = builder.without().compiled(source, "k<3>")
     assert used(with_it)
-    assert with_it.code == without.code
-    assert with_it.log == without.log
-    assert with_it.trace == without.trace
+    assert_same(with_it, without)
 
 
 @pytest.mark.slow

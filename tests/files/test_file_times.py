@@ -28,9 +28,7 @@ def aged(mtime_ns: int, ctime_ns: int, label: str = "user0") -> Header:
         pytest.param(2_000_000, 1_000_000, False, id="within whole milliseconds"),
     ],
 )
-def test_times_are_trusted_once_the_file_system_s_clock_has_moved_on(
-    age_ns: int, ticks_ns: int, is_trusted: bool
-) -> None:
+def test_times_are_trusted_once_the_file_system_s_clock_has_moved_on(age_ns, ticks_ns, is_trusted):
     now = 1_700_000_000 * SECOND + 123_456_789
     changed = (now - age_ns) // ticks_ns * ticks_ns
     header = aged(changed - 60 * SECOND, changed)

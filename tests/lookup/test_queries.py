@@ -128,7 +128,7 @@ def test_devices_that_nothing_knows_of_have_no_common_capability(monkeypatch):
     assert driver.capability_of_all() is None
 
 
-def test_a_query_has_a_name_per_toolchain(monkeypatch):
+def test_a_query_has_another_name_for_each_toolchain(monkeypatch):
     one, names = of_code(), []
     for letter in ("b", "b", "c", "a", ""):
         signature = letter * 2

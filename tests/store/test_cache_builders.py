@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import signal
 import subprocess
@@ -136,7 +135,7 @@ def test_a_forked_child_does_not_keep_a_killed_holder_s_lock(tmp_path):
             assert held
 
 
-def test_a_thousand_builds_have_fewer_lock_files_than_keys(cache):
+def test_a_lock_is_a_file_named_for_the_beginning_of_its_key(cache):
     inputs = make_key_inputs()
     with open_store(cache).building(inputs):
         assert inputs.lookup_key[:3] in os.listdir(cache / "locks")

@@ -183,7 +183,7 @@ def test_a_link_instead_of_a_zygotes_folder_is_not_followed(parent, precious):
     assert (precious / "thesis.tex").exists()
 
 
-def test_what_is_no_folder_of_a_zygote_is_left(parent: Path) -> None:
+def test_what_is_no_folder_of_a_zygote_is_left(parent):
     (parent / scratch.new_name()).touch()
     os.mkfifo(parent / scratch.new_name())
     (parent / scratch.new_name()).symlink_to("nothing")
@@ -192,7 +192,7 @@ def test_what_is_no_folder_of_a_zygote_is_left(parent: Path) -> None:
     assert sorted(os.listdir(parent)) == before
 
 
-def test_a_folder_of_another_user_is_left(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_another_user_is_left(parent, monkeypatch):
     left = killed(claim(parent))
     ours = os.fstat
 

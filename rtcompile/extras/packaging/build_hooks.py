@@ -66,7 +66,9 @@ class Table(NamedTuple):
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         compilers = {build["compiler"] for build in json.loads(done.stdout)["builds"]}
         for release in self.cuda:
-            if not any(f" {release}." in compiler for compiler in compilers):
+            if not any(
+                f"{compiler.split()[1]}.".startswith(f"{release}.") for compiler in compilers
+            ):
                 raise InvalidRequest(
                     f"no build is by CUDA {release}, but by {', '.join(sorted(compilers))}: the environment "
                     "has a CuPy or a toolkit that comes first. Build in an isolated environment."
