@@ -8,7 +8,7 @@ import platform
 import re
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -247,16 +247,38 @@ def as_error(
     return error
 
 
-def explained(failure: CompileFailure, plan: Plan) -> CompileFailure:
-    """Return a failure with hints, unless it has this toolchain's; finding them takes a process 0.1 s and more."""
-    before = failure.before and explained(failure.before, plan)
+def _most_attempts(failure: CompileFailure) -> int:
+    """Return how many changes of a source may be compiled: less than 4 seconds of a processor, but one at least."""
+    own = failure.busy * failure.milliseconds / 1000
+    return max(1, min(int(4 / own), 32)) if own > 0 else 1
+
+
+def explained(
+    failure: CompileFailure,
+    plan: Plan,
+    attempt: Callable[[str, tuple[str, ...]], str | None] | None = None,
+) -> CompileFailure:
+    """Return a failure with hints, unless it has this toolchain's; finding them takes a process 0.1 s and more.
+
+    `attempt` returns NVRTC's log for a changed source with further options: hints name changes that were compiled.
+    """
+    before = failure.before and explained(failure.before, plan, attempt)
     facts = _facts(plan.toolchain)
     if failure.hints is not None and failure.hints.facts == facts:
         return failure._replace(before=before)
     from rtcompile.messages import catalogue
     from rtcompile.messages.available import device_functions, missing_header
     from rtcompile.messages.facts import BuildContext
+    from rtcompile.messages.tried import Attempts
 
+    parsed, attempts = _parsed(failure), None
+    if attempt is not None and failure.backend == "nvrtc" and failure.kind == "error":
+        attempts = Attempts(
+            attempt,
+            cxx.readable(plan.request.source),
+            parsed,
+            _most_attempts(failure),
+        )
     context = BuildContext(
         arch=plan.choice.arch,
         target=plan.choice.target,
@@ -267,8 +289,9 @@ def explained(failure: CompileFailure, plan: Plan) -> CompileFailure:
         source=cxx.readable(plan.request.source),
         package_of=partial(missing_header, toolchain=plan.toolchain, backend=failure.backend),
         device_names=partial(device_functions, plan.toolchain),
+        attempts=attempts,
     )
-    found = catalogue.annotate(_parsed(failure), context)
+    found = catalogue.annotate(parsed, context)
     hints = Hints(facts, tuple([(each.hint, each.cause) for each in found]))
     return failure._replace(before=before, hints=hints)
 

@@ -72,6 +72,7 @@ def compile_once(
 
 _STRICT = "-Werror=cross-execution-space-call"
 _UNKNOWN = "the compiler did not report which headers it read"
+_SECONDS_TO_TRY = 10.0  # for a change of a rejected source
 _NOTICED = 1000.0  # milliseconds of a build that a user notices
 _BY_OTHERS = "another thread or process was building the same code all that time"
 TOO_MUCH = "reading its source, options and headers, and building its linker inputs, took all of it"
@@ -98,7 +99,7 @@ class Miss:
         why_missed: Callable[[], str],
         known: Remembered | None = None,
     ) -> None:
-        self.plan = plan
+        self.plan = self.for_nvrtc = plan
         self.settings = settings
         self.store = store
         self.limits = Limits(settings.timeout, settings.memory_limit)
@@ -176,7 +177,7 @@ class Miss:
         """Remember a failure with its hints, and return its exception."""
         from rtcompile.build.failures import as_error, explained
 
-        failure = explained(failure, self.plan)
+        failure = explained(failure, self.plan, self._attempt)
         self._remember(failure, why_nvcc)
         return as_error(failure, self.plan, why_nvcc=why_nvcc)
 
@@ -243,8 +244,22 @@ class Miss:
             was_read=failure.trace or (),
         )
 
+    def _attempt(self, source: str, options: tuple[str, ...]) -> str | None:
+        """Return NVRTC's log for a changed source with further options; None if it did not finish."""
+        plan = self.for_nvrtc._replace(options=self.for_nvrtc.options.adding(*options))
+        outcome = nvrtc.compile(
+            unit_for_nvrtc(plan, plan.request.name_expressions)._replace(source=source),
+            plan.toolchain.require_nvrtc(),
+            limits=Limits(_SECONDS_TO_TRY, self.settings.memory_limit),
+            pch=self.settings.pch,
+            cache_dir=self.settings.cache_dir if self.settings.cache_on_disk else None,
+            search=plan.search,
+        )
+        is_done = isinstance(outcome, Compiled) or outcome.kind == "error"
+        return outcome.log if is_done else None
+
     def _nvrtc(self, *, named: bool = True) -> Compiled | CompileFailure:
-        plan = self.plan
+        plan = self.for_nvrtc = self.plan
         expressions = plan.request.name_expressions if named else ()
         library = plan.toolchain.require_nvrtc()
         if library.path not in _observed:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 
 from rtcompile.messages.declared import BASIC, declarations, declared_as
 from rtcompile.messages.facts import BuildContext, Match, Values, headers_in
@@ -127,6 +130,17 @@ def argument_count(match: Match, context: BuildContext) -> Values:
     }
 
 
+def synced(match: Match, context: BuildContext) -> Iterator[Values]:
+    """Yield the call of a function of a warp with the mask of its threads."""
+    name = match["identifier"]
+    text = context.text[max(0, context.column - 1) :]
+    if call := re.match(rf"{name}\s*\(", text):
+        whole = _whole_call(text, call)
+        right = f"{name}_sync(0xffffffff, {whole[call.end() :]}"
+        yield {"right": f"`{right}`", "edited": context.with_text(whole, right)}
+    yield {"right": f"{name}_sync(0xffffffff, ...)"}
+
+
 _MOST_VERSIONS = 3
 
 
@@ -150,6 +164,8 @@ def overload(match: Match, context: BuildContext) -> Values:
     )
     step = f"Call it as {shown}" if shown and len(shown) < 3 * _LONGEST_VERSION else _COMPARE
     fact = f"{name} has no version for this number of arguments, or for these types"
+    if counted := _by_count(name, len(types), context):
+        return counted
     unfit = {int(each) for each in re.findall(r"does not match because argument #(\d{1,3})", notes)}
     text = context.text[max(0, context.column - 1) :]
     call = re.search(rf"\b{re.escape(name)}\s*(?:<[^<>()]*>\s*)?\(", text)
@@ -161,19 +177,36 @@ def overload(match: Match, context: BuildContext) -> Values:
             f"The versions of {name} are declared with {' or '.join(map(str, counts))} parameters"
         )
         fact = f"{fact.removesuffix('s') if counts == [1] else fact}, and this call gives {len(types)} arguments"
-        if re.fullmatch(r"__\w+_sync", name) and len(types) < counts[-1]:
-            step += ". The first argument is the mask of the threads, 0xffffffff for all"
-    elif (
-        alike and all(each[0].endswith("*") for each in alike) and not types[0].endswith(("*", "]"))
-    ):
-        fact = f"{name} takes an address first, and {types[0]} was given"
-        step = f"Pass the address, as in `{name}(&x[i])`" if len(types) == 1 else step
     elif len(unfit) == 1 and max(unfit) <= len(types):
         number = max(unfit)
         fact = f"No version of {name} for this number of arguments takes {types[number - 1]} as argument {number}"
     elif given:
         fact = f"{name} has no version for the types ({given[1]})"
     return {"fact": fact, "step": step}
+
+
+def _by_count(name: str, given: int, context: BuildContext) -> Values | None:
+    """Return the shortest declaration of a function whose versions all take another number of arguments."""
+    notes = [
+        note for note in context.notes if f"::{name}" in note.message or f'"{name}' in note.message
+    ]
+    candidates = [note for note in notes if "template" in note.message]
+    if not candidates or not all("number of parameters" in note.message for note in candidates):
+        return None
+    fact = f"No version of {name} takes {given} argument{'s' * (given != 1)}"
+    declared = (_declared_at(name, note.file, note.line) for note in candidates)
+    found = min((each for each in declared if each), key=len, default="")
+    step = f"Call it as `{name}({found})`" if found else _COMPARE
+    return {"fact": fact, "step": step}
+
+
+def _declared_at(name: str, file: str, line: int) -> str:
+    """Return the parameters of a function that a header declares at a line; "" if they are not found there."""
+    with suppress(OSError), open(file, encoding="utf-8", errors="replace") as header:
+        text = "".join(islice(header, max(0, line - 1), line + 9))
+        if call := re.search(rf"\b{re.escape(name)}\s*\(", text):
+            return " ".join(cxx.blanked(cxx.enclosed(text, call.end() - 1)).split())
+    return ""
 
 
 _LONGEST_VERSION = 100
@@ -256,7 +289,15 @@ def ambiguous(match: Match, context: BuildContext) -> Values | None:
         value if kind == to else f"({to}){each}"
         for value, each, kind, to in zip(values, whole, types, chosen, strict=True)
     ]
-    return {"name": name, "types": ", ".join(types), "right": f"{name}({', '.join(casts)})"}
+    right = f"{name}({', '.join(casts)})"
+    at = max(0, context.column - 1)
+    edited = context.with_text(_whole_call(context.text[at:], call), right)
+    return {"name": name, "types": ", ".join(types), "right": right, "edited": edited}
+
+
+def _whole_call(text: str, call: Match) -> str:
+    """Return the text of a call, of which the function's name and ( are found."""
+    return text[call.start() : call.end() + len(cxx.enclosed(text, call.end() - 1)) + 1]
 
 
 def not_deduced(match: Match, context: BuildContext) -> Values | None:
@@ -287,7 +328,10 @@ def atomic(match: Match, context: BuildContext) -> Values:
     given = re.search(r"argument types are: \(([^\n]*)\)", notes)
     types = [*cxx.split(given[1])] if given else [""]
     kind = types[0].removesuffix(" *")
-    kind = _ALIASES.get(kind, kind)
+    alias = re.search(
+        rf"\btypedef\s+([\w ]+?)\s+{kind}\s*;|\busing\s+{kind}\s*=\s*([\w ]+?)\s*;", context.code
+    )
+    kind = (alias[1] or alias[2]) if alias else _ALIASES.get(kind, kind)
     text = context.text[max(0, context.column - 1) :]
     call = re.search(rf"\b{name}\s*\(", text)
     values = _expressions(cxx.enclosed(text, call.end() - 1)) if call else []
@@ -303,9 +347,6 @@ def atomic(match: Match, context: BuildContext) -> Values:
     if given and len(types) != len(whole) and (not call or is_same):
         fact = f"takes {len(whole)} arguments, and this call gives {len(types)}"
         step = f"Write `{name}({', '.join(whole)})`"
-    elif given and not types[0].endswith("*"):
-        fact = f"takes an address first, and {types[0]} was given"
-        step = f"Write `{name}({', '.join(['&' + values[0], *values[1:]])})`"
     elif kind.startswith(("const ", "volatile ")):
         fact = f"cannot change what a `{types[0]}` points to"
         step = f"Declare it without {kind.split()[0]}"
@@ -313,10 +354,12 @@ def atomic(match: Match, context: BuildContext) -> Values:
         fact += f": that for {kind} begins with sm_{needs}"
         step = f"Compile for sm_{needs} or above, or write a loop with atomicCAS"
     else:
-        step = _atomic_of_bits(name, kind, values) or "Use a version from the notes above"
-        if step.startswith("Use") and (arch is None or arch.number >= _ATOMIC_REF):
-            step += ", or cuda::atomic_ref, which accepts any type of 4 or 8 bytes"
-    return {"fact": fact, "step": step}
+        step = _atomic_of_bits(name, kind, values) or "The notes list the types that it has"
+        if step.startswith("The notes") and (arch is None or arch.number >= _ATOMIC_REF):
+            step += "; cuda::atomic_ref accepts any type of 4 or 8 bytes"
+    written = re.search(rf"`({name}\([^`]*\))`", step)
+    edited = context.with_text(_whole_call(text, call), written[1]) if call and written else ""
+    return {"fact": fact, "step": step, "edited": edited}
 
 
 def _atomic_of_bits(name: str, kind: str, values: list[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import ChainMap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,8 @@ from rtcompile.messages import (
     names,
     operands,
     quoted,
+    repairs,
+    rewritten,
     searched,
     syntax,
     written,
@@ -42,18 +44,53 @@ class KnownMessage:
         """Fill in the templates; return "" if the explanation does not apply to this build."""
         known = context.only(self.facts)
         values = None if known is None else self.values(match, known) if self.values else {}
+        values, proof = _proved(values, context) if values is not None else (None, "")
         if values is None:
             return ""
         groups = {name: text or "" for name, text in match.groupdict().items()}
         filled = {**facts.of_build(context), **groups, **values}
-        return f"{self.cause.format_map(filled)} {self.fix.format_map(filled)}".strip()
+        cause, fix = self.cause.format_map(filled), self.fix.format_map(filled)
+        written = re.search(r"`(.*)`", proof)
+        if written and f"`{written[1]}`" in fix:
+            proof = f"With this change{proof[written.end() :]}"
+        return " ".join(filter(None, (cause, fix, proof)))
+
+
+def _proved(
+    values: facts.Values | Iterator[facts.Values], context: BuildContext
+) -> tuple[facts.Values | None, str]:
+    """Return the first values whose change of the source helps, with what it does; values without a change as they are."""
+    for each in (values,) if isinstance(values, Mapping) else values:
+        is_change = each.get("edited", "") not in ("", context.source) or "adding" in each
+        if not is_change or context.attempts is None:
+            return each, ""
+        source, options = each.get("edited") or context.source, each.get("adding", "").split()
+        proof = context.proof(source, tuple(options))
+        if proof or each.get("known"):  # what was looked up is true without the change
+            return each, proof
+    return None, ""
 
 
 def _read() -> tuple[KnownMessage, ...]:
     parser = facts.read_sections("catalogue.ini")
     functions: ChainMap[str, Any] = ChainMap(
         facts.SIMPLE,
-        *map(vars, (calls, syntax, written, memory, operands, quoted, searched, names, facts)),
+        *map(
+            vars,
+            (
+                calls,
+                repairs,
+                rewritten,
+                syntax,
+                written,
+                memory,
+                operands,
+                quoted,
+                searched,
+                names,
+                facts,
+            ),
+        ),
     )
     return tuple(
         KnownMessage(
@@ -106,6 +143,7 @@ def explain(
             column=message.column,
             excerpt=message.excerpt,
             notes=message.notes,
+            error=message,
         )
     for known in MESSAGES:
         match = known.pattern.search(subject[:_LONGEST_SUBJECT])

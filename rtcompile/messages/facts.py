@@ -21,6 +21,7 @@ from rtcompile.request.values import Arch
 
 if TYPE_CHECKING:
     from rtcompile.messages.available import HeaderAdvice
+    from rtcompile.messages.tried import Attempts
 
 
 # --- The header that declares each name, read from ``standard_headers.ini`` -----------------------
@@ -87,6 +88,15 @@ class BuildContext:
     column: int = 0
     excerpt: str = ""
     notes: tuple[Diagnostic, ...] = ()
+    # What compiles changed sources, and the message that a change should make go away.
+    attempts: Attempts | None = None
+    error: Diagnostic | None = None
+
+    def proof(self, source: str, options: tuple[str, ...] = ()) -> str:
+        """Return a sentence on what a changed source does to the message; "" if it does not help, or cannot be tried."""
+        if self.attempts is None or self.error is None:
+            return ""
+        return self.attempts.proof(self.error, source, options)
 
     def only(self, facts: str) -> BuildContext | None:
         """Return a context with only the named fields; None if one without a question mark is not known."""
@@ -172,6 +182,40 @@ class BuildContext:
                     texts.append(file.read())
                     yield texts[-1]
 
+    def with_header(self, header: str) -> str:
+        """Return the source with one more header, before the first that it includes; "" without a source."""
+        if not self.source:
+            return ""
+        first = re.search(r"^[ \t]*#[ \t]*include", self.source, re.MULTILINE)
+        at = first.start() if first else 0
+        return f"{self.source[:at]}#include <{header}>\n{self.source[at:]}"
+
+    def with_word(self, word: str, right: str) -> str:
+        """Return the source with another name for a word of its code; "" without a source."""
+        code, parts, at = cxx.blanked(self.source, literals=True), list[str](), 0
+        for found in re.finditer(rf"\b{re.escape(word)}\b", code):
+            parts += [self.source[at : found.start()], right]
+            at = found.end() + (not right and self.source.startswith(" ", found.end()))
+        return "".join([*parts, self.source[at:]])
+
+    def with_text(self, text: str, right: str) -> str:
+        """Return the source with another text on the message's line, at the caret or behind it."""
+        lines = self.source.split("\n")
+        if not 0 < self.line <= len(lines) or lines[self.line - 1].strip() != self.text.strip():
+            return self.source
+        own = lines[self.line - 1]
+        at = own.find(text, max(0, self.column - 1))
+        at = own.find(text) if at < 0 else at
+        if at >= 0:
+            lines[self.line - 1] = own[:at] + right + own[at + len(text) :]
+        return "\n".join(lines)
+
+    def with_line(self, line: int, right: str) -> str:
+        """Return the source with another line."""
+        lines = self.source.split("\n")
+        lines[line - 1] = right
+        return "\n".join(lines)
+
     def has_option(self, *spellings: str) -> bool:
         """Whether the command line contains an option that begins with one of `spellings`."""
         return any(option.startswith(spellings) for option in self.options)
@@ -192,7 +236,7 @@ def headers_in(folder: str, *patterns: str) -> Iterator[tuple[str, str]]:
 # beside. It returns the values for the row's templates, or None if the explanation does not apply to this build.
 Values = Mapping[str, str]
 Match = re.Match[str]
-Fill = Callable[[Match, BuildContext], Values | None]
+Fill = Callable[[Match, BuildContext], "Values | Iterator[Values] | None"]
 
 
 def of_build(context: BuildContext) -> Values:
@@ -275,7 +319,9 @@ def declared_in(match: Match, context: BuildContext) -> Values | None:
     is_included = header and re.search(
         rf"#\s*include\s*[<\"](?:cuda/std/)?{header}[>\"]", context.source
     )
-    return {"header": header} if header and not is_included else None
+    if not header or is_included:
+        return None
+    return {"header": header, "edited": context.with_header(header), "known": "yes"}
 
 
 def supported_by(match: Match, context: BuildContext) -> Values:
@@ -329,7 +375,11 @@ def fragment(match: Match, context: BuildContext) -> Values | None:
         return None
     if len(arguments) < 5:
         kinds = "; ".join(f"{t.split('::')[-1]}: {s}, sm_{n}" for t, (s, n) in _WMMA.items())
-        return {"why": f"WMMA has these shapes, from these architectures on: {kinds}."}
+        step = "Change the shape, the element type, or the architecture"
+        return {
+            "why": f"WMMA has these shapes, from these architectures on: {kinds}.",
+            "step": step,
+        }
     use, shape, element = arguments[0], "x".join(arguments[1:4]), arguments[4]
     name = element.rpartition("::")[2]
     shapes, needs = _WMMA.get(element, ("", 0))
@@ -337,6 +387,10 @@ def fragment(match: Match, context: BuildContext) -> Values | None:
         why = f"{name} has the shapes {shapes} (m x n x k), not {shape}."
     elif "::matrix_" in use and arguments[5:] in ([], ["void"]):
         why = f"{use.rpartition('::')[2]} needs a layout after the type: wmma::row_major or wmma::col_major."
+    elif use.endswith("accumulator") and arguments[5:] not in ([], ["void"]):
+        why = f"An accumulator has no layout, and this one is given {arguments[5].rpartition('::')[2]}."
+        step = f"Write `accumulator, {', '.join(arguments[1:4])}, {name}`".replace("__half", "half")
+        return {"why": why, "step": step}
     elif use.endswith("accumulator"):
         why = f"{name} accumulators of {shape} do not exist for {context.arch}: "
         known = _ACCUMULATORS.get(name, "")
@@ -348,12 +402,15 @@ def fragment(match: Match, context: BuildContext) -> Values | None:
         why = f"{name} fragments begin with sm_{needs}; this build is for {context.arch}."
     else:
         why = f"{name} {shape} needs sm_{needs}: was mma.h read for {context.arch}?"
-    return {"why": why}
+    step = "Change the shape, the element type, or the architecture"
+    if "needs a layout" in why:
+        step = f"Write `{use.rpartition('::')[2]}, {', '.join(arguments[1:4])}, {name}, wmma::row_major`, or col_major"
+    return {"why": why, "step": step.replace("__half", "half")}
 
 
 def before_cpp17(match: Match, context: BuildContext) -> Values | None:
     given, year = _standard(context)
-    return {"given": given} if year and year < 17 else None
+    return {"given": given, "adding": "-std=c++17", "known": "yes"} if year and year < 17 else None
 
 
 def before_cpp20(match: Match, context: BuildContext) -> Values | None:
@@ -362,7 +419,7 @@ def before_cpp20(match: Match, context: BuildContext) -> Values | None:
         return None
     what = next((text for text in match.groups() if text), "")
     standard = f"the options have {given}" if given else "the compiler read an older standard"
-    return {"what": what.strip(), "given": standard}
+    return {"what": what.strip(), "given": standard, "adding": "-std=c++20", "known": "yes"}
 
 
 def _standard(context: BuildContext) -> tuple[str, int]:

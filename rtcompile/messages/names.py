@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from rtcompile.inspect.symbols import simple_name
@@ -32,7 +33,11 @@ def elsewhere(match: Match, context: BuildContext) -> Values | None:
     whose = TABLES["whose"].get(word)
     about = f"a name of {whose}'s, and none of CUDA C++" if whose else "no name of CUDA C++"
     about = about.replace("CUDA C++", "device code") if whose == "C" else about
-    return {"word": word, "about": about, "instead": instead} if instead else None
+    if not instead:
+        return None
+    right = re.match(r"`([^`]+)`", instead)
+    edited = context.with_word(word, right[1]) if right else ""
+    return {"word": word, "about": about, "instead": instead, "edited": edited, "known": "yes"}
 
 
 def std_instead(match: Match, context: BuildContext) -> Values | None:
@@ -70,7 +75,8 @@ def declared_further(match: Match, context: BuildContext) -> Values | None:
     whole = qualified(word, code)
     if whole and whole != word:
         where = f"is declared in a namespace or class, as {whole}"
-        return {"where": where, "step": f"Write {whole}"}
+        edited = context.with_text(word, whole)
+        return {"where": where, "step": f"Write {whole}", "edited": edited, "known": "yes"}
     found = declarations(word, code) if in_source(context) else []
     lines = [code.count("\n", 0, each.end()) + 1 for each in found]
     if not lines or line in lines:  # what looks like a declaration is the use
@@ -93,26 +99,22 @@ def declared_further(match: Match, context: BuildContext) -> Values | None:
     return {"where": where, "step": step}
 
 
-def nearest(match: Match, context: BuildContext) -> Values | None:
-    """Name the nearest of the source's, the language's and the compiler's names."""
+def nearest(match: Match, context: BuildContext) -> Iterator[Values]:
+    """Yield the nearest of the source's, the language's and the compiler's names."""
     word = match.groupdict().get("identifier") or word_at(context)
     if len(word) < 3:
-        return None
+        return
     known = (*declared_words(word, context), *TABLES["language"], *DECLARED)
     bare = {name.strip("_"): name for name in TABLES["language"] if name.startswith("__")}
     functions = {*context.device_names()}
     plain = word.strip("_") if word.strip("_") in functions - {word} else ""
-    near = bare.get(word.strip("_")) or closest(word, known) or plain or closest(word, functions)
-    if not near:
-        return None
-    header = DECLARED.get(near, "")
-    why = ": capital letters count" if near.lower() == word.lower() else ""
-    return {
-        "word": word,
-        "near": near,
-        "why": why,
-        "also": f", of <{header}>" if header else "",
-    }
+    found = (bare.get(word.strip("_")), closest(word, known), plain, closest(word, functions))
+    for near in filter(None, dict.fromkeys(found)):
+        header = DECLARED.get(near, "")
+        why = ": capital letters count" if near.lower() == word.lower() else ""
+        also = f", of <{header}>" if header else ""
+        edited = context.with_word(word, near)
+        yield {"word": word, "near": near, "why": why, "also": also, "edited": edited}
 
 
 def symbol_name(match: Match, context: BuildContext) -> Values:
@@ -346,7 +348,7 @@ def template(match: Match, context: BuildContext) -> Values | None:
         (found for code in codes if (found := templates(cxx.blanked(code)).get(name))), None
     )
     given = re.search(rf"\b{name}\s*<([^;{{}}]*)>", context.text)
-    if declared is None or given is None:
+    if declared is None or given is None or "..." in declared:
         return None
     values = _arguments(f"{name}<{given[1]}>", name, given[1], declared)
     return {key: re.sub(r"'([^']+<[^']*>)'", r"`\1`", text) for key, text in values.items()}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-from rtcompile.messages import calls, quoted
-from rtcompile.messages.declared import declared_as, word_at
+from rtcompile.messages import quoted
+from rtcompile.messages.declared import declared_as, operands, word_at
 from rtcompile.messages.diagnostics import simplified
 from rtcompile.messages.facts import BuildContext, Match, Values
 from rtcompile.request import cxx
@@ -29,7 +30,10 @@ def mismatch(match: Match, context: BuildContext) -> Values:
         step = quoted.to_const(given, wanted, context)
     elif given == "void *" and wanted.endswith("*"):
         why = "a void* by itself, as C does"
-        step = f"Write ({wanted.replace(' *', '*')}) before it, or declare it as {wanted}"
+        cast = f"({wanted.replace(' *', '*')})"
+        begin, rest = context.text[: context.column - 1], context.text[context.column - 1 :]
+        edited = context.with_text(context.text, f"{begin}{cast}{rest}")
+        return {"why": why, "step": f"Write {cast} before it", "edited": edited}
     elif given.endswith("*") and wanted.endswith("*"):
         why = "between pointers to different types"
         function, own, line = quoted.parameter(wanted, context)
@@ -53,12 +57,8 @@ def mismatch(match: Match, context: BuildContext) -> Values:
     elif given.endswith("*") or wanted.endswith("*"):
         why = "between a pointer and a value"
         step = "Index or dereference the pointer (p[i], *p), or take an address (&v)"
-        function, inside = calls.around(context)
-        declared, where = calls.parameters_of(function, context) if "," in inside else ("", "")
-        if declared and "parameter" in match[0]:
-            step += f", or compare the order with {function}({declared}){where}"
     else:
-        why, step = "one into the other", f"Make a {wanted} of it by a constructor or a function"
+        why, step = "one into the other", f"A value of type {wanted} is expected there"
     return {"why": why, "step": step}
 
 
@@ -178,6 +178,50 @@ def const_write(_: Match, context: BuildContext) -> Values | None:
     return None
 
 
+def power(_: Match, context: BuildContext) -> Iterator[Values]:
+    """Yield what C++ writes for the power of two plain operands."""
+    found = re.search(r"([A-Za-z_]\w*(?:\[[^\[\]]*\])?|\d[\w.]*)\s*\*\*\s*([\w.]+)", context.text)
+    if found:
+        value, exponent = found[1], found[2]
+        is_square = exponent.rstrip("f.0") == "2"
+        codes = [f"({value} * {value})"] * is_square + [f"powf({value}, {exponent})"]
+        for code in codes:
+            yield {"right": f"`{code}`", "edited": context.with_text(found[0], code)}
+    yield {"right": "x * x, or pow(x, y), powf(x, y) for float"}
+
+
+def const_member(match: Match, context: BuildContext) -> Iterator[Values]:
+    """Yield where the source declares the member function that a const object cannot call."""
+    name = match["function"].partition(" [")[0].rpartition("::")[2]
+    step = "For const, write `const` behind the parameters of the function"
+    code = context.code
+    for found in re.finditer(rf"\b{re.escape(name)}\s*\(", code):
+        inside = cxx.enclosed(code, found.end() - 1)
+        end = found.end() + len(inside) + 1
+        if re.match(r"\s*(?:noexcept\s*)?\{", code[end:]):
+            line = code.count("\n", 0, found.start()) + 1
+            edited = f"{context.source[:end]} const{context.source[end:]}"
+            where = f" in line {line}"
+            yield {
+                "where": where,
+                "step": f"Write `const` behind its parameters{where}",
+                "edited": edited,
+            }
+    yield {"where": "", "step": step}
+
+
+def captured(_: Match, context: BuildContext) -> Iterator[Values]:
+    """Yield where the lambda begins that lacks a capture list."""
+    lines = context.source.split("\n")[: context.line]
+    lines[-1] = lines[-1][: context.column] if lines else ""
+    before = "\n".join(lines)
+    for found in reversed([*re.finditer(r"\[([^\[\]\n]*)\](?=\s*(?:\(|\{|__device__))", before)]):
+        line = before.count("\n", 0, found.start()) + 1
+        edited = f"{context.source[: found.start()]}[=]{context.source[found.end() :]}"
+        yield {"list": found[0], "where": f" in line {line}", "edited": edited}
+    yield {"list": "[...]", "where": ""}
+
+
 _HALVES = {"__half": "half", "__nv_bfloat16": "bfloat16"}
 _OTHERS = {
     "float": "__float2{}",
@@ -187,8 +231,8 @@ _OTHERS = {
 }
 
 
-def half_operands(match: Match, _: BuildContext) -> Values:
-    """Return how the other operand of an operator becomes a half or a bfloat16."""
+def half_operands(match: Match, context: BuildContext) -> Iterator[Values]:
+    """Yield how the other operand of an operator becomes a half or a bfloat16."""
     kind = match["type"]
     kind = kind if kind.startswith("__") else f"__{kind}"
     types = re.search(r"operand types are: ([^\n]*)", match.string)
@@ -205,7 +249,14 @@ def half_operands(match: Match, _: BuildContext) -> Values:
         f"Convert the other operand: {known}(x)" if known else f"Convert the other operand: {every}"
     )
     back = "__half2float" if name == "half" else "__bfloat162float"
-    return {"type": match["type"], "step": f"{step}. Or calculate in float: {back}(x)"}
+    sign = match["operator"]
+    whole, *each = operands(sign, context)
+    for at in (1, 0) if known and whole else ():
+        sides = [f"{known}({value})" if at == place else value for place, value in enumerate(each)]
+        code = f" {sign} ".join(sides)
+        edited = context.with_text(whole, code)
+        yield {"type": match["type"], "step": f"Write `{code}`", "edited": edited}
+    yield {"type": match["type"], "step": f"{step}. Or calculate in float: {back}(x)"}
 
 
 _CONVERSIONS = {  # from and to, and the function
@@ -231,7 +282,7 @@ def conversion(match: Match, _: BuildContext) -> Values:
         return {"step": f"Write make_{wanted}(...), with a value for each member"}
     if re.fullmatch(rf"{_VECTOR}", given):
         return {"step": "Use one of its members: .x, .y and so on"}
-    return {"step": f"Use a member, a constructor or a function that gives a {wanted}"}
+    return {"step": f"A value of type {wanted} is expected there"}
 
 
 def no_operator(match: Match, _: BuildContext) -> Values:
@@ -239,7 +290,7 @@ def no_operator(match: Match, _: BuildContext) -> Values:
     found = re.search(r"operand types are: ([^\n]*)", match.string)
     types, sign = simplified(found[1].strip()) if found else "", match["operator"]
     fact = f"`{sign}` is not defined for {f'these types: {types}' if types else 'operands of these types'}"
-    step = f"Convert one operand, use a member (v.x of a float4), or define operator{sign} for the type"
+    step = f"An operator{sign} for these types would have to be defined"
     left, _sign, right = (part.strip() for part in types.partition(f" {sign} "))
     pair = (right.removeprefix("const "), left.removeprefix("const "))
     known = _CONVERSIONS.get(pair) or _CONVERSIONS.get(pair[::-1])
@@ -248,11 +299,7 @@ def no_operator(match: Match, _: BuildContext) -> Values:
         fact, step = f"The left side is const: {left}", "Remove const, or write to another variable"
     elif sign == "=" and right:
         fact = f"Nothing converts {pair[0]} to {pair[1]}"
-        step = (
-            f"Write {known}"
-            if known
-            else f"Use a member, a constructor or a function that gives a {pair[1]}"
-        )
+        step = f"Write {known}" if known else f"A value of type {pair[1]} is expected there"
     elif known:
         step = f"Convert one operand: {known}"
     elif held and re.search(r"\b(?:int|float|double|long)$|^(?:int|float|double|long)\b", types):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
-from rtcompile.messages.diagnostics import arguments, line_in_source, simplified
+from rtcompile.messages.declared import operands, templates
+from rtcompile.messages.diagnostics import arguments, line_in_source, simplified, split
 from rtcompile.messages.facts import TABLES, BuildContext, Match, Values
 from rtcompile.request import cxx
 
@@ -71,27 +72,6 @@ def asm_number(match: Match, context: BuildContext) -> Values:
         return {"what": ": %[name] is GCC's, and no compiler of device code reads it"}
     named = sorted({int(each) for each in re.findall(r"%(\d{1,3})", context.text)})
     return {"what": f": its highest is %{named[-1]}" if named else ""}
-
-
-def asm_unclosed(_: Match, context: BuildContext) -> Values | None:
-    """Return what is not closed in the inline assembly in which the compiler expects a )."""
-    lines = context.source.split("\n")[: context.line]
-    lines[-1] = lines[-1][: max(0, context.column - 1)]
-    before = "\n".join(lines)
-    code = cxx.blanked(before, literals=True)
-    begin = max((each.start() for each in re.finditer(r"\basm\b", code)), default=-1)
-    text, code = before[begin:], code[begin:]
-    if begin < 0 or ";" in code or "(" not in code:
-        return None
-    line = before.count("\n", 0, begin) + 1
-    if re.search(r':\s*"\s*$', text):  # this quote should begin a constraint, and ends a string
-        fact = "A string of the inline assembly has no closing quote: it ends at the quote before the caret"
-        return {"fact": fact, "step": "Close it before the colon, after the last instruction"}
-    opened, closed = code.count("("), code.count(")")
-    if opened <= closed:
-        return None
-    fact = f"The asm statement that begins in line {line} has {opened} ( and {closed} ) up to the caret"
-    return {"fact": fact, "step": "Close it with ) before the semicolon"}
 
 
 def macro_name(match: Match, _: BuildContext) -> Values:
@@ -206,6 +186,8 @@ def deduction(match: Match, context: BuildContext) -> Values | None:
     types = given[1].split(", ") if given else []
     line = context.text
     call = re.search(rf"\b{re.escape(function)}(\([^()]*\))", line)
+    if known := _not_among_parameters(function, context):
+        return known
     template = re.search(
         rf"template\s*<\s*(?:class|typename)\s+(\w+)\s*>[^;{{]{{0,200}}?\b{re.escape(function)}\s*\(([^()]*)\)",
         context.source,
@@ -216,8 +198,10 @@ def deduction(match: Match, context: BuildContext) -> Values | None:
     elif not template and not {*types} <= _NUMBER_TYPES:
         return None  # other types than numbers do not become one
     wide = next((t for t in ("double", "float", "long long", "int") if t in types), "float")
-    right = f"{function}<{wide}>{call[1] if call else '(...)'}"
-    return {"name": function, "why": why, "right": right}
+    code = f"{function}<{wide}>{call[1] if call else '(...)'}"
+    right = f"Convert the arguments to one type, or name the type: {code}"
+    edited = context.with_text(call[0], code) if call else ""
+    return {"name": function, "why": why, "right": right, "edited": edited}
 
 
 def parameter(wanted: str, context: BuildContext) -> tuple[str, str, int]:
@@ -249,6 +233,30 @@ def to_const(given: str, wanted: str, context: BuildContext) -> str:
     return (
         f"If {function} only reads, write `const {declared}` in line {line}; if it writes, {drop}"
     )
+
+
+def _not_among_parameters(function: str, context: BuildContext) -> Values | None:
+    """Return the parameters of the source's template that no argument can tell."""
+    declared = templates(context.code).get(function, "")
+    found = re.search(rf"\b{re.escape(function)}\s*\(", context.code) if declared else None
+    if found is None or "..." in declared:
+        return None
+    inside = cxx.enclosed(context.code, found.end() - 1)
+    names = [
+        re.findall(r"\w+", each.partition("=")[0] or each)[-1]
+        for each in split(declared)
+        if "=" not in each
+    ]
+    missing = [name for name in names if not re.search(rf"\b{name}\b", inside)]
+    if not missing:
+        return None
+    why = f": no parameter of it has {' or '.join(missing)} in its type, so the call must name {'it' if len(missing) == 1 else 'them'}"
+    given = names[: names.index(missing[-1]) + 1]
+    return {
+        "name": function,
+        "why": why,
+        "right": f"Write {function}<{', '.join(given)}>(...), with your own for {' and '.join(given)}",
+    }
 
 
 _REMOVED = {  # what these macros of the CUDA headers leave out: the type, the part, and what does the same
@@ -308,8 +316,24 @@ _COMPLEX = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
 _VECTOR = r"u?(?:char|short|int|long|longlong)[1-4]|(?:float|double)[1-4]"
 
 
-def operator_of_struct(match: Match, _: BuildContext) -> Values | None:
-    """Return what to write for an operator between complex numbers of cuComplex.h or between vectors."""
+def operator_of_struct(match: Match, context: BuildContext) -> Iterator[Values]:
+    """Yield what to write for an operator between complex numbers of cuComplex.h or between vectors."""
+    found = _operator_of_struct(match)
+    whole, left, right = operands(match["operator"], context)
+    written = (
+        re.search(r"Write ((?:make_|cuC|float)[^\n]*?\))(?:, or |$)", found["step"])
+        if found
+        else None
+    )
+    if found and written and whole:
+        code = re.sub(r"\ba\b", lambda _: left, re.sub(r"\bb\b", lambda _: right, written[1]))
+        step = found["step"].replace(written[1], f"`{code}`")
+        yield {**found, "step": step, "edited": context.with_text(whole, code)}
+    if found:
+        yield found
+
+
+def _operator_of_struct(match: Match) -> dict[str, str] | None:
     types, sign = match["types"], match["operator"][0]
     named = re.search(r"\bcu(Float|Double)?Complex\b", types)
     if named and sign in _COMPLEX:

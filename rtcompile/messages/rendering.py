@@ -11,6 +11,7 @@ from rtcompile.diagnostic import Diagnostic, location_of
 from rtcompile.errors import CompileError, InvalidRequest, RtcompileError, public, shown
 from rtcompile.inspect.symbols import simple_name
 from rtcompile.messages.diagnostics import CONSEQUENCES, is_frame, line_in_source, simplified
+from rtcompile.messages.tried import COMPILES
 from rtcompile.request import cxx, values
 from rtcompile.styling import Piece, Styled, printable
 
@@ -110,6 +111,7 @@ def _others(diagnostics: Sequence[Diagnostic], source: str, name: str, width: in
         for other in others
         if not _same_origin(other, first) and (other.hint or not _follows(other, first))
     ]
+    own = [] if first.hint.endswith(COMPILES) else own
     shown = own[:_MOST_OTHER_ERRORS]
     for other in shown:
         text = _one_line(str(_in_source(other, source, name)), 3 * width)

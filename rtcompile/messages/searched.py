@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 
@@ -37,6 +38,18 @@ def searched(_: Match, context: BuildContext) -> Values:
     if not context.search:
         return {"searched": "The file is in no folder that the compiler searched"}
     where = f"{len(context.search)} directories searched"
+    name = os.path.basename(_["header"])
+    for folder in context.user_dirs():
+        paths = (
+            path
+            for depth in ("*", "*/*")
+            for path in glob.iglob(f"{glob.escape(folder)}/{depth}/{name}")
+        )
+        if path := next(paths, ""):
+            inner = path.removesuffix(_["header"]).rstrip("/")
+            return {
+                "searched": f"It is none of the files in {folder} itself: {path} has this name. Write -I{inner}"
+            }
     users = ", ".join(
         folder if os.path.isdir(folder) else f"{folder}, which does not exist"
         for folder in context.user_dirs()
@@ -58,7 +71,9 @@ def in_header(match: Match, context: BuildContext) -> Values | None:
     if not found:
         return None
     which = f", which <{found[1]}> includes" if len(found) > 1 else ""
-    return {"found": found[0], "which": which, "include": found[-1]}
+    edited = context.with_header(found[-1])
+    names = {"found": found[0], "which": which, "include": found[-1]}
+    return {**names, "edited": edited, "known": "yes"}
 
 
 def header_there(match: Match, context: BuildContext) -> Values | None:
@@ -104,10 +119,16 @@ def name_inside(match: Match, context: BuildContext) -> Values | None:
     word = match["identifier"]
     if spelled := re.search(rf"(?:\b\w+::)+{word}\b", context.code):
         line = context.code.count("\n", 0, spelled.start()) + 1
-        return {"whole": spelled[0], "where": f"line {line}"}
+        edited = context.with_text(word, spelled[0])
+        where = f"line {line}"
+        return {"whole": spelled[0], "where": where, "edited": edited, "known": "yes"}
     declared = rf"(?:(?:struct|class|enum|enum\s+class)\s+{word}\s*[;:{{]|(?<=[{{,\s]){word}\s*(?:=[^,{{}}();]+)?[,}}])"
     whole = _declared_within(word, declared, context) if len(word) >= _SHORTEST else ""
-    return {"whole": whole, "where": "a header that the source includes"} if whole else None
+    if not whole:
+        return None
+    where = "a header that the source includes"
+    edited = context.with_text(word, whole)
+    return {"whole": whole, "where": where, "edited": edited, "known": "yes"}
 
 
 # How CCCL's headers open a namespace.
@@ -180,7 +201,8 @@ def member_header(match: Match, context: BuildContext) -> Values | None:
                 header = os.path.relpath(os.path.join(parent, file), folder)
                 if declares.search(cxx.blanked(_with_parts(parent, file))):
                     is_read = re.search(rf"#\s*include\s*[<\"]{re.escape(header)}", context.source)
-                    return None if is_read else {"header": header}
+                    edited = context.with_header(header)
+                    return None if is_read else {"header": header, "edited": edited, "known": "yes"}
     return None
 
 

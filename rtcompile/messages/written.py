@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from rtcompile.messages.declared import BASIC
 from rtcompile.messages.facts import TABLES, BuildContext, Match, Values
@@ -26,12 +27,15 @@ def macro_gap(match: Match, context: BuildContext) -> Values | None:
                 "macro": word,
                 "line": str(line),
                 "right": f"#define {word}{defined[1]} {defined[2].strip()}",
+                "edited": context.with_line(
+                    line, f"#define {word}{defined[1]} {defined[2].strip()}"
+                ),
             }
     return None
 
 
-def macro_of_option(match: Match, context: BuildContext) -> Values | None:
-    """Return the macro of the options at the caret, or beside it, and what its value would be right."""
+def macro_of_option(match: Match, context: BuildContext) -> Iterator[Values]:
+    """Yield the macro of the options at the caret, or beside it, and what its value would be right."""
     at = max(0, context.column - 1)
     beside = re.search(r"(\w+)\W{0,3}$", context.text[:at])
     words = [*re.findall(r"^[\s=]*(\w+)", context.text[at:]), *(beside.groups() if beside else ())]
@@ -49,8 +53,9 @@ def macro_of_option(match: Match, context: BuildContext) -> Values | None:
         one = re.fullmatch(r"\(([^(),]+),\)", value)  # Python's tuple of one
         right = one[1] if one else re.sub(r"^[(\[](.*,.*)[)\]]$", r"{\1}", value) or "VALUE"
         change = f", such as -D{name}={right}" if right != value else ""
-        return {"macro": name, "value": f"`{value}`" if value else "nothing", "change": change}
-    return None
+        shown = {"macro": name, "value": f"`{value}`" if value else "nothing"}
+        yield {**shown, "step": f"Leave out -D{name}={value}", "adding": f"-U{name}"}
+        yield {**shown, "step": f"Give it a value that fits this line{change}, or another name"}
 
 
 def macro_value(_: Match, context: BuildContext) -> Values | None:
@@ -76,7 +81,10 @@ def macro_value(_: Match, context: BuildContext) -> Values | None:
                     f"Fill it in before compiling, or leave the line out and pass -D{word}=VALUE"
                 )
             line = context.source.count("\n", 0, defined.start()) + 1
-            return {"macro": word, "value": value, "line": str(line), "why": why, "right": right}
+            found = {"macro": word, "value": value, "line": str(line), "why": why, "right": right}
+            if right.startswith("Write"):
+                found["edited"] = context.with_line(line, right[len("Write `") : -1])
+            return found
     return None
 
 
@@ -97,7 +105,10 @@ def comment_division(_: Match, context: BuildContext) -> Values | None:
             lines[number - 1],
         )
         if found:
-            return {"line": str(number), "before": found[1]}
+            own = lines[number - 1]
+            at = own.index("//", found.end(1))
+            edited = context.with_line(number, f"{own[:at]}/{own[at + 2 :]}")
+            return {"line": str(number), "before": found[1], "edited": edited}
     return None
 
 
@@ -111,10 +122,65 @@ def macro_ended(_: Match, context: BuildContext) -> Values | None:
         if name and behind and not ended:
             ended, what = number, "a comment" if behind[1] else "a blank"
         if ended and (number == context.line != ended or re.search(rf"\b{name}\b", context.text)):
-            return {"macro": name, "line": str(ended), "what": what}
+            own = context.source.split("\n")[ended - 1]
+            right = re.sub(r"\\(?:[ \t]*(?://.*|/\*.*)|\s+)$", r"\\", own)
+            edited = context.with_line(ended, right)
+            return {"macro": name, "line": str(ended), "what": what, "edited": edited}
         if number != ended and not line.rstrip().endswith("\\"):
             name, ended = "", 0
     return None
+
+
+def comment_odd(_: Match, context: BuildContext) -> Iterator[Values]:
+    """Yield the comment above the line that goes on in the next line, or ends earlier than it seems."""
+    source = context.source
+    end = sum(len(line) + 1 for line in source.split("\n")[: context.line]) or len(source)
+    for found in re.finditer(r"//[^\n]*?([\\][ \t]*)$", source[:end], re.MULTILINE):
+        line = source.count("\n", 0, found.start()) + 1
+        fact = f"The comment of line {line} ends with a backslash, so line {line + 1} is part of it"
+        edited = source[: found.start(1)] + source[found.end(1) :]
+        yield {"fact": fact, "step": "Remove the backslash", "edited": edited}
+    for found in re.finditer(r"/\*(?:(?!\*/)[\s\S])*?/\*[\s\S]*?(\*/)", source[:end]):
+        line, last = (source.count("\n", 0, at) + 1 for at in (found.start(), found.start(1)))
+        fact = f"The comment of line {line} ends at the */ in line {last}: a comment has no other one inside"
+        step = f"Remove this */, or put #if 0 and #endif around the part that begins in line {line}"
+        edited = source[: found.start(1)] + source[found.end(1) :]
+        yield {"fact": fact, "step": step, "edited": edited}
+
+
+def for_head(_: Match, context: BuildContext) -> Iterator[Values]:
+    """Yield the head of a for with a semicolon for each comma."""
+    head = re.search(r"\bfor\s*\(([^;{}]*)\)", context.text)
+    if head:
+        right = head[0].replace(",", ";")
+        yield {"right": f"`{right}`", "edited": context.with_text(head[0], right)}
+    yield {"right": "`for (int i = 0; i < n; ++i)`"}
+
+
+def template_linkage(_: Match, context: BuildContext) -> Values:
+    """Return the block of extern "C" that the template of the message's line is in."""
+    lines = context.source.split("\n")
+    found = [n for n, text in enumerate(lines, 1) if re.search(r'\bextern\s+"C"\s*\{', text)]
+    is_block = bool(found) and found[0] <= context.line
+    step = "Move it out of this block" if is_block else 'Remove extern "C"'
+    head = re.match(r"[^;{}]*?\b(\w+)\s*\(", "\n".join(lines[max(0, context.line - 1) :]))
+    if head and "__global__" in head[0]:
+        name = f"name_expressions=['{head[1]}<float>']"
+        step += f", and request an instance by a name expression: {name}"
+    begin = next((n for n in reversed(found) if n <= context.line), 0)
+    where = f', and the block of extern "C" that begins in line {begin} contains it'
+    return {"where": where if is_block else "", "step": step}
+
+
+def redeclared(match: Match, context: BuildContext) -> Values:
+    """Return which header is read twice, or that one scope has two declarations of a name."""
+    file = match.string.partition(": ")[0]
+    again = re.search(r"at line (\d+)\)", match.string.partition("\n")[0])
+    if again and int(again[1]) == context.line and "." in file:
+        fact = f"{file} is read twice, since it has nothing that prevents this"
+        return {"fact": fact, "step": "Write #pragma once in its first line"}
+    fact = "One scope has two declarations of this name"
+    return {"fact": fact, "step": "Rename or remove one of them"}
 
 
 _PARAMETERS = "class|new|delete|template|union|struct|enum|default|private|public|register|using"
@@ -232,19 +298,3 @@ def no_cxx(_: Match, context: BuildContext) -> Values | None:
             about += "" if about.startswith("no ") else ", and no C++"
             return {"written": written, "about": about, "right": right}
     return None
-
-
-def quote(_: Match, context: BuildContext) -> Values:
-    """Return whether a text is closed on the next line, as where Python made a line end of a \\n."""
-    following = context.source.split("\n")[context.line : context.line + 1] if context.line else []
-    fact = "A string must end on the line where it begins"
-    if following and following[0].count('"') % 2 == 0:
-        return {
-            "fact": f"{fact}, and this one has no closing quote",
-            "step": "Close it behind its last character",
-        }
-    fact += ". In a Python string \\n becomes a real line end"
-    return {
-        "fact": fact,
-        "step": "Write the source as a raw string, r'...', or double the backslash",
-    }

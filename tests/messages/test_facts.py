@@ -12,6 +12,7 @@ from rtcompile.files.headers import SearchDir
 from rtcompile.messages import catalogue, facts
 from rtcompile.messages.catalogue import MESSAGES, KnownMessage
 from rtcompile.messages.facts import BuildContext
+from rtcompile.messages.tried import Attempts
 from rtcompile.request.values import Arch
 
 _KNOWN = BuildContext(
@@ -23,6 +24,7 @@ _KNOWN = BuildContext(
     source="#include <cute/tensor.hpp>",
     line=1,
     excerpt="#include <cute/tensor.hpp>\n^",
+    attempts=Attempts(lambda *_: None, "", (), 0),
 )
 _FIELDS = {field.name for field in dataclasses.fields(BuildContext)}
 

@@ -12,7 +12,7 @@ pytest.importorskip("IPython", reason="IPython is not installed: it is in the ex
 
 from benchmarks.mistakes import FRONTENDS, frontends_of
 from rtcompile.messages.rendering import spelled
-from tests.mistakes import MISTAKES, Mistake
+from tests.mistakes import MISTAKES, Mistake, body
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -53,6 +53,13 @@ def test_a_line_in_a_cells_message_is_the_cells() -> None:
     kernel = "__global__ void k() {}\n"
     twice = Mistake("two kernels of one name", f"// a comment\n{kernel}{kernel}", "")
     assert "previous definition at line 3)" in FRONTENDS["cell"](twice)
+
+
+def test_a_line_in_a_cells_hint_is_the_cells() -> None:
+    unended = Mistake("no semicolon", f"// a comment\n\n{body('x[0] = 1')}", "")
+    shown = " ".join(FRONTENDS["cell"](unended).split())
+    assert "`;` is missing behind `1` in line 5" in shown
+    assert "With line 5 as `x[0] = 1;` the source compiles." in shown
 
 
 def test_the_document_is_written_from_the_mistakes() -> None:

@@ -212,7 +212,11 @@ def test_an_invalid_instance_is_reported(shell, choose, message):
             r'^cell\.cu:4:47: error: identifier "nothing" is undefined\n'
             r"    4 \| __global__ void k.*// there\n +\| {47}\^~~~~~~",
         ),
-        ("", "__global__ void k() { int x = 1 }", r'cell\.cu:2:33: error: expected a ";"'),
+        (
+            "",
+            "__global__ void k() { int x = 1 }",
+            r"cell\.cu:2:33: error: `;` is missing behind `1` in line 2\n",
+        ),
         ("", "#include <no_such.h>\n" + TWO, r"cell\.cu:2:\d+: .*no_such\.h"),
         ("--unknown-option", TWO, "unrecognized option --unknown-option"),
         (

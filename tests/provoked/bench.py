@@ -13,6 +13,7 @@ from rtcompile.files.headers import SearchDir
 from rtcompile.messages import catalogue, diagnostics
 from rtcompile.messages.available import missing_header
 from rtcompile.messages.facts import BuildContext
+from rtcompile.messages.tried import Attempts
 from rtcompile.request.units import Limits, TranslationUnit
 from rtcompile.request.values import Arch
 from rtcompile.toolkit.model import Library, Toolchain
@@ -39,6 +40,20 @@ class Bench:
             how.source, "kernel.cu", flags, how.names, "cubin", Arch.parse(how.arch)
         )
         limits = Limits(how.seconds, how.memory)
+        attempts = None
+
+        def compiled(source: str, options: tuple[str, ...]) -> str:
+            # As with rtcompile's options, a later standard replaces an earlier one.
+            kept = [flag for flag in flags if not (options and flag.startswith("-std"))]
+            return nvrtc.compile(
+                unit._replace(source=source, flags=(*kept, *options)),
+                toolchain.require_nvrtc(),
+                limits=limits,
+                pch=False,
+                cache_dir=None,
+                search=search,
+            ).log
+
         if compiler == "nvcc":
             log = nvcc.compile(unit, toolchain, limits=limits).log
         elif how.plain:
@@ -52,6 +67,7 @@ class Bench:
                 cache_dir=None,
                 search=search,
             ).log
+            attempts = Attempts(compiled, how.source, diagnostics.parse(log), 32)
         context = BuildContext(
             arch=unit.arch,
             capability=how.capability,
@@ -61,6 +77,7 @@ class Bench:
             search=search,
             source=how.source,
             package_of=missing_header,
+            attempts=attempts,
         )
         return log, context
 

@@ -130,8 +130,9 @@ PROGRAM = "cell.cu"
 
 # A source with one of these depends on its line numbers, which must not change.
 _NUMBERED = re.compile(r"\b(?:__LINE__|assert|source_location)\b")
-# Matches a line number in a message that refers to the message's own file.
-_AT_LINE = re.compile(r"\bat line (\d{1,9})\b(?! of )")
+# Matches a line number in a message that refers to the message's own file, and one in a hint.
+_AT_LINE = re.compile(r"(?<=\bat line )(\d{1,9})\b(?! of )")
+_IN_HINT = re.compile(r"(?<=\b[Ll]ine )(\d{1,9})\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,10 @@ class Cell:
         """Return a diagnostic with lines and columns of the cell instead of those of `source`."""
         notes = tuple(self.in_cell(note) for note in diagnostic.notes)
         message = _AT_LINE.sub(self._line_in_cell, diagnostic.message)
-        diagnostic = replace(diagnostic, message=message)
+        hint, cause = (
+            _IN_HINT.sub(self._line_in_cell, each) for each in (diagnostic.hint, diagnostic.cause)
+        )
+        diagnostic = replace(diagnostic, message=message, hint=hint, cause=cause)
         if diagnostic.file != PROGRAM or not 0 < diagnostic.line <= len(self._origins):
             return replace(diagnostic, notes=notes)
         line, offsets = self._origins[diagnostic.line - 1]
@@ -162,7 +166,7 @@ class Cell:
     def _line_in_cell(self, match: re.Match[str]) -> str:
         number = int(match[1])
         known = 0 < number <= len(self._origins)
-        return f"at line {self._origins[number - 1][0]}" if known else match[0]
+        return str(self._origins[number - 1][0]) if known else match[0]
 
 
 def read(text: str, *, keep_lines: bool = False) -> Cell:
