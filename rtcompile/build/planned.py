@@ -183,6 +183,9 @@ def _built_once(query: Query, *, waits: bool) -> ObjectCode:
         from rtcompile.build import miss
 
         raise miss.too_late(plan, settings, miss.TOO_MUCH)
+    from rtcompile.workers import process
+
+    process.occupy_standard()  # before the lock's file is opened
     name = query.request.name
     with (
         tracing.span("build", program=name),
@@ -203,8 +206,6 @@ def _built_once(query: Query, *, waits: bool) -> ObjectCode:
                 raise as_error(known.failure, plan, why_nvcc=known.why_nvcc, cached=True)
             # If a shared store may have the code, it is queried before a compiler is started.
             if plan.key_inputs.backend != "nvcc" and not settings.remote:
-                from rtcompile.workers import process
-
                 process.start(plan.toolchain.require_nvrtc().to_load())
             from rtcompile.build import miss  # it imports compilers, which hits do not need
 

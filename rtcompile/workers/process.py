@@ -150,7 +150,7 @@ def start(loads: str = "") -> None:
     """Start a zygote without waiting, before this process's first job; `loads` is the NVRTC, once it is known."""
     global _ahead
     with _ahead_lock, suppress(OSError):  # the job that needs it will report the error
-        _occupy_standard()  # before the build takes its lock
+        occupy_standard()
         if not ZygoteProcess.alive and not ZygoteProcess.all_ended:
             _ahead = ZygoteProcess()
         if _ahead is not None and loads and _ahead.loads is None:
@@ -179,7 +179,7 @@ def take(prepare: str, argument: str) -> ZygoteProcess | None:
 _theirs: set[_socket.socket] = set()
 
 
-def _occupy_standard() -> None:
+def occupy_standard() -> None:
     """Open /dev/null in place of each standard descriptor that is closed, as in a daemon."""
     # Otherwise a socket or lock file could get that number, and C libraries would write their messages to it.
     for number in range(3):
@@ -191,7 +191,7 @@ def _occupy_standard() -> None:
 
 def socket_pair() -> tuple[_socket.socket, _socket.socket]:
     """Return the caller's and the zygote's end of a new pair of sockets."""
-    _occupy_standard()
+    occupy_standard()
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     _theirs.add(theirs)
     return ours, theirs
