@@ -1,14 +1,19 @@
-"""Reads tables of compiler messages and of mistakes: a line for each row, with `` | `` between the columns.
+"""Reads tables: the rows of a test file's tests from the table beside it, and compiler messages and mistakes.
 
-The columns are a name, a text of the message, texts of the hint (`` ~ `` between two), further fields as
+A table of messages or mistakes has a line for each row, with `` | `` between the columns. These are a name, a text of the message, texts of the hint (`` ~ `` between two), further fields as
 ``name=value``, and the source. Python's escapes stand for line ends, backslashes and characters beyond ASCII.
 """
 
 from __future__ import annotations
 
+import ast
+import functools
+import inspect
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 READ = {
     "names": lambda text: (text,),
@@ -28,3 +33,26 @@ def rows(file: str) -> Iterator[tuple[str, str, str, dict[str, object], str]]:
             fields = dict(word.split("=", 1) for word in shlex.split(given))
             read = {name: READ.get(name, str)(value) for name, value in fields.items()}
             yield name, message, hint, read, source
+
+
+def from_table(test: Callable[..., None]) -> Callable[..., None]:
+    """Parametrize a test with its section of the table beside its file, which has the file's name and ends in .txt.
+
+    A section begins with ``[name of the test] names of its parameters``. A row of it is a name, which may be
+    missing, ``|``, and the arguments as Python literals.
+    """
+    return _sections(Path(inspect.getfile(test)).with_suffix(".txt"))[test.__name__](test)
+
+
+@functools.cache
+def _sections(table: Path) -> dict[str, pytest.MarkDecorator]:
+    found = {}
+    for line in table.read_text(encoding="utf-8").splitlines():
+        if line.startswith("["):
+            test, _, parameters = line[1:].partition("] ")
+            rows = []
+            found[test] = pytest.mark.parametrize(parameters.split(", "), rows)
+        elif line and not line.startswith("# "):
+            name, _, arguments = line.partition("| ")
+            rows.append(pytest.param(*ast.literal_eval(f"({arguments},)"), id=name.strip() or None))
+    return found

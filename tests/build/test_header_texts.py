@@ -11,6 +11,7 @@ import rtcompile
 from rtcompile import CompileRequest, InvalidRequest
 from rtcompile.files import headers as memory_headers
 from rtcompile.workers import nvrtc as workers_nvrtc
+from tests.tables import from_table
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -119,19 +120,7 @@ def test_a_name_may_have_folders(tmp_path, monkeypatch):
     assert rtcompile.compile(source, arch="sm_80", headers=headers).code
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        "tile.cuh",
-        [("a", "b")],
-        (None,),
-        ("ab",),
-        None,
-        {"a": b""},
-        {"a": "", "a/b": ""},
-        {"a": "\0"},
-    ],
-)
+@from_table
 def test_headers_must_be_a_mapping_of_names_to_texts(headers):
     with pytest.raises(InvalidRequest, match="headers"):
         CompileRequest(SOURCE, headers=headers)

@@ -14,6 +14,7 @@ from rtcompile.inspect import cubin
 from rtcompile.lookup import environment
 from rtcompile.lookup import find as lookup
 from tests.processes import forget_caches
+from tests.tables import from_table
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -72,16 +73,7 @@ def test_a_library_of_lto_ir_is_inlined_into_every_kernel_that_links_it(runs):
 
 
 @pytest.mark.some(2)
-@pytest.mark.parametrize(
-    ("suffix", "flags"),
-    [
-        (".cubin", ["-cubin"]),
-        (".ptx", ["-ptx"]),
-        (".fatbin", ["-fatbin"]),
-        (".o", ["-c"]),
-        (".a", ["-c"]),
-    ],
-)
+@from_table
 @pytest.mark.needs_nvcc
 def test_files_of_nvcc_can_be_linked(suffix, flags, tmp_path, monkeypatch):
     program = toolkit.current().nvcc

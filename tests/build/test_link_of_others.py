@@ -12,6 +12,7 @@ from rtcompile import CompileRequest, InvalidRequest, LinkError
 from rtcompile.request.units import LinkInput
 from tests.build.test_link import CALLER, LIBRARY, kernels
 from tests.processes import forget_caches
+from tests.tables import from_table
 
 KINDS = ["object", "ltoir", "ptx", "cubin"]
 
@@ -98,16 +99,7 @@ def test_a_request_with_such_code_compares_hashes_and_pickles(given):
     assert "link[0]" in repr(request)
 
 
-@pytest.mark.parametrize(
-    ("code", "kind", "message"),
-    [
-        pytest.param(b"", "nvvm", r"link\[0\] is a Code of kind 'nvvm'; .*ltoir", id="kind"),
-        pytest.param(b"", 3, r"a Code of kind int 3; .*can be linked", id="no word"),
-        pytest.param("/no/such", "ptx", r"link\[0\]: cannot read '/no/such'.*No such", id="path"),
-        pytest.param("a\0b", "ptx", r"link\[0\]: cannot read", id="NUL"),
-        pytest.param([1], "ptx", "whose code is list, not bytes", id="type"),
-    ],
-)
+@from_table
 def test_an_input_that_cannot_be_linked_is_rejected_at_once(code, kind, message):
     with pytest.raises(InvalidRequest, match=message):
         CompileRequest("", link=[Code(code, kind)])

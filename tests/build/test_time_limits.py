@@ -18,6 +18,7 @@ from rtcompile.messages import diagnostics
 from rtcompile.request import cxx
 from rtcompile.request.units import Limits
 from rtcompile.workers import pool
+from tests.tables import from_table
 
 KERNEL = "__global__ void k(int* p) { *p = 1; }\n"
 LINE = "__device__ int f%d() { return '\"'; } // it's /* one\n"
@@ -40,18 +41,7 @@ def nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cxx.Text, "__init__", init)
 
 
-@pytest.mark.parametrize(
-    ("text", "clock", "own_path"),
-    [
-        pytest.param("", "", False, id="nothing"),
-        pytest.param("const char* t = __TIME__;", "__TIME__", False, id="clock"),
-        pytest.param("__DA\\\nTE__", "__DATE__", False, id="spliced"),
-        pytest.param("__DA\\ \t\r\nTE__", "__DATE__", False, id="spliced as GCC does"),
-        pytest.param("__DA??/\nTE__", "__DATE__", False, id="spliced by a trigraph"),
-        pytest.param("__FILE__", "", True, id="path"),
-        pytest.param("// __TIME__", "__TIME__", False, id="in a comment, which is not looked at"),
-    ],
-)
+@from_table
 def test_a_long_text_is_searched_for_words(nothing_is_read, text, clock, own_path):
     assert cxx.scan(f"{LONG}{text}\n") == (clock, own_path)
 

@@ -23,6 +23,7 @@ from rtcompile.lookup.find import Query, query_of  # noqa: E402
 from rtcompile.request.object_code import files_of  # noqa: E402
 from rtcompile.request.request import CompileRequest  # noqa: E402
 from tests.programs import CODE, TEMPLATE, recorded, without_a_device  # noqa: E402
+from tests.tables import from_table  # noqa: E402
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -225,18 +226,7 @@ def test_the_matrix_and_the_look_up_choose_the_same_suffix(program):
     assert row.code == f"cubin {found.obj.arch}" == "cubin sm_100a"
 
 
-@pytest.mark.parametrize(
-    ("options", "others", "is_same"),
-    [
-        (("-I/a", "-I/b"), ("-I/c", "-I/d"), True),
-        (("-I/a", "-I/a/b"), ("-I/c", "-I/c/b"), True),
-        (("-I/a", "-I/a/b"), ("-I/c", "-I/c/d"), False),
-        (("-I/a", "-I/a/b"), ("-I/c", "-I/d"), False),
-        (("-I/a/b", "-I/a"), ("-I/a", "-I/a/b"), False),
-        (("-DN=1",), ("-DN=2",), False),
-        (("-I/a", "-I/a/b", "-I/a/b/c"), ("-I/x/y", "-I/x/y/b", "-I/x/y/b/c"), True),
-    ],
-)
+@from_table
 def test_folders_that_are_nested_in_the_same_way_have_the_same_key(options, others, is_same):
     one, two = (
         index.digest_of(query(CompileRequest(CODE, options=each))) for each in (options, others)
@@ -244,17 +234,7 @@ def test_folders_that_are_nested_in_the_same_way_have_the_same_key(options, othe
     assert (one[0] == two[0]) is is_same
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("-I/a/",),
-        ("-I/a/../b",),
-        ("-I/a", "-I/a"),
-        ("-I'/a b'",),
-        ("-I/a\\b",),
-        ("-include", "a.h"),
-    ],
-)
+@from_table
 def test_ambiguous_folders_are_planned(options):
     assert index.digest_of(query(CompileRequest(CODE, options=options))) is None
 
@@ -279,16 +259,7 @@ def test_each_way_to_request_one_build_is_found(program):
     assert all(index.find(query(request)) is not None for request in requests)
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "is_same"),
-    [
-        (("-DN=1 -lineinfo",), ("-DN=1", "-lineinfo"), True),
-        (("-DN=1  --std=c++17 -I/a",), ("-DN=1", "--std=c++17", "-I/a"), None),
-        (("-DN=1 2",), ("-DN=1", "2"), None),
-        (("-D N=1",), ("-D", "N=1"), None),
-        (("-DS='x -DT'",), ("-DS='x", "-DT'"), None),
-    ],
-)
+@from_table
 def test_one_string_of_options_equals_a_list(one, other, is_same):
     """Only if this is certain; None stands for a string that needs planning."""
     one_shape, other_shape = index.shape_of(one), index.shape_of(other)

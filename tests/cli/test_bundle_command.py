@@ -14,6 +14,7 @@ from rtcompile.bundles.index import Bundle
 from rtcompile.cli import bundling, main
 from rtcompile.extras.record import recording
 from tests.packages import DECLARATION, HEADER, SOURCE, Package
+from tests.tables import from_table
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -54,16 +55,7 @@ def test_one_object_of_a_package_can_be_named(package):
     assert [row.program for row in rows_of(Bundle(os.path.abspath("k.rtcb")))] == ["scale.cu"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["command_kernels", "-o", "k.rtcb"], 2, "no architecture to build for"),
-        (["command_kernels", "--arch", "sm_80"], 2, "name it by -o FILE"),
-        (["nowhere", "--arch", "sm_80", "-o", "k.rtcb"], 2, "there is no module 'nowhere'"),
-        (["list", "nothing.rtcb"], 2, "nothing.rtcb: it is not there"),
-        (["command_kernels", "--arch", "sm_80", "-o", "/proc/no/k.rtcb"], 2, "/proc/no"),
-    ],
-)
+@from_table
 def test_mistakes_are_reported_with_an_exit_code(package, capsys, arguments, code, message):
     assert run(*arguments) == code
     assert message in capsys.readouterr().err

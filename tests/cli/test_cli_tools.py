@@ -17,6 +17,7 @@ from rtcompile._version import __version__
 from rtcompile.cli import main, output
 from rtcompile.cli.arguments import parser
 from tests.processes import command, python, ran
+from tests.tables import from_table
 
 # --- explain, headers, repro ------------------------------------------------------------
 
@@ -136,24 +137,7 @@ def test_without_a_verb_the_help_is_shown():
     assert "ACTION" in command("cache").stdout
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        ("compile k.cu --ach sm_80", "no option --ach; did you mean --arch?"),
-        ("compile k.cu -arch=sm_80", "no option -arch; did you mean --arch?"),
-        ("compile k.cu -lineinfo", "go after --: `rtcompile compile … -- -lineinfo`"),
-        ("doctor --no-probe", "no option --no-probe; did you mean --no-probes?"),
-        ("explain a b", "'b' is one argument too many"),
-        ("cache lst", "did you mean list?"),
-        ("compil k.cu", "'compil' is not a verb; did you mean compile?"),
-        ("k.cu", "did you mean `rtcompile compile k.cu`?"),
-        ("clean", "'clean' is not a verb; did you mean `rtcompile cache clear`?"),
-        ("prune", "'prune' is not a verb; did you mean `rtcompile cache prune`?"),
-        ("bundle --list k.rtcb", "no option --list; did you mean `rtcompile bundle list FILE`?"),
-        ("bundle --provenance=k", "did you mean `rtcompile bundle provenance FILE`?"),
-        ("--versoin", "no option --versoin; did you mean --version?"),
-    ],
-)
+@from_table
 def test_a_mistyped_argument_gets_a_suggestion(argv, message, capsys):
     with pytest.raises(SystemExit) as left:
         main(argv.split())
@@ -228,20 +212,7 @@ def test_an_encoding_without_check_marks_is_not_an_error(encoding):
 
 @pytest.mark.in_turn("unbuffered")
 @pytest.mark.takes_seconds
-@pytest.mark.parametrize(
-    ("redirected", "code", "message"),
-    [
-        ("--help >&-", 0, ""),
-        ("explain crash >&- 2>&-", 0, ""),
-        ("explain crash >/dev/full", 2, "rtcompile explain: No space left on device\n"),
-        ("cache list --json >/dev/full", 2, "rtcompile cache: No space left on device\n"),
-        (
-            "cache show zz --json >/dev/full",
-            2,
-            "rtcompile cache: zz: neither a file nor an entry of the cache\n",
-        ),
-    ],
-)
+@from_table
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_an_unwritable_stdout_causes_no_traceback(redirected, code, message, unbuffered):
     script = f"{shlex.quote(sys.executable)} -m rtcompile {redirected}"

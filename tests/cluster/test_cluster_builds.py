@@ -20,6 +20,7 @@ from rtcompile.extras.cluster.entries import Envelope, read_keys
 from rtcompile.extras.cluster.folder_store import FolderStore
 from rtcompile.extras.cluster.stores import current
 from tests import nodes, servers
+from tests.tables import from_table
 from tests.toolkits import needs_host_compiler
 
 pytestmark = pytest.mark.needs_compiler
@@ -220,20 +221,7 @@ def test_a_folder_that_is_broken_costs_one_warning_and_no_build(on, tmp_path, mo
     assert "RTCOMPILE_REMOTE" in str(caught[0].message)
 
 
-@pytest.mark.parametrize(
-    ("changes", "what"),
-    [
-        pytest.param({"RTCOMPILE_REMOTE": "ftp://h/x"}, "RTCOMPILE_REMOTE=ftp", id="scheme"),
-        pytest.param({"RTCOMPILE_REMOTE": "redis://h:port/0"}, "RTCOMPILE_REMOTE=redis", id="port"),
-        pytest.param({"RTCOMPILE_REMOTE": "s3://"}, "no bucket in the address", id="no bucket"),
-        pytest.param({"RTCOMPILE_REMOTE_KEY_FILE": ""}, "KEY_FILE is not", id="no key"),
-        pytest.param({"RTCOMPILE_REMOTE_KEY_FILE": "/none/such"}, "No such file", id="key file"),
-        pytest.param({"RTCOMPILE_REMOTE_MODE": "write"}, "RTCOMPILE_REMOTE_MODE", id="mode"),
-        pytest.param({"RTCOMPILE_REMOTE_TTL": "a day"}, "RTCOMPILE_REMOTE_TTL", id="ttl"),
-        pytest.param({"RTCOMPILE_REMOTE_UNSIGNED": "yes"}, "REMOTE_UNSIGNED", id="unsigned"),
-        pytest.param({"RTCOMPILE_CACHE_SHARED": "yes"}, "RTCOMPILE_CACHE_SHARED", id="shared"),
-    ],
-)
+@from_table
 def test_a_setting_that_cannot_be_used_is_one_warning_and_no_build(on, tmp_path, changes, what):
     on("a", f"file://{tmp_path}/shared", **changes)
     with pytest.warns(RtcompileWarning, match=what) as warned:

@@ -19,6 +19,7 @@ from rtcompile.store.shared import StoreError
 from tests import servers
 from tests.jobs import until
 from tests.nodes import pushed, remote
+from tests.tables import from_table
 
 
 def test_a_node_of_a_redis_cluster_is_named_with_the_address_to_write():
@@ -152,17 +153,7 @@ def test_a_wrong_password_is_reported_once_and_not_shown(key_file):
     assert "wrong-password" not in str(warned[0].message)
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "message"),
-    [
-        pytest.param(400, "ExpiredToken", "ExpiredToken", id="expired credentials"),
-        pytest.param(301, "PermanentRedirect", "configured region", id="wrong region"),
-        pytest.param(400, "AuthorizationHeaderMalformed", "Malformed", id="region not signed for"),
-        pytest.param(403, "AccessDenied", "AccessDenied", id="no right"),
-        pytest.param(404, "NoSuchBucket", "NoSuchBucket", id="no bucket"),
-        pytest.param(404, "ContainerNotFound", "ContainerNotFound", id="no container"),
-    ],
-)
+@from_table
 def test_an_error_of_an_object_store_is_reported_once_with_its_message(
     key_file, status, code, message
 ):

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.libcudacxx_tests import Test as LibcxxTest
 from benchmarks.libcudacxx_tests import features_of, is_met
 from tests.processes import ran
+from tests.tables import from_table
 
 REPOSITORY = Path(__file__).parents[2]
 CHECKOUT = REPOSITORY / ".cccl"
@@ -26,18 +27,7 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize(
-    ("expression", "holding"),
-    [
-        ("nvrtc", True),
-        ("!nvrtc", False),
-        ("true", True),
-        ("windows && pre-sm-70", False),
-        ("pre-sm-90a && (c++20 || windows)", True),
-        ("clang && !nvcc", False),
-        ("nvcc-12.0 || nvrtcc-1.1", True),
-    ],
-)
+@from_table
 def test_a_lit_condition_is_evaluated(expression, holding):
     assert is_met(expression, features_of(90, "c++20")) is holding
 

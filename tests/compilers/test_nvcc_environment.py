@@ -16,6 +16,7 @@ from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
 from rtcompile.store import store
 from tests.processes import forget_caches
+from tests.tables import from_table
 
 pytestmark = pytest.mark.needs_nvcc
 
@@ -128,16 +129,7 @@ def test_the_flags_in_nvccs_variables_are_used_and_in_the_key(tmp_path, monkeypa
     assert build(options=(f"-I{tmp_path}",)) == (4, None)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("-MF deps", "'-MF' makes"),
-        ("-optf x", "go unnoticed"),
-        ("-Xcompiler @x", "go unnoticed"),
-        ("-Xptxas ';id'", "shell"),
-        ("'", "No closing quotation"),
-    ],
-)
+@from_table
 def test_an_impossible_flag_in_a_variable_is_an_error_that_names_the_variable(
     flags, message, monkeypatch
 ):

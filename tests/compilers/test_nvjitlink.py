@@ -17,6 +17,7 @@ from rtcompile.request.units import Compiled, CompileFailure, Limits, LinkInput,
 from rtcompile.request.values import Arch
 from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.search import find
+from tests.tables import from_table
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -167,22 +168,7 @@ def test_without_what_a_link_needs_the_error_names_its_package(source, without, 
         link([make(source, "object")], lacking)
 
 
-@pytest.mark.parametrize(
-    ("kinds", "arch", "texts"),
-    [
-        pytest.param(["object"], "sm_90", ["_Z6helperf", "caller.cubin"], id="missing symbol"),
-        pytest.param(["ltoir"], "sm_90", ["_Z6helperf"], id="missing symbol, LTO"),
-        pytest.param(["object", "library", "library"], "sm_90",
-                     ["Multiple definition", "_Z6helperf", "library.cubin"], id="defined twice"),
-        pytest.param(["object"], "sm_80", ["caller.cubin", "sm_90", "sm_80"], id="newer cubin"),
-        pytest.param(["object"], "sm_100", ["caller.cubin", "sm_90", "sm_100"], id="older cubin"),
-        pytest.param(["object a"], "sm_90", ["sm_90a", "sm_90"], id="arch-specific cubin"),
-        pytest.param(["ptx"], "sm_80", ["caller.ptx", "sm_90", "sm_80"], id="newer PTX"),
-        pytest.param(["ptx a"], "sm_100", ["caller.ptx", "sm_90a", "sm_100"], id="specific PTX"),
-        pytest.param(["ltoir"], "sm_80", ["caller.ltoir", "sm_80"], id="newer LTO-IR"),
-        pytest.param(["finished"], "sm_90", ["caller.cubin", "-rdc=true"], id="finished program"),
-    ],
-)  # fmt: skip
+@from_table
 def test_an_unlinkable_input_is_named(kinds, arch, texts, make, toolchain):
     inputs = []
     for word in kinds:

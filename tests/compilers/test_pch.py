@@ -23,6 +23,7 @@ from rtcompile.request.values import Arch
 from rtcompile.workers import pool
 from tests.jobs import at_once
 from tests.processes import python
+from tests.tables import from_table
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -299,18 +300,7 @@ def test_another_process_uses_the_header(warm):
     python(script, cwd=root, check=True)
 
 
-@pytest.mark.parametrize(
-    ("change", "shared"),
-    [
-        pytest.param({"name": "other.cu"}, True, id="program name"),
-        pytest.param({"flags": ("-default-device", "--maxrregcount=64")}, True, id="registers"),
-        pytest.param({"flags": ("-default-device", "--ptxas-options=-O1")}, True, id="ptxas"),
-        pytest.param({"flags": ("-default-device", "-DX=1")}, False, id="macro"),
-        pytest.param({"flags": ("-default-device", "-std=c++20")}, False, id="standard"),
-        pytest.param({"flags": ("-default-device", "-lineinfo")}, False, id="line info"),
-        pytest.param({"arch": "sm_80"}, False, id="architecture"),
-    ],
-)
+@from_table
 def test_the_header_serves_only_its_own_options(warm, change, shared):
     outcome = replace(warm, **change).compiled(PREFIX + KERNEL)
     assert used(outcome) is shared

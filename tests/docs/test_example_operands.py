@@ -16,20 +16,10 @@ pytest.importorskip("cupy")
 from examples import cutlass_gemm, matrices, sm90_gemm
 from rtcompile.frontends import tensors
 from tests.gpu import random_cases
+from tests.tables import from_table
 
 
-@pytest.mark.parametrize(
-    ("shape", "strides", "expected"),
-    [
-        pytest.param((5, 7), (960, 0), (960, 0), id="two dimensions of more than one"),
-        pytest.param((5, 1), (960, 0), (960, 1), id="a column, broadcast"),
-        pytest.param((1, 7), (0, 1), (7, 1), id="a row, broadcast"),
-        pytest.param((5, 1), (1, 960), (1, 5), id="a column of a column-major matrix"),
-        pytest.param((1, 7), (1, 960), (1, 960), id="a row of a column-major matrix"),
-        pytest.param((1, 7), (5, -2), (1, -2), id="every other element of a row, backwards"),
-        pytest.param((1, 1), (0, 0), (1, 1), id="one element"),
-    ],
-)
+@from_table
 def test_a_dimension_of_one_has_the_stride_of_a_contiguous_matrix(
     shape: tuple[int, int], strides: tuple[int, int], expected: tuple[int, int]
 ) -> None:

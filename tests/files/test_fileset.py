@@ -16,6 +16,7 @@ from rtcompile.files import file_times, fileset, sealed
 from rtcompile.files.fileset import PACKED_FIELDS, FileSet
 from rtcompile.files.headers import Header
 from rtcompile.settings import Settings
+from tests.tables import from_table
 
 OWN, TOOLKIT = "own/a.h", "toolkit/b.h"
 
@@ -245,16 +246,7 @@ def test_the_toolkit_in_an_image_is_trusted_if_an_option_names_its_folder(tmp_pa
     assert trusted[f"{folder}/cuda_fp16.h"] is True
 
 
-@pytest.mark.parametrize(
-    ("path", "label", "is_own"),
-    [
-        ("/home/me/x.h", "user0", True),
-        ("/home/me/x.h", "", True),
-        ("/opt/cuda/include/mma.h", "cudart", False),
-        ("/home/me/site-packages/theirs/x.h", "headers:theirs", False),
-        ("/usr/include/c++/12/vector", "", False),
-    ],
-)
+@from_table
 def test_which_headers_belong_to_the_user(path, label, is_own):
     assert Header(path, label, "x.h", "", 0, 0, 0).is_own is is_own
 

@@ -9,6 +9,7 @@ import pytest
 
 from rtcompile.files import fileset
 from rtcompile.files.fileset import FileSet
+from tests.tables import from_table
 
 
 @pytest.fixture
@@ -63,20 +64,7 @@ def test_ignored_and_deeper_entries_change_no_listing(listed):
 # --- folders that are different ones for another process, or later -----------------------------------
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/proc/self/cwd/a.h",
-        "/dev/fd/3/a.h",
-        "/sys/x/a.h",
-        "{}/link/a.h",
-        "{}//./link/deeper/a.h",
-        "{}/-a/../zz/link/a.h",
-        "{}/-a/link/a.h",
-        "{}/relative/link/a.h",
-        "{}/jump/../link/a.h",
-    ],
-)
+@from_table
 def test_a_build_that_searched_a_volatile_folder_is_not_cached(tmp_path, path):
     for folder in ("-a", "zz", "deep/folder"):
         (tmp_path / folder).mkdir(parents=True)

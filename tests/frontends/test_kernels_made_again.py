@@ -9,6 +9,7 @@ from rtcompile.errors import InvalidRequest
 from rtcompile.frontends import lazy_code
 from tests.lookups import CODE, WITH_HEADER
 from tests.processes import build_of
+from tests.tables import from_table
 
 pytestmark = [pytest.mark.needs_compiler, pytest.mark.usefixtures("absent_device")]
 
@@ -97,20 +98,7 @@ def test_compile_notices_a_header_edit_at_once(kernel, value_header):
     assert one.kernel != before
 
 
-@pytest.mark.parametrize(
-    ("given", "again"),
-    [
-        pytest.param({"options": ["-DX=1"]}, {"options": ("-DX=1",)}, id="a list"),
-        pytest.param({"options": "-DX=1"}, {"options": "-DX=1"}, id="a str"),
-        pytest.param({"options": ("-DX=ä",)}, {"options": ["-DX=ä"]}, id="not ASCII"),
-        pytest.param({"jitify": True}, {"jitify": True}, id="jitify"),
-        pytest.param({"arch": "sm_80"}, {"arch": "sm_80"}, id="arch"),
-        pytest.param({"pch": False}, {"pch": False}, id="pch"),
-        pytest.param({"timeout": 60}, {"timeout": 60.0}, id="timeout"),
-        pytest.param({"headers": {"a.h": ""}}, {"headers": {"a.h": ""}}, id="headers"),
-        pytest.param({"translate_cucomplex": True}, {"translate_cucomplex": True}, id="complex"),
-    ],
-)
+@from_table
 def test_equal_arguments_share_their_code_in_any_spelling(kernel, given, again):
     first = kernel(CODE % 1, "k", **given)
 

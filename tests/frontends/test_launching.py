@@ -15,6 +15,7 @@ real = pytest.importorskip("cuda.bindings.driver")
 import rtcompile  # noqa: E402
 from rtcompile.frontends import launching, tensors  # noqa: E402
 from tests.processes import functions_of  # noqa: E402
+from tests.tables import from_table  # noqa: E402
 
 OK = real.CUresult.CUDA_SUCCESS
 INVALID = real.CUresult.CUDA_ERROR_INVALID_VALUE
@@ -188,22 +189,7 @@ def test_the_arguments_are_in_the_launch(launched):
     }
 
 
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        pytest.param(
-            {"cluster": 3}, r"grid \(4, 1, 1\) is not a multiple of the cluster", id="grid"
-        ),
-        pytest.param({"cluster": 32, "grid": 32}, "no device has more than 16", id="32 blocks"),
-        pytest.param({"cluster": 0}, r"cluster\[0\] must be an integer from 1", id="none"),
-        pytest.param(
-            {"priority": -9}, r"priority=-9 is not one of this device's, -5", id="priority"
-        ),
-        pytest.param({"grid": 1.5}, r"grid\[0\] must be an integer .* not float 1.5", id="float"),
-        pytest.param({"grid": (1, 1, 1, 1)}, "grid has 4 dimensions", id="four"),
-        pytest.param({"stream": "s"}, "stream must be a stream", id="stream"),
-    ],
-)
+@from_table
 def test_an_impossible_launch_is_rejected_before_the_driver(launched, how, message):
     with pytest.raises(rtcompile.InvalidRequest, match=message):
         launched(**how)
@@ -366,29 +352,7 @@ def test_a_bfloat16_tensor_of_pytorch_is_mapped(encoded):
     assert encoded(array(typestr="<u2"), (1, 8), dtype="bfloat16")[0].name.endswith("BFLOAT16")
 
 
-@pytest.mark.parametrize(
-    ("given", "box", "more", "message"),
-    [
-        pytest.param({"strides": (130, 2)}, (8, 8), {}, "dimension 0 has 130", id="pitch"),
-        pytest.param({"strides": (2, 130)}, (8, 8), {}, r"pass array\.T", id="transposed"),
-        pytest.param({"strides": (256, 4)}, (8, 8), {}, "pass a contiguous copy", id="gaps"),
-        pytest.param(
-            {"strides": (-128, 2)}, (8, 8), {}, "strides must be positive", id="backwards"
-        ),
-        pytest.param({"strides": (0, 2)}, (8, 8), {}, "strides must be positive", id="repeated"),
-        pytest.param({"pointer": 4098}, (8, 8), {}, "array starts at 0x1002", id="pointer"),
-        pytest.param({"shape": (0, 64)}, (8, 8), {}, "extents are 1 to", id="empty"),
-        pytest.param({"typestr": "<c8"}, (8, 8), {}, "complex64", id="type"),
-        pytest.param({}, (8, 8), {"dtype": "float32"}, "TMA cannot use dtype", id="size"),
-        pytest.param({}, (8,), {}, "has 1 dimensions, and array has 2", id="box's rank"),
-        pytest.param({}, (8, 300), {}, r"box\[1\] must be an integer from 1 to 256", id="box"),
-        pytest.param({}, (8, 4), {}, "moves 8 bytes .* multiple of 16", id="box's row"),
-        pytest.param({}, (8, 64), {"swizzle": 64}, "swizzle=64 allows 64", id="swizzled row"),
-        pytest.param(
-            {}, (8, 8), {"swizzle": 7}, "swizzle must be one of None, 0, 32", id="swizzle"
-        ),
-    ],
-)
+@from_table
 def test_arrays_that_tma_cannot_address_are_rejected_with_the_reason(
     encoded, given, box, more, message
 ):

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.tables import from_table
+
 cp = pytest.importorskip("cupy")
 pytestmark = pytest.mark.needs_gpu
 
@@ -20,23 +22,7 @@ def require_capability(least: int, exactly: bool = False) -> None:
         pytest.skip(f"needs compute capability {least}, this device has {capability}")
 
 
-@pytest.mark.parametrize(
-    ("example", "least", "exactly"),
-    [
-        pytest.param("wmma_gemm", 80, False, id="wmma"),
-        pytest.param("cute_tiled_copy", 80, False, id="cute"),
-        pytest.param("sm90_gemm", 90, True, id="sm90"),
-        pytest.param("cutlass_gemm", 90, True, id="cutlass"),
-        pytest.param("layout_conversion", 75, False, id="layout_conversion"),
-        pytest.param("pipelined_matmul", 75, False, id="pipelined"),
-        pytest.param("reductions", 75, False, id="reductions"),
-        pytest.param("curand_pi", 75, False, id="curand"),
-        pytest.param("complex_numbers", 75, False, id="complex"),
-        pytest.param("cluster_sum", 90, False, id="cluster"),
-        pytest.param("generated_headers", 75, False, id="generated_headers"),
-        pytest.param("published_styles", 75, False, id="published"),
-    ],
-)
+@from_table
 def test_example_agrees_with_numpy(example: str, least: int, exactly: bool) -> None:
     require_capability(least, exactly)
     assert import_module(f"examples.{example}").check(cp)

@@ -12,6 +12,7 @@ import pytest
 
 import rtcompile
 from tests.processes import python
+from tests.tables import from_table
 
 PACKAGE = Path(rtcompile.__file__).parent
 
@@ -196,20 +197,7 @@ def test_helpers_shared_with_extras_import_no_other_module():
     }
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import rtcompile.build.many",
-        "def f():\n    from rtcompile.build import many",
-        "from rtcompile import _HOME",
-        "import rtcompile\nrtcompile.build.many.found()",
-        "import sys\nsys.modules['rtcompile.build.many']",
-        "import sys\nsys.modules.get('rtcompile')",
-        "from importlib import import_module\nimport_module(f'rtcompile.{name}')",
-        "import rtcompile\ngetattr(rtcompile, 'build')",
-        "entry = 'rtcompile.build.many:found'",
-    ],
-)
+@from_table
 def test_each_way_to_import_from_the_core_is_detected(text, tmp_path):
     file = tmp_path / "extra.py"
     file.write_text(text)

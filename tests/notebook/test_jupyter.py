@@ -16,6 +16,7 @@ from rtcompile.extras.notebook.magics import Line
 from rtcompile.inspect.symbols import simple_name
 from tests.cells import ENDLESS, TWO
 from tests.processes import python
+from tests.tables import from_table
 
 pytest.importorskip("IPython", reason="IPython is not installed: it is in the extra `test`")
 
@@ -364,17 +365,7 @@ def test_help_lists_the_options_with_and_without_a_cell(shell, capsys):
         shell.run_cell("%cuda --arch sm_80").raise_error()
 
 
-@pytest.mark.parametrize(
-    ("symbol", "name"),
-    [
-        ("k", "k"),
-        ("_Z1kPf", "k"),
-        ("_ZL6staticPf", "static"),
-        ("_ZN2ns5inner1kEi", "k"),
-        ("_Z5scaleIfEvPT_", "scale"),
-        ("_ZN12_GLOBAL__N_11kEv", "k"),
-    ],
-)
+@from_table
 def test_a_symbols_name_is_read(symbol, name):
     assert simple_name(symbol) == name
 

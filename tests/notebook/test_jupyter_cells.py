@@ -9,6 +9,7 @@ from rtcompile.extras.notebook import cells
 from rtcompile.extras.notebook.cells import PROGRAM, own_variables
 from rtcompile.inspect.symbols import cpp_name
 from rtcompile.request import cxx
+from tests.tables import from_table
 
 TWO = """\
 #include "common.cuh"
@@ -63,18 +64,7 @@ def test_an_edited_comment_does_not_reach_the_compiler():
     assert source(TWO + "/* a */ // b") == source(TWO + "/* other */ // text")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        'const char* s = "// no comment";',
-        'const char* s = R"x(  \n// no comment  \n\n)x";',
-        "char c = '\"'; // comment",
-        "#define A(x) \\\n    x\n",
-        "int n = 1'000'000; // comment",
-        'const char* s = u8R"x(// no comment)" )x"; // comment',
-        "#include <a//b.h> // comment",
-    ],
-)
+@from_table
 def test_literals_and_macros_are_unchanged(text):
     assert source(text).rstrip("\n") == text.replace(" // comment", "").rstrip("\n")
 
@@ -108,31 +98,7 @@ def test_the_lines_of_a_header_are_kept():
 # --- definitions ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "qualified", "parameters", "template"),
-    [
-        ("__global__ void k(float* x, int n) {}", "k", "float* x, int n", None),
-        ("__global__ void k(\n    float* x,\n    int n)\n{\n}", "k", "float* x, int n", None),
-        ("void __global__ k(float*) {}", "k", "float*", None),
-        ('extern "C" __global__ void k() {}', "k", "", None),
-        ('extern "C" {\n__global__ void k() {}\n}', "k", "", None),
-        ("namespace a { namespace b { __global__ void k() {} } }", "a::b::k", "", None),
-        ("namespace a::b { __global__ void k() {} }", "a::b::k", "", None),
-        ("namespace { __global__ void k() {} }", "k", "", None),
-        ("static __global__ void k(int (&x)[3]) {}", "k", "int (&x)[3]", None),
-        ("__global__ __launch_bounds__(f(1), 2) void k() {}", "k", "", None),
-        ("__global__ void __cluster_dims__(2, 1) k() {}", "k", "", None),
-        ("template <class T> __global__ void k(T x) {}", "k", "T x", ("T",)),
-        (
-            "template <class T, int N = 4, template <class> class V = W> __global__ void k(T x) {}",
-            "k",
-            "T x",
-            ("T", "N", "V"),
-        ),
-        ("struct S { int x; };\n__global__ void k(S s) {}", "k", "S s", None),
-        ("enum { A };\n__device__ void f() { }\n__global__ void k() {}", "k", "", None),
-    ],
-)
+@from_table
 def test_a_kernel_is_found(text, qualified, parameters, template):
     (kernel,) = cells.find(text, text.replace('"C"', "   "))
     assert (kernel.qualified, kernel.parameters, kernel.template) == (
@@ -213,24 +179,6 @@ def test_a_line_in_a_header_is_unchanged():
 # --- variables -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("symbol", "text", "own"),
-    [
-        ("calls", "__device__ int calls;", "calls"),
-        ("_ZN2ns5callsE", "namespace ns { __device__ int calls; }", "ns::calls"),
-        (
-            "_ZN37_INTERNAL_00000000_9_kernel_cu__Z1aPi39_GLOBAL__N__00000000_9_kernel_cu__Z1aPi2anE",
-            "namespace { __device__ int an; }",
-            "an",
-        ),
-        ("_ZZ4nextvE1n", "__device__ int next() { static int n; return n++; }", "next()::n"),
-        ("_ZZ1kPiE1n", "__global__ void k(int* x) { static int n; *x = n++; }", ""),
-        ("table", "__constant__ float table[4];", "table"),
-        ("table", "__device__ const int table[4] = {};", ""),
-        ("other", "__device__ int calls;", ""),
-        ("_ZN4cute1_E", "using namespace cute;\nauto x = copy(_, y);", ""),
-        ("$str", '__device__ auto str = "str";', ""),
-    ],
-)
+@from_table
 def test_a_cells_own_variables_are_known(symbol, text, own):
     assert own_variables([cpp_name(symbol)], text, ["k"]) == ({own} if own else set())

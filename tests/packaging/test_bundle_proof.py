@@ -15,6 +15,7 @@ from rtcompile.cli import main, to_bundle
 from rtcompile.request.arch import first_release, generations
 from rtcompile.request.values import Arch
 from tests.packages import SOURCE, Package
+from tests.tables import from_table
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -144,16 +145,7 @@ def test_every_byte_is_verified(built, capsys):
     assert "belong to no build" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["verify"], "write rtcompile bundle verify FILE"),
-        (["verify", "k.rtcb", "--rebuild"], "write rtcompile bundle verify FILE"),
-        (["verify", "no.rtcb"], "it is not there"),
-        (["x", "--rebuild"], "--rebuild is for"),
-        (["matrix", "k.rtcb", "-o", "k.rtcb"], "bundle matrix` writes no bundle"),
-    ],
-)
+@from_table
 def test_wrong_arguments_of_verify_are_reported(package, arguments, message, capsys):
     assert main(["bundle", *arguments]) == 2
     assert message in capsys.readouterr().err

@@ -15,6 +15,7 @@ from rtcompile.extras.packaging.library import KernelLibrary
 from tests.jobs import at_once
 from tests.packages import DECLARATION, HEADER, SOURCE, Package
 from tests.processes import python
+from tests.tables import from_table
 
 
 @pytest.fixture
@@ -25,38 +26,7 @@ def package(tmp_path, monkeypatch):
 # --- signatures ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("declaration", "name", "dtype", "pointer", "const", "size"),
-    [
-        ("int n", "n", "i4", False, False, 4),
-        ("float", "", "f4", False, False, 4),
-        ("unsigned", "", "u4", False, False, 4),
-        ("unsigned n", "n", "u4", False, False, 4),
-        ("long unsigned int long n", "n", "u8", False, False, 8),
-        ("unsigned char c", "c", "u1", False, False, 1),
-        ("signed char c", "c", "i1", False, False, 1),
-        ("bool flag", "flag", "?", False, False, 1),
-        ("float* x", "x", "f4", True, False, 4),
-        ("float *x", "x", "f4", True, False, 4),
-        ("const float* __restrict__ x", "x", "f4", True, True, 4),
-        ("float const *x", "x", "f4", True, True, 4),
-        ("float* const x", "x", "f4", True, False, 4),
-        ("float x[]", "x", "f4", True, False, 4),
-        ("float** rows", "rows", "", True, False, 8),
-        ("void* p", "p", "", True, False, None),
-        ("std::uint32_t n", "n", "u4", False, False, 4),
-        ("::cuda::std::int64_t n", "n", "i8", False, False, 8),
-        ("size_t n", "n", "u8", False, False, 8),
-        ("__half h", "h", "f2", False, False, 2),
-        ("const __nv_bfloat16* x", "x", "", True, True, 2),
-        ("complex<float>* z", "z", "c8", True, False, 8),
-        ("cuda::std::complex< double > z", "z", "c16", False, False, 16),
-        ("const __grid_constant__ Params p", "p", "", False, True, None),
-        ("Pair<int, float> p", "p", "", False, False, None),
-        ("enum Color c", "c", "", False, False, None),
-        ("unsigned __int128 n", "n", "", False, False, 16),
-    ],
-)
+@from_table
 def test_a_parameter_is_read_as_cpp_reads_it(declaration, name, dtype, pointer, const, size):
     (parameter,) = signature.parse(declaration, "k")
     assert (parameter.name, parameter.dtype) == (name, dtype)

@@ -18,6 +18,7 @@ from rtcompile.files.sealed import content_digest
 from rtcompile.toolkit import remembered
 from tests.processes import ran
 from tests.programs import CODE, TEMPLATE, other_cupy, packed, program, run, written_record
+from tests.tables import from_table
 
 cupy = pytest.importorskip("cupy")
 
@@ -228,18 +229,7 @@ fails()
 
 
 @pytest.mark.some(3)
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        pytest.param(["program.py", "--record", "x", "--", "-y"], id="a script"),
-        pytest.param(["./package/../program.py"], id="a path"),
-        pytest.param(["-m", "package.module", "--json", "-h"], id="a module"),
-        pytest.param(["package", "--report"], id="a folder"),
-        pytest.param(["program.pyc"], id="compiled"),
-        pytest.param(["-m", "package.nothing"], id="no module"),
-        pytest.param(["wrong.py"], id="no Python"),
-    ],
-)
+@from_table
 def test_a_program_runs_as_under_python(tmp_path, arguments):
     (tmp_path / "package").mkdir()
     for name in ("program.py", "package/module.py", "package/__main__.py"):
@@ -255,27 +245,7 @@ def test_a_program_runs_as_under_python(tmp_path, arguments):
     assert outcome("-m", "rtcompile", "run") == outcome()
 
 
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        pytest.param('{"format": "rtcompile record 5", "buil', "not a record", id="truncated"),
-        pytest.param('{"format": "somebody else"}', "somebody else", id="foreign"),
-        pytest.param('{"format": "rtcompile record 9", "builds": []}', "record 9", id="newer"),
-        pytest.param("", "not a record", id="empty"),
-        pytest.param(
-            '{"format": "rtcompile record 5", "builds": [{"source": 1}], "headers": {}}',
-            "damaged",
-            id="damaged",
-        ),
-        pytest.param(
-            '{"format": "rtcompile record 5", "headers": {}, "builds": [{"source": "", "requested": {"options": [], '
-            '"arch": null, "by cupy": 0, "by a module": 0, "in any folder": 1}, "headers": [], "built by": "", '
-            '"link": [], "options": null}]}',
-            "damaged",
-            id="options that are none",
-        ),
-    ],
-)
+@from_table
 def test_an_invalid_record_is_rejected_in_one_line(tmp_path, capsys, text, what):
     path = tmp_path / "kernels.json"
     path.write_text(text)

@@ -11,37 +11,9 @@ from rtcompile.errors import UnsupportedArch
 from rtcompile.request import arch as archs
 from rtcompile.request.arch import NEWEST_MEASURED, check, choose, learn, runs_on, supported
 from rtcompile.request.values import Arch
+from tests.tables import from_table
 
 VERSIONS = [(12, 0), (12, 8), (12, 9), (13, 0), (13, 5)]
-
-# Device: what NVRTC 12.0, 12.8, 12.9, 13.0, 13.5 compile for it. None: an error.
-CHOICES = {
-    (5, 0): ("sm_50", "sm_50", "sm_50", None, None),
-    (5, 2): ("sm_52", "sm_52", "sm_52", None, None),
-    (5, 3): ("sm_53", "sm_53", "sm_53", None, None),
-    (6, 0): ("sm_60", "sm_60", "sm_60", None, None),
-    (6, 1): ("sm_61", "sm_61", "sm_61", None, None),
-    (6, 2): ("sm_62", "sm_62", "sm_62", None, None),
-    (7, 0): ("sm_70", "sm_70", "sm_70", None, None),
-    (7, 2): ("sm_72", "sm_72", "sm_72", None, None),
-    (7, 5): ("sm_75", "sm_75", "sm_75", "sm_75", "sm_75"),
-    (8, 0): ("sm_80", "sm_80", "sm_80", "sm_80", "sm_80"),
-    (8, 6): ("sm_86", "sm_86", "sm_86", "sm_86", "sm_86"),
-    (8, 7): ("sm_87", "sm_87", "sm_87", "sm_87", "sm_87"),
-    (8, 8): ("compute_87", "compute_87", "compute_87", "sm_88", "sm_88"),
-    (8, 9): ("sm_89", "sm_89", "sm_89", "sm_89", "sm_89"),
-    (9, 0): ("sm_90a", "sm_90a", "sm_90a", "sm_90a", "sm_90a"),
-    (10, 0): ("compute_90", "sm_100a", "sm_100a", "sm_100a", "sm_100a"),
-    (10, 1): ("compute_90", "sm_101a", "sm_101a", None, None),
-    (10, 3): ("compute_90", "sm_100", "sm_103a", "sm_103a", "sm_103a"),
-    (10, 7): ("compute_90", "sm_100", "sm_103f", "sm_103f", "sm_107a"),
-    (11, 0): ("compute_90", "compute_101", "compute_103", "sm_110a", "sm_110a"),
-    (12, 0): ("compute_90", "sm_120a", "sm_120a", "sm_120a", "sm_120a"),
-    (11, 2): ("compute_90", "compute_101", "compute_103", "compute_110", "compute_110"),
-    (12, 1): ("compute_90", "sm_120", "sm_121a", "sm_121a", "sm_121a"),
-    (14, 0): ("compute_90", "compute_120", "compute_121", "compute_121", "compute_121"),
-}  # fmt: skip
-
 
 # Release: the architectures that it began to compile for, and those that it stopped to compile for.
 CHANGES = {
@@ -73,19 +45,18 @@ def test_anything_else_is_rejected_by_name(text):
         Arch.parse(text)
 
 
-@pytest.mark.parametrize("capability", CHOICES)
-@pytest.mark.parametrize("column", range(len(VERSIONS)))
-def test_a_device_gets_the_best_architecture_that_its_compiler_knows(capability, column):
-    nvrtc, expected = VERSIONS[column], CHOICES[capability][column]
-    if expected is None:
-        with pytest.raises(UnsupportedArch, match=r"NVRTC 12\.[08] to 12\.9 does"):
-            choose(capability, nvrtc)
-        return
-    choice = choose(capability, nvrtc)
-    target = "cubin" if expected.startswith("sm_") else "ptx"
-    assert (choice.arch, choice.target) == (Arch.parse(expected), target)
-    assert runs_on(choice.arch, choice.target, capability)
-    check(choice.arch, choice.target, nvrtc)
+@from_table
+def test_a_device_gets_the_best_architecture_that_its_compiler_knows(capability, expected):
+    for nvrtc, name in zip(VERSIONS, expected, strict=True):
+        if name is None:
+            with pytest.raises(UnsupportedArch, match=r"NVRTC 12\.[08] to 12\.9 does"):
+                choose(capability, nvrtc)
+            continue
+        choice = choose(capability, nvrtc)
+        target = "cubin" if name.startswith("sm_") else "ptx"
+        assert (choice.arch, choice.target) == (Arch.parse(name), target), nvrtc
+        assert runs_on(choice.arch, choice.target, capability)
+        check(choice.arch, choice.target, nvrtc)
 
 
 def test_each_release_adds_and_drops_architectures():
@@ -108,22 +79,7 @@ def test_ptx_on_request_keeps_the_architecture():
     assert (choice.arch, choice.target) == (Arch(9, 0, "a"), "ptx")
 
 
-@pytest.mark.parametrize(
-    ("arch", "nvrtc", "message"),
-    [
-        pytest.param((3, 5), (13, 0), r"begin at 5\.0", id="a device older than every NVRTC"),
-        pytest.param((8, 0), (11, 8), r"11\.8 is too old", id="an NVRTC before 12"),
-        pytest.param("sm_110", (12, 9), r"NVRTC 13\.0 or newer does.*sm_101 there", id="too-new"),
-        pytest.param("sm_101f", (13, 0), r"NVRTC 12\.9 does\..*sm_110f there", id="renamed"),
-        pytest.param("sm_70", (13, 0), r"NVRTC 12\.0 to 12\.9 does", id="dropped"),
-        pytest.param("sm_100f", (12, 8), r"NVRTC 12\.9 or newer does", id="suffix-too-new"),
-        pytest.param("sm_80a", (12, 9), r"any other.*It knows sm_80, sm_86, sm_87, sm_89$", id="a"),
-        pytest.param(
-            "sm_40", (12, 9), r"neither does any other.* sm_50, sm_52.* sm_121f$", id="40"
-        ),
-        pytest.param("sm_101f", (12, 8), r"NVRTC 12\.9 does\. \(CUDA 13 renamed", id="one-release"),
-    ],
-)
+@from_table
 def test_what_no_compiler_here_could_make_is_an_error_that_names_the_versions(arch, nvrtc, message):
     with pytest.raises(UnsupportedArch, match=message):
         choose(arch, nvrtc) if isinstance(arch, tuple) else check(Arch.parse(arch), "cubin", nvrtc)
@@ -136,25 +92,7 @@ def test_a_release_newer_than_the_table_is_not_checked():
     assert choose((8, 0), (14, 0)).arch == Arch(8, 0)
 
 
-@pytest.mark.parametrize(
-    ("arch", "target", "capability", "expected"),
-    [
-        pytest.param("sm_80", "cubin", (8, 6), True, id="newer-minor"),
-        pytest.param("sm_86", "cubin", (8, 0), False, id="older-minor"),
-        pytest.param("sm_80", "cubin", (9, 0), False, id="other-major"),
-        pytest.param("sm_80", "ptx", (12, 0), True, id="ptx-is-forward"),
-        pytest.param("sm_90", "ptx", (8, 0), False, id="ptx-is-not-backward"),
-        pytest.param("sm_90a", "cubin", (9, 0), True, id="a-same-device"),
-        pytest.param("sm_100a", "cubin", (10, 3), False, id="a-other-device"),
-        pytest.param("sm_90a", "ptx", (10, 0), False, id="a-ptx-other-device"),
-        pytest.param("sm_100f", "cubin", (10, 3), True, id="f-in-family"),
-        pytest.param("sm_100f", "ptx", (12, 0), False, id="f-outside"),
-        pytest.param("sm_100f", "ptx", (10, 1), False, id="10.1-is-not-in-10.0s-family"),
-        pytest.param("sm_101", "cubin", (10, 3), False, id="10.1-is-not-of-10.0s-generation"),
-        pytest.param("sm_101f", "ptx", (11, 0), True, id="10.1-became-11.0"),
-        pytest.param("sm_87", "cubin", (8, 9), True, id="integrated-left-to-the-driver"),
-    ],
-)
+@from_table
 def test_which_code_runs_on_which_device(arch, target, capability, expected):
     assert runs_on(Arch.parse(arch), target, capability) is expected
 

@@ -10,6 +10,7 @@ import pytest
 
 from rtcompile.request import cxx
 from rtcompile.request.cxx import Text, split_prefix
+from tests.tables import from_table
 
 
 def pieces(source: str) -> list[tuple[str, str]]:
@@ -22,47 +23,9 @@ def included(source: str) -> list[str]:
 
 
 LONGEST = 262_144  # characters that are scanned
-RAW = 'R"x(\n#include "no.h"\n)x"'
 
 
-SPELLED = [
-    pytest.param('#include "v.h"', id="plain"),
-    pytest.param('\f\v\t # \v include\f"v.h"', id="form feeds and vertical tabs"),
-    pytest.param('\r#include "v.h"\r\n', id="a lone carriage return is a blank"),
-    pytest.param('# /*\n*/ include "v.h"', id="a comment over lines in a directive"),
-    pytest.param('/*\n*/ # include /*\n*/ "v.h"', id="comments everywhere"),
-    pytest.param('%:include "v.h"', id="digraph"),
-    pytest.param('%\\\n:inc\\\r\nlude "v\\\n.h"', id="splices"),
-    pytest.param('// c \\ \n#include "v.h"', id="a blank behind the backslash joins nothing"),
-    pytest.param('/* a *\\\n/\n#include "v.h"\n/* */', id="a comment's end is spliced"),
-    pytest.param('#define A "/*"\n#include "v.h"\n//*/', id="a comment's beginning in a string"),
-    pytest.param('#if 0\n"\n#endif\n#include "v.h"', id="a string that is never closed"),
-    pytest.param('#if 0\ndon\'t /*\n#endif\n#include "v.h"', id="an apostrophe in prose"),
-    pytest.param('int a = \'"\'; /*"*/\n#include "v.h"\n//\'', id="a quote as a character"),
-    pytest.param("int a = 1'0; /* ' */\n#include \"v.h\"\n/*'*/", id="digit separator"),
-    pytest.param("int a = 0xa'b'c; /* ' */\n#include \"v.h\"", id="digit separators"),
-    pytest.param("#define A 1.e+10'0 /*\n#define B ' */\n#include \"v.h\"", id="an exponent"),
-    pytest.param("#define A x1e-5'0 /*\n#define B ' */\n#include \"v.h\"", id="a difference"),
-    pytest.param('#define A 1R"(\n#include "v.h"\n//)"', id="a number's letter is no prefix"),
-    pytest.param('#define A 1\'R"(\n#include "v.h"\n//)"', id="likewise after a separator"),
-    pytest.param('auto a = "b"u8R"(";\n#include "v.h"\n//)"', id="a string's suffix is no prefix"),
-    pytest.param('auto a = xR"(";\n#include "v.h"\n//)"', id="a word's end is no prefix"),
-    pytest.param(f'auto a = {RAW};\n#include "v.h"', id="after a raw string"),
-    pytest.param(f'#define A {RAW} x\n#include "v.h"', id="a raw string in a macro"),
-    pytest.param(f'#define A u8R\\\n{RAW[1:]} x\n#include "v.h"', id="a spliced prefix"),
-    pytest.param('auto a = R"x(\n)\\\nx"\n#include "no.h"\n)x";\n#include "v.h"', id="raw splice"),
-    pytest.param('auto a = R"12345678901234567(";\n#include "v.h"', id="too long a delimiter"),
-    pytest.param('auto a = R"(\n#include "v.h"', id="raw string without end"),
-    pytest.param('#include "v.h"\n/*\n#include "no.h"', id="comment without end"),
-    pytest.param('int a; #include "no.h"\n#include "v.h"', id="a # behind code"),
-    pytest.param('int a; /*\n*/ #include "v.h"', id="a line that begins in a comment"),
-    pytest.param('#\n#include "v.h"\n\\', id="null directive, backslash at the end"),
-    pytest.param('7 #include "no.h"\n#include "v.h"', id="a # behind a number"),
-    pytest.param('#include "v.h" x "y"', id="more behind the name"),
-]
-
-
-@pytest.mark.parametrize("source", SPELLED)
+@from_table
 def test_an_include_is_read_whatever_its_spelling(source):
     assert included(source) == ['"v.h"']
     text, at = Text(source), 0  # the pieces follow each other without gaps
@@ -73,20 +36,7 @@ def test_an_include_is_read_whatever_its_spelling(source):
     assert at == len(text.text)
 
 
-@pytest.mark.parametrize(
-    ("source", "name"),
-    [
-        pytest.param("#include <a//b.h> // c", "<a//b.h>", id="a comment's beginning in a name"),
-        pytest.param("#include /* c */ <a/*b.h>\n//*/", "<a/*b.h>", id="likewise over lines"),
-        pytest.param("#include <it's.h> /* ' */", "<it's.h>", id="an apostrophe in a name"),
-        pytest.param('#include "a\\" // "', '"a\\"', id="a backslash in a name"),
-        pytest.param("#include HEADER(a) // b", "HEADER(a)", id="a macro"),
-        pytest.param("#include_next <a.h>", "<a.h>", id="the next"),
-        pytest.param("#include <a.h", "<a.h", id="a name without an end"),
-        pytest.param('#include ""', '""', id="an empty name"),
-        pytest.param("#include <> >", "<>", id="a second end"),
-    ],
-)
+@from_table
 def test_an_included_name_is_returned_as_written(source, name):
     assert included(source) == [name]
 
@@ -223,47 +173,7 @@ def test_a_generated_text_is_not_searched_for_causes():
     assert split_prefix(source + " ") == ("", source + " ")
 
 
-@pytest.mark.parametrize(
-    ("source", "prefix"),
-    [
-        ("#include <a.h>\nint x;", "#include <a.h>\n"),
-        # Comments and blanks are left out, and what follows the last include.
-        (
-            '// c\n\n#include <a.h>  // why\n/* d\n*/ #include "b.h"\nint x;\n#include <c.h>',
-            '#include <a.h>  // why\n#include "b.h"\n',
-        ),
-        ("#define N 4\n#include <a.h>\n#define M 5\nint x;", "#define N 4\n#include <a.h>\n"),
-        (
-            "#if N\n#include <a.h>\n#else\n#include <b.h>\n#endif\nint x;",
-            "#if N\n#include <a.h>\n#else\n#include <b.h>\n#endif\n",
-        ),
-        ("#if N\n#include <a.h>\nint x;\n#endif", ""),
-        ("#include <a.h>\n#pragma nv_no_pch\n#include <b.h>", "#include <a.h>\n"),
-        ('#include <a.h>\n#line 3 "x"\n#include <b.h>', "#include <a.h>\n"),
-        ("#inc\\\nlude <a.h>", ""),
-        ("#define A \\\n 1\n#include <a.h>", "#define A  1\n#include <a.h>\n"),
-        ("#define N 4\nint x;", ""),
-        ("int x;\n#include <a.h>", ""),
-        ("/* never closed #include <a.h>", ""),
-        ("", ""),
-        ('# /*\n*/ include "a.h"\nint x;', '# /*\n*/ include "a.h"\n'),
-        ('#\\\ninclude "a.h"\nint x;', '#include "a.h"\n'),
-        ('\f#include\v"a.h"\r\nint x;\r\n', '#include\v"a.h"\n'),
-        ('#include "a.h" /* b\nc */ // d\nint x;', '#include "a.h" /* b\nc */ // d\n'),
-        ('#include "a.h"\n# 7 "b.cu"\n#include "c.h"\n', '#include "a.h"\n'),
-        ('#define A R"(\\\n)"\n#include "a.h"\n', ""),
-        ('// ??/\n#include "a.h"\n', ""),
-        ('#define A \\ \n#include "a.h"\n', '#define A \\ \n#include "a.h"\n'),
-        (
-            '#pragma once\n#undef nv_no_pch\n#include "a.h"',
-            '#pragma once\n#undef nv_no_pch\n#include "a.h"\n',
-        ),
-        ('#define nv_no_pch\n#include "a.h"', '#define nv_no_pch\n#include "a.h"\n'),
-        ('#if A\n#undef B\n#define C\n#endif\nint x;\n#include "a.h"', ""),
-        ('#endif\n#include "a.h"', ""),
-        ('"a"\n#include "a.h"', ""),
-    ],
-)
+@from_table
 def test_a_prefix_is_found_whatever_its_spelling(source, prefix):
     assert split_prefix(source)[0] == prefix
 
@@ -328,46 +238,11 @@ def test_nvrtc_reads_no_file_that_the_scanner_excluded(nvrtc, tmp_path, seed):
 
 # --- texts that could make it slow -----------------------------------------------------------------------
 
-# The repeated piece, and the text before and after it.
-HOSTILE = {
-    "comments behind a comment": ("//#include", "/**/", ""),
-    "comments behind an include": ("#include", "/**/", ""),
-    "comments in a directive": ("# ", "/**/ ", '\n#include "a"'),
-    "comments that never end": ("", "/*", ""),
-    "raw strings that never end": ("", 'R"(', ""),
-    "raw strings": ("", 'R"x()y" )x" ', ""),
-    "spliced raw strings": ("", 'R"(\\\n)"', ""),
-    "nested conditions": ("", "#if 1\n", "#include <a>"),
-    "backslashes": ("", "\\", ""),
-    "backslashes in a string": ('#include <a>\n"', "\\", ""),
-    "backslashes and blanks": ("//", "\\ ", "\n__TIME__"),
-    "backslashes and lines": ("//", "\\\r\n", "\n__TIME__"),
-    "double quotes": ("", '"', "__TIME__"),
-    "single quotes": ("", "'", "__TIME__"),
-    "digit separators": ("1", "'0", "__TIME__"),
-    "exponents": ("", "e+", "'a' __TIME__"),
-    "dots": ("", ".", "'a' __TIME__"),
-    "includes": ("", '#include "a.h"\n', ""),
-    "names that never end": ("", "#include <", ""),
-    "hashes": ("", "#", ""),
-    "hashes behind code": ("", "a#", ""),
-    "underscores": ("", "_", "nv include"),
-    "has_include": ("#if ", "__has_include ", ""),
-    "has_include without an end": ("#if ", "__has_include(<", ""),
-    "defined": ("#if ", "defined(__has_include) && ", ""),
-    "conditions": ("#if ", "__has_include(<a>) || ", ""),
-    "trigraphs": ("", "??/\n", "include"),
-    "stems": ("", "_cu", "include"),
-    "form feeds": ("", "\f", "#include <a>"),
-    "slashes": ("", "/ ", "#include <a>"),
-}
-
 
 @pytest.mark.takes_seconds
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_scanning_time_is_proportional_to_length(kind):
+@from_table
+def test_scanning_time_is_proportional_to_length(before, repeated, behind):
     def seconds(size: int) -> float:
-        before, repeated, behind = HOSTILE[kind]
         source = before + repeated * (size // len(repeated)) + behind
         start = time.thread_time()
         split_prefix(source)
@@ -378,7 +253,7 @@ def test_scanning_time_is_proportional_to_length(kind):
     # Quadratic time would be 64 times as long.
     small_text = min(seconds(10_000) for _ in range(3))
     assert seconds(80_000) < max(24 * small_text, 0.25)
-    if kind == "comments behind a comment":  # 25 of these took the regular expression 15 s
+    if before == "//#include":  # 25 of these took the regular expression 15 s
         assert seconds(400_000) < 10
 
 
@@ -397,19 +272,7 @@ def test_line_directives_are_read_with_and_without_a_file():
     assert [*cxx.renumbered(others)] == [(3, 999999999, ""), (6, 8, "")]
 
 
-@pytest.mark.parametrize(
-    ("text", "opening", "expected"),
-    [
-        ("f(a(b)c)d", 1, "a(b)c"),
-        ("f<a<b>, c> d", 1, "a<b>, c"),
-        ("<N = (a > b), (c < d)> e", 0, "N = (a > b), (c < d)"),
-        ("<((a) > b)> c", 0, "((a) > b)"),
-        ("{a{b}{c}}d", 0, "a{b}{c}"),
-        ("(a(b)", 0, "a(b)"),
-        ("<>a", 0, ""),
-        ("<a(()b>c)d(e)>f>", 0, "a(()b>c)d(e)"),
-    ],
-)
+@from_table
 def test_the_text_in_brackets_ends_at_the_closing_one(text, opening, expected):
     assert cxx.enclosed(text, opening) == expected
 

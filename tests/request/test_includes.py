@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from rtcompile.files.headers import SearchDir, parse_trace, relative_to
+from tests.tables import from_table
 
 # A trace as NVRTC 12.9.86 and 13.0.88 write it.
 TRACE = b"""\
@@ -42,15 +41,6 @@ SEARCH = (
 )
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        pytest.param("/p/a/b.h", (0, "a/b.h"), id="below a directory"),
-        pytest.param("/t/include/cccl/cub/x.h", (2, "cub/x.h"), id="innermost of two"),
-        pytest.param("/t/include/x.h", (1, "x.h"), id="outermost of two"),
-        pytest.param("/t/includes/x.h", (-1, "/t/includes/x.h"), id="a name's beginning only"),
-        pytest.param("/p/../q/x.h", (0, "../q/x.h"), id="as spelled, not as resolved"),
-    ],
-)
+@from_table
 def test_a_path_is_relative_to_the_innermost_search_directory(path, expected):
     assert relative_to(SEARCH)(path) == expected

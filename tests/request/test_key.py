@@ -13,6 +13,7 @@ from rtcompile.request import key
 from rtcompile.request.key import KeyInputs, digest, field, path_bound
 from rtcompile.request.values import Arch
 from tests.key_inputs import make_key_inputs, make_object
+from tests.tables import from_table
 
 HERE = (SearchDir("user0", "/home/a/inc"), SearchDir("cudart", "/venv/a/include"))
 THERE = (SearchDir("user0", "/home/b/inc"), SearchDir("cudart", "/venv/b/include"))
@@ -115,24 +116,7 @@ def object_key(
     return inputs.object_key(dependencies, backend=backend, path_bound=path_bound)
 
 
-@pytest.mark.parametrize(
-    ("inputs", "made", "own_path", "expected"),
-    [
-        pytest.param({}, {}, (), False, id="nothing has a path"),
-        pytest.param({"paths_matter": True}, {}, (), True, id="an option"),
-        pytest.param({"source": "char f[] = __FILE__;"}, {}, (), True, id="the source"),
-        pytest.param({}, {}, ("user0",), True, id="a header of the user's"),
-        pytest.param({}, {}, ("",), True, id="a header outside all directories"),
-        pytest.param({}, {}, ("cudart",), False, id="a toolkit's header, nowhere in the code"),
-        pytest.param({}, {"kind": "ltoir"}, ("cudart",), True, id="LTO-IR, which may hide it"),
-        pytest.param({}, {"kind": "ltoir"}, (), False, id="LTO-IR of headers without"),
-        pytest.param({}, {"code": b"at /home/a/inc/x.h"}, (), True, id="the code"),
-        pytest.param({"name": "/p/k.cu"}, {"code": b"at /p"}, (), True, id="the program's folder"),
-        pytest.param({"name": "/k.cu"}, {"code": b"a/b"}, (), False, id="the root folder"),
-        pytest.param({}, {"kind": "ptx"}, ("cudart",), False, id="PTX, which shows it"),
-        pytest.param({"options": (("D", "F=__FILE__"),)}, {}, (), True, id="a macro"),
-    ],
-)
+@from_table
 def test_which_code_depends_on_paths(inputs, made, own_path, expected):
     given = make_key_inputs(search=(SearchDir("user0", "/home/a/inc"),), **inputs)
     dependencies = FileSet(own_path=own_path)
@@ -141,18 +125,7 @@ def test_which_code_depends_on_paths(inputs, made, own_path, expected):
         assert not path_bound(given, make_object(**made), dependencies, same_system=True)
 
 
-@pytest.mark.parametrize(
-    ("change", "matters"),
-    [
-        pytest.param({"digest": "d2"}, True, id="header's content"),
-        pytest.param({"relative": "y.h"}, True, id="header's name"),
-        pytest.param({"label": "cudart"}, True, id="which kind of directory it is in"),
-        pytest.param({"include_results": ("cudart/x.h",)}, True, id="what __has_include found"),
-        pytest.param({"backend": "nvcc"}, True, id="compiler that built it"),
-        pytest.param({"path": "/elsewhere/x.h"}, False, id="header's path"),
-        pytest.param({"size": 2, "mtime_ns": 3, "ctime_ns": 4, "inode": 5}, False, id="its stat"),
-    ],
-)
+@from_table
 def test_the_object_key_is_of_contents(change, matters):
     inputs = make_key_inputs()
     assert (object_key(inputs) != object_key(inputs, **change)) is matters

@@ -9,6 +9,7 @@ import pytest
 import rtcompile
 from rtcompile import Arch, CompileRequest, InvalidRequest
 from rtcompile.cli import bundling
+from tests.tables import from_table
 
 SOURCE = 'extern "C" __global__ void g() {}'
 
@@ -66,17 +67,7 @@ def test_an_architecture_option_is_passed_over_when_a_module_is_linked():
 
 
 @pytest.mark.needs_compiler
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"arch": "compute_80"},
-        {"arch": "COMPUTE_80", "target": "cubin"},
-        {"options": ("-arch=compute_80",)},
-        {"options": ("-gencode=arch=compute_80,code=compute_80",), "target": "cubin"},
-        {"arch": "compute_80", "options": ("-arch=compute_80",)},
-    ],
-    ids=str,
-)
+@from_table
 def test_a_virtual_architecture_means_ptx_everywhere(given):
     code = rtcompile.compile(SOURCE, **given)
     assert (code.kind, str(code.arch)) == ("ptx", "sm_80")

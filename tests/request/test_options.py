@@ -11,6 +11,7 @@ from rtcompile.request import command_lines
 from rtcompile.request.option_table import dropped
 from rtcompile.request.options import ArchOption, parse, with_directories
 from rtcompile.request.values import Arch
+from tests.tables import from_table
 
 SM_80 = Arch(8, 0)
 NVRTC = (12, 9)
@@ -25,62 +26,7 @@ def nvrtc_line(
     return command_lines.for_nvrtc(parsed, SM_80, target, nvrtc, parsed.include_dirs)[1:]
 
 
-@pytest.mark.parametrize(
-    ("spellings", "expected"),
-    [
-        pytest.param(
-            [["-I/x"], ["-I", "/x"], ["-I /x"], ["-I=/x"], ["--include-path=/x"],
-             ["--include-path", "/x"], ['-I "/x"'], ["-isystem", "/x"]],
-            ["-I/x"], id="include-path",
-        ),
-        pytest.param(
-            [["-DX=1"], ["-D", "X=1"], ["-D X=1"], ["-D=X=1"], ["--define-macro=X=1"],
-             ["--define-macro X=1"], ["-DX=0", "-DX=1"], ["-UX", "-DX=1"]],
-            ["-DX=1"], id="define",
-        ),
-        pytest.param([["-UX"], ["-U X"], ["--undefine-macro=X"], ["-DX", "-UX"]], ["-UX"], id="undefine"),
-        pytest.param(
-            [["-std=c++20"], ["--std=c++20"], ["-std", "c++20"], ["--std c++20"],
-             ["-std=c++14", "--std=c++20"], ["-std=gnu++20"]],
-            ["--std=c++20"], id="std",
-        ),
-        pytest.param(
-            [["-include=a.h"], ["-include", "a.h"], ["-include a.h"], ["--pre-include=a.h"]],
-            ["--pre-include=a.h"], id="pre-include",
-        ),
-        pytest.param([["-G"], ["--device-debug"], ["-G", "-G"]], ["--device-debug"], id="debug"),
-        pytest.param(
-            [["-lineinfo"], ["--generate-line-info"]], ["--generate-line-info"], id="lineinfo"
-        ),
-        pytest.param(
-            [["-maxrregcount=32"], ["--maxrregcount", "32"], ["--maxrregcount 32"],
-             ["-maxrregcount=64", "--maxrregcount=32"]],
-            ["--maxrregcount=32"], id="registers",
-        ),
-        pytest.param(
-            [["-Xptxas", "-v", "-Xptxas", "-O2"], ["-Xptxas=-v,-O2"], ["--ptxas-options=-v", "-Xptxas -O2"],
-             ["-Xptxas -v,-O2"], ["-Xptxas=-v,-O2", "-Xptxas=-v"], ["--resource-usage", "-Xptxas", "-O2"]],
-            ["--ptxas-options=-v", "--ptxas-options=-O2"], id="ptxas",
-        ),
-        pytest.param(
-            [["-dc"], ["--device-c"], ["-rdc=true"], ["-rdc true"],
-             ["--relocatable-device-code=true"], ["-rdc=false", "-dc"]],
-            ["--relocatable-device-code=true"], id="rdc",
-        ),
-        pytest.param([["-ftz=false"], ["--ftz false"], ["-ftz=true", "-ftz=false"]], ["--ftz=false"], id="ftz"),
-        pytest.param(
-            [["-diag-suppress=177,550"], ["--diag-suppress", "177", "-diag-suppress=550"]],
-            ["--diag-suppress=177,550"], id="diag",
-        ),
-        pytest.param(
-            [["-default-device"], ["--device-as-default-execution-space"]],
-            ["--device-as-default-execution-space"], id="default-device",
-        ),
-        pytest.param([["-w"], ["--disable-warnings"]], ["--disable-warnings"], id="no-warnings"),
-        pytest.param([["-foo", "bar", "--baz=1"]], ["-foo", "bar", "--baz=1"], id="unknown"),
-        pytest.param([[""], ["  "], []], [], id="nothing"),
-    ],
-)  # fmt: skip
+@from_table
 def test_all_spellings_are_one_option(spellings, expected):
     for spelling in spellings:
         assert nvrtc_line(*spelling) == tuple(expected), spelling
@@ -122,17 +68,7 @@ def test_options_for_the_host_preprocessor_are_read_as_the_programs_own():
     )
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--options-file=x"], ["-optf", "x"], ["@x"],
-        ["-Xptxas", "--options-file=x"], ["-Xptxas=-v,-optf=x"], ["-Xptxas=-optf,x"],
-        ["-Xcicc=--options-file=x"], ["-Xcompiler", "@x"], ["-Xcompiler=-MF,x"],
-        ["-Xcompiler", "-Wp,-MD,x"], ["-Xcompiler=-iquote,x"], ["-Xcompiler=--sysroot=x"],
-        ["-Xcompiler=-specs=x"], ["-Xcompiler=-B/x"], ["-iquote", "x"], ["-Xptxas=-o,x"],
-    ],
-    ids=" ".join,
-)  # fmt: skip
+@from_table
 def test_an_option_that_reads_a_file_unnoticed_is_rejected(options):
     with pytest.raises(InvalidRequest, match="go unnoticed"):
         parse(options)
@@ -149,24 +85,7 @@ def test_order_is_kept_where_it_means_something():
     assert parse(["-G", "-w"]) == parse(["-w", "-G"])
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        pytest.param(["-arch=sm_90a"], ["sm_90a"], id="arch"),
-        pytest.param(["-arch", "sm_90a"], ["sm_90a"], id="two-words"),
-        pytest.param(["--gpu-architecture=compute_90"], ["compute_90"], id="virtual"),
-        pytest.param(["-arch=sm_80", "--gpu-architecture sm_90a"], ["sm_90a"], id="last-wins"),
-        pytest.param(["-arch=sm_80,compute_80"], ["sm_80", "compute_80"], id="list"),
-        pytest.param(["-arch=compute_80", "-code=sm_86"], ["sm_86"], id="code"),
-        pytest.param(["-gencode", "arch=compute_80,code=sm_80"], ["sm_80"], id="gencode"),
-        pytest.param(
-            ["-gencode=arch=compute_80,code=[sm_80,compute_80]",
-             "--generate-code arch=compute_90a,code=sm_90a"],
-            ["sm_80", "compute_80", "sm_90a"], id="several",
-        ),
-        pytest.param(["-arch=sm_80", "-arch=native"], [], id="native"),
-    ],
-)  # fmt: skip
+@from_table
 def test_every_spelling_of_an_architecture_is_read_from_options(options, expected):
     parsed = parse(options)
     assert [str(option) for option in parsed.arch] == expected
@@ -184,31 +103,7 @@ def test_the_architecture_that_the_device_runs_is_picked():
         parse(["-arch=sm_90a"]).arch_for((8, 0))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        pytest.param(["-I"], "'-I' needs a value", id="no-value"),
-        pytest.param(["-ftz=1"], "true or false", id="boolean"),
-        pytest.param(["-maxrregcount=many"], "takes a number", id="number"),
-        pytest.param(["-G=1"], "takes no value", id="flag-with-value"),
-        pytest.param(["-std=fortran"], r"a standard such as c\+\+17", id="std"),
-        pytest.param(["-arch=sm_x"], "expected one like 'sm_90a'", id="arch"),
-        pytest.param(["-arch=all"], "for one architecture", id="all"),
-        pytest.param(["-gencode", "sm_80"], "expected arch=compute_80,code=sm_80", id="gencode"),
-        pytest.param(["-gencode=arch=compute_80"], "expected arch=compute_80,code", id="no-code"),
-        pytest.param(["-gencode=sm_80,code=sm_80"], "expected arch=compute_80,code", id="no-arch"),
-        pytest.param(["-Xcompiler", "-I"], "give -I without -Xcompiler", id="no-host-value"),
-        pytest.param(["-Xcompiler", "-DX=a'b'"], "give -D without -Xcompiler", id="host-quotes"),
-        pytest.param(["-I/proc/self/cwd"], "another folder for the compiler's", id="process"),
-        pytest.param(["-idirafter=/dev/fd/3"], "another folder for the comp", id="descriptor"),
-        pytest.param(["-include", "//proc/thread-self/a.h"], "another folder", id="thread"),
-        pytest.param(["-D", "=1"], "names no macro", id="nameless-define"),
-        pytest.param(["-o", "x"], "rtcompile decides what is written", id="output"),
-        pytest.param(["-E"], "rtcompile decides what is written", id="preprocess"),
-        pytest.param(["-enable-tile"], "would lack them", id="tile"),
-        pytest.param(["--tile-preview=simt"], "nvcc -std=c..20 -tile-only -cubin", id="tile-simt"),
-    ],
-)
+@from_table
 def test_impossible_options_are_rejected(options, message):
     with pytest.raises(InvalidRequest, match=message):
         parse(options)

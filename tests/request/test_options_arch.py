@@ -11,6 +11,7 @@ from rtcompile.build import plan as plans
 from rtcompile.errors import RtcompileWarning, UnsupportedArch
 from rtcompile.lookup import find as lookup
 from rtcompile.request.values import Arch
+from tests.tables import from_table
 
 lazy_code = pytest.importorskip("rtcompile.frontends.lazy_code")
 
@@ -25,17 +26,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "_warned_ignored_arch", set())
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("-arch=sm_70",),
-        ("-arch sm_120",),
-        ("--gpu-architecture", "sm_86"),
-        ("-gencode", "arch=compute_80,code=sm_80"),
-        "-arch=compute_30",  # no NVRTC since 12.0 knows it
-    ],
-    ids=" ".join,
-)
+@from_table
 def test_an_architecture_that_the_device_cannot_run_is_ignored_with_one_warning(options):
     with pytest.warns(
         RtcompileWarning, match=r"kernel\.cu is compiled for sm_90a instead"

@@ -9,6 +9,7 @@ from rtcompile.request import command_lines, option_table
 from rtcompile.request.option_table import SPECS, Spec, dropped, name_and_value, unquoted
 from rtcompile.request.options import Options, distrusted, parse
 from rtcompile.request.values import Arch
+from tests.tables import from_table
 
 SM_80 = Arch(8, 0)
 # All other options of NVRTC are accepted since 12.0. An older NVRTC gets another option for -Werror.
@@ -75,17 +76,7 @@ def test_nvcc_gets_all_options_but_those_of_nvrtc(spec):
     assert bool(notes) == (spec.name in (*ONLY_NVRTC[2:], *NEITHER))
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (["-Werror"], "all-warnings"),
-        (["-Werror", "-w"], "all-warnings"),
-        (["-Werror", "reorder"], "reorder"),
-        (["-Werror", "-w", "x"], "all-warnings"),
-        (["-Werror", "reorder", "-w"], "reorder"),
-        (["-Werror=reorder", "-Werror", "-Werror"], "reorder,all-warnings"),
-    ],
-)
+@from_table
 def test_a_value_that_may_be_left_out_is_implied(options, expected):
     assert parse(options).get("Werror") == expected
     assert parse(["-pch-messages", "-w"]).get("pch-messages") == "true"
@@ -122,43 +113,12 @@ def test_only_equal_quotes_around_a_text_are_removed(text, expected):
     assert unquoted(text) == expected
 
 
-@pytest.mark.parametrize(
-    ("word", "expected"),
-    [
-        ("-O3", ("O", "3")),
-        ("-O", ("O", None)),
-        ("-I= /x", ("I", "/x")),
-        ("-lm", ("lm", None)),
-        ("-Ofast-compile=0", ("Ofast-compile", "0")),
-        ("--D", ("D", None)),
-        ("-", ("", None)),
-        ("-std= c++17", ("std", "c++17")),
-        ("---x", ("-x", None)),
-        ("-+x", ("+x", None)),
-        ("a.cu", ("", None)),
-        ("+x", ("", None)),
-        ("-G", ("G", None)),
-        ("--std=c++17", ("std", "c++17")),
-        ("-std=", ("std", "")),
-        ("-DX=1", ("D", "X=1")),
-        ("-D=X=1", ("D", "X=1")),
-    ],
-)
+@from_table
 def test_a_word_is_split_into_a_name_and_a_value(word, expected):
     assert name_and_value(word) == expected
 
 
-@pytest.mark.parametrize(
-    ("option", "reason"),
-    [
-        ("-Xcompiler=-fopenmp", "--compiler-options runs a program"),
-        ("-ccbin=/x", "--compiler-bindir runs a program"),
-        ("-time=x", "--time writes a file"),
-        ("--strange", "does not know what a compiler does with --strange"),
-        ("-Xcudafe=--strange", "does not know what a compiler does with -Xcudafe=--strange"),
-        ("-Xcudafe=--diag_suppress,-x", "does not know what a compiler does"),
-    ],
-)
+@from_table
 def test_an_untrusted_option_is_reported_with_what_it_does(option, reason):
     (found,) = distrusted(["-w", "-Xcudafe=--diag_suppress=1,--diag_error=2,", option])
     assert reason in found
@@ -174,16 +134,7 @@ def test_nvjitlink_skips_tuning_that_it_does_not_know_yet():
         assert line == ("-arch=sm_80", "-fma=0", "-g", *tuning)
 
 
-@pytest.mark.parametrize(
-    ("target", "nvrtc", "nvcc"),
-    [
-        ("cubin", "sm_80", "sm_80"),
-        ("object", "compute_80", "sm_80"),
-        ("ptx", "compute_80", "compute_80"),
-        ("ltoir", "compute_80", "lto_80"),
-        ("fatbin", "compute_80", "sm_80"),
-    ],
-)
+@from_table
 def test_each_kind_of_code_has_its_architecture(target, nvrtc, nvcc):
     line = command_lines.for_nvrtc(Options(), SM_80, target, (12, 9), ())
     assert line[0] == f"--gpu-architecture={nvrtc}"

@@ -18,6 +18,7 @@ from rtcompile.store.folder import Folder
 from rtcompile.store.store import Store
 from tests.jobs import at_once
 from tests.key_inputs import HeaderTree, add, make_key_inputs, make_object, open_store
+from tests.tables import from_table
 
 # --- found ---------------------------------------------------------------------------------------
 
@@ -132,16 +133,7 @@ def test_the_same_contents_at_another_path_are_a_hit(cache, tree, tmp_path):
     assert open_store(cache).find(tree.key_inputs())
 
 
-@pytest.mark.parametrize(
-    ("header", "changes", "code"),
-    [
-        pytest.param("", {"paths_matter": True}, b"", id="line info"),
-        pytest.param("", {"source": "__FILE__"}, b"", id="__FILE__ in the source"),
-        pytest.param("f(__FILE__);", {}, b"", id="__FILE__ in the user's header"),
-        pytest.param("", {}, b"...{here}/cudart/b.h...", id="a path in the code"),
-        pytest.param("", {"options": (("D", "F=__FILE__"),)}, b"", id="__FILE__ in an option"),
-    ],
-)
+@from_table
 def test_a_build_that_contains_a_path_serves_only_its_own_path(
     cache, tree, tmp_path, header, changes, code
 ):

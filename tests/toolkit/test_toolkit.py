@@ -8,6 +8,7 @@ import pytest
 
 from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.roots import CUTLASS_PACKAGES
+from tests.tables import from_table
 from tests.toolkits import Wheels, conda, cutlass_header, drifted, program, search, toolkit, write
 
 NEWER_CRT = ("nvidia_cuda_crt", "13.5.37")
@@ -38,17 +39,7 @@ def search_layouts(made):
     return search(*sites, environ=environ, usual_roots=usual)
 
 
-@pytest.mark.parametrize(
-    ("layout", "found_via", "version", "cccl"),
-    [
-        ("site", "site-packages", "12.9.86", "nvidia/cuda_cccl/include"),
-        ("site 13", "site-packages", "13.0.88", "nvidia/cu13/include/cccl"),
-        ("CONDA_PREFIX", "conda", "12.6.85", "targets/x86_64-linux/include"),
-        ("CUDA_PATH", "CUDA_PATH", "12.8.93", "include"),
-        ("CUDA_HOME", "CUDA_HOME", "12.8.93", "include"),
-        ("usual", "system", "12.4.131", "cuda-12.4.131/include"),
-    ],
-)
+@from_table
 def test_a_complete_toolkit_is_found_in_every_layout(tmp_path, layout, found_via, version, cccl):
     toolchain = search_layouts({layout: LAYOUTS[layout](tmp_path, version)})
     assert toolchain.problems == ()
@@ -316,16 +307,7 @@ def test_a_missing_folder_in_the_common_cutlass_variable_is_ignored_with_a_repor
     assert "CUTLASS_PATH=/proc/nowhere" in problem
 
 
-@pytest.mark.parametrize(
-    ("cuda", "version", "labels", "fits"),
-    [
-        pytest.param("13.0.88", "4.2.0", ["cutlass"], True, id="together-from-the-start"),
-        pytest.param("13.1.115", "4.7.0", ["cutlass"], True, id="the-last-without-shims"),
-        pytest.param("13.2.78", "4.2.0", ["cutlass-shims", "cutlass"], True, id="torch-2.15"),
-        pytest.param("13.5.37", "4.5.0", ["cutlass-shims", "cutlass"], True, id="newest-cuda"),
-        pytest.param("13.5.37", "3.0.0", ["cutlass"], False, id="too-old"),
-    ],
-)
+@from_table
 def test_cutlass_is_searched_after_the_shims_that_it_needs(tmp_path, cuda, version, labels, fits):
     site = Wheels(tmp_path).cuda13(cuda).cutlass(version).site
     toolchain = search(site)

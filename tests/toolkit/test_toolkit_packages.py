@@ -22,6 +22,7 @@ from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.remembered import current
 from rtcompile.toolkit.search import find
 from tests.processes import ran
+from tests.tables import from_table
 from tests.toolkits import Wheels, program, write
 
 ROOT = Path(__file__).parents[2]
@@ -79,21 +80,7 @@ def test_the_cuda_13_folder_is_complete_and_consistent(cuda13_prefix):
 
 
 @pytest.mark.needs_compiler
-@pytest.mark.parametrize(
-    ("header", "package"),
-    [
-        ("crt/mma.h", "nvidia-cuda-nvcc-cu12"),
-        ("mma.h", "nvidia-cuda-runtime-cu12"),
-        ("cooperative_groups.h", "nvidia-cuda-runtime-cu12"),
-        ("cooperative_groups/reduce.h", "nvidia-cuda-runtime-cu12"),
-        ("cuda/std/array", "nvidia-cuda-cccl-cu12"),
-        ("cub/block/block_reduce.cuh", "nvidia-cuda-cccl-cu12"),
-        ("thrust/complex.h", "nvidia-cuda-cccl-cu12"),
-        ("cute/tensor.hpp", "nvidia-cutlass"),
-        ("cutlass/cutlass.h", "nvidia-cutlass"),
-        ("cupy/complex.cuh", "cupy-cuda12x"),
-    ],
-)
+@from_table
 def test_the_table_names_the_package_of_a_header(header, package):
     assert f"`pip install {package}`" in missing_header(header).step
     files = importlib.metadata.files(package) or []
@@ -191,15 +178,6 @@ def test_a_command_in_a_hint_is_not_broken_into_lines():
     assert command in styling.as_text(rendering.render([diagnostic], width=40))
 
 
-@pytest.mark.parametrize(
-    ("part", "cuda", "wheel"),
-    [
-        ("crt", (12, 8), "12.8"),
-        ("curand", (12, 8), "10.3.9"),
-        ("curand", (13, 2), "10.4.2"),
-        ("cccl", (13, 2), "13.2"),
-        ("cccl", (13, 5), "13.3.5"),
-    ],
-)
+@from_table
 def test_a_wheel_is_pinned_by_its_own_numbering(part, cuda, wheel):
     assert wheel_version(part, *cuda) == wheel

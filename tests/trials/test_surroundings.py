@@ -23,6 +23,7 @@ import rtcompile
 from rtcompile.workers import pool as pools
 from rtcompile.workers.pool import Pool
 from tests.processes import python
+from tests.tables import from_table
 from tests.trials.record import tally, times
 
 pytestmark = pytest.mark.needs_compiler
@@ -270,17 +271,7 @@ INTERRUPTED = f"""if True:
 """
 
 
-@pytest.mark.parametrize(
-    ("part", "act", "expected"),
-    [
-        ("rtcompile.api", "compile", "importing rtcompile.api"),
-        ("rtcompile.workers.pool", "many", "importing rtcompile.workers.pool"),
-        ("subprocess.Popen", "compile", "right"),  # by the search for the toolkit
-        ("rtcompile.build.miss", "compile", "importing rtcompile.build.miss"),
-        ("rtcompile.workers.pool", "compile", "importing rtcompile.workers.pool"),
-        ("subprocess.Popen", "many", "right"),
-    ],
-)
+@from_table
 @pytest.mark.some(3)
 def test_a_signal_handler_that_builds_is_told_what_it_interrupted(part, act, expected, tmp_path):
     environ = {**os.environ, "RTCOMPILE_CACHE_DIR": str(tmp_path)}

@@ -25,6 +25,7 @@ from rtcompile.toolkit.search import find
 from rtcompile.workers import nvrtc as worker
 from rtcompile.workers import probes
 from tests.processes import forget_caches, python, ran
+from tests.tables import from_table
 from tests.toolkits import needs_host_compiler
 
 pytestmark = pytest.mark.needs_compiler
@@ -367,16 +368,7 @@ def test_a_library_without_such_slots_is_not_observed(tmp_path):
     assert probes.install(ctypes.CDLL(str(library))) is False
 
 
-@pytest.mark.parametrize(
-    "lost",
-    [
-        pytest.param({"absent": [b"/proc/nowhere/tested.h"]}, id="a pasted inputs"),
-        pytest.param({"opened": []}, id="an open"),
-        pytest.param({"texts": []}, id="a text"),
-        pytest.param({"problem": "an unknown call"}, id="a problem"),
-        pytest.param({}, id="nothing"),
-    ],
-)
+@from_table
 def test_probes_that_miss_an_access_are_not_used(monkeypatch, lost):
     here = os.fsencode(os.path.abspath(worker.__file__))
     seen = {

@@ -22,6 +22,7 @@ from rtcompile.workers.child import Child, Order
 from rtcompile.workers.pool import Job, JobResult, Pool
 from tests.jobs import ENDLESS, eventually
 from tests.processes import python
+from tests.tables import from_table
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -187,28 +188,7 @@ def test_files_of_a_job_are_removed_before_the_next_one(pool):
 # --- which jobs are reusable, and compile without declarations -----------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("source", "options"),
-    [
-        ("#include <a.h>", ()),
-        ("%:include <a.h>", ()),
-        ("#inc\\\nlude <a.h>", ()),
-        ("#inc??/\nlude <a.h>", ()),
-        ("#if __has_include(<a.h>)\n#endif", ()),
-        ("import a;", ()),
-        ("", ("-include=a.h",)),
-        ("", ("--pre-include=a.h",)),
-        ("TEST", ("-DTEST=__has_include(<a.h>)",)),
-        ("??=include <a.h>", ()),
-        ("/* */ # /* */ include <a.h>", ()),
-        ("# /*\n*/ include <a.h>", ()),
-        ("#inc\\ \r\nlude <a.h>", ()),
-        ("#define TEST \\\n  __has_include(<a.h>)\n#if TEST\n#endif", ()),
-        ("int x[] = {\n#embed <a>\n};", ()),
-        ("export import a;", ()),
-        ("#pragma include_alias(<b.h>, <a.h>)", ()),
-    ],
-)
+@from_table
 def test_a_source_that_may_read_a_file_is_not_reusable(source, options):
     assert not cxx.reads_no_file(source, options)
 
