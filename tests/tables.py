@@ -6,7 +6,6 @@ A table of messages or mistakes has a line for each row, with `` | `` between th
 
 from __future__ import annotations
 
-import ast
 import functools
 import inspect
 import shlex
@@ -39,20 +38,23 @@ def from_table(test: Callable[..., None]) -> Callable[..., None]:
     """Parametrize a test with its section of the table beside its file, which has the file's name and ends in .txt.
 
     A section begins with ``[name of the test] names of its parameters``. A row of it is a name, which may be
-    missing, ``|``, and the arguments as Python literals.
+    missing, ``|``, and the arguments as Python expressions, which may contain names of the file above the test.
     """
-    return _sections(Path(inspect.getfile(test)).with_suffix(".txt"))[test.__name__](test)
+    parameters, rows = _sections(Path(inspect.getfile(test)).with_suffix(".txt"))[test.__name__]
+    values = [(name, eval(f"({arguments},)", test.__globals__)) for name, arguments in rows]
+    return pytest.mark.parametrize(
+        parameters.split(", "), [pytest.param(*given, id=name or None) for name, given in values]
+    )(test)
 
 
 @functools.cache
-def _sections(table: Path) -> dict[str, pytest.MarkDecorator]:
-    found = {}
+def _sections(table: Path) -> dict[str, tuple[str, list[tuple[str, str]]]]:
+    found: dict[str, tuple[str, list[tuple[str, str]]]] = {}
     for line in table.read_text(encoding="utf-8").splitlines():
         if line.startswith("["):
             test, _, parameters = line[1:].partition("] ")
-            rows = []
-            found[test] = pytest.mark.parametrize(parameters.split(", "), rows)
+            _, rows = found[test] = (parameters, [])
         elif line and not line.startswith("# "):
             name, _, arguments = line.partition("| ")
-            rows.append(pytest.param(*ast.literal_eval(f"({arguments},)"), id=name.strip() or None))
+            rows.append((name.strip(), arguments))
     return found

@@ -17,6 +17,7 @@ from rtcompile.inspect import cubin
 from rtcompile.store import store
 from rtcompile.toolkit.search import find
 from tests.processes import forget_caches
+from tests.tables import from_table
 from tests.toolkits import needs_host_compiler
 
 pytestmark = pytest.mark.needs_compiler
@@ -196,32 +197,7 @@ def test_a_cache_that_could_not_be_written_is_used_once_it_can(tmp_path, monkeyp
 # --- what goes wrong ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("source", "arguments", "error", "message"),
-    [
-        pytest.param("", {"name_expressions": ["k"]}, rtcompile.CompileError, "k", id="empty"),
-        pytest.param("a\0b", {}, rtcompile.InvalidRequest, "NUL", id="NUL"),
-        pytest.param(b"x", {}, rtcompile.InvalidRequest, "decode", id="bytes"),
-        pytest.param("\udcff", {}, rtcompile.InvalidRequest, "UTF-8", id="not UTF-8"),
-        pytest.param(
-            '#include "no_such.h"', {}, rtcompile.CompileError, r"no_such\.h", id="missing header"
-        ),
-        pytest.param("int x = y;", {}, rtcompile.CompileError, '"y" is undefined', id="typo"),
-        pytest.param(
-            PLAIN, {"options": ("--no-such",)}, rtcompile.CompileError, "no-such", id="option"
-        ),
-        pytest.param(
-            PLAIN, {"arch": "sm_42"}, rtcompile.UnsupportedArch, "sm_42", id="impossible arch"
-        ),
-        pytest.param(
-            TEMPLATE,
-            {"name_expressions": ["scale<flaot, 1>"]},
-            rtcompile.CompileError,
-            "flaot",
-            id="name expression",
-        ),
-    ],
-)
+@from_table
 def test_invalid_input_is_a_clear_error_and_leaves_no_files(
     source, arguments, error, message, tmp_path, monkeypatch
 ):

@@ -20,6 +20,7 @@ from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
 from tests.key_inputs import make_key_inputs
 from tests.packages import PLAIN, edit_header, forget_process
+from tests.tables import from_table
 
 # --- writing -------------------------------------------------------------------------------------
 
@@ -95,22 +96,7 @@ def test_modules_of_cupys_kind_are_built_with_their_own_arguments(tmp_path, more
 
 
 @pytest.mark.needs_compiler
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [
-        pytest.param("no_such_package", "there is no module 'no_such_package'", id="no module"),
-        pytest.param("shipped_kernels:nothing", "has no 'nothing'", id="no such name"),
-        pytest.param("json", "'json' declares nothing to build", id="nothing there"),
-        pytest.param("no_such.cu", "no_such.cu: .*No such file", id="no file"),
-        pytest.param(3, "int 3 cannot be bundled", id="a number"),
-        pytest.param(
-            CompileRequest(PLAIN, link=("__device__ int f() { return 1; }",)),
-            "link= contains sources",
-            id="sources to link",
-        ),
-        pytest.param([], "nothing to bundle", id="an empty list"),
-    ],
-)
+@from_table
 def test_a_target_that_cannot_be_bundled_is_reported(package, tmp_path, target, message):
     package.load()
     with pytest.raises(InvalidRequest, match=message):

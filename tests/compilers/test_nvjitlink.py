@@ -207,16 +207,7 @@ print(nvjitlink.link({"options": ["-arch=sm_90"], "inputs": inputs, "target": "c
     assert "'caller.cubin'" in (tmp_path / "output").read_text()
 
 
-@pytest.mark.parametrize(
-    ("kind", "data", "text"),
-    [
-        pytest.param("archive", b"!<arch>\n" + b"x" * 100, "archive", id="broken archive"),
-        pytest.param("archive", b"int x;", "no cubin", id="an invalid archive"),
-        pytest.param("cubin", b"", "is empty", id="empty"),
-        pytest.param("ptx", b"// not PTX\nint x;", "no cubin", id="invalid PTX"),
-        pytest.param("cubin", b"\x7fELF\x02\x01\x01" + b"\0" * 60, "host object", id="host object"),
-    ],
-)
+@from_table
 def test_invalid_input_bytes_are_named(kind, data, text, toolchain):
     failure = failed([LinkInput(kind, "broken.bin", data)], toolchain)
     assert "broken.bin" in failure.log

@@ -9,6 +9,7 @@ import pytest
 
 from rtcompile.files import file_times
 from rtcompile.files.headers import Header
+from tests.tables import from_table
 
 SECOND = 10**9
 
@@ -17,17 +18,7 @@ def aged(mtime_ns: int, ctime_ns: int, label: str = "user0") -> Header:
     return Header("/home/me/x.h", label, "x.h", "", 1, mtime_ns, ctime_ns, 2)
 
 
-@pytest.mark.parametrize(
-    ("age_ns", "ticks_ns", "is_trusted"),
-    [
-        pytest.param(0, 1, False, id="within the file clock's tick"),
-        pytest.param(1, 1, True, id="before the tick"),
-        pytest.param(4_000_001, SECOND, False, id="within a whole second"),
-        pytest.param(SECOND, SECOND, False, id="within FAT's two seconds"),
-        pytest.param(2 * SECOND, SECOND, True, id="after FAT's two seconds"),
-        pytest.param(2_000_000, 1_000_000, False, id="within whole milliseconds"),
-    ],
-)
+@from_table
 def test_times_are_trusted_once_the_file_system_s_clock_has_moved_on(age_ns, ticks_ns, is_trusted):
     now = 1_700_000_000 * SECOND + 123_456_789
     changed = (now - age_ns) // ticks_ns * ticks_ns

@@ -13,6 +13,7 @@ cupy = pytest.importorskip("cupy")
 import rtcompile  # noqa: E402
 from rtcompile.frontends import raw_kernel  # noqa: E402
 from tests.processes import build_of  # noqa: E402
+from tests.tables import from_table  # noqa: E402
 
 CODE = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }'
 TEMPLATE = "template <class T> __global__ void f(T* x) { *x += 1; }"
@@ -173,25 +174,7 @@ class Doubling(rtcompile.RawKernel):
     pass
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        pytest.param({}, "neither was", id="neither"),
-        pytest.param({"code": CODE, "path": "k.cubin"}, "both were", id="both"),
-        pytest.param(
-            {"code": CODE, "backend": "nvcc", "name_expressions": ["f"]}, "nvrtc", id="nvcc names"
-        ),
-        pytest.param({"path": "k.cubin", "name_expressions": ["f"]}, "need code=", id="path names"),
-        pytest.param({"path": "k.cubin", "jitify": True}, "need code=", id="path jitify"),
-        pytest.param({"code": CODE, "backend": "nvcc", "jitify": True}, "jitify", id="nvcc jitify"),
-        pytest.param(
-            {"code": CODE, "backend": "clang"}, "'nvrtc', 'nvcc', not 'clang'", id="backend"
-        ),
-        pytest.param({"code": b"x"}, "code must be a str", id="bytes"),
-        pytest.param({"path": 3}, "path must be a path, not int 3", id="path"),
-        pytest.param({"code": CODE, "timeout": "soon"}, "timeout='soon'", id="timeout"),
-    ],
-)
+@from_table
 def test_arguments_that_cannot_describe_a_build_are_rejected_at_once(arguments, message):
     with pytest.raises(rtcompile.InvalidRequest, match=message):
         rtcompile.RawModule(**arguments)

@@ -105,45 +105,12 @@ def device_memory(address: int = 4096) -> Any:
     return SimpleNamespace(__cuda_array_interface__=interface)
 
 
-@pytest.mark.parametrize(
-    ("value", "size", "expected"),
-    [
-        pytest.param(None, 8, bytes(8), id="None"),
-        pytest.param(True, 1, b"\1", id="bool"),
-        pytest.param(-2, 4, b"\xfe\xff\xff\xff", id="int"),
-        pytest.param(1 << 63, 8, bytes(7) + b"\x80", id="large int"),
-        pytest.param(1.5, 8, np.float64(1.5).tobytes(), id="float"),
-        pytest.param(1.5j, 16, np.complex128(1.5j).tobytes(), id="complex"),
-        pytest.param(np.float32(1.5), 4, np.float32(1.5).tobytes(), id="float32"),
-        pytest.param(np.float16(1.5), 2, np.float16(1.5).tobytes(), id="float16"),
-        pytest.param(np.frombuffer(bytes(range(128)), "V128"), 128, bytes(range(128)), id="opaque"),
-        pytest.param(np.array([(1, 2)], "i4,f4"), 8, b"\1\0\0\0\0\0\0@", id="struct"),
-        pytest.param(np.array([(1, 2)], "i4,f4")[0], 8, b"\1\0\0\0\0\0\0@", id="void"),
-        pytest.param(device_memory(), 8, (4096).to_bytes(8, "little"), id="array interface"),
-        pytest.param(
-            cupy.ndarray((3,), "f", memptr=cupy.cuda.MemoryPointer(
-                cupy.cuda.UnownedMemory(8192, 12, None, 0), 0)),
-            8, (8192).to_bytes(8, "little"), id="cupy",
-        ),
-    ],
-)  # fmt: skip
+@from_table
 def test_an_argument_becomes_the_bytes_of_its_parameter(launched, value, size, expected):
     assert launched((size,), (value,)).parameters == [expected]
 
 
-@pytest.mark.parametrize(
-    ("value", "size", "message"),
-    [
-        pytest.param(1.5, 4, "a Python float, a double, .* pass numpy.float32 of it", id="float"),
-        pytest.param(np.float64(1), 4, "float64 of 8 bytes, and the parameter has 4", id="float64"),
-        pytest.param(300, 1, "is 300, which 1 bytes cannot hold", id="int"),
-        pytest.param(1, 128, "it is a struct", id="no struct"),
-        pytest.param(np.zeros(9), 8, "of 72 bytes, .* pass cupy.asarray of it", id="host array"),
-        pytest.param(np.zeros(0), 8, "not one value", id="empty"),
-        pytest.param(device_memory(), 4, "an address of 8 bytes, .* has 4", id="array for int"),
-        pytest.param("x", 8, "argument 0 is .*neither an array .* nor a number", id="text"),
-    ],
-)
+@from_table
 def test_an_argument_that_does_not_fit_is_named_and_nothing_is_launched(
     launched, value, size, message
 ):

@@ -12,6 +12,7 @@ import pytest
 import rtcompile
 from rtcompile.errors import InvalidRequest
 from rtcompile.settings import Settings
+from tests.tables import from_table
 
 
 @pytest.mark.parametrize(
@@ -45,19 +46,7 @@ def test_a_variable_sets_its_field(environ, field, value):
     assert getattr(Settings.from_environ(environ), field) == value
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("FALLBACK", ["maybe"]),
-        ("PCH", ["on"]),
-        ("TIMEOUT", ["-1", "soon", "nan"]),
-        ("MEMORY_LIMIT", ["much"]),
-        ("CACHE_SIZE", ["0", "inf", "nan", "B", "1" + "0" * 400]),
-        ("JOBS", ["0", "²", "٣", "9" * 5000]),
-        ("JIT", ["2"]),
-        ("LOG", ["loud"]),
-    ],
-)
+@from_table
 def test_an_invalid_value_is_an_error_that_names_the_variable(name, values):
     for value in values:
         with pytest.raises(InvalidRequest, match=f"RTCOMPILE_{name}.*{value[:9]}"):

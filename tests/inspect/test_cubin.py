@@ -15,6 +15,7 @@ from rtcompile.inspect import cubin
 from rtcompile.inspect.cubin import CompiledKernel, read
 from rtcompile.request.arch import supported
 from rtcompile.request.values import Arch
+from tests.tables import from_table
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -129,18 +130,7 @@ def test_a_cubin_of_nvcc_is_read(tmp_path):
     assert list(kernels(code)) == ["k"]
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        pytest.param(b"", id="nothing"),
-        pytest.param(b".version 8.8\n.target sm_90\n", id="ptx"),
-        pytest.param(b"\x7fELF\x02", id="magic-alone"),
-        pytest.param(b"\x7fELF\x01" + bytes(100), id="32-bit"),
-        pytest.param(b"\x7fELF\x02" + bytes(100), id="zeros"),
-        pytest.param(b"\x7fELF\x02" + b"\xff" * 100, id="ones"),
-        pytest.param(b"x" * (32 << 20), id="huge"),
-    ],
-)
+@from_table
 def test_other_bytes_than_a_cubin_are_a_value_error(code):
     with pytest.raises(ValueError, match="not a"):
         read(code)

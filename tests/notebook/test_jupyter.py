@@ -150,17 +150,7 @@ def test_options_apply_to_all_later_cells_and_variables_may_be_used(shell):
     assert module.built.request.options[:2] == ("-DWIDTH=1", "-DWIDTH=7")
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("", Line()),
-        ("--arch sm_90a", Line(arch="sm_90a")),
-        ("--arch=sm_90a --backend nvcc", Line(arch="sm_90a", backend="nvcc")),
-        ("-n 'f<int, 2>' -n g<T>", Line(names=("f<int, 2>", "g<T>"))),
-        ("--module m", Line(module="m")),
-        ("-DX=1 -nostdinc -I 'a b'", Line(options=("-DX=1", "-nostdinc", "-I", "a b"))),
-    ],
-)
+@from_table
 def test_a_line_is_read(text, line):
     assert Line.read(text) == line
 
@@ -204,34 +194,7 @@ def test_an_invalid_instance_is_reported(shell, choose, message):
 # --- mistakes ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("line", "cell", "message"),
-    [
-        (
-            "",
-            "// a comment\n\n__global__ void k(float* x) { /* here */ *x = nothing; }  // there",
-            r'^cell\.cu:4:47: error: identifier "nothing" is undefined\n'
-            r"    4 \| __global__ void k.*// there\n +\| {47}\^~~~~~~",
-        ),
-        (
-            "",
-            "__global__ void k() { int x = 1 }",
-            r"cell\.cu:2:33: error: `;` is missing behind `1` in line 2\n",
-        ),
-        ("", "#include <no_such.h>\n" + TWO, r"cell\.cu:2:\d+: .*no_such\.h"),
-        ("--unknown-option", TWO, "unrecognized option --unknown-option"),
-        (
-            "-n nothing<int>",
-            TWO,
-            r"no kernel 'nothing<int>' in this cell; it has: double_it, halve",
-        ),
-        ("-n double_it<int>", TWO, "double_it<int>"),
-        ("--arch", TWO, "InvalidRequest: %%cuda --arch: --arch needs a value"),
-        ("--archs sm_80", TWO, "InvalidRequest: .* no option --archs; did you mean --arch?"),
-        ("--arch sm_eighty", TWO, "InvalidRequest: arch: 'sm_eighty' is not an architecture"),
-        ("-DX='", TWO, "InvalidRequest: %%cuda -DX=': No closing quotation"),
-    ],
-)
+@from_table
 def test_a_mistake_is_one_readable_message(shell, capsys, line, cell, message):
     result = shell.run_cell(f"%%cuda {line}\n{cell}")
     assert isinstance(result.error_in_exec, rtcompile.RtcompileError)

@@ -44,17 +44,7 @@ def test_a_long_cell_is_compiled_unchanged(monkeypatch):
     assert cells.read(16 * text).kernels == ()
 
 
-@pytest.mark.parametrize(
-    "edited",
-    [
-        pytest.param("// a note\n\n" + TWO, id="a line of comment before"),
-        pytest.param(TWO.replace("4;", "4;  // how many"), id="a comment behind"),
-        pytest.param(TWO.replace("float* x)", "float* x /* out */)"), id="a comment inside"),
-        pytest.param(TWO.replace("x[0] = 2", "/* two\nlines */ x[0] = 2"), id="comment over lines"),
-        pytest.param(TWO.replace("\n\n", "\n\n\n\n"), id="blank lines"),
-        pytest.param(TWO.replace(";\n", ";   \n"), id="blanks at the end"),
-    ],
-)
+@from_table
 def test_a_comment_does_not_reach_the_compiler(edited):
     # A comment inside a line becomes one blank, as in C++.
     assert source(edited).replace(" ", "") == source(TWO).replace(" ", "")

@@ -63,26 +63,7 @@ def device_array(typestr="<f4", *, read_only=False):
     return SimpleNamespace(__cuda_array_interface__={"typestr": typestr, "data": (64, read_only)})
 
 
-@pytest.mark.parametrize(
-    ("text", "value", "expected"),
-    [
-        ("int n", 3, ("int32", 3)),
-        ("int n", True, ("int32", 1)),
-        ("unsigned char c", 255, ("uint8", 255)),
-        ("long long n", 2**62, ("int64", 2**62)),
-        ("float f", 0.5, ("float32", 0.5)),
-        ("float f", 2, ("float32", 2)),
-        ("double f", 0.1, ("float64", 0.1)),
-        ("half h", 1.5, ("float16", 1.5)),
-        ("bool b", False, ("bool", False)),
-        ("complex<float> z", 1 + 2j, ("complex64", 1 + 2j)),
-        ("float* x", device_array(), ("uint64", 64)),
-        ("const float* x", device_array(read_only=True), ("uint64", 64)),
-        ("__nv_bfloat16* x", device_array("<V2"), ("uint64", 64)),
-        ("void* x", device_array("<i8"), ("uint64", 64)),
-        ("float* x", 4096, ("uint64", 4096)),
-    ],
-)
+@from_table
 def test_arguments_are_converted_to_the_parameters_type(text, value, expected):
     (converted,) = convert(text, value)
     assert (converted.dtype.name, converted) == expected
@@ -95,24 +76,7 @@ def test_null_pointers_and_structs_are_passed_on_and_host_memory_is_rejected():
         convert("float* x", np.zeros(3, "f4"))
 
 
-@pytest.mark.parametrize(
-    ("text", "args", "message"),
-    [
-        ("int n", (2**31,), r"argument 0 \(int n\) is 2147483648, which int32 cannot hold"),
-        ("unsigned n", (-1,), "is -1, which uint32 cannot hold"),
-        ("int n", (2.0,), "is float 2.0, not an integer"),
-        ("float f", ("2",), "is '2', not a number"),
-        ("float f", (1j,), "is complex, not a number"),
-        ("bool b", (1,), "is int 1, not a bool"),
-        ("int n, float* x", (1, device_array("<f8")), r"argument 1 \(float\* x\) is an array of f"),
-        ("__nv_bfloat16* x", (device_array("<f4"),), "is an array of float32; __nv_bfloat16 has 2"),
-        ("float* x", (device_array(read_only=True),), "is a read-only array"),
-        ("float* x", (1.5,), "is float 1.5, not an array on the device"),
-        ("float* x", ([1.0],), "is list, not an array on the device"),
-        ("int n, int m", (1,), r"k takes 2 \(int n, int m\), not 1"),
-        ("", (1,), r"k takes 0 \(\), not 1"),
-    ],
-)
+@from_table
 def test_an_argument_that_does_not_fit_is_reported(text, args, message):
     with pytest.raises(InvalidRequest, match=message):
         convert(text, *args)

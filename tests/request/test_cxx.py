@@ -134,32 +134,7 @@ def test_a_macro_of_the_own_path_is_found(text, own_path):
     assert cxx.scan(text).own_path is own_path
 
 
-@pytest.mark.parametrize(
-    ("source", "options", "expected"),
-    [
-        ("int x;", (), True),
-        ("int x;", ("-I/usr/include", "--include-path=/include", "-DA=1"), True),
-        ("#define C(a, b) a##b\nint _x;", (), True),
-        ("int __ha;", (), True),
-        ("asm(\"nop\"); auto a = '.';", (), True),
-        ('auto a = ".inc" "lude";', (), True),
-        ("int x;".ljust(LONGEST), (), True),
-        ("int x;".ljust(LONGEST + 1), (), False),
-        ("int x;", ("-DA=#",), False),
-        ("int x;", ("-DA=%:",), False),
-        ("int x;", ("-DA=??=",), False),
-        ("int x;", ("-include=a.h",), False),
-        # Pasted names may read a file, also with a piece in an option.
-        ("#define C(a, b, c) a##b##c\n#if C(__ha, s_incl, ude)(<a>)\n#endif", (), False),
-        ("#define C(a, b, c) a%:%:b\n#define A /*\n*/ C(_, C(_ha, s_incl, ude))\n", (), False),
-        ("# /*/\n*/ include <a>", (), False),
-        ("%: /* *//*\n*/ include <a>", (), False),
-        ('asm(".inc" "lude \\"a\\"");', (), False),
-        ("#\\\n/*\n*/include <a>", (), False),
-        ("#if C(P, s_include)", ("-DP=__ha", "-DC(a,b)=a##b"), False),
-        ("#define C(a, b) a##b\n#if C(P, Q)", ("-DP=__ha", "-DQ=s_"), False),
-    ],
-)
+@from_table
 def test_a_source_without_includes_reads_no_file(source, options, expected):
     assert cxx.reads_no_file(source, options) is expected
 

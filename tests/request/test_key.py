@@ -143,23 +143,7 @@ BOTH = {"nvrtc": "12.9", "nvcc": "12.8"}
 ALONE = {"nvrtc": "12.9"}
 
 
-@pytest.mark.parametrize(
-    ("here", "backend", "built_by", "compiler", "serves"),
-    [
-        pytest.param(BOTH, "auto", "nvrtc", "12.9", True, id="auto takes NVRTC's"),
-        pytest.param(BOTH, "auto", "nvcc", "12.8", True, id="auto takes NVCC's"),
-        pytest.param(BOTH, "nvrtc", "nvrtc", "12.9", True, id="NVRTC requested and used"),
-        pytest.param(BOTH, "nvrtc", "nvcc", "12.8", False, id="NVRTC requested, NVCC used"),
-        pytest.param(BOTH, "nvcc", "nvrtc", "12.9", False, id="NVCC requested, NVRTC used"),
-        pytest.param(BOTH, "auto", "nvrtc", "12.6", False, id="another build of the compiler"),
-        pytest.param(BOTH, "auto", "clang", "19", False, id="a compiler that is not here"),
-        pytest.param(ALONE, "auto", "nvcc", "12.8 elsewhere", True, id="no NVCC to build it anew"),
-        pytest.param(ALONE, "nvcc", "nvcc", "12.8 elsewhere", True, id="NVCC requested and used"),
-        pytest.param(ALONE, "nvrtc", "nvcc", "12.8 elsewhere", False, id="NVRTC requested"),
-        pytest.param(ALONE, "auto", "clang", "12.8 elsewhere", False, id="never here"),
-        pytest.param(ALONE, "auto", "oxcc", "12.8 elsewhere", False, id="another such compiler"),
-    ],
-)
+@from_table
 def test_an_object_serves_requests_for_its_compiler(here, backend, built_by, compiler, serves):
     inputs = make_key_inputs(backend=backend, compilers=here)
     assert inputs.serves(built_by, compiler) is serves
@@ -192,23 +176,7 @@ def header(path: str) -> Header:
     return Header(path, "user0", "x.h", "d1", 1, 1, 1)
 
 
-@pytest.mark.parametrize(
-    ("files", "name", "expected"),
-    [
-        pytest.param({}, "/elsewhere/k.cu", True, id="no files"),
-        pytest.param({"headers": (header("/home/a/inc/x.h"),)}, "k.cu", True, id="first folder"),
-        pytest.param({"headers": (header("/venv/a/include/x.h"),)}, "k.cu", True, id="last folder"),
-        pytest.param({"absent": ("/home/a/inc/x.h",)}, "k.cu", True, id="looked for in vain"),
-        pytest.param({"headers": (header("/elsewhere/x.h"),)}, "k.cu", False, id="another folder"),
-        pytest.param({"absent": ("/elsewhere/x.h",)}, "k.cu", False, id="looked for elsewhere"),
-        pytest.param({"present": ("/elsewhere/x.h",)}, "k.cu", False, id="found elsewhere"),
-        pytest.param({"headers": (header("/usr/include/x.h"),)}, "k.cu", True, id="the system's"),
-        pytest.param({"present": ("/usr/src/x.h",)}, "/usr/src/k.cu", False, id="beside it"),
-        pytest.param({"present": ("/usr/include/x.h",)}, "/usr/src/k.cu", True, id="not beside it"),
-        pytest.param({"own_path": ("",)}, "k.cu", True, id="a system's header with its path"),
-        pytest.param({"own_path": ("user0",)}, "k.cu", False, id="a header with its path"),
-    ],
-)
+@from_table
 def test_a_build_is_portable_if_all_its_files_are_found_by_the_search(files, name, expected):
     inputs = make_key_inputs(search=HERE, name=name)
     assert key.is_portable(inputs, make_object(), FileSet(**files)) is expected

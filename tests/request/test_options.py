@@ -32,31 +32,7 @@ def test_all_spellings_are_one_option(spellings, expected):
         assert nvrtc_line(*spelling) == tuple(expected), spelling
 
 
-@pytest.mark.parametrize(
-    ("elements", "expected"),
-    [
-        pytest.param(["-DX=1 -DY=2"], ["-DX=1", "-DY=2"], id="two-defines"),
-        pytest.param(['-DFOO="a b"'], ['-DFOO="a b"'], id="quotes-are-the-define's"),
-        pytest.param(["-DT=unsigned int"], ["-DT=unsigned int"], id="define-with-space"),
-        pytest.param(["-DN=(x -1)"], ["-DN=(x -1)"], id="minus-inside-a-define"),
-        pytest.param(["-DT=unsigned int -w"], [NO_WARNINGS, "-DT=unsigned int"], id="then-a-flag"),
-        pytest.param(['-DS="a -G b"'], ['-DS="a -G b"'], id="option-inside-quotes"),
-        pytest.param(["-I /path with space"], ["-I/path with space"], id="path-with-space"),
-        pytest.param(['-I "/a b" -I/c'], ["-I/a b", "-I/c"], id="quoted-path"),
-        pytest.param(["--std c++20  -w\n"], [NO_WARNINGS, "--std=c++20"], id="value-apart"),
-        pytest.param(["-w --strange"], [NO_WARNINGS, "--strange"], id="unknown-after-flag"),
-        # An element after an option without its value is the value.
-        pytest.param(["-I", "/a b"], ["-I/a b"], id="directory"),
-        pytest.param(
-            ["-include", "/a b.h", "-w"], [NO_WARNINGS, "--pre-include=/a b.h"], id="header"
-        ),
-        pytest.param(["-D", "T=unsigned int"], ["-DT=unsigned int"], id="define"),
-        pytest.param(
-            ["-I", "/a", "-w -G"], ["--device-debug", NO_WARNINGS, "-I/a"], id="two-after"
-        ),
-        pytest.param(["-w -I", "/a b -G"], [NO_WARNINGS, "-I/a b -G"], id="after-another"),
-    ],
-)
+@from_table
 def test_one_element_may_contain_several_words(elements, expected):
     assert nvrtc_line(*elements) == tuple(expected)
 

@@ -20,6 +20,7 @@ from rtcompile.request.object_code import BuildInfo, ObjectCode
 from rtcompile.request.request import CompileRequest, with_headers
 from rtcompile.request.values import Arch
 from tests.processes import ran
+from tests.tables import from_table
 
 ARRAY = numpy.zeros(2)  # its truth is undefined
 
@@ -34,54 +35,7 @@ def test_sequences_become_tuples_and_an_arch_is_parsed():
     assert CompileRequest("x", options="-I /x").options == ("-I /x",)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        pytest.param({"source": b"x"}, "decode the bytes", id="bytes"),
-        pytest.param({"source": "a\nb\0c"}, r"source contains a NUL byte \(line 2\)", id="NUL"),
-        pytest.param({"source": "\n\0"}, r"NUL byte \(line 2\)", id="NUL after an empty line"),
-        pytest.param({"source": "\0"}, r"NUL byte \(line 1\)", id="NUL first"),
-        pytest.param({"arch": ["sm_90a"]}, "write 'sm_90a'", id="arch as list"),
-        pytest.param({"allow_fixups": ARRAY}, "must be True or False", id="array as truth"),
-        pytest.param({"name_expressions": ARRAY}, "must be a str, not", id="array of names"),
-        pytest.param({"headers": (("a.h", "", ""),)}, "must map names to texts", id="two texts"),
-        pytest.param({"source": "\n\udc80"}, r"not valid UTF-8 \(line 2\)", id="surrogate"),
-        pytest.param({"options": (1,)}, r"options\[0\] must be a str, not int 1", id="option type"),
-        pytest.param({"options": ("-D\0",)}, r"options\[0\] contains a NUL", id="NUL in an option"),
-        pytest.param({"name_expressions": (b"f",)}, r"\[0\] must be a str, not bytes b'f'; decode"),
-        pytest.param({"arch": "sm_9"}, "'sm_9' is not an architecture", id="arch"),
-        pytest.param({"backend": "clang"}, "backend must be one of", id="backend"),
-        pytest.param({"target": "exe"}, "target must be one of", id="target"),
-        pytest.param({"link": "lib.a"}, r"link must be a list .* write link=\[…\]", id="link"),
-        pytest.param({"link": None}, "link must be a list .* leave it out", id="no link"),
-        pytest.param({"source": Path("k.cu")}, r"path.read_text\(\)", id="source as a path"),
-        pytest.param({"options": None}, "options must be a list .* leave it out", id="no options"),
-        pytest.param({"options": 3}, "options must be a list of str, not int 3", id="options"),
-        pytest.param({"name_expressions": "k<a>"}, r"CuPy splits .* name_expressions=\['k<a>'\]"),
-        pytest.param(
-            {"name_expressions": ["z", "k<a,\n b>"]}, r"\[1\] must be on one line.*'k<a, b>'"
-        ),
-        pytest.param({"arch": 90}, "arch: .* not int 90; write 'sm_90a'", id="arch as int"),
-        pytest.param({"arch": 12.0}, "write 'sm_90a'", id="arch as float"),
-        pytest.param({"arch": (9, 0)}, "write 'sm_90a'", id="arch as pair"),
-        pytest.param({"arch": b"sm_90a"}, "write 'sm_90a'", id="arch as bytes"),
-        pytest.param({"arch": 10**5000}, "write 'sm_90a'", id="arch as a long number"),
-        pytest.param({"arch": "sm_٩٠"}, "is not an architecture", id="arch in other digits"),
-        pytest.param({"name": None}, "name must be a str, not None; leave it out", id="no name"),
-        pytest.param({"name": ""}, "name must be a file name", id="empty name"),
-        pytest.param({"name": "a\nb"}, "name must be a file name", id="two names"),
-        pytest.param({"name": "n" * 300}, "200 bytes", id="long name"),
-        pytest.param({"backend": ARRAY}, "backend must be one of", id="array"),
-        pytest.param({"target": None}, "target must be one of .* not None", id="no target"),
-        pytest.param({"target": ARRAY}, "target must be one of", id="array as target"),
-        pytest.param({"name": ARRAY}, "name must be a str", id="array as name"),
-        pytest.param({"headers": ARRAY}, "must map names to texts", id="array as headers"),
-        pytest.param({"headers": [("a.h", "")]}, "must map names to texts", id="list of headers"),
-        pytest.param({"headers": (("a.h",),)}, "must map names to texts", id="no text"),
-        pytest.param({"headers": {"a": "", "a/b/c.h": ""}}, "'a' is a header and", id="folder"),
-        pytest.param({"headers": {"a/b": "", "a/b/c": ""}}, "'a/b' is a header and", id="folders"),
-    ],
-)
+@from_table
 def test_invalid_arguments_are_rejected(arguments, message):
     with pytest.raises(InvalidRequest, match=message) as caught:
         CompileRequest(**{"source": "x", **arguments})

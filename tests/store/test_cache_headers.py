@@ -11,6 +11,7 @@ import pytest
 from rtcompile.compilers import unobserved
 from rtcompile.files import file_times
 from tests.key_inputs import HeaderTree
+from tests.tables import from_table
 
 ALL = ("user1/a.h", "user1/b.h", "user1/sub/c.h")
 
@@ -163,17 +164,7 @@ OUTSIDE = "#define UP(x) <../x>\n#define ASK(x) __has_include(UP(x))\n#if ASK(..
 CLOCK = "const char* t = __TIME__;"
 
 
-@pytest.mark.parametrize(
-    ("read", "source", "header", "reason"),
-    [
-        pytest.param("user1/a.h", CLOCK, "", "__TIME__ is different", id="a clock in the source"),
-        pytest.param("user1/a.h", "", CLOCK, "__TIME__ is different", id="a clock in a header"),
-        pytest.param("user1/a.h", OUTSIDE, "", "outside", id="a macro's name may be outside"),
-        pytest.param("gone.h", "", "", "cannot be read", id="gone since"),
-        pytest.param("user0", "", "", "cannot be read", id="a folder"),
-        pytest.param("user1/a.h", "x\n" * (17 << 20), "", "too long", id="too long a source"),
-    ],
-)
+@from_table
 def test_a_build_whose_dependencies_are_not_known_is_not_cacheable(
     tree, read, source, header, reason
 ):

@@ -21,6 +21,7 @@ from rtcompile.request.units import Hints
 from rtcompile.settings import Settings
 from rtcompile.store.store import Store
 from tests.store.test_negative import remembered
+from tests.tables import from_table
 
 ROOT = Path(__file__).parents[2]
 PYTHON: dict[str, list[str]] = {"options": []}  # of `another_process`
@@ -84,35 +85,7 @@ EXTERN = "extern __device__ float f(float); __global__ void k(float* x) { *x = f
 
 @pytest.mark.some(5)
 @pytest.mark.needs_compiler
-@pytest.mark.parametrize(
-    ("source", "given", "kind"),
-    [
-        pytest.param(TYPO, {}, "CompileError", id="NVRTC's error"),
-        pytest.param(SHARED, {}, "CompileError", id="ptxas' error"),
-        pytest.param(EXTERN, {"options": ["-rdc=true"]}, "LinkError", id="the linker's error"),
-        pytest.param('#include "no.h"', {"options": ["-I/tmp"]}, "CompileError", id="no header"),
-        pytest.param("", {"options": ["-nonsense=1"]}, "CompileError", id="no such option"),
-        pytest.param(
-            "template <class T> __global__ void f(T* x) {}",
-            {"name_expressions": ["f<flaot>"]},
-            "CompileError",
-            id="no such name",
-        ),
-        pytest.param(
-            "__global__ void k(float* x) { x[0] = norm8(2, x[1]); }",
-            {},
-            "CompileError",
-            id="an undefined identifier",
-        ),
-        pytest.param("EXPORT void k(float* x) {}", {}, "CompileError", id="an unknown macro"),
-        pytest.param(
-            TYPO,
-            {"options": ["-rdc=true"], "link": ["__device__ int f() { return 1; }"]},
-            "CompileError",
-            id="with a linked source",
-        ),
-    ],
-)
+@from_table
 def test_a_failure_is_found_by_the_next_process_without_a_compiler(source, given, kind):
     first, second = this_process(source, **given), another_process(source, **given)
 

@@ -206,23 +206,7 @@ def test_a_source_without_such_words_reads_no_file_whatever_is_searched(source):
     assert cxx.reads_no_file(source, ("-I/usr/include", "--include-path=/opt/include", "-DN=4"))
 
 
-@pytest.mark.parametrize(
-    ("source", "options", "target"),
-    [
-        ("__global__ void k(cudaTextureObject_t t) {}", (), "cubin"),
-        ("__global__ void k() { tex2D<float>(0, 0, 0); }", (), "cubin"),
-        ("__global__ void k(CUtexObject t) {}", (), "cubin"),
-        ("__global__ void k() { k<<<1, 1>>>(); }", (), "cubin"),
-        ("#ifdef __CUDART_API_PTDS\n#endif", (), "cubin"),
-        ("#ifdef __CUDACC_RTC_MINIMAL__\n#endif", (), "cubin"),
-        ("#define ALL(x) cu ## x\n#if ALL(daHostAllocMapped)\n#endif", (), "cubin"),
-        ("int a = T;", ("-DT=cudaSuccess",), "cubin"),
-        (KERNEL, ("-G",), "cubin"),
-        (KERNEL, ("--generate-line-info",), "cubin"),
-        (KERNEL, ("-rdc=true",), "cubin"),
-        (KERNEL, (), "ptx"),
-    ],
-)
+@from_table
 def test_a_source_that_may_need_a_declaration_is_compiled_with_all(source, options, target):
     assert cxx.reads_no_file(source, options)
     assert not nvrtc.needs_no_declarations(source, options, target)
