@@ -253,6 +253,15 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[...
 
 
 @pytest.fixture
+def header(tmp_path: Path) -> Path:
+    """A header in a project's folder."""
+    path = tmp_path / "project" / "include" / "scale.cuh"
+    path.parent.mkdir(parents=True)
+    path.write_text("#define SCALE 3\n")
+    return path
+
+
+@pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A separate folder for the files of this test's workers, so leftovers can be found."""
     folder = tmp_path / "scratch"

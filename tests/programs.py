@@ -18,6 +18,11 @@ from tests.processes import command
 CODE = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }'
 TEMPLATE = "template <class T> __global__ void f(T* x) { *x += 1; }"
 
+# A function, and a kernel that calls it from another source.
+LIBRARY = "__device__ float helper(float x) { return x * 3.0f; }"
+CALLER = """extern __device__ float helper(float);
+extern "C" __global__ void k(float* p) { p[threadIdx.x] = helper(p[threadIdx.x]); }"""
+
 # Without a device, CuPy needs these fakes to reach its compiler: an architecture, and a module
 # that accepts code without loading it.
 STAND_IN = """

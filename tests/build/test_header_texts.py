@@ -11,7 +11,6 @@ import rtcompile
 from rtcompile import CompileRequest, InvalidRequest
 from rtcompile.files import headers as memory_headers
 from rtcompile.workers import nvrtc as workers_nvrtc
-from tests.tables import from_table
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -118,12 +117,6 @@ def test_a_name_may_have_folders(tmp_path, monkeypatch):
     headers = {"lib/a.cuh": '#include "b.cuh"\n', "lib/b.cuh": "#define SIDE 7\n"}
     source = SOURCE.replace("tile", "lib/a")
     assert rtcompile.compile(source, arch="sm_80", headers=headers).code
-
-
-@from_table
-def test_headers_must_be_a_mapping_of_names_to_texts(headers):
-    with pytest.raises(InvalidRequest, match="headers"):
-        CompileRequest(SOURCE, headers=headers)
 
 
 def test_a_request_with_texts_can_be_pickled_hashed_and_replaced():

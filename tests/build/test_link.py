@@ -14,13 +14,10 @@ from rtcompile.inspect import cubin
 from rtcompile.lookup import environment
 from rtcompile.lookup import find as lookup
 from tests.processes import forget_caches
+from tests.programs import CALLER, LIBRARY
 from tests.tables import from_table
 
 pytestmark = pytest.mark.needs_compiler
-
-LIBRARY = "__device__ float helper(float x) { return x * 3.0f; }"
-CALLER = """extern __device__ float helper(float);
-extern "C" __global__ void k(float* p) { p[threadIdx.x] = helper(p[threadIdx.x]); }"""
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ import pytest
 import rtcompile
 from rtcompile import CompileRequest, InvalidRequest, LinkError
 from rtcompile.request.units import LinkInput
-from tests.build.test_link import CALLER, LIBRARY, kernels
+from tests.build.test_link import kernels
 from tests.processes import forget_caches
+from tests.programs import CALLER, LIBRARY
 from tests.tables import from_table
 
 KINDS = ["object", "ltoir", "ptx", "cubin"]

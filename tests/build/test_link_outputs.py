@@ -14,12 +14,10 @@ from rtcompile.errors import LinkError, ToolkitNotFound
 from rtcompile.request.units import Compiled, CompileFailure, Limits, LinkInput
 from rtcompile.request.values import Arch
 from rtcompile.toolkit.model import Executable, Library, Toolchain
+from tests.programs import CALLER, LIBRARY
 from tests.toolkits import needs_host_compiler
 
 LTOIR = LinkInput("ltoir", "part.ltoir", b"\xedCN\x7f" + bytes(60))
-LIBRARY = "__device__ float helper(float x) { return x * 3.0f; }"
-CALLER = """extern __device__ float helper(float);
-extern "C" __global__ void k(float* p) { p[threadIdx.x] = helper(p[threadIdx.x]); }"""
 
 # Its results contain their kind and the options passed.
 SOURCE = r"""

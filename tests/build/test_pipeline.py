@@ -56,12 +56,6 @@ def test_code_is_for_the_requested_architecture(arch):
     assert str(cubin.read(compile(WMMA, arch=arch).code).arch) == arch
 
 
-def test_a_virtual_architecture_gives_ptx():
-    code = compile(arch=None, options=("-arch=compute_80",))
-    assert code.kind == "ptx"
-    assert b".target sm_80" in code.code
-
-
 def test_without_a_device_the_error_says_to_pass_arch():
     if os.path.exists("/dev/nvidiactl"):
         pytest.skip("there is a device")

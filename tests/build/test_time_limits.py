@@ -13,7 +13,7 @@ import rtcompile
 from rtcompile import CompileRequest, RawKernel, RawModule
 from rtcompile.build import plan
 from rtcompile.compilers import nvrtc
-from rtcompile.errors import CompileTimeout, InvalidRequest
+from rtcompile.errors import CompileTimeout
 from rtcompile.messages import diagnostics
 from rtcompile.request import cxx
 from rtcompile.request.units import Limits
@@ -76,38 +76,6 @@ def test_the_first_thousand_of_a_kind_are_kept(severity):
     log = "".join(f"k.cu({n}): {severity}: number {n}\n\n" for n in range(1, 3000))
     found = [each for each in diagnostics.parse(log) if each.severity == severity]
     assert [each.line for each in found] == [*range(1, 1001)]
-
-
-# --- arguments that are rejected ------------------------------------------------------------------------------
-
-
-ELSEWHERE = "another folder for the compiler's process"
-FOLDERS = "1,001 directories and headers"
-WORDS = "options contains more than 20,000 words"
-
-
-@pytest.mark.parametrize(
-    ("given", "problem"),
-    [
-        pytest.param({"options": [f"-DA{n}" for n in range(100_000)]}, WORDS, id="options"),
-        pytest.param({"options": "-DA=1 " * 100_000}, WORDS, id="one string"),
-        pytest.param(
-            {"options": "-D A " * 8_000_000}, WORDS, id="long string", marks=pytest.mark.slow
-        ),
-        pytest.param({"options": [f"-I/a{n}" for n in range(1001)]}, FOLDERS, id="directories"),
-        pytest.param({"options": [f"-include=a{n}" for n in range(1001)]}, FOLDERS, id="includes"),
-        pytest.param({"options": ["-I/proc/self/cwd/include"]}, ELSEWHERE, id="cwd"),
-        pytest.param({"options": ["-include", "//proc//self/fd/3"]}, ELSEWHERE, id="fd"),
-        pytest.param(
-            {"headers": {f"{n}.h": "" for n in range(10_001)}}, "has 10,001 texts", id="headers"
-        ),
-    ],
-)
-def test_unreasonably_large_arguments_are_rejected(given, problem):
-    begin = time.perf_counter()
-    with pytest.raises(InvalidRequest, match=problem):
-        rtcompile.compile(KERNEL, arch="sm_80", **given)
-    assert time.perf_counter() - begin < 20
 
 
 # --- the clock ------------------------------------------------------------------------------------

@@ -17,13 +17,11 @@ from rtcompile.request.units import Compiled, CompileFailure, Limits, LinkInput,
 from rtcompile.request.values import Arch
 from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.search import find
+from tests.programs import CALLER, LIBRARY
 from tests.tables import from_table
 
 pytestmark = pytest.mark.needs_compiler
 
-LIBRARY = "__device__ float helper(float x) { return x * 3.0f; }"
-CALLER = """extern __device__ float helper(float);
-extern "C" __global__ void k(float* p) { p[threadIdx.x] = helper(p[threadIdx.x]); }"""
 PARENT = """__global__ void child(float* p) { p[threadIdx.x] = 1.0f; }
 extern "C" __global__ void k(float* p) { child<<<1, 32>>>(p); }"""
 

@@ -235,14 +235,6 @@ def test_every_private_name_of_cupy_that_is_used_is_in_the_table():
 
 
 @pytest.fixture
-def header(tmp_path: Path) -> Path:
-    path = tmp_path / "project" / "include" / "scale.cuh"
-    path.parent.mkdir(parents=True)
-    path.write_text("#define SCALE 3\n")
-    return path
-
-
-@pytest.fixture
 def recorded(tmp_path: Path, installed, monkeypatch: pytest.MonkeyPatch):
     """Return a function that records the compiles of another function, and empties the cache afterwards."""
 

@@ -11,12 +11,10 @@ core = pytest.importorskip("cuda.core", reason="cuda-core is not installed")
 
 import rtcompile  # noqa: E402
 from rtcompile.extras.cuda_core import ProgramCache  # noqa: E402
+from tests.programs import CALLER, LIBRARY  # noqa: E402
 
 SOURCE = """#include "factor.h"
 template <class T> __global__ void scale(T* x) { x[threadIdx.x] *= FACTOR; }"""
-LIBRARY = "__device__ float helper(float x) { return x * 3.0f; }"
-CALLER = """extern __device__ float helper(float);
-extern "C" __global__ void k(float* p) { p[threadIdx.x] = helper(p[threadIdx.x]); }"""
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import rtcompile
 from tests.processes import ran
+from tests.tables import from_table
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
@@ -105,47 +105,7 @@ FAILS = {
 NO_DEVICE = "no CUDA device to compile for (cuInit: CUDA_ERROR_OF_%s); pass arch="
 
 
-def case(name: str, expression: str, expected: str, **given: Any) -> Any:
-    return pytest.param(expression, given, expected, id=name)
-
-
-@pytest.mark.parametrize(
-    ("expression", "given", "expected"),
-    [
-        case("the first device", CURRENT, "(8, 0)", second=90, cuda_python=CUDA_PYTHON),
-        case("the context's", CURRENT, "(9, 0)", second=90, context=1, cuda_python=CUDA_PYTHON),
-        case("the first by libcuda", CURRENT, "(8, 0)", second=90),
-        case("the context's by libcuda", CURRENT, "(9, 0)", second=90, context=1),
-        case("the driver's version", "driver.version()", "13000"),
-        case("a driver that fails", CURRENT, NO_DEVICE % "TEST (100)", broken=100),
-        case(
-            "an error of cuda-python",
-            CURRENT,
-            NO_DEVICE % "PYTHON (7)",
-            cuda_python=FAILS["cuInit"],
-        ),
-        # CuPy's capability is confirmed once the device is used.
-        case("not used yet", CONFIRM, "None", first=70, cuda_python=CUDA_PYTHON),
-        case("confirmed", CONFIRM, "None", before=USED, cuda_python=CUDA_PYTHON),
-        *(
-            case(
-                f"not {first}",
-                CONFIRM,
-                f"({first // 10}, 0) by the driver, and (8, 0) by CuPy",
-                before=USED,
-                first=first,
-                cuda_python=CUDA_PYTHON,
-            )
-            for first in (70, 90)
-        ),
-        case("unknown", CONFIRM, "None", before=USED, cuda_python=FAILS["cuCtxGetCurrent"]),
-        case("all are equal", ALL, "(8, 0)"),
-        case("all differ", ALL, "None", second=90),
-        case("all are hidden", ALL, "None", CUDA_VISIBLE_DEVICES="-1"),
-        # NVML is not queried once the driver is initialised.
-        case("all without NVML", ALL, "(8, 0)", before=f"{USED}; driver._of_nvml = None"),
-    ],
-)
+@from_table
 def test_the_driver_is_queried_for_devices(tmp_path, expression, given, expected):
     found = evaluated(tmp_path, expression, **given)
     assert found == expected if len(expected) < 10 else expected in found

@@ -42,14 +42,6 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     return Recorded(script, record, folder / "cache", done.stderr)
 
 
-@pytest.fixture
-def header(tmp_path: Path) -> Path:
-    path = tmp_path / "project" / "include" / "scale.cuh"
-    path.parent.mkdir(parents=True)
-    path.write_text("#define SCALE 3\n")
-    return path
-
-
 def test_a_record_is_built_in_another_cache_and_then_nothing_is_missing(
     tmp_path, header, monkeypatch, run_json
 ):

@@ -45,77 +45,12 @@ def test_a_header_is_recorded_by_label_name_content_and_stat(tree):
 # --- changes that are noticed --------------------------------------------------------------------
 
 
-def edit_of_equal_size_with_its_old_mtime(tree: HeaderTree) -> None:
-    path = tree.path("user1/b.h")
-    times = os.stat(path)
-    tree.write("user1/b.h", "B")
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-
-
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        pytest.param(
-            lambda tree: tree.write("user1/a.h", "edited"), "header {}/user1/a.h changed", id="edit"
-        ),
-        pytest.param(
-            edit_of_equal_size_with_its_old_mtime,
-            "header {}/user1/b.h changed",
-            id="edit of equal size and mtime",
-        ),
-        pytest.param(
-            lambda tree: os.unlink(tree.path("user1/sub/c.h")),
-            "header {}/user1/sub/c.h is gone",
-            id="removal",
-        ),
-        pytest.param(
-            lambda tree: tree.write("user0/a.h", "another"),
-            "files were added to or removed from {}/user0, which",
-            id="new shadow",
-        ),
-        pytest.param(
-            lambda tree: tree.write("user0/sub/c.h", "another"),
-            "files were added to or removed from {}/user0",
-            id="new folder",
-        ),
-    ],
-)
-def test_a_change_is_noticed_and_named(tree, change, why):
-    recorded = tree.record(*ALL)
-    assert recorded.is_unchanged()
-    assert tree.record(*ALL) == recorded
-    change(tree)
-    assert recorded.current() is None
-    assert recorded.difference().startswith(why.format(tree.root))
-
-
 COMPUTED = "#define CAT(a, b) a##b\n#if CAT(__ha, s_include)(<CAT(sub, folder)/opt.h>)\n#endif\n"
 ASK = "#if __has_include(%s)\n#endif"
 UP, ABSOLUTE = '"../beside/opt.h"', "<{root}/beside/opt.h>"
-# The source, the headers read, the files written before, and the file that then appears (+) or goes (-).
-SEARCHED: dict[str, tuple[str, str, dict[str, str], str]] = {
-    "beside a header that quotes it": ("", "outside/q.h", {"outside/q.h": '#include "x.h"\n'}, "+outside/x.h"),
-    "beside a program that quotes it": ('#include "a.h"', "user1/a.h", {}, "+project/a.h"),
-    "a computed include": ("", "user0/q.h", {"user0/q.h": "#define X <a.h>\n#include X\n"}, "+user0/a.h"),
-    "a host header's path": ("", "usr/c++/13/bits/stl.h", {"usr/c++/13/bits/stl.h": ""}, "+user1/bits/stl.h"),
-    "tested in <>": (ASK % "<opt.h>", "", {}, "+user1/opt.h"),
-    "tested in quotes": (ASK % '"opt.h"', "", {}, "+user1/opt.h"),
-    "tested in a folder": (ASK % "<folder/opt.h>", "", {}, "+user1/folder/opt.h"),
-    "tested and found": (ASK % "<a.h>", "", {}, "-user1/a.h"),
-    "tested beside a header": ("", "user1/sub/c.h", {"user1/sub/c.h": ASK % '"opt.h"'}, "+user1/sub/opt.h"),
-    "tested above": (ASK % UP, "", {"beside/another.h": ""}, "+beside/opt.h"),
-    "tested above and found": (ASK % UP, "", {"beside/opt.h": ""}, "-beside/opt.h"),
-    "tested by its path": (ASK % ABSOLUTE, "", {"beside/another.h": ""}, "+beside/opt.h"),
-    "tested by its path and found": (ASK % ABSOLUTE, "", {"beside/opt.h": ""}, "-beside/opt.h"),
-    "a named subfolder": ("#include <sub/c.h>", "user1/a.h", {}, "+user1/sub/opt.h"),
-    "behind a link": ("#include <v/x.h>", "user1/a.h", {"linked/x.h": "", "user1/v": "-> ../linked"}, "+user1/v/opt.h"),
-    "a name that is put together": (COMPUTED, "user1/a.h", {"user1/subfolder/1.h": ""}, "+user1/subfolder/opt.h"),
-    "not a header by its ending": ('#include "table.csv"', "user1/a.h", {}, "+user0/table.csv"),
-    "a link without a target": ("", "user1/sub/c.h", {"user0/sub": "-> target"}, "+user0/target/c.h"),
-}  # fmt: skip
 
 
-@pytest.mark.parametrize(("source", "read", "before", "change"), SEARCHED.values(), ids=SEARCHED)
+@from_table
 def test_what_appears_or_goes_where_the_compiler_searched_is_noticed(
     tree, source, read, before, change
 ):

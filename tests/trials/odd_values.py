@@ -28,8 +28,7 @@ OPTIONS = [
     *("-no", "--nothing=3", "nothing", "'", '"', "-D'", "\\", "$(id)", "`id`", ";", "-DX=$(id)"),
     *("-split-compile=x", "-diag-suppress=", "--frandom-seed=;", "-w", "-Werror", "-lcudadevrt", "-lm"),
 ]  # fmt: skip
-# Verbs of the command that end by themselves, and arguments for them.
-VERBS = ["compile", "inspect", "explain", "cache", "bundle", "repro", "warm"]
+# Arguments of the command.
 WORDS = [
     *("k.cu", "odd.cu", "empty", "nowhere", ".", "/", "-", "--", "", "\udcff", "²", "9" * 5000, "-o"),
     *("--arch", "sm_90", "--arch=90", "-n", "g", "f<", "--json", "--timeout", "nan", "inf", "-DX", "0"),

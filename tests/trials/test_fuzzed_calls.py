@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 import rtcompile
-from rtcompile import Arch, CompileRequest, ObjectCode, RtcompileError, cli
+from rtcompile import Arch, CompileRequest, ObjectCode, RtcompileError
 from rtcompile.bundles import file
 from rtcompile.bundles.index import HEAD, INDEX, MAGIC, in_use
 from rtcompile.cli import bundling
@@ -33,7 +33,7 @@ from rtcompile.files import sealed
 from rtcompile.settings import Settings
 from tests.packages import Package
 from tests.processes import build_of, forget_bundles
-from tests.trials.odd_values import ENVIRONMENT, OPTIONS, VERBS, WORDS, values
+from tests.trials.odd_values import ENVIRONMENT, OPTIONS, values
 from tests.trials.record import record, times
 
 cupy = pytest.importorskip("cupy")
@@ -66,7 +66,7 @@ class Calls:
             *(self.compile,) * 4,
             *(self.request, self.many, self.module, self.kernel, self.library, self.signature),
             *(self.environment, self.crafted_bundle, self.bundling, self.small, self.report),
-            *(self.command, self.crafted_record),
+            self.crafted_record,
         ]
 
     def make(self) -> tuple[str, Call]:
@@ -347,23 +347,6 @@ class Calls:
             dynamic_shared=lambda: self.one(0, 1 << 20),
         )
         return partial(Report.of, **arguments), arguments
-
-    def command(self) -> Call:
-        (self.folder / "k.cu").write_text(SOURCE)
-        (self.folder / "odd.cu").write_bytes(b"\xff\xfe\0")
-        (self.folder / "empty").touch()
-        words = self.chance.choices(WORDS, k=self.chance.randint(0, 4))
-        line = [self.chance.choice(VERBS), *words]
-
-        def command() -> object:
-            try:
-                code = cli.main(line)
-            except SystemExit as end:  # argparse's
-                code = end.code
-            assert code in range(5)
-            return code
-
-        return command, {"line": line}
 
 
 class TooLong(BaseException):

@@ -69,29 +69,8 @@ def files_of(source: str, one: Path, library: Any, **more: Any) -> FileSet:
     return outcome.files
 
 
-CONDITIONS = {
-    "plain": "#if __has_include(<opt.h>)\n#endif",
-    "comment inside": "#if __has_include( /* c */ <opt.h>)\n#endif",
-    "comment before": '#if __has_include /**/ (/**/"opt.h")\n#endif',
-    "over lines": "#if __has_in\\\nclude(<opt\\\n.h>)\n#endif",
-    "form feed": "#\fif\f__has_include\f(\f<opt.h>\f)\n#endif",
-    "second argument": (
-        "#define HAS2(a, b) (__has_include(a) || __has_include(b))\n"
-        "#if HAS2(<other.h>, <opt.h>)\n#endif"
-    ),
-    "pasted": (
-        "#define CAT_(a, b) a##b\n#define CAT(a, b) CAT_(a, b)\n"
-        "#if CAT(__ha, s_include)(<opt.h>)\n#endif"
-    ),
-    "computed": "#define NAME <opt.h>\n#if __has_include(NAME)\n#endif",
-    "renamed": "#define TEST __has_include\n#if TEST(<opt.h>)\n#endif",
-    "named for nothing": "#define EXISTS(x) __has_include(x)\n#if EXISTS(<opt.h>)\n#endif",
-    "in a branch": "#if 1\n#elif __has_include(<no.h>)\n#endif\n#if __has_include(<opt.h>)\n#endif",
-}
-
-
 @pytest.mark.in_turn("library")
-@pytest.mark.parametrize("spelling", CONDITIONS.values(), ids=CONDITIONS)
+@from_table
 def test_a_tested_header_is_noticed_when_it_appears_and_must_remain(spelling, one, library):
     source = f"{spelling}\n#define VALUE 1\n{KERNEL}"
     files = files_of(source, one, library)
@@ -118,21 +97,8 @@ def test_conditions_in_options_are_noticed(one, library):
     assert files.current() is None
 
 
-INCLUDES = {
-    "plain": '#include "v.h"',
-    "comment over lines": '#include /*\n*/ "v.h"',
-    "comment after the hash": '# /*\n*/ include "v.h"',
-    "form feed": '#include\f"v.h"',
-    "continued": "#inc\\\nlude <v.\\\nh>",
-    "digraph": "%: include <v.h>",
-    "macro": '#define NAME "v.h"\n#include NAME',
-    "stringised": "#define TEXT_(x) #x\n#define TEXT(x) TEXT_(x)\n#include TEXT(v.h)",
-    "up and down": '#include "sub/../v.h"',
-}
-
-
 @pytest.mark.in_turn("library")
-@pytest.mark.parametrize("spelling", INCLUDES.values(), ids=INCLUDES)
+@from_table
 def test_an_edit_and_a_shadowing_header_are_noticed(spelling, one, library):
     header = one.parent / "two/v.h"
     (header.parent / "sub").mkdir()

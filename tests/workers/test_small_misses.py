@@ -189,24 +189,6 @@ def test_files_of_a_job_are_removed_before_the_next_one(pool):
 
 
 @from_table
-def test_a_source_that_may_read_a_file_is_not_reusable(source, options):
-    assert not cxx.reads_no_file(source, options)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "// No header is needed.",
-        "#define SQUARE(x) \\\n  ((x) * (x))",
-        "#if N > 1  // more\nint a;\n#endif",
-        "__device__ int __half;",
-    ],
-)
-def test_a_source_without_such_words_reads_no_file_whatever_is_searched(source):
-    assert cxx.reads_no_file(source, ("-I/usr/include", "--include-path=/opt/include", "-DN=4"))
-
-
-@from_table
 def test_a_source_that_may_need_a_declaration_is_compiled_with_all(source, options, target):
     assert cxx.reads_no_file(source, options)
     assert not nvrtc.needs_no_declarations(source, options, target)
