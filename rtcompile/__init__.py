@@ -21,7 +21,6 @@ from rtcompile._version import __version__ as __version__
 # The public names, by the module that defines them.
 _NAMES = {
     "api": "compile",
-    "cache": "KeptPrograms",
     "tools": "doctor explain",
     "build.many": "compile_many submit_many",
     "bundles.index": "use_bundle",

@@ -11,7 +11,6 @@ from rtcompile.api import compile as compile
 from rtcompile.build.many import compile_many as compile_many
 from rtcompile.build.many import submit_many as submit_many
 from rtcompile.bundles.index import use_bundle as use_bundle
-from rtcompile.cache import KeptPrograms as KeptPrograms
 from rtcompile.errors import BatchError as BatchError
 from rtcompile.errors import CompileError as CompileError
 from rtcompile.errors import CompilerCrashed as CompilerCrashed

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from rtcompile.build import planned
 from rtcompile.errors import InvalidRequest, JitDisabled, public, shown
-from rtcompile.files.sealed import UntrustedError, content_digest, seal, unseal
+from rtcompile.files.sealed import UntrustedError
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
 from rtcompile.settings import size as parsed_size
-from rtcompile.store.folder import Folder, count
+from rtcompile.store.folder import Folder
 from rtcompile.store.store import Store
 
 if TYPE_CHECKING:
@@ -188,61 +188,3 @@ def opened() -> tuple[Settings, Store]:
     # RTCOMPILE_JIT=0 keeps programs from writing to the cache, but not callers of these functions.
     settings = settings.replace(jit=True)
     return settings, Store.open(settings)
-
-
-# --- Programs that other libraries compiled ---------------------------------------------------------
-
-_KIND, _SEAL = "programs", "program"
-
-
-class KeptPrograms:
-    """A mapping that stores the code of other libraries' compilers in the cache, which verifies and evicts it as builds.
-
-    Keys are bytes or str, and code is bytes. If the cache cannot be written, a warning is raised and nothing is stored.
-
-    Raises
-    ------
-    KeyError
-        The program was never stored, is damaged or was evicted.
-
-    Examples
-    --------
-    >>> programs = rtcompile.KeptPrograms()
-    >>> programs[b"key"] = b"code"
-    >>> programs[b"key"]
-    b'code'
-    """
-
-    def __init__(self) -> None:
-        settings = Settings.from_environ()
-        self._store = Store.open(settings)
-        self._folder = Folder(settings.cache_dir, readable=settings.cache_on_disk, resolution=0)
-
-    def __getitem__(self, key: bytes | str) -> bytes:
-        name = _name(key)
-        data = self._folder.read(_KIND, name)
-        fields = None if data is None else unseal(_SEAL, name, data)
-        if not fields:
-            raise KeyError(key)
-        count(self._folder, hits=1)
-        return fields[0]
-
-    def __setitem__(self, key: bytes | str, code: bytes) -> None:
-        name = _name(key)
-        self._store.publish(_KIND, name, seal(_SEAL, name, [code]))
-
-    def __delitem__(self, key: bytes | str) -> None:
-        self[key]  # raises KeyError
-        self._folder.discard(_KIND, _name(key))
-
-    def __len__(self) -> int:
-        return sum(not name.startswith(".") for name, _ in self._folder.listing(_KIND))
-
-    def clear(self) -> None:
-        """Remove all programs, but no builds."""
-        for name, _ in self._folder.listing(_KIND):
-            self._folder.discard(_KIND, name)
-
-
-def _name(key: bytes | str) -> str:
-    return content_digest(key.encode() if isinstance(key, str) else key)

@@ -23,16 +23,47 @@ from cuda.core.utils import ProgramCacheResource, make_program_cache_key
 
 import rtcompile
 from rtcompile import CompileRequest, InvalidRequest, RtcompileError
+from rtcompile.build.elsewhere import Settings
+from rtcompile.files.sealed import content_digest, seal, unseal
+from rtcompile.store.shared import Folder, Store, count
 
 _Theirs: Any = cuda.core.Program
 _KNOWN = ("1.0", "1.1", "1.2")  # releases whose `Program` was compared with the subclass
+_KIND, _SEAL = "programs", "program"  # the cache's folder, and the kind of the files in it
 
 
-class ProgramCache(rtcompile.KeptPrograms, ProgramCacheResource):  # type: ignore[misc]
-    """rtcompile's cache as the ``cache=`` of `cuda.core.Program.compile`."""
+class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
+    """rtcompile's cache as the ``cache=`` of `cuda.core.Program.compile`; it verifies and evicts programs as builds."""
+
+    def __init__(self) -> None:
+        settings = Settings.from_environ()
+        self._store = Store.open(settings)
+        self._folder = Folder(settings.cache_dir, readable=settings.cache_on_disk, resolution=0)
+
+    def __getitem__(self, key: bytes | str) -> bytes:
+        name = _name(key)
+        data = self._folder.read(_KIND, name)
+        fields = None if data is None else unseal(_SEAL, name, data)
+        if not fields:
+            raise KeyError(key)
+        count({"hits": 1})
+        return fields[0]
 
     def __setitem__(self, key: bytes | str, value: Any) -> None:
-        super().__setitem__(key, _code(value))
+        name = _name(key)
+        self._store.publish(_KIND, name, seal(_SEAL, name, [_code(value)]))
+
+    def __delitem__(self, key: bytes | str) -> None:
+        self[key]  # raises KeyError
+        self._folder.discard(_KIND, _name(key))
+
+    def __len__(self) -> int:
+        return sum(not name.startswith(".") for name, _ in self._folder.listing(_KIND))
+
+    def clear(self) -> None:
+        """Remove all programs, but no builds."""
+        for name, _ in self._folder.listing(_KIND):
+            self._folder.discard(_KIND, name)
 
     def compile(
         self,
@@ -107,6 +138,10 @@ class ProgramCache(rtcompile.KeptPrograms, ProgramCacheResource):  # type: ignor
         }
         made = getattr(ObjectCode, f"from_{target}")
         return made(found.code, name=options.name or "", symbol_mapping=symbols)
+
+
+def _name(key: bytes | str) -> str:
+    return content_digest(key.encode() if isinstance(key, str) else key)
 
 
 def _code(value: object) -> bytes:
