@@ -16,8 +16,8 @@ from pathlib import Path
 import rtcompile
 from benchmarks import _machine
 from examples import cute_tiled_copy
-from rtcompile.bundles.index import Bundle
 from rtcompile.cli import bundling, to_bundle
+from rtcompile.lookup.bundles import Bundle
 
 ARCHS = ("sm_80", "sm_90a", "sm_100a", "sm_120a", "compute_80")
 FASTROWS = Path(__file__).parents[1] / "examples" / "fastrows"

@@ -23,7 +23,7 @@ _NAMES = {
     "api": "compile",
     "tools": "doctor explain",
     "build.many": "compile_many submit_many",
-    "bundles.index": "use_bundle",
+    "lookup.bundles": "use_bundle",
     "errors": (
         "BatchError CompileError CompileTimeout CompilerCrashed CupyNotFound DriverError "
         "ExecutorError InvalidRequest JitDisabled JitifyError LinkError RtcompileError "

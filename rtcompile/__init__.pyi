@@ -10,7 +10,6 @@ from rtcompile._version import __version__ as __version__
 from rtcompile.api import compile as compile
 from rtcompile.build.many import compile_many as compile_many
 from rtcompile.build.many import submit_many as submit_many
-from rtcompile.bundles.index import use_bundle as use_bundle
 from rtcompile.errors import BatchError as BatchError
 from rtcompile.errors import CompileError as CompileError
 from rtcompile.errors import CompilerCrashed as CompilerCrashed
@@ -33,6 +32,7 @@ from rtcompile.frontends.cupy_hook import uninstall as uninstall
 from rtcompile.frontends.raw_kernel import RawKernel as RawKernel
 from rtcompile.frontends.raw_module import RawModule as RawModule
 from rtcompile.frontends.tensors import tensor_map as tensor_map
+from rtcompile.lookup.bundles import use_bundle as use_bundle
 from rtcompile.request.object_code import ObjectCode as ObjectCode
 from rtcompile.request.request import CompileRequest as CompileRequest
 from rtcompile.request.values import Arch as Arch

@@ -139,7 +139,7 @@ def own_environment(
 ) -> None:
     """Give each test its own cache, without the bundles of other tests."""
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-    monkeypatch.setattr("rtcompile.bundles.index._bundles", {})
+    monkeypatch.setattr("rtcompile.lookup.bundles._bundles", {})
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rtcompile.bundles import index as bundles
-from rtcompile.lookup import environment
+from rtcompile.lookup import bundles, environment
 from rtcompile.store import store
 from rtcompile.toolkit import remembered
 

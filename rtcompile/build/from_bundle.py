@@ -1,19 +1,25 @@
-"""Finds builds in packages' bundles by their keys; it needs neither a toolkit nor a writable cache."""
+"""Finds builds in packages' bundles by their keys, with the headers that they were compiled from.
+
+It needs neither a toolkit nor a writable cache.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rtcompile.build import plan as plans
-from rtcompile.bundles import file
-from rtcompile.bundles import index as bundles
-from rtcompile.bundles.file import Row
-from rtcompile.bundles.index import Bundle, in_use
 from rtcompile.errors import JitDisabled, RtcompileError
+from rtcompile.files import headers
+from rtcompile.files.fileset import texts_in
+from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest
+from rtcompile.lookup import bundles
 from rtcompile.lookup import find as lookup
+from rtcompile.lookup.bundles import Bundle, Extent, UnusableError, in_use, load, read_checks
+from rtcompile.named import NamedTuple
 from rtcompile.request import arch as archs
 from rtcompile.request.key import EITHER, KeyInputs
 from rtcompile.request.object_code import ObjectCode
@@ -24,6 +30,85 @@ from rtcompile.settings import Settings
 if TYPE_CHECKING:
     from rtcompile.lookup.find import Query
     from rtcompile.request.units import LinkInput
+
+
+# --- The builds of a bundle -------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """One build in a bundle's index; as a dataclass it would take 0.7 of a first hit's 2 ms."""
+
+    key: str  # `KeyInputs.bundle_key()`, the same on every machine
+    arch: Arch
+    kind: str  # "cubin" or "ptx"
+    backend: str
+    compiler: str
+    cuda: int  # the compiler's major version
+    program: str  # this and the next three are for messages
+    source: str  # its digest
+    options: tuple[str, ...]  # effective ones
+    names: tuple[str, ...]
+    at: int = -1  # its position in the index
+    code: Extent = (0, 0, "")
+    checks: Extent = (0, 0, "")
+
+    def sealed_key(self) -> str:
+        """Return the key that the row's object is sealed under."""
+        return " ".join((self.key, str(self.arch), self.kind, str(self.cuda)))
+
+
+def _decode(at: int, data: bytes) -> Row:
+    texts = texts_in(data)
+    key, arch, kind, backend, compiler, cuda, program, source = texts[:8]
+    code, checks = ((int(texts[i]), int(texts[i + 1]), texts[i + 2]) for i in (8, 11))
+    names = 15 + int(texts[14])
+    more = tuple(texts[15:names]), tuple(texts[names:]), at, code, checks
+    return Row(key, Arch.parse(arch), kind, backend, compiler, int(cuda), program, source, *more)
+
+
+def rows(bundle: Bundle, key: str | None = None) -> list[Row]:
+    """Return the builds under `key`, or all of them; none if the bundle cannot be used."""
+    try:
+        return read_rows(bundle, key)
+    except UnusableError as error:
+        bundle.ignore(str(error))
+        return []
+
+
+def read_rows(bundle: Bundle, key: str | None = None) -> list[Row]:
+    """Return the same; raise `UnusableError` if the bundle cannot be used."""
+    if not bundle.open():
+        return []
+    begin = b"" if key is None else key.encode("utf-8", "surrogateescape") + b"\0"
+    try:
+        return [_decode(at, row) for at, row in enumerate(bundle.rows) if row.startswith(begin)]
+    except (ValueError, IndexError, TypeError, RtcompileError) as error:
+        raise UnusableError(f"its index cannot be understood ({error})") from None
+
+
+def code_of(bundle: Bundle, row: Row, own: Sequence[SearchDir]) -> ObjectCode | None:
+    """Return the build of a row; None if the package's own headers have changed since."""
+    try:
+        found = load(bundle, row.at, own_folders(own))
+    except UnusableError as error:
+        bundle.ignore(str(error))
+        return None
+    return None if found is None else found.obj
+
+
+def _difference(bundle: Bundle, row: Row, own: Sequence[SearchDir]) -> str:
+    """Describe how the package's own headers differ from those that the row was compiled from."""
+    with suppress(UnusableError):
+        return read_checks(bundle.blob(row.checks), own_folders(own)).difference()
+    return ""
+
+
+def own_folders(own: Iterable[SearchDir]) -> tuple[str, ...]:
+    """Return the folders in a request; headers passed as strings have a label, and need no checks."""
+    return tuple(each.path for each in own if each.is_own and not headers.label(each.path))
+
+
+# --- The search for a request ------------------------------------------------------------------------
 
 
 def key_inputs(request: CompileRequest, settings: Settings) -> KeyInputs | None:
@@ -87,25 +172,21 @@ class Search:
 
     def exact(self) -> ObjectCode | None:
         """Return the bundled build of exactly this request, or None."""
-        rows = list(self._rows())
-        for wanted in self._wanted() if rows else ():
-            for bundle, row in rows:
-                code = (
-                    file.code_of(bundle, row, self._folders)
-                    if (row.arch, row.kind) == wanted
-                    else None
-                )
-                if code is not None:
+        found = list(self._rows())
+        for wanted in self._wanted() if found else ():
+            for bundle, row in found:
+                is_wanted = (row.arch, row.kind) == wanted
+                if is_wanted and (code := code_of(bundle, row, self._folders)):
                     return code
         return None
 
     def compatible(self, lacking: RtcompileError) -> ObjectCode:
         """Return a build for another architecture that the device can run; raise `lacking` if there is none."""
-        rows = list(self._rows())
-        if rows and self._requested() is None and self._request.target == "cubin":
-            for row in usable([row for _, row in rows], self._capability()):
-                bundle = next(bundle for bundle, each in rows if each is row)
-                if code := file.code_of(bundle, row, self._folders):
+        found = list(self._rows())
+        if found and self._requested() is None and self._request.target == "cubin":
+            for row in usable([row for _, row in found], self._capability()):
+                bundle = next(bundle for bundle, each in found if each is row)
+                if code := code_of(bundle, row, self._folders):
                     return code
         sentences = [self._sentence(bundle) for bundle in in_use()]
         details = "".join(f" {sentence}" for sentence in sentences if sentence)
@@ -122,12 +203,16 @@ class Search:
         if self._inputs is None:
             return
         for bundle in in_use():
-            rows = file.rows(bundle, self._key)
-            if rows and (cuda := bundles.cuda_major()) is not None:
-                rows = [row for row in rows if row.cuda == cuda]
-                if not rows:
-                    file.require_cuda(bundle, cuda)
-            for row in rows:
+            found = rows(bundle, self._key)
+            if found and (cuda := bundles.cuda_major()) is not None:
+                found = [row for row in found if row.cuda == cuda]
+                made_with = {row.cuda for row in (() if found else rows(bundle))}
+                if made_with and cuda not in made_with:
+                    made = " and ".join(map(str, sorted(made_with)))
+                    bundle.ignore(
+                        f"it was made with CUDA {made}, and this process uses CUDA {cuda}"
+                    )
+            for row in found:
                 if self._inputs.backend in (*EITHER, row.backend):
                     yield bundle, row
 
@@ -165,20 +250,20 @@ class Search:
 
     def _sentence(self, bundle: Bundle) -> str:
         """Return a sentence that explains why the build was not found in a bundle."""
-        rows = file.rows(bundle, self._key)
+        found = rows(bundle, self._key)
         if bundle.problem:
             return f"Bundle {bundle.path}: {bundle.problem}."
-        if rows:
-            for row in rows:
-                if changed := file.difference(bundle, row, self._folders):
+        if found:
+            for row in found:
+                if changed := _difference(bundle, row, self._folders):
                     return f"Bundle {bundle.path} contains it, but {changed}."
-            archs_there = ", ".join(sorted({str(row.arch) for row in rows}))
+            archs_there = ", ".join(sorted({str(row.arch) for row in found}))
             return (
                 f"Bundle {bundle.path} only has {archs_there} code for it; rebuild the bundle with "
                 f"{self._wanted_arch() or 'this architecture'}."
             )
         source = self._request.source_digest
-        same_program = [row for row in file.rows(bundle) if row.program == self._request.name]
+        same_program = [row for row in rows(bundle) if row.program == self._request.name]
         if not same_program:
             return ""
         if not any(row.source == source for row in same_program):

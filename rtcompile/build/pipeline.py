@@ -39,14 +39,13 @@ if TYPE_CHECKING:
 
 
 def _in_bundles(query: Query) -> Found | None:
-    bundles = query.settings.bundles
-    if not bundles and "rtcompile.bundles.index" not in sys.modules:
+    if not query.settings.bundles and "rtcompile.lookup.bundles" not in sys.modules:
         return None
-    from rtcompile.bundles import index
+    from rtcompile.lookup import bundles
 
-    for path in bundles:
-        index.use(path)
-    return index.find(query)
+    for path in query.settings.bundles:
+        bundles.use(path)
+    return bundles.find(query)
 
 
 # The value of `BuildInfo.hit`, and the function that finds code.

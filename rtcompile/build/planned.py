@@ -76,7 +76,7 @@ def _reported(query: Query, *, waits: bool) -> ObjectCode:
 
 def in_bundles(query: Query) -> Found | None:
     """Return a bundle's code by the planned request, which has no paths and any spelling of the options."""
-    if not query.settings.bundles and "rtcompile.bundles.index" not in sys.modules:
+    if not query.settings.bundles and "rtcompile.lookup.bundles" not in sys.modules:
         return None
     from rtcompile.build import from_bundle
 

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from rtcompile.bundles.file import rows as rows_of
-from rtcompile.bundles.index import Bundle, use_bundle
+from rtcompile.build.from_bundle import rows as rows_of
 from rtcompile.cli import output, to_bundle
 from rtcompile.cli.arguments import BUNDLE_ACTIONS
 from rtcompile.cli.running import cupys_record, read_record
@@ -20,6 +19,7 @@ from rtcompile.cli.to_bundle import OVERRIDES, Work
 from rtcompile.errors import InvalidRequest, shown
 from rtcompile.extras.packaging.library import KernelLibrary, KernelModule, imported
 from rtcompile.files.sealed import read_text
+from rtcompile.lookup.bundles import Bundle, use_bundle
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import absolute, items

@@ -13,16 +13,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rtcompile.build import from_bundle, pipeline, planned
+from rtcompile.build.from_bundle import Row, own_folders
 from rtcompile.build.many import compile_many
-from rtcompile.bundles import file
-from rtcompile.bundles import index as bundles
-from rtcompile.bundles.file import Row, own_folders
-from rtcompile.bundles.index import Bundle, UnusableError
 from rtcompile.errors import InvalidRequest, warn
 from rtcompile.files import sealed
 from rtcompile.files.fileset import FileSet, joined
 from rtcompile.files.headers import Header, SearchDir, relative_to
 from rtcompile.files.sealed import content_digest
+from rtcompile.lookup import bundles
+from rtcompile.lookup.bundles import Bundle, UnusableError
 from rtcompile.lookup.find import query_of
 from rtcompile.named import NamedTuple
 from rtcompile.request import arch as archs
@@ -222,7 +221,7 @@ class Served(NamedTuple):
 def matrix(bundle: Bundle) -> list[Served]:
     """Return the code for each generation from 7.5 on, each program and each major version of CUDA."""
     groups: dict[tuple[str, int], list[Row]] = {}
-    for row in file.rows(bundle):
+    for row in from_bundle.rows(bundle):
         groups.setdefault((row.key, row.cuda), []).append(row)
     served = []
     for capability in archs.generations():
@@ -337,7 +336,7 @@ class Contents(NamedTuple):
 def read(bundle: Bundle) -> list[Contents]:
     """Return all builds of a bundle, with every byte verified."""
     try:
-        rows, found = file.read_rows(bundle), []
+        rows, found = from_bundle.read_rows(bundle), []
         for row, queries in zip(rows, _queries(bundle), strict=True):
             code, checks = map(bundle.blob, (row.code, row.checks))
             listed_headers(checks)

@@ -12,14 +12,13 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
-from rtcompile.bundles import file
-from rtcompile.bundles import index as bundles
-from rtcompile.bundles.index import Bundle
+from rtcompile.build import from_bundle as file
 from rtcompile.cli import bundling
 from rtcompile.errors import BatchError, JitDisabled, RtcompileWarning, ToolkitNotFound
 from rtcompile.files.headers import SearchDir
-from rtcompile.lookup import environment
+from rtcompile.lookup import bundles, environment
 from rtcompile.lookup import find as lookup
+from rtcompile.lookup.bundles import Bundle
 from rtcompile.request.request import CompileRequest
 from rtcompile.toolkit.model import Toolchain
 from tests.packages import HEADER, PLAIN, SOURCE, Package, edit_header

@@ -13,12 +13,12 @@ from cupy.cuda import compiler  # noqa: E402
 
 import rtcompile  # noqa: E402
 from rtcompile.build import planned  # noqa: E402
-from rtcompile.bundles import index  # noqa: E402
-from rtcompile.bundles.index import Bundle  # noqa: E402
 from rtcompile.cli import bundling, to_bundle  # noqa: E402
 from rtcompile.cli.to_bundle import read  # noqa: E402
 from rtcompile.extras.record import recording, warming  # noqa: E402
+from rtcompile.lookup import bundles as index  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
+from rtcompile.lookup.bundles import Bundle  # noqa: E402
 from rtcompile.lookup.find import Query, query_of  # noqa: E402
 from rtcompile.request.object_code import files_of  # noqa: E402
 from rtcompile.request.request import CompileRequest  # noqa: E402

@@ -8,13 +8,13 @@ import pytest
 
 import rtcompile
 from rtcompile.build import from_bundle as search
-from rtcompile.bundles import index as bundles
-from rtcompile.bundles.file import rows
-from rtcompile.bundles.index import Bundle
+from rtcompile.build.from_bundle import rows
 from rtcompile.cli import bundling
 from rtcompile.compilers import nvrtc
 from rtcompile.errors import BatchError, InvalidRequest
 from rtcompile.files.headers import SearchDir
+from rtcompile.lookup import bundles
+from rtcompile.lookup.bundles import Bundle
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile.bundles.file import rows as rows_of
-from rtcompile.bundles.index import Bundle
+from rtcompile.build.from_bundle import rows as rows_of
 from rtcompile.cli import bundling, main
 from rtcompile.extras.record import recording
+from rtcompile.lookup.bundles import Bundle
 from tests.packages import DECLARATION, HEADER, SOURCE, Package
 from tests.tables import from_table
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.bundles.file import rows
-from rtcompile.bundles.index import Bundle
+from rtcompile.build.from_bundle import rows
+from rtcompile.lookup.bundles import Bundle
 from tests.documentation import ROOT, blocks
 from tests.processes import ran
 from tests.wheels import bare_environment, build, use

@@ -18,10 +18,10 @@ from cupy.cuda import compiler, function  # noqa: E402
 import rtcompile  # noqa: E402
 from rtcompile import CompileRequest  # noqa: E402
 from rtcompile.build import many, pipeline, planned  # noqa: E402
-from rtcompile.bundles import index as bundle_index  # noqa: E402
 from rtcompile.extras.record import recording, warming  # noqa: E402
 from rtcompile.extras.record.recording import Counter, Tally  # noqa: E402
 from rtcompile.frontends import cupy_hook  # noqa: E402
+from rtcompile.lookup import bundles as bundle_index  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.lookup.find import listeners  # noqa: E402
 from rtcompile.settings import Settings  # noqa: E402

@@ -25,7 +25,6 @@ ROOMS = (
     "inspect",
     "store",
     "lookup",
-    "bundles",
     "workers",
     "toolkit",
     "messages",

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile.bundles import index as bundles
 from rtcompile.errors import InvalidRequest
-from rtcompile.lookup import environment
+from rtcompile.lookup import bundles, environment
 from rtcompile.lookup import find as device
 from rtcompile.lookup import find as lookup
 from rtcompile.request.request import CompileRequest
@@ -246,7 +245,7 @@ def test_entries_of_the_search_path_that_are_not_text_are_ignored(monkeypatch, e
 def test_a_module_that_another_thread_is_importing_is_not_called_yet(monkeypatch):
     monkeypatch.setattr("rtcompile.lookup.driver.capability_of_current", lambda: CAPABILITY)
     request = build(CODE % 1)
-    for name in ("rtcompile.bundles", "cupy"):
+    for name in ("rtcompile.lookup.bundles", "cupy"):
         module = types.ModuleType(name)
         module.__spec__ = importlib.machinery.ModuleSpec(name, None)
         module.__spec__._initializing = True

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.bundles import file
-from rtcompile.bundles.file import Row
-from rtcompile.bundles.index import Bundle
+from rtcompile.build import from_bundle as file
+from rtcompile.build.from_bundle import Row
 from rtcompile.cli import main, to_bundle
+from rtcompile.lookup.bundles import Bundle
 from rtcompile.request.arch import first_release, generations
 from rtcompile.request.values import Arch
 from tests.packages import SOURCE, Package

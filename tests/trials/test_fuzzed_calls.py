@@ -23,13 +23,13 @@ import pytest
 
 import rtcompile
 from rtcompile import Arch, CompileRequest, ObjectCode, RtcompileError
-from rtcompile.bundles import file
-from rtcompile.bundles.index import HEAD, INDEX, MAGIC, in_use
+from rtcompile.build import from_bundle as file
 from rtcompile.cli import bundling
 from rtcompile.extras.packaging.library import KernelLibrary
 from rtcompile.extras.record import recording, warming
 from rtcompile.extras.resources.report import Report
 from rtcompile.files import sealed
+from rtcompile.lookup.bundles import HEAD, INDEX, MAGIC, in_use
 from rtcompile.settings import Settings
 from tests.packages import Package
 from tests.processes import build_of, forget_bundles

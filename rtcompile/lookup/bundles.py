@@ -1,4 +1,4 @@
-"""The bundles in use, which are a level of the look-up, and the format of their files.
+"""The bundles in use, which packages carry and which are a level of the look-up, and the format of their files.
 
 A file has a head of fixed size, the sealed index, and the blobs of its rows: objects in the cache's format, and
 lists of their headers, of which the package's own are checked before use. The index maps digests of requests,

@@ -1,1 +1,0 @@
-"""Bundles: read-only files of builds that packages carry, searched before the cache."""
