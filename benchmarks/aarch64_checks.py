@@ -313,7 +313,7 @@ def outcomes(names: list[str]) -> Iterator[tuple[str, dict[str, object]]]:
 
 
 def main() -> None:
-    from rtcompile.toolkit.remembered import current
+    from rtcompile.toolkit import current
 
     about = {"machine": platform.machine(), "python": platform.python_version()}
     print(json.dumps({**about, "versions": dict(current().versions)}), flush=True)

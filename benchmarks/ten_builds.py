@@ -131,7 +131,7 @@ def use_no_system() -> None:
 def build(names: Sequence[str], system: bool) -> None:
     """Compile, and print what came of it as JSON."""
     import rtcompile
-    from rtcompile.toolkit.remembered import current
+    from rtcompile.toolkit import current
     from rtcompile.tools import examine, verdict
 
     if not system:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rtcompile import toolkit
 from rtcompile.lookup import bundles, environment
 from rtcompile.store import store
-from rtcompile.toolkit import remembered
 
 
 def ran(*words: object, environ: Mapping[str, str | Path] | None = None, **more: Any) -> Any:
@@ -51,7 +51,7 @@ def forget_bundles() -> None:
 
 def forget_toolkit() -> None:
     """Forget the found toolkit; the cache still records it."""
-    remembered._in_this_process.clear()
+    toolkit._in_this_process.clear()
 
 
 def build_of(made: Any) -> Any:

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 import rtcompile
+from rtcompile import toolkit
 from rtcompile.errors import InvalidRequest
 from rtcompile.lookup import bundles, environment
 from rtcompile.lookup import find as device
 from rtcompile.lookup import find as lookup
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
-from rtcompile.toolkit import remembered
 from rtcompile.toolkit.model import Toolchain
 from tests.lookups import CAPABILITY, CODE, build, found, kept, look
 
@@ -70,7 +70,7 @@ def test_a_build_during_which_the_toolchain_was_replaced_is_not_kept(monkeypatch
 
     def compile_and_replace(*given, **more):
         code = compile_once(*given, **more)
-        for module in (environment, remembered):
+        for module in (environment, toolkit):
             monkeypatch.setattr(module, "signature", lambda path: (1, 1))
         environment.current()._checked = float("-inf")  # a second later
         return code
@@ -119,11 +119,11 @@ def test_damaged_files_of_a_toolchain_count_as_changed():
 
 def test_the_toolchain_of_another_environment_is_not_used():
     here = environment.current()
-    known = remembered.Known(Toolchain(), environment.packed({}, "libnvrtc.so"))
+    known = toolkit.Known(Toolchain(), environment.packed({}, "libnvrtc.so"))
     settings = Settings("", cache_on_disk=False)
-    remembered.write(settings, "another key", known)
+    toolkit.write(settings, "another key", known)
     assert (here.signature(), here.loads) == ("", "")
-    remembered.write(settings, here.toolchain_key, known)
+    toolkit.write(settings, here.toolchain_key, known)
     assert here.signature()
     assert here.loads == "libnvrtc.so"
 

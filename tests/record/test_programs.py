@@ -13,9 +13,9 @@ from typing import NamedTuple
 import pytest
 
 import rtcompile
+from rtcompile import toolkit
 from rtcompile.cli import main
 from rtcompile.files.sealed import content_digest
-from rtcompile.toolkit import remembered
 from tests.processes import ran
 from tests.programs import CODE, TEMPLATE, other_cupy, packed, program, run, written_record
 from tests.tables import from_table
@@ -114,7 +114,7 @@ def test_an_unrecordable_build_does_not_stop_the_program(tmp_path):
 def test_a_record_contains_the_versions_used(recorded):
     document = json.loads(Path(recorded.record).read_text())
 
-    nvrtc = remembered.current().require_nvrtc().version
+    nvrtc = toolkit.current().require_nvrtc().version
     assert (document["rtcompile"], document["cupy"]) == (rtcompile.__version__, cupy.__version__)
     assert nvrtc.startswith(f"{document['cuda']}.")
     assert not Path(f"{recorded.record}.part").exists()

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import rtcompile.lookup.environment as environments
+from rtcompile import toolkit
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.files import sealed as files
 from rtcompile.request import arch as archs
@@ -23,9 +24,8 @@ from rtcompile.request import values
 from rtcompile.settings import Settings
 from rtcompile.store import inventory
 from rtcompile.store.folder import Folder
-from rtcompile.toolkit import remembered, search
+from rtcompile.toolkit import current, search
 from rtcompile.toolkit.model import Toolchain
-from rtcompile.toolkit.remembered import current
 from tests.jobs import at_once
 from tests.processes import forget_toolkit, python
 from tests.toolkits import Wheels, needs_host_compiler, program, write
@@ -72,7 +72,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
     monkeypatch.setattr(search, "find", counted)
     monkeypatch.setattr(sys, "path", [str(made.wheels.site)])
     monkeypatch.delitem(sys.modules, "cupy", raising=False)  # it is not on this path
-    monkeypatch.setattr(remembered, "_in_this_process", {})
+    monkeypatch.setattr(toolkit, "_in_this_process", {})
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     for name in ("CUDA_PATH", "CUDA_HOME", "CONDA_PREFIX"):
         monkeypatch.delenv(name, raising=False)
@@ -203,7 +203,7 @@ def test_a_flipped_bit_causes_a_new_search(environment):
         file.write_bytes(flipped)
         forget_toolkit()
         key = environments.current().toolchain_key
-        assert remembered.read(environment.settings, key) is None
+        assert toolkit.read(environment.settings, key) is None
     assert environment.as_a_new_process() == found
 
 
@@ -249,7 +249,7 @@ def test_a_compiler_that_does_not_report_its_version_is_run_again(environment, m
     assert current(environment.settings).nvcc is None
     nvcc.write_text(works)
     os.utime(nvcc, ns=(status.st_atime_ns, status.st_mtime_ns))
-    later = time.monotonic() + remembered._DOUBT_SECONDS + 60
+    later = time.monotonic() + toolkit._DOUBT_SECONDS + 60
     assert environment.as_a_new_process().nvcc is not None
     nvcc.write_text("#!/bin/sh\nexit 1\n")
     assert environment.as_a_new_process().nvcc is None
@@ -310,7 +310,7 @@ def test_a_remembered_toolchain_does_not_import_the_search(tmp_path):
     source = """
 import sys
 from rtcompile.settings import Settings
-from rtcompile.toolkit.remembered import current
+from rtcompile.toolkit import current
 current(Settings(cache_dir=sys.argv[1]))
 heavy = ("cupy", "cuda.pathfinder", "importlib.metadata", "subprocess", "rtcompile.toolkit.search")
 print([name for name in heavy if name in sys.modules])
@@ -343,7 +343,7 @@ def test_evicted_headers_of_nvrtc_are_unpacked_again(environment, monkeypatch):
         written.append(str(path))
         return path
 
-    monkeypatch.setattr(remembered, "unpack", unpack)
+    monkeypatch.setattr(toolkit, "unpack", unpack)
     for name in ("cuda_runtime", "cuda_nvcc", "cuda_cccl"):
         shutil.rmtree(environment.wheels.site / "nvidia" / name)
     for _ in range(2):

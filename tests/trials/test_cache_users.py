@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from rtcompile import toolkit
 from rtcompile.compilers import unobserved
 from rtcompile.lookup import environment as environments
 from rtcompile.settings import Settings
-from rtcompile.toolkit import remembered
 from rtcompile.toolkit.model import Toolchain
 from tests.key_inputs import make_key_inputs, make_object, open_store
 from tests.trials.record import record
@@ -46,17 +46,17 @@ def fill(cache: Path, code: bytes) -> None:
     kept = open_store(cache)
     with kept.building(WANTED):
         kept.add(WANTED, make_object(code), unobserved.record((), ()))
-    remembered.write(
+    toolkit.write(
         Settings(cache_dir=str(cache)),
         "key",
-        remembered.Known(Toolchain(problems=(code.decode(),)), environments.packed({}, "")),
+        toolkit.Known(Toolchain(problems=(code.decode(),)), environments.packed({}, "")),
     )
 
 
 def found(cache: Path) -> list[str]:
     """Return whose build and whose toolchain is found."""
     obj = open_store(cache).find(WANTED)
-    known = remembered.read(Settings(cache_dir=str(cache)), "key")
+    known = toolkit.read(Settings(cache_dir=str(cache)), "key")
     return [
         *([obj.code.decode()] if obj else ()),
         *(known.toolchain.problems if known else ()),
