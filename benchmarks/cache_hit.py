@@ -16,12 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import _machine
+from rtcompile.compilers.unobserved import record
 from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest
 from rtcompile.request.key import KeyInputs
 from rtcompile.request.object_code import BuildInfo, ObjectCode
 from rtcompile.request.values import Arch
-from rtcompile.store import manifests
 from rtcompile.store.store import Store
 
 ROUNDS = 40
@@ -48,6 +48,7 @@ def tree(root: Path) -> tuple[tuple[SearchDir, ...], list[str]]:
 def key_inputs(source: str, search: tuple[SearchDir, ...]) -> KeyInputs:
     return KeyInputs(
         source=source,
+        source_digest=content_digest(source.encode()),
         name="kernel.cu",
         options=(("std", "c++17"), ("fmad", "true"), ("D", "NDEBUG")),
         arch=Arch(9, 0, "a"),
@@ -61,11 +62,9 @@ def fill(store: Store, inputs: KeyInputs, trace: list[str], size: int) -> dict[s
     obj = ObjectCode(os.urandom(size), "cubin", Arch(9, 0, "a"), {}, BuildInfo("nvrtc"))
     with store.building(inputs):
         start = time.perf_counter()
-        dependencies = manifests.record(
-            trace, inputs.search, source=inputs.source, name=inputs.name
-        )
+        dependencies = record(trace, inputs.search, source=inputs.source, name=inputs.name)
         recorded = time.perf_counter()
-        again = manifests.record(trace, inputs.search, source=inputs.source, name=inputs.name)
+        again = record(trace, inputs.search, source=inputs.source, name=inputs.name)
         recorded_again = time.perf_counter()
         assert store.add(inputs, obj, dependencies)
         added = time.perf_counter()

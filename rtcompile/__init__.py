@@ -51,7 +51,7 @@ _RESULTS = {
     "extras.packaging.signature": "Parameter",
     "extras.record.repeatable": "RecordedBuild",
     "extras.resources.advice": "Advice",
-    "extras.resources.report": "KernelReport Occupancy Report Spills",
+    "extras.resources": "KernelReport Occupancy Report Spills",
     "files.headers": "Header",
     "frontends.cupy_hook": "Installation",
     "request.object_code": "BuildInfo",

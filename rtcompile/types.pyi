@@ -11,11 +11,11 @@ from rtcompile.extras.packaging.library import Kernel as Kernel
 from rtcompile.extras.packaging.library import KernelModule as KernelModule
 from rtcompile.extras.packaging.signature import Parameter as Parameter
 from rtcompile.extras.record.repeatable import RecordedBuild as RecordedBuild
+from rtcompile.extras.resources import KernelReport as KernelReport
+from rtcompile.extras.resources import Occupancy as Occupancy
+from rtcompile.extras.resources import Report as Report
+from rtcompile.extras.resources import Spills as Spills
 from rtcompile.extras.resources.advice import Advice as Advice
-from rtcompile.extras.resources.report import KernelReport as KernelReport
-from rtcompile.extras.resources.report import Occupancy as Occupancy
-from rtcompile.extras.resources.report import Report as Report
-from rtcompile.extras.resources.report import Spills as Spills
 from rtcompile.files.headers import Header as Header
 from rtcompile.frontends.cupy_hook import Installation as Installation
 from rtcompile.request.object_code import BuildInfo as BuildInfo

@@ -20,7 +20,7 @@ from rtcompile.extras.cluster.level import Level
 from rtcompile.extras.cluster.pages import SMALL, Page, StoreEntry
 from rtcompile.extras.cluster.settings import RemoteSettings, first_line
 from rtcompile.extras.cluster.stores import Stores
-from rtcompile.extras.resources.report import Report
+from rtcompile.extras.resources import Report
 from rtcompile.files import sealed
 from rtcompile.settings import Settings
 from rtcompile.store import inventory

@@ -25,8 +25,8 @@ from rtcompile.cli.caching import find_entry
 from rtcompile.cli.output import overrides, requests
 from rtcompile.errors import CompileError, InvalidRequest, RtcompileError, ToolkitNotFound
 from rtcompile.extras.devtools.profile import HeaderNode, Profile
+from rtcompile.extras.resources import REPORT_SPILLS, Report, limits_of
 from rtcompile.extras.resources.advice import Advice
-from rtcompile.extras.resources.report import REPORT_SPILLS, Report, limits_of
 from rtcompile.files.headers import Files, SearchDir
 from rtcompile.files.sealed import read_text
 from rtcompile.inspect.cubin import kind_of

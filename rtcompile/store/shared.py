@@ -22,11 +22,15 @@ from rtcompile.settings import cache_dir
 from rtcompile.settings import flag as flag
 from rtcompile.settings import seconds as seconds
 from rtcompile.settings import size as size
-from rtcompile.store import manifests as manifests
 from rtcompile.store.folder import Folder as Folder
 from rtcompile.store.folder import at_end as at_end
 from rtcompile.store.locks import Busy as Busy
+from rtcompile.store.store import MOST_BUILDS as MOST_BUILDS
+from rtcompile.store.store import ManifestEntry as ManifestEntry
 from rtcompile.store.store import Store as Store
+from rtcompile.store.store import decode_manifest as decode_manifest
+from rtcompile.store.store import encode_manifest as encode_manifest
+from rtcompile.store.store import object_file as object_file
 
 
 class StoreError(Exception):

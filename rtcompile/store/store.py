@@ -7,7 +7,9 @@ be used, the user gets one warning and memory is used instead; no build fails be
 from __future__ import annotations
 
 import errno
+import functools
 import os
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,17 +21,18 @@ from weakref import WeakValueDictionary
 
 from rtcompile import forks
 from rtcompile.errors import warn
+from rtcompile.files import fileset
 from rtcompile.files.fileset import FileSet
+from rtcompile.files.headers import SearchDir, relative_to
 from rtcompile.files.sealed import UntrustedError
-from rtcompile.named import computed_once
+from rtcompile.named import NamedTuple, computed_once
 from rtcompile.request import object_code
 from rtcompile.request.key import EITHER, KeyInputs, is_portable, path_bound, reason_against
 from rtcompile.request.object_code import ObjectCode, hit
 from rtcompile.settings import Settings
-from rtcompile.store import inventory, manifests
+from rtcompile.store import inventory
 from rtcompile.store.folder import Folder, Memory, count, take_counts
 from rtcompile.store.inventory import Entry, Usage
-from rtcompile.store.manifests import MOST_BUILDS, ManifestEntry
 
 if TYPE_CHECKING:
     from rtcompile.store.negative import Negative
@@ -47,6 +50,75 @@ _MERGE_SECONDS = 1.0  # wait for another writer of the same manifest
 _MANIFESTS = ("manifests", "portable")  # by the lookup key, and by the key without paths
 
 _stores: dict[tuple[str, bool, int, bool], Store] = {}
+
+
+# --- Manifests: each lists, under a lookup key, builds and the files that they depend on ------------
+
+# A path is stored as the index of its search directory and the rest. Portable manifests, whose readers substitute
+# their own directories, have the same format.
+
+MOST_BUILDS = 4  # of one lookup key: enough for an edit and its revert, each with two compilers
+MOST_LISTED = 16  # of all lookup keys that share a manifest
+
+
+class ManifestEntry(NamedTuple):
+    """One build: its compiler, object key and dependencies, with the stats of the last look-up that compared them."""
+
+    backend: str
+    compiler: str
+    object_key: str
+    dependencies: FileSet
+    not_kept: str = ""  # why it was not kept; it then has neither an object nor files
+
+
+def encode_manifest(
+    key: str, builds: Sequence[ManifestEntry], search: Sequence[SearchDir]
+) -> bytes:
+    """Return the content of the file under `key` for `builds`, the latest first."""
+    split_path = relative_to(tuple(search))
+
+    def stored(path: str) -> str:
+        position, rest = split_path(path)
+        return f"{position if position >= 0 else ''}:{rest}"
+
+    return fileset.encode_records(
+        "manifest",
+        key,
+        [((*b[:3], b.not_kept), b.dependencies.moved(stored)) for b in builds[:MOST_LISTED]],
+    )
+
+
+@functools.lru_cache(maxsize=32)  # a miss reads its manifest three times, meanwhile others theirs
+def decode_manifest(
+    key: str, data: bytes, search: tuple[SearchDir, ...]
+) -> list[ManifestEntry] | None:
+    """Return the builds in the file found under `key`, latest first; None if it does not verify."""
+    found = fileset.decode_records("manifest", key, data)
+    directories = [d.path.rstrip("/") + "/" for d in search]
+
+    def here(path: str) -> str:
+        position, _, rest = path.partition(":")
+        return directories[int(position)] + rest if position else rest
+
+    builds = []
+    try:
+        for (backend, compiler, object_key, not_kept), files in found or ():
+            dependencies = files.moved(here)
+            hash(dependencies)  # raises if the fields do not fit together
+            builds.append(ManifestEntry(backend, compiler, object_key, dependencies, not_kept))
+    except (struct.error, StopIteration, IndexError, ValueError):
+        return None
+    return None if found is None else builds
+
+
+def object_file(inputs: KeyInputs, object_key: str, obj: ObjectCode) -> bytes:
+    """Return the content of a build's object file."""
+    program = inputs.name.rpartition("/")[2]
+    portable = inputs.portable_key if object_key == inputs.key_without_files else ""
+    return object_code.encode(object_key, obj, program, inputs.summary(), portable)
+
+
+# --- The cache of one directory ----------------------------------------------------------------------
 
 
 class Store:
@@ -148,7 +220,7 @@ class Store:
     def _builds(self, inputs: KeyInputs, kind: str) -> tuple[str, list[ManifestEntry]]:
         """Return the key of a manifest, and the builds that it lists."""
         key = inputs.portable_key if kind == "portable" else inputs.lookup_key
-        decode = partial(manifests.decode, search=inputs.search)
+        decode = partial(decode_manifest, search=inputs.search)
         return key, self._folder.decoded(kind, key, decode) or []
 
     # --- keeping -------------------------------------------------------------------------
@@ -160,12 +232,12 @@ class Store:
             build = ManifestEntry(backend, inputs.compilers.get(backend, ""), "", FileSet())
             key, others = self._builds(inputs, "manifests")
             builds = [build._replace(not_kept=reason), *(o for o in others if not o.not_kept)]
-            self.publish("manifests", key, manifests.encode(key, builds, inputs.search))
+            self.publish("manifests", key, encode_manifest(key, builds, inputs.search))
             return reason
         bound = path_bound(inputs, obj, dependencies)
         object_key = inputs.object_key(dependencies, backend=backend, path_bound=bound)
         build = ManifestEntry(backend, inputs.compilers.get(backend, ""), object_key, dependencies)
-        data = manifests.object_of(inputs, object_key, obj)
+        data = object_file(inputs, object_key, obj)
         self._keep(inputs, build, obj, data, misses=1)
         return ""
 
@@ -217,7 +289,7 @@ class Store:
         with self._lock(inputs.portable_key, _MERGE_SECONDS) if is_locked else nullcontext():
             key, others = self._builds(inputs, kind)
             builds = [build, *(each for each in others if each.object_key != build.object_key)]
-            return self._write(kind, key, manifests.encode(key, builds, inputs.search))
+            return self._write(kind, key, encode_manifest(key, builds, inputs.search))
 
     def publish(self, kind: str, name: str, data: bytes) -> bool:
         """Write a file; return whether that worked, after a warning if it did not."""

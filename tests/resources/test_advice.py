@@ -8,8 +8,8 @@ import pytest
 
 import rtcompile
 from rtcompile.cli import main
+from rtcompile.extras.resources import best_blocks, limits_of
 from rtcompile.extras.resources.advice import Advice
-from rtcompile.extras.resources.report import best_blocks, limits_of
 from rtcompile.request.values import Arch
 
 pytestmark = pytest.mark.needs_compiler
@@ -119,7 +119,7 @@ def test_the_smallest_block_is_no_smaller_than_needed():
 
 def test_an_architecture_of_the_future_is_rejected(monkeypatch):
     built = rtcompile.compile(PLAIN, arch="sm_90a")
-    monkeypatch.setattr("rtcompile.extras.resources.report.limits_of", lambda arch: None)
+    monkeypatch.setattr("rtcompile.extras.resources.limits_of", lambda arch: None)
     with pytest.raises(rtcompile.InvalidRequest, match="does not know the limits of sm_90a"):
         Advice.of(built)
 

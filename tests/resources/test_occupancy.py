@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from rtcompile import toolkit
-from rtcompile.extras.resources.report import limits_of, occupancy
+from rtcompile.extras.resources import limits_of, occupancy
 from rtcompile.request.values import Arch
 
 ARCHS = ["50", "53", "60", "61", "70", "75", "80", "86", "87", "89", "90", "100", "120"]

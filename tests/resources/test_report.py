@@ -8,7 +8,7 @@ import pytest
 
 import rtcompile
 from rtcompile.errors import InvalidRequest
-from rtcompile.extras.resources.report import Report, Spills
+from rtcompile.extras.resources import Report, Spills
 from rtcompile.styling import table
 
 pytestmark = pytest.mark.needs_compiler

@@ -13,7 +13,8 @@ from rtcompile.files import file_times
 from rtcompile.files.headers import SearchDir
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
-from rtcompile.store import folder, manifests
+from rtcompile.store import folder
+from rtcompile.store import store as stores
 from rtcompile.store.folder import Folder
 from rtcompile.store.store import Store
 from tests.jobs import at_once
@@ -185,7 +186,7 @@ def test_an_export_is_a_cache_for_another_machine(cache, tree, tmp_path):
 
 def test_a_manifest_keeps_the_latest_builds(cache, tree):
     inputs = tree.key_inputs()
-    texts = [str(i) for i in range(manifests.MOST_LISTED + 1)]
+    texts = [str(i) for i in range(stores.MOST_LISTED + 1)]
     for text in texts:
         tree.write("user0/a.h", text)
         tree.build(open_store(cache), inputs, "user0/a.h", code=text.encode())
@@ -193,12 +194,12 @@ def test_a_manifest_keeps_the_latest_builds(cache, tree):
     for text in texts:
         tree.write("user0/a.h", text)
         found.append(open_store(cache).find(inputs) is not None)
-    assert found == [False, *[True] * manifests.MOST_LISTED]
+    assert found == [False, *[True] * stores.MOST_LISTED]
 
 
 def test_builds_in_other_folders_evict_none_of_a_folders_own(cache, tree, tmp_path):
     tree.build(open_store(cache), tree.key_inputs(), "user0/a.h", code=b"first")
-    for number in range(manifests.MOST_BUILDS + 1):
+    for number in range(stores.MOST_BUILDS + 1):
         other = HeaderTree(tmp_path / f"checkout {number}", "user0", "cudart")
         other.write("user0/a.h", f"state {number}")
         other.build(open_store(cache), other.key_inputs(), "user0/a.h", code=b"other")

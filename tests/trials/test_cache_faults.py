@@ -19,7 +19,7 @@ from rtcompile.files import sealed
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import Header, SearchDir
 from rtcompile.request import object_code as objects
-from rtcompile.store import manifests
+from rtcompile.store import store as stores
 from tests.key_inputs import HeaderTree, make_key_inputs, make_object, open_store
 from tests.trials.record import record, times
 
@@ -216,8 +216,8 @@ def some_manifest() -> bytes:
     header = Header("/u/a.h", "user0", "a.h", "ab" * 32, 1, 2, 3, 4)
     outside = header._replace(path="/x/b.h", label="", relative="/x/b.h")
     dependencies = FileSet((header, outside), ("/u/no",), ("/t/.",), ("cudart/c.h",))
-    build = manifests.ManifestEntry("nvrtc", "12.9", "cd" * 32, dependencies)
-    return manifests.encode("key", [build, build], SEARCH)
+    build = stores.ManifestEntry("nvrtc", "12.9", "cd" * 32, dependencies)
+    return stores.encode_manifest("key", [build, build], SEARCH)
 
 
 def damages(data: bytes, chance: random.Random) -> Iterator[bytes]:
@@ -243,7 +243,7 @@ def an_object() -> bytes:
 # Of each kind of file: an example, and its decoder.
 FILES: dict[str, tuple[Callable[[], bytes], Callable[[bytes], object]]] = {
     "object": (an_object, lambda data: objects.decode("key", data)),
-    "manifest": (some_manifest, lambda data: manifests.decode("key", data, SEARCH)),
+    "manifest": (some_manifest, lambda data: stores.decode_manifest("key", data, SEARCH)),
 }
 
 
@@ -274,7 +274,7 @@ def test_invalid_fields_with_a_valid_digest_are_harmless(kind):
                 fields.insert(at, chance.randbytes(8))
         decode(sealed.seal(kind, "key", fields))
     for fewer in (SEARCH[:1], ()):  # other directories than those of a manifest
-        manifests.decode("key", some_manifest(), fewer)
+        stores.decode_manifest("key", some_manifest(), fewer)
 
 
 def test_a_header_edited_again_and_again_is_never_stale(tmp_path):

@@ -27,7 +27,7 @@ from rtcompile.build import from_bundle as file
 from rtcompile.cli import bundling
 from rtcompile.extras.packaging.library import KernelLibrary
 from rtcompile.extras.record import recording, warming
-from rtcompile.extras.resources.report import Report
+from rtcompile.extras.resources import Report
 from rtcompile.files import sealed
 from rtcompile.lookup.bundles import HEAD, INDEX, MAGIC, in_use
 from rtcompile.settings import Settings

@@ -20,18 +20,21 @@ from rtcompile.build import elsewhere
 from rtcompile.files import sealed
 from rtcompile.named import NamedTuple
 from rtcompile.store.shared import (
+    MOST_BUILDS,
     Folder,
     KeyInputs,
+    ManifestEntry,
     ObjectCode,
     Store,
+    decode_manifest,
+    encode_manifest,
     fileset,
-    manifests,
     object_code,
+    object_file,
 )
 from rtcompile.store.shared import key as keys
 
 FileSet = fileset.FileSet
-ManifestEntry = manifests.ManifestEntry
 
 SMALL = 32 << 10  # bytes; an object of up to this size is inlined in its page
 _MOST_PAGES = 6
@@ -76,7 +79,7 @@ def merged(key: str, newer: bytes, older: bytes = b"") -> bytes:
     """Return the portable manifest of two manifests' builds, the newer first, without stats."""
     newest = _by_object(key, newer)
     builds = newest | _by_object(key, older) | newest
-    return fileset.encode_records("manifest", key, [*builds.values()][: manifests.MOST_BUILDS])
+    return fileset.encode_records("manifest", key, [*builds.values()][:MOST_BUILDS])
 
 
 def one_by_one(key: str, data: bytes) -> dict[str, bytes]:
@@ -96,7 +99,7 @@ def portable_ones(folder: Folder) -> dict[str, bytes]:
             _, obj = object_code.decode(name, data) or ("", None)
             if obj is not None:
                 backend, _, compiler = obj.build.compiler.partition(" ")
-                own = manifests.encode(key, [ManifestEntry(backend, compiler, name, FileSet())], ())
+                own = encode_manifest(key, [ManifestEntry(backend, compiler, name, FileSet())], ())
                 found[key] = merged(key, own, found.get(key, b""))
     return found
 
@@ -154,7 +157,7 @@ class SharedBuild:
                 apart = Page.unpacked(name, read("object", name))
                 if (got := unpack(self._inputs, self._store, apart)) is not None:
                     return got
-            if len(objects_of(self._key, page.manifest)) < manifests.MOST_BUILDS:
+            if len(objects_of(self._key, page.manifest)) < MOST_BUILDS:
                 return None
             key = self._next_key(key, page)
         return None
@@ -252,8 +255,8 @@ def _portable(inputs: KeyInputs, store: Store, obj: ObjectCode) -> ManifestEntry
 
 def _pack(inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode) -> Page:
     key = inputs.portable_key
-    data = manifests.object_of(inputs, build.object_key, obj)
-    own = manifests.encode(key, [build], inputs.search)
+    data = object_file(inputs, build.object_key, obj)
+    own = encode_manifest(key, [build], inputs.search)
     return Page(key, merged(key, own), {build.object_key: data})
 
 
@@ -281,5 +284,5 @@ def _usable(inputs: KeyInputs, manifest: bytes) -> Iterator[ManifestEntry]:
 def _of_same_texts(inputs: KeyInputs, manifest: bytes) -> list[ManifestEntry]:
     """Return the builds of a manifest for the given headers passed as strings."""
     # They have no stats, since another machine's identify no header here.
-    builds = manifests.decode(inputs.portable_key, manifest, inputs.search) or ()
+    builds = decode_manifest(inputs.portable_key, manifest, inputs.search) or ()
     return [build for build in builds if inputs.gets_same_texts(build.dependencies)]

@@ -9,7 +9,7 @@ from typing import Any
 
 from rtcompile import Arch, CompileRequest, ObjectCode
 from rtcompile.errors import InvalidRequest, public, shown
-from rtcompile.extras.resources import report as reports
+from rtcompile.extras import resources as reports
 from rtcompile.request import cxx
 from rtcompile.request.values import whole
 
