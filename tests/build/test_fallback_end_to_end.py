@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -117,20 +118,7 @@ def test_each_compiler_s_log_begins_on_its_own_line(monkeypatch):
     assert re.search(r'^\S+\(\d+\): error: identifier "treadIdx"', error.value.log, re.MULTILINE)
 
 
-UNMARKED = """#include <vector>
-template <class T, class U = int> inline T twice(T x);
-int helper(int x);
-namespace n { static int table[2] = {1, 2}; constexpr int f(int x) { return x; } }
-struct S {
- public: S(int a) : v(a) {}
-  S operator+(const S& o) const { return S(v + o.v); }
-  int get() const { return helper(v); }
- private: int v;
-};
-template <class T, class U> inline T twice(T x) { return helper(x) + x; }
-int helper(int x) { return x + 1; }
-std::vector<int> host() { return {helper(2)}; }
-"""
+UNMARKED = Path(__file__).with_name("unmarked.cuh").read_text()
 KERNEL = 'extern "C" __global__ void k(int* p) { S s(*p); *p = EXPRESSION; }'
 
 

@@ -130,15 +130,7 @@ def test_the_key_covers_the_contents_of_every_input(tmp_path, runs):
     assert builds[0].code == builds[2].code != builds[1].code
 
 
-@pytest.mark.parametrize(
-    ("link", "texts"),
-    [
-        pytest.param([], ["_Z6helperf"], id="missing symbol"),
-        pytest.param(["__device__ int other;"], ["_Z6helperf"], id="missing symbol after link"),
-        pytest.param([LIBRARY, LIBRARY + "\n"], ["_Z6helperf", "link1.cu"], id="twice"),
-        pytest.param([LIBRARY + "}"], ["link0.cu"], id="a mistake in a source of link"),
-    ],
-)
+@from_table
 def test_a_failed_link_names_the_inputs_and_caches_nothing(link, texts, runs):
     for _ in range(2):
         with pytest.raises(rtcompile.CompileError) as error:

@@ -23,20 +23,7 @@ from tests.toolkits import needs_host_compiler
 pytestmark = pytest.mark.needs_compiler
 
 PLAIN = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }'
-WMMA = r"""
-#include <mma.h>
-using namespace nvcuda;
-extern "C" __global__ void k(const half* a, float* c) {
-    wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> fa;
-    wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> fb;
-    wmma::fragment<wmma::accumulator, 16, 16, 16, float> fc;
-    wmma::fill_fragment(fc, 0.0f);
-    wmma::load_matrix_sync(fa, a, 16);
-    wmma::load_matrix_sync(fb, a, 16);
-    wmma::mma_sync(fc, fa, fb, fc);
-    wmma::store_matrix_sync(c, fc, 16, wmma::mem_row_major);
-}
-"""
+WMMA = Path(__file__).with_name("wmma.cu").read_text()
 TEMPLATE = "template <class T, int N> __global__ void scale(T* x) { x[threadIdx.x] *= N; }"
 
 
@@ -268,15 +255,7 @@ def test_a_header_that_shadows_one_of_nvccs_is_noticed(tmp_path, name):
     assert second.code != first.code
 
 
-@pytest.mark.parametrize(
-    "folder",
-    [
-        pytest.param("/proc/self/root{own}", id="a process's"),
-        pytest.param("//proc/../proc/./self/root{own}", id="spelled otherwise"),
-        pytest.param("{here}/link/root{own}", id="by a link"),
-        pytest.param("{here}/link/../self/root{own}", id="above a link"),
-    ],
-)
+@from_table
 def test_folders_that_differ_between_processes_are_searched_each_time(tmp_path, folder):
     (tmp_path / "link").symlink_to("step")
     (tmp_path / "step").symlink_to("/proc/self")

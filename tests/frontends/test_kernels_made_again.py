@@ -143,15 +143,7 @@ def test_inspecting_a_kernel_in_another_environment_does_not_share_it(kernel, mo
     assert kernel(CODE % 1, "k").kernel != before
 
 
-@pytest.mark.parametrize(
-    ("options", "is_same"),
-    [
-        pytest.param(("-DN=1", "--std=c++17", "--use_fast_math"), True, id="no path"),
-        pytest.param((), True, id="no options"),
-        pytest.param(("-Iinclude",), False, id="a directory"),
-        pytest.param(("-DN=1", "-include", "a.h"), False, id="a header"),
-    ],
-)
+@from_table
 def test_kernels_of_two_working_directories_share_code_unless_an_option_may_name_a_path(
     kernel, options, is_same, tmp_path, monkeypatch
 ):

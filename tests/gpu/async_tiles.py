@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,22 +14,7 @@ import rtcompile
 if TYPE_CHECKING:
     from tests.gpu.random_cases import Draw
 
-SOURCE = r"""
-#include <rtcompile/async_copy.cuh>
-
-constexpr int threads = 64;
-
-template <int Rows, int Columns, int Alignment, class T>
-__global__ void tile_of(const T* matrix, T* out, int row, int column, int rows, int columns, int pitch) {
-    __shared__ alignas(16) T tile[Rows * Columns];
-    rtcompile::copy_tile_async<Rows, Columns, Alignment, threads>(
-        tile, matrix, row, column, rows, columns, pitch);
-    rtcompile::commit_copies();
-    rtcompile::wait_copies<0>();
-    __syncthreads();
-    for (int i = threadIdx.x; i < Rows * Columns; i += threads) out[i] = tile[i];
-}
-"""
+SOURCE = Path(__file__).with_name("async_tiles.cu").read_text()
 
 
 class Tile(NamedTuple):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -11,29 +13,7 @@ from rtcompile.pycuda import In, InOut, Out, SourceModule  # noqa: E402
 
 # Two kernels as in programs for PyCUDA: a table in constant memory that is filled by its address, a reduction over
 # dynamic shared memory with atomics, and a two-dimensional block with many scalars.
-SOURCE = """
-#include <math.h>
-#define N 8
-typedef unsigned long long ULL;
-__constant__ ULL table[N];
-
-__global__ void weighted(float* sums, const float* x, int n) {
-    extern __shared__ float partial[];
-    partial[threadIdx.x] = 0;
-    for (int i = threadIdx.x; i < n; i += blockDim.x) partial[threadIdx.x] += x[i] * table[i % N];
-    __syncthreads();
-    atomicAdd(sums + blockIdx.x, partial[threadIdx.x]);
-}
-
-__global__ void window(float* out, const float* image, int width, int height, float scale, bool mirrored) {
-    int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
-    if (x >= width || y >= height) return;
-    out[y * width + x] = sqrtf(image[y * width + (mirrored ? width - 1 - x : x)]) * scale;
-}
-
-struct Pair { int n; double x; };
-__global__ void structure(double* out, Pair pair) { *out = pair.n * pair.x; }
-"""
+SOURCE = Path(__file__).with_name("pycuda.cu").read_text()
 IMAGE = (np.arange(12, dtype=np.float32) ** 2).reshape(3, 4)
 BLOCKS = {"block": (16, 16, 1), "grid": (1, 1)}
 

@@ -53,15 +53,7 @@ def test_an_invalid_value_is_an_error_that_names_the_variable(name, values):
             Settings.from_environ({f"RTCOMPILE_{name}": value})
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("fallback", [b"auto", ["auto"], "sometimes"]),
-        ("pch", ["0", 2]),
-        ("timeout", [math.nan, "soon", "", True, [1]]),
-        ("memory_limit", [math.inf, 10**5000, b"2G", -1]),
-    ],
-)
+@from_table
 def test_an_argument_of_a_wrong_type_is_an_error_that_names_it(name, values):
     for value in values:
         with pytest.raises(InvalidRequest, match=f"^{name}"):
@@ -113,15 +105,7 @@ def test_the_root_folder_is_a_home_only_for_root(monkeypatch):
 
 
 @pytest.mark.needs_compiler
-@pytest.mark.parametrize(
-    ("variable", "given"),
-    [
-        ("RTCOMPILE_CACHE_DIR", {}),
-        ("CUDA_PATH", {}),
-        (None, {"options": ["-I."]}),
-        (None, {"options": ["-idirafter", "x"]}),
-    ],
-)
+@from_table
 def test_a_path_relative_to_a_removed_working_directory_is_an_error(
     tmp_path, monkeypatch, variable, given
 ):

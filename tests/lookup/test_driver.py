@@ -16,36 +16,8 @@ from tests.tables import from_table
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
 # The compute capabilities of the devices are FIRST and SECOND; the second is current if there is a context.
-LIBCUDA = """
-static int initialised;
-int cuInit(unsigned flags) { initialised = !flags; return flags ? 1 : BROKEN; }
-int cuDriverGetVersion(int* version) { *version = 13000; return 0; }
-int cuCtxGetCurrent(void** context) { *context = (void*)CONTEXT; return 0; }
-int cuCtxGetDevice(int* device) { *device = 1; return 0; }
-int cuDeviceGet(int* device, int ordinal) { *device = ordinal; return 0; }
-int cuDeviceGetCount(int* count) { *count = 2; return initialised ? 0 : 3; }
-int cuGetErrorName(int code, const char** name) { *name = "CUDA_ERROR_OF_TEST"; return 0; }
-int cuDeviceGetAttribute(int* value, int attribute, int device) {
-    int both = device ? SECOND : FIRST;
-    *value = attribute == 75 ? both / 10 : both % 10;
-    return 0;
-}
-"""
-NVML = """
-int nvmlInit_v2(void) { return 0; }
-int nvmlShutdown(void) { return 0; }
-int nvmlDeviceGetCount_v2(unsigned* count) { *count = 2; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
-    *device = (void*)(0x7f0000000000L + index);
-    return 0;
-}
-int nvmlDeviceGetCudaComputeCapability(void* device, int* major, int* minor) {
-    int both = (long)device == 0x7f0000000000L ? FIRST : SECOND;
-    *major = both / 10;
-    *minor = both % 10;
-    return 0;
-}
-"""
+LIBCUDA = Path(__file__).with_name("fake_libcuda.c").read_text()
+NVML = Path(__file__).with_name("fake_nvml.c").read_text()
 
 CUDA_PYTHON = """
 import enum, sys, types

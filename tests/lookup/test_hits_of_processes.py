@@ -7,10 +7,9 @@ import pytest
 from rtcompile.store.folder import Folder
 from tests.processes import python
 
-pytestmark = pytest.mark.usefixtures("absent_device")
+pytestmark = [pytest.mark.needs_compiler, pytest.mark.usefixtures("absent_device")]
 
 
-@pytest.mark.needs_compiler
 def test_a_forked_child_finds_code_and_counts_only_its_own_hits(cache):
     program = """if True:
         import os, sys, rtcompile
@@ -30,7 +29,6 @@ def test_a_forked_child_finds_code_and_counts_only_its_own_hits(cache):
     assert Folder(str(cache)).counts()["hits"] == 3 + 1
 
 
-@pytest.mark.needs_compiler
 def test_no_descriptor_of_the_cache_stays_open(cache):
     program = """if True:
         import os, rtcompile
@@ -46,7 +44,6 @@ def test_no_descriptor_of_the_cache_stays_open(cache):
     assert str(cache) not in done.stdout
 
 
-@pytest.mark.needs_compiler
 def test_children_of_multiprocessing_count_their_hits(cache):
     """They end without calling the functions registered with `atexit`."""
     program = """if True:
@@ -85,7 +82,6 @@ def test_a_hit_loads_few_modules(statement, most):
     assert not loaded & {*heavy.split()}
 
 
-@pytest.mark.needs_compiler
 def test_a_hit_imports_what_logs_it_only_if_that_was_requested(cache, monkeypatch):
     program = """if True:
         import sys, rtcompile

@@ -23,10 +23,9 @@ from rtcompile.store import folder as caches
 from tests.lookups import CODE, build, found, kept, look
 from tests.programs import recorded
 
-pytestmark = pytest.mark.usefixtures("absent_device")
+pytestmark = [pytest.mark.needs_compiler, pytest.mark.usefixtures("absent_device")]
 
 
-@pytest.mark.needs_compiler
 def test_the_same_request_gets_the_same_code_and_how_it_was_built():
     request = build(CODE % 1)
 
@@ -38,7 +37,6 @@ def test_the_same_request_gets_the_same_code_and_how_it_was_built():
     assert look(request).build.hit == "memory"
 
 
-@pytest.mark.needs_compiler
 def test_an_index_entry_names_the_object_and_contains_no_copy(cache):
     request = build(CODE % 1)
     code = found(request).code
@@ -50,14 +48,12 @@ def test_an_index_entry_names_the_object_and_contains_no_copy(cache):
     assert found(request) is None
 
 
-@pytest.mark.needs_compiler
 def test_each_way_to_write_options_has_one_entry(cache):
     for options in (("-DN=1",), ["-DN=1"], "-DN=1"):
         rtcompile.compile(CODE % 1, options=options, arch="sm_80")
     assert len(list((cache / "index").iterdir())) == 1
 
 
-@pytest.mark.needs_compiler
 def test_lowered_names_and_headers_are_found(value_header):
     code = '#include "value.h"\ntemplate <class T> __global__ void f(T* x) { *x = VALUE; }'
     request = build(code, f"-I{value_header.parent}", name_expressions=["f<float>"])
@@ -68,7 +64,6 @@ def test_lowered_names_and_headers_are_found(value_header):
     assert [h.path for h in again.build.headers] == [str(value_header)]
 
 
-@pytest.mark.needs_compiler
 def test_only_the_toolkits_headers_may_be_a_second_old(tmp_path, monkeypatch):
     folders = [tmp_path / name for name in ("toolkit", "own")]
     queries = []
@@ -90,7 +85,6 @@ def test_only_the_toolkits_headers_may_be_a_second_old(tmp_path, monkeypatch):
     assert pipeline.look_up(queries[0]) is None
 
 
-@pytest.mark.needs_compiler
 def test_no_use_and_no_entry_is_recorded_where_compiling_is_forbidden(cache, monkeypatch):
     request = build(CODE % 1)
     monkeypatch.setenv("RTCOMPILE_JIT", "0")
@@ -108,7 +102,6 @@ def test_no_use_and_no_entry_is_recorded_where_compiling_is_forbidden(cache, mon
     assert not list((cache / "index").iterdir())
 
 
-@pytest.mark.needs_compiler
 def test_another_device_another_folder_of_packages_and_another_request_are_other_queries(
     monkeypatch,
 ):
@@ -120,7 +113,6 @@ def test_another_device_another_folder_of_packages_and_another_request_are_other
     assert look(request) is None
 
 
-@pytest.mark.needs_compiler
 def test_each_field_of_a_request_is_part_of_the_query():
     changes = {"name": "other.cu", "backend": "nvrtc", "target": "ptx", "headers": {"a.h": ""}}
     changes |= {"name_expressions": ("k",), "source": CODE % 2, "arch": "sm_90"}
@@ -132,7 +124,6 @@ def test_each_field_of_a_request_is_part_of_the_query():
     assert found(request) is not None
 
 
-@pytest.mark.needs_compiler
 @pytest.mark.parametrize("damage", [b"", b"\0" * 500, b"truncated"])
 def test_a_damaged_entry_is_not_used(cache, damage):
     request = build(CODE % 1)
@@ -143,7 +134,6 @@ def test_a_damaged_entry_is_not_used(cache, damage):
     assert found(request) is None
 
 
-@pytest.mark.needs_compiler
 def test_an_entry_under_another_name_is_not_used(cache):
     requests = [build(CODE % 1), build(CODE % 2)]
     one, two = (cache / "index").iterdir()
@@ -153,7 +143,6 @@ def test_an_entry_under_another_name_is_not_used(cache):
     assert [found(request) for request in requests] == [None, None]
 
 
-@pytest.mark.needs_compiler
 def test_a_record_of_a_module_is_warmed_for_its_devices(tmp_path, monkeypatch):
     request = CompileRequest(CODE % 1, options=("-DN=1",))
     record = recorded(tmp_path / "kernels.json", lambda: build(CODE % 1, "-DN=1"))
@@ -168,7 +157,6 @@ def test_a_record_of_a_module_is_warmed_for_its_devices(tmp_path, monkeypatch):
     assert look(request, capability=(10, 0)) is None
 
 
-@pytest.mark.needs_compiler
 def test_listeners_see_every_build_and_every_hit(monkeypatch):
     seen = []
     monkeypatch.setattr(
@@ -182,7 +170,6 @@ def test_listeners_see_every_build_and_every_hit(monkeypatch):
     assert seen == [None, "memory", "memory", "disk"]
 
 
-@pytest.mark.needs_compiler
 def test_a_read_only_entry_that_was_not_used_for_hours_is_found(cache, monkeypatch):
     request = build(CODE % 1)
     entry = max((cache / "index").iterdir(), key=lambda path: path.stat().st_size)

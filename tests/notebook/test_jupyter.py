@@ -307,15 +307,7 @@ def test_kernels_are_completed_and_described(shell):
     assert "spills: 0 bytes stored" in described
 
 
-@pytest.mark.parametrize(
-    ("line", "last"),
-    [
-        ("%%cuda --ar", {"--arch"}),
-        ("%%cuda --arch sm_80 --h", {"--help"}),
-        ("%cuda_options --ba", {"--backend"}),
-        ("%%cuda --backend nv", {"nvrtc", "nvcc"}),
-    ],
-)
+@from_table
 def test_the_options_of_a_cell_are_completed(line, last, shell):
     assert last <= completions(shell, line)
 

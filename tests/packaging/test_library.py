@@ -133,15 +133,7 @@ def test_an_error_in_a_source_names_the_packages_file(package):
 
 
 @pytest.mark.needs_compiler
-@pytest.mark.parametrize(
-    ("declared", "message"),
-    [
-        ("float* x", r"of 8 bytes; the kernel in scale\.cu takes parameters of 8, 4 bytes"),
-        ("float* x, double value", "declares parameters of 8, 8 bytes"),
-        ("float* x, float value, int n", "declares parameters of 8, 4, 4 bytes"),
-        ("", "declares no parameters"),
-    ],
-)
+@from_table
 def test_a_signature_that_is_not_the_kernels_is_reported(package, declared, message):
     package.write("__init__.py", DECLARATION.replace("float* x, float value", declared))
     module = package.load().module

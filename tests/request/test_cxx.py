@@ -121,15 +121,7 @@ def test_the_clock_is_read_where_any_compiler_or_standard_reads_it(source, clock
     assert cxx.scan(source).clock == clock
 
 
-@pytest.mark.parametrize(
-    ("text", "own_path"),
-    [
-        ("const char* f = __FILE__;", True),
-        ("const char* f = __builtin_FILE();", True),
-        ("cuda::std::source_location::current()", True),
-        ("int x = __LINE__;", False),
-    ],
-)
+@from_table
 def test_a_macro_of_the_own_path_is_found(text, own_path):
     assert cxx.scan(text).own_path is own_path
 

@@ -159,15 +159,7 @@ def test_the_key_of_linked_code_contains_the_linkers_build():
     assert not other.serves("nvrtc", compiler)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        pytest.param([("a", "bc")], [("ab", "c")], id="label and value"),
-        pytest.param([("a", "b"), ("c", "d")], [("a", "b" + "1:c=1:d")], id="field in a value"),
-        pytest.param([("a", "b"), ("a", "c")], [("a", "c"), ("a", "b")], id="order"),
-        pytest.param([("a", "")], [], id="empty value"),
-    ],
-)
+@from_table
 def test_fields_cannot_run_into_each_other(one, other):
     assert digest(field(*f) for f in one) != digest(field(*f) for f in other)
 
@@ -182,15 +174,7 @@ def test_a_build_is_portable_if_all_its_files_are_found_by_the_search(files, nam
     assert key.is_portable(inputs, make_object(), FileSet(**files)) is expected
 
 
-@pytest.mark.parametrize(
-    ("change", "reason", "travels"),
-    [
-        pytest.param({}, "", True, id="nothing"),
-        pytest.param({"source": "__TIME__"}, "__TIME__ is different in", False, id="source"),
-        pytest.param({"options": (("D", "T=__DATE__"),)}, "an option has __DATE__,", False, id="D"),
-        pytest.param({"source": "__FILE__"}, "", False, id="the own path"),
-    ],
-)
+@from_table
 def test_a_clock_is_a_reason_against_caching_and_a_path_against_travelling(change, reason, travels):
     inputs = make_key_inputs(**change)
     found = key.reason_against(inputs)

@@ -76,15 +76,7 @@ def test_a_build_that_read_no_file_is_one_file(cache):
     assert open_store(cache).find(moved)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        pytest.param({"backend": "nvcc"}, id="of NVCC"),
-        pytest.param({"fixups": ("-std=c++20",)}, id="an option was added"),
-        pytest.param({"is_linked": True}, id="linked"),
-        pytest.param({"paths_matter": True}, id="with its path"),
-    ],
-)
+@from_table
 def test_a_build_whose_key_a_look_up_cannot_know_has_a_manifest(cache, changes):
     made = make_object(backend=changes.get("backend", "nvrtc"))
     add(open_store(cache), make_key_inputs(**changes), made)

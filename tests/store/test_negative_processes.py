@@ -23,6 +23,7 @@ from rtcompile.store.store import Store
 from tests.store.test_negative import remembered
 from tests.tables import from_table
 
+pytestmark = pytest.mark.needs_compiler
 ROOT = Path(__file__).parents[2]
 PYTHON: dict[str, list[str]] = {"options": []}  # of `another_process`
 # Only the toolkits of wheels and of PATH are found.
@@ -84,7 +85,6 @@ EXTERN = "extern __device__ float f(float); __global__ void k(float* x) { *x = f
 
 
 @pytest.mark.some(5)
-@pytest.mark.needs_compiler
 @from_table
 def test_a_failure_is_found_by_the_next_process_without_a_compiler(source, given, kind):
     first, second = this_process(source, **given), another_process(source, **given)
@@ -111,7 +111,6 @@ def test_what_only_nvcc_can_build_fails_without_a_compiler_until_there_is_an_nvc
     assert another_process(source, before=ONLY_ON_PATH)["hit"] is None, "NVCC builds it"
 
 
-@pytest.mark.needs_compiler
 def test_the_hints_of_another_toolchain_are_not_shown():
     given = this_process(TYPO)
     inputs = planned.plan(CompileRequest(TYPO, arch="sm_90a"), settings()).key_inputs
@@ -160,7 +159,6 @@ def edits(folder: Path) -> dict[str, tuple[str, list[str], Callable[[], object]]
 
 
 @pytest.mark.some(4)
-@pytest.mark.needs_compiler
 @pytest.mark.parametrize(
     "edit",
     ["edited", "shadowed", "added", "removed", "tested", "replaced", "options file"],
@@ -186,7 +184,6 @@ def settings(**changes: Any) -> Settings:
     return Settings.from_environ().override(**changes)
 
 
-@pytest.mark.needs_compiler
 def test_recompile_removes_an_outdated_failure():
     source = "__global__ void k() {}"
     request = CompileRequest(source, arch="sm_90a")
@@ -204,7 +201,6 @@ def test_recompile_removes_an_outdated_failure():
     assert store.negative.find(inputs) is None
 
 
-@pytest.mark.needs_compiler
 def test_where_compiling_is_forbidden_nothing_is_found_or_written(monkeypatch):
     another_process()
     cache = Path(os.environ["RTCOMPILE_CACHE_DIR"])
@@ -219,7 +215,6 @@ def test_where_compiling_is_forbidden_nothing_is_found_or_written(monkeypatch):
     assert state() == before
 
 
-@pytest.mark.needs_compiler
 def test_a_cache_in_memory_remembers_for_its_process(monkeypatch):
     monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "1")
     cached = []
@@ -231,7 +226,6 @@ def test_a_cache_in_memory_remembers_for_its_process(monkeypatch):
     assert not list(Path(os.environ["RTCOMPILE_CACHE_DIR"]).iterdir())
 
 
-@pytest.mark.needs_compiler
 def test_another_toolkits_failure_is_not_used(cuda13_prefix):
     source = "#if __CUDACC_VER_MAJOR__ < 13\n#error it is old\n#endif\n__global__ void k() {}"
     assert [another_process(source)["cached"] for _ in range(2)] == [False, True]
@@ -243,7 +237,6 @@ def test_another_toolkits_failure_is_not_used(cuda13_prefix):
 
 
 @pytest.mark.some(1)
-@pytest.mark.needs_compiler
 @pytest.mark.parametrize("first", ["CuPy's hook", "compile"])
 def test_failures_with_and_without_fixups_are_separate(first):
     source = 'extern "C" __global__ void k(float* x) { __int128 a = 1; *x = (float)a; }'
@@ -253,7 +246,6 @@ def test_failures_with_and_without_fixups_are_separate(first):
     assert found["compiled"] is False
 
 
-@pytest.mark.needs_compiler
 def test_a_process_that_waited_for_a_failing_build_does_not_repeat_it(tmp_path):
     source = "__global__ void k() {}"
     rtcompile.compile("__global__ void first() {}", arch="sm_90a")
@@ -269,7 +261,6 @@ def test_a_process_that_waited_for_a_failing_build_does_not_repeat_it(tmp_path):
     assert json.loads(other.communicate(timeout=60)[0])["cached"] is True
 
 
-@pytest.mark.needs_compiler
 def test_is_cached_is_false_for_a_failure():
     another_process()
     assert not pipeline.is_cached(CompileRequest(TYPO, arch="sm_90a"), settings())

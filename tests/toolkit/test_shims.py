@@ -25,47 +25,10 @@ FORWARDS = [name for name in HEADERS if (SHIMS / name).read_text() == FORWARD.fo
 
 KERNEL = 'extern "C" __global__ void k(float* a, uint32_t* b, int n) {{\n{body}\n}}\n'
 
-USED = """
-  std::array<float, 4> x{1.f, 2.f, 3.f, 4.f};
-  std::pair<int, float> p = std::make_pair(1, 2.f);
-  std::tuple<int, float> t = std::make_tuple(1, 2.f);
-  a[0] = std::get<1>(t) + p.second + std::get<0>(x);
-  a[1] = std::numeric_limits<float>::max() + FLT_MAX + INFINITY + INT_MAX;
-  a[2] = std::clamp(std::min(a[0], a[1]), 0.f, std::max<float>(a[2], 1));
-  std::swap(a[2], a[3]);
-  a[4] = std::move(a[5]);
-  a[5] = std::forward<float>(a[6]);
-  b[0] = std::optional<int>(n).value_or(3);
-  std::variant<int, float> v = 3;
-  b[1] = std::get_if<int>(&v) ? 1u : std::uint32_t(0);
-  std::complex<float> c{1.f, 2.f};
-  a[6] = std::abs(c * c) + std::abs(a[7]) + std::floor(a[8]) + float(M_PI);
-  a[7] = std::span<float, 4>(x.data(), 4)[2] + std::chrono::nanoseconds{3}.count();
-  b[2] = std::plus<int>{}(1, 2) + std::accumulate(x.begin(), x.end(), 0.f);
-  std::unique_ptr<int> owned(new int(3));
-  new (a + 3) float(*owned);
-  std::size_t bytes = sizeof(std::ratio<1, 3>);
-  std::memcpy(a, a + 1, bytes);
-  std::atomic<int> counter{0};
-  counter.fetch_add(1);
-  printf("%" PRIu64, uint64_t(3));
-  std::printf("%d", n);
-  assert(n > 0);
-  static_assert(std::is_same_v<std::enable_if_t<true, std::remove_reference_t<int&>>, int>);
-"""
+USED = Path(__file__).with_name("uses_std.inc").read_text()
 TOGETHER = [name for name in HEADERS if name not in LATER]
 
-CHECKS = """
-template <class T, class U> constexpr bool same = std::is_same_v<T, U>;
-static_assert(same<decltype(std::floor(1.0f)), float> && same<decltype(std::fma(1.f, 1.f, 1.f)), float>);
-static_assert(same<decltype(std::erf(1.0)), double> && same<decltype(std::abs(-1)), int>);
-static_assert(same<decltype(std::sqrt(2)), double> && same<decltype(std::pow(2, 3)), double>);
-static_assert(same<decltype(std::copysign(1.f, 2)), double>);
-static_assert(same<decltype(std::abs(std::complex<float>())), float>);
-static_assert(same<decltype(std::sqrt(std::complex<double>())), std::complex<double>>);
-static_assert(same<decltype(std::pow(std::complex<float>(), 2.f)), std::complex<float>>);
-static_assert(same<decltype(sqrt(std::complex<float>())), std::complex<float>>);
-"""
+CHECKS = Path(__file__).with_name("types_of_std.cuh").read_text()
 
 LIBRARIES = {
     "cute": (

@@ -20,18 +20,7 @@ from rtcompile.toolkit.roots import Hit, Root
 from tests.processes import ran
 from tests.toolkits import Wheels, bundle, needs_host_compiler, search, toolkit, write
 
-SOURCE = r"""
-#include <cstdio>
-#include <string>
-#include <sys/stat.h>
-extern "C" int nvrtcInstallBundledHeaders(const char* folder, unsigned, const char** log) {
-    if (FAILS) { *log = "no room"; return 7; }
-    mkdir((std::string(folder) + "/crt").c_str(), 0700);
-    std::fclose(std::fopen((std::string(folder) + "/crt/mma.h").c_str(), "w"));
-    std::fclose(std::fopen((std::string(folder) + "/mma.h").c_str(), "w"));
-    return 0;
-}
-"""
+SOURCE = Path(__file__).with_name("nvrtc_with_headers.cpp").read_text()
 
 
 def nvrtc_alone(site: Path, version: str = "13.5.37") -> Path:

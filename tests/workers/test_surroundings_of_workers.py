@@ -17,6 +17,8 @@ from rtcompile.request.units import Limits
 from tests.jobs import output, shell
 from tests.processes import python, ran
 
+pytestmark = pytest.mark.needs_compiler
+
 # --- closed standard streams, as daemons have them (``2>&-``) ----------------------------------
 
 # A C library that writes to all three without a pause, as a real one writes a warning now and then.
@@ -54,7 +56,6 @@ with open(sys.argv[1], "w") as file:
 """
 
 
-@pytest.mark.needs_compiler
 @pytest.mark.parametrize(
     "closed", [pytest.param(c, id="".join(map(str, c))) for c in ((0,), (1,), (2,), (0, 1, 2))]
 )
@@ -119,7 +120,6 @@ def pinned(stack: int, *, used: bool = False, taken: bool = False) -> str:
     return str(python(script, cwd=ROOT, check=True, preexec_fn=limit_stack).stdout.strip())
 
 
-@pytest.mark.needs_compiler
 @pytest.mark.parametrize("used", [False, True], ids=["just loaded", "after a compile"])
 @pytest.mark.parametrize(
     "stack",
@@ -132,7 +132,6 @@ def test_the_heap_is_pinned_in_every_memory_layout(stack, used):
     assert pinned(stack, used=used) == "True"
 
 
-@pytest.mark.needs_compiler
 def test_an_existing_mapping_is_kept_and_the_compiler_works():
     assert pinned(8 << 20, taken=True) == "False"
 
@@ -169,7 +168,6 @@ SANDBOXED = """if True:
 
 
 @of_x86
-@pytest.mark.needs_compiler
 @pytest.mark.some(2)
 @pytest.mark.parametrize("backend", ["nvrtc", pytest.param("nvcc", marks=pytest.mark.needs_nvcc)])
 @pytest.mark.parametrize(("call", "error"), CASES)
@@ -178,7 +176,6 @@ def test_a_build_needs_no_system_call_that_sandboxes_refuse(call, error, backend
     assert (done.returncode, done.stdout.strip()) == (0, backend), done.stderr
 
 
-@pytest.mark.needs_compiler
 def test_a_python_without_memfd_create_builds(monkeypatch):
     monkeypatch.delattr(os, "memfd_create")
     assert rtcompile.compile("__global__ void k() {}", arch="sm_80", recompile=True).code
