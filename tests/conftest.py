@@ -1,7 +1,5 @@
 """Shared fixtures: a separate cache, a clean environment, compilers, stores, workers, packages."""
 
-from __future__ import annotations
-
 import fcntl
 import functools
 import gc

@@ -11,8 +11,6 @@ is compiled, unless it is a part of a source (``<!-- part -->``); TOML and JSON 
 without a GPU kernels are compiled for sm_90a and not launched, and CuPy's arrays are NumPy's.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -8,8 +8,6 @@ survivor that is not in the list.
 ``python -m tests.generated_mutations [--count 40] [--seed 1] [ROOM …]``.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

@@ -1,7 +1,5 @@
 """Simulates Ctrl-C at each moment at which Python handles signals: after a call, and at a function's begin."""
 
-from __future__ import annotations
-
 import dis
 import itertools
 import sys

@@ -1,7 +1,5 @@
 """Shell jobs for the tests of workers, and functions that wait for their effects."""
 
-from __future__ import annotations
-
 import os
 import select
 import threading

@@ -1,7 +1,5 @@
 """Key inputs, objects and header trees for the cache's tests; a test passes only the differences."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

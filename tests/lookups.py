@@ -1,7 +1,5 @@
 """Helpers that build, and look up as in a new process."""
 
-from __future__ import annotations
-
 from rtcompile.build import pipeline, planned
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir

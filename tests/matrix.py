@@ -1,7 +1,5 @@
 """The matrix for the tests of all doors: kernels, spellings of options, and edits."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -3,8 +3,6 @@
 `docs/mistakes.md` shows them in Python, at the command and in a notebook; tests read them too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -4,8 +4,6 @@
 replace does not occur exactly once, if the test fails without the fault too, or if it passes with it.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Simulated nodes of a cluster: each has its own home, cache and locks; all share one store."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """NVRTC without rtcompile, for comparisons with a plain compile."""
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Programs in processes of their own, and this process reset to the state of a new one."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

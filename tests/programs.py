@@ -1,7 +1,5 @@
 """Programs that compile with CuPy without a device, and the command that runs them."""
 
-from __future__ import annotations
-
 import base64
 import json
 import textwrap

@@ -1,7 +1,5 @@
 """Real stores for tests: each runs on the loopback address and a free port until its test ends."""
 
-from __future__ import annotations
-
 import contextlib
 import hmac
 import http.client

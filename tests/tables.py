@@ -4,8 +4,6 @@ A table of messages or mistakes has a line for each row, with `` | `` between th
 ``name=value``, and the source. Python's escapes stand for line ends, backslashes and characters beyond ASCII.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import shlex

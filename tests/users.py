@@ -1,7 +1,5 @@
 """Runs functions as another user, which only root can do."""
 
-from __future__ import annotations
-
 import ast
 import os
 import signal

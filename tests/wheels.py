@@ -1,7 +1,5 @@
 """Builds wheels of kernel packages with this environment's backends, and installs them in bare ones."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

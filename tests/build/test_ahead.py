@@ -1,7 +1,5 @@
 """Tests of building ahead: constructed kernels are compiled before their use, after builds that the program waits for."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

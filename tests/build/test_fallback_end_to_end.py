@@ -1,7 +1,5 @@
 """NVCC builds what NVRTC cannot, with a logged reason; sources that neither compiles are not tried twice."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -1,7 +1,5 @@
 """Tests of headers passed as texts: they are found first, the key covers their contents, names stay in their folder."""
 
-from __future__ import annotations
-
 import os
 import pickle
 

@@ -1,7 +1,5 @@
 """Tests of `link=`: sources, objects and files become one program, and the key covers every input's contents."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

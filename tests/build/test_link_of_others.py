@@ -1,7 +1,5 @@
 """`link=` takes the code of other libraries: `cuda.core.ObjectCode`, and what has its public attributes."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

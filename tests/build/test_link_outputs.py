@@ -1,7 +1,5 @@
 """Tests of links whose output is relocatable code or LTO-IR, which newer nvJitLinks produce."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Links rtcompile's LTO-IR into a kernel of numba-cuda, and the reverse; nothing is launched."""
 
-from __future__ import annotations
-
 import pytest
 
 import rtcompile

@@ -1,7 +1,5 @@
 """Tests of batches: results in order, an error per item, cancellation at any time."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

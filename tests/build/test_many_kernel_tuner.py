@@ -1,7 +1,5 @@
 """The Kernel Tuner recipe compiles exactly the builds that Kernel Tuner will request."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

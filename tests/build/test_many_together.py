@@ -1,7 +1,5 @@
 """Tests of batches that share workers: each build gives the same result as a single build."""
 
-from __future__ import annotations
-
 import os
 import signal
 from concurrent.futures import CancelledError

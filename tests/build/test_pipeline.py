@@ -1,7 +1,5 @@
 """Tests of whole builds with a real NVRTC and without a GPU."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

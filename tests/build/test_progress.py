@@ -1,7 +1,5 @@
 """Progress in a terminal, which is one line that changes, and in a log."""
 
-from __future__ import annotations
-
 import io
 import os
 import pty

@@ -1,7 +1,5 @@
 """Tests of reproducers: one folder repeats a compiler's crash."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Tests of builds in servers' single thread: greenlets and coroutines go on while a compiler runs."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """`timeout=` covers the whole call: no function reads long texts fully, and too large arguments are rejected."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

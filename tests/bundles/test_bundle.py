@@ -1,7 +1,5 @@
 """Tests of bundles: a package's builds are found on any machine and verified; others are compiled."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """Tests of a bundle built from a record: the program's requests are found without planning, and checked."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

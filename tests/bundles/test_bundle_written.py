@@ -1,7 +1,5 @@
 """Tests of writing bundles: targets, architectures and keys; the same builds give the same bytes."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests of ``rtcompile bundle``: it builds targets, lists the contents, and reports mistakes."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of the command: each verb's output, as text and as JSON, and its exit code."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Tests of the command's smaller verbs, and of help, terminals, pipes and exit codes for all verbs."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Tests of `rtcompile watch`: it prints the changes of an edit, and continues after a failing one."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

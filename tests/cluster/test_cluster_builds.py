@@ -1,7 +1,5 @@
 """Tests of builds with a shared store behind the local cache: nodes fetch each other's builds."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

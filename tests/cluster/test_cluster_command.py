@@ -1,7 +1,5 @@
 """Tests of ``rtcompile cache push|pull|sync|info --stats``, and of the checks of stores by ``rtcompile doctor``."""
 
-from __future__ import annotations
-
 import json
 import os
 

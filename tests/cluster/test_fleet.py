@@ -1,7 +1,5 @@
 """Tests of a fleet of nodes: shared work, leases returned however a process ends, and counts."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

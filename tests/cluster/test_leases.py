@@ -1,7 +1,5 @@
 """Tests of leases: one node builds and the others wait for it, but not for a dead node."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,7 +1,5 @@
 """Tests of batches on executors: the builds run in other processes and are kept in the local cache."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Tests of a store from another package: the example of docs/cluster.md, found by its entry point."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ No build fails. A test decides when its store responds, and sets the clock, so t
 not depend on how busy the machine is.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 import warnings

@@ -1,7 +1,5 @@
 """Tests of shared stores from a client's view: values, settings, and failures."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

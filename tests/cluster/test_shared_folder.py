@@ -1,7 +1,5 @@
 """Tests of a folder that nodes and users share, also on a network file system."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

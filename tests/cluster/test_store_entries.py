@@ -1,7 +1,5 @@
 """Tests of the entries of a shared store: signed with a secret key, and limited in size by kind."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

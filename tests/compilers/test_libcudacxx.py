@@ -1,7 +1,5 @@
 """libcu++'s own tests give the same results as with plain NVRTC: a small checkout, and a slice of upstream's."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of NVCC in a worker: every kind of code, name expressions, traces, and failures."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

@@ -1,7 +1,5 @@
 """A build by NVCC depends on its request, the files read and NVCC's build, and not on a shell's variables."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tests of nvJitLink in a worker: every kind of input, the device runtime, and its pitfalls."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Tests of NVRTC in a worker: it returns code, names, log and headers, and its crashes end only the worker."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Tests of the files of precompiled headers: ownership, damage and eviction."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tests of precompiled headers that an idle core makes while the first build with a prefix runs without."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests of when a build creates a precompiled header, and of failures to create one."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

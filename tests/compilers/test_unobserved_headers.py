@@ -1,7 +1,5 @@
 """Compilers whose file accesses are not observed (NVCC, and NVRTC without probes): every change is noticed."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

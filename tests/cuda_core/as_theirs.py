@@ -3,8 +3,6 @@
 ``pytest -p tests.cuda_core.as_theirs …/cuda_core/tests/test_program_cache*.py``, as `make test-cuda-core` does.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

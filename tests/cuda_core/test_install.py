@@ -1,7 +1,5 @@
 """Tests of `rtcompile.install("cuda.core")`: its programs get rtcompile's code, cache and headers."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from typing import Any

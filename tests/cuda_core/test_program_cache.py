@@ -1,7 +1,5 @@
 """Tests of `ProgramCache`: it keeps programs of cuda.core in rtcompile's cache, with headers' contents in the key."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of the compile database for clangd, with sources, and kernels that are strings in Python files."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Tests of profiles: they name slow headers, their times add up, and they fail like builds."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of reloading a kernel's file, with a fake driver and a real compiler."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """The log of aarch64 has passed checks, and the script names programs that a machine lacks."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

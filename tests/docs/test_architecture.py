@@ -1,7 +1,5 @@
 """The page on the architecture matches the code."""
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 from pathlib import Path

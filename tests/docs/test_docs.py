@@ -1,7 +1,5 @@
 """The documentation builds without a warning, its examples work, and its search finds the right pages."""
 
-from __future__ import annotations
-
 import functools
 import html
 import json

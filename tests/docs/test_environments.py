@@ -1,7 +1,5 @@
 """The page of environments in the docs matches the committed table, and the table is complete."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

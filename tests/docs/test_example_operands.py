@@ -1,7 +1,5 @@
 """The Hopper examples accept or reject every operand of their random cases; no GPU is needed."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import nullcontext
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Every example compiles without a GPU, and its documented limits are errors with a reason."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Tests of the package in docs/packages.md: created from the page's text, built by both backends, and used."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The figures of README and the pages are those of the results, which are of one commit."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

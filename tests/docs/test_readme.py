@@ -1,7 +1,5 @@
 """The README's examples compile, and its lists are complete."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of the table of trials: records are added up, and the new table replaces the old one on its page."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.trials import record, table

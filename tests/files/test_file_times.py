@@ -1,7 +1,5 @@
 """Whether a file's times reveal every change: file systems with coarse clocks, and images with equal times."""
 
-from __future__ import annotations
-
 import os
 import time
 

@@ -1,7 +1,5 @@
 """A `FileSet` is unchanged while its files, absent paths and present paths are as recorded."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

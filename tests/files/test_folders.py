@@ -1,7 +1,5 @@
 """Folders that a build searched: a listing fixes their entries, and some are not the same for every process."""
 
-from __future__ import annotations
-
 import os
 import shutil
 

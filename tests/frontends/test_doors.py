@@ -1,7 +1,5 @@
 """Tests of every door and spelling: same code, found by another process, and every edit is noticed."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import itertools

@@ -1,7 +1,5 @@
 """Tests of builds from a bundle or a record: every door finds them in every spelling, and edits are noticed."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os

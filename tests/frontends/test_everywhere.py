@@ -1,7 +1,5 @@
 """Tests of compiling all of CuPy by rtcompile, as far as possible without a device."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """CuPy's headers are precompiled with a program's first kernel of CuPy, but not at once for other kernels."""
 
-from __future__ import annotations
-
 import functools
 import os
 import time

@@ -1,7 +1,5 @@
 """Tests of `RawModule` and `RawKernel` that need CuPy but no device."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of kernels that a program constructs again: what equal kernels share, and for how long."""
 
-from __future__ import annotations
-
 import pytest
 
 from rtcompile.build import pipeline

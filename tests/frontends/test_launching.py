@@ -1,7 +1,5 @@
 """Tests of `kernel.launch` with a fake driver: its calls, and errors before any call."""
 
-from __future__ import annotations
-
 import ctypes
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """A build without the kernel that was asked for does not succeed silently, with or without a device."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tests of repeated launches: an equal one reuses the first one's conversion, any other is checked again."""
 
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
 from typing import Any

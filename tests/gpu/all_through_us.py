@@ -3,8 +3,6 @@
 python -m pytest -p tests.gpu.all_through_us .../cupy/tests/cupy_tests/core_tests
 """
 
-from __future__ import annotations
-
 import rtcompile
 
 

@@ -5,8 +5,6 @@
 docs/cupy.md, "Where they differ", names the tests that are expected to fail, and why.
 """
 
-from __future__ import annotations
-
 import cupy
 
 import rtcompile

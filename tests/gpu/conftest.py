@@ -1,7 +1,5 @@
 """GPU tests are skipped, with the reason, where there is no device."""
 
-from __future__ import annotations
-
 import pytest
 
 HERE = "tests/gpu/"

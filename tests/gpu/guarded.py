@@ -6,8 +6,6 @@ type. A read outside an array spoils the result, an unwritten element stays NaN,
 no guards. Instead each array has its own allocation of the driver, whose ends compute-sanitizer knows.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -6,8 +6,6 @@ the case passes if the example's own code raises TypeError or ValueError, or if 
 prints the outcome as JSON; `benchmarks.examples_random` does it for all, under compute-sanitizer too.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json

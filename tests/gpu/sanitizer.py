@@ -4,8 +4,6 @@ Its memcheck does not detect stores of the TMA unit (that of CUDA 13.0 missed an
 the guards of `tests.gpu.guarded` detect them, and they are also checked in these runs where they exist.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

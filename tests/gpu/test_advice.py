@@ -1,7 +1,5 @@
 """`advise` suggests the same blocks as the driver, for thirty kernels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Constructed kernels are compiled for the device before the program has a context, without initialising CUDA."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Bundled kernels of a package run on the device without compiling, and check their arguments."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import shutil

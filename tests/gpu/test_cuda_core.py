@@ -1,7 +1,5 @@
 """cuda.core launches rtcompile's code, and rtcompile links cuda.core's code."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

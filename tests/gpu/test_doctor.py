@@ -1,7 +1,5 @@
 """With a device, `doctor` launches a kernel, and the computed occupancy equals the driver's."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """`rtcompile.RawModule` and `RawKernel` behave on a device like CuPy's."""
 
-from __future__ import annotations
-
 import io
 import pickle
 from pathlib import Path

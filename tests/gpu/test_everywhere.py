@@ -1,7 +1,5 @@
 """Tests of compiling all of CuPy's kernels by rtcompile, on a device."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Every example runs, is right, and rejects invalid input before any launch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The example notebooks with their launches."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests of `kernel.launch` on a device: attributes and arguments take effect."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Linked programs, and builds by NVCC, compute the right numbers."""
 
-from __future__ import annotations
-
 import pytest
 
 cp = pytest.importorskip("cupy")

@@ -1,7 +1,5 @@
 """Kernels of Numba and of rtcompile call each other's device functions on a device, by LTO-IR."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 from typing import Any

@@ -1,7 +1,5 @@
 """A mistake that only the driver detects raises one error that names it."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Kernels of `rtcompile.pycuda` on a device: with CuPy's arrays, and with PyCUDA's where it is installed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

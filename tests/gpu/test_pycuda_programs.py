@@ -4,8 +4,6 @@ RTCOMPILE_TEST_PYCUDA_PROGRAMS names a folder with checkouts of OpenPIV/openpiv-
 The kernels are launched with made-up arguments: this tests the compiler and the launch, not the programs.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import re

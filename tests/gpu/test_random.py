@@ -1,7 +1,5 @@
 """Two hundred random cases of every example in guarded memory, and sizes at known limits."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

@@ -1,7 +1,5 @@
 """compute-sanitizer finds no bad access and no race in any example."""
 
-from __future__ import annotations
-
 import pytest
 
 cp = pytest.importorskip("cupy")

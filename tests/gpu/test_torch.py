@@ -1,7 +1,5 @@
 """torch launches what rtcompile compiled for `torch.cuda._compile_kernel`."""
 
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")

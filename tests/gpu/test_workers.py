@@ -1,7 +1,5 @@
 """Workers do not use the driver or the device, as their memory maps show on a machine with a driver."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests of errors: they are CuPy's classes if CuPy is installed, contain the evidence, and can be pickled."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import re

@@ -1,7 +1,5 @@
 """Tests of programs that fork while another thread builds: the child can build too."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests of `make gates`: it passes a checkout like the base, and fails one that is slower or does more."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import sys

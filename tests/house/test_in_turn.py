@@ -1,7 +1,5 @@
 """`make test` runs each row of a matrix marked `in_turn` once, with the values in turn, and `some` rows of others."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests of the log: each build logs one line to handlers and listeners."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """`rtcompile.named.NamedTuple` behaves as `typing.NamedTuple`, and `computed_once` as `cached_property` without a lock."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import pickle

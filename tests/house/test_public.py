@@ -1,7 +1,5 @@
 """Tests of the public names: all returned types are exported, and all examples run."""
 
-from __future__ import annotations
-
 import ast
 import doctest
 import inspect

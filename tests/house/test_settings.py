@@ -1,7 +1,5 @@
 """Tests of settings: environment variables are read, checked, and overridden by arguments."""
 
-from __future__ import annotations
-
 import math
 import os
 import pwd

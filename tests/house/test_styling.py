@@ -1,7 +1,5 @@
 """Tests of colours: all are readable on light and dark backgrounds, in terminals and in HTML."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The programs of the documentation pass a strict type checker."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of the cubin reader: its numbers equal those that ptxas reported."""
 
-from __future__ import annotations
-
 import random
 import re
 import shutil

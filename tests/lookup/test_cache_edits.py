@@ -1,7 +1,5 @@
 """After each kind of header edit, a real compiler's binary equals that of a fresh build."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests of queries to the driver, with fakes of cuda-python, libcuda and NVML that report two devices."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Tests of the environment in look-ups: variables and toolchain files that matter, and those that do not."""
 
-from __future__ import annotations
-
 import importlib.machinery
 import os
 import re

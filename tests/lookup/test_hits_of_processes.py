@@ -1,7 +1,5 @@
 """Tests of what a hit imports, and of how each process's hits are counted."""
 
-from __future__ import annotations
-
 import pytest
 
 from rtcompile.store.folder import Folder

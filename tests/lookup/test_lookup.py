@@ -1,7 +1,5 @@
 """A look-up finds code without planning only while all its dependencies are unchanged."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,7 +1,5 @@
 """What a query is named by, which hits are counted and reported, and what is kept for which query."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import types

@@ -1,7 +1,5 @@
 """A snapshot of the environment is current, and a toolchain is unchanged, until something that matters changes."""
 
-from __future__ import annotations
-
 import os
 import sys
 

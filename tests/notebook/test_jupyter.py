@@ -1,7 +1,5 @@
 """Tests of ``%%cuda`` in IPython: kernels are bound, displayed, and rebuilt only if needed."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

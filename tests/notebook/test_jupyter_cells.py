@@ -1,7 +1,5 @@
 """Tests of the source that a cell gives the compiler: effects of edits, and lines in messages."""
 
-from __future__ import annotations
-
 import pytest
 
 from rtcompile.diagnostic import Diagnostic

@@ -1,7 +1,5 @@
 """Tests of ``%%cuda`` in a real Jupyter kernel."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

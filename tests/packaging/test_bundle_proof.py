@@ -1,7 +1,5 @@
 """Tests of proving a bundle: its GPUs, its provenance, and that it can be reproduced."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

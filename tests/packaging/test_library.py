@@ -1,7 +1,5 @@
 """Tests of kernel libraries: cheap declarations, one build, checked arguments, pickling."""
 
-from __future__ import annotations
-
 import pickle
 import time
 from types import SimpleNamespace

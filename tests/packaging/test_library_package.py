@@ -1,7 +1,5 @@
 """Tests of the example package: built as a wheel, installed, and used without a toolkit."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import zipfile

@@ -1,7 +1,5 @@
 """Tests of `rtcompile.pycuda.SourceModule` without a device; tests/gpu/test_pycuda.py launches its kernels."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace

@@ -1,7 +1,5 @@
 """Tests of warm workers of the installed Dask; `test_recipes.py` has batches on Dask, Ray and MPI."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from collections.abc import Iterator

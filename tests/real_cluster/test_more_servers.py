@@ -1,7 +1,5 @@
 """Tests of other addresses of stores: Redis Cluster and Sentinel, Valkey, WebDAV, and AWS's configuration files."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Tests with a real NFS: a server and two clients in a User Mode Linux that uses this machine's files."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

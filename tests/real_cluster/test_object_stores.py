@@ -1,7 +1,5 @@
 """Tests of object stores with and without conditional writes, and of sharing builds by each."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

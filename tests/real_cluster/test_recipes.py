@@ -1,7 +1,5 @@
 """Runs the recipes of docs/cluster.md and docs/cluster-jobs.md as the pages show them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Tests of the package's record of CuPy's kernels, as far as possible without a device."""
 
-from __future__ import annotations
-
 import json
 import lzma
 import os

@@ -1,7 +1,5 @@
 """Tests of how a program and its children end under `rtcompile run`, which they are part of."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

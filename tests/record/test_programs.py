@@ -1,7 +1,5 @@
 """Tests of whole programs under `rtcompile run`: same behaviour, records, and builds from records."""
 
-from __future__ import annotations
-
 import json
 import os
 import py_compile

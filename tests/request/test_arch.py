@@ -1,7 +1,5 @@
 """Tests of the architecture chosen for each device and NVRTC, and of the tables against real compilers."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Tests of the C++ scanner: unusual spellings, and texts that could make it slow."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from random import Random

@@ -1,7 +1,5 @@
 """Tests of the compilers' traces of includes, and of the folders in which headers lie."""
 
-from __future__ import annotations
-
 from rtcompile.files.headers import SearchDir, parse_trace, relative_to
 from tests.tables import from_table
 

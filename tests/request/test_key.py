@@ -1,7 +1,5 @@
 """Tests of keys: an input changes the key if and only if it changes the result."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Each request is for one architecture and kind of code: it is rejected if `arch=` and the options differ."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

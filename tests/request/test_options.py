@@ -1,7 +1,5 @@
 """Tests of every spelling of every option, and of the flags that real compilers accept."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

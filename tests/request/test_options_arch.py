@@ -1,7 +1,5 @@
 """An architecture among a project's options is ignored, as with CuPy, if the device cannot run it."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

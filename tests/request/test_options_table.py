@@ -1,7 +1,5 @@
 """Tests of the table of options: which compiler and release gets each, and the limits of what is read."""
 
-from __future__ import annotations
-
 import pytest
 
 from rtcompile.errors import InvalidRequest

@@ -1,7 +1,5 @@
 """NVRTC, NVCC with its shell, and nvJitLink accept every flag that rtcompile emits."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Requests are validated at construction."""
 
-from __future__ import annotations
-
 import enum
 import itertools
 import pickle

@@ -1,7 +1,5 @@
 """Tests of `advise`: its advice depends only on the code and the architecture."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The computed occupancy equals that of CUDA's own cuda_occupancy.h, compiled here."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import subprocess

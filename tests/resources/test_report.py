@@ -1,7 +1,5 @@
 """Tests of a build's report: it agrees with ptxas's output for the same kernel."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

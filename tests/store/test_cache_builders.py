@@ -1,7 +1,5 @@
 """Of many threads or processes that request one build, one compiles it, even if others fail, die or fork."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

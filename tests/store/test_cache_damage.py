@@ -1,7 +1,5 @@
 """Damaged, foreign and unusable files of a cache are misses; foreign ones are never touched."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

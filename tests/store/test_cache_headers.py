@@ -1,7 +1,5 @@
 """Tests of recorded dependencies: every change that would change the build is noticed, by stat or by contents."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

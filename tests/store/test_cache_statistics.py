@@ -1,7 +1,5 @@
 """Tests of sizes, eviction and statistics: lost statistics cost no build."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

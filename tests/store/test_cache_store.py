@@ -1,7 +1,5 @@
 """Tests of the store: it finds exactly what was built, and faults of the storage cost no build."""
 
-from __future__ import annotations
-
 import os
 import time
 from functools import partial

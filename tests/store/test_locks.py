@@ -1,7 +1,5 @@
 """A wait for another build ends within the time limit, even with a broken lock file or a changed clock."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import threading

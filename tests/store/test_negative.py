@@ -1,7 +1,5 @@
 """Tests of the negative cache: the next process finds a reproducible failure without a compiler."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from typing import Any

@@ -1,7 +1,5 @@
 """Tests of failures in the next process: it reports them without a compiler, until something changed."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

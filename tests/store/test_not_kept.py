@@ -1,7 +1,5 @@
 """A build that cannot be cached says why: in its notes, in the log, in `cache.why` and, if it took long, in a warning."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A second process finds the builds of the first, with CUDA 13's wheels installed as by users and no other toolkit."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Tests of the shims that let CUTLASS compile with a newer CCCL than its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests of a compiler's identity: it covers every file that affects the code, and no path."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

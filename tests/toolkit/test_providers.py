@@ -1,7 +1,5 @@
 """Tests of packages that provide headers: found without an import, searched after CUDA's, reported if broken."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests of the toolkit search in fake trees: it finds one consistent set, whatever else is installed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests of NVRTC as a whole toolkit: its bundled headers are written once and kept in the cache."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Tests of the search for nvcc, and of reports about missing parts."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests with this machine's toolkits, and of the packages of their headers."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import re

@@ -1,7 +1,5 @@
 """Tests of the remembered toolchain: it is used exactly as long as it is valid."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

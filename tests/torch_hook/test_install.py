@@ -1,7 +1,5 @@
 """Tests of `rtcompile.install("torch")`, with torch if it is installed, else with a stand-in of the parts that it uses."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 import textwrap

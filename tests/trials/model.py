@@ -26,8 +26,6 @@ steps and results, and the worlds with a wrong result, each with the fewest step
 steps depend only on its seed.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

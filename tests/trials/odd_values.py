@@ -1,7 +1,5 @@
 """Values of every kind, for arguments of other types."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import enum

@@ -4,8 +4,6 @@
 seconds. ``RTCOMPILE_TEST_TRIALS_OUT`` names the file that gets the counts, a line of JSON for each.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Draws the random kernels and steps of the model's worlds."""
 
-from __future__ import annotations
-
 import random
 from typing import Any, NamedTuple
 

@@ -4,8 +4,6 @@ With ``--save`` the table is written to ``benchmarks/results/trials.json``, with
 and to the page on security. With ``--join`` existing rows that this run did not try are kept.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Requests that never end, or are too large to read, end within their time limit by every entry."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

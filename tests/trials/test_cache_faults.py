@@ -1,7 +1,5 @@
 """Killed writers, damaged files and many processes cause no wrong object, no exception and no leak."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

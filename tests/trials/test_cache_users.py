@@ -1,7 +1,5 @@
 """Tests of two users and one cache: no user gets the code of another."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Trials of a cluster with a shared store: foreign entries, failing stores, and one compile for all nodes."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import socket

@@ -1,7 +1,5 @@
 """Tests on file systems whose times hide changes: whole seconds, and images with one time for all files."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Any command line ends with an exit code and a message, never a traceback. Nothing is compiled."""
 
-from __future__ import annotations
-
 import random
 import traceback
 

@@ -3,8 +3,6 @@
 ``RTCOMPILE_TEST_TRIALS=full`` repeats each trial more often.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Trials of forks while other threads build: the children can build too, and print nothing."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 standard library: rtcompile and its pure dependencies come from this environment.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

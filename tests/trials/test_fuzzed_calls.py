@@ -4,8 +4,6 @@ For most calls compiling is forbidden (``RTCOMPILE_JIT=0``). They end in an erro
 in the only cached build, or in `JitDisabled`. Some are built.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import json

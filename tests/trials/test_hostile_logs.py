@@ -1,7 +1,5 @@
 """Reading, explaining and showing any log raises no error."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

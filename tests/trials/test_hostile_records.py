@@ -1,7 +1,5 @@
 """No foreign record runs a program, writes a file of its choice, or fills the memory."""
 
-from __future__ import annotations
-
 import base64
 import functools
 import resource

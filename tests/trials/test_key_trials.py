@@ -1,7 +1,5 @@
 """Two requests that differ in one separator, in any field, share no entry of the cache."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

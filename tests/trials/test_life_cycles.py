@@ -1,7 +1,5 @@
 """Trials of surroundings that few machines have: other file systems, clocks that jump, copies of the package."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

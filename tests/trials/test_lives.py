@@ -1,7 +1,5 @@
 """What stays in a process after many builds, in each of the lives of `benchmarks.lives`: no more than after a few."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks import lives

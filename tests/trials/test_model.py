@@ -1,7 +1,5 @@
 """After any random change of headers, every process gets the result of a fresh build."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

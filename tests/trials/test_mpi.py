@@ -1,7 +1,5 @@
 """Under MPI, ranks of one node compile a kernel once, MPI keeps working, and no process remains."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Trials of NVCC: no shell interprets an option, and every change of a build's inputs is noticed."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import re

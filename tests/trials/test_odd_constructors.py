@@ -1,7 +1,5 @@
 """Every exported callable, with arguments of every kind, returns a value or raises an rtcompile error."""
 
-from __future__ import annotations
-
 import inspect
 import random
 import traceback

@@ -4,8 +4,6 @@ A build returns the right code, or raises an rtcompile error within its time lim
 file, and no cached failure for a later build without the limit.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import resource

@@ -1,7 +1,5 @@
 """Another user exchanges the folders of a cache while its owner compiles: no kernel contains that user's text."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import tempfile

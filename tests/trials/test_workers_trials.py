@@ -3,8 +3,6 @@
 ``RTCOMPILE_TEST_TRIALS=full`` repeats the kills more often than an everyday run.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import resource

@@ -1,7 +1,5 @@
 """Folders of headers, and their changes: edits, renames, links, mounts, other images."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """Tests of frozen applications, whose `sys.executable` is the application itself."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of the probes: each file access of NVRTC is recorded when it happens, in any spelling of the source."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil

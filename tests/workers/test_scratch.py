@@ -1,7 +1,5 @@
 """Tests of the folder for workers' files: it is private, and only leftovers of killed owners are removed."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

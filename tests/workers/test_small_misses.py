@@ -1,7 +1,5 @@
 """Tests of small kernels: jobs that read no file share a process in turn, without affecting each other."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Tests of workers that start before a miss is planned, and end with their program."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

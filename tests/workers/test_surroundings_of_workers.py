@@ -1,7 +1,5 @@
 """Tests of workers in odd surroundings: closed standard streams, layouts of memory, sandboxes."""
 
-from __future__ import annotations
-
 import os
 import platform
 import resource

@@ -1,7 +1,5 @@
 """Tests of workers that die or cannot start: the error states the reason, and not a missing toolkit."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Tests of worker processes: a job returns its value, and no failure of a job affects anything else."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """Tests of workers and their program's Ctrl-C, forks and end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
