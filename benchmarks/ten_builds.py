@@ -131,8 +131,8 @@ def use_no_system() -> None:
 def build(names: Sequence[str], system: bool) -> None:
     """Compile, and print what came of it as JSON."""
     import rtcompile
+    from rtcompile.checkup import examine, verdict
     from rtcompile.toolkit import current
-    from rtcompile.tools import examine, verdict
 
     if not system:
         use_no_system()

@@ -19,7 +19,7 @@ _LEFT_OUT = ("_version", "__main__", "types")  # `types` has names of other modu
 # The rooms that have one box together.
 _JOINED = (
     "api, frontends",
-    "cli, checkup, cache, tools",
+    "cli, checkup, cache",
     "extras, cluster, pycuda",
     "settings, logs, tracing",
     "errors, diagnostic, styling, forks, named",

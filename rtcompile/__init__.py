@@ -21,7 +21,7 @@ from rtcompile._version import __version__ as __version__
 # The public names, by the module that defines them.
 _NAMES = {
     "api": "compile",
-    "tools": "doctor explain",
+    "checkup": "doctor explain",
     "build.many": "compile_many submit_many",
     "lookup.bundles": "use_bundle",
     "errors": (
@@ -29,12 +29,14 @@ _NAMES = {
         "ExecutorError InvalidRequest JitDisabled JitifyError LinkError RtcompileError "
         "RtcompileWarning ToolkitNotFound UnsupportedArch"
     ),
+    "extras.launching": "tensor_map",
+    "extras.launching.launch": "launch",
     "extras.notebook": "load_ipython_extension",
     "extras.packaging.library": "KernelLibrary",
+    "extras.reload.code": "ReloadedCode",
     "frontends.cupy_hook": "install uninstall",
     "frontends.raw_kernel": "RawKernel",
     "frontends.raw_module": "RawModule",
-    "frontends.tensors": "tensor_map",
     "inspect.symbols": "symbols",
     "request.object_code": "ObjectCode",
     "request.request": "CompileRequest",
@@ -70,7 +72,8 @@ _HOME = {
 _TYPES = frozenset(name for names in _RESULTS.values() for name in names.split())
 _MODULES = {"cache", "messages", "types"}
 _OF_PYTHON = {"compile"}  # ``from rtcompile import *`` leaves Python's own
-_NOT_LISTED = {"load_ipython_extension", "symbols"}  # for IPython, and for `ObjectCode.symbols`
+# For IPython, and for methods: `RawKernel.launch`, `RawModule.from_file`, `ObjectCode.symbols`.
+_NOT_LISTED = {"load_ipython_extension", "launch", "ReloadedCode", "symbols"}
 _OF_CUPY = [_NAMES["frontends.raw_kernel"], _NAMES["frontends.raw_module"]]
 
 

@@ -10,6 +10,8 @@ from rtcompile._version import __version__ as __version__
 from rtcompile.api import compile as compile
 from rtcompile.build.many import compile_many as compile_many
 from rtcompile.build.many import submit_many as submit_many
+from rtcompile.checkup import doctor as doctor
+from rtcompile.checkup import explain as explain
 from rtcompile.errors import BatchError as BatchError
 from rtcompile.errors import CompileError as CompileError
 from rtcompile.errors import CompilerCrashed as CompilerCrashed
@@ -25,19 +27,17 @@ from rtcompile.errors import RtcompileError as RtcompileError
 from rtcompile.errors import RtcompileWarning as RtcompileWarning
 from rtcompile.errors import ToolkitNotFound as ToolkitNotFound
 from rtcompile.errors import UnsupportedArch as UnsupportedArch
+from rtcompile.extras.launching import tensor_map as tensor_map
 from rtcompile.extras.notebook import load_ipython_extension as load_ipython_extension
 from rtcompile.extras.packaging.library import KernelLibrary as KernelLibrary
 from rtcompile.frontends.cupy_hook import install as install
 from rtcompile.frontends.cupy_hook import uninstall as uninstall
 from rtcompile.frontends.raw_kernel import RawKernel as RawKernel
 from rtcompile.frontends.raw_module import RawModule as RawModule
-from rtcompile.frontends.tensors import tensor_map as tensor_map
 from rtcompile.lookup.bundles import use_bundle as use_bundle
 from rtcompile.request.object_code import ObjectCode as ObjectCode
 from rtcompile.request.request import CompileRequest as CompileRequest
 from rtcompile.request.values import Arch as Arch
-from rtcompile.tools import doctor as doctor
-from rtcompile.tools import explain as explain
 
 _HOME: dict[str, str]
 _STORES: str

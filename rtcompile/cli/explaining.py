@@ -9,6 +9,7 @@ from argparse import Namespace
 from dataclasses import asdict
 from typing import Any
 
+from rtcompile.checkup import examine, explain, verdict
 from rtcompile.checkup.checks import Check
 from rtcompile.cli import output
 from rtcompile.errors import InvalidRequest
@@ -17,7 +18,6 @@ from rtcompile.messages.rendering import render
 from rtcompile.settings import Settings
 from rtcompile.store.folder import Folder
 from rtcompile.styling import filled, painted
-from rtcompile.tools import examine, explain, verdict
 
 _MOST_BYTES = 64 << 20  # bytes read of a log; diagnostics.parse looks at both its ends only
 

@@ -25,9 +25,10 @@ from rtcompile.cli.caching import find_entry
 from rtcompile.cli.output import overrides, requests
 from rtcompile.errors import CompileError, InvalidRequest, RtcompileError, ToolkitNotFound
 from rtcompile.extras.devtools.profile import HeaderNode, Profile
+from rtcompile.extras.reload import Files
 from rtcompile.extras.resources import REPORT_SPILLS, Report, limits_of
 from rtcompile.extras.resources.advice import Advice
-from rtcompile.files.headers import Files, SearchDir
+from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import read_text
 from rtcompile.inspect.cubin import kind_of
 from rtcompile.request import options as compiler_options

@@ -1,1 +1,4 @@
-"""Optional features that the core does not import: notebooks, clusters, packaging, records, developers' tools."""
+"""Optional features that the core does not import.
+
+They are launches beyond CuPy's, notebooks, clusters, packaging, records, and developers' tools.
+"""

@@ -1,4 +1,4 @@
-"""Search directories, headers that a compiler read, headers passed as strings, and files that are being edited.
+"""Search directories, headers that a compiler read, and headers passed as strings.
 
 Headers passed as strings lie in a virtual folder that is named after the digest of all of them. A build whose code
 contains no path depends only on those headers that it looked for.
@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import functools
 import os
-import time
 
-from rtcompile.files.sealed import content_digest, stat_of
+from rtcompile.files.sealed import content_digest
 from rtcompile.named import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     Texts = tuple[tuple[str, str], ...]
 
@@ -179,51 +178,3 @@ def gives_results(headers: Texts, before: Iterable[str]) -> bool:
 
 def _digest(text: str | None) -> str:
     return "" if text is None else content_digest(text.encode())
-
-
-# --- The files of a program that is being edited ----------------------------------------------------
-
-_POLL_SECONDS = 0.1
-
-
-class Files:
-    """The files that a build read, and their stat signatures when `begin` was called, before the build."""
-
-    def __init__(self, *paths: str) -> None:
-        self._began = 0
-        self._signatures: dict[str, tuple[int, int, int, int] | None] = dict.fromkeys(paths)
-
-    def begin(self) -> None:
-        """Record the stat signatures of all known files."""
-        self._began = time.time_ns()
-        self._signatures = {path: _signature(path) for path in self._signatures}
-
-    def note(self, paths: Iterable[str]) -> None:
-        """Watch exactly the files that the last build read."""
-        before, self._signatures = self._signatures, {}
-        for path in paths:
-            if path in before:
-                self._signatures[path] = before[path]
-                continue
-            now = _signature(path)
-            edited_meanwhile = now is not None and max(now[1:3]) >= self._began
-            self._signatures[path] = None if edited_meanwhile else now
-
-    def changed(self) -> bool:
-        """Return whether a file was changed, removed or created."""
-        return any(_signature(path) != before for path, before in self._signatures.items())
-
-    def wait(self) -> None:
-        """Return when a file has changed."""
-        while not self.changed():
-            time.sleep(_POLL_SECONDS)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._signatures)
-
-
-def _signature(path: str) -> tuple[int, int, int, int] | None:
-    try:
-        return stat_of(os.stat(path))
-    except (OSError, ValueError):
-        return None

@@ -1,1 +1,1 @@
-"""The replacements for CuPy's classes: `RawModule`, `RawKernel`, launches, and the hook into CuPy."""
+"""The replacements for CuPy's classes: `RawModule`, `RawKernel`, and the hook into CuPy."""

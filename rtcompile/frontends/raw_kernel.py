@@ -150,11 +150,26 @@ def _restored(cls: type[BuildOwner], arguments: dict[str, Any], name: str = "") 
 
 
 @functools.cache
-def _launching() -> Any:
-    """Return the module `launching`; an import statement would look it up at each launch."""
-    from rtcompile.frontends import launching
+def _launch() -> Any:
+    """Return the function of the extra that launches by ``cuLaunchKernelEx``, which each launch would look up."""
+    import rtcompile
 
-    return launching
+    return rtcompile._load("launch")
+
+
+def _explained(kernel: RawKernel, error: Any, block: Any, shared: Any) -> Any:
+    """Return the error for a launch that failed in CuPy, in the driver or in the runtime."""
+    if isinstance(error, CUDARuntimeError):
+        try:
+            ordinal(loading=True)
+        except RtcompileError as no_device:
+            return errors.unchained(no_device)
+        return error
+    if isinstance(error, RtcompileError):
+        return errors.unchained(error)
+    from rtcompile.frontends.driver_errors import of_launch
+
+    return of_launch(kernel, str(error), error.status, block, shared)
 
 
 class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
@@ -303,9 +318,7 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
             return
         except (CUDARuntimeError, CUDADriverError, RtcompileError) as error:
             failure = error
-        from rtcompile.frontends import launching
-
-        raise launching.explain_failure(self, failure, block, kwargs.get("shared_mem", 0))
+        raise _explained(self, failure, block, kwargs.get("shared_mem", 0))
 
     @public
     def launch(
@@ -351,7 +364,7 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
         """
         cooperative = cooperative or self._cooperative
         how = grid, block, cluster, cooperative, programmatic, shared_mem, priority
-        _launching().launch(self, args, stream, how)
+        _launch()(self, args, stream, how)
 
     @public
     def compile(self, log_stream: IO[str] | None = None) -> None:

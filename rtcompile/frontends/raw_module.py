@@ -10,9 +10,12 @@ import cupy
 
 from rtcompile.build import pipeline
 from rtcompile.errors import InvalidRequest, public, shown
+from rtcompile.files.sealed import read_text
 from rtcompile.frontends.lazy_code import OF_CUPY, LazyCode, code_of
 from rtcompile.frontends.raw_kernel import BuildOwner, RawKernel, _restored, queue_ahead
 from rtcompile.request.request import DEFAULT_NAME
+from rtcompile.request.values import absolute
+from rtcompile.request.values import path as checked_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,13 +114,13 @@ class RawModule(BuildOwner, cupy.RawModule):  # type: ignore[misc]
         InvalidRequest
             The file cannot be read, or is not UTF-8.
         """
-        from rtcompile.frontends.reload import ReloadedCode, source_of
-
         if not reload:
-            code, name = source_of(path)
-            return cls(code=code, name=name, **arguments)
+            name = absolute(checked_path("path", path))  # by it the compiler finds quoted includes
+            return cls(code=read_text(name), name=name, **arguments)
+        import rtcompile
+
         module = cls.__new__(cls)
-        module._bind(ReloadedCode(path, arguments))
+        module._bind(rtcompile._load("ReloadedCode")(path, arguments))  # type: ignore[operator]
         return module
 
     def _bind(self, build: LazyCode, name: str = "") -> None:  # noqa: ARG002  # `RawKernel` has one

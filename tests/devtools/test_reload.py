@@ -12,8 +12,8 @@ import pytest
 cupy = pytest.importorskip("cupy")
 
 import rtcompile  # noqa: E402
+from rtcompile.extras.reload import code as reloading  # noqa: E402
 from rtcompile.frontends import lazy_code, raw_kernel  # noqa: E402
-from rtcompile.frontends import reload as reloading  # noqa: E402
 from rtcompile.inspect import cubin  # noqa: E402
 from tests.processes import functions_of  # noqa: E402
 

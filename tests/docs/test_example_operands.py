@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("cupy")
 
 from examples import cutlass_gemm, matrices, sm90_gemm
-from rtcompile.frontends import tensors
+from rtcompile.extras import launching as tensors
 from tests.gpu import random_cases
 from tests.tables import from_table
 

@@ -16,11 +16,10 @@ import pytest
 
 from rtcompile import toolkit
 from rtcompile.checkup import checks as machine
-from rtcompile.checkup import probing
+from rtcompile.checkup import probing, verdict
 from rtcompile.checkup.checks import Check
 from rtcompile.settings import Settings
 from rtcompile.toolkit.search import find
-from rtcompile.tools import verdict
 from tests.processes import ran
 from tests.toolkits import Wheels, program, write
 

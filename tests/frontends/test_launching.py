@@ -11,7 +11,8 @@ cupy = pytest.importorskip("cupy")
 real = pytest.importorskip("cuda.bindings.driver")
 
 import rtcompile  # noqa: E402
-from rtcompile.frontends import launching, tensors  # noqa: E402
+from rtcompile.extras import launching as tensors  # noqa: E402
+from rtcompile.extras.launching import launch as launching  # noqa: E402
 from tests.processes import functions_of  # noqa: E402
 from tests.tables import from_table  # noqa: E402
 

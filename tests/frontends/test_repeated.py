@@ -11,7 +11,7 @@ cupy = pytest.importorskip("cupy")
 pytest.importorskip("cuda.bindings.driver")
 
 import rtcompile  # noqa: E402
-from rtcompile.frontends import launching  # noqa: E402
+from rtcompile.extras.launching import launch as launching  # noqa: E402
 from tests.frontends.test_launching import CODE, INVALID, Driver, launched  # noqa: E402
 
 __all__ = ["launched"]

@@ -7,9 +7,9 @@ import pytest
 cp = pytest.importorskip("cupy")
 
 import rtcompile  # noqa: E402
+from rtcompile.checkup import examine  # noqa: E402
 from rtcompile.extras.resources import Report, limits_of  # noqa: E402
 from rtcompile.request.values import Arch  # noqa: E402
-from rtcompile.tools import examine  # noqa: E402
 
 KERNEL = """extern "C" __global__ void k(float* x) {
   extern __shared__ float s[];

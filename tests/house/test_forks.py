@@ -61,7 +61,7 @@ def test_an_unrelated_import_delays_no_fork() -> None:
 LOCKED = """if True:
     import os, pathlib, signal, sys, tempfile, threading
     from rtcompile.frontends import lazy_code
-    from rtcompile.frontends.reload import ReloadedCode
+    from rtcompile.extras.reload.code import ReloadedCode
 
     source = pathlib.Path(tempfile.mkdtemp(), "k.cu")
     source.write_text('extern "C" __global__ void k() {}')

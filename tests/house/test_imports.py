@@ -34,19 +34,21 @@ ROOMS = (
     "extras",
     "cluster pycuda",
     "checkup",
-    "cache tools",
+    "cache",
     "cli __main__",
 )
 FLOORS = {room: level for level, rooms in enumerate(ROOMS) for room in rooms.split()}
 
 # An extra may import the public names of `rtcompile`, and only these ports of the core: the interface of a cluster's
-# store, the listeners of builds, builds that are repeated elsewhere, a measured compile, and the reader of machine
-# code.
+# store, the listeners of builds, builds that are repeated elsewhere, a measured compile, the code that
+# kernels share and its device, the errors of launches, and the reader of machine code.
 PORTS = {
     "store.shared": None,
     "lookup.find": {"listeners", "Listener"},
     "build.elsewhere": None,
     "build.measured": None,
+    "frontends.lazy_code": {"ARGUMENTS", "LazyCode", "ordinal"},
+    "frontends.driver_errors": {"of_launch"},
     "inspect.cubin": None,
 }
 # It may also import helpers that do not depend on requests and builds, since a copy in each extra would be
@@ -305,7 +307,7 @@ assert not hasattr(rtcompile, 'RawModule')
 assert 'KernelLibrary' in pydoc.render_doc(rtcompile)
 assert 'RawModule' not in dir(rtcompile)
 from rtcompile import *
-assert explain.__module__ == 'rtcompile.tools'
+assert explain.__module__ == 'rtcompile.checkup'
 print('reached')
 from rtcompile import RawModule
 """

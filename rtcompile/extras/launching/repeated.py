@@ -1,6 +1,6 @@
 """Repeats a launch quickly: the same grid, block and stream, arguments of the same types.
 
-A launch that differs in any way is left to `launching`, which checks it and reports the error.
+A launch that differs in any way is left to `launch`, which checks it and reports the error.
 """
 
 from __future__ import annotations

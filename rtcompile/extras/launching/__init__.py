@@ -1,4 +1,4 @@
-"""Arrays in device memory, of any library, and the tensor maps by which TMA reads them."""
+"""For launches beyond CuPy's: arrays in device memory, of any library, and the tensor maps by which TMA reads them."""
 
 from __future__ import annotations
 

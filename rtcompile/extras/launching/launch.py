@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import cupy
 import numpy as np
 
-from rtcompile.errors import DriverError, InvalidRequest, RtcompileError, shown, unchained
-from rtcompile.frontends.lazy_code import CUDARuntimeError, ordinal
-from rtcompile.frontends.repeated import Loaded, parameter_buffer
-from rtcompile.frontends.tensors import bindings, device_array
+from rtcompile.errors import DriverError, InvalidRequest, shown
+from rtcompile.extras.launching import bindings, device_array
+from rtcompile.extras.launching.repeated import Loaded, parameter_buffer
+from rtcompile.frontends.lazy_code import ordinal
 from rtcompile.request.values import items, truth, whole
 
 if TYPE_CHECKING:
-    from rtcompile.frontends.raw_kernel import RawKernel
+    from rtcompile import RawKernel
 
 runtime = cupy.cuda.runtime
 _PORTABLE_CLUSTER = 8  # blocks; every device with clusters supports this size
@@ -83,21 +83,6 @@ def launch(kernel: RawKernel, args: Any, stream: Any, how: tuple[Any, ...]) -> N
     if int(status):
         raise call.error(status)
     loaded.keep((queue, how), config)
-
-
-def explain_failure(kernel: RawKernel, error: Any, block: Any, shared: Any) -> Any:
-    """Return the error for a launch that failed in CuPy, in the driver or in the runtime."""
-    if isinstance(error, CUDARuntimeError):
-        try:
-            ordinal(loading=True)
-        except RtcompileError as no_device:
-            return unchained(no_device)
-        return error
-    if isinstance(error, RtcompileError):
-        return unchained(error)
-    from rtcompile.frontends.driver_errors import of_launch
-
-    return of_launch(kernel, str(error), error.status, block, shared)
 
 
 # --- The kernel on the current device, and the stream ------------------------------------------------

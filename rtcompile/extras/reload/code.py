@@ -19,30 +19,25 @@ import cupy
 
 from rtcompile import forks
 from rtcompile.errors import CompileError, InvalidRequest, RtcompileError
-from rtcompile.files.headers import Files
+from rtcompile.extras.reload import Files
 from rtcompile.files.sealed import read_text
 from rtcompile.frontends.lazy_code import ARGUMENTS, LazyCode
 from rtcompile.request.values import absolute
 from rtcompile.request.values import path as checked_path
 
 if TYPE_CHECKING:
-    from rtcompile.request.object_code import ObjectCode
+    from rtcompile import ObjectCode
 
 _POLL_SECONDS = 0.05
 _GONE_SECONDS = 0.5  # an editor may remove a file for a moment before it writes the new one
-
-
-def source_of(path: object) -> tuple[str, str]:
-    """Return the text of a source file, and its absolute path, by which the compiler finds quoted includes."""
-    name = absolute(checked_path("path", path))
-    return read_text(name), name
 
 
 class ReloadedCode(LazyCode):
     """The code of a file, from its last successful build."""
 
     def __init__(self, path: object, given: Mapping[str, Any]) -> None:
-        source, self._name = source_of(path)
+        self._name = absolute(checked_path("path", path))
+        source = read_text(self._name)
         self._files = Files(self._name)
         self._files.begin()
         self._given = {**ARGUMENTS, **given}
