@@ -34,6 +34,7 @@ _NAMES = {
     "extras.notebook": "load_ipython_extension",
     "extras.packaging.library": "KernelLibrary",
     "extras.reload.code": "ReloadedCode",
+    "extras.reproducer": "write_reproducer",
     "frontends.cupy_hook": "install uninstall",
     "frontends.raw_kernel": "RawKernel",
     "frontends.raw_module": "RawModule",
@@ -72,8 +73,8 @@ _HOME = {
 _TYPES = frozenset(name for names in _RESULTS.values() for name in names.split())
 _MODULES = {"cache", "messages", "types"}
 _OF_PYTHON = {"compile"}  # ``from rtcompile import *`` leaves Python's own
-# For IPython, and for methods: `RawKernel.launch`, `RawModule.from_file`, `ObjectCode.symbols`.
-_NOT_LISTED = {"load_ipython_extension", "launch", "ReloadedCode", "symbols"}
+# For IPython, and for the core: `RawKernel.launch`, `RawModule.from_file`, `ObjectCode.symbols`, crashes of compilers.
+_NOT_LISTED = {"load_ipython_extension", "launch", "ReloadedCode", "symbols", "write_reproducer"}
 _OF_CUPY = [_NAMES["frontends.raw_kernel"], _NAMES["frontends.raw_module"]]
 
 

@@ -1,24 +1,18 @@
-"""Turns a `CompileFailure` into the caller's exception, and writes a reproducer of a crash."""
+"""Turns a `CompileFailure` into the caller's exception, with a reproducer of a crash."""
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-import re
 import shlex
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rtcompile._version import __version__
+import rtcompile
 from rtcompile.build import plan as plans
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.errors import CompileError, CompilerCrashed, CompileTimeout, LinkError
-from rtcompile.files import headers, sealed
+from rtcompile.files import headers
 from rtcompile.files.sealed import content_digest
 from rtcompile.messages import diagnostics, rendering
 from rtcompile.request import cxx
@@ -32,16 +26,8 @@ if TYPE_CHECKING:
     from rtcompile.toolkit.model import Toolchain
 
 
-# --- Writes a reproducer of a compiler's crash ----------------------------------------------------
-
-_MOST_FOLDERS = 20
-# Of the compiler's input: writing a longer one would exceed a caller's time limit.
-_MOST_BYTES = 16 << 20
-# The compilers that are libraries: a program that calls them is beside this file.
-_LIBRARIES = ("nvrtc", "nvjitlink")
-_OUR_NAMES = ("report.json", "README.txt", "run.sh", "reproduce.py", "include")
-
-_ADVICE = {
+_LONGEST_COMMAND = 300
+ADVICE = {
     "crash": (
         "A crash is the compiler's own fault. Try the other compiler (backend='nvcc' or 'nvrtc') or "
         "another version of it; NVIDIA needs the reproducer to fix it."
@@ -55,145 +41,6 @@ _ADVICE = {
         "look for templates or nested function types that grow exponentially."
     ),
 }
-
-
-def write(failure: CompileFailure, plan: Plan, folder: Folder) -> str | None:
-    """Write a self-contained reproducer, remove the oldest, and return its path; None if it is not possible."""
-    request, toolchain = plan.request, plan.toolchain
-    if max(len(request.source), *map(len, failure.inputs.values()), 0) > _MOST_BYTES:
-        return None
-    expressions = request.name_expressions
-    memory = dict(headers.paths(request.headers))
-    words = (request.source_digest, *failure.command, *expressions)
-    key = content_digest("\0".join(words).encode("utf-8", "surrogateescape"))
-    home = f"{failure.backend}-{failure.kind}-{key[:12]}"
-    # NVCC's command includes the compiler and the input, nvJitLink's all inputs.
-    options = failure.command if failure.backend == "nvrtc" else failure.command[1:]
-    compiler = getattr(toolchain, failure.backend)
-    program = _program(plan.key_inputs.name)
-    # NVCC gets other text than the request's: with a name, and with markers of name expressions. nvJitLink
-    # gets code.
-    inputs = failure.inputs or {program: request.source.encode("utf-8", "surrogateescape")}
-    program = next(iter(inputs))
-    read = {*(failure.trace or ()), *memory}
-    # Original folders and files to their copies in the reproducer, the longest first.
-    before = dict.fromkeys([*(each.path.rstrip("/") for each in plan.search), *read])
-    copies = [
-        (path, "include" + os.path.normpath("/" + path.lstrip("/")))
-        for path in sorted(filter(None, before), key=len, reverse=True)
-    ]
-    report: dict[str, Any] = {
-        "what": failure.log.splitlines()[0] if failure.log else failure.kind,
-        "kind": failure.kind,
-        "signal": failure.signal,
-        "compiler": compiler.path if compiler is not None else failure.backend,
-        "program": program,
-        "options": [_moved(option, copies) for option in options],
-        "inputs": list(inputs),
-        "name_expressions": list(expressions),
-        "versions": dict(toolchain.versions),
-        "rtcompile": __version__,
-        "system": platform.platform(),
-    }
-    texts = {
-        "report.json": json.dumps(report, indent=2) + "\n",
-        "README.txt": _readme(failure, report),
-        "run.sh": _script(report, calls_library=failure.backend in _LIBRARIES),
-    }
-    try:
-        if failure.backend in _LIBRARIES:
-            script = os.path.join(os.path.dirname(__file__), f"reproduce_{failure.backend}.txt")
-            with open(script, encoding="utf-8") as file:
-                texts["reproduce.py"] = file.read()
-        folder.prepare()
-        with folder.open("reproducers") as reproducers:
-            # By descriptor, since other users may be able to replace the cache directory.
-            with _new_folder(home, f"/proc/self/fd/{reproducers}") as top:
-                for path, target in copies:
-                    with suppress(OSError):  # it was removed, or another path has the same name
-                        if path in memory:
-                            _write(f"{top}/{target}", memory[path].encode())
-                        elif path in read:
-                            _write(f"{top}/{target}", sealed.read_given(path))
-                        else:
-                            os.makedirs(f"{top}/{target}", exist_ok=True)
-                for file_name, data in inputs.items():
-                    _write(f"{top}/{file_name}", data)
-                for file_name, text in texts.items():
-                    _write(f"{top}/{file_name}", text.encode("utf-8", "surrogateescape"))
-                os.chmod(f"{top}/run.sh", 0o700)
-            others = [found for found in folder.listing("reproducers") if found[0] != home]
-            others.sort(key=lambda found: -found[1].st_mtime)
-            for name, _ in others[_MOST_FOLDERS - 1 :]:
-                _remove(f"/proc/self/fd/{reproducers}/{name}")
-    except (OSError, UnicodeEncodeError):
-        return None
-    return folder.file("reproducers", home)
-
-
-def _program(name: str) -> str:
-    """Return the source's file name: the program's own, if it is a plain file name."""
-    base = os.path.basename(name)
-    plain = re.fullmatch(r"\w[\w.+-]{0,99}", base, re.ASCII)
-    return base if plain and base not in _OUR_NAMES else "kernel.cu"
-
-
-@contextmanager
-def _new_folder(name: str, parent: str) -> Iterator[str]:
-    """Yield a new folder, and rename it at the end, after removing an older one of the same name."""
-    new = f"{parent}/.{name}-{os.getpid()}"
-    os.mkdir(new, 0o700)
-    try:
-        yield new
-        _remove(f"{parent}/{name}")
-        os.rename(new, f"{parent}/{name}")
-    finally:
-        _remove(new)
-
-
-def _write(path: str, data: bytes) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "xb") as file:
-        file.write(data)
-
-
-def _remove(path: str) -> None:
-    sealed.discard(path)  # if it is a link, it is removed and not followed
-    shutil.rmtree(path, ignore_errors=True)
-
-
-def _script(report: Mapping[str, Any], *, calls_library: bool) -> str:
-    """Return the shell script, with every word of the report quoted."""
-    words = " ".join(shlex.quote(word) for word in report["options"])
-    command = 'python3 reproduce.py "$compiler"' if calls_library else f'"$compiler" {words}'
-    return (
-        '#!/bin/sh\ncd "$(dirname "$0")" || exit\n'
-        f"compiler={shlex.quote(report['compiler'])}\n[ $# = 0 ] || compiler=$1\nexec {command}\n"
-    )
-
-
-def _moved(option: str, copies: Sequence[tuple[str, str]]) -> str:
-    """Return an option with a folder in it replaced by its copy."""
-    for before, after in copies:
-        if option.endswith(before):
-            return option.removesuffix(before) + after
-    return option
-
-
-def _readme(failure: CompileFailure, report: Mapping[str, Any]) -> str:
-    versions = {**report["versions"], "rtcompile": __version__, "system": report["system"]}
-    lines = "".join(f"  {name} {version}\n" for name, version in sorted(versions.items()))
-    return (
-        f"{failure.log}\n\n{_ADVICE.get(failure.kind, '')}\n\n"
-        f"./run.sh compiles {' '.join(report['inputs'])} as rtcompile did, with the headers in include/;\n"
-        f"./run.sh PATH does so with another {os.path.basename(report['compiler'])}.\n\n"
-        f"{lines}"
-    )
-
-
-# --- Turns a `CompileFailure` into the error that the caller sees ---------------------------------
-
-_LONGEST_COMMAND = 300
 _CACHED = (
     "Cached: an earlier build failed like this, and nothing that it read has changed; "
     "recompile=True runs the compiler again."
@@ -226,9 +73,11 @@ def as_error(
     folder = None
     if issubclass(kind, CompilerCrashed):
         hinted = any(diagnostic.hint for diagnostic in parsed)
-        advice += [] if hinted else [_ADVICE[failure.kind]]
+        advice += [] if hinted else [ADVICE[failure.kind]]
         if (settings := Settings.from_environ()).cache_on_disk:
-            folder = write(failure, plan, Folder(settings.cache_dir))
+            texts, cache = dict(headers.paths(plan.request.headers)), Folder(settings.cache_dir)
+            write: Any = rtcompile._load("write_reproducer")
+            folder = write(failure, plan, texts, ADVICE[failure.kind], cache)
         advice += [f"Reproducer: {folder}"] if folder is not None else []
     error: CompileError = kind.rendered(
         (*first, *rendering.render(parsed, source=source, name=name)),

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import rtcompile
-from rtcompile.build import failures as repro
+from rtcompile.build.failures import ADVICE
 from rtcompile.compilers import nvcc, nvjitlink
 from rtcompile.errors import CompilerCrashed
+from rtcompile.extras import reproducer as repro
 from rtcompile.files.headers import SearchDir
 from rtcompile.request.units import CompileFailure
 from rtcompile.store.folder import Folder
@@ -115,7 +116,7 @@ def write(
         search=given.get("search", ()),
     )
     failure = CompileFailure(given.get("kind", "crash"), "died", (), "nvrtc", trace=trace)
-    return repro.write(failure, plan, Folder(str(folder)))
+    return repro.write_reproducer(failure, plan, {}, ADVICE[failure.kind], Folder(str(folder)))
 
 
 def test_the_oldest_reproducers_are_removed(tmp_path):

@@ -5,9 +5,10 @@ from PyInstaller.utils.hooks import collect_data_files, collect_submodules
 hiddenimports = collect_submodules(
     "rtcompile", lambda name: not name.startswith("rtcompile.extras")
 )
-# These are of the public functions, not of an optional package: `compile_many(executor=)`, `RecordedBuild`, launches and
-# reloading.
+# These are of the public functions, not of an optional package: `compile_many(executor=)`, `RecordedBuild`, launches,
+# reloading, and reproducers of crashes.
 hiddenimports += ["rtcompile.extras.cluster.executors", "rtcompile.extras.record.repeatable"]
 hiddenimports += ["rtcompile.extras.launching.launch", "rtcompile.extras.reload.code"]
+hiddenimports += ["rtcompile.extras.reproducer"]
 hiddenimports += ["cuda.pathfinder"]
 datas = collect_data_files("rtcompile")
