@@ -33,6 +33,7 @@ _NAMES = {
     "extras.launching.launch": "launch",
     "extras.notebook": "load_ipython_extension",
     "extras.packaging.library": "KernelLibrary",
+    "extras.progress": "first_wait shown_progress",
     "extras.reload.code": "ReloadedCode",
     "extras.reproducer": "write_reproducer",
     "frontends.cupy_hook": "install uninstall",
@@ -73,8 +74,11 @@ _HOME = {
 _TYPES = frozenset(name for names in _RESULTS.values() for name in names.split())
 _MODULES = {"cache", "messages", "types"}
 _OF_PYTHON = {"compile"}  # ``from rtcompile import *`` leaves Python's own
-# For IPython, and for the core: `RawKernel.launch`, `RawModule.from_file`, `ObjectCode.symbols`, crashes of compilers.
-_NOT_LISTED = {"load_ipython_extension", "launch", "ReloadedCode", "symbols", "write_reproducer"}
+# For IPython, and for the core, which loads what few programs need.
+_NOT_LISTED = {
+    *("load_ipython_extension", "launch", "ReloadedCode", "symbols", "write_reproducer"),
+    *("first_wait", "shown_progress"),
+}
 _OF_CUPY = [_NAMES["frontends.raw_kernel"], _NAMES["frontends.raw_module"]]
 
 

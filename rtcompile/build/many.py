@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from rtcompile.build.batch import Build, BuildFuture
-    from rtcompile.build.progress import Outcome
     from rtcompile.request.values import Fallback
     from rtcompile.settings import Settings
 
@@ -103,7 +102,7 @@ def submit(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[BuildFut
 def compile_many(
     builds: Iterable[Any],
     *,
-    progress: bool | Callable[[int, int, Outcome], Any] | None = None,
+    progress: bool | Callable[[int, int, ObjectCode | RtcompileError], Any] | None = None,
     executor: Any = None,
     errors: str = "raise",
     trace: str | os.PathLike[str] | None = None,
@@ -170,9 +169,10 @@ def compile_many(
                 return codes
             except RtcompileError:
                 pass  # a kernel is missing: its future raises this too
+    import rtcompile
     from rtcompile import tracing
-    from rtcompile.build.progress import shown as showing
 
+    showing: Any = rtcompile._load("shown_progress")
     with tracing.into(trace), tracing.span("compile_many"):
         futures = _with_checks(
             builds,
@@ -234,7 +234,7 @@ def _label(item: Any) -> str:
     return f"{request.name}{named}{f' for {request.arch}' if request.arch else ''}"
 
 
-def _outcome(future: Future[ObjectCode]) -> Outcome:
+def _outcome(future: Future[ObjectCode]) -> ObjectCode | RtcompileError:
     error = future.exception()
     if error is None:
         return future.result()

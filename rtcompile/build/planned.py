@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
+import rtcompile
 from rtcompile import toolkit, tracing
 from rtcompile.build import plan as plans
 from rtcompile.build.plan import Plan
@@ -34,9 +35,10 @@ def compile(query: Query, *, waits: bool = True) -> ObjectCode:
         query.settings = query.settings.replace(timeout=TimeLimit(timeout, query.begun))
     shown: AbstractContextManager[None] = nullcontext()
     if query.settings.progress and not query.quiet and is_watched():
-        from rtcompile.build import progress
+        from rtcompile.workers import pool
 
-        shown = progress.first_run.waiting()
+        if pool.Cancellation.current.get() is None:  # a batch shows its own
+            shown = rtcompile._load("first_wait")()  # type: ignore[operator]
     with shown:
         ahead = lookup.builds_ahead
         code = None if ahead is None else ahead.take(query, waits=True)

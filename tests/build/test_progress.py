@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 
 from rtcompile import CompileRequest, compile_many
-from rtcompile.build import progress
+from rtcompile.extras import progress
 from rtcompile.styling import changing_line, takes_escapes
 from tests.processes import python
 
@@ -74,7 +74,7 @@ def test_nothing_is_shown_without_a_terminal(capsys):
 
 def test_a_log_is_not_silent_during_a_long_build(monkeypatch, capsys):
     monkeypatch.setattr(progress, "_MOST_SILENT_SECONDS", 0.01)
-    with progress.shown(True, 2):
+    with progress.shown_progress(True, 2):
         written = ""
         deadline = time.monotonic() + 10
         while "0 of 2 compiled" not in written and time.monotonic() < deadline:
@@ -104,7 +104,8 @@ def test_a_batch_is_built_where_stderr_is_none_or_can_only_be_written_to(
 SLOW = """
 import sys, time
 from rtcompile import compile
-from rtcompile.build import miss, progress
+from rtcompile.build import miss
+from rtcompile.extras import progress
 progress._LONG = 0.2
 run = miss.Miss.run
 miss.Miss.run = lambda self: (time.sleep(0.6), run(self))[1]

@@ -6,9 +6,9 @@ hiddenimports = collect_submodules(
     "rtcompile", lambda name: not name.startswith("rtcompile.extras")
 )
 # These are of the public functions, not of an optional package: `compile_many(executor=)`, `RecordedBuild`, launches,
-# reloading, and reproducers of crashes.
+# reloading, reproducers of crashes, and progress.
 hiddenimports += ["rtcompile.extras.cluster.executors", "rtcompile.extras.record.repeatable"]
 hiddenimports += ["rtcompile.extras.launching.launch", "rtcompile.extras.reload.code"]
-hiddenimports += ["rtcompile.extras.reproducer"]
+hiddenimports += ["rtcompile.extras.reproducer", "rtcompile.extras.progress"]
 hiddenimports += ["cuda.pathfinder"]
 datas = collect_data_files("rtcompile")

@@ -6,17 +6,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any
 
-from rtcompile import forks
-from rtcompile.errors import RtcompileError
+from rtcompile import ObjectCode, RtcompileError, forks
 from rtcompile.lookup import find as lookup
-from rtcompile.request.object_code import ObjectCode
 from rtcompile.styling import changing_line, in_notebook, is_watched
-from rtcompile.workers import pool
 
-Outcome = ObjectCode | RtcompileError
+_Outcome = ObjectCode | RtcompileError
 _Show = Callable[[str], None]
 _SECONDS_BETWEEN_LINES = 1.0
 _MOST_SILENT_SECONDS = 10.0  # in a log, where a long silence looks like a hang
@@ -24,9 +21,9 @@ _SECONDS_BETWEEN_CHANGES = 0.1
 
 
 @contextmanager
-def shown(
-    progress: bool | Callable[[int, int, Outcome], Any] | None, total: int
-) -> Iterator[Callable[[Outcome], None]]:
+def shown_progress(
+    progress: bool | Callable[[int, int, _Outcome], Any] | None, total: int
+) -> Iterator[Callable[[_Outcome], None]]:
     """Show builds' progress; True: also in a log, None: only where a line can change. Yield a function for each outcome."""
     begin = last = time.monotonic()
     counts = {"done": 0, "cached": 0, "failed": 0}
@@ -39,7 +36,7 @@ def shown(
         seconds = time.monotonic() - begin
         return f"{counts['done']} of {total} compiled{special} in {seconds:.1f} s"
 
-    def advance(outcome: Outcome) -> None:
+    def advance(outcome: _Outcome) -> None:
         nonlocal last
         counts["done"] += 1
         counts["cached"] += isinstance(outcome, ObjectCode) and outcome.build.hit is not None
@@ -96,10 +93,7 @@ class FirstRun:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Show the line while the program waits for a build; a batch shows its own."""
-        if pool.Cancellation.current.get() is not None:
-            yield
-            return
+        """Show the line while the program waits for a build."""
         begin, ended = time.monotonic(), threading.Event()
         thread = threading.Thread(target=self._show, args=(ended,), daemon=True)
         with suppress(RuntimeError):  # no more threads
@@ -138,3 +132,8 @@ class FirstRun:
 _LONG = 2.0  # seconds
 first_run = FirstRun()
 forks.in_child(lambda: globals().update(first_run=FirstRun()))
+
+
+def first_wait() -> AbstractContextManager[None]:
+    """Return what shows the process's line of the first run while the body of ``with`` waits for a build."""
+    return first_run.waiting()
