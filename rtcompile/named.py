@@ -65,18 +65,6 @@ else:
         def __getnewargs__(self) -> tuple[Any, ...]:
             return tuple(self)
 
-    class _Maker(type):
-        """Makes a class of the fields that a class statement annotates."""
-
-        def __new__(mcs, name: str, _: tuple[type, ...], namespace: dict[str, Any]) -> type:
-            fields = tuple(namespace.get("__annotations__", ()))
-            defaults = {field: namespace[field] for field in fields if field in namespace}
-            getters = {field: _tuplegetter(at, None) for at, field in enumerate(fields)}
-            own = {"_fields": fields, "_field_defaults": defaults, "__match_args__": fields}
-            return type(name, (_Fields,), {"__slots__": (), **namespace, **getters, **own})
-
-    NamedTuple = type.__new__(_Maker, "NamedTuple", (), {})
-
     class computed_once:  # noqa: N801  # a decorator
         """`functools.cached_property` without its lock.
 
@@ -93,3 +81,17 @@ else:
             if instance is None:
                 return self
             return instance.__dict__.setdefault(self.name, self.function(instance))
+
+    class _Maker(type):
+        """Makes a class of the fields that a class statement annotates."""
+
+        def __new__(mcs, name: str, _: tuple[type, ...], namespace: dict[str, Any]) -> type:
+            fields = tuple(namespace.get("__annotations__", ()))
+            defaults = {field: namespace[field] for field in fields if field in namespace}
+            getters = {field: _tuplegetter(at, None) for at, field in enumerate(fields)}
+            own = {"_fields": fields, "_field_defaults": defaults, "__match_args__": fields}
+            if not any(isinstance(each, computed_once) for each in namespace.values()):
+                own["__slots__"] = ()  # `computed_once` stores values in the instance
+            return type(name, (_Fields,), {**namespace, **getters, **own})
+
+    NamedTuple = type.__new__(_Maker, "NamedTuple", (), {})

@@ -46,7 +46,9 @@ def digest(found: Iterable[bytes]) -> str:
 EITHER = ("auto", "nvrtc-first")
 
 
-class _Fields(NamedTuple):
+class KeyInputs(NamedTuple):
+    """The inputs of a cache key: a request together with everything that its environment adds."""
+
     source: str
     source_digest: str
     # The program's path. Some binaries contain its last component; ``#include "…"`` searches its directory.
@@ -72,12 +74,6 @@ class _Fields(NamedTuple):
     # The options that were added because of an error; empty in a look-up.
     fixups: tuple[str, ...] = ()
     is_linked: bool = False  # False in a look-up
-
-
-class KeyInputs(_Fields):
-    """The inputs of a cache key: a request together with everything that its environment adds."""
-
-    # There are no `__slots__`, since `computed_once` stores the keys in the instance.
 
     @computed_once  # a miss needs it 14 times, which would take a tenth of its caller's time
     def lookup_key(self) -> str:

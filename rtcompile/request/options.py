@@ -107,7 +107,9 @@ class ArchOption(NamedTuple):
         return self.arch.virtual if self.virtual else str(self.arch)
 
 
-class _Fields(NamedTuple):
+class Options(NamedTuple):
+    """Compiler options in normal form. Tuples keep the given order unless stated otherwise."""
+
     arch: tuple[ArchOption, ...] = ()  # several for ``-gencode`` or a list
     # ("D", "NAME=VALUE") or ("U", "NAME"), one for each name: the last given.
     macros: tuple[tuple[str, str], ...] = ()
@@ -121,13 +123,6 @@ class _Fields(NamedTuple):
     notes: tuple[str, ...] = ()  # changes made while parsing, and why
     # ``-idirafter``: searched after all others, even the toolkit's.
     last_dirs: tuple[str, ...] = ()
-
-
-class Options(_Fields):
-    """Compiler options in normal form. Tuples keep the given order unless stated otherwise."""
-
-    # There are no `__slots__`, since `computed_once` stores values in the instance, which all builds with the same
-    # options share.
 
     def get(self, name: str) -> str | None:
         """Return the value of the flag `name` ("" where it takes none), None if not given."""
