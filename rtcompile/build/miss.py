@@ -15,9 +15,9 @@ from rtcompile.build import plan as plans
 from rtcompile.build.plan import Plan
 from rtcompile.compilers import nvrtc
 from rtcompile.errors import CompileTimeout, ToolkitNotFound
-from rtcompile.files import file_times, fileset
+from rtcompile.files import fileset
 from rtcompile.files import headers as memory_headers
-from rtcompile.files.headers import SearchDir
+from rtcompile.files.headers import SearchDir, file_clock_ns, next_tick
 from rtcompile.request import command_lines
 from rtcompile.request.key import EITHER
 from rtcompile.request.object_code import BuildInfo, ObjectCode
@@ -112,7 +112,7 @@ class Miss:
         self.failures: list[CompileFailure] = []
         self.depends: FileSet | None = None  # further dependencies of a failure
         # If NVRTC's file accesses cannot be intercepted, a file of this clock tick counts as changed.
-        self.begun_ns = self.reading_ns = file_times.file_clock_ns()
+        self.begun_ns = self.reading_ns = file_clock_ns()
         self.folders: dict[str, tuple[int, int] | None] = {}  # `_folders` before the compiler ran
 
     def run(self) -> ObjectCode:
@@ -290,7 +290,7 @@ class Miss:
         if problem := plans.lack_of_nvcc(self.plan):
             raise ToolkitNotFound(problem)
         self.why = why
-        self.reading_ns = file_times.next_tick()
+        self.reading_ns = next_tick()
         self.plan = self.plan._replace(options=plans.for_nvcc(self.plan.options))
         self.folders = self._folders()
         outcome = self._with_added_flags(

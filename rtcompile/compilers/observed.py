@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rtcompile.files import file_times, fileset
+from rtcompile.files import fileset
 from rtcompile.files import headers as memory_headers
 from rtcompile.files.fileset import FileSet
-from rtcompile.files.headers import Header, SearchDir, relative_to
+from rtcompile.files.headers import Header, SearchDir, relative_to, trusted
 from rtcompile.request.cxx import scan
 from rtcompile.request.units import TranslationUnit
 from rtcompile.workers import probes
@@ -127,7 +127,7 @@ class _Observed(Dependencies):
         known = self.headers.get(path)
         if known is not None and known.digest != digest:
             self.has_changed = True
-        self.headers[path] = file_times.trusted(header, begun_ns, self.toolkit)
+        self.headers[path] = trusted(header, begun_ns, self.toolkit)
         if mentioned & _OWN_PATH:
             self.own_path[label] = None
         if mentioned & _CLOCK and not self.problem:

@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING
 
 from rtcompile import forks
 from rtcompile._version import __version__
-from rtcompile.files import file_times, sealed
+from rtcompile.files import sealed
 from rtcompile.files.fileset import FileSet, decode_records, encode_records
+from rtcompile.files.headers import file_clock_ns
 from rtcompile.named import NamedTuple
 from rtcompile.request.key import digest, field
 from rtcompile.request.units import Compiled, CompileFailure, TranslationUnit
@@ -221,7 +222,7 @@ class Prefix:
         self.is_made_here = False  # whether the header is being made for this build, in `temporary`
         self._done = threading.Event()
         self._began = time.monotonic()
-        self._began_ns = file_times.file_clock_ns()
+        self._began_ns = file_clock_ns()
         self.temporary = f"{folder}/.{self.key}.pch-{os.getpid()}"
 
     @contextmanager

@@ -13,9 +13,9 @@ import stat
 from collections.abc import Iterable, Sequence
 
 from rtcompile.compilers.observed import Dependencies
-from rtcompile.files import file_times, fileset
+from rtcompile.files import fileset
 from rtcompile.files.fileset import FileSet
-from rtcompile.files.headers import FOLDER, PROVIDED, SearchDir, lies_below
+from rtcompile.files.headers import FOLDER, PROVIDED, SearchDir, changed_ns, lies_below
 from rtcompile.request.cxx import scan
 
 # Suffixes of files that programs write next to a source. They count only if a text mentions the suffix.
@@ -89,7 +89,7 @@ class _Unobserved(Dependencies):
         label, relative = self.locate(path)
         header, data, status = fileset.read(path, label, relative)
         self.headers[path] = header
-        self.newest_ns = max(self.newest_ns, file_times.changed_ns(status))
+        self.newest_ns = max(self.newest_ns, changed_ns(status))
         text = data.decode("utf-8", "surrogateescape")
         mentions = scan(text)
         if mentions.own_path:
@@ -162,7 +162,7 @@ class _Unobserved(Dependencies):
         self._changed(path)
 
     def _changed(self, path: str) -> None:
-        self.newest_ns = max(self.newest_ns, file_times.changed_ns(os.stat(path)))
+        self.newest_ns = max(self.newest_ns, changed_ns(os.stat(path)))
 
 
 def _led_ns(paths: Iterable[str]) -> int:
@@ -179,10 +179,10 @@ def _led_ns(paths: Iterable[str]) -> int:
             try:
                 status = os.lstat(path)
                 if stat.S_ISLNK(status.st_mode):
-                    newest = max(newest, file_times.changed_ns(status))
+                    newest = max(newest, changed_ns(status))
                     ahead.append(os.path.join(os.path.dirname(path), os.readlink(path)))
                 elif stat.S_ISDIR(status.st_mode) and status.st_ctime_ns != status.st_mtime_ns:
-                    newest = max(newest, file_times.changed_ns(status))
+                    newest = max(newest, changed_ns(status))
             except OSError:
                 pass  # a missing folder: the absent paths in it are checked
             path = os.path.dirname(path)

@@ -315,15 +315,14 @@ def _read_again(header: Header) -> Header | None:
 
 def read(path: str, label: str, relative: str) -> tuple[Header, bytes, os.stat_result]:
     """Return the header at a path, its contents, and its status from before reading; raise OSError for a pipe."""
-    from rtcompile.files import file_times
-    from rtcompile.files.headers import Header
+    from rtcompile.files.headers import Header, file_clock_ns, trusted
 
-    now = file_times.file_clock_ns()
+    now = file_clock_ns()
     descriptor, status = sealed.open_regular(path)
     with open(descriptor, "rb") as file:
         data = file.read()
     header = Header(path, label, relative, content_digest(data), *stat_of(status))
-    return file_times.trusted(header, now), data, status
+    return trusted(header, now), data, status
 
 
 def identities(folders: Iterable[str]) -> dict[str, tuple[int, int] | None]:

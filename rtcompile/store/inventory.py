@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
-from rtcompile.files import file_times, sealed
+from rtcompile.files import sealed
+from rtcompile.files.headers import next_tick
 from rtcompile.files.sealed import USE_RESOLUTION
 from rtcompile.named import NamedTuple
 from rtcompile.request import object_code
@@ -146,7 +147,7 @@ def publish(cache_dir: str, name: str, write: Callable[[str], None]) -> str | No
             os.rename(made, folder.file(HEADERS, f"{name}-{size}"))
     finally:
         shutil.rmtree(made, ignore_errors=True)
-    file_times.next_tick()  # a build in the clock tick in which a header was written is not cached
+    next_tick()  # a build in the clock tick in which a header was written is not cached
     return find(cache_dir, name)
 
 

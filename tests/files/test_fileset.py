@@ -10,7 +10,8 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
-from rtcompile.files import file_times, fileset, sealed
+from rtcompile.files import fileset, sealed
+from rtcompile.files import headers as file_times
 from rtcompile.files.fileset import PACKED_FIELDS, FileSet
 from rtcompile.files.headers import Header
 from rtcompile.settings import Settings

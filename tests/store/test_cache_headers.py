@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rtcompile.compilers import unobserved
-from rtcompile.files import file_times
+from rtcompile.files import headers as file_times
 from tests.key_inputs import HeaderTree
 from tests.tables import from_table
 

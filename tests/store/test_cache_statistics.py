@@ -10,7 +10,7 @@ import pytest
 
 from rtcompile.compilers import unobserved
 from rtcompile.errors import RtcompileWarning
-from rtcompile.files import file_times
+from rtcompile.files import headers as file_times
 from rtcompile.request.key import KeyInputs
 from rtcompile.store import folder as folders
 from rtcompile.store import inventory

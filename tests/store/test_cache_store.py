@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.files import file_times
+from rtcompile.files import headers as file_times
 from rtcompile.files.headers import SearchDir
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings

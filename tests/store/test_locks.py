@@ -15,7 +15,7 @@ import rtcompile
 from rtcompile.build import planned
 from rtcompile.compilers import nvrtc, unobserved
 from rtcompile.errors import CompileTimeout, RtcompileWarning
-from rtcompile.files import file_times
+from rtcompile.files import headers as file_times
 from rtcompile.request.key import KeyInputs
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
