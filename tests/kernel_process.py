@@ -48,7 +48,6 @@ class Process:
 
     def finish(self, started: None = None) -> bytes:
         """Return the reply to the request that `start` began."""
-        assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, f"the process ended: {self._process.wait()}"
         kind, text = json.loads(line)

@@ -1,9 +1,11 @@
 """Proves that tests catch faults: each fault is put into a copy of the tree, where its test must fail.
 
-``make mutations`` runs this. A fault is a text replacement in one file. The script fails if the text to
-replace does not occur exactly once, if the test fails without the fault too, or if it passes with it.
+``make mutations`` runs this. ``mutations.txt`` lists the faults; each is a text replacement in one file. The
+script fails if the text to replace does not occur exactly once, if the test fails without the fault too, or if
+it passes with it.
 """
 
+import ast
 import os
 import shutil
 import subprocess
@@ -11,6 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.tables import sections
 
 ROOT = Path(__file__).parent.parent
 
@@ -25,58 +29,10 @@ class Mutation(NamedTuple):
     test: str
 
 
-MUTATIONS = (
-    Mutation(
-        "the sweep of workers' folders ignores their locks",
-        "rtcompile/workers/scratch.py",
-        "            status, locked = os.fstat(descriptor), _lock(descriptor)\n",
-        "            status, locked = os.fstat(descriptor), True\n",
-        "tests/workers/test_scratch.py::test_what_is_locked_is_in_use",
-    ),
-    Mutation(
-        "a source that NVRTC rejected is never remembered",
-        "rtcompile/build/miss.py",
-        "        self._remember(outcome, decision.reason)\n",
-        "",
-        "tests/build/test_fallback_end_to_end.py::test_the_failed_compiler_is_skipped_after_the_code_was_evicted",
-    ),
-    Mutation(
-        "a failure is remembered only by this process",
-        "rtcompile/store/negative.py",
-        "        if not self._publish(KIND, key, data):\n",
-        "        if True:\n",
-        "tests/store/test_negative.py::test_a_failure_is_the_same_value_for_the_next_process",
-    ),
-    Mutation(
-        "a failure with other files is used for these",
-        "rtcompile/store/negative.py",
-        "        if now is None:\n            return None\n",
-        "        now = now or known.depends\n",
-        "tests/store/test_negative.py::test_a_failure_is_valid_while_its_headers_are_unchanged_and_missing"
-        "_ones_stay_missing",
-    ),
-    Mutation(
-        "the file of a precompiled header is not compared with its record",
-        "rtcompile/compilers/pch.py",
-        "if now is None or record.image != image(self._path):",
-        "if now is None:",
-        "tests/compilers/test_pch_files.py::test_another_file_under_its_path_is_not_used",
-    ),
-    Mutation(
-        "a worker is not what the kernel kills first when memory runs out",
-        "rtcompile/workers/child.py",
-        "        _prefer_for_oom()\n",
-        "",
-        "tests/workers/test_workers.py::test_a_worker_is_the_first_that_the_kernel_kills_for_memory",
-    ),
-    Mutation(
-        "a slot is not returned when its job has ended",
-        "rtcompile/workers/pool.py",
-        "            self._slots.pop(taker, None)\n",
-        "            pass\n",
-        "tests/workers/test_workers.py::test_a_slot_is_returned_however_its_job_ended",
-    ),
-)
+MUTATIONS = [
+    Mutation(what, *ast.literal_eval(f"({given})"))
+    for what, given in sections(Path(__file__).with_suffix(".txt"))["mutations"][1]
+]
 
 
 def run(test: str, tree: Path) -> subprocess.CompletedProcess[str]:

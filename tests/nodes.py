@@ -1,7 +1,6 @@
 """Simulated nodes of a cluster: each has its own home, cache and locks; all share one store."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -9,6 +8,7 @@ from pathlib import Path
 
 from rtcompile.extras.cluster.settings import RemoteSettings
 from rtcompile.extras.cluster.stores import Stores
+from tests.processes import started
 
 KEY = b"0123456789abcdef0123456789abcdef"
 
@@ -63,19 +63,14 @@ def start(
     reported = json.dumps({"sources": sources, "waits": waits})
     # A real store runs on another machine, so it must not wait for a processor of this one.
     command = ["nice", "-n", "10", sys.executable, "-c", _PROGRAM, reported]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        command, env={**os.environ, **env}, stdin=pipe, stdout=pipe, stderr=pipe, text=True
-    )
+    return started(*command, environ=env, stderr=subprocess.PIPE)
 
 
 def begin_together(processes: list[subprocess.Popen[str]]) -> None:
     """Wait until all processes have finished their imports, and let them begin."""
     for process in processes:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
     for process in processes:
-        assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
 

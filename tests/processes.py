@@ -19,6 +19,13 @@ def ran(*words: object, environ: Mapping[str, str | Path] | None = None, **more:
     return subprocess.run([*map(str, words)], **{**usual, **more})
 
 
+def started(*words: object, environ: Mapping[str, str | Path] | None = None, **more: Any) -> Any:
+    """Start a program, with this process's variables and further ones, and pipes to its input and from its output."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    given = {"env": {**os.environ, **(environ or {})}, **pipes, **more}
+    return subprocess.Popen([*map(str, words)], **given)
+
+
 def python(program: str, *arguments: object, **more: Any) -> Any:
     """Run a Python program, as `ran` does."""
     return ran(sys.executable, "-c", textwrap.dedent(program), *arguments, **more)

@@ -36,17 +36,24 @@ def from_table(test: Callable[..., None]) -> Callable[..., None]:
     """Parametrize a test with its section of the table beside its file, which has the file's name and ends in .txt.
 
     A section begins with ``[name of the test] names of its parameters``. A row of it is a name, which may be
-    missing, ``|``, and the arguments as Python expressions, which may contain names of the file above the test.
+    missing, ``|``, and the arguments as Python expressions, which may contain names of the file above the test. A
+    slow row's name begins with ``~``.
     """
-    parameters, rows = _sections(Path(inspect.getfile(test)).with_suffix(".txt"))[test.__name__]
-    values = [(name, eval(f"({arguments},)", test.__globals__)) for name, arguments in rows]
-    return pytest.mark.parametrize(
-        parameters.split(", "), [pytest.param(*given, id=name or None) for name, given in values]
-    )(test)
+    parameters, rows = sections(Path(inspect.getfile(test)).with_suffix(".txt"))[test.__name__]
+    values = [
+        pytest.param(
+            *eval(f"({arguments},)", test.__globals__),
+            id=name.lstrip("~ ") or None,
+            marks=[pytest.mark.slow] * name.startswith("~"),
+        )
+        for name, arguments in rows
+    ]
+    return pytest.mark.parametrize(parameters.split(", "), values)(test)
 
 
 @functools.cache
-def _sections(table: Path) -> dict[str, tuple[str, list[tuple[str, str]]]]:
+def sections(table: Path) -> dict[str, tuple[str, list[tuple[str, str]]]]:
+    """Return the parameters of each section, and its rows: a name and the text of the arguments."""
     found: dict[str, tuple[str, list[tuple[str, str]]]] = {}
     for line in table.read_text(encoding="utf-8").splitlines():
         if line.startswith("["):

@@ -19,6 +19,7 @@ from rtcompile.request.request import CompileRequest
 from tests import jobs
 from tests.jobs import children, eventually
 from tests.processes import python
+from tests.tables import from_table
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -96,17 +97,7 @@ def test_an_invalid_item_is_rejected_before_anything_runs(item):
         compile_many([TEMPLATE, item])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"builds": TEMPLATE}, r"builds must be a list .* write builds=\[…\]"),
-        ({"builds": None}, "builds must be a list"),
-        ({"builds": [], "progress": "yes"}, "progress must be True, False, None or a function"),
-        ({"builds": [], "errors": None}, "errors must be one of 'raise', 'return', not None"),
-        ({"builds": [], "trace": 3}, "trace must be a path, not int 3"),
-    ],
-    ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
-)
+@from_table
 def test_an_argument_of_a_wrong_type_is_reported(arguments, message):
     with pytest.raises(InvalidRequest, match=message):
         compile_many(**arguments)

@@ -153,7 +153,6 @@ def test_the_key_of_bundled_builds_does_not_change():
         name_expressions=("f<int>",),
     )
     inputs = search.key_inputs(request, Settings.from_environ())
-    assert inputs is not None
     assert inputs.bundle_key() == (
         "bd7a59d304730b5f03ab95030f2233ff510597aadd76a132cc7aaf04f517c9b6"
     )

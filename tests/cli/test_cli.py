@@ -10,6 +10,7 @@ import pytest
 from rtcompile.cli import main, output
 from tests.jobs import ENDLESS
 from tests.processes import command
+from tests.tables import from_table
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -113,29 +114,7 @@ def test_an_error_as_json_has_its_diagnostics(source, run_json):
     assert error["diagnostics"][0]["line"] == 1
 
 
-@pytest.mark.parametrize(
-    ("argv", "code", "message"),
-    [
-        (["compile", "gone.cu", "--arch", "sm_80"], 2, "compile: gone.cu: No such file or dir"),
-        (["compile", "binary.cu", "--arch", "sm_80"], 2, "binary.cu:2: error: not UTF-8"),
-        (["compile", "k.cu", "--arch", "sm_80,sm_90", "-o", "x.ptx"], 2, "x.ptx is one file"),
-        (["compile", "k.cu", "--arch", "sm_80,sm_90", "-o", "-"], 2, "-o -"),
-        (["compile", "k.cu", "--arch", "sm_80", "-o", "-", "--json"], 2, "-o -"),
-        (["inspect", "k.ptx"], 2, "is ptx: only a cubin"),
-        (["compile", "k.cu", "--arch", "sm_999"], 3, "sm_999"),
-        (["compile", "k.cu", "--arch", "tuesday"], 2, "tuesday"),
-        (["compile", "k.cu", "--arch", "sm_80", "--jobs", "0"], 2, "--jobs 0"),
-        (["compile", "k.cu", "--arch="], 2, "'' is not an architecture"),
-        (["compile", "k.cu", "sub/k.cu", "--arch", "sm_80", "-o", "o/"], 2, "both be written to"),
-        (["compile", "k.cu", "--arch", "sm_80", "--timeout", "-3"], 2, "--timeout '-3.0'"),
-        (["explain", " "], 2, "nothing to explain"),
-        (["inspect", "no-such-entry"], 2, "neither a file nor an entry"),
-        (["cache", "show", "no-such-entry"], 2, "neither a file nor an entry"),
-        (["cache", "prune", "--size", "much"], 2, " size='much': expected a size like"),
-        (["repro", "no-such-folder"], 2, "no reproducer"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
+@from_table
 def test_the_exit_code_shows_the_kind_of_mistake(argv, code, message, source, capsys):
     Path("binary.cu").write_bytes(b"// fine\n\xff\xfe")
     Path("k.ptx").write_text(".version 8.0\n.target sm_80\n")

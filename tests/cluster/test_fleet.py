@@ -4,7 +4,6 @@ import json
 import os
 import pickle
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,7 +17,7 @@ from rtcompile.cli import main
 from rtcompile.extras.cluster.leases import Lease
 from rtcompile.extras.cluster.stores import current
 from tests import nodes
-from tests.processes import command, python
+from tests.processes import command, python, started
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -50,10 +49,9 @@ print(json.dumps({"built": [c.build.hit is None for c in codes], "seconds": seco
 def batches(folder: Path, address: str, names: list[str], count: int, seconds: float) -> list[dict]:
     running = []
     for name in names:
-        env = {**os.environ, **nodes.environment(folder, name, address, RTCOMPILE_JOBS="1")}
-        words = [sys.executable, "-c", BATCH, json.dumps([count, seconds])]
-        pipe = subprocess.PIPE
-        running.append(subprocess.Popen(words, env=env, stdin=pipe, stdout=pipe, text=True))
+        env = nodes.environment(folder, name, address, RTCOMPILE_JOBS="1")
+        given = json.dumps([count, seconds])
+        running.append(started(sys.executable, "-c", BATCH, given, environ=env))
     nodes.begin_together(running)
     return [json.loads(process.communicate(timeout=300)[0]) for process in running]
 

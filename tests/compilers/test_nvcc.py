@@ -212,7 +212,6 @@ def test_without_a_host_compiler_there_is_no_nvcc(toolchain):
 
 def test_the_nvcc_of_pip_wheels_compiles(cuda13_prefix):
     found = find({"PATH": "/usr/bin:/bin"}, [str(cuda13_prefix)], usual_roots=())
-    assert found.nvcc is not None
     assert found.nvcc.path.startswith(str(cuda13_prefix))
 
     result = compiled(make_unit(NAMES, names=("f<float>",)), found)

@@ -7,6 +7,7 @@ import pytest
 
 import rtcompile
 from rtcompile import CompileRequest, DriverError, RawKernel, RawModule, RtcompileWarning
+from tests.tables import from_table
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -14,22 +15,7 @@ SCALE = "__global__ void scale(float* x) { *x *= 2; }"
 TEMPLATE = "template <class T> __global__ void scale(T* x) { *x *= 2; }"
 
 
-@pytest.mark.parametrize(
-    ("source", "name", "says"),
-    [
-        pytest.param(SCALE, "scale", 'Declare it extern "C"', id="mangled"),
-        pytest.param(f'extern "C" {SCALE}', "scael", "Is 'scale' meant?", id="misspelled"),
-        pytest.param(f'extern "C" {SCALE}', "scal", "Is 'scale' meant?", id="beginning"),
-        pytest.param(TEMPLATE, "scale", "nothing instantiates it", id="template"),
-        pytest.param(
-            'extern "C" __device__ __noinline__ int scale(int x) { return x; } '
-            'extern "C" __global__ void k(int* x) { *x = scale(*x); }',
-            "scale",
-            "It has the kernel",
-            id="device function",
-        ),
-    ],
-)
+@from_table
 def test_a_missing_kernel_raises_without_a_device(source, name, says):
     kernel = RawKernel(source, name, arch="sm_80", options=("-G",))
     for use in (lambda: kernel.object_code, lambda: kernel.build, lambda: kernel.save("k.cubin")):
@@ -81,24 +67,7 @@ def test_a_source_whose_kernels_are_missing_warns(target):
             use()
 
 
-@pytest.mark.parametrize(
-    ("source", "arguments"),
-    [
-        pytest.param(f'extern "C" {SCALE}', {}, id="kernel"),
-        pytest.param(f'extern "C" {SCALE}', {"target": "ptx"}, id="PTX"),
-        pytest.param(TEMPLATE, {"name_expressions": ["scale<float>"]}, id="instance"),
-        pytest.param(TEMPLATE, {"target": "ltoir"}, id="LTO-IR"),
-        pytest.param(TEMPLATE, {"target": "object"}, id="object"),
-        pytest.param("__device__ int f() { return 1; }", {"options": ["-rdc=true"]}, id="function"),
-        pytest.param("__device__ int f() { return 1; }", {"target": "ptx"}, id="function in PTX"),
-        pytest.param("__constant__ float table[4];", {}, id="constants"),
-        pytest.param("__device__ int counter; __global__ void k();", {}, id="variables"),
-        pytest.param("// __global__ void k()\n", {}, id="comment"),
-        pytest.param(
-            TEMPLATE, {"link": ['extern "C" __global__ void k() {}']}, id="kernel of another source"
-        ),
-    ],
-)
+@from_table
 def test_code_that_is_complete_does_not_warn(source, arguments):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -13,6 +13,7 @@ pytest.importorskip("cuda.bindings.driver")
 import rtcompile  # noqa: E402
 from rtcompile.extras.launching import launch as launching  # noqa: E402
 from tests.frontends.test_launching import CODE, INVALID, Driver, launched  # noqa: E402
+from tests.tables import from_table  # noqa: E402
 
 __all__ = ["launched"]
 SIZES = (8, 4, 4, 2, 8, 8, 1)
@@ -59,14 +60,7 @@ def test_a_repeated_launch_passes_the_same_bytes_to_the_driver(again, launched):
     assert len(configurations) == 1
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"grid": 5}, {"block": 33}, {"shared_mem": 100}, {"cluster": 2}, {"cooperative": True},
-        {"programmatic": True}, {"priority": -1}, {"stream": 8}, {"grid": [4, 1]},
-    ],
-    ids=lambda how: str(next(iter(how))),
-)  # fmt: skip
+@from_table
 def test_another_kind_of_launch_is_checked_again(again, how):
     again(arguments(1))
     again(arguments(1), **how)
@@ -77,15 +71,7 @@ def test_another_kind_of_launch_is_checked_again(again, how):
     assert seen[0] != seen[1] or how == {"grid": [4, 1]}
 
 
-@pytest.mark.parametrize(
-    ("position", "value", "message"),
-    [
-        pytest.param(1, 1 << 40, "argument 1 is 1099511627776, which 4 bytes", id="too large"),
-        pytest.param(2, 1.5, "argument 2 is a Python float", id="another type"),
-        pytest.param(0, np.zeros(3), "argument 0 .* pass cupy.asarray of it", id="host array"),
-        pytest.param(0, "x", "argument 0", id="no argument at all"),
-    ],
-)
+@from_table
 def test_an_unfitting_argument_is_reported_in_repeated_launches(again, position, value, message):
     for number in (1, 2):
         again(arguments(number))

@@ -38,7 +38,6 @@ def test_occupancy_without_a_device_is_the_drivers():
     blocks = cp.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
     for block, shared in itertools.product((32, 128, 500, 1024), (0, 4096, 40_000)):
         (found,) = Report.of(code, block=block, dynamic_shared=shared).kernels
-        assert found.occupancy is not None
         assert found.occupancy.blocks == blocks(kernel.kernel.ptr, block, shared)
 
 

@@ -13,33 +13,7 @@ from rtcompile.settings import Settings
 from tests.tables import from_table
 
 
-@pytest.mark.parametrize(
-    ("environ", "field", "value"),
-    [
-        ({"RTCOMPILE_CACHE_DIR": "/a"}, "cache_dir", "/a"),
-        ({"CUPY_CACHE_DIR": "/b"}, "cache_dir", "/b/rtcompile"),
-        ({"RTCOMPILE_CACHE_DIR": "/a", "CUPY_CACHE_DIR": "/b"}, "cache_dir", "/a"),
-        ({"XDG_CACHE_HOME": "/c"}, "cache_dir", "/c/rtcompile"),
-        ({"XDG_CACHE_HOME": "c", "HOME": "/h"}, "cache_dir", "/h/.cache/rtcompile"),
-        ({"RTCOMPILE_CACHE_DIR": "~/a", "HOME": "/h"}, "cache_dir", "/h/a"),
-        ({"CUPY_CACHE_DIR": "~", "HOME": "/h"}, "cache_dir", "/h/rtcompile"),
-        ({"RTCOMPILE_CACHE_SIZE": "512M"}, "cache_size", 512 << 20),
-        ({"RTCOMPILE_CACHE_SIZE": "1.5GiB"}, "cache_size", 3 << 29),
-        ({"RTCOMPILE_FALLBACK": "never"}, "fallback", "never"),
-        ({"RTCOMPILE_PCH": "0"}, "pch", False),
-        ({"RTCOMPILE_TIMEOUT": "2.5"}, "timeout", 2.5),
-        ({"RTCOMPILE_MEMORY_LIMIT": "2G"}, "memory_limit", 2 << 30),
-        ({"RTCOMPILE_JOBS": "3"}, "jobs", 3),
-        ({"RTCOMPILE_JIT": "0"}, "jit", False),
-        ({"CUPY_CACHE_IN_MEMORY": "1"}, "cache_on_disk", False),
-        ({"CUPY_CUDA_COMPILE_WITH_DEBUG": "1"}, "debug", True),
-        ({"CUPY_CUDA_COMPILE_WITH_DEBUG": "yes"}, "debug", False),
-        ({"CUPY_CACHE_SAVE_CUDA_SOURCE": "1"}, "save_source", True),
-        ({"CUPY_DUMP_CUDA_SOURCE_ON_ERROR": "1"}, "dump_source_on_error", True),
-        ({"CUPY_COMPILE_WITH_PTX": "1"}, "ptx", True),
-    ],
-    ids=lambda value: "+".join(value) if isinstance(value, dict) else None,
-)
+@from_table
 def test_a_variable_sets_its_field(environ, field, value):
     assert getattr(Settings.from_environ(environ), field) == value
 

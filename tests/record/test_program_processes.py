@@ -17,6 +17,7 @@ from rtcompile.extras.record.started import sitecustomize
 from tests.jobs import eventually
 from tests.processes import ran
 from tests.programs import CODE, STAND_IN, TEMPLATE, other_cupy, program, run
+from tests.tables import from_table
 
 pytest.importorskip("cupy")
 
@@ -261,30 +262,7 @@ print("imported")
 
 
 @pytest.mark.some(3)
-@pytest.mark.parametrize(
-    ("ending", "status"),
-    [
-        pytest.param("", 0, id="its end"),
-        pytest.param("raise SystemExit(7)", 7, id="sys.exit"),
-        pytest.param("raise ValueError('mine')", 1, id="an exception"),
-        pytest.param(
-            "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
-            -signal.SIGTERM,
-            id="a signal",
-        ),
-        pytest.param("raise KeyboardInterrupt", -signal.SIGINT, id="an interrupt"),
-        pytest.param(
-            f"import threading; threading.Thread(target=lambda: compile({TEMPLATE!r})).start()",
-            0,
-            id="in a thread",
-        ),
-        pytest.param(
-            f"import os\nif not os.fork():\n    compile({TEMPLATE!r})\n    os._exit(0)\nos.wait()",
-            0,
-            id="a forked child",
-        ),
-    ],
-)
+@from_table
 def test_a_program_is_recorded_however_it_ends(tmp_path, ending, status):
     text = f"compile({CODE!r})\n{ending}\n"
     script = tmp_path / "program.py"

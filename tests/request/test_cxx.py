@@ -88,33 +88,7 @@ def test_lines_are_joined_as_any_compiler_joins_them(end):
 # --- decisions from a scan ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("source", "clock"),
-    [
-        pytest.param("const char* t = __TIME__;", "__TIME__", id="time"),
-        pytest.param("const char* t = __TIMESTAMP__;", "__TIMESTAMP__", id="timestamp"),
-        pytest.param("#define BUILT __DATE__", "__DATE__", id="in a macro that may be expanded"),
-        pytest.param("__DA\\\nTE__", "__DATE__", id="continued line"),
-        pytest.param('"a // no comment" __TIME__', "__TIME__", id="after a string with slashes"),
-        pytest.param("// \\ \n__TIME__", "__TIME__", id="joined by GCC, not by NVRTC"),
-        pytest.param("// ??/\n__TIME__", "__TIME__", id="joined before C++17"),
-        pytest.param('auto a = "??/" __TIME__ "";', "__TIME__", id="an escape before C++17"),
-        pytest.param("1'0 \"' __TIME__ \"", "__TIME__", id="a character before C++14"),
-        pytest.param("#if 0\n1'0 /*\n#endif\n__TIME__\n//*/", "__TIME__", id="skipped separator"),
-        pytest.param("#if 0\n#include <it's/*.h>\n#endif\n__TIME__\n//*/", "__TIME__", id="name"),
-        pytest.param("/* a */ __TIME__", "__TIME__", id="behind a comment"),
-        pytest.param("/* *\\ \n/ __TIME__ //*/", "__TIME__", id="a comment's end joined by GCC"),
-        pytest.param(f"// __TIME__\n{' ' * LONGEST}", "__TIME__", id="too long to be scanned"),
-        pytest.param("// __DATE__\n/* __TIME__ \n*/", "", id="in comments"),
-        pytest.param('const char* t = "__DATE__";', "", id="in a string"),
-        pytest.param('R"x( " __DATE__ )x"', "", id="in a raw string"),
-        pytest.param("int timed;", "", id="nowhere"),
-        pytest.param(
-            "#include /* a */ <b.h> // __TIME__", "", id="behind a comment in a directive"
-        ),
-        pytest.param("// __TIME__\n".ljust(LONGEST), "", id="in the longest text that is scanned"),
-    ],
-)
+@from_table
 def test_the_clock_is_read_where_any_compiler_or_standard_reads_it(source, clock):
     assert cxx.scan(source).clock == clock
 

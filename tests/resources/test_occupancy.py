@@ -31,7 +31,6 @@ def test_blocks_are_those_that_cudas_own_header_computes(tmp_path):
     for name, block, registers, shared in itertools.product(ARCHS, threads, counts, sizes):
         arch = Arch.parse(name)
         limits = limits_of(arch)
-        assert limits is not None
         device = (limits.warps * 32, limits.block_registers, limits.shared, limits.block_shared)
         numbers = arch.major, arch.minor, *device, limits.reserved_shared, block, registers, shared
         lines.append(" ".join(map(str, numbers)))

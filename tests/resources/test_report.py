@@ -40,7 +40,6 @@ def test_registers_shared_memory_and_spills_are_those_of_ptxas(build):
         r"[^:]*: Used (\d+) registers[^\n]*?(\d+) bytes smem",
         build.build.log,
     )
-    assert numbers is not None
     stores, loads, registers, shared = map(int, numbers.groups())
     assert stores > 0
     assert found.spills == Spills(stores, loads)
@@ -79,15 +78,12 @@ def test_kernels_and_variables_are_listed_by_their_cpp_names():
 def test_launch_bounds_give_the_block_size_where_none_is_requested(build):
     by_name = {kernel.name: kernel for kernel in Report.of(build).kernels}
     assert by_name["f<float>"].occupancy is None
-    assert by_name["g"].occupancy is not None
     assert by_name["g"].occupancy.block == 256
 
 
 def test_dynamic_shared_memory_lowers_the_occupancy(build):
     (free,) = Report.of(build, kernel="g", block=128).kernels
     (full,) = Report.of(build, kernel="g", block=128, dynamic_shared=100 << 10).kernels
-    assert free.occupancy is not None
-    assert full.occupancy is not None
     assert (free.occupancy.blocks, full.occupancy.blocks) == (16, 1)
 
 

@@ -21,6 +21,7 @@ from rtcompile.store.store import Store
 from tests.interrupts import interrupted
 from tests.jobs import at_once
 from tests.key_inputs import add, make_key_inputs, make_object, open_store
+from tests.processes import started
 
 
 def test_one_of_many_threads_builds(cache):
@@ -104,13 +105,7 @@ with locks.machine_wide(sys.argv[1]) as held:
 
 
 def holder(path: Path, *, fork: bool = False) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(path), "fork" if fork else ""],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
+    process = started(sys.executable, "-c", HOLDER, path, "fork" if fork else "")
     assert process.stdout.readline() == "True\n"
     return process
 

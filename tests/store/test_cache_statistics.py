@@ -79,7 +79,6 @@ def test_processes_that_end_abruptly_respect_the_limit(cache):
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert bytes_in(cache) <= 100_000
     usage = open_store(cache).usage()
-    assert usage is not None
     assert usage.misses == 20
 
 
@@ -187,7 +186,6 @@ def test_hits_and_misses_are_counted(cache):
         kept.find(inputs)
     kept.find(make_key_inputs(source="never built"))
     usage = kept.usage()
-    assert usage is not None
     assert (usage.hits, usage.misses) == (3, 1)
 
 
@@ -238,7 +236,6 @@ def test_damaged_statistics_lose_counts_and_no_build(cache, damage):
     later = open_store(cache)
     build(later, "b")
     usage = later.usage()
-    assert usage is not None
     assert usage.size == bytes_in(cache) > 1000
     assert usage.misses in (1, 2)
     assert later.find(inputs)
@@ -267,7 +264,6 @@ def test_a_process_that_is_killed_while_it_sums_up_loses_no_build(cache):
         with pytest.raises(KeyboardInterrupt):
             kept.maintain()
     usage = open_store(cache).usage()
-    assert usage is not None
     assert usage.misses >= 1
     assert open_store(cache).find(inputs)
 
@@ -285,7 +281,6 @@ def test_counts_of_many_builds_and_stores_add_up(cache):
     with (cache / "statistics" / "journal").open("ab") as journal:
         journal.write(b"\xff\n1e misses\n7")
     usage = kept.usage()
-    assert usage is not None
     assert usage.misses == 2000
     assert usage.stores == {"redis://a b": {"hits": 40.0, "seconds_waited": 5.0}}
     assert (cache / "statistics" / "journal").stat().st_size < 200

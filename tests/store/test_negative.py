@@ -169,7 +169,6 @@ def test_entries_count_are_evicted_and_cleared(cache):
         kept.negative.remember(make_key_inputs(source=str(number)), remembered())
     folder, (path, _) = Folder(str(cache)), (cache / "negative").iterdir()
     usage = kept.usage()
-    assert usage is not None
     assert (usage.failures, usage.size) == (2, inventory.size(folder))
     assert usage.size >= 2 * path.stat().st_size
     os.utime(path, (1, 1))

@@ -18,6 +18,7 @@ from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import Hints
 from rtcompile.settings import Settings
 from rtcompile.store.store import Store
+from tests.processes import started
 from tests.store.test_negative import remembered
 from tests.tables import from_table
 
@@ -252,7 +253,7 @@ def test_a_process_that_waited_for_a_failing_build_does_not_repeat_it(tmp_path):
     given = {"source": source, "arch": "sm_90a"}
     command = [sys.executable, "-c", CHILD, json.dumps(given), "true"]
     with store.building(inputs):
-        other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        other = started(*command)
         with pytest.raises(subprocess.TimeoutExpired):
             other.wait(1.5)
         store.negative.remember(inputs, remembered())
@@ -268,20 +269,7 @@ def test_is_cached_is_false_for_a_failure():
 
 
 @pytest.mark.needs_nvcc
-@pytest.mark.parametrize(
-    ("source", "given"),
-    [
-        pytest.param(TYPO, {"backend": "nvcc"}, id="NVCC only", marks=pytest.mark.slow),
-        pytest.param(SHARED, {"backend": "nvcc"}, id="its ptxas", marks=pytest.mark.slow),
-        pytest.param(
-            SHARED + "\ntemplate <class T> __global__ void f(T* x) {}",
-            {"backend": "nvcc", "name_expressions": ["f<int>"]},
-            id="its ptxas, after names were read",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param("#include <vector>\n" + TYPO, {}, id="NVCC after NVRTC"),
-    ],
-)
+@from_table
 def test_a_failure_of_nvcc_is_found_by_the_next_process_until_a_header_changes(
     source, given, tmp_path
 ):

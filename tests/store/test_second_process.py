@@ -41,7 +41,6 @@ def run(
     copied(cuda13_prefix, site)
     for name in PURE:
         spec = importlib.util.find_spec(name)
-        assert spec is not None
         assert spec.origin is not None
         copied(Path(spec.origin).parent, site / name.replace(".", "/"))
     copied(ROOT / "rtcompile", site / "rtcompile")

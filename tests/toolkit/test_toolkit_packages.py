@@ -105,7 +105,6 @@ def test_packages_that_are_not_installed_are_named_if_they_are_known(header, tex
 def advice_for(header: str, site: Path, backend: str = "nvrtc", path: str = "") -> str:
     toolchain = find({"PATH": path}, [str(site)], usual_roots=(), last=lambda _: ())
     advice = missing_header(header, toolchain, backend)
-    assert advice is not None
     return f"{advice.what}, {advice.why}. {advice.step}"
 
 

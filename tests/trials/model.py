@@ -69,8 +69,6 @@ class Players:
         self.images = folder / "images"
         make_images(self.images)
         spec = importlib.util.find_spec("nvidia")
-        assert spec is not None
-        assert spec.submodule_search_locations is not None
         self._nvrtc = PlainNvrtc(Path(spec.submodule_search_locations[0]) / "cuda_nvrtc")
         empty = folder / "empty"
         empty.mkdir(exist_ok=True)

@@ -19,6 +19,7 @@ from rtcompile.files.headers import Header, SearchDir
 from rtcompile.request import object_code as objects
 from rtcompile.store import store as stores
 from tests.key_inputs import HeaderTree, make_key_inputs, make_object, open_store
+from tests.processes import started
 from tests.trials.record import record, times
 
 KILLS = times(60, 500)
@@ -41,17 +42,11 @@ def kept(cache: Path, source: str) -> bytes:
 
 
 def python(script: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", script, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    environ = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return started(sys.executable, "-c", script, *arguments, environ=environ)
 
 
 def begin_a_writer(program: subprocess.Popen[str]) -> None:
-    assert program.stdin is not None
     program.stdin.write("\n")
     program.stdin.flush()
 
@@ -91,7 +86,6 @@ def test_a_writer_killed_at_any_moment_leaves_no_wrong_object(tmp_path):
     finished = 0
     for number in range(KILLS):
         program = programs[number % 2]  # the other one works meanwhile
-        assert program.stdout is not None
         ready, pid = program.stdout.readline().split()
         assert ready == "ready"
         # Wait for a number of builds and a part of the next one, independent of the machine's load.
@@ -105,7 +99,6 @@ def test_a_writer_killed_at_any_moment_leaves_no_wrong_object(tmp_path):
         assert line == "ended -9\n"
         begin_a_writer(program)
     for program in programs:
-        assert program.stdout is not None
         os.kill(int(program.stdout.readline().split()[1]), signal.SIGKILL)
         program.communicate()
         assert program.returncode == 0
@@ -160,7 +153,6 @@ def test_many_processes_build_each_key_once(tmp_path):
     built = sum(map(int, outputs))
     assert built == len(list(tmp_path.glob("claim-*")))
     usage = open_store(tmp_path).usage()
-    assert usage is not None
     assert usage.misses == built
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes import ran
+from tests.processes import ran, started
 from tests.trials.record import tally, times
 from tests.trials.test_workers_trials import AS_NOBODY, NOBODY, ROOT, with_mounts
 
@@ -276,12 +276,10 @@ def test_a_file_system_without_locks(python_without_locks, tmp_path):
     temporary = tmp_path / "tmp"
     temporary.mkdir(mode=0o700)
     processes = [
-        subprocess.Popen(
-            [str(python_without_locks), "-c", program(script), str(own), str(times(6, 100))],
-            env={**os.environ, "TMPDIR": str(temporary)},
+        started(
+            *(python_without_locks, "-c", program(script), own, times(6, 100)),
+            environ={"TMPDIR": temporary},
             cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
         )
         for own in (1, 2)
     ]

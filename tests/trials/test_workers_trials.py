@@ -191,7 +191,6 @@ def test_all_killed_at_once_while_nvcc_runs(scratch):
     with tally("caller, zygote and worker killed at once while nvcc runs") as counted:
         for number in range(times(2, 50)):
             program = python(NVCC)
-            assert program.stdout is not None
             assert program.stdout.readline() == "ready\n"
             with counted():
                 family = until_it_runs(program.pid, "cicc" if number % 2 else "nvcc")
@@ -218,13 +217,7 @@ def until_it_runs(pid: int, name: str) -> list[int]:
 
 
 def python(script: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    return processes.started(sys.executable, "-c", textwrap.dedent(script), cwd=ROOT)
 
 
 def limited(script: str, **limits: int) -> str:

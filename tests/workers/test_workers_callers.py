@@ -12,7 +12,7 @@ import pytest
 
 from rtcompile.workers import pool as workers
 from tests.jobs import FOREVER, Fifo, ended, eventually
-from tests.processes import python
+from tests.processes import python, started
 
 pytestmark = pytest.mark.usefixtures("scratch")
 
@@ -35,15 +35,9 @@ def run_script(script: str, fifo: Fifo, **options: Any) -> subprocess.Popen[str]
     path = fifo.path.with_suffix(".py")
     path.write_text(text)
     root = str(Path(workers.__file__).parents[2])
-    environ = {**os.environ, "PYTHONPATH": root}
-    return subprocess.Popen(
-        [sys.executable, str(path)],
-        env=environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
+    environ = {"PYTHONPATH": root}
+    given = {"stdin": None, "stderr": subprocess.PIPE, **options}
+    return started(sys.executable, path, environ=environ, **given)
 
 
 def test_ctrl_c_kills_the_worker_also_while_a_forked_child_of_the_caller_lives(fifo):
@@ -67,7 +61,6 @@ def test_ctrl_c_kills_the_worker_also_while_a_forked_child_of_the_caller_lives(f
         start_new_session=True,
         stdin=subprocess.PIPE,
     )
-    assert program.stdout is not None
     worker = program.stdout.readline().strip()
     try:
         assert program.stdout.readline() == "interrupted\n"
@@ -138,7 +131,6 @@ def test_workers_die_with_a_killed_caller_whose_own_children_live_on(fifo, scrat
         fifo,
         start_new_session=True,
     )
-    assert program.stdout is not None
     worker = program.stdout.readline().strip()
     zygote = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1]
     program.kill()
