@@ -29,7 +29,7 @@ SECRET = "a password of the tests"
 
 @dataclass
 class Server:
-    """A running store and its address; `process` can be stopped, killed and continued."""
+    """A running store and its address; `process` can be stopped and killed."""
 
     address: str
     port: int
@@ -37,9 +37,6 @@ class Server:
 
     def pause(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         self.process.kill()

@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -67,12 +67,6 @@ def test_a_result_that_depends_on_its_path_is_not_kept_locally(executor):
     one = [request(6, options=("-lineinfo",))]
     compile_many(one, executor=executor, progress=False)
     assert compile_many(one, progress=False)[0].build.hit is None
-
-
-def test_a_thread_pool_is_an_executor():
-    with ThreadPoolExecutor(2) as executor:
-        codes = compile_many([request(7), request(8)], executor=executor, progress=False)
-    assert len({code.code for code in codes}) == 2
 
 
 def test_a_module_is_sent_as_its_request(executor, monkeypatch):

@@ -120,14 +120,6 @@ def test_a_missing_client_names_the_package(monkeypatch):
 # --- failures -------------------------------------------------------------------------------
 
 
-def test_one_nodes_entry_is_fetched_by_another(address, key_file):
-    pushed(remote(address, key_file), ("object", "k", b"code"))
-
-    other = remote(address, key_file)
-    assert other.get("object", "k") == b"code"
-    assert other.get("object", "another") is None
-
-
 def test_an_entry_of_another_key_is_not_used(address, key_file, tmp_path):
     stores = remote(address, key_file)
     pushed(stores, ("object", "k", b"code"))
