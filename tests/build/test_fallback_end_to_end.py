@@ -15,6 +15,7 @@ from rtcompile.compilers import nvcc, nvrtc
 from rtcompile.inspect import cubin
 from tests.jobs import ENDLESS
 from tests.processes import forget_caches
+from tests.tables import from_table
 
 pytestmark = pytest.mark.needs_nvcc
 
@@ -194,22 +195,7 @@ def test_without_nvcc_the_error_is_nvrtcs_with_an_installation_hint(part, monkey
     assert re.search(r'open source file "vector".*pip install something', str(error.value), re.S)
 
 
-@pytest.mark.parametrize(
-    ("source", "flag"),
-    [
-        pytest.param(
-            'extern "C" __global__ void k(long* p) { p[0] = (__int128)p[1] * p[2] >> 64; }',
-            "--device-int128",
-            id="int128",
-        ),
-        pytest.param(
-            "__global__ void c() {} __global__ void k() { c<<<1, 1>>>(); }", "-rdc=true", id="rdc"
-        ),
-        pytest.param(
-            "__global__ void k() { cudaGridDependencySynchronize(); }", "-include=", id="include"
-        ),
-    ],
-)
+@from_table
 def test_an_error_that_a_flag_fixes_does_not_need_nvcc(source, flag, runs):
     code = compile(source)
 

@@ -21,6 +21,7 @@ from rtcompile.checkup.checks import Check
 from rtcompile.settings import Settings
 from rtcompile.toolkit.search import find
 from tests.processes import ran
+from tests.tables import from_table
 from tests.toolkits import Wheels, program, write
 
 pytestmark = pytest.mark.needs_compiler
@@ -223,32 +224,7 @@ def cupy_of_cuda_13(install):
 
 
 @pytest.mark.some(10)
-@pytest.mark.parametrize(
-    ("break_it", "code", "name", "detail", "hint"),
-    [
-        (removed("cuda_nvcc"), 2, "crt", "not found", "nvidia-cuda-nvcc-cu12"),
-        (removed("cuda_nvrtc"), 2, "nvrtc", "NVRTC not found", "pip install"),
-        (removed("cuda_runtime"), 2, "cudart", "not found", "nvidia-cuda-runtime-cu12"),
-        (variable("CUDA_PATH", "/proc/nowhere"), 1, "toolkit", "CUDA_PATH=/proc/nowhere", ""),
-        (cccl_of_cuda_13, 2, "cccl", "does not go with NVRTC 12.9", "nvidia-cuda-cccl-cu12"),
-        (runtime_of_another_release, 2, "cudart", "12.4", "nvidia-cuda-runtime-cu12"),
-        (crt_of_another_release, 2, "crt", "version 12.8.93", "nvidia-cuda-nvcc-cu12==12.9.*"),
-        (variable("RTCOMPILE_CUTLASS_PATH", "no"), 1, "cutlass", "CUTLASS_PATH=no", "unset it"),
-        (nvcc_of_cuda_13, 1, "toolkit", "nvcc 13.0.88", "CUDA toolkit 12.9"),
-        (nvrtc_without_builtins, 2, "toolkit", "libnvrtc-builtins is not beside", "Reinstall"),
-        (variable(*UNWRITABLE), 1, "cache", "kept in memory", "RTCOMPILE_CACHE_DIR"),
-        (cache_of_somebody_else, 2, "cache", "belongs to user 12345", "RTCOMPILE_CACHE_DIR"),
-        (cache_entry(DAMAGED), 1, "cache contents", "1 damaged", "cache verify"),
-        (variable("RTCOMPILE_JOBS", "many"), 2, "settings", "RTCOMPILE_JOBS='many'", "unset"),
-        (two_cupys, 2, "cupy", "cupy-cuda12x 14.2.0, cupy-cuda13x 14.2.0", "uninstall"),
-        (cupy_of_cuda_13, 1, "cupy", "is for CUDA 13, NVRTC 12.9", "Install the CuPy"),
-        (cupy_that_does_not_import, 2, "cupy", "cupy_backends_that_is_gone", ""),
-        (driver(version=12090, init=34), 2, "device", "cuInit gave 34", "stub"),
-        (driver(version=11080, init=100), 2, "driver", "supports CUDA 11.8", "Upgrade the driver"),
-        (driver(version=12090, init=803), 2, "device", "cuInit gave 803", "reboot"),
-    ],
-    ids=lambda value: str(value) if isinstance(value, str) else "",
-)
+@from_table
 def test_a_broken_install_is_diagnosed_with_a_fix(break_it, code, name, detail, hint, install):
     break_it(install)
     found = install.doctor("--no-probes")

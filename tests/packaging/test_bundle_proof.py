@@ -42,37 +42,7 @@ def _rows(monkeypatch: pytest.MonkeyPatch, *made: tuple[str, str, str]) -> Bundl
 NVRTC = "nvrtc 12.9.86 CL-1"
 
 
-@pytest.mark.parametrize(
-    ("made", "expected"),
-    [
-        pytest.param(
-            [("sm_80", "cubin", NVRTC), ("sm_90a", "cubin", NVRTC), ("sm_80", "ptx", NVRTC)],
-            {
-                "7.5": ("nothing", ""),
-                "8.0": ("cubin sm_80", "CUDA 12.0"),
-                "8.6": ("cubin sm_80", "CUDA 12.0"),
-                "9.0": ("cubin sm_90a", "CUDA 12.0"),
-                "10.0": ("ptx compute_80", "CUDA 12.9"),
-                "12.1": ("ptx compute_80", "CUDA 12.9"),
-            },
-            id="machine code, PTX or nothing",
-        ),
-        pytest.param(
-            [("sm_120", "cubin", "nvrtc 12.8.93 CL-1"), ("sm_80", "ptx", "nvrtc 12.4.1 CL-1")],
-            {
-                "12.0": ("cubin sm_120", "CUDA 12.8"),
-                "12.1": ("cubin sm_120", "CUDA 12.9"),
-                "9.0": ("ptx compute_80", "CUDA 12.4"),
-            },
-            id="the driver must know the GPU too",
-        ),
-        pytest.param(
-            [("sm_80", "cubin", "nvrtc 13.0.88 CL-1")],
-            {"8.0": ("cubin sm_80", "CUDA 13.0")},
-            id="code of CUDA 13 needs its driver",
-        ),
-    ],
-)
+@from_table
 def test_each_gpu_gets_what_it_and_its_driver_run(monkeypatch, made, expected):
     bundle = _rows(monkeypatch, *made)
     served = {each.gpu: (each.code, each.driver) for each in to_bundle.matrix(bundle)}
