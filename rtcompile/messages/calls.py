@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 
-from rtcompile.messages.declared import BASIC, declarations, declared_as
+from rtcompile.messages.declared import BASIC, declarations, declared_as, in_source
 from rtcompile.messages.facts import BuildContext, Match, Values, headers_in
 from rtcompile.request import cxx
 
@@ -61,7 +61,7 @@ def _variable_called(name: str, inside: str, step: str, context: BuildContext) -
     return {"fact": fact, "step": step}
 
 
-def _expressions(text: str) -> list[str]:
+def expressions(text: str) -> list[str]:
     """Return the arguments of a call, in which < and > are operators."""
     parts, depth = [""], 0
     for letter in text:
@@ -102,7 +102,11 @@ def parameters_of(name: str, context: BuildContext) -> tuple[str, str]:
         each.path for each in context.search if each.label in ("cudart", "crt")
     ):
         for inner in ("", "crt"):
-            for _, text in headers_in(os.path.join(folder, inner)):
+            headers = sorted(
+                headers_in(os.path.join(folder, inner)),
+                key=lambda header: header[0] not in context.source,
+            )
+            for _, text in headers:
                 if found_in := name in text and re.search(
                     rf"^[A-Za-z_].*[\s*&]{name}\s*\(([^()]+)\)\s*(?:;|__)", text, re.MULTILINE
                 ):
@@ -110,24 +114,42 @@ def parameters_of(name: str, context: BuildContext) -> tuple[str, str]:
     return "", ""
 
 
-def argument_count(match: Match, context: BuildContext) -> Values:
-    """Return how many arguments a function or a macro takes, and how many a call gives."""
+def argument_count(match: Match, context: BuildContext) -> Iterator[Values]:
+    """Yield how many arguments a function or a macro takes, and how many a call gives."""
     name, inside = around(context)
     name = match["macro"] or name
-    given = len([*filter(None, _expressions(inside))])
+    given = len([*filter(None, expressions(inside))])
     declared, where = parameters_of(name, context) if name else ("", "")
+    if match["macro"] and where and context.source and not in_source(context):
+        fact = f"The macro {name}{where} replaces a name of this header"
+        yield {"fact": fact, "step": "Give it another name, or define it behind the includes"}
+        return
+    if match["macro"] and match["count"] == "many":
+        yield from _split_by_macro(name, inside, context)
     wanted = [each for each in cxx.split(declared) if each not in ("", "void")]
     least = len([each for each in wanted if "=" not in each])
     is_wrong = given < least if match["count"] == "few" else given > len(wanted)
     if (declared or where) and is_wrong and "..." not in wanted:
         fact = f"{name} takes {least} argument{'s' * (least != 1)}{f' to {len(wanted)}' * (least < len(wanted))} ({declared}){where}, and this call gives {given}"
         names = [re.sub(r"=.*", "", each).split()[-1].strip("*&") for each in wanted]
-        return {"fact": fact, "step": f"Call it as {name}({', '.join(names)})"}
+        yield {"fact": fact, "step": f"Call it as {name}({', '.join(names)})"}
     fact = f"The {match['where']} has too {match['count']} arguments for its declaration"
-    return {
-        "fact": fact,
-        "step": "Pass as many as are declared. A macro's argument with commas needs parentheses",
-    }
+    yield {"fact": fact, "step": "Pass as many as are declared"}
+
+
+def _split_by_macro(name: str, inside: str, context: BuildContext) -> Iterator[Values]:
+    """Yield the argument of a macro that has a comma inside < > or { }, in parentheses or as a type's name."""
+    for part in cxx.split(inside):
+        if "," not in part:
+            continue
+        fact = f"The preprocessor splits `{part}` at its comma, since only ( ) keep arguments of the macro {name} together"
+        edited = context.with_text(part, f"({part})")
+        yield {"fact": fact, "step": f"Write `({part})`", "edited": edited}
+        alias = f"using {name}_type = {part};"
+        lines = context.with_text(part, f"{name}_type").split("\n")
+        lines.insert(context.line - 1, alias)
+        step = f"Name the type in a line before it, `{alias}`, and pass {name}_type"
+        yield {"fact": fact, "step": step, "edited": "\n".join(lines)}
 
 
 def synced(match: Match, context: BuildContext) -> Iterator[Values]:
@@ -159,9 +181,10 @@ def overload(match: Match, context: BuildContext) -> Values:
     versions = [list(filter(None, cxx.split(each))) for each in dict.fromkeys(lists)]
     counts = sorted({len(each) for each in versions})
     alike = [each for each in versions if len(each) == len(types)]
-    shown = " or ".join(
-        f"`{name}({', '.join(each)})`" for each in (alike or versions)[:_MOST_VERSIONS]
-    )
+    few = alike or versions
+    is_template = any(re.search(r"\b_?[A-Z]\w?\w? ?&|\b_Tp\b", each) for one in few for each in one)
+    few = few if len(few) <= _MOST_VERSIONS and not is_template else []
+    shown = " or ".join(f"`{name}({', '.join(each)})`" for each in few)
     step = f"Call it as {shown}" if shown and len(shown) < 3 * _LONGEST_VERSION else _COMPARE
     fact = f"{name} has no version for this number of arguments, or for these types"
     if counted := _by_count(name, len(types), context):
@@ -169,7 +192,7 @@ def overload(match: Match, context: BuildContext) -> Values:
     unfit = {int(each) for each in re.findall(r"does not match because argument #(\d{1,3})", notes)}
     text = context.text[max(0, context.column - 1) :]
     call = re.search(rf"\b{re.escape(name)}\s*(?:<[^<>()]*>\s*)?\(", text)
-    written = _expressions(cxx.enclosed(text, call.end() - 1)) if call else types
+    written = expressions(cxx.enclosed(text, call.end() - 1)) if call else types
     if len([*filter(None, written)]) != len(types):  # the compiler could not read one of them
         return {"fact": fact, "step": _COMPARE}
     if given and counts and not unfit and len(types) not in counts:
@@ -196,7 +219,7 @@ def _by_count(name: str, given: int, context: BuildContext) -> Values | None:
     fact = f"No version of {name} takes {given} argument{'s' * (given != 1)}"
     declared = (_declared_at(name, note.file, note.line) for note in candidates)
     found = min((each for each in declared if each), key=len, default="")
-    step = f"Call it as `{name}({found})`" if found else _COMPARE
+    step = f"One version is `{name}({found})`" if found else _COMPARE
     return {"fact": fact, "step": step}
 
 
@@ -231,7 +254,7 @@ def vector_literal(match: Match, context: BuildContext) -> Values | None:
     else:
         return None
     written = f"({kind})(...)" if found[0].startswith("(") else f"{kind}(...)"
-    count = len(_expressions(inside))
+    count = len(expressions(inside))
     if count == 1:
         inside = ", ".join([inside.strip()] * int(kind[-1]))
     elif count != int(kind[-1]):
@@ -268,13 +291,16 @@ def ambiguous(match: Match, context: BuildContext) -> Values | None:
     if given is None or call is None:
         return None
     types = [*cxx.split(given[1])]
-    values = _expressions(cxx.enclosed(text[max(0, context.column - 1) :], call.end() - 1))
+    values = expressions(cxx.enclosed(text[max(0, context.column - 1) :], call.end() - 1))
     lists = re.findall(rf'function (?:template )?"[^"\n]*?\b{re.escape(name)}\(([^"\n]*)\)"', notes)
     fitting = [each for each in map(list, map(cxx.split, lists)) if len(each) == len(types)]
     if len(values) != len(types) or not fitting:
         return None
     types = [_ALIASES.get(each, each) for each in types]
-    fits = [sum(map(str.__eq__, each, types)) for each in fitting]
+    fits = [
+        sum(map(str.__eq__, each, types)) - _MANY * sum(map(_loses, types, each))
+        for each in fitting
+    ]
     best = [each for each, number in zip(fitting, fits, strict=True) if number == max(fits)]
     chosen = next((each for each in best if "double" in each), best[0])
     if name in ("min", "max") and {*types} <= {*_WIDER}:
@@ -292,7 +318,27 @@ def ambiguous(match: Match, context: BuildContext) -> Values | None:
     right = f"{name}({', '.join(casts)})"
     at = max(0, context.column - 1)
     edited = context.with_text(_whole_call(context.text[at:], call), right)
-    return {"name": name, "types": ", ".join(types), "right": right, "edited": edited}
+    step = f"Convert the arguments to the types of one version, as in `{right}`"
+    if any(map(_loses, types, chosen)):
+        shown = " and ".join(f"`{name}({', '.join(each)})`" for each in fitting[:_MOST_VERSIONS])
+        step = f"Its versions are {shown}, and a conversion to one of them would drop the digits behind the point"
+        edited = ""
+    return {"name": name, "types": ", ".join(types), "step": step, "edited": edited}
+
+
+_MANY = 100  # parameters of a function, and more
+
+
+def _loses(given: str, wanted: str) -> bool:
+    """Return whether a conversion drops the digits behind the point."""
+    is_real = given.removeprefix("const ") in ("float", "double", "__half", "__nv_bfloat16")
+    return (
+        is_real
+        and re.fullmatch(
+            r"(?:const )?(?:unsigned |signed )?(?:bool|char|short|int|long|long long)", wanted
+        )
+        is not None
+    )
 
 
 def _whole_call(text: str, call: Match) -> str:
@@ -334,7 +380,7 @@ def atomic(match: Match, context: BuildContext) -> Values:
     kind = (alias[1] or alias[2]) if alias else _ALIASES.get(kind, kind)
     text = context.text[max(0, context.column - 1) :]
     call = re.search(rf"\b{name}\s*\(", text)
-    values = _expressions(cxx.enclosed(text, call.end() - 1)) if call else []
+    values = expressions(cxx.enclosed(text, call.end() - 1)) if call else []
     is_same = len(values) == len(types)  # of another number, the compiler could not read one
     if not is_same or not all(values):
         values = ["address", "value", "new_value"][: len(types)]
@@ -352,12 +398,32 @@ def atomic(match: Match, context: BuildContext) -> Values:
         step = f"Declare it without {kind.split()[0]}"
     elif name == "atomicAdd" and arch is not None and arch.number < needs:
         fact += f": that for {kind} begins with sm_{needs}"
-        step = f"Compile for sm_{needs} or above, or write a loop with atomicCAS"
+        other = "write a loop with atomicCAS"
+        other = (
+            "add each member by an atomicAdd of its own" if kind in ("float2", "float4") else other
+        )
+        step = f"Compile for sm_{needs} or above, or {other}"
     else:
         step = _atomic_of_bits(name, kind, values) or "The notes list the types that it has"
-        if step.startswith("The notes") and (arch is None or arch.number >= _ATOMIC_REF):
-            step += "; cuda::atomic_ref accepts any type of 4 or 8 bytes"
+        is_known = kind in _WIDER
+        if (
+            step.startswith("The notes")
+            and is_known
+            and (arch is None or arch.number >= _ATOMIC_REF)
+        ):
+            step += "; cuda::atomic_ref of <cuda/atomic> takes a type of 4 or 8 bytes"
     written = re.search(rf"`({name}\([^`]*\))`", step)
+    before = context.text[: max(0, context.column - 1)].rstrip()
+    back = {"float": "__int_as_float", "double": "__longlong_as_double"}.get(kind, "")
+    if (
+        written
+        and back
+        and "_as_" in written[1]
+        and re.search(r"[=(+*/<>!&|?:,-]$|\breturn$", before)
+    ):
+        right = f"{back}({written[1]})"
+        step = step.replace(written[1], right)
+        written = re.search(r"`(\w+\([^`]*\))`", step)
     edited = context.with_text(_whole_call(text, call), written[1]) if call and written else ""
     return {"fact": fact, "step": step, "edited": edited}
 
@@ -387,8 +453,8 @@ def _atomic_of_bits(name: str, kind: str, values: list[str]) -> str:
     return f"Write `{name}(({to}*)({values[0]}), {', '.join(rest)})`{note}"
 
 
-def wmma_call(match: Match, context: BuildContext) -> Values | None:
-    """Return in what the fragments and the pointer of a WMMA function do not fit each other."""
+def wmma_call(match: Match, context: BuildContext) -> Iterator[Values]:
+    """Yield in what the fragments and the pointer of a WMMA function do not fit each other."""
     notes = "\n".join([match.string, *(note.message for note in context.notes)])
     given = re.search(r"argument types are: \(([^\n]*)\)", notes)
     types = [*cxx.split(given[1])] if given else []
@@ -397,22 +463,31 @@ def wmma_call(match: Match, context: BuildContext) -> Values | None:
     shapes = sorted({"x".join(each.group(2, 3, 4)) for each in fragments})
     if len(shapes) > 1:
         fact = f"The fragments have the shapes {' and '.join(shapes)}, and {match['function']} takes one shape"
-        return {"fact": fact, "step": "Declare all of them with the same m, n and k"}
+        yield {"fact": fact, "step": "Declare all of them with the same m, n and k"}
+        return
     pointed = [
         kind.removesuffix(" *").removeprefix("const ") for kind in types if kind.endswith("*")
     ]
     if not fragments or not pointed:
-        return None
+        return
     element, held = fragments[0][5], _ALIASES.get(pointed[0], pointed[0])
     if held != _ALIASES.get(element, element) and "precision" not in element:
         fact = f"The fragment holds {element}, and the pointer is {pointed[0]}*"
-        return {"fact": fact, "step": f"Pass a pointer to {element}"}
-    if fragments[0][1] == "accumulator" and len(types) < len(_ACCUMULATOR):
-        return {
-            "fact": "An accumulator has no layout of its own",
-            "step": f"Write {match['function']}({', '.join(_ACCUMULATOR)})",
+        yield {"fact": fact, "step": f"Pass a pointer to {element}"}
+    elif fragments[0][1] == "accumulator" and len(types) < _OF_ACCUMULATOR:
+        fact = "An accumulator has no layout of its own, so the last argument states the memory's"
+        text = context.text[max(0, context.column - 1) :]
+        scopes = re.match(rf"(?:\w+::)*(?={match['function']}\s*\()", text)
+        call = re.search(rf"\b{match['function']}\s*\(", text)
+        whole = _whole_call(text, call) if call else ""
+        for scope in (scopes[0], "nvcuda::wmma::") if scopes and whole else ():
+            right = f"{whole[:-1]}, {scope}mem_row_major)"
+            edited = context.with_text(whole, right)
+            yield {"fact": fact, "step": f"Write `{right}`", "edited": edited}
+        yield {
+            "fact": fact,
+            "step": "Add wmma::mem_row_major or wmma::mem_col_major behind the stride",
         }
-    return None
 
 
-_ACCUMULATOR = ("...", "...", "stride", "wmma::mem_row_major")
+_OF_ACCUMULATOR = 4  # arguments of a function that reads or writes one

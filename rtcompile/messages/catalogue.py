@@ -16,6 +16,7 @@ from rtcompile.messages import (
     names,
     operands,
     quoted,
+    redeclared,
     repairs,
     rewritten,
     searched,
@@ -60,8 +61,11 @@ def _proved(
     values: facts.Values | Iterator[facts.Values], context: BuildContext
 ) -> tuple[facts.Values | None, str]:
     """Return the first values whose change of the source helps, with what it does; values without a change as they are."""
+    is_only = isinstance(values, Mapping)
     for each in (values,) if isinstance(values, Mapping) else values:
         is_change = each.get("edited", "") not in ("", context.source) or "adding" in each
+        if not is_change and each.get("edited") and context.attempts and not is_only:
+            continue  # what was to be changed is not there
         if not is_change or context.attempts is None:
             return each, ""
         source, options = each.get("edited") or context.source, each.get("adding", "").split()
@@ -86,6 +90,7 @@ def _read() -> tuple[KnownMessage, ...]:
                 memory,
                 operands,
                 quoted,
+                redeclared,
                 searched,
                 names,
                 facts,
@@ -119,6 +124,9 @@ _NUMBER = re.compile(
     r"(?:^CUDA: |\b(?:CUDA|cuda|Cu|cu)\w*(?:[ _]\w+)?[ _](?:error|status)(?: code)?[ :=#(]{1,3}|\bCuError[ :=(]{1,2}"
     r"|^:? ?error code[ :=]{1,2}|^:? ?(?:error )?\(?(?=\d{3}\)?\s*$)|\bcu[A-Z]\w+[^\n\d]{0,30}[ :=(]|\[(?=\d+\] Call to cu))(\d{1,3})(?![.\w])"
 )
+_UNREAD = re.compile(
+    r"^[^\n]*(?:no instance of|no operator|more than one)[\s\S]*?types are: [^\n]*<error-type>"
+)
 _ARTICLE = re.compile(r"^(?:The|This|No|Neither)(?= )")
 
 
@@ -145,6 +153,8 @@ def explain(
             notes=message.notes,
             error=message,
         )
+    if _UNREAD.search(subject):  # an earlier error states why
+        return None
     for known in MESSAGES:
         match = known.pattern.search(subject[:_LONGEST_SUBJECT])
         if match is not None and (hint := known.hint(match, context)):

@@ -151,6 +151,11 @@ def scope_end(at: int, code: str) -> int:
 
 def qualified(word: str, code: str) -> str:
     """Return the name with its namespaces and classes, ``"ops::scale"``; "" if nothing declares it."""
+    return next(all_qualified(word, code), "")
+
+
+def all_qualified(word: str, code: str) -> Iterator[str]:
+    """Yield the name with its namespaces and classes for each declaration in one of these."""
     starts = {each.start(1) for each in declarations(word, code) if each[0][-1] not in "),"}
     scopes: list[str] = []
     opening = ""
@@ -158,15 +163,14 @@ def qualified(word: str, code: str) -> str:
         if token[1]:
             opening = token[1]
             if opening == word and any(scopes) and all(scopes):
-                return "::".join((*scopes, word))
+                yield "::".join((*scopes, word))
         elif token[0] == "{":
             scopes.append(opening)
             opening = ""
         elif token[0] == "}":
             del scopes[-1:]
         elif token.start() in starts and any(scopes) and all(scopes):
-            return "::".join((*scopes, word))
-    return ""
+            yield "::".join((*scopes, word))
 
 
 _SCOPE = r"\b(?:namespace|struct|class)\s+([\w:]+)[^;{}()<>=]*(?={)"

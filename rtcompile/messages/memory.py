@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from rtcompile.inspect.symbols import simple_name
 from rtcompile.messages.facts import BuildContext, Match, Values
@@ -37,9 +37,14 @@ def static_shared(match: Match, context: BuildContext) -> Values:
             f"{name} ({bytes_} bytes, line {code.count(chr(10), 0, at) + 1})"
             for at, name, bytes_ in listed
         ]
-        return {**limit, "where": f": {', '.join(texts)}"}
+        one = ", one array for all, with pointers to its parts" if len(texts) > 1 else ""
+        return {**limit, "where": f": {', '.join(texts)}", "one": one}
     where = lines_with(r"^(?!.*\bextern\b).*\b__shared__\b", context)
-    return {**limit, "where": f"; the source declares shared memory in {where}" if where else ""}
+    return {
+        **limit,
+        "where": f"; the source declares shared memory in {where}" if where else "",
+        "one": "",
+    }
 
 
 def _arrays(context: BuildContext) -> list[tuple[int, str, int]]:
@@ -83,6 +88,34 @@ def _value(text: str, known: Mapping[str, str], depth: int) -> int:
             return 0
         total += product
     return total
+
+
+def shared_value(_: Match, context: BuildContext) -> Iterator[Values]:
+    """Yield the variable of shared memory whose value one thread writes, or initialises by a function."""
+    given = re.search(
+        r"(__shared__[^;={(]*\b(\w+))\s*(?:=\s*([^;]+)|[({]([^;]*)[)}])\s*;", context.text
+    )
+    if given:
+        name, value = given[2], (given[3] or given[4] or "").strip()
+        for write in (f"{name} = {value};", f"init(&{name}, {value});"):
+            right = f"{given[1]}; if (threadIdx.x == 0) {write} __syncthreads();"
+            step = f"Let one thread write it: `if (threadIdx.x == 0) {write} __syncthreads();`"
+            yield {"step": step, "edited": context.with_text(given[0], right)}
+    yield {"step": "Let one thread write it, then call __syncthreads()"}
+
+
+def launch_bounds(_: Match, context: BuildContext) -> Iterator[Values]:
+    """Yield the kernel with its launch bounds behind __global__."""
+    found = re.search(r"\s*__launch_bounds__\s*\([^()]*\)", context.text)
+    begin = sum(len(line) + 1 for line in context.source.split("\n")[: context.line - 1])
+    at = context.source.find(found[0].strip(), begin) if found and context.line else -1
+    head = context.code.rfind("__global__", 0, at) + len("__global__")
+    if found and at >= 0 and head >= len("__global__"):
+        bounds, source = found[0].strip(), context.source
+        rest = source[head:at] + source[at + len(bounds) :]
+        yield {"right": f"`__global__ {bounds}` there", "edited": f"{source[:head]} {bounds}{rest}"}
+    right = 'extern "C" __global__ void __launch_bounds__(256) name(...)'
+    yield {"right": f"`{right}`, with a number, a constexpr variable or a macro"}
 
 
 def constants(_: Match, context: BuildContext) -> Values:

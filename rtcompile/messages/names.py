@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 
 from rtcompile.inspect.symbols import simple_name
 from rtcompile.messages.declared import (
+    all_qualified,
     closest,
     declarations,
     declared_words,
@@ -30,6 +31,10 @@ def elsewhere(match: Match, context: BuildContext) -> Values | None:
     word = named[1] if named else word_at(context)
     is_scope = match[0].startswith("name followed by")
     instead = TABLES["scopes" if is_scope else "elsewhere"].get(word)
+    if word == "__global" and re.search(rf"\b{word}\s+void\b", context.text):
+        instead = "`__global__`"
+    if instead and re.search(rf"\b{word}\b\s*(?:\[[^\[\]]*\]\s*)*=(?!=)", context.code):
+        return None  # a variable of the source, whose declaration the compiler did not read
     whose = TABLES["whose"].get(word)
     about = f"a name of {whose}'s, and none of CUDA C++" if whose else "no name of CUDA C++"
     about = about.replace("CUDA C++", "device code") if whose == "C" else about
@@ -69,14 +74,61 @@ def header_elsewhere(match: Match, context: BuildContext) -> Values | None:
     return {"about": about, "step": f"{step}.", "number": number} if about else None
 
 
-def declared_further(match: Match, context: BuildContext) -> Values | None:
-    """Return where the source declares the name, if not where the error looks for it."""
-    word, line, source, code = match["identifier"], context.line, context.source, context.code
+def declared_further(match: Match, context: BuildContext) -> Iterator[Values]:
+    """Yield where the source declares the name, if not where the error looks for it."""
+    word, code = match["identifier"], context.code
     whole = qualified(word, code)
     if whole and whole != word:
-        where = f"is declared in a namespace or class, as {whole}"
-        edited = context.with_text(word, whole)
-        return {"where": where, "step": f"Write {whole}", "edited": edited, "known": "yes"}
+        scope = whole.split("::")[-2]
+        if re.search(rf":[^;{{}}?]*\b{scope}\s*<[^;{{}}]*{{", code):
+            where = f"is a member of the base class {scope}, which depends on a template's parameter, so C++ does not look for it there"
+            right = f"this->{word}"
+            yield {
+                "where": where,
+                "step": f"Write {right}",
+                "edited": context.with_text(word, right),
+            }
+        every = [*dict.fromkeys(all_qualified(word, code))]
+        where = f"is declared in a namespace or class, as {' and as '.join(every)}"
+        step = f"Write {' or '.join(every)}"
+        for each in every:
+            yield {"where": where, "step": step, "edited": context.with_text(word, each)}
+    yield from _inside(word, context)
+    if whole and whole != word:
+        return
+    if values := _out_of_scope(word, context):
+        yield values
+
+
+def _inside(word: str, context: BuildContext) -> Iterator[Values]:
+    """Yield a value of an enumeration, or a member of a class, with the name that it needs before it."""
+    code = context.code
+    for found in re.finditer(r"\benum\s+(?:(?:class|struct)\s+)?(\w+)[^{};]*{([^{}]*)}", code):
+        if re.search(rf"(?:^|,)\s*{word}\s*(?:$|[,=])", found[2]):
+            line = code.count("\n", 0, found.start()) + 1
+            enum = qualified(found[1], code) or found[1]
+            for whole in (f"{enum}::{word}", f"{enum.rpartition('::')[0]}::{word}"):
+                where = f"is a value of the enumeration {found[1]} of line {line}"
+                edited = context.with_text(word, whole)
+                yield {"where": where, "step": f"Write {whole}", "edited": edited}
+    for found in re.finditer(r"\b(?:struct|class)\s+(\w+)[^{};]*{", code):
+        body = cxx.enclosed(code, found.end() - 1)
+        if not re.search(rf"\b{word}\s*[;,=(\[{{]", body):
+            continue
+        line = code.count("\n", 0, found.start()) + 1
+        where = f"is a member of {found[1]}, which line {line} declares"
+        objects = re.findall(
+            rf"\b{found[1]}(?:<[^<>;]*>)?\s*(?:const\s*)?([*&]?)\s*(\w+)\s*[;,)=({{]", code
+        )
+        parts = [f"{name}{'->' if star == '*' else '.'}{word}" for star, name in objects]
+        for whole in (f"{found[1]}::{word}", *dict.fromkeys(parts)):
+            edited = context.with_text(word, whole)
+            yield {"where": where, "step": f"Write {whole}", "edited": edited}
+
+
+def _out_of_scope(word: str, context: BuildContext) -> Values | None:
+    """Return the declaration of a name that stands below its use, or in a scope that has ended."""
+    line, source, code = context.line, context.source, context.code
     found = declarations(word, code) if in_source(context) else []
     lines = [code.count("\n", 0, each.end()) + 1 for each in found]
     if not lines or line in lines:  # what looks like a declaration is the use
@@ -95,7 +147,10 @@ def declared_further(match: Match, context: BuildContext) -> Values | None:
         loop = re.search(rf"\b(for|while|if|switch)\s*\([^;]*\b{word}\b", text)
         scope = f"the `{loop[1]}`" if loop else "a block, a loop or a function"
         where = f"of line {lines[-1]} belongs to {scope} that has ended before this line"
-        step = "Declare it in the scope that encloses both lines"
+        step = "Declare it in the scope that encloses both lines, and assign it in the inner one without a type"
+        head = code[: code.rfind("{", 0, found[-1].start(1)) + 1].rpartition(";")[2]
+        if re.search(r"\bif\s*\([^{}]*\bthreadIdx\b[^{}]*{$", head):
+            step += ", and as __shared__ if other threads read it: not all run the `if`"
     return {"where": where, "step": step}
 
 
@@ -117,6 +172,15 @@ def nearest(match: Match, context: BuildContext) -> Iterator[Values]:
         yield {"word": word, "near": near, "why": why, "also": also, "edited": edited}
 
 
+def without_members(match: Match, context: BuildContext) -> Values | None:
+    """Return the template's parameter before `::` at the caret that is a number's type in this instance."""
+    name = re.match(r"(?:typename\s+)?(\w+)\s*::", context.text[max(0, context.column - 1) :])
+    known = rf"\b{name[1] if name else ''}=((?:unsigned |signed )?(?:bool|char|short|int|long|float|double)\b[ *\w]*)"
+    frames = "\n".join([match.string, *(note.message for note in context.notes)])
+    found = re.search(known, frames) if name else None
+    return {"parameter": name[1], "type": found[1].strip()} if name and found else None
+
+
 def symbol_name(match: Match, context: BuildContext) -> Values:
     """Return the name of a symbol that nothing defines, and where the source declares it."""
     name = simple_name(match["symbol"])
@@ -128,42 +192,50 @@ def symbol_name(match: Match, context: BuildContext) -> Values:
 def undeclared(match: Match, context: BuildContext) -> Values:
     """Return what an unknown name is there: the type of a kernel's parameter, or any other."""
     word, before = match["identifier"], context.text[: max(0, context.column - 1)]
-    what = f"No declaration of {word} was read before this line"
+    what = f"No declaration of {word} is visible in this line"
     if re.search(r"__(?:global|device)__[^(]*\([^)]*$", before):
         what = f"{word} stands where a parameter's type belongs, and no such type is declared"
     return {"what": what}
 
 
 _MOST_PARTS = 4  # of a vector
+_PAIR = 2
+_OBJECT = r"\w+(?:\[[^\[\]]*\]|\(\w*\)|->\w+|\.\w+)*?"
 
 
-def member(match: Match, context: BuildContext) -> Values | None:
-    """Name the nearest member of a class: of a vector type its components."""
+def member(match: Match, context: BuildContext) -> Iterator[Values]:
+    """Yield the nearest member of a class: of a vector type its components."""
     class_, word = match["class"], match["member"]
     vector = re.fullmatch(r"(?:u?(?:char|short|int|long|longlong)|float|double|dim)([1-4])", class_)
     if vector:
         names = "xyzw"[: int(vector[1])]
         parts = word.removeprefix("s").translate(str.maketrans("rgba0123", "xyzwxyzw"))
-        held = re.search(rf"(\w+(?:\[[^\[\]]*\])?)\s*\.\s*{word}\b", context.text)
-        step = "Use one of them."
+        held = re.search(rf"({_OBJECT})\s*\.\s*{word}\b", context.text)
+        fact, step = f"{class_} has the members {', '.join(names)}", "Use one of them."
         if held and {*parts} <= {*names} and len(parts) <= _MOST_PARTS:
             each = ", ".join(f"{held[1]}.{part}" for part in parts)
             kind = class_.rstrip("1234")
-            step = f"Write `{each if len(parts) < 2 else f'make_{kind}{len(parts)}({each})'}`."  # fmt: skip
-        return {"fact": f"{class_} has the members {', '.join(names)}", "step": step}
+            right = each if len(parts) < _PAIR else f"make_{kind}{len(parts)}({each})"
+            edited = context.with_text(held[0], right)
+            yield {"fact": fact, "step": f"Write `{right}`.", "edited": edited}
+        yield {"fact": fact, "step": step}
+        return
     if class_.endswith("::thread_group"):
         step = "Make it by tiled_partition<32>(group), which returns a thread_block_tile."
-        return {"fact": "A thread_group of any size has no functions of a warp", "step": step}
+        yield {"fact": "A thread_group of any size has no functions of a warp", "step": step}
+        return
     body = re.search(  # a class with functions is not read: their words are no members
         rf"\b(?:struct|class|union)\s+{re.escape(class_)}\b[^;{{]*{{([^{{}}]*)}}", context.code
     )
     if body is None and "{{" in context.code:  # the message about the braces states the cause
-        return None
+        return
     declared = re.findall(r"\b(\w+)\s*(?:[;,=\[({]|$)", body[1]) if body else []
     found = [name for name in dict.fromkeys(declared) if name not in (word, *TABLES["language"])]
-    near = closest(word, found)
-    step = f"Is `{near}` meant?" if near else "Use a member that it declares."
-    return {"fact": f"{class_} declares {', '.join(found) or f'no {word}'}", "step": step}
+    fact = f"{class_} declares {', '.join(found) or f'no {word}'}"
+    if near := closest(word, found):
+        edited = context.with_text(word, near)
+        yield {"fact": fact, "step": f"Is `{near}` meant?", "edited": edited}
+    yield {"fact": fact, "step": "Use a member that it declares."}
 
 
 _LONG = 6  # letters of an option that is part of one other's name
@@ -189,9 +261,12 @@ def option(match: Match, _: BuildContext) -> Values | None:
 def value_apart(match: Match, context: BuildContext) -> Values | None:
     """Return the macro without a value to which a word that is no option may belong."""
     macros = [each for each in context.options if re.fullmatch(r"-D[A-Za-z]\w*(?:=.*)?", each)]
-    if not macros:
+    if re.fullmatch(r"char|short|int|long|double", match["option"]):
+        halves = [each for each in macros if re.search(r"=(?:unsigned|signed|long|short)$", each)]
+        macros = halves or macros
+    if len(macros) != 1:  # the options are in another order than they were given
         return None
-    return {"right": f"{macros[-1]}{' ' if '=' in macros[-1] else '='}{match['option']}"}
+    return {"right": f"{macros[0]}{' ' if '=' in macros[0] else '='}{match['option']}"}
 
 
 def expression(match: Match, context: BuildContext) -> Values:
@@ -315,13 +390,12 @@ def _arguments(given: str, base: str, arguments: str, declared: str) -> Values:
         listed, filled = " and ".join(missing), example[len(values) : len(required)]
         fact = f"{listed} {'is' if len(missing) == 1 else 'are'} missing: {whole}"
         step = f"For example '{base}<{', '.join(values + filled)}>', with your {listed} for the {', '.join(filled)}"
+    elif len(required) <= len(values) <= len(parameters):
+        fact = f"The compiler finds no instance for '{given}': {whole}"
+        step = "Compare the kinds of its arguments and defaults with the notes"
     else:
         counts = f"'{given}' gives {len(values)} of {len(parameters)}"
-        counts += (
-            " arguments"
-            if len(values) != len(parameters)
-            else ", not of these kinds (a type, or a value)"
-        )
+        counts += " arguments"
         fact = f"T{whole[1:]}, and {counts}"
         step = f"Give as many and in this order: '{base}<{', '.join(example)}>'"
     return {"fact": f"{fact}.", "step": f"{step}."}

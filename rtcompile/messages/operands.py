@@ -34,7 +34,7 @@ def mismatch(match: Match, context: BuildContext) -> Values:
         begin, rest = context.text[: context.column - 1], context.text[context.column - 1 :]
         edited = context.with_text(context.text, f"{begin}{cast}{rest}")
         return {"why": why, "step": f"Write {cast} before it", "edited": edited}
-    elif given.endswith("*") and wanted.endswith("*"):
+    elif "*" in given and "*" in wanted:
         why = "between pointers to different types"
         function, own, line = quoted.parameter(wanted, context)
         step = f"Give a pointer of type {wanted}"
@@ -50,13 +50,14 @@ def mismatch(match: Match, context: BuildContext) -> Values:
         rf"\benum\s+(?:class\s+|struct\s+)?(?:{re.escape(wanted)}|{re.escape(given)})\b",
         context.code,
     ):
-        why, step = (
-            f"from {given} to {wanted}, of which one is an enum",
-            f"Write static_cast<{wanted}>(...)",
-        )
-    elif given.endswith("*") or wanted.endswith("*"):
+        value = re.match(r"\s*=?\s*([^;{}]+?)\s*;", _behind(context))
+        right = f"static_cast<{wanted}>({value[1] if value else '...'})"
+        why, step = f"from {given} to {wanted}, of which one is an enum", f"Write `{right}`"
+        edited = context.with_text(value[1], right) if value else ""
+        return {"why": why, "step": step, "edited": edited, "known": "yes"}
+    elif "*" in given or "*" in wanted:
         why = "between a pointer and a value"
-        step = "Index or dereference the pointer (p[i], *p), or take an address (&v)"
+        step = "Compare how both sides are declared"
     else:
         why, step = "one into the other", f"A value of type {wanted} is expected there"
     return {"why": why, "step": step}
@@ -143,11 +144,55 @@ def integers(_: Match, context: BuildContext) -> Values | None:
     return None
 
 
-def const_write(_: Match, context: BuildContext) -> Values | None:
-    """Return why what stands at the caret cannot be changed."""
+def const_write(_: Match, context: BuildContext) -> Iterator[Values]:
+    """Yield why what stands at the caret cannot be changed."""
+    yield from _compared(context)
+    lines = context.source.split("\n")
+    at = sum(len(line) + 1 for line in lines[: max(0, context.line - 1)]) + context.column - 1
+    code, name = context.code, word_at(context)
+    bodies = [*re.finditer(_CONST_BODY, code[:at])] if context.attempts else []
+    for found in reversed(bodies):
+        line = code.count("\n", 0, found.start()) + 1
+        begin, end = found.span(2 if found[2] else 1)
+        if found[1]:
+            fact = f"`{name}` is a copy inside the lambda of line {line}, which is const unless it says mutable"
+            edited = f"{context.source[:end]} mutable{context.source[end:]}"
+            step = "Write mutable behind its parameters, or capture it by reference: [&]"
+        else:
+            fact = f"The member function of line {line} is const, and cannot change a member"
+            edited = context.source[:begin] + context.source[end:]
+            step = "Remove const behind its parameters, or declare the member mutable"
+        yield {"fact": fact, "step": step, "edited": edited}
+    if known := _unchangeable(context):
+        yield known
+        return
+    what, line, declared = declared_as(name, context)
+    for found in re.finditer(r"\bconst(?:expr)?\b ?", lines[max(0, line - 1)] if what else ""):
+        own = lines[line - 1]
+        edited = context.with_line(line, own[: found.start()] + own[found.end() :])
+        step = f"Remove const in line {line}, or write to another variable"
+        yield {"fact": f"`{declared}` is const (line {line})", "step": step, "edited": edited}
+
+
+# A lambda, or a member function that is const: its body's begin.
+_CONST_BODY = r"(\[[^\[\]\n]*\]\s*\([^(){}]*\))(?=\s*(?:->\s*\w+\s*)?\{)|\)(\s*const)(?=\s*(?:noexcept\s*)?\{)"
+
+
+def _compared(context: BuildContext) -> Iterator[Values]:
+    """Yield the condition of the message's line with == for each =."""
+    head = re.search(r"\b(?:if|while)\s*\(", context.text)
+    inside = cxx.enclosed(context.text, head.end() - 1) if head else ""
+    right = re.sub(r"(?<![=!<>+*/%&|^-])=(?!=)", "==", inside)
+    if right != inside and context.attempts:
+        fact = "`=` assigns a value, and `==` compares two"
+        yield {"fact": fact, "step": f"Write `{right}`", "edited": context.with_text(inside, right)}
+
+
+def _unchangeable(context: BuildContext) -> Values | None:
+    """Return what stands at the caret and can be changed nowhere."""
     text, name = _behind(context), word_at(context)
     left = re.split(r"[-+*/%&|^]?(?<![<>!=])=(?!=)|\+\+|--|;", text, maxsplit=1)[0]
-    what, line, declared = declared_as(name, context)
+    what, line, _ = declared_as(name, context)
     if re.search(r"\basm\b", context.text[: context.column]):
         return {
             "fact": "An output of inline assembly must be a variable",
@@ -172,9 +217,6 @@ def const_write(_: Match, context: BuildContext) -> Values | None:
             "fact": f"`{name}` is an array (line {line}), which cannot be assigned as a whole",
             "step": step,
         }
-    if re.search(r"\bconst(?:expr)?\b", declared):
-        step = f"Remove const in line {line}, or write to another variable"
-        return {"fact": f"`{declared}` is const (line {line})", "step": step}
     return None
 
 
@@ -251,11 +293,18 @@ def half_operands(match: Match, context: BuildContext) -> Iterator[Values]:
     back = "__half2float" if name == "half" else "__bfloat162float"
     sign = match["operator"]
     whole, *each = operands(sign, context)
-    for at in (1, 0) if known and whole else ():
-        sides = [f"{known}({value})" if at == place else value for place, value in enumerate(each)]
-        code = f" {sign} ".join(sides)
-        edited = context.with_text(whole, code)
-        yield {"type": match["type"], "step": f"Write `{code}`", "edited": edited}
+    is_float = re.search(
+        r"\b(?:float|double)\s+\w+\s*=(?!=)", context.text
+    )  # of a half, it keeps all digits
+    to_float = back if is_float and {"float", "double"} & {*others} else known
+    for convert in dict.fromkeys((to_float, known)) if known and whole else ():
+        for at in (1, 0):
+            sides = [
+                f"{convert}({value})" if at == place else value for place, value in enumerate(each)
+            ]
+            code = f" {sign} ".join(sides)
+            edited = context.with_text(whole, code)
+            yield {"type": match["type"], "step": f"Write `{code}`", "edited": edited}
     yield {"type": match["type"], "step": f"{step}. Or calculate in float: {back}(x)"}
 
 
@@ -285,12 +334,39 @@ def conversion(match: Match, _: BuildContext) -> Values:
     return {"step": f"A value of type {wanted} is expected there"}
 
 
-def no_operator(match: Match, _: BuildContext) -> Values:
-    """Return the operands that an operator is not defined for."""
+def no_operator(match: Match, context: BuildContext) -> Iterator[Values]:
+    """Yield the operands that an operator is not defined for."""
+    held = re.search(r"\bcomplex<(\w+)>", match.string)
+    whole, left, right = operands(match["operator"], context) if held else ("", "", "")
+    if held and whole:
+        named = dict.fromkeys(re.findall(r"\b(?:class|typename)\s+(\w+)", context.code))
+        for kind, sides in ((kind, at) for kind in (*named, held[1]) for at in (0, 1)):
+            code = f" {match['operator']} ".join(
+                f"{kind}({each})" if at == sides else each for at, each in enumerate((left, right))
+            )
+            fact = f"The operators of a complex number take numbers of its own type, {kind}"
+            yield {
+                "fact": fact,
+                "step": f"Write `{code}`",
+                "edited": context.with_text(whole, code),
+            }
+    sign = match["operator"]
+    whole, left, right = operands(sign, context) if sign in ("*", "+") else ("", "", "")
+    if whole:
+        fact = f"`{sign}` is defined for these two types in the other order"
+        code = f"{right} {sign} {left}"
+        yield {"fact": fact, "step": f"Write `{code}`", "edited": context.with_text(whole, code)}
+    yield _no_operator(match, context.code)
+
+
+def _no_operator(match: Match, code: str) -> Values:
     found = re.search(r"operand types are: ([^\n]*)", match.string)
     types, sign = simplified(found[1].strip()) if found else "", match["operator"]
     fact = f"`{sign}` is not defined for {f'these types: {types}' if types else 'operands of these types'}"
-    step = f"An operator{sign} for these types would have to be defined"
+    step = "Convert the operands, use their members, or call a function that takes these types"
+    classes = (each for each in re.findall(r"[A-Za-z_]\w*", types) if f"struct {each}" in code)
+    if own := next(classes, ""):
+        step = f"Use the members of {own}, or declare an operator{sign} for it"
     left, _sign, right = (part.strip() for part in types.partition(f" {sign} "))
     pair = (right.removeprefix("const "), left.removeprefix("const "))
     known = _CONVERSIONS.get(pair) or _CONVERSIONS.get(pair[::-1])
@@ -298,7 +374,7 @@ def no_operator(match: Match, _: BuildContext) -> Values:
     if sign == "=" and left.startswith("const "):
         fact, step = f"The left side is const: {left}", "Remove const, or write to another variable"
     elif sign == "=" and right:
-        fact = f"Nothing converts {pair[0]} to {pair[1]}"
+        fact = f"No implicit conversion leads from {pair[0]} to {pair[1]}"
         step = f"Write {known}" if known else f"A value of type {pair[1]} is expected there"
     elif known:
         step = f"Convert one operand: {known}"

@@ -54,6 +54,11 @@ def asm_operand(match: Match, _: BuildContext) -> Values:
     step = f"Write {fitting} in its place, with an instruction for {size} bytes, or give a value of {takes} bytes"
     if size == 8 and letter == "r" and (address := re.search(r"\[\s*%\d+", match.string)):
         step = f'Write "l": an address ({address[0]}]) has 8 bytes. Another operand of 8 bytes needs an instruction for them'
+        if re.search(r"\.shared\b|\bldmatrix\b|\bmbarrier\b", match.string):
+            step = "An address in shared memory has 4 bytes there: pass "
+            step += (
+                '"r"((unsigned)__cvta_generic_to_shared(pointer)), and "l" for one in global memory'
+            )
     if takes is None:
         fact = f'PTX has no constraint "{letter}"'
         step = 'Write "h", "r" or "l" for an integer of 2, 4 or 8 bytes, "f" for a float, "d" for a double'
@@ -67,11 +72,23 @@ def asm_operand(match: Match, _: BuildContext) -> Values:
 
 
 def asm_number(match: Match, context: BuildContext) -> Values:
-    """Return the operands that the inline assembly of the message's line names in its text."""
+    """Return which operands the text of the message's inline assembly names."""
     if match["named"]:
-        return {"what": ": %[name] is GCC's, and no compiler of device code reads it"}
+        fact = "%[name] is how GCC names an operand of inline assembly, and no compiler of device code reads it"
+        lines = context.source.split("\n")
+        text = lines[context.line - 1] if 0 < context.line <= len(lines) else context.text
+        names = re.findall(r"[:,]\s*\[(\w+)\]\s*(?=\")", text)
+        right = re.sub(r"([:,]\s*)\[\w+\]\s*(?=\")", r"\1", text)
+        for number, name in enumerate(names):
+            right = right.replace(f"%[{name}]", f"%{number}")
+        is_whole = names and "%[" not in right
+        step = f"Write `{right.strip()}`" if is_whole else "Number them from %0 on, outputs first"
+        return {"fact": fact, "step": step}
     named = sorted({int(each) for each in re.findall(r"%(\d{1,3})", context.text)})
-    return {"what": f": its highest is %{named[-1]}" if named else ""}
+    fact = "The inline assembly names an operand that is not passed to it"
+    fact += f": its highest is %{named[-1]}" if named else ""
+    step = "Number the operands from %0 on, outputs first, and pass as many as the text names"
+    return {"fact": fact, "step": step}
 
 
 def macro_name(match: Match, _: BuildContext) -> Values:

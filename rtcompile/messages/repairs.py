@@ -83,6 +83,8 @@ def repaired(match: Match, context: BuildContext) -> Iterator[Values]:
     expected = re.match(r'[^\n]*\bexpected an? "(.)"', match.string)
     wanted = expected[1] if expected else ""
     yield from _strings(spot)
+    yield from _sized(spot)
+    yield from _operand(spot)
     yield from _special(spot, wanted, match.string)
     yield from _macros(spot, context.text)
     if wanted in (";", ""):
@@ -99,6 +101,24 @@ def unbalanced(_: Match, context: BuildContext) -> Iterator[Values]:
     # Of an #if and its #else, the compiler reads one, so braces cannot be counted.
     if spot is not None and not re.search(r"^[ \t]*#[ \t]*el", spot.source, re.MULTILINE):
         yield from _braces(spot)
+
+
+def _operand(spot: Spot) -> Iterator[Values]:
+    """Yield that an operand is missing before the caret; which one, nobody knows."""
+    before = spot.before[0] if spot.before else None
+    if spot.after and before and spot.after[0][0] in (";", ")") and before[0] in "+-/%=|^":
+        fact = f"An operand is missing behind `{before[0]}` in line {spot.line(before.start())}"
+        yield {"fact": fact, "step": "Write it there"}
+
+
+def _sized(spot: Spot) -> Iterator[Values]:
+    """Yield an array's name before its brackets, which other languages write behind the type."""
+    start = spot.code.rfind("\n", 0, spot.at) + 1
+    sized = re.compile(r"\b([A-Za-z_][\w:]*)\s*((?:\[[^\[\]\n]*\])+)\s*([A-Za-z_]\w*)")
+    for found in sized.finditer(spot.code, start, (spot.code + "\n").index("\n", spot.at)):
+        right = f"{found[1]} {found[3]}{found[2]}"
+        fact = f"`{found[2]}` stands behind the type in line {spot.line(start)}, and C++ wants it behind the name"
+        yield spot.change(*found.span(), right, fact, f"Write `{right}`")
 
 
 def _special(spot: Spot, wanted: str, message: str) -> Iterator[Values]:
@@ -218,7 +238,7 @@ def _wrong(spot: Spot, wanted: str) -> Iterator[Values]:
         if wanted and token[0] in ";,:.":
             yield spot.replace(token, wanted)
         yield from (spot.replace(token, each) for each in _EXCHANGED.get(token[0], ""))
-    yield from (spot.remove(token) for token in near if not token[0][0].isalnum())
+    yield from (spot.remove(token) for token in near if not re.match(r"\w", token[0]))
     for token in spot.before[1:_FEW]:
         if token[0] == ";":
             yield spot.remove(token)
@@ -254,7 +274,7 @@ def _strings(spot: Spot) -> Iterator[Values]:
         fact = f"The string of line {line} goes on in line {line + 1}. In a Python string, \\n becomes a real line end"
         step = "Write the source as a raw string, r'...', or double the backslash"
         yield spot.change(end, end + 1, "\\n", fact, step)
-    for found in reversed([*re.finditer(r"\s*[:,)]", text)]):
+    for found in re.finditer(r"\s*[:,)]", text):
         yield spot.insert('"', begin + found.start())
 
 

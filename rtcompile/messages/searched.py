@@ -61,7 +61,15 @@ def searched(_: Match, context: BuildContext) -> Values:
 def umbrella(match: Match, context: BuildContext) -> Values | None:
     included = re.search(r"#\s*include\s*[<\"](cub/cub\.cuh|thrust/[\w/.]+)[>\"]", context.source)
     header = match["header"] or (included and included[1])
-    return {"umbrella": header} if header else None
+    if not header:
+        return None
+    step = "Include the block- or warp-level headers that you need instead, such as "
+    step += "<cub/block/block_reduce.cuh> or <cub/warp/warp_scan.cuh>"
+    if header.startswith("thrust/complex"):
+        step = "Use cuda::std::complex of <cuda/std/complex>"
+    elif header.startswith("thrust/"):
+        step = "Call Thrust in the host's program, and what CUB has for a block or a warp in the kernel"
+    return {"umbrella": header, "step": step}
 
 
 def in_header(match: Match, context: BuildContext) -> Values | None:
@@ -73,7 +81,7 @@ def in_header(match: Match, context: BuildContext) -> Values | None:
     which = f", which <{found[1]}> includes" if len(found) > 1 else ""
     edited = context.with_header(found[-1])
     names = {"found": found[0], "which": which, "include": found[-1]}
-    return {**names, "edited": edited, "known": "yes"}
+    return {**names, "edited": edited}
 
 
 def header_there(match: Match, context: BuildContext) -> Values | None:
@@ -202,7 +210,7 @@ def member_header(match: Match, context: BuildContext) -> Values | None:
                 if declares.search(cxx.blanked(_with_parts(parent, file))):
                     is_read = re.search(rf"#\s*include\s*[<\"]{re.escape(header)}", context.source)
                     edited = context.with_header(header)
-                    return None if is_read else {"header": header, "edited": edited, "known": "yes"}
+                    return None if is_read else {"header": header, "edited": edited}
     return None
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-from rtcompile.messages.declared import templates
+from rtcompile.messages.declared import declarations, templates, word_at
 from rtcompile.messages.facts import TABLES, BuildContext, Match, Values
 from rtcompile.messages.repairs import LAST, Spot, spot_of
 
@@ -123,14 +124,28 @@ def cpp11(_: Match, context: BuildContext) -> Values | None:
     return {"given": found[-1], "adding": "-std=c++14", "known": "yes"} if found else None
 
 
-def constant(_: Match, context: BuildContext) -> Values | None:
-    """Return what must be known at compile time on the message's line, and what to write if it is not."""
+def constant(_: Match, context: BuildContext) -> Iterator[Values]:
+    """Yield what must be known at compile time on the message's line, and what to write if it is not."""
     before = context.text[: max(0, context.column - 1)]
     # The function that initializes a constexpr variable may be what is not constant.
     if re.search(r"\bconstexpr\b[^;]*=\s*$", before):
-        return None
+        return
     what, step = next((w, step) for pattern, w, step in _CONSTANTS if re.search(pattern, before))
-    return {"what": what, "step": step}
+    word = word_at(context)
+    own = rf"(?:\b(?:__constant__|__device__|static|const)\s+)*\b(\w+)\s+{word}\s*=\s*[-\w.]+\s*;"
+    for found in re.finditer(own, context.code) if word else ():
+        kind = f"__constant__ {found[1]}" if "__constant__" in found[0] else found[1]
+        line = context.code.count("\n", 0, found.start()) + 1
+        # All of one kind, since the compiler names the first one only.
+        every = rf"(?:\b(?:__constant__|__device__|static|const)\s+)*\b{found[1]}\s+(?=\w+\s*=\s*[-\w.]+\s*;)"
+        for pattern in (
+            own.replace(rf"\s+{word}", rf"\s+(?={word}\b)").partition("(?=")[0] + rf"(?={word}\b)",
+            every,
+        ):
+            edited = re.sub(pattern, f"constexpr {found[1]} ", context.source)
+            told = f"Declare {word} of line {line} as `constexpr {found[1]}`: a `{kind}` is read at run time"
+            yield {"what": what, "step": told, "edited": edited}
+    yield {"what": what, "step": step}
 
 
 def returned(_: Match, context: BuildContext) -> Values | None:
@@ -154,6 +169,21 @@ def returned(_: Match, context: BuildContext) -> Values | None:
     return {"function": heads[-1][2], "step": step[0].upper() + step[1:]}
 
 
+def typename_wanted(match: Match, context: BuildContext) -> Values:
+    """Return the source with typename before the type at the caret."""
+    name = match["name"]
+    return {"edited": context.with_text(name, f"typename {name}"), "known": "yes"}
+
+
+def name_taken(match: Match, context: BuildContext) -> Values | None:
+    """Return the source with another name for one that a function of CUDA has."""
+    name, is_function = match["name"], "overloaded function" in match[0]
+    own = len(declarations(name, context.code)) > 1 or '#include "' in context.source
+    if name not in context.device_names() and (own or not is_function):
+        return None
+    return {"edited": context.with_word(name, f"{name}_")}
+
+
 def literal(_: Match, context: BuildContext) -> Values | None:
     """Return the number with a suffix at the caret, and how C++ writes it."""
     found = re.match(r"(\d+)(\.?\d*)([A-Za-z]\w*)", context.text[max(0, context.column - 1) :])
@@ -170,10 +200,8 @@ def literal(_: Match, context: BuildContext) -> Values | None:
     if suffix in ("f", "F") and not digits:
         why, right = "the suffix f needs a decimal point before it", f"{whole}.0f"
     elif suffix in ("j", "J"):
-        why, right = (
-            "j is Python's imaginary unit",
-            f"complex<float>(0, {whole}) of <cupy/complex.cuh>",
-        )
+        right = f"complex<float>(0, {whole}{digits}) of <cupy/complex.cuh>"
+        return {"literal": found[0], "why": "j is Python's imaginary unit", "right": right}
     elif suffix not in ("d", "D", "f32", "f64", "F64", "h") and len({*suffix.lower()} - {*"ulf"}):
         why, right = f"no operator stands before {suffix}", f"{whole}{digits} * {suffix}"
     else:

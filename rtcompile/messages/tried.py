@@ -39,6 +39,8 @@ class Attempts:
             _NO_EFFECT in each.message and _key(each) not in self._warned for each in after
         ):
             return ""
+        if any(excerpt and excerpt == _key(error)[1] for _, excerpt in errors):
+            return ""  # the line is as wrong as it was
         line = self._changed_line(source)
         return f"{line or 'With this change'} {GONE if errors else COMPILES}"
 

@@ -55,7 +55,13 @@ def macro_of_option(match: Match, context: BuildContext) -> Iterator[Values]:
         change = f", such as -D{name}={right}" if right != value else ""
         shown = {"macro": name, "value": f"`{value}`" if value else "nothing"}
         yield {**shown, "step": f"Leave out -D{name}={value}", "adding": f"-U{name}"}
-        yield {**shown, "step": f"Give it a value that fits this line{change}, or another name"}
+        is_declared = re.search(rf"(?:{BASIC}|typename|class)\s+$", context.text[:at])
+        step = f"Give it a value that fits this line{change}, or another name"
+        if is_declared and re.match(rf"{name}\b", context.text[at:]):
+            step = (
+                f"Give one of the two another name: the macro, or what line {context.line} declares"
+            )
+        yield {**shown, "step": step}
 
 
 def macro_value(_: Match, context: BuildContext) -> Values | None:
@@ -195,7 +201,9 @@ def keyword(_: Match, context: BuildContext) -> Values | None:
     found = found or re.search(
         rf"[(,]\s*(?:const\s+)?[A-Za-z_]\w*\s*[*&\s]\s*({_PARAMETERS})\s*[,)]", line
     )
-    return {"word": found[1]} if found else None
+    if found is None:
+        return None
+    return {"word": found[1], "edited": context.with_word(found[1], f"{found[1]}_")}
 
 
 _TEMPLATES = r"\{\{ *[A-Za-z_]\w* *\}\}|\{%[^%\n]*%\}|%\(\w+\)[sdifg]|\$\{\w+\}|\$\w+|<%=? *\w+|@\w+@|(?<=[=(,<>+*/-])\s*%[sdifg]\b"

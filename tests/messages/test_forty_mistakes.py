@@ -91,7 +91,7 @@ def test_frames_after_the_last_note_belong_to_the_error() -> None:
             "T must be a type and was given 4; N must be a value and was given float",
         ),
         ("scale<float, int>", "N must be a value and was given int"),
-        ("scale<K, K>", "gives 2 of 2"),
+        ("scale<K, K>", "The compiler finds no instance"),
         ("scale<double>", "'scale<double, 4>', with your N for the 4"),
     ],
 )

@@ -255,7 +255,7 @@ def test_ipython_shows_only_the_message_and_the_callers_line(capsys, device) -> 
         'kernel.cu:1:9: error: identifier "y" is undefined',
         "    1 | int x = y;",
         "      |         ^",
-        "  hint: No declaration of y was read before this line. A variable is declared above its use, and a",
+        "  hint: No declaration of y is visible in this line. A variable is declared above its use, and a",
         "        macro of the options by -Dy=VALUE; a function and a type come with their header.",
         "  from line 3: kernel((1,), (1,), ())",
     ]
