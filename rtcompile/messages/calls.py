@@ -157,7 +157,7 @@ def synced(match: Match, context: BuildContext) -> Iterator[Values]:
     name = match["identifier"]
     text = context.text[max(0, context.column - 1) :]
     if call := re.match(rf"{name}\s*\(", text):
-        whole = _whole_call(text, call)
+        whole = whole_call(text, call)
         right = f"{name}_sync(0xffffffff, {whole[call.end() :]}"
         yield {"right": f"`{right}`", "edited": context.with_text(whole, right)}
     yield {"right": f"{name}_sync(0xffffffff, ...)"}
@@ -262,8 +262,8 @@ def vector_literal(match: Match, context: BuildContext) -> Values | None:
     return {"written": written, "type": kind, "right": f"make_{kind}({inside})"}
 
 
-_ALIASES = {"size_t": "unsigned long", "uint64_t": "unsigned long", "int64_t": "long"}
-_ALIASES |= {
+ALIASES = {"size_t": "unsigned long", "uint64_t": "unsigned long", "int64_t": "long"}
+ALIASES |= {
     "half": "__half",
     "half2": "__half2",
     "nv_bfloat16": "__nv_bfloat16",
@@ -296,7 +296,7 @@ def ambiguous(match: Match, context: BuildContext) -> Values | None:
     fitting = [each for each in map(list, map(cxx.split, lists)) if len(each) == len(types)]
     if len(values) != len(types) or not fitting:
         return None
-    types = [_ALIASES.get(each, each) for each in types]
+    types = [ALIASES.get(each, each) for each in types]
     fits = [
         sum(map(str.__eq__, each, types)) - _MANY * sum(map(_loses, types, each))
         for each in fitting
@@ -317,7 +317,7 @@ def ambiguous(match: Match, context: BuildContext) -> Values | None:
     ]
     right = f"{name}({', '.join(casts)})"
     at = max(0, context.column - 1)
-    edited = context.with_text(_whole_call(context.text[at:], call), right)
+    edited = context.with_text(whole_call(context.text[at:], call), right)
     step = f"Convert the arguments to the types of one version, as in `{right}`"
     if any(map(_loses, types, chosen)):
         shown = " and ".join(f"`{name}({', '.join(each)})`" for each in fitting[:_MOST_VERSIONS])
@@ -341,7 +341,7 @@ def _loses(given: str, wanted: str) -> bool:
     )
 
 
-def _whole_call(text: str, call: Match) -> str:
+def whole_call(text: str, call: Match) -> str:
     """Return the text of a call, of which the function's name and ( are found."""
     return text[call.start() : call.end() + len(cxx.enclosed(text, call.end() - 1)) + 1]
 
@@ -377,7 +377,7 @@ def atomic(match: Match, context: BuildContext) -> Values:
     alias = re.search(
         rf"\btypedef\s+([\w ]+?)\s+{kind}\s*;|\busing\s+{kind}\s*=\s*([\w ]+?)\s*;", context.code
     )
-    kind = (alias[1] or alias[2]) if alias else _ALIASES.get(kind, kind)
+    kind = (alias[1] or alias[2]) if alias else ALIASES.get(kind, kind)
     text = context.text[max(0, context.column - 1) :]
     call = re.search(rf"\b{name}\s*\(", text)
     values = expressions(cxx.enclosed(text, call.end() - 1)) if call else []
@@ -424,7 +424,7 @@ def atomic(match: Match, context: BuildContext) -> Values:
         right = f"{back}({written[1]})"
         step = step.replace(written[1], right)
         written = re.search(r"`(\w+\([^`]*\))`", step)
-    edited = context.with_text(_whole_call(text, call), written[1]) if call and written else ""
+    edited = context.with_text(whole_call(text, call), written[1]) if call and written else ""
     return {"fact": fact, "step": step, "edited": edited}
 
 
@@ -451,43 +451,3 @@ def _atomic_of_bits(name: str, kind: str, values: list[str]) -> str:
         return ""
     rest = (f"{convert or f'({to})'}({each})" for each in values[1:])
     return f"Write `{name}(({to}*)({values[0]}), {', '.join(rest)})`{note}"
-
-
-def wmma_call(match: Match, context: BuildContext) -> Iterator[Values]:
-    """Yield in what the fragments and the pointer of a WMMA function do not fit each other."""
-    notes = "\n".join([match.string, *(note.message for note in context.notes)])
-    given = re.search(r"argument types are: \(([^\n]*)\)", notes)
-    types = [*cxx.split(given[1])] if given else []
-    pattern = r"nvcuda::wmma::fragment<nvcuda::wmma::(\w+), (\d+), (\d+), (\d+), ([\w: ]+)"
-    fragments = [each for each in (re.match(pattern, kind) for kind in types) if each]
-    shapes = sorted({"x".join(each.group(2, 3, 4)) for each in fragments})
-    if len(shapes) > 1:
-        fact = f"The fragments have the shapes {' and '.join(shapes)}, and {match['function']} takes one shape"
-        yield {"fact": fact, "step": "Declare all of them with the same m, n and k"}
-        return
-    pointed = [
-        kind.removesuffix(" *").removeprefix("const ") for kind in types if kind.endswith("*")
-    ]
-    if not fragments or not pointed:
-        return
-    element, held = fragments[0][5], _ALIASES.get(pointed[0], pointed[0])
-    if held != _ALIASES.get(element, element) and "precision" not in element:
-        fact = f"The fragment holds {element}, and the pointer is {pointed[0]}*"
-        yield {"fact": fact, "step": f"Pass a pointer to {element}"}
-    elif fragments[0][1] == "accumulator" and len(types) < _OF_ACCUMULATOR:
-        fact = "An accumulator has no layout of its own, so the last argument states the memory's"
-        text = context.text[max(0, context.column - 1) :]
-        scopes = re.match(rf"(?:\w+::)*(?={match['function']}\s*\()", text)
-        call = re.search(rf"\b{match['function']}\s*\(", text)
-        whole = _whole_call(text, call) if call else ""
-        for scope in (scopes[0], "nvcuda::wmma::") if scopes and whole else ():
-            right = f"{whole[:-1]}, {scope}mem_row_major)"
-            edited = context.with_text(whole, right)
-            yield {"fact": fact, "step": f"Write `{right}`", "edited": edited}
-        yield {
-            "fact": fact,
-            "step": "Add wmma::mem_row_major or wmma::mem_col_major behind the stride",
-        }
-
-
-_OF_ACCUMULATOR = 4  # arguments of a function that reads or writes one

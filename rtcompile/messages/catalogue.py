@@ -21,6 +21,7 @@ from rtcompile.messages import (
     rewritten,
     searched,
     syntax,
+    wmma,
     written,
 )
 from rtcompile.messages.diagnostics import CONSEQUENCES
@@ -86,6 +87,7 @@ def _read() -> tuple[KnownMessage, ...]:
                 repairs,
                 rewritten,
                 syntax,
+                wmma,
                 written,
                 memory,
                 operands,

@@ -252,27 +252,6 @@ def of_build(context: BuildContext) -> Values:
     }
 
 
-# WMMA's element types: their shapes (m, n, k) and the first compute capability
-_WIDE = "16x16x16, 32x8x16, 8x32x16"
-_WMMA = {
-    "__half": (_WIDE, 70),
-    "signed char": (_WIDE, 72),
-    "unsigned char": (_WIDE, 72),
-    "__nv_bfloat16": (_WIDE, 80),
-    "nvcuda::wmma::precision::tf32": ("16x16x8", 80),
-    "double": ("8x8x4", 80),
-    "nvcuda::wmma::experimental::precision::s4": ("8x8x32", 75),
-    "nvcuda::wmma::experimental::precision::u4": ("8x8x32", 75),
-    "nvcuda::wmma::experimental::precision::b1": ("8x8x128", 75),
-}
-
-
-_ACCUMULATORS = {
-    "float": f"{_WIDE}, 16x16x8",
-    "__half": _WIDE,
-    "int": f"{_WIDE}, 8x8x32, 8x8x128",
-    "double": "8x8x4",
-}
 _SHELL_TEXTS = {"Segmentation fault": "11", "Aborted": "6"}  # what shells print for signals
 _SIGNALS = {"4": "SIGILL", "6": "SIGABRT", "7": "SIGBUS", "8": "SIGFPE", "11": "SIGSEGV"}
 
@@ -357,55 +336,6 @@ def beyond_arch(match: Match, context: BuildContext) -> Values | None:
     if needs is None or (context.arch is not None and context.arch.number >= int(needs)):
         return None
     return {"needs": f"sm_{needs}", "identifier": name}
-
-
-def namespace(match: Match, context: BuildContext) -> Values | None:
-    if context.arch is not None and context.arch.number < 70:
-        return {"why": f"{context.arch} has no tensor cores; WMMA begins with sm_70."}
-    if "mma.h" not in context.source:
-        return {"why": "The source does not include <mma.h>."}
-    if not context.has_option("-arch", "--gpu-architecture"):
-        return {"why": "No architecture was fixed, and mma.h declares nothing below sm_70."}
-    return None
-
-
-def fragment(match: Match, context: BuildContext) -> Values | None:
-    arguments = [a.strip() for a in (match["fragment"] or "").split(",")]
-    if {"<error-type>", "<error-constant>"} & {*arguments}:  # another error says why
-        return None
-    if len(arguments) < 5:
-        kinds = "; ".join(f"{t.split('::')[-1]}: {s}, sm_{n}" for t, (s, n) in _WMMA.items())
-        step = "Change the shape, the element type, or the architecture"
-        return {
-            "why": f"WMMA has these shapes, from these architectures on: {kinds}.",
-            "step": step,
-        }
-    use, shape, element = arguments[0], "x".join(arguments[1:4]), arguments[4]
-    name = element.rpartition("::")[2]
-    shapes, needs = _WMMA.get(element, ("", 0))
-    if shapes and shape not in shapes.split(", ") and use.endswith(("_a", "_b")):
-        why = f"{name} has the shapes {shapes} (m x n x k), not {shape}."
-    elif "::matrix_" in use and arguments[5:] in ([], ["void"]):
-        why = f"{use.rpartition('::')[2]} needs a layout after the type: wmma::row_major or wmma::col_major."
-    elif use.endswith("accumulator") and arguments[5:] not in ([], ["void"]):
-        why = f"An accumulator has no layout, and this one is given {arguments[5].rpartition('::')[2]}."
-        step = f"Write `accumulator, {', '.join(arguments[1:4])}, {name}`".replace("__half", "half")
-        return {"why": why, "step": step}
-    elif use.endswith("accumulator"):
-        why = f"{name} accumulators of {shape} do not exist for {context.arch}: "
-        known = _ACCUMULATORS.get(name, "")
-        why += f"they are {known}." if known else "they hold float, __half, int or double."
-    elif not shapes:
-        known = "signed char or unsigned char" if name == "char" else ", ".join(_WMMA)
-        why = f"{name} is no input type of WMMA: it takes {known.replace('nvcuda::wmma::', '')}."
-    elif context.arch is not None and context.arch.number < needs:
-        why = f"{name} fragments begin with sm_{needs}; this build is for {context.arch}."
-    else:
-        why = f"{name} {shape} needs sm_{needs}: was mma.h read for {context.arch}?"
-    step = "Change the shape, the element type, or the architecture"
-    if "needs a layout" in why:
-        step = f"Write `{use.rpartition('::')[2]}, {', '.join(arguments[1:4])}, {name}, wmma::row_major`, or col_major"
-    return {"why": why, "step": step.replace("__half", "half")}
 
 
 def before_cpp17(match: Match, context: BuildContext) -> Values | None:
