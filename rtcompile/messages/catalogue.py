@@ -127,7 +127,7 @@ _NUMBER = re.compile(
     r"|^:? ?error code[ :=]{1,2}|^:? ?(?:error )?\(?(?=\d{3}\)?\s*$)|\bcu[A-Z]\w+[^\n\d]{0,30}[ :=(]|\[(?=\d+\] Call to cu))(\d{1,3})(?![.\w])"
 )
 _UNREAD = re.compile(
-    r"^[^\n]*(?:no instance of|no operator|more than one)[\s\S]*?types are: [^\n]*<error-type>"
+    r"^[^\n]*<error-(?:type|constant)>|^[^\n]*(?:no instance of|no operator|more than one)[\s\S]*?types are: [^\n]*<error-type>"
 )
 _ARTICLE = re.compile(r"^(?:The|This|No|Neither)(?= )")
 

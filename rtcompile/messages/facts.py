@@ -159,7 +159,9 @@ class BuildContext:
                 found, key=lambda file: (not name.startswith(file.partition(".")[0]), len(file))
             )
             includes = re.compile(rf'#\s*include\s*[<"]{re.escape(first)}')
-            family = first.partition("_")[0].partition(".")[0]
+            stem = first.partition(".")[0]
+            family = stem.partition("_")[0]
+            family = stem if family == "cuda" else family  # cuda_fp8.h is no part of cuda_bf16.h
             outer = (
                 f
                 for f, text in texts.items()

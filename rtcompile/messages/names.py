@@ -284,6 +284,9 @@ def expression(match: Match, context: BuildContext) -> Values:
     if unknown and unknown[1] != plain:
         fact = f"`{unknown[1]}` in '{given}' is no type or constant of the source."
         step = _for_unknown(unknown[1], given, context)
+    elif whole and whole != base and "::" in base and whole.endswith(f"::{base}"):
+        fact = f"`{base}` alone is not declared: its whole name is {whole}."
+        step = f"Write '{given.replace(base, whole, 1)}'."
     elif declared and not unknown:
         return _arguments(given, base, arguments.rstrip("> "), declared)
     elif not arguments and (values := _not_named(given, context.code)):
@@ -361,7 +364,10 @@ _SPELL = (
 def _arguments(given: str, base: str, arguments: str, declared: str) -> Values:
     """Return which arguments of a template are of the wrong kind or missing, and such as would do."""
     parameters, values = split(declared), split(arguments)
-    example = ["float" if _is_type(each) else "4" for each in split(declared)]
+    example = [
+        "float" if _is_type(each) else "true" if re.match(r"bool\b", each) else "4"
+        for each in split(declared)
+    ]
     kinds = ["value", "type"]
     names = [re.findall(r"\w+", p.partition("=")[0] or p)[-1] for p in parameters]
     rows = list(zip(names, map(_is_type, parameters), values, strict=False))

@@ -80,6 +80,16 @@ def member_of(match: Match, context: BuildContext) -> Values:
     return {"fact": fact, "step": f"Write {name}->{member}, or {name}[i].{member} for one element"}
 
 
+_TYPES_OF_HEADERS = {
+    "half": "cuda_fp16.h",
+    "__half": "cuda_fp16.h",
+    "half2": "cuda_fp16.h",
+    "__half2": "cuda_fp16.h",
+    "__nv_bfloat16": "cuda_bf16.h",
+    "__nv_bfloat162": "cuda_bf16.h",
+}
+
+
 def subscript(match: Match, context: BuildContext) -> Values:
     """Return what is indexed although it has no elements, and how a matrix is indexed."""
     kind = match.groupdict().get("type")
@@ -87,6 +97,10 @@ def subscript(match: Match, context: BuildContext) -> Values:
     what, line, declared = declared_as(name, context)
     if what == "function" and (kind is None or "(" in kind):
         return {"fact": f"`{name}` is a function (line {line})", "step": f"Call it: {name}(...)"}
+    unknown = next((word for word in re.findall(r"\w+", declared) if word in _TYPES_OF_HEADERS), "")
+    if unknown and f"<{_TYPES_OF_HEADERS[unknown]}" not in context.source:
+        fact = f"`{declared}` (line {line}) has the type {unknown}, which <{_TYPES_OF_HEADERS[unknown]}> declares"
+        return {"fact": fact, "step": "#include it"}
     if kind is None or kind.endswith("*"):
         fact = (
             f"`{declared}` (line {line}) does not say how large an element is"

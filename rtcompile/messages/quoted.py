@@ -46,15 +46,17 @@ _ASM_OTHER = {
 }
 
 
-def asm_operand(match: Match, _: BuildContext) -> Values:
+def asm_operand(match: Match, context: BuildContext) -> Values:
     """Return why a constraint of inline assembly does not fit its operand, and which one would."""
+    above = "\n".join(context.source.split("\n")[: context.line])
+    text = f"{match.string}\n{above[above.rfind('asm') :]}" if "asm" in above else match.string
     size, letter = int(match["size"]), match["constraint"]
     takes, fitting = _ASM_BYTES.get(letter), _ASM_FITTING.get(size)
     fact = f'The operand has {size} bytes, and the constraint "{letter}" takes {takes}'
     step = f"Write {fitting} in its place, with an instruction for {size} bytes, or give a value of {takes} bytes"
-    if size == 8 and letter == "r" and (address := re.search(r"\[\s*%\d+", match.string)):
+    if size == 8 and letter == "r" and (address := re.search(r"\[\s*%\d+", text)):
         step = f'Write "l": an address ({address[0]}]) has 8 bytes. Another operand of 8 bytes needs an instruction for them'
-        if re.search(r"\.shared\b|\bldmatrix\b|\bmbarrier\b", match.string):
+        if re.search(r"\.shared\b|\bldmatrix\b|\bmbarrier\b", text):
             step = "An address in shared memory has 4 bytes there: pass "
             step += (
                 '"r"((unsigned)__cvta_generic_to_shared(pointer)), and "l" for one in global memory'

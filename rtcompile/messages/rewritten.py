@@ -267,7 +267,7 @@ def _values(spot: Spot, message: str) -> Iterator[Values]:
 
 def _pointed(spot: Spot, span: tuple[int, int], value: str, message: str) -> Iterator[Values]:
     """Yield a call, an element, a row or an address of a value that is given to a variable."""
-    if "(*)(" in message and re.fullmatch(r"\w+", value):
+    if "(*)(" in message and re.fullmatch(r"[\w:<>, ]+", value):
         fact = f"`{value}` is a function, and its name alone is an address"
         yield spot.change(*span, f"{value}()", fact, f"Write `{value}()`")
     if "(*)[" in message:
