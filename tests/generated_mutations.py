@@ -34,7 +34,8 @@ ROOMS = {
     "lookup": (
         "rtcompile/lookup",
         "test_snapshots test_queries test_environment test_driver test_hits_of_processes "
-        "test_cache_edits test_settings test_public test_lookup",
+        "test_cache_edits test_settings test_public test_lookup "
+        "test_bundle test_bundle_index test_bundle_written",
     ),
     "files": (
         "rtcompile/files/fileset.py",
