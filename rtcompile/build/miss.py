@@ -465,18 +465,6 @@ def _not_kept(built: ObjectCode, reason: str, *, is_always: bool = True) -> Obje
     return built.replace(build=built.build.replace(notes=(*built.build.notes, note)))
 
 
-def precompile(plan: Plan, settings: Settings) -> None:
-    """Have an idle core make the precompiled header of a plan's includes, which no build needs yet."""
-    if settings.pch and settings.cache_on_disk and settings.jit:
-        nvrtc.precompile(
-            unit_for_nvrtc(plan, ()),
-            plan.toolchain.require_nvrtc(),
-            limits=Limits(memory=settings.memory_limit),
-            cache_dir=settings.cache_dir,
-            search=plan.search,
-        )
-
-
 def unit_for_nvrtc(plan: Plan, expressions: tuple[str, ...]) -> TranslationUnit:
     """Return the plan's translation unit for NVRTC."""
     target = plan.compiler_target

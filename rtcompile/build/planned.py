@@ -20,7 +20,7 @@ from rtcompile.lookup.find import Found, Query, query_of
 from rtcompile.request.object_code import ObjectCode, files_of
 from rtcompile.request.option_table import dropped
 from rtcompile.request.request import CompileRequest, with_headers
-from rtcompile.request.units import TimeLimit
+from rtcompile.request.units import Limits, TimeLimit
 from rtcompile.settings import Settings
 from rtcompile.store.locks import Busy
 from rtcompile.store.store import Store
@@ -216,6 +216,23 @@ def _built_once(query: Query, *, waits: bool) -> ObjectCode:
             if not query.failed and store.negative.find(plan.key_inputs):
                 lookup.note_failure(query)
             raise
+
+
+def precompile(query: Query) -> None:
+    """Have an idle core make the precompiled header of a query's includes, which no build needs yet."""
+    settings = query.settings
+    if settings.pch and settings.cache_on_disk and settings.jit:
+        from rtcompile.build import miss
+        from rtcompile.compilers import nvrtc
+
+        decided = plan_of(query)
+        nvrtc.precompile(
+            miss.unit_for_nvrtc(decided, ()),
+            decided.toolchain.require_nvrtc(),
+            limits=Limits(memory=settings.memory_limit),
+            cache_dir=settings.cache_dir,
+            search=decided.search,
+        )
 
 
 # --- planning ------------------------------------------------------------------------------------

@@ -325,7 +325,7 @@ def _precompile_cub(query: Query) -> None:
     global _has_precompiled_cub
     from cupy import _core
 
-    from rtcompile.build import miss, planned
+    from rtcompile.build import planned
     from rtcompile.request import cxx
 
     request = query.request
@@ -339,4 +339,4 @@ def _precompile_cub(query: Query) -> None:
     )
     options = *request.options[: standard + 1], _CUB_OPTION, *request.options[standard + 1 :]
     later = request.replace(source=own + CUB_INCLUDES, options=options, name_expressions=())
-    miss.precompile(planned.plan_of(query_of(later, query.settings)), query.settings)
+    planned.precompile(query_of(later, query.settings))
