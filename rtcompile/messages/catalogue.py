@@ -126,9 +126,7 @@ _NUMBER = re.compile(
     r"(?:^CUDA: |\b(?:CUDA|cuda|Cu|cu)\w*(?:[ _]\w+)?[ _](?:error|status)(?: code)?[ :=#(]{1,3}|\bCuError[ :=(]{1,2}"
     r"|^:? ?error code[ :=]{1,2}|^:? ?(?:error )?\(?(?=\d{3}\)?\s*$)|\bcu[A-Z]\w+[^\n\d]{0,30}[ :=(]|\[(?=\d+\] Call to cu))(\d{1,3})(?![.\w])"
 )
-_UNREAD = re.compile(
-    r"^[^\n]*<error-(?:type|constant)>|^[^\n]*(?:no instance of|no operator|more than one)[\s\S]*?types are: [^\n]*<error-type>"
-)
+_UNREAD = re.compile(r"no instance of|no operator|more than one")
 _ARTICLE = re.compile(r"^(?:The|This|No|Neither)(?= )")
 
 
@@ -155,7 +153,7 @@ def explain(
             notes=message.notes,
             error=message,
         )
-    if _UNREAD.search(subject):  # an earlier error states why
+    if _is_unread(subject):  # an earlier error states why
         return None
     for known in MESSAGES:
         match = known.pattern.search(subject[:_LONGEST_SUBJECT])
@@ -166,6 +164,15 @@ def explain(
     if number and name and (found := explain(name, context)):
         return found[0], f"Error {number[1]} is {name}. {found[1]}"
     return None
+
+
+def _is_unread(subject: str) -> bool:
+    """Return whether the compiler could not read a type that a message names."""
+    first, *lines = subject.split("\n")
+    if "<error-type>" in first or "<error-constant>" in first:
+        return True
+    unread = any("types are: " in line and "<error-type>" in line for line in lines)
+    return unread and _UNREAD.search(first) is not None
 
 
 def annotate(diagnostics: Iterable[Diagnostic], context: BuildContext) -> tuple[Diagnostic, ...]:

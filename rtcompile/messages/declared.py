@@ -173,7 +173,7 @@ def all_qualified(word: str, code: str) -> Iterator[str]:
             yield "::".join((*scopes, word))
 
 
-_SCOPE = r"\b(?:namespace|struct|class)\s+([\w:]+)[^;{}()<>=]*(?={)"
+_SCOPE = r"\b(?:namespace|struct|class)\s+([\w:]+)[^;{}()<>=]{0,300}(?={)"
 _MOST_TEMPLATES = 1000  # of a source: a hint is worth no more time than that
 _LONGEST_HEAD = 500
 

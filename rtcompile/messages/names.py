@@ -80,7 +80,7 @@ def declared_further(match: Match, context: BuildContext) -> Iterator[Values]:
     whole = qualified(word, code)
     if whole and whole != word:
         scope = whole.split("::")[-2]
-        if re.search(rf":[^;{{}}?]*\b{scope}\s*<[^;{{}}]*{{", code):
+        if re.search(rf":[^;{{}}?]{{0,300}}\b{scope}\s*<[^;{{}}]{{0,300}}{{", code):
             where = f"is a member of the base class {scope}, which depends on a template's parameter, so C++ does not look for it there"
             right = f"this->{word}"
             yield {
@@ -103,7 +103,9 @@ def declared_further(match: Match, context: BuildContext) -> Iterator[Values]:
 def _inside(word: str, context: BuildContext) -> Iterator[Values]:
     """Yield a value of an enumeration, or a member of a class, with the name that it needs before it."""
     code = context.code
-    for found in re.finditer(r"\benum\s+(?:(?:class|struct)\s+)?(\w+)[^{};]*{([^{}]*)}", code):
+    for found in re.finditer(
+        r"\benum\s+(?:(?:class|struct)\s+)?(\w+)[^{};]{0,80}{([^{}]{0,3000})}", code
+    ):
         if re.search(rf"(?:^|,)\s*{word}\s*(?:$|[,=])", found[2]):
             line = code.count("\n", 0, found.start()) + 1
             enum = qualified(found[1], code) or found[1]
@@ -111,7 +113,7 @@ def _inside(word: str, context: BuildContext) -> Iterator[Values]:
                 where = f"is a value of the enumeration {found[1]} of line {line}"
                 edited = context.with_text(word, whole)
                 yield {"where": where, "step": f"Write {whole}", "edited": edited}
-    for found in re.finditer(r"\b(?:struct|class)\s+(\w+)[^{};]*{", code):
+    for found in re.finditer(r"\b(?:struct|class)\s+(\w+)[^{};]{0,300}{", code):
         body = cxx.enclosed(code, found.end() - 1)
         if not re.search(rf"\b{word}\s*[;,=(\[{{]", body):
             continue

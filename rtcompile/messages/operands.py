@@ -189,7 +189,7 @@ def const_write(_: Match, context: BuildContext) -> Iterator[Values]:
 
 
 # A lambda, or a member function that is const: its body's begin.
-_CONST_BODY = r"(\[[^\[\]\n]*\]\s*\([^(){}]*\))(?=\s*(?:->\s*\w+\s*)?\{)|\)(\s*const)(?=\s*(?:noexcept\s*)?\{)"
+_CONST_BODY = r"(\[[^\[\]\n]{0,200}\]\s*\([^(){}]{0,300}\))(?=\s*(?:->\s*\w+\s*)?\{)|\)(\s*const)(?=\s*(?:noexcept\s*)?\{)"
 
 
 def _compared(context: BuildContext) -> Iterator[Values]:

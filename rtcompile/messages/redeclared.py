@@ -81,9 +81,9 @@ def _overrider(message: str, context: BuildContext) -> Iterator[Values]:
     pure = re.search(r'pure virtual function "(?:\w+::)*?(\w+)::([\w~]+)', message)
     if class_ is None or pure is None:
         return
-    head = re.search(rf"\b(?:struct|class)\s+{class_[1]}\b[^;{{]*{{", context.code)
+    head = re.search(rf"\b(?:struct|class)\s+{class_[1]}\b[^;{{]{{0,300}}{{", context.code)
     inside = cxx.enclosed(context.code, head.end() - 1) if head else ""
-    for found in re.finditer(rf"\b{pure[2]}\s*\([^()]*\)()\s*(?:override\s*)?{{", inside):
+    for found in re.finditer(rf"\b{pure[2]}\s*\([^()]{{0,300}}\)()\s*(?:override\s*)?{{", inside):
         at = (head.end() if head else 0) + found.start(1)
         line = _line(context, at)
         fact = f"{pure[1]}::{pure[2]} is const, and {class_[1]}::{pure[2]} in line {line} is not, so it does not override it"
@@ -98,7 +98,9 @@ def _for_const(message: str, context: BuildContext) -> Iterator[Values]:
     named = re.search(r'function "([^"]+?)(?: \[with [^"]*)?" matches', message)
     sign = re.search(r'no operator "([^"]+)" matches', message)
     name = named[1].rpartition("::")[2] if named else f"operator{sign[1]}" if sign else ""
-    for found in re.finditer(rf"[^;{{}}]*\b{re.escape(name)}\s*\(", context.code if name else ""):
+    for found in re.finditer(
+        rf"[^;{{}}]{{0,300}}\b{re.escape(name)}\s*\(", context.code if name else ""
+    ):
         end = found.end() + len(cxx.enclosed(context.code, found.end() - 1)) + 1
         if not re.match(r"\s*{", context.code[end:]):
             continue
@@ -133,7 +135,9 @@ def _order(_: str, context: BuildContext) -> Iterator[Values]:
         parts = {
             part.strip()[1:].partition("=")[0].strip(): part.strip() for part in cxx.split(inside)
         }
-        for body in re.finditer(r"\b(?:struct|class)\b[^;{}()]*{([^{}]*)}", context.code):
+        for body in re.finditer(
+            r"\b(?:struct|class)\b[^;{}()]{0,300}{([^{}]{0,3000})}", context.code
+        ):
             members = re.findall(r"(\w+)\s*(?=[;,=\[])", body[1])
             if {*parts} <= {*members}:
                 right = f" {', '.join(parts[name] for name in members if name in parts)} "
@@ -164,7 +168,7 @@ def _using(message: str, context: BuildContext) -> Iterator[Values]:
 def _function_type(_: str, context: BuildContext) -> Iterator[Values]:
     """Yield a type of pointers to functions for one of functions."""
     for found in re.finditer(
-        r"\btypedef\s+(\w[\w ]*?)\s*\*?\s*(\w+)\s*\(([^()]*)\)\s*;", context.code
+        r"\btypedef\s+(\w[\w ]{0,80}?)\s*\*?\s*(\w+)\s*\(([^()]{0,300})\)\s*;", context.code
     ):
         right = f"typedef {found[1]} (*{found[2]})({found[3]});"
         fact = f"{found[2]} of line {_line(context, found.start())} is a type of functions, and no pointer to one"
@@ -177,7 +181,9 @@ def _function_type(_: str, context: BuildContext) -> Iterator[Values]:
 
 def _function_parameter(_: str, context: BuildContext) -> Iterator[Values]:
     """Yield a pointer to a function for a parameter that is a function which returns a pointer."""
-    for found in re.finditer(r"\b(\w+)\s*\*\s*(\w+)\s*\(([\w\s,*&]*)\)(?=\s*[,)])", context.code):
+    for found in re.finditer(
+        r"\b(\w+)\s*\*\s*(\w+)\s*\(([\w\s,*&]{0,300})\)(?=\s*[,)])", context.code
+    ):
         right = f"{found[1]} (*{found[2]})({found[3]})"
         fact = f"{found[2]} of line {_line(context, found.start())} is a function that returns {found[1]}*, and no pointer to one that returns {found[1]}"
         yield {
@@ -192,7 +198,9 @@ def _constructor(message: str, context: BuildContext) -> Iterator[Values]:
     named = re.search(r'(?:constructor of|exists for class) "(?:\w+::)*(\w+)', message)
     name = named[1] if named else ""
     head = (
-        re.search(rf"\b(struct|class|union)\s+{name}\b[^;{{}}]*{{", context.code) if name else None
+        re.search(rf"\b(struct|class|union)\s+{name}\b[^;{{}}]{{0,300}}{{", context.code)
+        if name
+        else None
     )
     if head is None:
         return
@@ -222,7 +230,9 @@ def _not_static(_: str, context: BuildContext) -> Iterator[Values]:
     """Yield the source without static before the function around the caret."""
     lines = context.source.split("\n")[: context.line]
     end = sum(len(line) + 1 for line in lines[:-1]) + max(0, context.column - 1)
-    for found in reversed([*re.finditer(r"\bstatic\s+(?=[^;{}()]*\()", context.code[:end])][-3:]):
+    for found in reversed(
+        [*re.finditer(r"\bstatic\s+(?=[^;{}()]{0,300}\()", context.code[:end])][-3:]
+    ):
         fact = f"The function of line {_line(context, found.start())} is static, and so has no object whose members it could read"
         step = "Leave out static, or pass the member as an argument"
         yield {"fact": fact, "step": step, "edited": _change(context, *found.span(), "")}
@@ -247,7 +257,11 @@ def _itself(message: str, context: BuildContext) -> Iterator[Values]:
     """Yield a pointer for a member that has the type of its own class."""
     named = re.search(r'incomplete type "(?:\w+::)*(\w+)"', message)
     name = named[1] if named else ""
-    head = re.search(rf"\b(?:struct|class)\s+{name}\b[^;{{}}]*{{", context.code) if name else None
+    head = (
+        re.search(rf"\b(?:struct|class)\s+{name}\b[^;{{}}]{{0,300}}{{", context.code)
+        if name
+        else None
+    )
     inside = cxx.enclosed(context.code, head.end() - 1) if head else ""
     right = re.sub(rf"\b{name}\s+(?=\w+\s*;)", f"{name}* ", inside)
     if head and right != inside:

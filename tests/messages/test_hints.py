@@ -20,6 +20,7 @@ from rtcompile.inspect.cubin import check_code
 from rtcompile.messages import catalogue
 from rtcompile.messages.catalogue import MESSAGES
 from rtcompile.messages.facts import BuildContext
+from rtcompile.messages.tried import Attempts
 from rtcompile.request.units import Compiled, Limits, TranslationUnit
 from rtcompile.request.values import Arch
 from rtcompile.toolkit.model import Toolchain
@@ -150,6 +151,23 @@ def test_a_hostile_source_delays_no_hint(piece: str) -> None:
         own = f"void f(float* a) {{ {context.source}"
         for source in (own, f"#\n{own}", f"#\n{context.source}"):
             catalogue.explain(at, BuildContext(source=source))
+    for message in (
+        'identifier "f" is undefined',
+        'no operator "*" matches these operands',
+        'incomplete type "x" is not allowed',
+        'object of abstract class type "x" is not allowed',
+        'no default constructor exists for class "x"',
+        '"f" is ambiguous',
+        "expression must be a modifiable lvalue",
+        "expression must have arithmetic or unscoped enum type",
+        "out-of-order initializers are nonstandard in C++",
+        "a nonstatic member reference must be relative to a specific object",
+        "array of functions is not allowed",
+    ):
+        source = f"void f(float* a) {{ f(a, b); }}\n{context.source}"
+        at = Diagnostic("error", message, "k.cu", 1, 20, excerpt=source.partition("\n")[0])
+        attempts = Attempts(lambda *_: None, source, [at], 32)
+        catalogue.explain(at, BuildContext(source=source, attempts=attempts))
 
 
 def test_a_header_that_is_installed_is_not_called_missing() -> None:
