@@ -256,6 +256,7 @@ _NOUNS = {
     "string-across-lines.fact": "A string must end on the line where it begins. In a Python string \\n becomes a real line end",
     "string-across-lines.step": "Write the source as a raw string, r'...', or double the backslash",
     "host-api.header": "cuda_runtime_api.h",
+    "host-api.step": "Call it from Python (CuPy)",
     "std-replaced.why": "",
     "host-call-of-std.why": "",
     "size-zero.where": "make the one that the error names greater",

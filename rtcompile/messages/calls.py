@@ -187,6 +187,13 @@ def overload(match: Match, context: BuildContext) -> Values:
     shown = " or ".join(f"`{name}({', '.join(each)})`" for each in few)
     step = f"Call it as {shown}" if shown and len(shown) < 3 * _LONGEST_VERSION else _COMPARE
     fact = f"{name} has no version for this number of arguments, or for these types"
+    named = re.search(
+        rf"\b{re.escape(name)}\s*<([^<>;()]*[A-Za-z_]\w*[^<>;()]*)>\s*\(", context.text
+    )
+    if named and "substituting explicit template arguments" in notes:
+        fact = f"No version of {name} takes the template arguments <{named[1]}>"
+        step = "A value among them must be known at compile time: a number, a constexpr variable or a template parameter"
+        return {"fact": fact, "step": step}
     if counted := _by_count(name, len(types), context):
         return counted
     unfit = {int(each) for each in re.findall(r"does not match because argument #(\d{1,3})", notes)}

@@ -174,6 +174,11 @@ def nearest(match: Match, context: BuildContext) -> Iterator[Values]:
         yield {"word": word, "near": near, "why": why, "also": also, "edited": edited}
 
 
+def scope_of_source(_: Match, context: BuildContext) -> Values | None:
+    """Apply to the source's own lines: in a header, the template's arguments are the cause."""
+    return {} if not context.source or in_source(context) else None
+
+
 def without_members(match: Match, context: BuildContext) -> Values | None:
     """Return the template's parameter before `::` at the caret that is a number's type in this instance."""
     name = re.match(r"(?:typename\s+)?(\w+)\s*::", context.text[max(0, context.column - 1) :])

@@ -87,15 +87,17 @@ def _chain(spot: Spot) -> Iterator[Values]:
 
 
 def _component(message: str, context: BuildContext) -> Iterator[Values]:
-    """Yield the component x of a variable of the launch that is used as a number."""
+    """Yield the component of a variable of the launch that is used as a number: the one that the line uses."""
     words = re.findall(rf"\b({_LAUNCH})\b(?!\s*\.)", context.text)
     if words and re.search(r"\b(?:dim3|uint3)\b", message):
-        right = re.sub(rf"\b({_LAUNCH})\b(?!\s*\.)", r"\1.x", context.text)
+        used = dict.fromkeys(re.findall(rf"\b(?:{_LAUNCH})\.([xyz])\b", context.text))
+        part = next(iter(used)) if len(used) == 1 else "x"
+        right = re.sub(rf"\b({_LAUNCH})\b(?!\s*\.)", rf"\1.{part}", context.text)
         fact = f"{words[0]} has the members x, y and z, and is no number"
         edited = context.with_text(context.text, right)
         yield {
             "fact": fact,
-            "step": f"Write {words[0]}.x, or the member that is meant",
+            "step": f"Write {words[0]}.{part}, or the member that is meant",
             "edited": edited,
         }
 

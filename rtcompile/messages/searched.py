@@ -19,7 +19,13 @@ def host_api(match: Match, context: BuildContext) -> Values | None:
     name = re.compile(rf"\b{match['identifier']}\s*\(")
     files = ((f, text) for d in context.search for f, text in headers_in(d.path, "cuda_runtime*.h"))
     header = next((file for file, text in files if name.search(text)), "")
-    return {"header": header} if header else None
+    step = "Call it from Python (CuPy)"
+    if re.match(r"cudaMem(?:cpy|set)", match["identifier"]):
+        called = (
+            "memcpy(to, from, bytes)" if "cpy" in match["identifier"] else "memset(to, 0, bytes)"
+        )
+        step = f"In a kernel write an assignment or {called}, or call it from Python (CuPy)"
+    return {"header": header, "step": step} if header else None
 
 
 def error_of_number(number: str, context: BuildContext) -> str:
