@@ -64,13 +64,14 @@ def _proved(
     """Return the first values whose change of the source helps, with what it does; values without a change as they are."""
     is_only = isinstance(values, Mapping)
     for each in (values,) if isinstance(values, Mapping) else values:
-        is_change = each.get("edited", "") not in ("", context.source) or "adding" in each
-        if not is_change and each.get("edited") and context.attempts and not is_only:
-            continue  # what was to be changed is not there
-        if not is_change or context.attempts is None:
+        edited = each.get("edited", "")
+        if context.attempts is None or not (edited or "adding" in each):
             return each, ""
-        source, options = each.get("edited") or context.source, each.get("adding", "").split()
-        proof = context.proof(source, tuple(options))
+        if edited == context.source and "adding" not in each:
+            if is_only:
+                return each, ""
+            continue  # what was to be changed is not there
+        proof = context.proof(edited or context.source, tuple(each.get("adding", "").split()))
         if proof or each.get("known"):  # what was looked up is true without the change
             return each, proof
     return None, ""

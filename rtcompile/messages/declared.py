@@ -109,9 +109,7 @@ BASIC = (
 
 def declared_as(word: str, context: BuildContext) -> tuple[str, int, str]:
     """Return what a word is before the caret: "function", "array", "pointer" or "variable", its line and declaration."""
-    lines = context.source.split("\n")[: max(0, context.line - 1)]
-    at = sum(len(line) + 1 for line in lines) + max(0, context.column - 1)
-    code = context.code
+    at, code = context.at, context.code
     for found in reversed(declarations(word, code)):
         kind = re.match(r"[A-Za-z_]\w*", found[0])
         known = rf"(?:struct|class|union|enum|typename|using|typedef\s[^;{{}}]{{1,80}})\s+{kind[0] if kind else ''}\b"
@@ -122,12 +120,19 @@ def declared_as(word: str, context: BuildContext) -> tuple[str, int, str]:
         if found.end(1) > at or not is_type or 0 <= scope_end(found.start(1), code) <= at:
             continue
         what = {"(": "function", "[": "array"}.get(found[0][-1], "variable")
-        if what == "variable" and "*" in found[0]:
-            what = "pointer"
         begin = code.rfind("\n", 0, found.start(1)) + 1
         head = re.split(r"[;{}(,]", code[begin : found.start(1)])[-1]
+        if what == "variable" and "*" in head:
+            what = "pointer"
         return what, code.count("\n", 0, found.start(1)) + 1, f"{head}{word}".strip()
     return "", 0, ""
+
+
+def class_head(name: str, code: str) -> Match | None:
+    """Return where the source defines a class, up to its {; the first group is struct, class or union."""
+    return (
+        re.search(rf"\b(struct|class|union)\s+{name}\b[^;{{}}]{{0,300}}{{", code) if name else None
+    )
 
 
 def scope_end(at: int, code: str) -> int:

@@ -124,6 +124,12 @@ class BuildContext:
         return self.excerpt.partition("\n")[0]
 
     @property
+    def at(self) -> int:
+        """Return the offset of the caret in the source."""
+        lines = self.source.split("\n")[: max(0, self.line - 1)]
+        return sum(len(line) + 1 for line in lines) + max(0, self.column - 1)
+
+    @property
     def code(self) -> str:
         """Return the source with blanks for comments, literals and directives."""
         return cxx.blanked(self.source, literals=True, directives=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rtcompile.messages import quoted
 from rtcompile.messages.declared import declared_as, operands, word_at
 from rtcompile.messages.diagnostics import simplified
-from rtcompile.messages.facts import BuildContext, Match, Values
+from rtcompile.messages.facts import DECLARED, BuildContext, Match, Values
 from rtcompile.request import cxx
 
 _NUMBERS = (
@@ -80,16 +80,6 @@ def member_of(match: Match, context: BuildContext) -> Values:
     return {"fact": fact, "step": f"Write {name}->{member}, or {name}[i].{member} for one element"}
 
 
-_TYPES_OF_HEADERS = {
-    "half": "cuda_fp16.h",
-    "__half": "cuda_fp16.h",
-    "half2": "cuda_fp16.h",
-    "__half2": "cuda_fp16.h",
-    "__nv_bfloat16": "cuda_bf16.h",
-    "__nv_bfloat162": "cuda_bf16.h",
-}
-
-
 def subscript(match: Match, context: BuildContext) -> Values:
     """Return what is indexed although it has no elements, and how a matrix is indexed."""
     kind = match.groupdict().get("type")
@@ -97,9 +87,10 @@ def subscript(match: Match, context: BuildContext) -> Values:
     what, line, declared = declared_as(name, context)
     if what == "function" and (kind is None or "(" in kind):
         return {"fact": f"`{name}` is a function (line {line})", "step": f"Call it: {name}(...)"}
-    unknown = next((word for word in re.findall(r"\w+", declared) if word in _TYPES_OF_HEADERS), "")
-    if unknown and f"<{_TYPES_OF_HEADERS[unknown]}" not in context.source:
-        fact = f"`{declared}` (line {line}) has the type {unknown}, which <{_TYPES_OF_HEADERS[unknown]}> declares"
+    kinds = declared.removesuffix(name) if kind is None or "(" not in kind else ""
+    unknown = next((word for word in re.findall(r"\w+", kinds) if word in DECLARED), "")
+    if unknown and f"<{DECLARED[unknown]}" not in context.source:
+        fact = f"`{declared}` (line {line}) has the type {unknown}, which <{DECLARED[unknown]}> declares"
         return {"fact": fact, "step": "#include it"}
     if kind is None or kind.endswith("*"):
         fact = (
@@ -162,9 +153,8 @@ def const_write(_: Match, context: BuildContext) -> Iterator[Values]:
     """Yield why what stands at the caret cannot be changed."""
     yield from _compared(context)
     lines = context.source.split("\n")
-    at = sum(len(line) + 1 for line in lines[: max(0, context.line - 1)]) + context.column - 1
     code, name = context.code, word_at(context)
-    bodies = [*re.finditer(_CONST_BODY, code[:at])] if context.attempts else []
+    bodies = [*re.finditer(_CONST_BODY, code[: context.at])] if context.attempts else []
     for found in reversed(bodies):
         line = code.count("\n", 0, found.start()) + 1
         begin, end = found.span(2 if found[2] else 1)
@@ -377,7 +367,7 @@ def _no_operator(match: Match, code: str) -> Values:
     found = re.search(r"operand types are: ([^\n]*)", match.string)
     types, sign = simplified(found[1].strip()) if found else "", match["operator"]
     fact = f"`{sign}` is not defined for {f'these types: {types}' if types else 'operands of these types'}"
-    step = "Convert the operands, use their members, or call a function that takes these types"
+    step = "Convert the operands, or call a function that takes these types"
     classes = (each for each in re.findall(r"[A-Za-z_]\w*", types) if f"struct {each}" in code)
     if own := next(classes, ""):
         step = f"Use the members of {own}, or declare an operator{sign} for it"

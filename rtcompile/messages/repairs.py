@@ -26,6 +26,11 @@ class Spot(NamedTuple):
     before: list[Match]  # tokens before the caret, the nearest first
     after: list[Match]  # tokens from the caret on
 
+    @property
+    def row(self) -> tuple[int, int]:
+        """Return where the caret's line begins and ends."""
+        return self.code.rfind("\n", 0, self.at) + 1, (self.code + "\n").index("\n", self.at)
+
     def line(self, at: int) -> int:
         """Return the line of an offset, counted from 1."""
         return self.source.count("\n", 0, at) + 1
@@ -66,7 +71,7 @@ def spot_of(context: BuildContext) -> Spot | None:
         own = lines[context.line - 1] if context.line <= len(lines) else ""
         if context.text and own.strip() != context.text.strip():
             return None
-        at = sum(len(line) + 1 for line in lines[: context.line - 1]) + max(0, context.column - 1)
+        at = context.at
     plain = cxx.blanked(source, directives=True)
     begin = max(0, at - _NEAR)
     begin = plain.rfind("\n", 0, begin) + 1  # no token is cut
@@ -113,11 +118,10 @@ def _operand(spot: Spot) -> Iterator[Values]:
 
 def _sized(spot: Spot) -> Iterator[Values]:
     """Yield an array's name before its brackets, which other languages write behind the type."""
-    start = spot.code.rfind("\n", 0, spot.at) + 1
     sized = re.compile(r"\b([A-Za-z_][\w:]*)\s*((?:\[[^\[\]\n]*\])+)\s*([A-Za-z_]\w*)")
-    for found in sized.finditer(spot.code, start, (spot.code + "\n").index("\n", spot.at)):
+    for found in sized.finditer(spot.code, *spot.row):
         right = f"{found[1]} {found[3]}{found[2]}"
-        fact = f"`{found[2]}` stands behind the type in line {spot.line(start)}, and C++ wants it behind the name"
+        fact = f"`{found[2]}` stands behind the type in line {spot.line(spot.at)}, and C++ wants it behind the name"
         yield spot.change(*found.span(), right, fact, f"Write `{right}`")
 
 
@@ -238,7 +242,11 @@ def _wrong(spot: Spot, wanted: str) -> Iterator[Values]:
         if wanted and token[0] in ";,:.":
             yield spot.replace(token, wanted)
         yield from (spot.replace(token, each) for each in _EXCHANGED.get(token[0], ""))
-    yield from (spot.remove(token) for token in near if not re.match(r"\w", token[0]))
+    yield from (
+        spot.remove(token)
+        for token in near
+        if re.match(r"[!-~]", token[0]) and not re.match(r"\w", token[0])
+    )
     for token in spot.before[1:_FEW]:
         if token[0] == ";":
             yield spot.remove(token)

@@ -35,6 +35,8 @@ def rewritten(match: Match, context: BuildContext) -> Iterator[Values]:
     yield from _chain(spot)
     if "modifiable lvalue" in match[0]:
         return
+    if 'operator "[]"' in match[0]:
+        yield from _converted_index(spot)
     yield from _component(match.string, context)
     yield from _volatile(match.string, context)
     yield from _precision(spot)
@@ -61,9 +63,7 @@ def _volatile(message: str, context: BuildContext) -> Iterator[Values]:
 def _indices(spot: Spot) -> Iterator[Values]:
     """Yield an index for each dimension where one pair of brackets has several."""
     name = re.compile(r"([A-Za-z_]\w*)\s*\[([^\[\];]*,[^\[\];]*)\]")
-    begin = spot.code.rfind("\n", 0, spot.at) + 1
-    end = (spot.code + "\n").index("\n", spot.at)
-    for found in name.finditer(spot.code, begin, end):
+    for found in name.finditer(spot.code, *spot.row):
         right = found[1] + "".join(f"[{part.strip()}]" for part in found[2].split(","))
         fact = (
             f"In `{found[0]}` the comma drops what is before it, so {found[1]} has one index there"
@@ -77,13 +77,19 @@ def _indices(spot: Spot) -> Iterator[Values]:
 def _chain(spot: Spot) -> Iterator[Values]:
     """Yield all indices in one pair of round brackets, as tensors and views take them."""
     chain = re.compile(r"([A-Za-z_]\w*)((?:\s*\[[^\[\]]*\]){2,})")
-    begin = spot.code.rfind("\n", 0, spot.at) + 1
-    end = (spot.code + "\n").index("\n", spot.at)
-    for found in chain.finditer(spot.code, begin, end):
+    for found in chain.finditer(spot.code, *spot.row):
         inside = ", ".join(each.strip() for each in re.findall(r"\[([^\[\]]*)\]", found[2]))
         right = f"{found[1]}({inside})"
         fact = f"`{found[1]}` takes all its indices at once, in ( )"
         yield spot.change(*found.span(), right, fact, f"Write `{right}`")
+
+
+def _converted_index(spot: Spot) -> Iterator[Values]:
+    """Yield the index at the caret as an int."""
+    if found := re.compile(r"\[\s*([^\[\]]+?)\s*\]").match(spot.code, spot.at):
+        right = f"(int){found[1]}" if found[1].isidentifier() else f"(int)({found[1]})"
+        fact = f"An index is an integer, and `{found[1]}` does not convert to one by itself"
+        yield spot.change(*found.span(1), right, fact, f"Write `[{right}]`")
 
 
 def _component(message: str, context: BuildContext) -> Iterator[Values]:
@@ -147,14 +153,11 @@ _TO_HALF = {"__half": "__float2half", "half": "__float2half", "__nv_bfloat16": "
 
 def branches(match: Match, context: BuildContext) -> Iterator[Values]:
     """Yield the two values of `? :` as one type."""
-    found = re.search(
-        r"\?\s*([^?:;]+?)\s*:\s*([^?:;]+?)\s*;", context.text[max(0, context.column - 1) :]
-    )
-    found = found or re.search(r"\?\s*([^?:;]+?)\s*:\s*([^?:;]+?)\s*;", context.text)
-    kinds = (match["first"], match["second"])
-    for at in (1, 0) if found else ():
+    pair = re.compile(r"\?\s*([^?:;]+?)\s*:\s*([^?:;]+?)\s*;")
+    found = pair.search(context.text, max(0, context.column - 1)) or pair.search(context.text)
+    kinds, values = (match["first"], match["second"]), found.groups() if found else ()
+    for at, value in reversed([*enumerate(values)]):
         convert = _TO_HALF.get(kinds[1 - at], kinds[1 - at])
-        value = found[at + 1] if found else ""
         right = f"{convert}({value})"
         yield {"right": f"`{right}`", "edited": context.with_text(value, right)}
     yield {"right": f"`c ? a : {match['first']}(b)`"}
@@ -172,8 +175,7 @@ def static_shape(_: Match, context: BuildContext) -> Iterator[Values]:
 
 def _precision(spot: Spot) -> Iterator[Values]:
     """Yield the functions of cuComplex.h for the other precision."""
-    begin = spot.code.rfind("\n", 0, spot.at) + 1
-    end = (spot.code + "\n").index("\n", spot.at)
+    begin, end = spot.row
     line = spot.source[begin:end]
     single = re.sub(r"\bcuC(add|sub|mul|div|abs|real|imag|fma)\(", r"cuC\1f(", line)
     double = re.sub(r"\bcuC(add|sub|mul|div|abs|real|imag|fma)f\(", r"cuC\1(", line)
@@ -185,10 +187,8 @@ def _precision(spot: Spot) -> Iterator[Values]:
 
 def _late(spot: Spot) -> Iterator[Values]:
     """Yield 32 for warpSize among the arguments of a template, or say that another one is known too late."""
-    begin = spot.code.rfind("\n", 0, spot.at) + 1
-    end = (spot.code + "\n").index("\n", spot.at)
     late = re.compile(rf"\w\s*<[^<>;()]*\b(warpSize|(?:{_LAUNCH})\.[xyz])[^<>;()]*>\s*\(")
-    for found in late.finditer(spot.code, begin, end):
+    for found in late.finditer(spot.code, *spot.row):
         fact = f"A template's argument must be known at compile time, and {found[1]} is known only at run time"
         if found[1] == "warpSize":
             yield spot.change(*found.span(1), "32", fact, "Write 32 for it")
@@ -253,9 +253,9 @@ def _values(spot: Spot, message: str) -> Iterator[Values]:
         yield from _pointed(spot, (begin.end(), end), value, message.partition("\n")[0])
         if "an entity of type" in message.partition("\n")[0]:
             return
-        made = re.search(r"operand types are: ([\w:]+) = ", message)
-        exchanged += [f"{made[1]}({value})"] if made else []
-        for right in (*exchanged, *(each.format(value) for each in _TO_NUMBER)):
+        wanted = re.search(r"operand types are: ([\w:]+) = ", message)
+        constructed = [f"{wanted[1]}({value})"] if wanted else []
+        for right in (*exchanged, *constructed, *(each.format(value) for each in _TO_NUMBER)):
             yield spot.change(begin.end(), end, right, fact, f"Write `{right}`")
         line = spot.plain[spot.plain.rfind("\n", 0, spot.at) + 1 : spot.at]
         if pointer := re.search(r"\*\s*(\w+)\s*=\s*$", line):

@@ -132,16 +132,14 @@ def constant(_: Match, context: BuildContext) -> Iterator[Values]:
         return
     what, step = next((w, step) for pattern, w, step in _CONSTANTS if re.search(pattern, before))
     word = word_at(context)
-    own = rf"(?:\b(?:__constant__|__device__|static|const)\s+)*\b(\w+)\s+{word}\s*=\s*[-\w.]+\s*;"
+    prefix, value = r"(?:\b(?:__constant__|__device__|static|const)\s+)*\b", r"\s*=\s*[-\w.]+\s*;"
+    own = rf"{prefix}(\w+)\s+{word}{value}"
     for found in re.finditer(own, context.code) if word else ():
         kind = f"__constant__ {found[1]}" if "__constant__" in found[0] else found[1]
         line = context.code.count("\n", 0, found.start()) + 1
-        # All of one kind, since the compiler names the first one only.
-        every = rf"(?:\b(?:__constant__|__device__|static|const)\s+)*\b{found[1]}\s+(?=\w+\s*=\s*[-\w.]+\s*;)"
-        for pattern in (
-            own.replace(rf"\s+{word}", rf"\s+(?={word}\b)").partition("(?=")[0] + rf"(?={word}\b)",
-            every,
-        ):
+        # This variable alone, and all of its kind, since the compiler names the first one only.
+        for name in (word, r"\w+"):
+            pattern = rf"{prefix}{found[1]}\s+(?={name}{value})"
             edited = re.sub(pattern, f"constexpr {found[1]} ", context.source)
             told = f"Declare {word} of line {line} as `constexpr {found[1]}`: a `{kind}` is read at run time"
             yield {"what": what, "step": told, "edited": edited}

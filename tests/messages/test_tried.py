@@ -78,6 +78,15 @@ def test_a_change_that_does_not_compile_is_not_advised() -> None:
 
 
 @pytest.mark.needs_compiler
+def test_a_sign_that_is_no_character_of_cxx_is_not_advised_to_be_removed() -> None:
+    """The source compiles without the minus, and means something else."""
+    with pytest.raises(rtcompile.CompileError) as caught:
+        rtcompile.compile("__global__ void k(float* x) { x[0] = expf(\u22120.5f); }", arch="sm_80")
+    assert "Type - in its place" in str(caught.value)
+    assert "Remove it" not in str(caught.value)
+
+
+@pytest.mark.needs_compiler
 def test_the_same_failure_again_says_the_same_from_the_cache() -> None:
     source = "__global__ void k(float* x) { x[0] = 1 }"
     texts = []
