@@ -21,7 +21,7 @@ _JOINED = (
     "api, frontends",
     "cli, checkup, cache",
     "extras, cluster, pycuda",
-    "settings, logs, tracing",
+    "settings, logs",
     "errors, diagnostic, styling, forks, named",
 )
 _SHARED = {room: box for box in _JOINED for room in box.split(", ")}

@@ -37,7 +37,6 @@ def compile(
     memory_limit: int | str | None = None,
     recompile: bool = False,
     log_stream: IO[str] | None = None,
-    trace: str | os.PathLike[str] | None = None,
 ) -> ObjectCode:
     """Compile CUDA C++ to a cubin, PTX or LTO-IR, or find it in the cache.
 
@@ -84,8 +83,6 @@ def compile(
         Compile even if the code is in the cache or in a bundle, and store the new code.
     log_stream : file object, optional
         Receives the compiler's log, warnings included, even if the code comes from the cache.
-    trace : path-like, optional
-        File for a Chrome trace of the build; ``RTCOMPILE_TRACE`` sets the default.
 
     Returns
     -------
@@ -139,13 +136,7 @@ def compile(
         from rtcompile import logs
 
         logs.check_stream(log_stream)
-    if trace is None:
-        code = pipeline.build(request, settings)
-    else:
-        from rtcompile import tracing  # 4 ms that only a trace needs
-
-        with tracing.into(trace):
-            code = pipeline.build(request, settings)
+    code = pipeline.build(request, settings)
     pipeline.check_kernels(request, code)
     if log_stream is not None:
         log_stream.write(code.build.log)

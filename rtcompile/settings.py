@@ -79,7 +79,6 @@ _FIELDS: dict[str, tuple[str, Any, Callable[[str, str], Any]]] = {
     "timeout": ("RTCOMPILE_TIMEOUT", None, seconds),
     "memory_limit": ("RTCOMPILE_MEMORY_LIMIT", None, size),
     "jobs": ("RTCOMPILE_JOBS", None, _count),
-    "trace": ("RTCOMPILE_TRACE", None, lambda _, given: given),
     "log": ("RTCOMPILE_LOG", None, lambda name, given: one_of(name, given.lower(), LOG_LEVELS)),
     "jit": ("RTCOMPILE_JIT", True, flag),
     "ahead": ("RTCOMPILE_AHEAD", True, flag),
@@ -116,7 +115,6 @@ class Settings(Value):
     timeout: float | None
     memory_limit: int | None
     jobs: int | None
-    trace: str | None
     log: str | None
     jit: bool
     ahead: bool

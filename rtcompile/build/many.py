@@ -22,7 +22,6 @@ from rtcompile.store.folder import count
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
     from typing import Any
@@ -105,7 +104,6 @@ def compile_many(
     progress: bool | Callable[[int, int, ObjectCode | RtcompileError], Any] | None = None,
     executor: Any = None,
     errors: str = "raise",
-    trace: str | os.PathLike[str] | None = None,
     fallback: Fallback | None = None,
     pch: bool | None = None,
     timeout: float | None = None,
@@ -129,8 +127,6 @@ def compile_many(
         requests name (``-I`` directories, files to link) has to be there as well.
     errors : {"raise", "return"}
         Whether to raise one `BatchError` after all builds, or to return errors in the list.
-    trace : path-like, optional
-        File for a Chrome trace of the whole; ``RTCOMPILE_TRACE`` sets the default.
     fallback, pch, timeout, memory_limit
         As in `rtcompile.compile`, for every build.
 
@@ -160,7 +156,7 @@ def compile_many(
         )
     builds = items("builds", builds, _BUILDS)
     overrides = {"fallback": fallback, "pch": pch, "timeout": timeout, "memory_limit": memory_limit}
-    if executor is None and not progress and trace is None:
+    if executor is None and not progress:
         codes = found(builds, overrides)
         if codes is not None:
             try:
@@ -170,24 +166,20 @@ def compile_many(
             except RtcompileError:
                 pass  # a kernel is missing: its future raises this too
     import rtcompile
-    from rtcompile import tracing
 
     showing: Any = rtcompile._load("shown_progress")
-    with tracing.into(trace), tracing.span("compile_many"):
-        futures = _with_checks(
-            builds,
-            submit(builds, overrides)
-            if executor is None
-            else _submit_to(executor, builds, overrides),
-        )
-        try:
-            with showing(progress, len(futures)) as advance:
-                for future in completed(futures):
-                    advance(_outcome(future))
-        except BaseException:
-            for future in futures:
-                future.cancel()
-            raise
+    futures = _with_checks(
+        builds,
+        submit(builds, overrides) if executor is None else _submit_to(executor, builds, overrides),
+    )
+    try:
+        with showing(progress, len(futures)) as advance:
+            for future in completed(futures):
+                advance(_outcome(future))
+    except BaseException:
+        for future in futures:
+            future.cancel()
+        raise
     outcomes: list[Any] = list(map(_outcome, futures))
     failed = {i: o for i, o in enumerate(outcomes) if not isinstance(o, ObjectCode)}
     if failed and errors == "raise":
@@ -263,8 +255,6 @@ def found(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[ObjectCod
     """Return the codes of a batch if all are cached, without further imports."""
     every = []
     for request, settings, _ in requests_in(builds, overrides):
-        if settings.trace:
-            return None
         query = query_of(request, settings)
         query.only_cached = True
         code = pipeline.look_up(query)

@@ -10,7 +10,7 @@ from functools import lru_cache, partial, reduce
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from rtcompile import errors, tracing
+from rtcompile import errors
 from rtcompile.build import plan as plans
 from rtcompile.build.plan import Plan
 from rtcompile.compilers import nvrtc
@@ -381,8 +381,7 @@ class Miss:
         is_known = compiled.trace is not None or compiled.files is not None
         dependencies = compiled.files
         if dependencies is None:
-            with tracing.span("headers", program=plan.request.name):
-                dependencies = self._recorded(compiled, searched)
+            dependencies = self._recorded(compiled, searched)
         if not is_known:
             dependencies = dependencies.replaced(uncacheable=_UNKNOWN)
         if plan.must_link:
@@ -447,8 +446,7 @@ class Miss:
         if is_changed:
             changed = dependencies.changed_since(self.reading_ns) or "a file that it read"
             return _not_kept(built, f"{changed} changed while the compiler ran", is_always=False)
-        with tracing.span("store", program=plan.request.name):
-            reason = self.store.add(key_inputs, built, dependencies)
+        reason = self.store.add(key_inputs, built, dependencies)
         return _not_kept(built, reason) if reason else built
 
 

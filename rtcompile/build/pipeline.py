@@ -131,12 +131,6 @@ def find(query: Query) -> ObjectCode | None:
     # `build.ahead` has searched the levels for its quiet queries.
     found = None if settings.recompile or query.quiet else look_up(query)
     if found is not None:
-        if settings.trace or "rtcompile.tracing" in sys.modules:
-            from rtcompile import tracing
-
-            now = time.monotonic()
-            begin = now - found.build.milliseconds / 1e3
-            tracing.add("cache", begin, now, program=request.name)
         lookup.report(request, found, settings.log)
     return found
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import rtcompile
-from rtcompile import toolkit, tracing
+from rtcompile import toolkit
 from rtcompile.build import plan as plans
 from rtcompile.build.plan import Plan
 from rtcompile.errors import CompileError, JitDisabled, RtcompileError, ToolkitNotFound
@@ -95,8 +95,7 @@ def in_cache(query: Query) -> Found | None:
 
 def _searched(query: Query, *, counts: bool = True) -> ObjectCode | Callable[[], str]:
     key_inputs = plan_of(query).key_inputs
-    with tracing.span("cache", program=query.request.name):
-        return Store.open(query.settings).search(key_inputs, counts=counts)
+    return Store.open(query.settings).search(key_inputs, counts=counts)
 
 
 def _in_shared_stores(query: Query) -> Found | None:
@@ -188,11 +187,7 @@ def _built_once(query: Query, *, waits: bool) -> ObjectCode:
     from rtcompile.workers import process
 
     process.occupy_standard()  # before the lock's file is opened
-    name = query.request.name
-    with (
-        tracing.span("build", program=name),
-        store.building(plan.key_inputs, left, waits=waits) as left,
-    ):
+    with store.building(plan.key_inputs, left, waits=waits) as left:
         if left == 0.0 and not waits:
             raise Busy
         found = partial(store.why, plan.key_inputs) if settings.recompile else _searched(query)
@@ -243,8 +238,7 @@ def plan_of(query: Query) -> Plan:
     if query.plan is None:
         settings = query.settings
         for_links = settings.replace(jit=False) if query.only_cached else settings
-        with tracing.span("plan", program=query.request.name):
-            query.plan = plan(query.request, settings, query.capability, link_settings=for_links)
+        query.plan = plan(query.request, settings, query.capability, link_settings=for_links)
     decided: Plan = query.plan
     return decided
 

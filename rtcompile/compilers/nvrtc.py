@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rtcompile import tracing
 from rtcompile.compilers import observed
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.files.fileset import FileSet
@@ -243,11 +242,8 @@ def _outcome(
     elif seen is not None:
         # The compiler reports only the headers that it read itself, after the prefix.
         known = header.dependencies if header is not None else FileSet()
-        with tracing.span("headers", program=unit.name):
-            files = observed.file_set(seen, search, texts=unit.texts, before=known)
+        files = observed.file_set(seen, search, texts=unit.texts, before=known)
         trace = tuple([each.path for each in files.headers])
-    for phase, begin, end in reply["spans"]:
-        tracing.add(phase, begin, end, row=f"worker {result.slot}", program=unit.name)
     (_, begin, end), *phases = reply["spans"]
     milliseconds = {phase: (until - since) * 1000 for phase, since, until in phases}
     # "compile" is the rest outside NVRTC's phases, so the sum is the total.

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
-from rtcompile import forks, tracing
+from rtcompile import forks
 from rtcompile.errors import limit_reached
 from rtcompile.named import NamedTuple
 from rtcompile.request.units import CompileFailure, Limits
@@ -56,11 +56,10 @@ class Job(NamedTuple):
 
 
 class JobResult(NamedTuple):
-    """A job's reply: the function's result, the seconds that the job waited for a slot, and the slot's number."""
+    """A job's reply: the function's result, and the seconds that the job waited for a slot."""
 
     value: Any
     queued: float = 0.0
-    slot: int = 0
 
 
 class Crash(NamedTuple):
@@ -122,8 +121,8 @@ class Pool:
     def __init__(self, jobs: int | None = None, idle: float = IDLE_SECONDS) -> None:
         self.jobs = jobs or default_jobs()
         self._idle = idle
-        # The taken slots: their numbers, and what cancels their jobs.
-        self._slots: dict[object, tuple[int, Cancellation]] = {}
+        # The threads with a slot, and what cancels their jobs.
+        self._slots: dict[object, Cancellation] = {}
         self._slots_lock = threading.RLock()
         self._freed = threading.Lock()  # released to wake a thread that waits for a slot
         self._lock = threading.RLock()
@@ -139,9 +138,8 @@ class Pool:
             return self.run_beside(job() if callable(job) else job, limits, meanwhile)
         begin = time.monotonic()
         try:
-            slot = self._take_slot(taker, Cancellation.current.get() or Cancellation())
+            self._take_slot(taker, Cancellation.current.get() or Cancellation())
             started = time.monotonic()
-            tracing.add("queue", begin, started)
             limits.after_waiting(started - begin)
             outcome = self.run_beside(job() if callable(job) else job, limits, meanwhile)
         finally:
@@ -149,22 +147,21 @@ class Pool:
             self._slots.pop(taker, None)
             self._wake()
         if isinstance(outcome, JobResult):
-            return outcome._replace(queued=started - begin, slot=slot)
+            return outcome._replace(queued=started - begin)
         return outcome
 
-    def _take_slot(self, taker: object, cancellation: Cancellation) -> int:
-        """Wait for a slot and return its number; the caller releases it by removing `taker`."""
+    def _take_slot(self, taker: object, cancellation: Cancellation) -> None:
+        """Wait for a slot and take it; the caller releases it by removing `taker`."""
         # Jobs that give way leave one slot free, if there are two; other jobs may take their slots.
         while True:
             with self._slots_lock:
                 yields, taken = cancellation.yields, [*self._slots.values()]
                 if len(taken) < (max(1, self.jobs - 1) if yields else self.jobs):
-                    slot: int = min({*range(1, self.jobs + 1)}.difference(dict(taken)))
-                    self._slots[taker] = slot, cancellation
+                    self._slots[taker] = cancellation
                     if len(taken) + 1 < self.jobs:
                         self._wake()  # more slots may be free than threads were woken
-                    return slot
-                others = [] if yields else [other for _, other in taken if other.yields]
+                    return
+                others = [] if yields else [other for other in taken if other.yields]
                 for other in others[-1:]:
                     other.cancel()
             self._freed.acquire(timeout=MAX_WAIT_SECONDS)

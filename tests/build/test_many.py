@@ -1,6 +1,5 @@
 """Tests of batches: results in order, an error per item, cancellation at any time."""
 
-import json
 import os
 import pickle
 import threading
@@ -204,47 +203,6 @@ def test_plain_lines_are_printed_without_a_terminal(capsys):
     compile_many(variants(1), progress=False)
     compile_many([*variants(2), WRONG], progress=True, errors="return")
     assert "rtcompile: 3 of 3 compiled (1 cached, 1 failed) in " in capsys.readouterr().err
-
-
-def test_a_trace_shows_queue_phases_and_workers(tmp_path):
-    path = tmp_path / "trace.json"
-    compile_many(variants(3), progress=False, trace=str(path))
-    events = json.loads(path.read_text())
-    spans = {event["name"] for event in events if event["ph"] == "X"}
-    assert {"compile_many", "queue", "compile", "front end", "optimizer", "ptxas"} <= spans
-    rows = {event["args"]["name"] for event in events if event["ph"] == "M"}
-    assert "worker 1" in rows
-    for event in events:
-        assert event["pid"] == os.getpid()
-        assert event["ph"] == "M" or event["dur"] >= 0
-
-
-def test_one_build_is_traced_to_its_argument(tmp_path):
-    path = tmp_path / "trace.json"
-    source = "__global__ void traced() {}"
-    rtcompile.compile(source, arch="sm_90", trace=str(path))
-    spans = {event["name"] for event in json.loads(path.read_text()) if event["ph"] == "X"}
-    assert {"plan", "cache", "build", "front end", "headers", "store"} <= spans
-    size = path.stat().st_size
-    rtcompile.compile(source, arch="sm_90", options=["-G"])
-    assert path.stat().st_size == size, "what was traced to there is over"
-
-
-def test_processes_add_to_one_trace(tmp_path, monkeypatch):
-    path = tmp_path / "trace.json"
-    monkeypatch.setenv("RTCOMPILE_TRACE", str(path))
-    compile_many(variants(1), progress=False)
-    script = "from tests.build.test_many import *; compile_many(variants(2), progress=False)"
-    python(script, cwd=Path(__file__).parents[2], check=True)
-    assert len({event["pid"] for event in json.loads(path.read_text())}) == 2
-
-
-def test_a_file_that_is_not_a_trace_is_not_changed(tmp_path):
-    path = tmp_path / "letter.txt"
-    path.write_text("dear reader")
-    with pytest.warns(UserWarning, match="not an rtcompile trace"):
-        compile_many([], trace=str(path))
-    assert path.read_text() == "dear reader"
 
 
 def test_a_hit_before_a_batchs_first_miss_counts_once():

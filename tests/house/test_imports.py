@@ -21,7 +21,7 @@ ROOMS = (
     "_version diagnostic errors forks named styling",
     "files",
     "request",
-    "settings logs tracing",
+    "settings logs",
     "inspect",
     "store",
     "lookup",
@@ -53,9 +53,9 @@ PORTS = {
 }
 # It may also import helpers that do not depend on requests and builds, since a copy in each extra would be
 # worse: the base of all errors, what a forked child forgets, named tuples, styled text, files that are written by rename, the
-# scanner of C++ text, the checks of arguments, and the events of a trace. A test checks that these helpers import only each other, so extras reach nothing else of the core by them.
+# scanner of C++ text, and the checks of arguments. A test checks that these helpers import only each other, so extras reach nothing else of the core by them.
 FOUNDATION = {
-    *("errors", "diagnostic", "forks", "named", "styling", "tracing"),
+    *("errors", "diagnostic", "forks", "named", "styling"),
     *("files.sealed", "request.cxx", "request.values"),
 }
 EXTRAS = [

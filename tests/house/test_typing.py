@@ -20,7 +20,7 @@ from rtcompile import Arch, CompileRequest, ObjectCode, RawKernel, RawModule
 
 names = ["scale<float>", "scale<double>"]
 code: ObjectCode = rtcompile.compile(
-    "", arch="sm_90a", options=["-O3"], name_expressions=names, trace=pathlib.Path("trace.json")
+    "", arch="sm_90a", options=["-O3"], name_expressions=names
 )
 request = CompileRequest("", options=["-DN=1"], arch="sm_90", name_expressions=names, link=[code])
 options: tuple[str, ...] = request.options

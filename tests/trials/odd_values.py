@@ -35,7 +35,7 @@ WORDS = [
 ]  # fmt: skip
 # Settings by their names after RTCOMPILE_.
 ENVIRONMENT = [
-    *("FALLBACK", "PCH", "TIMEOUT", "MEMORY_LIMIT", "CACHE_SIZE", "JOBS", "TRACE", "LOG", "JIT"),
+    *("FALLBACK", "PCH", "TIMEOUT", "MEMORY_LIMIT", "CACHE_SIZE", "JOBS", "LOG", "JIT"),
     *("CACHE_DIR", "CUTLASS_PATH", "BUNDLES"),
 ]  # fmt: skip
 

@@ -139,7 +139,6 @@ class Calls:
             backend=lambda: self.one("auto", "nvrtc", "nvcc"),
             target=lambda: self.one("ptx", "ltoir", "object", "fatbin"),
             log_stream=lambda: self.one(io.StringIO()),
-            trace=lambda: self.one("trace.json", Path("trace.json")),
         )
         return partial(rtcompile.compile, **arguments), arguments
 
@@ -166,7 +165,6 @@ class Calls:
             builds=lambda: self.some(item),
             progress=progress,
             errors=lambda: self.one("return"),
-            trace=lambda: self.one("trace.json"),
             **self.limits(),
         )
         return partial(rtcompile.compile_many, **arguments), arguments

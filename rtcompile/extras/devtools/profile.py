@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rtcompile import tracing
 from rtcompile.build.measured import ENDS, Measured, labelled
 from rtcompile.errors import InvalidRequest, public
 from rtcompile.named import NamedTuple
@@ -386,20 +385,28 @@ def _templates(events: Iterable[_Event]) -> tuple[TemplateCost, ...]:
 
 # --- The Chrome trace --------------------------------------------------------------------------------
 
+_ROWS = ("rtcompile", "compiler", "headers")
+
 
 def _chrome_events(
     spans: Sequence[tuple[str, float, float]], events: Iterable[_Event], root: Frame | None
 ) -> Iterable[dict[str, Any]]:
     """Yield the events of the Chrome trace, with rows for rtcompile, the compiler and headers."""
-    yield from map(tracing.named_row, ("rtcompile", "compiler", "headers"))
+    for tid, row in enumerate(_ROWS):
+        yield {"name": "thread_name", "ph": "M", "pid": 0, "tid": tid, "args": {"name": row}}
     for name, begin, end in spans:
-        yield tracing.event(name, begin, end, "rtcompile", {})
+        yield _event(name, begin, end, "rtcompile")
     start = spans[1][1]  # when the compile began; the first span is the build
     for name, begin, lasted, detail in events:
         since, until = start + begin / 1e6, start + (begin + lasted) / 1e6
-        yield tracing.event(name, since, until, "compiler", {"detail": detail})
+        yield {**_event(name, since, until, "compiler"), "args": {"detail": detail}}
     opened = next((begin for name, begin, _ in spans if name == "front end"), start)
     for frame in root.walk() if root is not None else ():
         if frame.path:
             begin, end = opened + frame.begin, opened + frame.end
-            yield tracing.event(frame.path, begin, end, "headers", {})
+            yield _event(frame.path, begin, end, "headers")
+
+
+def _event(name: str, begin: float, end: float, row: str) -> dict[str, Any]:
+    times = {"ts": round(begin * 1e6, 1), "dur": round((end - begin) * 1e6, 1)}
+    return {"name": name, "ph": "X", "pid": 0, "tid": _ROWS.index(row), **times}
