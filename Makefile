@@ -139,7 +139,7 @@ test-gpu:
 
 # compute-sanitizer over every example; it comes with the CUDA toolkit.
 sanitize:
-	$(PYTHON) -m pytest tests/gpu/test_sanitizer.py
+	$(PYTHON) -m benchmarks.examples_random
 
 # Thirty environments from the package index, ten builds in each: an hour, 2 GB at a time.
 environments: $(VENV)/.made

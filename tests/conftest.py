@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -77,38 +78,44 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at ``-m "not slow"``
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what `make test` leaves out: of each row of an `in_turn` matrix all but one, and all but `some` rows.
-
-    Rows that are slow for another reason are not counted. `some` may be of those with one value of a parameter.
-    """
-    functions = [item for item in items if isinstance(item, pytest.Function)]
-    quick = [item for item in functions if not item.get_closest_marker("slow")]
-    for item in (*left_out_in_turn(quick), *left_out_of_some(quick)):
-        item.add_marker(pytest.mark.slow)
-
-
-def left_out_in_turn(items: list[pytest.Function]) -> Iterator[pytest.Function]:
-    matrices: dict[tuple[Path, str], dict[str, list[pytest.Function]]] = {}
+    """Mark as slow the rows of matrices that `make test` leaves out: it takes `some`, and no slow ones."""
+    matrices: dict[tuple[Path, str], list[pytest.Function]] = {}
     for item in items:
-        if mark := item.get_closest_marker("in_turn"):
-            columns = matrices.setdefault((item.path, item.originalname), {})
-            # By value, since pytest counts a parameter's index across the parameters stacked with it.
-            columns.setdefault(repr(item.callspec.params[mark.args[0]]), []).append(item)
-    for (_, test), columns in matrices.items():
-        for row, row_items in enumerate(zip(*columns.values(), strict=False)):
-            kept = zlib.crc32(f"{test} {row}".encode()) % len(row_items)
-            yield from (*row_items[:kept], *row_items[kept + 1 :])
+        if isinstance(item, pytest.Function) and not item.get_closest_marker("slow"):
+            mark = item.get_closest_marker("some")
+            if mark and mark.kwargs.items() <= item.callspec.params.items():
+                matrices.setdefault((item.path, item.originalname), []).append(item)
+    for (_, test), rows in matrices.items():
+        # Tests of the same rows begin with different ones.
+        first = zlib.crc32(test.encode()) % len(rows)
+        turned = [*rows[first:], *rows[:first]]
+        count = next(rows[0].iter_markers("some")).args
+        taken = spread(turned, *count) if count else covering(turned)
+        for row in turned:
+            if row not in taken:
+                row.add_marker(pytest.mark.slow)
 
 
-def left_out_of_some(items: list[pytest.Function]) -> Iterator[pytest.Function]:
-    samples: dict[tuple[Path, str, int], list[pytest.Function]] = {}
-    for item in items:
-        mark = item.get_closest_marker("some")
-        if mark and all(item.callspec.params[name] == mark.kwargs[name] for name in mark.kwargs):
-            samples.setdefault((item.path, item.originalname, mark.args[0]), []).append(item)
-    for (*_, count), rows in samples.items():
-        chosen = {number * len(rows) // count for number in range(count)}
-        yield from (item for number, item in enumerate(rows) if number not in chosen)
+def spread(rows: list[pytest.Function], count: int) -> list[pytest.Function]:
+    return [rows[number * len(rows) // count] for number in range(count)]
+
+
+def covering(rows: list[pytest.Function]) -> list[pytest.Function]:
+    """Return few rows that contain each value of each parameter, in turn."""
+    taken: list[pytest.Function] = []
+    uses: Counter[tuple[str, str]] = Counter()
+    while True:
+        # The row with the most new values, and of several the one whose values were used least.
+        new = {row: sum(not uses[value] for value in values_of(row)) for row in rows}
+        best = max(rows, key=lambda row: (new[row], -sum(uses[value] for value in values_of(row))))
+        if not new[best]:
+            return taken
+        taken.append(best)
+        uses.update(values_of(best))
+
+
+def values_of(row: pytest.Function) -> list[tuple[str, str]]:
+    return [(name, repr(value)) for name, value in row.callspec.params.items()]
 
 
 def pytest_collection_finish() -> None:

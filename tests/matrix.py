@@ -3,12 +3,8 @@
 import os
 import shlex
 import shutil
-import zlib
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.doors import TAKES
 from tests.kernel_process import Process
@@ -62,34 +58,6 @@ MATRIX = [
     for spelling, (options, more) in SPELLINGS.items()
     if more.keys() <= takes and (door, spelling) != ("install", "str")
 ]
-
-
-Row = tuple[Any, ...]
-
-
-def doors_in_turn(
-    names: str, rows: Iterable[Row], each: int = 2, leading: int = 1
-) -> Callable[[Any], Any]:
-    """Test rows that begin with a door: `make test` takes this many of the rows that are otherwise equal, in turn.
-
-    Rows are otherwise equal if they differ only in their `leading` values.
-    """
-
-    def decorated(test: Any) -> Any:
-        alike: dict[Row, list[Row]] = {}
-        for row in rows:
-            alike.setdefault(row[leading:], []).append(row)
-        cases = []
-        for number, group in enumerate(alike.values(), zlib.crc32(test.__name__.encode())):
-            apart = max(1, len(group) // each)
-            chosen = {(number + apart * at) % len(group) for at in range(each)}
-            cases += [
-                pytest.param(*row, marks=[] if at in chosen else [pytest.mark.slow])
-                for at, row in enumerate(group)
-            ]
-        return pytest.mark.parametrize(names, cases)(test)
-
-    return decorated
 
 
 # --- a program -------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def test_name_expressions_of_a_linked_program_are_in_it():
         assert "_Z1tIfEvPT_" in kernels(code)
 
 
-@pytest.mark.in_turn("option")
+@pytest.mark.some
 @pytest.mark.parametrize("backend", ["nvrtc", pytest.param("nvcc", marks=pytest.mark.needs_nvcc)])
 @pytest.mark.parametrize("option", ["-dc", "-rdc=true", "--device-c"])
 def test_dynamic_parallelism_needs_only_the_option_of_cupys_users(backend, option):
@@ -138,27 +138,6 @@ def test_a_failed_link_names_the_inputs_and_caches_nothing(link, texts, runs):
 
     failures = runs[len(runs) // 2 :]
     assert failures, "the second attempt must have tried again"
-
-
-def test_code_for_another_architecture_is_rejected_by_name():
-    library = compile(LIBRARY, target="object", arch="sm_90")
-
-    with pytest.raises(rtcompile.LinkError, match=r"sm_90.*sm_80"):
-        compile(link=[library], arch="sm_80")
-
-
-def test_a_finished_program_cannot_be_linked():
-    finished = compile('extern "C" __global__ void other() {}')
-
-    with pytest.raises(rtcompile.LinkError, match="rdc=true"):
-        compile(link=[finished])
-
-
-def test_an_invalid_archive_is_rejected(tmp_path):
-    (tmp_path / "lib.a").write_bytes(b"!<arch>\nnot really")
-
-    with pytest.raises(rtcompile.LinkError, match=r"lib\.a"):
-        compile(link=[tmp_path / "lib.a"])
 
 
 def test_cyclic_links_are_rejected():

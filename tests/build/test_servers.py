@@ -80,7 +80,7 @@ def outcome_of(program: str) -> dict[str, Any]:
     return outcome
 
 
-@pytest.mark.in_turn("slots")
+@pytest.mark.some
 @pytest.mark.parametrize("module", GREENLETS)
 @pytest.mark.parametrize("slots", ["1", "2"])
 def test_other_greenlets_go_on_while_a_compiler_runs(module, slots, monkeypatch):

@@ -208,7 +208,7 @@ def test_an_encoding_without_check_marks_is_not_an_error(encoding):
     assert b"\n\\u2713 " in b"\n" + done.stdout
 
 
-@pytest.mark.in_turn("unbuffered")
+@pytest.mark.some
 @pytest.mark.takes_seconds
 @from_table
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -85,7 +85,7 @@ def code_of_functions(code: bytes) -> dict[str, bytes]:
     return {n: code[h[4] : h[4] + h[5]] for n, h in sections.items() if n.startswith(".text.")}
 
 
-@pytest.mark.in_turn("names")
+@pytest.mark.some
 @pytest.mark.parametrize("names", [(), ("f<float>",)], ids=["plain", "with names"])
 @pytest.mark.parametrize("target", ["cubin", "object", "ptx", "ltoir", "fatbin"])
 def test_every_kind_of_code_is_produced(target, names, toolchain):

@@ -120,29 +120,6 @@ def test_ptx_can_be_linked_only_from_lto_ir(make, toolchain):
     assert "-dlto" in failed(objects, toolchain, target="ptx").log
 
 
-@pytest.mark.parametrize(
-    "kind",
-    # tests/build/test_link.py links an object and an archive of NVCC's through a build.
-    ["fatbin", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("object", "archive"))],
-)
-@pytest.mark.needs_nvcc
-def test_objects_and_archives_of_nvcc_are_linked(kind, toolchain, tmp_path, make):
-    (tmp_path / "library.cu").write_text(LIBRARY)
-    output = {"fatbin": "library.fatbin"}.get(kind, "library.o")
-    phase = "-fatbin" if kind == "fatbin" else "-c"
-    command = [toolchain.nvcc.path, phase, "-rdc=true", "-arch=sm_90", "library.cu", "-o", output]
-    subprocess.run(command, cwd=tmp_path, check=True)
-    if kind == "archive":
-        subprocess.run(["ar", "rcs", "library.a", output], cwd=tmp_path, check=True)
-        output = "library.a"
-    data = (tmp_path / output).read_bytes()
-    assert nvjitlink.kind_of(data) == kind
-
-    program = linked([make(CALLER, "object"), LinkInput(kind, output, data)], toolchain)
-
-    assert kernels(program) == {"k"}
-
-
 @pytest.mark.parametrize("kind", ["object", "ltoir"])
 def test_the_device_runtime_is_added_only_if_called(kind, make, toolchain):
     parent = linked([make(PARENT, kind)], toolchain)

@@ -1,8 +1,6 @@
-"""The log of aarch64 has passed checks, and the script names programs that a machine lacks."""
+"""The log of aarch64 has passed checks."""
 
 import json
-
-import pytest
 
 from benchmarks import aarch64, aarch64_checks
 from tests.documentation import ROOT
@@ -19,12 +17,3 @@ def test_the_logged_checks_ran_on_aarch64_and_passed():
         assert (name, bad) == (name, [])
         assert set(found["checks"]) <= set(aarch64_checks.CHECKS), name
     assert str(ROOT) not in TEXT  # a folder of its machine
-
-
-@pytest.mark.parametrize("program", ["apt-get", "unshare"])
-def test_a_program_that_is_missing_is_named(program, monkeypatch):
-    found = {name: f"/usr/bin/{name}" for name in aarch64.PROGRAMS}
-    found[program] = None
-    monkeypatch.setattr(aarch64.shutil, "which", found.get)
-    with pytest.raises(SystemExit, match=f"{program} is not installed"):
-        aarch64.make_system()

@@ -1,6 +1,5 @@
 """The documentation builds without a warning, its examples work, and its search finds the right pages."""
 
-import functools
 import html
 import json
 import re
@@ -25,14 +24,25 @@ QUESTIONS = dict(row[:2] for row in rows("docs/questions.txt"))
 
 @pytest.fixture(scope="session")
 def site(once: Callable[..., Path]) -> Path:
-    """The site, built as by `make docs`: warnings are errors, and broken links are warnings."""
+    """The texts of the site and their index: warnings are errors, and broken links are warnings.
+
+    `make docs` also puts the texts into the theme's pages, which takes Sphinx as long again.
+    """
 
     def built(folder: Path) -> None:
-        words = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
-        done = ran(*words, "-d", folder / "trees", ROOT / "docs", folder / "html", cwd=ROOT)
+        words = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "json"]
+        done = ran(*words, "-d", folder / "trees", ROOT / "docs", folder / "json", cwd=ROOT)
         assert done.returncode == 0, done.stderr
 
-    return once("site", built) / "html"
+    return once("site", built) / "json"
+
+
+def page_of(site: Path, name: str) -> str:
+    return str(json.loads((site / f"{name}.fjson").read_text(encoding="utf-8"))["body"])
+
+
+def text_of(page: str) -> str:
+    return html.unescape(re.sub(r"<[^>]+>", "", page))
 
 
 RECIPES = [page for page in RUN if page.parent.name == "recipes"]
@@ -120,36 +130,32 @@ def test_the_links_of_the_pages_lead_to_existing_files():
 
 @pytest.mark.takes_seconds
 def test_the_first_three_search_results_of_each_question_contain_the_expected_page(site):
-    @functools.cache
-    def text(name: str) -> str:
-        page = (site / f"{name}.html").read_text(encoding="utf-8")
-        return html.unescape(re.sub(r"<[^>]+>", "", page))
-
-    found = {question: _search(site, question)[:3] for question in QUESTIONS}
+    index = json.loads((site / "searchindex.json").read_text(encoding="utf-8"))
+    found = {question: _search(index, question)[:3] for question in QUESTIONS}
     assert not {
         question: names
         for question, names in found.items()
-        if not any(QUESTIONS[question] in text(name) for name in names)
+        if not any(QUESTIONS[question] in text_of(page_of(site, name)) for name in names)
     }
 
 
 @pytest.mark.takes_seconds
 def test_the_catalogue_of_errors_is_on_the_site(site):
     kinds = ("compile", "link", "load", "launch")
-    pages = [(site / f"errors-{kind}.html").read_text(encoding="utf-8") for kind in kinds]
+    pages = [page_of(site, f"errors-{kind}") for kind in kinds]
     for known in MESSAGES:
         assert sum(f'id="{known.id}"' in page for page in pages) == 1, known.id
-    text = html.unescape(re.sub(r"<[^>]+>", "", "".join(pages)))
+    text = text_of("".join(pages))
     assert "\u2039" not in text
     assert "(?P<" not in text
 
 
 @pytest.mark.takes_seconds
 def test_every_variable_that_a_build_depends_on_and_everything_public_is_explained(site):
-    page = (site / "environment-variables.html").read_text(encoding="utf-8")
+    page = page_of(site, "environment-variables")
     named = {*VARIABLES, *units.nvcc_environ(dict.fromkeys(VARIABLES, ""))}
     assert [name for name in sorted(named) if f">{name}<" not in page] == []
-    page = (site / "api.html").read_text(encoding="utf-8")
+    page = page_of(site, "api")
     modules = rtcompile._MODULES
     names = [name for name in dir(rtcompile) if not name.startswith("_") and name not in modules]
     names += [f"{module}.{name}" for module in modules for name in dir(getattr(rtcompile, module))]
@@ -170,13 +176,7 @@ def test_only_pages_are_committed():
     assert ran("git", "ls-files", "docs/_build", "docs/_made", cwd=ROOT).stdout == ""
 
 
-@functools.cache
-def _index(site: Path) -> Any:
-    text = (site / "searchindex.js").read_text(encoding="utf-8")
-    return json.loads(text[text.index("(") + 1 : text.rindex(")")])
-
-
-def _search(site: Path, question: str) -> list[str]:
+def _search(index: Any, question: str) -> list[str]:
     """Return the pages that the site's search shows for a question, in order.
 
     This follows searchtools.js: a page needs every word, in a heading (15 points) or in the text (5), or
@@ -187,7 +187,6 @@ def _search(site: Path, question: str) -> list[str]:
     import snowballstemmer
     from sphinx.search.en import SearchEnglish
 
-    index = _index(site)
     stem = snowballstemmer.stemmer("english").stemWord
     whole_words = re.findall(r"\w+", question.lower())
     words = [stem(w) for w in whole_words if w not in SearchEnglish.stopwords and not w.isdigit()]

@@ -19,10 +19,11 @@ from examples import (
     sm90_gemm,
     wmma_gemm,
 )
-from examples.matrices import Matrix
+from examples.matrices import Matrix, effective_strides
 from rtcompile import toolkit
 from rtcompile.inspect import cubin
 from tests.gpu import async_tiles
+from tests.tables import from_table
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -217,6 +218,11 @@ def test_a_result_is_rejected_if_tma_would_write_outside_it(monkeypatch, shape, 
         return
     with pytest.raises(ValueError, match=message):
         sm90_gemm.result("out", None, left, 9)
+
+
+@from_table
+def test_a_dimension_of_one_has_the_stride_of_a_contiguous_matrix(shape, strides, expected):
+    assert effective_strides(shape, strides) == expected
 
 
 def test_a_gpu_without_wgmma_is_rejected_by_name(monkeypatch):

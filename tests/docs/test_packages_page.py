@@ -83,7 +83,7 @@ def moved_to_a_src_layout(project: Path) -> None:
         path.write_text(path.read_text().replace(old, new))
 
 
-@pytest.mark.in_turn("backend")
+@pytest.mark.some(1)
 def test_a_wheel_made_from_the_sdist_works_without_a_compiler(
     project, backend, build_environment, rtcompile_wheel, tmp_path
 ):
@@ -102,7 +102,7 @@ def test_a_wheel_made_from_the_sdist_works_without_a_compiler(
     works_without_a_compiler(python, tmp_path / "home")
 
 
-@pytest.mark.in_turn("backend")
+@pytest.mark.some(1)
 def test_pip_installs_it_from_its_folder(project, build_environment, rtcompile_wheel, tmp_path):
     """Run `pip install .` without the index, with this environment's backend and no dependencies."""
     python = bare_environment(tmp_path / "environment", rtcompile_wheel)
@@ -120,7 +120,7 @@ def on_the_page(project: Path, backend: str) -> None:
     (project / "pyproject.toml").write_text(text)
 
 
-@pytest.mark.in_turn("backend")
+@pytest.mark.some(1)
 def test_one_wheel_has_the_builds_of_two_cudas(
     project: Path,
     backend: str,
@@ -152,7 +152,7 @@ def test_one_wheel_has_the_builds_of_two_cudas(
     assert found == {(cuda, *code) for cuda in (12, 13) for code in codes}
 
 
-@pytest.mark.in_turn("backend")
+@pytest.mark.some(1)
 def test_an_editable_install_gets_no_bundle(
     project: Path, backend: str, build_environment: Path
 ) -> None:
@@ -181,7 +181,7 @@ def has_an_error(project: Path) -> None:
     source.write_text(source.read_text() + "#error not today\n")
 
 
-@pytest.mark.in_turn("backend")
+@pytest.mark.some
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [

@@ -27,7 +27,6 @@ from tests.matrix import (
     SPELLINGS,
     TEMPLATE,
     Program,
-    doors_in_turn,
 )
 
 pytest.importorskip("cupy")
@@ -57,7 +56,8 @@ def program(tmp_path: Path, processes: list[Process], scratch: Path) -> Program:
 # --- the same code ------------------------------------------------------------------------------
 
 
-@doors_in_turn("door, spelling", MATRIX, each=1)
+@pytest.mark.some
+@pytest.mark.parametrize(("door", "spelling"), MATRIX)
 def test_every_spelling_gives_the_same_code_and_another_process_finds_it(door, spelling, program):
     options, more = SPELLINGS[spelling]
     names = {name: value for name, value in more.items() if name == "name_expressions"}
@@ -72,7 +72,9 @@ def test_every_spelling_gives_the_same_code_and_another_process_finds_it(door, s
     assert program.request(program.second, door, source, options, **more) == built
 
 
-@doors_in_turn("door, kernel", itertools.product(DOORS, QUICK), each=1)
+@pytest.mark.some
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("kernel", QUICK)
 def test_a_kernel_with_headers_gives_the_same_code_through_every_door(door, kernel, program):
     check_code(door, kernel, program)
 
@@ -108,7 +110,9 @@ def test_every_door_finds_the_builds_of_the_others(program):
 # --- edits ---------------------------------------------------------------------------------------
 
 
-@doors_in_turn("door, edit", itertools.product(DOORS, EDITS), each=1)
+@pytest.mark.some
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("edit", EDITS)
 def test_an_edit_is_noticed_by_every_process(door, edit, program):
     def values() -> list[str]:
         both = [program.first, program.first, program.second, program.second]
@@ -119,19 +123,8 @@ def test_an_edit_is_noticed_by_every_process(door, edit, program):
     assert values() == [expected] * 4
 
 
-@doors_in_turn("door", ((door,) for door in DOORS))
-def test_a_removed_optional_header_is_noticed(door, program):
-    (program.folder / "extra.h").touch()
-
-    def value_of(process: Process) -> str:
-        return text_in(program.request(process, door, REQUESTED, EDITED))
-
-    assert [value_of(program.first), value_of(program.second)] == ["1, and extra"] * 2
-    (program.folder / "extra.h").unlink()
-    assert [value_of(program.first), value_of(program.second)] == ["1"] * 2
-
-
-@doors_in_turn("door", ((door,) for door in DOORS))
+@pytest.mark.some(2)
+@pytest.mark.parametrize("door", DOORS)
 def test_an_edited_options_file_is_read_again(door, program):
     options = ("--options-file={folder}/options.txt",)
 
@@ -144,7 +137,8 @@ def test_an_edited_options_file_is_read_again(door, program):
         assert values() == [value] * 3
 
 
-@doors_in_turn("door", ((door,) for door in DOORS))
+@pytest.mark.some(2)
+@pytest.mark.parametrize("door", DOORS)
 def test_an_edited_source_is_compiled(door, program):
     for value in ("1", "2", "1"):
         source = f'#define VALUE "{value}"' + KERNEL
@@ -152,7 +146,8 @@ def test_an_edited_source_is_compiled(door, program):
             assert text_in(program.request(process, door, source)) == value
 
 
-@doors_in_turn("door", ((door,) for door in DOORS))
+@pytest.mark.some(2)
+@pytest.mark.parametrize("door", DOORS)
 def test_a_relative_directory_depends_on_the_working_directory(door, program):
     earlier = program.folder.parent / "earlier"
     (earlier / "value.h").write_text('#define VALUE "earlier"\n')
@@ -163,22 +158,6 @@ def test_a_relative_directory_depends_on_the_working_directory(door, program):
             process.run(f"os.chdir({str(folder)!r})")
             code = program.request(process, door, KERNELS["own header"], ("-I.",))
             assert text_in(code) == value
-
-
-@doors_in_turn(
-    "door, options", itertools.product(DOORS, ["-I{root}/link/../include", "-I link/../include"])
-)
-def test_the_parent_of_a_link_is_its_targets_parent(door, options, program):
-    target = program.folder.parent / "other" / "target"
-    target.mkdir(parents=True)
-    (target.parent / "include").mkdir()
-    (target.parent / "include" / "value.h").write_text('#define VALUE "target"\n')
-    (program.folder.parent / "link").symlink_to(target)
-    given = options if door == "cell" else (options,)
-
-    for process in (program.first, program.second):
-        code = program.request(process, door, KERNELS["own header"], given)
-        assert text_in(code) == "target"
 
 
 def checkout(folder: Path, value: str) -> Path:
@@ -192,7 +171,8 @@ def checkout(folder: Path, value: str) -> Path:
     return folder
 
 
-@doors_in_turn("door", ((door,) for door in DOORS))
+@pytest.mark.some(2)
+@pytest.mark.parametrize("door", DOORS)
 def test_a_changed_variable_takes_effect_at_once(door, program, tmp_path):
     source = "#include <cutlass/version.h>" + KERNEL
     for value in ("1", "2"):
@@ -265,7 +245,8 @@ def test_a_source_that_cupy_rejects_is_compiled_by_doors_that_may_add_a_flag(the
         assert program.request(program.first, then, NEEDS_A_FLAG, **OF_CUPY)
 
 
-@doors_in_turn("door", ((door,) for door in DOORS if "headers" in TAKES[door]))
+@pytest.mark.some(2)
+@pytest.mark.parametrize("door", [door for door in DOORS if "headers" in TAKES[door]])
 def test_header_texts_are_read_as_passed(door, program):
     """Even if somebody edits the files to which they were written."""
     name = f"{door}{program.folder.parent.name}.h"

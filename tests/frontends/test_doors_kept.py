@@ -20,7 +20,6 @@ pytest.importorskip("cupy")
 
 pytestmark = pytest.mark.needs_compiler
 
-OPTIONS_FILE = ("--options-file={root}/value.txt",)
 GIVEN = {"headers": {"given.h": '#define OPTION ""\n'}}
 # A package names its targets: it has no cells, and CuPy's own classes cannot be targets.
 SHIPPED_DOORS = [door for door in matrix.DOORS if door not in matrix.NAMES]
@@ -62,7 +61,6 @@ def requested(name: str) -> tuple[str, Any, dict[str, Any]]:
         return matrix.KERNELS[name], matrix.OPTIONS, {}
     return {
         "edited": (matrix.REQUESTED, matrix.EDITED, {}),
-        "options": (matrix.KERNEL, OPTIONS_FILE, {}),
         "given": ('#include "given.h"' + matrix.REQUESTED, matrix.EDITED, GIVEN),
     }[name]
 
@@ -76,8 +74,6 @@ class Kept:
         cache = str(folder / "cache")
         builder = open_.enter_context(Process(RTCOMPILE_CACHE_DIR=cache))
         self.program = matrix.Program(folder, [builder, builder], folder)
-        self.of_file = folder / "value.txt"
-        self.restore()
         rows = []
         for door, name in wanted:
             source, options, more = requested(name)
@@ -108,11 +104,6 @@ class Kept:
         self.first = open_.enter_context(Process(**own[0], cwd=folder))
         self.second = open_.enter_context(Process(**own[1], cwd=folder, RTCOMPILE_JIT="0"))
 
-    def restore(self) -> None:
-        """Undo all edits."""
-        self.program.make_folders()
-        self.of_file.write_text('-DVALUE=\\"none\\"')
-
     def request(self, process: Process, door: str, name: str) -> bytes | None:
         """Return the code; None if it is not found and may not be compiled."""
         source, options, more = requested(name)
@@ -127,12 +118,12 @@ class Kept:
         return None if code is None else text_in(code)
 
 
-def in_turn(names: str, rows: Iterable[matrix.Row]) -> Callable[[Any], Any]:
-    """Test each row with each way to keep builds; `make test` takes one way and one door for the other values."""
-    pairs = [(door, how) for door in matrix.DOORS for how in KEPT if door in KEPT[how]]
-    ways = [(*pair, *row[1:]) for row in rows for pair in pairs if pair[0] == row[0]]
-    ways.sort(key=lambda row: 5 * pairs.index(row[:2]) % len(pairs))  # neighbours differ in both
-    return matrix.doors_in_turn(names.replace("door", "door, how", 1), ways, each=1, leading=2)
+def each_way(names: str, rows: Iterable[tuple[Any, ...]], *count: int) -> Callable[[Any], Any]:
+    """Test each row with each way to keep builds; `make test` takes some."""
+    ways = [(how, *row) for row in rows for how in KEPT if row[0] in KEPT[how]]
+    return lambda test: pytest.mark.some(*count)(
+        pytest.mark.parametrize(f"how, {names}", ways)(test)
+    )
 
 
 @pytest.fixture(scope="session")  # a process of pytest-xdist may come back to this file
@@ -168,7 +159,7 @@ def check_found(kept: Kept, door: str, name: str) -> None:
     assert kept.request(kept.first, door, name) == expected
 
 
-@in_turn("door, name", [*matrix.MATRIX, *itertools.product(matrix.DOORS, matrix.QUICK)])
+@each_way("door, name", [*matrix.MATRIX, *itertools.product(matrix.DOORS, matrix.QUICK)])
 def test_every_spelling_and_kernel_is_found(door, name, kept):
     check_found(kept, door, name)
 
@@ -185,32 +176,21 @@ def test_a_kernel_with_cute_is_found_by_every_door(how, tmp_path):
 # --- edits ---------------------------------------------------------------------------------------
 
 
-@in_turn("door, name, edit", itertools.product(matrix.DOORS, ["edited"], matrix.EDITS))
+@each_way("door, name, edit", itertools.product(matrix.DOORS, ["edited"], matrix.EDITS))
 def test_an_edit_is_noticed_in_a_kept_build(door, name, edit, kept):
     """A process that may not compile then gets nothing; after the edit is undone it gets the same code."""
-    kept.restore()
+    kept.program.make_folders()
     try:
         assert [kept.value(who, door, name) for who in (kept.first, kept.second)] == ["1"] * 2
         expected = edit(kept.program)
         assert kept.value(kept.first, door, name) == expected
         assert kept.value(kept.second, door, name) in (None, expected)
     finally:
-        kept.restore()
+        kept.program.make_folders()
     assert [kept.value(who, door, name) for who in (kept.first, kept.second)] == ["1"] * 2
 
 
-@in_turn("door, name", itertools.product(matrix.DOORS, ["options"]))
-def test_an_edited_options_file_is_read_again(door, name, kept):
-    try:
-        for value, found in (("2", None), ("none", "none")):
-            kept.of_file.write_text(f'-DVALUE=\\"{value}\\"')
-            assert kept.value(kept.first, door, name) == value
-            assert kept.value(kept.second, door, name) == found
-    finally:
-        kept.restore()
-
-
-@in_turn("door, name", [(door, "given") for door in matrix.DOORS if "headers" in TAKES[door]])
+@each_way("door, name", [(door, "given") for door in matrix.DOORS if "headers" in TAKES[door]], 2)
 def test_an_edit_beside_header_texts_is_noticed(door, name, kept):
     both = (kept.first, kept.second)
     assert [kept.value(who, door, name) for who in both] == ["1"] * 2
@@ -218,5 +198,5 @@ def test_an_edit_beside_header_texts_is_noticed(door, name, kept):
         kept.program.header.write_text('#define VALUE "2"\n')
         assert [kept.value(who, door, name) for who in both] == ["2", None]
     finally:
-        kept.restore()
+        kept.program.make_folders()
     assert [kept.value(who, door, name) for who in both] == ["1"] * 2

@@ -376,13 +376,3 @@ def test_the_time_saved_by_the_cache_is_reported(tmp_path, installed):
     tally = Tally.read(str(log))
     assert tally.builds[0].spared > 0
     assert tally.line().startswith("1 kernel: 1 from the cache, 0 built")
-
-
-def test_under_jitify_the_working_directory_is_searched_too(installed, tmp_path, monkeypatch):
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models/k.cuh").write_text("")
-    monkeypatch.chdir(tmp_path)
-    source = '#include "models/k.cuh"\n' + CODE
-    assert compiler._compile_module_with_cache(source, jitify=True).code
-    with pytest.raises(rtcompile.CompileError, match="models"):
-        compiler._compile_module_with_cache(source)

@@ -41,7 +41,7 @@ def test_a_batch_reports_the_missing_kernel():
         rtcompile.compile_many([good, bad], progress=False)
 
 
-@pytest.mark.in_turn("arch")
+@pytest.mark.some
 @pytest.mark.parametrize("options", [(), ("-rdc=true",), ("-G",), ("-lineinfo",)])
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90a", "sm_120"])
 def test_a_kernel_is_found_whatever_the_options(options, arch):

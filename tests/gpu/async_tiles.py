@@ -50,9 +50,7 @@ TILES = (
 @functools.cache
 def load() -> rtcompile.RawModule:
     return rtcompile.RawModule(
-        code=SOURCE,
-        options=("-std=c++17",),
-        name_expressions=[tile.expression for tile in TILES],
+        code=SOURCE, options=("-std=c++17",), name_expressions=[tile.expression for tile in TILES]
     )
 
 

@@ -432,11 +432,7 @@ CASES: dict[str, Callable[[Draw], Outcome]] = {
 }
 # The largest extent drawn, for which a float64 reference on the host takes a few milliseconds.
 LARGEST = {"sm90_gemm": 2500, "cutlass_gemm": 2500}
-FATAL = (
-    cp.cuda.runtime.CUDARuntimeError,
-    cp.cuda.driver.CUDADriverError,
-    rtcompile.RtcompileError,
-)
+FATAL = (cp.cuda.runtime.CUDARuntimeError, cp.cuda.driver.CUDADriverError, rtcompile.RtcompileError)
 HOPPER = ("sm90_gemm", "cutlass_gemm")
 
 

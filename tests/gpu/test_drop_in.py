@@ -155,14 +155,6 @@ def test_a_missing_name_is_cupys_driver_error():
         module.get_function("subtract")
 
 
-def test_the_log_reaches_the_stream_also_from_the_cache():
-    source = 'extern "C" __global__ void k() { int unused; }'
-    for _ in range(2):
-        stream = io.StringIO()
-        rtcompile.RawKernel(source, "k").compile(log_stream=stream)
-        assert "unused" in stream.getvalue()
-
-
 @pytest.mark.parametrize("jitify", [False, True])
 def test_errors_are_caught_by_except_clauses_written_for_cupy(jitify):
     compiler = cp.cuda.compiler

@@ -73,8 +73,6 @@ def toolchain(
 
 @pytest.fixture
 def bench(
-    toolchain: Callable[[str], Toolchain],
-    wheels: Callable[[Sequence[str]], Path],
-    tmp_path: Path,
+    toolchain: Callable[[str], Toolchain], wheels: Callable[[Sequence[str]], Path], tmp_path: Path
 ) -> Bench:
     return Bench(toolchain, wheels, tmp_path)

@@ -44,10 +44,7 @@ _CASES = [
 
 
 @pytest.fixture(scope="session", params=_VERSIONS)
-def other(
-    request: pytest.FixtureRequest,
-    wheels: Callable[[Sequence[str]], Path],
-) -> Toolchain:
+def other(request: pytest.FixtureRequest, wheels: Callable[[Sequence[str]], Path]) -> Toolchain:
     """Return the compiler and the headers of another CUDA."""
     folder = wheels(request.param) if request.param else request.getfixturevalue("cuda13_prefix")
     return find({}, [str(folder)], usual_roots=(), last=lambda _: ())

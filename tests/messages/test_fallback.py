@@ -71,7 +71,7 @@ def comment_value(source: str, what: str) -> str:
         for path in CLASSES
     ],
 )
-@pytest.mark.in_turn("toolchain")
+@pytest.mark.some
 @needs_host_compiler
 def test_the_decision_about_a_rejected_source_matches_its_class(
     path: Path, toolchain: Toolchain
@@ -94,7 +94,7 @@ def test_the_decision_about_a_rejected_source_matches_its_class(
 
 
 @pytest.mark.needs_compiler
-@pytest.mark.in_turn("toolchain")
+@pytest.mark.some
 @pytest.mark.parametrize(
     "path", [p for p in CLASSES if p.parent.name == "flags"], ids=lambda path: path.stem
 )
@@ -110,7 +110,7 @@ def test_added_flags_are_the_missing_ones(path: Path, toolchain: Toolchain) -> N
 
 
 @pytest.mark.needs_compiler
-@pytest.mark.in_turn("toolchain")
+@pytest.mark.some(1)
 def test_every_added_include_declares_the_missing_name(toolchain: Toolchain) -> None:
     headers = {*facts.STD.values(), *facts.GLOBAL.values()}
     types = [name for name in facts.GLOBAL if name.endswith("_t")]

@@ -186,9 +186,7 @@ def test_code_for_another_device_is_reported_with_both(device) -> None:
 
 
 @pytest.mark.needs_compiler
-def test_a_missing_variable_is_distinguished_from_a_mangled_one(
-    device,
-) -> None:
+def test_a_missing_variable_is_distinguished_from_a_mangled_one(device) -> None:
     code = "namespace n { __device__ int count; }\n" + GOOD.replace("1;", "n::count++;")
     module = rtcompile.RawModule(code=code, arch="sm_80")
     error = cupy.cuda.driver.CUDADriverError.__new__(cupy.cuda.driver.CUDADriverError)

@@ -21,7 +21,7 @@ _DOCUMENT = Path(__file__).parents[2] / "docs" / "mistakes.md"
 _FRONTENDS = [frontend for frontend in FRONTENDS if frontend != "Python"]
 
 
-@pytest.mark.in_turn("frontend")
+@pytest.mark.some
 @pytest.mark.parametrize("frontend", _FRONTENDS)
 @pytest.mark.parametrize(
     "mistake",
@@ -40,8 +40,7 @@ def test_the_first_line_contains_the_mistake(mistake: Mistake, frontend: str) ->
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["a forgotten brace", "an unknown PTX instruction", "Hopper's instructions for sm_90"],
+    "name", ["a forgotten brace", "an unknown PTX instruction", "Hopper's instructions for sm_90"]
 )
 def test_an_error_without_a_line_gets_the_programs_line(name: str) -> None:
     (mistake,) = (one for one in MISTAKES if one.name == name)

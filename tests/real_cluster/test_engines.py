@@ -1,14 +1,13 @@
 """Tests of warm workers of the installed Dask; `test_recipes.py` has batches on Dask, Ray and MPI."""
 
 import os
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rtcompile import CompileRequest, RawModule, compile_many
+from rtcompile import CompileRequest, compile_many
 from tests import nodes
 
 # Their sockets and event loops may end at any time.
@@ -64,16 +63,3 @@ def test_a_worker_of_dask_starts_without_a_kernel_that_does_not_compile(dask):
 
     dask.register_plugin(WarmUp([CompileRequest("nothing", arch="sm_80"), *requests(30)]))
     assert [*dask.run(hits, 30).values()] == [["memory"] * 3]
-
-
-def code_of(module: Any) -> bytes:
-    code: bytes = module.object_code.code
-    return code
-
-
-def test_a_module_is_sent_to_dask_as_its_request(dask):
-    pytest.importorskip("cupy")
-    module = RawModule(code=nodes.source(40), arch="sm_80")
-
-    assert dask.submit(code_of, module).result() == module.object_code.code
-    assert module.object_code.code not in pickle.dumps(module)

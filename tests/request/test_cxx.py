@@ -49,7 +49,7 @@ def test_each_character_belongs_to_a_piece():
     ]
     name = '"a\\" '  # a name with a backslash is no string
     assert pieces(f'#include {name}// "') == [
-        *[("hash", "#"), ("code", f"include {name}"), ("comment", '// "'), ("end", "")],
+        *[("hash", "#"), ("code", f"include {name}"), ("comment", '// "'), ("end", "")]
     ]
 
 
@@ -149,7 +149,7 @@ def odd_text(random: Random) -> str:
 
 
 @pytest.mark.needs_compiler
-@pytest.mark.in_turn("nvrtc")
+@pytest.mark.some
 @pytest.mark.parametrize("seed", range(3))
 def test_nvrtc_reads_no_file_that_the_scanner_excluded(nvrtc, tmp_path, seed):
     (tmp_path / "v.h").write_text("#error SEEN\n")

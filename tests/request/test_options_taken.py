@@ -148,7 +148,7 @@ FORMS = {
 }
 
 
-@pytest.mark.in_turn("part")
+@pytest.mark.some
 @pytest.mark.parametrize("part", range(6))
 @pytest.mark.parametrize("form", FORMS)
 def test_no_shell_of_nvccs_acts_on_an_option(nvcc, tmp_path, form, part):

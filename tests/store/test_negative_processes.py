@@ -163,8 +163,7 @@ def edits(folder: Path) -> dict[str, tuple[str, list[str], Callable[[], object]]
 
 @pytest.mark.some(4)
 @pytest.mark.parametrize(
-    "edit",
-    ["edited", "shadowed", "added", "removed", "tested", "replaced", "options file"],
+    "edit", ["edited", "shadowed", "added", "removed", "tested", "replaced", "options file"]
 )
 def test_after_each_kind_of_edit_the_compiler_runs_and_its_code_kept(edit, tmp_path):
     for name in ("first", "second"):

@@ -174,7 +174,7 @@ def test_the_toolkits_own_cuda_h_compiles(compiler):
     assert compiler.errors("#include <cuda.h>\n" + KERNEL.format(body=use)) == ""
 
 
-@pytest.mark.in_turn("compiler")
+@pytest.mark.some(1)
 def test_using_namespace_std_leaves_math_unambiguous(compiler):
     source = including(["cmath", "algorithm", "cstdint"]) + "using namespace std;\n"
     use = (
@@ -186,7 +186,7 @@ def test_using_namespace_std_leaves_math_unambiguous(compiler):
 BUILDER = "#include <cutlass/epilogue/collective/collective_builder.hpp>\n"
 
 
-@pytest.mark.in_turn("compiler")
+@pytest.mark.some(1)
 def test_the_prelude_declares_names_of_std(compiler):
     names = "std::min(1, 2); std::floor(1.f); std::int8_t(1); std::numeric_limits<int>::max(); "
     names += "std::make_tuple(1); std::is_same<int, int>(); std::make_pair(1, 2);"

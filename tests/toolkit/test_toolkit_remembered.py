@@ -154,8 +154,7 @@ def test_a_scripts_own_folder_is_not_part_of_the_key(environment, monkeypatch, t
         pytest.param(lambda file: file.write_bytes(file.read_bytes()[:200]), id="truncated"),
         pytest.param(lambda file: file.write_bytes(sealed(file.name, [])), id="of-another-shape"),
         pytest.param(
-            lambda file: file.write_bytes(sealed(file.name, {"nvrtc": 3})),
-            id="of-another-schema",
+            lambda file: file.write_bytes(sealed(file.name, {"nvrtc": 3})), id="of-another-schema"
         ),
         pytest.param(
             lambda file: file.write_bytes(sealed("another key", {})), id="for-another-inputs"

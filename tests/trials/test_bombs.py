@@ -162,7 +162,7 @@ def everyday(names: list[str], step: int) -> list[Any]:
     return [pytest.param(name, marks=slow if at % step else ()) for at, name in enumerate(names)]
 
 
-@pytest.mark.in_turn("way")
+@pytest.mark.some
 @pytest.mark.needs_nvcc
 @pytest.mark.takes_seconds
 @pytest.mark.filterwarnings("ignore")

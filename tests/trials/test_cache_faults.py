@@ -156,27 +156,6 @@ def test_many_processes_build_each_key_once(tmp_path):
     assert usage.misses == built
 
 
-COUNTER = """
-import sys
-from pathlib import Path
-from rtcompile.store import locks
-counter = Path(sys.argv[1]) / "counter"
-for _ in range(300):
-    with locks.machine_wide(sys.argv[1] + "/lock") as held:
-        assert held
-        counter.write_text(str(int(counter.read_text()) + 1))
-"""
-
-
-def test_a_lock_has_one_holder_at_a_time(tmp_path):
-    (tmp_path / "counter").write_text("0")
-    processes = [python(COUNTER, str(tmp_path)) for _ in range(4)]
-    for process in processes:
-        process.communicate()
-    assert [process.returncode for process in processes] == [0] * 4
-    assert (tmp_path / "counter").read_text() == str(4 * 300)
-
-
 EVICTOR = """
 import sys
 from pathlib import Path
@@ -265,23 +244,6 @@ def test_invalid_fields_with_a_valid_digest_are_harmless(kind):
         decode(sealed.seal(kind, "key", fields))
     for fewer in (SEARCH[:1], ()):  # other directories than those of a manifest
         stores.decode_manifest("key", some_manifest(), fewer)
-
-
-def test_a_header_edited_again_and_again_is_never_stale(tmp_path):
-    """Edit as fast as possible, so that many edits fall into one tick of the file clock."""
-    tree = HeaderTree(tmp_path / "tree", "user0")
-    chance = random.Random(5)
-    first = open_store(tmp_path / "cache")
-    inputs = tree.key_inputs()
-    for _ in range(300):
-        text = chance.choice("abcdef")
-        tree.write("user0/x.h", text)
-        queried = first if chance.random() < 0.5 else open_store(tmp_path / "cache")
-        obj = queried.find(inputs)
-        if obj is None:
-            assert tree.build(queried, inputs, "user0/x.h", code=text.encode())
-        else:
-            assert obj.code == text.encode()
 
 
 # --- a whole cache, mutated --------------------------------------------------------------------

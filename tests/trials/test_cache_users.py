@@ -55,10 +55,7 @@ def found(cache: Path) -> list[str]:
     """Return whose build and whose toolchain is found."""
     obj = open_store(cache).find(WANTED)
     known = toolkit.read(Settings(cache_dir=str(cache)), "key")
-    return [
-        *([obj.code.decode()] if obj else ()),
-        *(known.toolchain.problems if known else ()),
-    ]
+    return [*([obj.code.decode()] if obj else ()), *(known.toolchain.problems if known else ())]
 
 
 def own_folder(cache: Path) -> None:

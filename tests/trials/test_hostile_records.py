@@ -100,7 +100,7 @@ def test_options_that_only_change_code_and_messages_need_no_trust(write):
     assert recording.read(str(write(options=HARMLESS.split()))).builds
 
 
-@pytest.mark.in_turn("backend")
+@pytest.mark.some
 @pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
 @pytest.mark.parametrize("options", [o for o in OPTIONS if "{1}" in "".join(o)], ids=" ".join)
 def test_the_users_own_options_write_no_file_either(tmp_path, traps, options, backend):

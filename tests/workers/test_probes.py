@@ -67,7 +67,7 @@ def files_of(source: str, one: Path, library: Any, **more: Any) -> FileSet:
     return outcome.files
 
 
-@pytest.mark.in_turn("library")
+@pytest.mark.some
 @from_table
 def test_a_tested_header_is_noticed_when_it_appears_and_must_remain(spelling, one, library):
     source = f"{spelling}\n#define VALUE 1\n{KERNEL}"
@@ -95,7 +95,7 @@ def test_conditions_in_options_are_noticed(one, library):
     assert files.current() is None
 
 
-@pytest.mark.in_turn("library")
+@pytest.mark.some
 @from_table
 def test_an_edit_and_a_shadowing_header_are_noticed(spelling, one, library):
     header = one.parent / "two/v.h"

@@ -159,7 +159,7 @@ def test_two_reusable_jobs_at_once_have_a_process_each(pool):
     thread.join()
 
 
-@pytest.mark.in_turn("before")
+@pytest.mark.some
 @pytest.mark.parametrize("source", [KERNEL % 7, WARNED, MISTAKE], ids=["good", "warned", "wrong"])
 @pytest.mark.parametrize("before", [KERNEL % 1, WARNED, MISTAKE], ids=["good", "warned", "wrong"])
 def test_earlier_jobs_of_a_process_have_no_effect(pool, before, source):
