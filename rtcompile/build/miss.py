@@ -357,10 +357,6 @@ class Miss:
             name=self.plan.key_inputs.name,
             toolkit=self.plan.toolchain.header_folders(),
         )
-        if request.headers:
-            all_texts = memory_headers.result_of_all(memory_headers.folder(request.headers))
-            results = sorted({*found.include_results, all_texts})
-            found = found.replaced(include_results=tuple(results))
         if self._folders() != self.folders:
             found.newest_ns = time.time_ns()
         return found

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rtcompile.files import fileset
-from rtcompile.files import headers as memory_headers
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import Header, SearchDir, relative_to, trusted
 from rtcompile.request.cxx import scan
@@ -135,19 +134,11 @@ class _Observed(Dependencies):
             self.doubt_clock(clock)
             self.has_changed = self.has_changed or has_moved
 
-    def add_texts(self, texts: Iterable[tuple[str, str]], looked_for: Iterable[bytes]) -> None:
-        """Note which of the headers passed as strings were looked for."""
-        top = len(memory_headers.folder(())) + 1
-        given = {path[top:]: text for path, text in texts}
-        paths = [os.path.normpath(os.fsdecode(path)) for path in looked_for]
-        names = [path[top:] for path in paths if path[top:]]
-        for name in names:
-            mentions = scan(given.get(name, ""))
-            self.doubt_clock(mentions.clock)
-            if mentions.own_path:
-                all_texts = {memory_headers.result_of_all(path[: top - 1]) for path, _ in texts}
-                self.include_results |= all_texts
-        self.include_results |= memory_headers.text_results(names, given)
+    def add_texts(self, texts: Iterable[tuple[str, str]], read: Iterable[bytes]) -> None:
+        """Note which of the headers passed as strings were read."""
+        given = dict(texts)
+        for path in read:
+            self.doubt_clock(scan(given[os.path.normpath(os.fsdecode(path))]).clock)
 
 
 def file_set(
@@ -161,7 +152,7 @@ def file_set(
     if before.is_empty and not any(value for name, value in seen.items() if name != "begun_ns"):
         return FileSet()  # as of most small kernels
     observed = _Observed(seen, search, before)
-    observed.add_texts(texts, (*seen["texts"], *seen["absent texts"]))
+    observed.add_texts(texts, seen["texts"])
     looked_for = [path for path, *_ in seen["opened"]]
     looked_for += [*seen["files"], *seen["folders"], *seen["absent"]]
     own = [path for path in map(os.fsdecode, looked_for) if not path.startswith(observed.toolkit)]

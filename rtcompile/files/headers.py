@@ -1,7 +1,6 @@
 """Search directories, headers that a compiler read, whether their times reveal every change, headers passed as strings.
 
-Headers passed as strings lie in a virtual folder that is named after the digest of all of them. A build whose code
-contains no path depends only on those headers that it looked for.
+Headers passed as strings lie in a virtual folder that is named after the digest of all of them.
 """
 
 from __future__ import annotations
@@ -15,9 +14,7 @@ from rtcompile.named import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    Texts = tuple[tuple[str, str], ...]
+    from collections.abc import Callable, Iterable, Sequence
 
 
 # --- `SearchDir` and `Header` ----------------------------------------------------------------------
@@ -186,7 +183,6 @@ def _is_in_image(mtime_ns: int, ctime_ns: int) -> bool:
 FOLDER = "/rtcompile-headers/"
 
 LABEL = "user-texts"
-_RESULT = f"{LABEL} "  # no directory's label begins with this
 _DIGITS = 32
 
 
@@ -209,29 +205,3 @@ def paths(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
         return ()
     top = folder(headers)
     return tuple((f"{top}/{name}", text) for name, text in headers)
-
-
-def text_results(names: Iterable[str], texts: Mapping[str, str]) -> set[str]:
-    """Return, for each name that a build read or looked for, the digest of its text, or that there is none."""
-    return {f"{_RESULT}{name}={_digest(texts.get(name))}" for name in names}
-
-
-def result_of_all(path: str) -> str:
-    """Return the result for a build that may depend on all headers of a folder, or on its path."""
-    return f"{_RESULT}={path}"
-
-
-def gives_results(headers: Texts, before: Iterable[str]) -> bool:
-    """Return whether `headers` give the results that an earlier build got for headers passed as strings."""
-    texts = dict(headers)
-    for result in before:
-        if result.startswith(_RESULT):
-            name, _, digest = result[len(_RESULT) :].rpartition("=")
-            now = _digest(texts.get(name)) if name else folder(headers)
-            if digest != now:
-                return False
-    return True
-
-
-def _digest(text: str | None) -> str:
-    return "" if text is None else content_digest(text.encode())

@@ -67,7 +67,7 @@ class KeyInputs(NamedTuple):
     # Whether the options write paths into the binary (``-G``, ``-lineinfo``).
     paths_matter: bool = False
     pre_includes: tuple[str, ...] = ()  # headers read before the source, as the options spell them
-    # Headers passed as strings. Keys contain them as a folder of the search path and as a build's dependencies.
+    # Headers passed as strings; their folder's name is a digest of all.
     texts: tuple[tuple[str, str], ...] = ()
     linker: str = ""  # the identity of the linker's build, if the build is linked
     allow_fixups: bool = True  # whether rtcompile may add an option because of an error
@@ -109,11 +109,8 @@ class KeyInputs(NamedTuple):
         # It leaves out architecture, compiler, toolkit directories and rtcompile's version, since bundles in wheels
         # must outlive upgrades. The number is the version of the options' normal form.
         own = tuple(directory for directory in self.search if directory.is_own)
-        texts = [field("texts", memory_headers.folder(self.texts))] if self.texts else []
         source = field("source", self.source)  # bundles predate the digest
-        return digest(
-            [field("key", "shipped 2"), *self._replace(search=own)._given(source), *texts]
-        )
+        return digest([field("key", "shipped 2"), *self._replace(search=own)._given(source)])
 
     def serves(self, backend: str, compiler: str) -> bool:
         """Return whether an object of this compiler may be used; without NVCC here, any NVCC's may."""
@@ -123,10 +120,6 @@ class KeyInputs(NamedTuple):
         if own is None:
             return backend == "nvcc"
         return compiler in (own, linked_by(own, self.linker))
-
-    def gets_same_texts(self, dependencies: FileSet) -> bool:
-        """Return whether the headers passed as strings that a build depends on are the same here."""
-        return memory_headers.gives_results(self.texts, dependencies.include_results)
 
     def linked(self, backend: str) -> KeyInputs:
         """Return the key inputs of an object that `backend` compiled and the linker linked."""
@@ -179,7 +172,8 @@ class KeyInputs(NamedTuple):
             field("paths matter", str(self.paths_matter)),
         ]
         names = fields("name expression", sorted(set(self.name_expressions)))
-        return [field("program", program), *made, source, *names]
+        texts = [field("texts", memory_headers.folder(self.texts))] if self.texts else []
+        return [field("program", program), *made, source, *names, *texts]
 
 
 def linked_by(compiler: str, linker: str) -> str:

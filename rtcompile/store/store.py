@@ -174,8 +174,7 @@ class Store:
         for build in chain([entry for entry, _ in known], self._stored(inputs)):
             builds.append(build)
             files = build.dependencies
-            is_usable = inputs.serves(build.backend, build.compiler) and not build.not_kept
-            if not (is_usable and inputs.gets_same_texts(files)):
+            if build.not_kept or not inputs.serves(build.backend, build.compiler):
                 continue
             usable.append(build)
             fresh = files.refreshed()

@@ -84,7 +84,6 @@ class _Observation:
         self.opened: dict[bytes, list[Any]] = {}
         self.contents: dict[bytes, bytes] = dict(job.get("contents", {}))
         self.absent: dict[bytes, None] = {}
-        self.absent_texts: dict[bytes, None] = {}
         self.folders: dict[bytes, None] = {}
         self.files: dict[bytes, None] = {}  # found, and not opened
         self.positions: dict[bytes, list[int]] = {}  # copies of descriptors, which share the offset
@@ -159,7 +158,6 @@ class _Observation:
         if descriptor is None:
             text = self.texts.get(os.path.normpath(path))
             if text is None:
-                self.absent_texts[path] = None
                 return None
             descriptor = self.memory[path] = in_memfd(text)
         return descriptor
@@ -175,7 +173,6 @@ class _Observation:
             "folders": [*self.folders],
             "absent": [*self.absent],
             "texts": [*self.memory],
-            "absent texts": [*self.absent_texts],
             "problem": self.problem,
         }
 

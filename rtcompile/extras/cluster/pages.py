@@ -164,14 +164,14 @@ class SharedBuild:
 
     def _keys_here(self, page: Page) -> Iterator[str]:
         """Yield the object keys these builds would have with the local header contents."""
-        for build in _of_same_texts(self._inputs, page.manifest):
+        for build in _builds_in(self._inputs, page.manifest):
             files = build.dependencies.with_contents_here()
             if files is not None and build.backend in self._inputs.compilers:
                 yield self._inputs.object_key(files, backend=build.backend)
 
     def _next_key(self, key: str, page: Page) -> str:
         """Return the next page's key, a hash of the contents here of the headers that all builds of this page share."""
-        known = _of_same_texts(self._inputs, page.manifest)
+        known = _builds_in(self._inputs, page.manifest)
         paths = [{header.path for header in build.dependencies.headers} for build in known]
         common = set.intersection(*paths) if paths else ()
         first = known[0].dependencies.headers if known else ()
@@ -274,15 +274,14 @@ def unpack(inputs: KeyInputs, store: Store, page: Page | None) -> ObjectCode | N
 
 def _usable(inputs: KeyInputs, manifest: bytes) -> Iterator[ManifestEntry]:
     """Yield the builds of a manifest whose headers have the same contents here."""
-    for build in _of_same_texts(inputs, manifest):
+    for build in _builds_in(inputs, manifest):
         if inputs.serves(build.backend, build.compiler):
             fresh = build.dependencies.refreshed()
             if fresh is not None:
                 yield build._replace(dependencies=fresh)
 
 
-def _of_same_texts(inputs: KeyInputs, manifest: bytes) -> list[ManifestEntry]:
-    """Return the builds of a manifest for the given headers passed as strings."""
+def _builds_in(inputs: KeyInputs, manifest: bytes) -> list[ManifestEntry]:
+    """Return the builds of a manifest."""
     # They have no stats, since another machine's identify no header here.
-    builds = decode_manifest(inputs.portable_key, manifest, inputs.search) or ()
-    return [build for build in builds if inputs.gets_same_texts(build.dependencies)]
+    return decode_manifest(inputs.portable_key, manifest, inputs.search) or []
