@@ -413,7 +413,7 @@ def limit_reached(number: int | None) -> RtcompileError | None:
     if number == errno.EAGAIN:
         return RtcompileError(
             f"{os.strerror(number)}: no more processes may be started here (`ulimit -u`, or a container's `pids.max`), "
-            "and a build needs two. Raise the limit, or end processes and threads."
+            "and a build needs two. Raise the limit, lower RTCOMPILE_JOBS, or end processes and threads."
         )
     if number == errno.EFBIG:
         import resource

@@ -24,9 +24,6 @@ from rtcompile.workers import pool
 # For each running build one more is prepared and waits for a slot, so no slot is idle while results are stored.
 _THREADS_PER_SLOT = 2
 _THREADS_BESIDE = 2
-# Processes per thread, for the limit of `ulimit -u`: the thread, its zygote, its compiler, and a child of the
-# compiler.
-_PROCESSES_PER_THREAD = 4
 
 
 class BuildFuture(Future[ObjectCode]):
@@ -192,39 +189,12 @@ class Batch:
 
 
 def start_threads(count: int, work: Callable[[], None]) -> int:
-    """Start threads that run `work`; return how many the system allowed.
-
-    Threads count as processes (``ulimit -u``). If the limit is reached, most of the started threads end again, to
-    leave processes for the compilers. A few extra threads test whether there is room, and end at once.
-    """
-    decided, alone = threading.Event(), threading.Event()
-    at_work = 0
-
-    def start(index: int) -> None:
-        decided.wait()
-        if index < at_work:
-            alone.wait()
-            work()
-
-    threads: list[threading.Thread] = []
-    try:
-        for index in range(count + _PROCESSES_PER_THREAD - 1):
-            # Each thread runs in a copy of the caller's context, which contains the current trace. The threads are
-            # daemons, so an interrupted program does not wait for a compiler.
-            run = contextvars.copy_context().run
-            arguments = (start, index)
-            name = f"build {index}" if index < count else "spare"
-            thread = threading.Thread(target=run, args=arguments, name=name, daemon=True)
-            thread.start()
-            threads.append(thread)
-        at_work = count
-    except RuntimeError:
-        at_work = len(threads) // _PROCESSES_PER_THREAD
-    finally:
-        decided.set()
-    try:
-        for thread in threads[at_work:]:
-            thread.join()  # it is idle, and a compiler may need its place
-    finally:
-        alone.set()
-    return at_work
+    """Start threads that run `work` in copies of the caller's context; return how many the system allowed."""
+    for index in range(count):
+        run, name = contextvars.copy_context().run, f"build {index}"
+        try:
+            # Daemons, so an interrupted program does not wait for a compiler.
+            threading.Thread(target=run, args=(work,), name=name, daemon=True).start()
+        except RuntimeError:
+            return index
+    return count

@@ -198,7 +198,7 @@ class Pool:
         with self._lock:
             found = self.zygotes.get((prepare, argument)) or process.take(prepare, argument)
             if found is None:
-                found = protocol.started(lambda: ZygoteProcess(self._idle))
+                found = ZygoteProcess(self._idle)
                 found.load(prepare, argument)
             self.zygotes[prepare, argument] = found
             return found

@@ -24,20 +24,16 @@ from __future__ import annotations
 import _socket  # `socket` costs 8 ms (selectors, enum) of a worker's 20 ms start.
 import marshal
 import os
-import time
 
 from rtcompile.workers import scratch
 
 TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
 CONTROL = 3  # the zygote's descriptor of the control socket
 RESULT = "result"
 CRASH = "death"
-
-_ENDING_SECONDS = 0.5  # for how long an ending thread or process may still be counted
 
 # Limits of the messages: names, numbers, short values and a few descriptors.
 _MESSAGE_BYTES = 1 << 14
@@ -142,15 +138,3 @@ def receive(socket: _socket.socket) -> tuple[Any, list[int]] | None:
         raise NoMessage(f"something other than a message of rtcompile arrived: {frame[:80]!r}")
     value = marshal.loads(frame[len(_MAGIC) :])  # noqa: S302  # both ends are one user's processes
     return (unpack(descriptors.pop()) if value == _IN_MEMFD else value), descriptors
-
-
-def started(start: Callable[[], Any], has_time: Callable[[], bool] = lambda: True) -> Any:
-    """Start a process; if `ulimit -u` forbids it, wait a moment for ending threads."""
-    deadline = time.monotonic() + _ENDING_SECONDS
-    while True:
-        try:
-            return start()
-        except BlockingIOError:
-            if not has_time() or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)

@@ -18,7 +18,6 @@ from rtcompile.workers import protocol, scratch
 from rtcompile.workers.child import Child, Order, anonymous_bytes, become, report, resolve
 
 _TICK = 0.05  # seconds between two checks of a child's memory
-_FEW_PROCESSES = 2048  # with a lower limit on processes (`ulimit -u`), no child is kept idle
 _STACK_BYTES = 64 << 20
 _DESCRIPTORS = 4096
 _MOST_INHERITED = 65536
@@ -66,14 +65,14 @@ class Zygote:
             self.poller.register(self.parent_fd, select.POLLIN)
         except (AttributeError, OSError):
             pass  # before Linux 5.3
-        self.postponed: list[Order] = []
         self.serial = 0
-        self.keeps_idle = not 0 <= resource.getrlimit(resource.RLIMIT_NPROC)[0] < _FEW_PROCESSES
 
     def prepare(self) -> scratch.Scratch:
         """Make the scratch folder and load the compiler, unless that is done, and return the folder."""
         if self.scratch is not None and not self.scratch.is_there():
-            self._dismiss()  # Their folders were in the removed one.
+            for child in self.children.values():
+                if child.order is None:
+                    child.kill()  # Its folder was in the removed one.
             os.close(self.scratch.descriptor)
             self.scratch = None
         if self.scratch is None:
@@ -113,12 +112,6 @@ class Zygote:
         # Rounded up, since poll() counts in milliseconds, and 0 would loop without waiting.
         return min(looks) + 0.001
 
-    def _dismiss(self) -> None:
-        """Kill the idle children."""
-        for child in self.children.values():
-            if child.order is None:
-                child.kill()
-
     def _look_after(self, child: Child, ready: dict[int, int]) -> None:
         if child.channel.fileno() in ready and not self._hear(child):
             self._reap_and_report(child, child.reap())
@@ -144,7 +137,6 @@ class Zygote:
         except (OSError, protocol.NoMessage):
             return False
         self._close(child.finish())
-        self._start_postponed()
         return True
 
     def _accept(self) -> bool:
@@ -172,15 +164,9 @@ class Zygote:
         try:
             folder = self.prepare()
             resolve(order.function)  # import it here once and not in each child
-            order.reusable = order.reusable and self.keeps_idle
             fit = (c for c in self.children.values() if not anew and c.may_take(order))
             child = next(fit, None) or self._fork(folder)
         except Exception as error:  # noqa: BLE001  # the job gets whatever was raised
-            if isinstance(error, BlockingIOError) and self.children:
-                # `ulimit -u`: the job starts when a child has ended
-                self._dismiss()
-                self.postponed.append(order)
-                return
             # Messages of errors other than OSError need their type to be clear.
             text = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
             # Once the compiler is loaded, `function` is "".
@@ -190,10 +176,6 @@ class Zygote:
             return
         self.poller.register(order.socket.fileno(), 0)
         child.take(order)
-
-    def _start_postponed(self) -> None:
-        if self.postponed:
-            self._start(self.postponed.pop(0))
 
     def _fork(self, folder: scratch.Scratch) -> Child:
         """Return a new child, which waits for a job."""
@@ -206,7 +188,7 @@ class Zygote:
             opened.append(scratch.memfd())
             opened += os.pipe()
             ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-            pid = protocol.started(os.fork, lambda: not self.children)
+            pid = os.fork()
         except OSError:
             for descriptor in opened:
                 os.close(descriptor)
@@ -218,7 +200,7 @@ class Zygote:
             ours.close()
             self.control.close()
             others = self.children.values()
-            orders = [*self.postponed, *(each.order for each in others if each.order)]
+            orders = [each.order for each in others if each.order]
             become(theirs, stderr, folder, name, zygote, held, (*others, *orders))
         os.close(held)
         theirs.close()
@@ -249,7 +231,6 @@ class Zygote:
                 report(order.socket, (protocol.CRASH, child.failure, signal, ""), (child.stderr,))
             self._close(order)
         child.close()
-        self._start_postponed()
 
     def _close(self, order: Order | None) -> None:
         if order is not None:
@@ -261,7 +242,6 @@ class Zygote:
 
     def end(self) -> None:
         """Kill every child and remove every trace."""
-        self.postponed.clear()
         children = list(self.children.values())
         for child in children:
             child.kill()  # all at once first, since each takes a moment to free its memory
