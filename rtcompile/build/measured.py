@@ -20,6 +20,7 @@ from rtcompile.request.units import CompileFailure, Limits
 from rtcompile.settings import Settings
 from rtcompile.store.store import Store
 from rtcompile.workers.nvrtc import ENDS as ENDS
+from rtcompile.workers.nvrtc import TEXTS as TEXTS
 
 
 class Measured(NamedTuple):

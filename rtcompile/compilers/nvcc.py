@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rtcompile.errors import limit_reached, own
-from rtcompile.files.headers import FOLDER
+from rtcompile.files.headers import FOLDER, IN_JOB
 from rtcompile.request import cxx, units
 from rtcompile.request.command_lines import nvcc_path
 from rtcompile.request.units import (
@@ -114,7 +114,6 @@ _SOURCE = "kernel.cu"
 _PTX = "kernel.ptx"
 _TRACE = "headers.d"
 _RESULT = "result"
-_TEXTS = FOLDER.lstrip("/")
 
 _SIGKILL, _SIGXFSZ = 9, 25
 _CHILD_DIED = re.compile(r"died due to signal (\d+)")
@@ -197,9 +196,8 @@ class _Nvcc:
 
     def compile(self, unit: TranslationUnit) -> Compiled | CompileFailure:
         """Compile a unit's source, ignoring its name expressions."""
-        # Headers passed as strings become files in the worker's folder.
         texts = {path.lstrip("/"): text.encode() for path, text in unit.texts}
-        moved = [flag.replace(FOLDER, _TEXTS) for flag in unit.flags]
+        moved = [flag.replace(FOLDER, IN_JOB) for flag in unit.flags]
         # The name is for diagnostics, __FILE__ and line information.
         name = unit.name.replace("\\", "\\\\").replace('"', '\\"')
         files = {_SOURCE: f'#line 1 "{name}"\n{unit.source}\n'.encode()}
@@ -250,7 +248,7 @@ class _Nvcc:
             death = pool.failure(outcome, self.command, "nvcc", self._limits)
             return death._replace(inputs=files)
         reply = outcome.value
-        log = _SCRATCH_NAME.sub("", reply["log"]).replace(_TEXTS, FOLDER)
+        log = _SCRATCH_NAME.sub("", reply["log"]).replace(IN_JOB, FOLDER)
         if reply["status"] != 0 or _RESULT not in reply["files"]:
             trace = _trace(reply, files) if _TRACE in reply["files"] else None
             return _failure(reply, log, self.command, files)._replace(trace=trace)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rtcompile.compilers import observed
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.files.fileset import FileSet
-from rtcompile.files.headers import SearchDir, parse_trace
+from rtcompile.files.headers import FOLDER, IN_JOB, SearchDir, parse_trace
 from rtcompile.files.sealed import content_digest
 from rtcompile.request import cxx
 from rtcompile.request.key import digest, field, fields
@@ -238,22 +238,24 @@ def _outcome(
     # The headers that were read, in the order of their first inclusion; None if unknown.
     trace: tuple[str, ...] | None = None
     if seen is None and reply["trace"] is not None:
-        trace = parse_trace(reply["trace"])
+        paths = parse_trace(reply["trace"])
+        trace = tuple([path for path in paths if not path.startswith(IN_JOB)])
     elif seen is not None:
         # The compiler reports only the headers that it read itself, after the prefix.
         known = header.dependencies if header is not None else FileSet()
-        files = observed.file_set(seen, search, texts=unit.texts, before=known)
+        files = observed.file_set(seen, search, before=known)
         trace = tuple([each.path for each in files.headers])
     (_, begin, end), *phases = reply["spans"]
     milliseconds = {phase: (until - since) * 1000 for phase, since, until in phases}
     # "compile" is the rest outside NVRTC's phases, so the sum is the total.
     milliseconds["compile"] = (end - begin) * 1000 - sum(milliseconds.values())
     milliseconds["queue"] = result.queued * 1000
+    log = reply["log"].replace(IN_JOB, FOLDER)
     before = () if header is None or not (reply["pch"] or reply["error"]) else header.trace
     if reply["error"]:
         return CompileFailure(
             reply["error"],
-            reply["log"],
+            log,
             options,
             "nvrtc",
             milliseconds=sum(milliseconds.values()),
@@ -265,7 +267,7 @@ def _outcome(
         code=reply["code"],
         kind=unit.target,
         lowered_names=reply["lowered_names"],
-        log=reply["log"],
+        log=log,
         trace=trace,
         milliseconds=milliseconds,
         notes=(f"{len(before)} headers came precompiled",) if before else (),

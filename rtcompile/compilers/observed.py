@@ -13,7 +13,7 @@ from typing import Any
 
 from rtcompile.files import fileset
 from rtcompile.files.fileset import FileSet
-from rtcompile.files.headers import Header, SearchDir, relative_to, trusted
+from rtcompile.files.headers import FOLDER, IN_JOB, Header, SearchDir, relative_to, trusted
 from rtcompile.request.cxx import scan
 from rtcompile.request.units import TranslationUnit
 from rtcompile.workers import probes
@@ -32,11 +32,11 @@ def job_fields(
     return {
         "source": unit.source.encode(),
         "name": unit.name.encode(),
-        "options": [option.encode() for option in options],
+        "options": [option.replace(FOLDER, IN_JOB).encode() for option in options],
         "expressions": [expression.encode() for expression in unit.name_expressions],
         "target": unit.target,
         "provided": _toolkit_folders(tuple(search)),
-        "texts": {os.fsencode(path): text.encode() for path, text in unit.texts},
+        "texts": {os.fsencode(path.lstrip("/")): text.encode() for path, text in unit.texts},
     }
 
 
@@ -134,25 +134,17 @@ class _Observed(Dependencies):
             self.doubt_clock(clock)
             self.has_changed = self.has_changed or has_moved
 
-    def add_texts(self, texts: Iterable[tuple[str, str]], read: Iterable[bytes]) -> None:
-        """Note which of the headers passed as strings were read."""
-        given = dict(texts)
-        for path in read:
-            self.doubt_clock(scan(given[os.path.normpath(os.fsdecode(path))]).clock)
-
 
 def file_set(
     seen: Mapping[str, Any],
     search: Sequence[SearchDir],
     *,
-    texts: Iterable[tuple[str, str]] = (),
     before: FileSet,
 ) -> FileSet:
     """Return a compile's file set, from the result of `probes.end` and a precompiled header's files."""
     if before.is_empty and not any(value for name, value in seen.items() if name != "begun_ns"):
         return FileSet()  # as of most small kernels
     observed = _Observed(seen, search, before)
-    observed.add_texts(texts, seen["texts"])
     looked_for = [path for path, *_ in seen["opened"]]
     looked_for += [*seen["files"], *seen["folders"], *seen["absent"]]
     own = [path for path in map(os.fsdecode, looked_for) if not path.startswith(observed.toolkit)]

@@ -179,8 +179,9 @@ def _is_in_image(mtime_ns: int, ctime_ns: int) -> bool:
 
 # --- Headers passed as strings --------------------------------------------------------------------
 
-# The virtual folder of these headers; `workers.probes` never searches it on disk.
+# The virtual folder of these headers, and where a compiler finds them: in the empty working directory of its job.
 FOLDER = "/rtcompile-headers/"
+IN_JOB = FOLDER.lstrip("/")
 
 LABEL = "user-texts"
 _DIGITS = 32

@@ -214,8 +214,9 @@ def _read(headers: tuple[Header, ...]) -> tuple[bytes, ...]:
 
 def reason_against(inputs: KeyInputs) -> str:
     """Return why a build must not be cached, such as a clock macro; ``""`` if it may."""
-    if clock := cxx.scan(inputs.source).clock:
-        return f"{clock} is different in every build"
+    for text in (inputs.source, *(text for _, text in inputs.texts)):
+        if clock := cxx.scan(text).clock:
+            return f"{clock} is different in every build"
     clock = _mentions(inputs.options).clock
     return f"an option has {clock}, which is different in every build" if clock else ""
 

@@ -79,7 +79,7 @@ class LinkInput(NamedTuple):
 
 
 class TranslationUnit(NamedTuple):
-    """The input of one run of a compiler; `texts` are headers in memory, below `headers.FOLDER`."""
+    """The input of one run of a compiler; `texts` are headers passed as strings, below `headers.FOLDER`."""
 
     source: str
     name: str

@@ -54,18 +54,15 @@ def load(argument: str) -> None:
     _is_observed = probes.install(_library) and (is_known or probes_see_all())
 
 
-# The source for `probes_see_all`. In every possible way it looks for a header in memory, for missing paths, and for
-# this file, which exists.
-_TEXT = probes.MEMORY + b"check/text.h"
+# The source for `probes_see_all`. In every possible way it looks for missing paths, and for this file, which exists.
 _ABSENT = (b"/nonexistent/plain.h", b"/nonexistent/pasted.h")
 _SEEN_ALL = b"rtcompile has seen all"
 _CHECK = b"""
 #define PASTE_(a, b) a##b
 #define PASTE(a, b) PASTE_(a, b)
-#include "%b"
 #if __has_include("%b") || PASTE(__ha, s_include)( /* the name */ <%b>)
 #endif
-#if IN_MEMORY == 42 && __has_include("%b")
+#if __has_include("%b")
 #error %b
 #endif
 """
@@ -74,18 +71,19 @@ _CHECK = b"""
 def probes_see_all() -> bool:
     """Compile a source that ends in an error, and return whether all its file accesses were intercepted."""
     here = os.fsencode(os.path.abspath(__file__))
-    source = _CHECK % (_TEXT, *_ABSENT, here, _SEEN_ALL)
-    probes.begin({"texts": {_TEXT: b"#define IN_MEMORY 42\n"}, "provided": [here]}, reports=False)
+    source = _CHECK % (*_ABSENT, here, _SEEN_ALL)
+    probes.begin({"provided": [here]}, reports=False)
     try:
         options = [b"--minimal"] if _NO_CACHE in _always else []
-        reply = _compile({"source": source, "name": b"check.cu", "expressions": []}, options)
+        reply = _compile(
+            {"source": source, "name": b"check.cu", "expressions": [], "texts": {}}, options
+        )
     finally:
         observed = probes.end()
     return (
         _SEEN_ALL.decode() in reply["log"]
         and {*_ABSENT} <= {*observed["absent"]}
         and [path for path, *_ in observed["opened"]] == [here]
-        and observed["texts"] == [_TEXT]
         and not observed["problem"]
     )
 
@@ -157,7 +155,8 @@ class Program:
 
 def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     """Compile one translation unit, and return the fields from which `compilers.nvrtc` makes a `Compiled` or a failure."""
-    # The job has the source, its name, options and expressions, the target, the fields for `probes`, and: `pch` and
+    # The job has the source, its name, options and expressions, the target, `texts` (headers passed as strings, by their
+    # paths in the working directory), the fields for `probes`, and: `pch` and
     # `create_pch`, the path of a precompiled header to use or to create; `minimal`, whether CUDA's declarations may be
     # left out; `yields`, whether all other processes come first; `nested`, whether the trace has to show the nesting
     # of headers, which `probes` cannot. The reply's `observed` is None if `probes` do not work, `trace` if this NVRTC
@@ -185,6 +184,8 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     if minimal and (reply["error"] or reply["log"]):  # these may come from the option
         protocol.forget_stderr()
         reply = _observed(job, options + timed)
+    if job["texts"]:
+        scratch.remove(TEXTS.decode())  # otherwise the process could not be reused
     reply["log"], used = _pch_message(reply["log"])
     reply["pch"] = used if tried else None
     phases = _phases(protocol.drain(times).decode("utf-8", "replace"), begin)
@@ -203,7 +204,7 @@ def time_unit(job: dict[str, Any]) -> dict[str, Any]:
     import json
 
     path = os.path.join(os.environ["TMPDIR"], "events")  # NVRTC adds .json
-    reply = _with_texts(job, [*job["options"], b"--fdevice-time-trace=" + os.fsencode(path)])
+    reply = _compile(job, [*job["options"], b"--fdevice-time-trace=" + os.fsencode(path)])
     events = []
     try:
         with open(f"{path}.json", encoding="utf-8", errors="replace") as file:
@@ -220,7 +221,9 @@ def time_unit(job: dict[str, Any]) -> dict[str, Any]:
 _DETAIL_MAX = 1000  # characters; some names of instances have 100,000
 
 
-ENDS = probes.MEMORY + b"ends/"
+# The folder of headers passed as strings, in the job's working directory.
+TEXTS = b"rtcompile-headers/"
+ENDS = TEXTS + b"ends/"
 
 
 def time_headers(job: dict[str, Any]) -> dict[str, Any]:
@@ -228,9 +231,9 @@ def time_headers(job: dict[str, Any]) -> dict[str, Any]:
     import threading
 
     # Each header of `read` includes an empty text of the folder `ENDS` at its end, whose opening marks the end.
-    texts, contents = {**job.get("texts", {})}, {}
+    texts, contents = {**job["texts"]}, {}
     for number, path in enumerate(job["read"]):
-        empty = b"%s%d" % (ENDS, number)
+        empty = b"%s/%s%d" % (os.getcwdb(), ENDS, number)
         mark = b'\n#include "%s"\n' % empty
         texts[empty] = b""
         if path in texts:
@@ -253,10 +256,12 @@ def time_headers(job: dict[str, Any]) -> dict[str, Any]:
     os.close(writer)
     begin = time.process_time()
     options = [*job["options"], *_TRACE_INCLUDES, b"--fdevice-syntax-only"]
+    probes.begin(job, reports=False)
     try:
-        reply = _with_texts(job, options)
+        reply = _compile(job, options)
     finally:
         end = time.process_time()
+        probes.end()
         os.dup2(before, 2)  # closes the last writer, so the reader ends
         thread.join()
     # Checking only the syntax makes no code.
@@ -318,34 +323,11 @@ def _observed(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
             reply["observed"] = probes.end()
         return {**reply, "trace": protocol.stderr_text()}
     before = len(protocol.stderr_text())
-    reply = _with_texts(job, [*options, *_TRACE_INCLUDES])
+    reply = _compile(job, [*options, *_TRACE_INCLUDES])
     trace: bytes | None = protocol.stderr_text()[before:]
     if include_trace_refused(reply, trace or b""):
-        reply, trace = _with_texts(job, options), None
+        reply, trace = _compile(job, options), None
     return {**reply, "observed": None, "trace": trace}
-
-
-def _with_texts(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
-    """Compile with the headers passed as strings, without recording file accesses."""
-    if not (job.get("texts") and _is_observed):
-        return _compile(job, with_text_files(job, options))
-    probes.begin(job, reports=False)
-    try:
-        return _compile(job, options)
-    finally:
-        probes.end()
-
-
-def with_text_files(job: dict[str, Any], options: list[bytes]) -> list[bytes]:
-    """Write headers passed as strings to files of this job; return the options to find them."""
-    top = os.environb[b"TMPDIR"]
-    for path, text in job.get("texts", {}).items():
-        os.makedirs(os.path.dirname(top + path), exist_ok=True)
-        with open(top + path, "wb") as file:
-            file.write(text)
-    return [
-        option.replace(b"-I" + probes.MEMORY, b"-I" + top + probes.MEMORY) for option in options
-    ]
 
 
 # Options with which the front end lists each header that it opens on stderr: undocumented, seen from 12.4 to 13.5, and
@@ -360,6 +342,10 @@ def include_trace_refused(reply: dict[str, Any], trace: bytes) -> bool:
 
 
 def _compile(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
+    for path, text in job["texts"].items():
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(text)
     expressions: list[bytes] = job["expressions"]
     program = Program(job["source"], job["name"])
     try:

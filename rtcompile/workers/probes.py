@@ -4,7 +4,6 @@ NVRTC calls libc's path functions through its procedure linkage table (PLT). `in
 to callbacks, which record every path, however the source spells it. This is undocumented; it works with NVRTC 12.4
 to 13.5, and `workers.nvrtc` checks it in other versions. Optional fields of a job:
 
-- ``texts``: {path: bytes}, headers that exist in memory only, below `MEMORY`, where no other path exists.
 - ``contents``: {path: bytes}, what the compiler reads in place of these files.
 - ``provided``: folders of the toolkit, with a slash at their end. Their files are opened as they are, and digested
   later by the caller. For every other file the compiler gets the very bytes that were digested here.
@@ -29,9 +28,6 @@ TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
-
-# The virtual folder of headers passed as strings, which must not exist.
-MEMORY = b"/rtcompile-headers/"
 
 # Words in a header that may put its path, or the time, into the code. Each group is preceded by a rare substring of
 # its words, which is searched for first: that takes a fifth of the time.
@@ -73,7 +69,6 @@ class _Observation:
 
     def __init__(self, job: dict[str, Any], *, reports: bool) -> None:
         self.reports = reports
-        self.texts: dict[bytes, bytes] = job.get("texts", {})
         self.provided: tuple[bytes, ...] = tuple(job.get("provided", ()))
         # The compiler writes its times to the worker's descriptor.
         self.temporary = (b"/proc/self/fd/", os.environb.get(b"TMPDIR", b"/proc/self/fd") + b"/")
@@ -87,7 +82,6 @@ class _Observation:
         self.folders: dict[bytes, None] = {}
         self.files: dict[bytes, None] = {}  # found, and not opened
         self.positions: dict[bytes, list[int]] = {}  # copies of descriptors, which share the offset
-        self.memory: dict[bytes, int] = {}
         self.problem = ""
 
     def is_ours(self, path: bytes | None) -> bool:
@@ -152,27 +146,14 @@ class _Observation:
             os.close(copy)
         return any(at) or not copies or not self.contents[path]
 
-    def in_memory(self, path: bytes) -> int | None:
-        """Return the descriptor of a header in memory, which the worker keeps; None if there is none."""
-        descriptor = self.memory.get(path)
-        if descriptor is None:
-            text = self.texts.get(os.path.normpath(path))
-            if text is None:
-                return None
-            descriptor = self.memory[path] = in_memfd(text)
-        return descriptor
-
     def reply(self) -> dict[str, Any]:
         """Return what was observed, as plain values."""
-        for descriptor in self.memory.values():
-            os.close(descriptor)
         return {
             "begun_ns": self.begun_ns,
             "opened": [(path, *seen, self._was_read(path)) for path, seen in self.opened.items()],
             "files": [*self.files],
             "folders": [*self.folders],
             "absent": [*self.absent],
-            "texts": [*self.memory],
             "problem": self.problem,
         }
 
@@ -252,16 +233,11 @@ def _open(real: Callable[..., Any], given: tuple[Any, ...], writes: bool, fdopen
 def _descriptor(job: Any, path: bytes) -> int | None:
     """Return a descriptor, `_ABSENT` with errno set, or None if libc should open the file."""
     try:
-        if path.startswith(MEMORY):
-            text = job.in_memory(path)
-            if text is None:
-                raise FileNotFoundError(2, "no such text")
-            return in_memfd(job.texts[os.path.normpath(path)])
         return job.open(path)  # type: ignore[no-any-return]
     except OSError as error:
         if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
             job.doubt(f"{os.fsdecode(path)} may not be read: {error.strerror}")
-        elif not path.startswith(MEMORY):
+        else:
             job.absent[path] = None
         ctypes.set_errno(error.errno or 2)
         return _ABSENT
@@ -271,13 +247,6 @@ def _stat(real: Callable[..., Any], given: tuple[Any, ...], path_at: int) -> Any
     job, path = _job, given[path_at]
     if job is None or path in job.opened or job.is_ours(path):
         return real(*given)
-    if path.startswith(MEMORY):
-        text = job.in_memory(path)
-        if text is None:
-            ctypes.set_errno(2)
-            return -1
-        status = _P(given[path_at + 1])
-        return _libc.__fxstat(given[0], text, status) if path_at else _libc.fstat(text, status)
     result = real(*given)
     if result:
         job.absent[path] = None

@@ -57,11 +57,11 @@ class Scratch:
 
     def remove_job_folder(self, name: str) -> None:
         """Remove a job's folder with its contents."""
-        _remove(name, self.descriptor)
+        remove(name, self.descriptor)
 
     def remove(self) -> None:
         """Remove this folder, and the leftover folders of killed zygotes."""
-        _remove(self.path)
+        remove(self.path)
         os.close(self.descriptor)
         _sweep(os.path.dirname(self.path), "")
 
@@ -187,12 +187,12 @@ def _sweep(parent: str, own: str) -> None:
             known = name == own or (locked and name.startswith(here))
             is_unused = known or time.time() - status.st_mtime > _UNUSED_SECONDS
             if status.st_uid == os.geteuid() and locked is not False and is_unused:
-                _remove(path)
+                remove(path)
         finally:
             os.close(descriptor)
 
 
-def _remove(name: str, folder: int | None = None) -> None:
+def remove(name: str, folder: int | None = None) -> None:
     """Remove the file or folder of this name, in an open folder if it is relative, as far as possible."""
     try:
         try:
@@ -202,7 +202,7 @@ def _remove(name: str, folder: int | None = None) -> None:
             descriptor = os.open(name, _FOLDER, dir_fd=folder)
         try:
             for inner in os.listdir(descriptor):
-                _remove(inner, descriptor)
+                remove(inner, descriptor)
         finally:
             os.close(descriptor)
         os.rmdir(name, dir_fd=folder)

@@ -16,7 +16,7 @@ import rtcompile
 from rtcompile import toolkit
 from rtcompile.compilers import nvrtc, observed
 from rtcompile.files.fileset import FileSet
-from rtcompile.files.headers import SearchDir
+from rtcompile.files.headers import FOLDER, SearchDir
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.request.values import Arch
 from rtcompile.toolkit.search import find
@@ -164,8 +164,8 @@ def test_a_build_with_an_untraceable_file_is_not_kept(one, library):
     assert outcome.files.uncacheable == "__TIME__ is different in every build"
 
 
-def test_the_compiler_reads_texts_from_memory(one, library):
-    folder = f"{probes.MEMORY.decode()}d"
+def test_headers_passed_as_strings_are_no_dependencies(one, library):
+    folder = f"{FOLDER}d"
     texts = ((f"{folder}/sub/t.h", '#include "u.h"\n'), (f"{folder}/sub/u.h", "#define SIDE 1\n"))
     source = f"#include <sub/t.h>\n#include <v.h>\n#if SIDE != 1\n#error\n#endif\n{KERNEL}"
     files = files_of(source, one, library, flags=(f"-I{folder}",), texts=texts)
@@ -334,7 +334,6 @@ def test_probes_that_miss_an_access_are_not_used(monkeypatch, lost):
     seen = {
         "absent": [*worker._ABSENT],
         "opened": [(here,)],
-        "texts": [worker._TEXT],
         "problem": "",
         **lost,
     }
@@ -350,7 +349,7 @@ def test_probes_that_miss_an_access_are_not_used(monkeypatch, lost):
         pytest.param("", "True", id="a known version, checked here"),
         pytest.param("nvrtc._LAST_OBSERVED = (12, 3)", "True", id="another version"),
         pytest.param(
-            "nvrtc._LAST_OBSERVED = (12, 3); nvrtc._TEXT = b'elsewhere'",
+            "nvrtc._LAST_OBSERVED = (12, 3); nvrtc._ABSENT = (b'elsewhere', b'elsewhere')",
             "False",
             id="another version, of which a file access is not seen",
         ),

@@ -39,6 +39,7 @@ def job(source: str, *options: str, **changes: Any) -> Job:
         "name": b"k.cu",
         "options": [o.encode() for o in ("-arch=sm_90", "--frandom-seed=1", *options)],
         "expressions": [],
+        "texts": {},
         "target": "cubin",
         "pch": b"",
         "minimal": False,

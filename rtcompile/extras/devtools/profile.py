@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rtcompile.build.measured import ENDS, Measured, labelled
+from rtcompile.build.measured import ENDS, TEXTS, Measured, labelled
 from rtcompile.errors import InvalidRequest, public
 from rtcompile.named import NamedTuple
 from rtcompile.request import cxx
@@ -285,15 +285,15 @@ def frames_of_events(reply: dict[str, Any], front_end: float) -> Frame:
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
             path = line.lstrip(b" ")
-            if not path.startswith((b"/", b"__nv_")):
+            if not path.startswith((b"/", b"__nv_", TEXTS)):
                 continue
-            is_mark = path.startswith(ENDS)
+            is_mark = ENDS in path
             depth = len(line) - len(path) - is_mark  # a mark ends its header
             while len(stack) - 1 > depth:
                 frame = stack.pop()
                 # A header that ends without its mark was not read again (#pragma once).
                 by_its_mark = is_mark and len(stack) - 1 == depth
-                was_read = by_its_mark or frame.included or not frame.path.startswith("/")
+                was_read = by_its_mark or frame.included or frame.path.startswith("__nv_")
                 frame.end = seconds if was_read else frame.begin
             if not is_mark and not path.startswith(_AFTER_THE_SOURCE.strip()):
                 stack[-1].included.append(Frame(path.decode("utf-8", "surrogateescape"), seconds))
