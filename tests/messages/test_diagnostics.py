@@ -21,6 +21,7 @@ from rtcompile.errors import CompileError
 from rtcompile.messages.diagnostics import line_in_source, parse
 from rtcompile.messages.rendering import render as pieces_of
 from rtcompile.styling import as_ansi, as_html, as_text
+from tests.tables import from_table
 
 
 def render(found: Sequence[Diagnostic], **given: Any) -> str:
@@ -31,91 +32,7 @@ def fields(diagnostic: Diagnostic) -> tuple[object, ...]:
     return diagnostic.severity, diagnostic.file, diagnostic.line, diagnostic.column
 
 
-@pytest.mark.parametrize(
-    ("log", "severity", "file", "line", "message"),
-    [
-        pytest.param(
-            'kernel.cu(3): error: identifier "yy" is undefined\n',
-            "error", "kernel.cu", 3, 'identifier "yy" is undefined', id="nvrtc",
-        ),
-        pytest.param(
-            'my (own) file.cu(100): warning #177-D: variable "x" was declared\n',
-            "warning", "my (own) file.cu", 100, 'variable "x" was declared', id="numbered",
-        ),
-        pytest.param(
-            'kernel.cu(1): catastrophic error: cannot open source file "x.h"\n',
-            "fatal", "kernel.cu", 1, 'cannot open source file "x.h"', id="catastrophic",
-        ),
-        pytest.param(
-            'At end of source: error: expected a "}"\n',
-            "error", "At end of source", 0, 'expected a "}"', id="end-of-source",
-        ),
-        pytest.param(
-            "Command-line error: invalid option: --simt-only\n",
-            "error", "Command-line", 0, "invalid option: --simt-only", id="command-line",
-        ),
-        pytest.param(
-            'Catastrophic error: cannot open precompiled header file "y.pch"\n',
-            "fatal", "", 0, 'cannot open precompiled header file "y.pch"', id="no-location",
-        ),
-        pytest.param(
-            "nvrtc: error: unrecognized option -O3 found\n",
-            "error", "nvrtc", 0, "unrecognized option -O3 found", id="nvrtc-option",
-        ),
-        pytest.param(
-            "ptxas application ptx input, line 25; error   : Unknown modifier '.bar'\n",
-            "error", "application ptx input", 25, "Unknown modifier '.bar'", id="ptxas-line",
-        ),
-        pytest.param(
-            "ptxas fatal   : Unresolved extern function '_Z3fooi'\n",
-            "fatal", "ptxas", 0, "Unresolved extern function '_Z3fooi'", id="ptxas-fatal",
-        ),
-        pytest.param(
-            "ptxas info    : (C7510) Potential Performance Loss: serialized\n",
-            "remark", "ptxas", 0, "Potential Performance Loss: serialized", id="ptxas-info",
-        ),
-        pytest.param(
-            "ptxas         .     672 bytes stack frame, 264 bytes spill stores\n",
-            "remark", "ptxas", 0, "672 bytes stack frame, 264 bytes spill stores", id="ptxas-more",
-        ),
-        pytest.param(
-            "nvcc fatal   : Unknown option '--pch'\n",
-            "fatal", "nvcc", 0, "Unknown option '--pch'", id="nvcc",
-        ),
-        pytest.param(
-            "nvlink error   : Undefined reference to '_Z3fooi' in '/tmp/tmpxft_00001ada_00000000-10_d.o'\n",
-            "error", "nvlink", 0, "Undefined reference to '_Z3fooi' in 'd.o'", id="nvlink",
-        ),
-        pytest.param(
-            "/tmp/rtcompile-workers-7-0a-1f/3/cwd/k.cu(2): error: in /x/rtcompile-0.9/k.h\n",
-            "error", "k.cu", 2, "in /x/rtcompile-0.9/k.h", id="our-folder-and-not-the-users",
-        ),
-        pytest.param(
-            "error   : Undefined reference to '_Z3fooi' in 'ext'\n",
-            "error", "", 0, "Undefined reference to '_Z3fooi' in 'ext'", id="nvjitlink",
-        ),
-        pytest.param(
-            "ERROR in nvvmCompileProgram: NVVM_ERROR_NO_MODULE_IN_PROGRAM\n",
-            "error", "", 0, "NVVM_ERROR_NO_MODULE_IN_PROGRAM", id="nvvm",
-        ),
-        pytest.param(
-            'Internal Compiler Error (codegen): "no instruction"\n',
-            "fatal", "", 0, '(codegen): "no instruction"', id="code-generator",
-        ),
-        pytest.param(
-            "x.cu:2:10: fatal error: nope.h: No such file or directory\n",
-            "fatal", "x.cu", 2, "nope.h: No such file or directory", id="gcc",
-        ),
-        pytest.param(
-            "cc1plus: fatal error: x.cu: No such file or directory\n",
-            "fatal", "cc1plus", 0, "x.cu: No such file or directory", id="gcc-driver",
-        ),
-        pytest.param(
-            "as.cu:2: Error: no such instruction: `foo %bar'\n",
-            "error", "as.cu", 2, "no such instruction: `foo %bar'", id="assembler",
-        ),
-    ],
-)  # fmt: skip
+@from_table
 def test_each_format_is_read(log: str, severity: str, file: str, line: int, message: str) -> None:
     (found,) = parse(log)
     assert (found.severity, found.file, found.line, found.message) == (

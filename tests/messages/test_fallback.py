@@ -18,6 +18,7 @@ from rtcompile.request.units import Compiled, CompileFailure, Limits, Translatio
 from rtcompile.request.values import Arch
 from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.search import find
+from tests.tables import from_table
 from tests.toolkits import needs_host_compiler
 
 # A class is a file: its folder names the expected decision, its comments have "options:" and "arch:".
@@ -129,80 +130,7 @@ def test_every_added_include_declares_the_missing_name(toolchain: Toolchain) -> 
 
 
 @pytest.mark.needs_compiler
-@pytest.mark.parametrize(
-    ("log", "action"),
-    [
-        pytest.param("", "error", id="an empty log"),
-        pytest.param("no format that anybody knows", "error", id="an unknown format"),
-        pytest.param(
-            'k.cu(1): error: identifier "blokIdx" is undefined\n\n'
-            'k.cu(5): error: identifier "cudaMalloc" is undefined\n',
-            "nvcc",
-            id="a mistake and a limit: only NVCC can judge the rest",
-        ),
-        pytest.param(
-            'k.cu(1): error: identifier "cudaFromTheFuture" is undefined',
-            "error",
-            id="a function that no header here declares",
-        ),
-        pytest.param(
-            'k.cu(1): error: identifier "cudaMemcpyAsnc" is undefined',
-            "error",
-            id="a function of CUDA misspelled",
-        ),
-        pytest.param(
-            'k.cu(1): error: identifier "cuMemAloc" is undefined',
-            "error",
-            id="a function of the driver misspelled",
-        ),
-        pytest.param(
-            '/x/thrust/detail/pointer.h(70): error: namespace "thrust" has no actual member "y"',
-            "nvcc",
-            id="Thrust goes wrong in itself",
-        ),
-        pytest.param(
-            '/x/thrust/a.h(70): error: static assertion failed with "T must be an integer"',
-            "error",
-            id="Thrust reports its user's mistake",
-        ),
-        pytest.param(
-            'x.cuh(3): error: #error directive: "Including <cub/cub.cuh> is not supported when '
-            'compiling with NVRTC"',
-            "nvcc",
-            id="a header that excludes NVRTC",
-        ),
-        pytest.param(
-            "k.cu(1): error: 128-bit integer type is only supported in Linux with the "
-            '"--device-int128" flag in NVRTC\n\nk.cu(2): error: expected a ";"\n',
-            "add-flags",
-            id="a flag is missing, what follows may come from that",
-        ),
-        pytest.param(
-            'k.cu(2): error: expected a ";"\n\nk.cu(3): error: 128-bit integer type is only '
-            'supported in Linux with the "--device-int128" flag in NVRTC\n',
-            "error",
-            id="a mistake comes before a missing flag",
-        ),
-        pytest.param(
-            'k.cu(1): error: namespace "cuda::std::chrono" has no member "steady_clock"\n'
-            "  std::chrono::steady_clock c;\n               ^\n",
-            "nvcc",
-            id="cuda::std stands in for std",
-        ),
-        pytest.param(
-            'k.cu(1): error: namespace "cuda::std" has no member "erf"\n'
-            "  float f = cuda::std::erf(x);\n                       ^\n",
-            "error",
-            id="cuda::std itself",
-        ),
-        pytest.param(
-            'k.cu(1): error: could not open source file "sys/mman.h" (no directories in search '
-            "list)",
-            "nvcc",
-            id="a header of the host's system",
-        ),
-    ],
-)
+@from_table
 @needs_host_compiler
 def test_the_decision_about_a_log_follows_its_errors(log: str, action: str) -> None:
     declared = Declared(toolkit.current())
@@ -222,37 +150,7 @@ def test_a_header_of_a_known_package_does_not_cause_a_fallback() -> None:
     assert (decision.action, "cute/tensor.hpp" in decision.reason) == ("error", True)
 
 
-@pytest.mark.parametrize(
-    ("source", "device"),
-    [
-        pytest.param("__device__ int f() {\n@ }", True, id="device function"),
-        pytest.param("int f() {\n@ }", False, id="host function"),
-        pytest.param(
-            "template <class T> __global__ void f(T x) { if (x) {} @ }", True, id="template"
-        ),
-        pytest.param("__device__ int f() { } int g() { @ }", False, id="after a device function"),
-        pytest.param(
-            "namespace a { namespace { __device__ int f() { @ } } }", True, id="namespaces"
-        ),
-        pytest.param('extern "C" { int f() { @ } __global__ void g() {} }', False, id="extern C"),
-        pytest.param("struct S : B { __device__ void f() { @ } };", True, id="member"),
-        pytest.param(
-            "struct S { int x; S() { @ } __device__ void f(); };", False, id="host member"
-        ),
-        pytest.param("__device__ A a @;", True, id="device variable"),
-        pytest.param("A a = {1, @};", False, id="host variable"),
-        pytest.param("// __device__ {\nint f() { @ }", False, id="mark in a comment"),
-        pytest.param('__device__ int f() { g("}"); @ }', True, id="brace in a string"),
-        pytest.param("#define D __device__ inline\nD int f() { @ }", True, id="mark in a macro"),
-        pytest.param("#define D \\\n  __device__\nD int f() { @ }", True, id="macro of two lines"),
-        pytest.param("__host__ __device__ int f() { @ }", True, id="both"),
-        pytest.param(
-            "int f() { auto g = [] __device__ () {}; @ }", False, id="device lambda in it"
-        ),
-        pytest.param("@", False, id="nothing there"),
-        pytest.param("}} {{ @ ;", False, id="unbalanced"),
-    ],
-)
+@from_table
 def test_the_declaration_around_a_line_decides_whether_it_is_device_code(
     source: str, device: bool
 ) -> None:
@@ -263,23 +161,7 @@ def test_the_declaration_around_a_line_decides_whether_it_is_device_code(
 
 
 @pytest.mark.needs_compiler
-@pytest.mark.parametrize(
-    ("inputs", "name", "expected"),
-    [
-        pytest.param("runtime", "cudaMalloc", True, id="a function of the runtime"),
-        pytest.param("runtime", "cudaMaloc", False, id="one misspelled"),
-        pytest.param("driver", "cuMemAlloc", True, id="a function of the driver"),
-        pytest.param("std", "map", True, id="a member of std"),
-        pytest.param("std", "vectr", False, id="one misspelled in std"),
-        pytest.param("c_library", "strlen", True, id="a C function"),
-        pytest.param("c_library", "blokIdx", False, id="no C function"),
-        pytest.param("brought_along", "uint", True, id="a type behind an include_next"),
-        pytest.param("brought_along", "RAND_MAX", True, id="a macro"),
-        pytest.param("brought_along", "strlen", False, id="a function is neither"),
-        pytest.param("host_header", "sys/mman.h", True, id="a header of the system"),
-        pytest.param("host_header", "cute/tensor.hpp", False, id="a header of nobody here"),
-    ],
-)
+@from_table
 @needs_host_compiler
 def test_declarations_are_found_in_the_headers_of_nvcc(
     inputs: str, name: str, expected: bool

@@ -104,23 +104,7 @@ def test_a_template_and_its_specialisation_are_one_kernel():
     assert kernel.template == ("T",)
 
 
-@pytest.mark.parametrize(
-    "before",
-    [
-        "#if X\n__global__ void a(int n) {\n#else\n__global__ void a(long n) {\n#endif\n}\n",
-        "struct A {};\n#define OPEN {\n",
-        "}\n",
-        "__global__ KERNEL { }\n",
-        "template <int N>\n#pragma once\nvoid f() {}\n",
-    ],
-    ids=[
-        "branches",
-        "a brace in a macro",
-        "one brace too many",
-        "a name made by a macro",
-        "pragma",
-    ],
-)
+@from_table
 def test_unusual_text_hides_no_following_kernel(before):
     text = before + "__global__ void b(int* x) {}\n"
     assert [kernel.name for kernel in cells.find(text, text)][-1] == "b"

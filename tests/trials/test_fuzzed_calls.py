@@ -5,6 +5,7 @@ in the only cached build, or in `JitDisabled`. Some are built.
 """
 
 import copy
+import inspect
 import io
 import json
 import pickle
@@ -38,16 +39,51 @@ cupy = pytest.importorskip("cupy")
 np = pytest.importorskip("numpy")
 
 CHUNKS = 8
-CALLS = times(25, 625)  # of each chunk: 200, 5,000
+CALLS = times(50, 625)  # of each chunk: 400, 5,000
 SECONDS = 30  # limit for each call, also one that builds
 BUILT = 0.04  # of the calls may compile
 
 SOURCE = 'template <class T> __global__ void f(T* x) { *x = 1; }\nextern "C" __global__ void g() {}'
 KNOWN: dict[str, Any] = {"source": SOURCE, "arch": "sm_90", "name_expressions": ["f<float>"]}
+REQUEST = CompileRequest(**KNOWN)
+LIBRARY = KernelLibrary("no_such_package")
+
+# Valid arguments of the exported callables that have required ones.
+RIGHT: dict[str, dict[str, Any]] = {
+    "compile": KNOWN,
+    "CompileRequest": KNOWN,
+    "RawModule": {"code": SOURCE, "arch": "sm_90", "name_expressions": ["f<float>"]},
+    "RawKernel": {"code": SOURCE, "name": "g", "arch": "sm_90"},
+    "compile_many": {"builds": [REQUEST], "progress": False},
+    "submit_many": {"builds": [REQUEST]},
+    "KernelModule": {"library": LIBRARY, "source": "k.cu", "kernels": {"g": "int n"}},
+    "Installation": {"ours": False},
+}
+# `SharedStore` is a protocol, which has no instances.
+NAMES = {*rtcompile._HOME} - rtcompile._NOT_LISTED - {"install", "uninstall", "SharedStore"}
 
 
 # A call, and its arguments for a message.
 Call = tuple[Callable[[], object], dict[str, Any]]
+
+
+def parameters(function: Callable[..., object]) -> list[inspect.Parameter]:
+    """Return the parameters that have a name; none of a callable in C, which tells of none."""
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    try:
+        found = inspect.signature(function).parameters.values()
+    except ValueError:
+        return []
+    return [each for each in found if each.kind not in variable]
+
+
+def used(made: Any) -> object:
+    """Use what a call returned, as far as that needs no device."""
+    if isinstance(made, CompileRequest):
+        assert made.link or pickle.loads(pickle.dumps(made)) == made
+    elif isinstance(made, rtcompile.RawModule) and build_of(made).request is not None:
+        return build_of(made).request.arch and made.object_code
+    return repr(made) if isinstance(made, ObjectCode) else made
 
 
 class Calls:
@@ -60,12 +96,21 @@ class Calls:
         self.package = package
         self.values = values(known)
         self.odd = 0.0  # chance of a value of an unrelated type
-        self.entries = [
-            *(self.compile,) * 4,
-            *(self.request, self.many, self.module, self.kernel, self.library, self.signature),
-            *(self.environment, self.crafted_bundle, self.bundling, self.small, self.report),
-            self.crafted_record,
-        ]
+        self.functions: dict[str, Callable[..., object]] = {
+            **{name: rtcompile._load(name) for name in sorted(NAMES)},
+            "Arch.parse": Arch.parse,
+            "Report.of": Report.of,
+            "bundle": bundling.bundle,
+            "override": Settings("").override,
+            "replace": CompileRequest(**KNOWN).replace,
+        }
+        self.right = {
+            **RIGHT,
+            "Report.of": {"code": known},
+            "bundle": {"targets": [package.name], "path": folder / "b", "archs": ["sm_80"]},
+        }
+        others = (self.library, self.signature, self.environment)
+        self.entries = [*[self.function] * 12, *others, self.crafted_bundle, self.crafted_record]
 
     def make(self) -> tuple[str, Call]:
         """Return a call and the name of its entry; some are nearly valid, some entirely invalid."""
@@ -88,35 +133,47 @@ class Calls:
         made = [make() for _ in range(self.chance.randint(0, most))]
         return self.chance.choice((list, tuple, iter))(made)
 
-    def arguments(self, known: dict[str, Any], **makers: Callable[[], Any]) -> dict[str, Any]:
-        """Return valid arguments with one to three of them replaced."""
-        chosen = self.chance.sample(sorted(makers), k=min(len(makers), self.chance.randint(1, 3)))
-        return {**known, **{name: makers[name]() for name in chosen}}
-
-    def building(self) -> dict[str, Callable[[], Any]]:
-        """Return functions that create the arguments of a build."""
-        return {
-            "source": lambda: self.one(SOURCE, "", "mistake", "#include <nowhere>"),
-            "options": self.flags,
-            "arch": lambda: self.one("sm_90", "sm_80", "compute_75", "90a", Arch(12, 0)),
-            "name_expressions": lambda: self.some(lambda: self.one("f<float>", "g", "f<int>")),
-            "name": lambda: self.one("a.cu", "dir/a.cu", "/", "x" * 300),
-            "link": lambda: self.some(self.linked),
-            **self.limits(),
-        }
-
-    def linked(self) -> Any:
-        return self.one(self.known, SOURCE, __file__, self.crafted())
-
     def flags(self) -> Any:
         return self.some(lambda: self.one(*OPTIONS))
 
-    def limits(self) -> dict[str, Callable[[], Any]]:
+    def typed(self) -> dict[str, Callable[[], Any]]:
+        """Return functions that make arguments, by the names of the parameters."""
+        texts = {
+            "source": (SOURCE, "", "mistake", "#include <nowhere>", "scale.cu", "../x"),
+            "code": (SOURCE, "", "mistake", self.known),
+            "arch": ("sm_90", "sm_80", "compute_75", "90a", Arch(12, 0)),
+            "name": ("a.cu", "g", "dir/a.cu", "/", "x" * 300),
+            "fallback": ("auto", "never"),
+            "pch": (True, False, 0),
+            "timeout": (3, 0.5, "2"),
+            "memory_limit": ("2G", 1 << 31),
+            "backend": ("auto", "nvrtc", "nvcc"),
+            "target": ("ptx", "ltoir", "object", "fatbin"),
+            "errors": ("return",),
+            "path": ("k.cubin", "made.rtcb"),
+            "package": (self.package.name, "no_such", ".x"),
+            "folder": ("", ".", "nowhere"),
+            "bundle": ("kernels.rtcb",),
+            "kernels": ({"fill": "float* x, float value"}, {"scale<float>": "float* x"}),
+            "kernel": ("f<float>", "h"),
+            "block": (128, 0, 2000),
+            "dynamic_shared": (0, 1 << 20),
+        }
+        crafted = self.crafted()
+        several = {
+            "name_expressions": ("f<float>", "g", "f<int>"),
+            "link": (self.known, SOURCE, __file__, crafted),
+            "builds": (REQUEST, rtcompile.RawModule(code=SOURCE, arch="sm_90")),
+            "include_dirs": ("", "nowhere"),
+            "targets": (REQUEST, "no_such:x"),
+            "archs": ("sm_80", "compute_80"),
+        }
         return {
-            "fallback": lambda: self.one("auto", "never"),
-            "pch": lambda: self.one(True, False, 0),
-            "timeout": lambda: self.one(3, 0.5, "2"),
-            "memory_limit": lambda: self.one("2G", 1 << 31),
+            **{name: partial(self.one, *given) for name, given in texts.items()},
+            **{n: partial(self.some, partial(self.one, *given)) for n, given in several.items()},
+            "options": self.flags,
+            "log_stream": lambda: self.one(io.StringIO()),
+            "progress": lambda: None if callable(value := self.one(False, 1)) else value,
         }
 
     def crafted(self) -> str:
@@ -130,92 +187,37 @@ class Calls:
         path.write_bytes(data)
         return str(path)
 
-    # --- the public entries --------------------------------------------------------------
+    # --- the entries ---------------------------------------------------------------------
 
-    def compile(self) -> Call:
-        arguments = self.arguments(
-            KNOWN,
-            **self.building(),
-            backend=lambda: self.one("auto", "nvrtc", "nvcc"),
-            target=lambda: self.one("ptx", "ltoir", "object", "fatbin"),
-            log_stream=lambda: self.one(io.StringIO()),
-        )
-        return partial(rtcompile.compile, **arguments), arguments
-
-    def request(self) -> Call:
-        makers = {n: m for n, m in self.building().items() if n not in self.limits()}
-        changes = self.arguments({}, **makers)
-
-        def request() -> object:
-            made = CompileRequest(**KNOWN).replace(**changes)
-            return "link" in changes or pickle.loads(pickle.dumps(made)) == made
-
-        return request, changes
-
-    def many(self) -> Call:
-        def item() -> Any:
-            return self.one(CompileRequest(**KNOWN), rtcompile.RawModule(code=SOURCE, arch="sm_90"))
-
-        def progress() -> Any:
-            value = self.one(False, 1)
-            return None if callable(value) else value  # a callable may raise anything
-
-        arguments = self.arguments(
-            {"builds": [CompileRequest(**KNOWN)], "progress": False},
-            builds=lambda: self.some(item),
-            progress=progress,
-            errors=lambda: self.one("return"),
-            **self.limits(),
-        )
-        return partial(rtcompile.compile_many, **arguments), arguments
-
-    def module(self) -> Call:
-        makers = self.building()
-        makers["code"] = makers.pop("source")
-        arguments = self.arguments(
-            {"code": SOURCE, "arch": "sm_90", "name_expressions": ["f<float>"]},
-            **makers,
-            path=lambda: self.one("k.cubin"),
-            backend=lambda: self.one("nvcc", "nvrtc"),
-            translate_cucomplex=self.any,
-            enable_cooperative_groups=self.any,
-            jitify=self.any,
-        )
-
-        def module() -> object:
-            made = rtcompile.RawModule(**arguments)
-            has_none = build_of(made).request is None or arguments["arch"] is None
-            return None if has_none else made.object_code
-
-        return module, arguments
-
-    def kernel(self) -> Call:
-        makers = self.building()
-        makers["code"] = makers.pop("source")
-        del makers["name_expressions"]
-        arguments = self.arguments(
-            {"code": SOURCE, "name": "g", "arch": "sm_90"},
-            **makers,
-            backend=lambda: self.one("nvcc", "nvrtc"),
-            translate_cucomplex=self.any,
-            jitify=self.any,
-        )
-        return partial(rtcompile.RawKernel, **arguments), arguments
+    def function(self) -> Call:
+        """Call any function or class with valid arguments, of which one to three are replaced."""
+        name = self.chance.choice([*self.functions, *("compile", "RawModule", "replace") * 3])
+        function, typed = self.functions[name], self.typed()
+        found = parameters(function)
+        given = dict(self.right.get(name, {}))
+        replaced = self.chance.sample(found, min(len(found), self.chance.randint(1, 3)))
+        if name not in self.right:
+            replaced += [each for each in found if each.default is inspect.Parameter.empty]
+        for each in replaced:
+            given[each.name] = typed.get(each.name, self.any)()
+        if callable(given.get("progress")):  # a callable may raise anything
+            del given["progress"]
+        return lambda: used(function(**given)), {"function": name, **given}
 
     def library(self) -> Call:
-        library = self.arguments(
-            {"package": self.package.name},
-            package=lambda: self.one(self.package.name, "no_such", ".x"),
-            folder=lambda: self.one("", ".", "nowhere"),
-            options=self.flags,
-            include_dirs=lambda: self.some(lambda: self.one("", "nowhere")),
-            bundle=lambda: self.one("kernels.rtcb"),
+        typed = self.typed()
+
+        def arguments(known: dict[str, Any], *names: str) -> dict[str, Any]:
+            chosen = self.chance.sample(names, self.chance.randint(1, 3))
+            return {**known, **{name: typed[name]() for name in chosen}}
+
+        library = arguments(
+            *({"package": self.package.name}, "package", "folder"),
+            *("options", "include_dirs", "bundle"),
         )
-        module = self.arguments(
+        module = arguments(
             {"source": "scale.cu", "kernels": {"fill": "float* x, float value"}},
-            source=lambda: self.one("scale.cu", "nowhere.cu", "../x"),
-            kernels=lambda: self.one({"fill": self.any()}, {"scale<float>": "float* x"}),
-            options=self.flags,
+            *("source", "kernels", "options"),
         )
 
         def call() -> object:
@@ -313,37 +315,6 @@ class Calls:
 
         return crafted_record, {"record": document}
 
-    def bundling(self) -> Call:
-        arguments = self.arguments(
-            {"targets": [self.package.name], "path": self.folder / "made.rtcb", "archs": ["sm_80"]},
-            targets=lambda: self.some(lambda: self.one(CompileRequest(**KNOWN), "no_such:x")),
-            path=lambda: self.one("made.rtcb"),
-            archs=lambda: self.some(lambda: self.one("sm_80", "compute_80")),
-        )
-        return partial(bundling.bundle, **arguments), arguments
-
-    def small(self) -> Call:
-        value, other = self.any(), self.any()
-        makers: dict[str, Callable[[], Any]] = {
-            "Arch": lambda: Arch(value, other),
-            "Arch.parse": lambda: Arch.parse(value),
-            "ObjectCode": lambda: repr(ObjectCode(value, other, Arch(9, 0))),
-            "use_bundle": lambda: rtcompile.use_bundle(value),
-            "override": lambda: Settings("").override(timeout=value, memory_limit=other, pch=value),
-        }
-        name = self.chance.choice(sorted(makers))
-        return makers[name], {name: (value, other)}
-
-    def report(self) -> Call:
-        arguments = self.arguments(
-            {"code": self.known},
-            code=lambda: self.one(Path(self.crafted()).read_bytes()),
-            kernel=lambda: self.one("f<float>", "h"),
-            block=lambda: self.one(128, 0, 2000),
-            dynamic_shared=lambda: self.one(0, 1 << 20),
-        )
-        return partial(Report.of, **arguments), arguments
-
 
 class TooLong(BaseException):
     """A call exceeded its time."""
@@ -393,6 +364,11 @@ def reported(value: Any) -> str:
 @pytest.mark.parametrize("seed", range(CHUNKS))
 def test_a_call_ends_in_a_result_or_an_rtcompile_error(seed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    # The checks of `doctor` have their own tests, and take seconds for any argument.
+    for what in ("toolkit_parts", "packages", "cache_checks"):
+        monkeypatch.setattr(f"rtcompile.checkup.checks.{what}", lambda *_: ())
+    for what in ("workers", "probes"):
+        monkeypatch.setattr(f"rtcompile.checkup.probing.{what}", lambda *_: ())
     package = Package(tmp_path, "fuzzed_kernels", monkeypatch)
     package.load()
     bundling.bundle([CompileRequest(**KNOWN), package.name], package.bundle, archs=["sm_90"])
@@ -405,6 +381,7 @@ def test_a_call_ends_in_a_result_or_an_rtcompile_error(seed, tmp_path, monkeypat
         # A crafted source may never finish compiling, so there is a limit.
         monkeypatch.setenv("RTCOMPILE_TIMEOUT", "5")
         problem = wrong_with(call)
+        forget_bundles()  # `use_bundle` may have loaded one
         if problem:
             shown = ", ".join(f"{name}={reported(value)}" for name, value in arguments.items())
             bad.append(f"{entry}({shown}): {problem}")
