@@ -128,8 +128,6 @@ def spellings(folder: Path, arch: str) -> dict[str, tuple[Any, dict[str, Any]]]:
     """Return options and further arguments by the name of each spelling; write what they name."""
     foreign = folder / "Köpfe"
     foreign.mkdir(exist_ok=True)
-    file = folder / "options.txt"
-    file.write_text(" ".join(OPTIONS))
     return {
         "tuple": (OPTIONS, {}),
         "list": (list(OPTIONS), {}),
@@ -144,7 +142,6 @@ def spellings(folder: Path, arch: str) -> dict[str, tuple[Any, dict[str, Any]]]:
         "headers=": (OPTIONS, {"headers": {"tile.cuh": "#define TILE 4\n"}}),
         "a relative -I": ((*OPTIONS, "-Iinclude"), {}),
         "a non-ASCII -I": ((*OPTIONS, f"-I{foreign}"), {}),
-        "an options file": ((f"--options-file={file}",), {}),
     }
 
 

@@ -48,7 +48,6 @@ SPELLINGS: dict[str, tuple[Any, dict[str, Any]]] = {
     "headers=": (OPTIONS, {"headers": {"value.h": '#define VALUE "1"\n'}}),
     "a relative -I": (("-DTILE=16", "-I", "include", "--use_fast_math"), {}),
     "a non-ASCII -I": ((*OPTIONS[:2], "-I{root}/Köpfe"), {}),
-    "an options file": (("--options-file={folder}/options.txt",), {}),
 }
 
 # CuPy accepts no str.
@@ -71,7 +70,6 @@ class Program:
         self.scratch = scratch
         self.folder = folder / "include"
         self.header = self.folder / "value.h"
-        self.options_file = self.folder / "options.txt"
         self.make_folders()
         for process in processes:
             process.run(f"os.chdir({str(folder)!r})")
@@ -87,7 +85,6 @@ class Program:
             tree.mkdir()
             if value:
                 (tree / "value.h").write_text(f'#define VALUE "{value}"\n')
-        self.options_file.write_text(" ".join(OPTIONS).format(folder=self.folder))
 
     def options(self, door: str, options: Any) -> Any:
         """Return options in the door's form: a cell's options are one line."""

@@ -97,9 +97,7 @@ class LazyCode:
         self._environment: Environment | None = None  # of the last used settings
         # The conditions under which `objects` are valid: environment, toolchain's signature, working directory.
         self._made: set[tuple[Environment | None, str, str]] = set()
-        self._is_local = request is not None and bool(
-            depends_on_directory(request) or request._memo.get("files")
-        )
+        self._is_local = request is not None and depends_on_directory(request)
         self._folder = self._working_directory()
 
     def _working_directory(self) -> str:
@@ -118,10 +116,6 @@ class LazyCode:
             if environment is not here or folder != self._folder:
                 return False
             if toolchain and toolchain != here.signature():  # without a toolkit there is none
-                return False
-        if self._request is not None:
-            options_files = self._request._memo.get("files")
-            if options_files is not None and not options_files.is_unchanged():
                 return False
         for code in self.objects.values():
             files = files_of(code.build)
@@ -401,9 +395,7 @@ def _with_cupys_headers(request: CompileRequest, arguments: dict[str, Any]) -> C
         options = (*options, "-idirafter", working_directory("jitify=True"))
     if options == request.options:
         return request
-    changed = request.replace(source=source, options=options)
-    changed._memo["files"] = request._memo.get("files")
-    return changed
+    return request.replace(source=source, options=options)
 
 
 # As in CuPy, two modules of the same code share one loaded module per device, and so their __constant__ and

@@ -1,8 +1,4 @@
-"""`CompileRequest`, the validated request for a build, and options files.
-
-Every cache hit loads this module, so it imports very little. Options files are read here: if the compiler read
-them, an edit would change the build without changing the cache key.
-"""
+"""`CompileRequest`, the validated request for a build. Every cache hit loads this module, so it imports very little."""
 
 from __future__ import annotations
 
@@ -10,10 +6,9 @@ import os
 from _collections_abc import Mapping  # `collections.abc` is the same, and loads `collections`
 
 from rtcompile.errors import InvalidRequest, shown
-from rtcompile.files import fileset
 from rtcompile.files.sealed import content_digest, read_given
 from rtcompile.request.object_code import TARGETS, ObjectCode
-from rtcompile.request.values import Arch, Value, absolute, items, one_of, strings, text, truth
+from rtcompile.request.values import Arch, Value, items, one_of, strings, text, truth
 from rtcompile.request.values import path as checked_path
 
 TYPE_CHECKING = False
@@ -21,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
-    from rtcompile.files.headers import Header
     from rtcompile.request.values import Backend, Target
 
 
@@ -40,8 +34,8 @@ class CompileRequest(Value):
     Parameters
     ----------
     source, options, arch, name_expressions, name, backend, target, link, headers, include_dirs
-        As in `rtcompile.compile`. Files that ``--options-file`` names, and other libraries' objects in `link`, are
-        read at once. `headers` becomes sorted pairs, and each of `include_dirs` a ``-I`` at the end of `options`.
+        As in `rtcompile.compile`. Other libraries' objects in `link` are read at once. `headers` becomes sorted pairs,
+        and each of `include_dirs` a ``-I`` at the end of `options`.
     allow_fixups : bool
         Whether rtcompile may add an option because of an error, such as ``--device-int128``.
     may_pass_over_arch : bool
@@ -92,12 +86,11 @@ class CompileRequest(Value):
         # Every public function makes a request, so these arguments are checked only here.
         set_ = object.__setattr__
         set_(self, "source", text("source", source))
-        memo: dict[str, Any] = {}
-        set_(self, "_memo", memo)
+        set_(self, "_memo", {})
         options = strings("options", options)
         if include_dirs is not _NONE:
             options += folder_options("include_dirs", include_dirs)
-        set_(self, "options", _with_files(options, memo))
+        set_(self, "options", options)
         wants_ptx = False
         if arch is not None and not isinstance(arch, Arch):
             arch, wants_ptx = _architecture(arch)
@@ -258,19 +251,6 @@ def _header(given: object) -> str:
     return name
 
 
-def _with_files(options: tuple[str, ...], memo: dict[str, Any]) -> tuple[str, ...]:
-    """Return options with each options file replaced by its contents."""
-    words = " ".join(options)
-    if "optf" not in words and "options-file" not in words:
-        return options
-    from rtcompile.files.fileset import FileSet
-
-    headers: list[Header] = []
-    found = read_in(options, headers)
-    memo["files"] = FileSet(headers=tuple(headers))
-    return found
-
-
 def _program(value: object) -> str:
     name = text("name", value)
     file_name = name.rpartition("/")[2]
@@ -280,56 +260,6 @@ def _program(value: object) -> str:
             f"bytes long, not {shown(name)}; write name={DEFAULT_NAME!r} or leave it out"
         )
     return name
-
-
-# --- Options files (``--options-file``): their content replaces the option that names them --------
-
-_DEEPEST = 8
-_OPTIONS = {f"{dashes}{name}" for dashes in ("-", "--") for name in ("options-file", "optf")}
-_QUOTES = "\"'\\"  # a text without these characters can be split at blanks
-
-
-def read_in(options: Iterable[str], headers: list[Header], depth: int = 0) -> tuple[str, ...]:
-    """Return options with each ``--options-file`` replaced by its words, and record the file in `headers`."""
-    read: list[str] = []
-    rest = iter(options)
-    for option in rest:
-        # An element with only this option: "--options-file=a,b", "-optf a", or "-optf" before "a".
-        name, _, value = option.strip().partition("=")
-        if name not in _OPTIONS:
-            name, value = (*option.split(None, 1), "", "")[:2]
-        if name not in _OPTIONS:
-            read.append(option)
-            continue
-        names = value or next(rest, "")
-        if not names:
-            raise InvalidRequest(f"{option!r} names no file")
-        if depth >= _DEEPEST:
-            raise InvalidRequest(f"--options-file={names}: files name each other {_DEEPEST} deep")
-        for name in names.split(","):
-            read += read_in(_words(name.strip().strip("\"'"), headers), headers, depth + 1)
-    return tuple(read)
-
-
-def _words(path: str, headers: list[Header]) -> list[str]:
-    try:
-        header, data, _ = fileset.read(absolute(path), "user", path)
-        headers.append(header)
-        text = data.decode()
-    except (OSError, ValueError) as error:  # a path with a NUL, a text that is not UTF-8
-        raise InvalidRequest(f"--options-file={path} cannot be read: {error}") from None
-    if "\0" in text:
-        raise InvalidRequest(f"--options-file={path}: it contains a NUL byte")
-    if not any(character in text for character in _QUOTES):
-        for blank in "\t\r\n":
-            text = text.replace(blank, " ")
-        return [word for word in text.split(" ") if word]
-    import shlex  # its import takes longer than the rest of a hit
-
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise InvalidRequest(f"--options-file={path}: {error}") from None
 
 
 def is_source(item: object) -> bool:

@@ -125,20 +125,6 @@ def test_an_edit_is_noticed_by_every_process(door, edit, program):
 
 @pytest.mark.some(2)
 @pytest.mark.parametrize("door", DOORS)
-def test_an_edited_options_file_is_read_again(door, program):
-    options = ("--options-file={folder}/options.txt",)
-
-    def values() -> list[str]:
-        both = (program.first, program.first, program.second)
-        return [text_in(program.request(process, door, KERNEL, options)) for process in both]
-
-    for value in ("1", "2", "1"):
-        program.options_file.write_text(f'-DVALUE=\\"{value}\\"')
-        assert values() == [value] * 3
-
-
-@pytest.mark.some(2)
-@pytest.mark.parametrize("door", DOORS)
 def test_an_edited_source_is_compiled(door, program):
     for value in ("1", "2", "1"):
         source = f'#define VALUE "{value}"' + KERNEL

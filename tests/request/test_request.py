@@ -302,37 +302,3 @@ def test_compilers_get_few_variables_and_workers_fewer():
     assert units.nvcc_words({}) == ((), ())
     assert units.nvcc_words({"NVCC_APPEND_FLAGS": "-w '-DX=a b'"}) == ((), ("-w", "-DX=a b"))
     assert units.nvcc_words({"NVCC_PREPEND_FLAGS": "-G"}) == (("-G",), ())
-
-
-# --- options files --------------------------------------------------------------------------------
-
-
-def test_the_contents_of_options_files_are_in_the_request(tmp_path):
-    inner, outer = tmp_path / "inner.txt", tmp_path / "outer.txt"
-    inner.write_text('-DY="a b"\n')
-    outer.write_text(f"-DX=1 -I '/a b'\n-optf {inner}\n")
-    before = CompileRequest("", options=("-w", f"--options-file={outer}", "-G"))
-    assert before.options == ("-w", "-DX=1", "-I", "/a b", "-DY=a b", "-G")
-    outer.write_text("-DX=2")
-    after = CompileRequest("", options=("-w", "-optf", str(outer), "-G"))
-    assert after.options == ("-w", "-DX=2", "-G")
-    (spaced := tmp_path / "a b.txt").write_text("-DX=1\r\n-w\t-DY  -DZ\n")
-    assert CompileRequest("", options=f"-optf {spaced}").options == ("-DX=1", "-w", "-DY", "-DZ")
-
-
-@pytest.mark.parametrize("text", [None, "-optf self.txt", "-DX='"], ids=["none", "itself", "quote"])
-def test_an_options_file_that_cannot_be_read_is_an_error_that_names_it(text, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    if text is not None:
-        (tmp_path / "self.txt").write_text(text)
-    with pytest.raises(InvalidRequest, match=r"self\.txt"):
-        CompileRequest("", options=("-optf", "self.txt"))
-
-
-def test_options_files_may_be_nested_eight_deep(tmp_path):
-    (tmp_path / "0").write_text("-DX=1")
-    for number in range(1, 9):
-        (tmp_path / str(number)).write_text(f"-optf {tmp_path}/{number - 1}")
-    assert CompileRequest("", options=(f"-optf {tmp_path}/7",)).options == ("-DX=1",)
-    with pytest.raises(InvalidRequest, match="8 deep"):
-        CompileRequest("", options=(f"-optf {tmp_path}/8",))

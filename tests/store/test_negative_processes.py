@@ -135,8 +135,6 @@ def edits(folder: Path) -> dict[str, tuple[str, list[str], Callable[[], object]]
     first, second = folder / "first", folder / "second"
     header = second / "mine.h"
     both = [f"-I{first}", f"-I{second}"]
-    options_file = folder / "options.txt"
-    options_file.write_text("-DBAD")
     fails = '#include "mine.h"\n'
     return {
         "edited": (fails, both, write(header, "// fine")),
@@ -153,18 +151,11 @@ def edits(folder: Path) -> dict[str, tuple[str, list[str], Callable[[], object]]
             both,
             lambda: (second.rename(folder / "old"), second.mkdir(), header.write_text("")),
         ),
-        "options file": (
-            "#ifdef BAD\n#error\n#endif",
-            [f"--options-file={options_file}"],
-            write(options_file, ""),
-        ),
     }
 
 
 @pytest.mark.some(4)
-@pytest.mark.parametrize(
-    "edit", ["edited", "shadowed", "added", "removed", "tested", "replaced", "options file"]
-)
+@pytest.mark.parametrize("edit", ["edited", "shadowed", "added", "removed", "tested", "replaced"])
 def test_after_each_kind_of_edit_the_compiler_runs_and_its_code_kept(edit, tmp_path):
     for name in ("first", "second"):
         (tmp_path / name).mkdir()

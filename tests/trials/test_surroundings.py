@@ -63,10 +63,6 @@ def from_file(path: str) -> bytes:
     return rtcompile.RawModule.from_file(path + "k.cu", arch="sm_80").object_code.code
 
 
-def from_options_file(path: str) -> bytes:
-    return rtcompile.compile(KERNEL, arch="sm_80", options=(f"--options-file={path}o.txt",)).code
-
-
 def from_include_path(path: str) -> bytes:
     return rtcompile.compile(f'#include "h.h"\n{KERNEL}', arch="sm_80", options=(f"-I{path}",)).code
 
@@ -85,7 +81,7 @@ def from_cutlass_variable(path: str) -> bytes:
         return rtcompile.compile(source, arch="sm_80").code
 
 
-DOORS = [from_file, from_options_file, from_include_path, from_command, from_cutlass_variable]
+DOORS = [from_file, from_include_path, from_command, from_cutlass_variable]
 
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
@@ -98,7 +94,6 @@ def test_a_path_with_a_link_and_two_dots_is_resolved_by_the_system(
     for folder, value in ((tmp_path / "real", RIGHT), (tmp_path, OTHER)):
         (folder / "k.cu").write_text(f'#include "h.h"\n{KERNEL}')
         (folder / "h.h").write_text(f"#define V {value}\n")
-        (folder / "o.txt").write_text(f"-DV={value}")
         (folder / "cutlass").mkdir()
         (folder / "cutlass" / "version.h").write_text(CUTLASS_VERSION % value)
     monkeypatch.chdir(tmp_path)
@@ -112,7 +107,7 @@ def test_a_file_in_a_removed_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(gone)
     gone.rmdir()
     with tally("build in a working directory that was removed") as trial:
-        for door in DOORS[:3]:
+        for door in DOORS[:2]:
             with trial(), pytest.raises(rtcompile.InvalidRequest, match="was removed"):
                 door("folder/")
         with trial():

@@ -99,8 +99,7 @@ class Compilation:
         self._line = line
         self._options = (*line.options, _REPORT_SPILLS)
         self._headers = dict(headers)  # instances built later use the same headers
-        options = rtcompile.CompileRequest("", line.options).options  # also those in options files
-        self._cell = cells.read(source, keep_lines=any(map(_LINE_INFORMATION.match, options)))
+        self._cell = cells.read(source, keep_lines=any(map(_LINE_INFORMATION.match, line.options)))
         self._built: list[CellBuild] = []
 
     def module(self) -> CellModule:
