@@ -1,16 +1,13 @@
 """The edit loop: a kernel is rebuilt when its file changes, with advice for its launch.
 
-`RawModule.from_file(…, reload=True)` builds again between two launches when the file has changed. Here three
-edits follow the first version: a block's sum through shared memory, one that does not compile, which leaves the
-last good kernel in place and shows its error, and one that is bound to small blocks. After each the kernel is
-run, and `advise` names the block of highest occupancy and what limits it. ``rtcompile watch`` shows the same
+`RawModule.from_file` builds again if the file has changed. Here three edits follow the first version: a block's sum
+through shared memory, one that does not compile, after which the last good kernel is used, and one that is bound to
+small blocks. After each the kernel is run, and `advise` names the block of highest occupancy and what limits it. ``rtcompile watch`` shows the same
 loop in a terminal. Run it: ``python -m examples.edit_and_see``.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
 import tempfile
 import time
 from collections.abc import Iterator
@@ -60,27 +57,26 @@ def loop(folder: Path, cp: Any = None, arch: str | None = "sm_90a") -> Iterator[
     """Make each edit, and yield its result; without CuPy, build for `arch` and launch nothing."""
     file = folder / "sums.cu"
     file.write_text(FIRST)
-    module = rtcompile.RawModule.from_file(file, reload=True, arch=None if cp else arch)
-    running = FIRST
     for edit, source in EDITS.items():
-        time.sleep(0.1)  # the file is looked at no more than every 50 ms
         begin = time.perf_counter()
         file.write_text(source)
-        with contextlib.redirect_stderr(io.StringIO()) as shown:
-            if cp is None:
-                module.object_code  # noqa: B018 - reading it builds the module
-            else:
-                run(cp, module)
+        error = ""
+        try:
+            edited = rtcompile.RawModule.from_file(file, arch=None if cp else arch)
+            edited.object_code  # noqa: B018 - reading it builds the module
+            module = edited
+        except rtcompile.CompileError as failed:
+            error = str(failed)
+        if cp is not None:
+            run(cp, module.get_function("sums"))
         took = (time.perf_counter() - begin) * 1e3
-        running = running if shown.getvalue() else source
-        advice = rtcompile.RawKernel(running, "sums", arch=None if cp else arch).advise()
-        yield Seen(edit, took, advice, shown.getvalue())
+        yield Seen(edit, took, module.advise("sums"), error)
 
 
-def run(cp: Any, module: rtcompile.RawModule) -> None:
-    """Launch the kernel as it is now; raise AssertionError if its sums are wrong."""
+def run(cp: Any, kernel: rtcompile.RawKernel) -> None:
+    """Launch a kernel; raise AssertionError if its sums are wrong."""
     x, out = cp.ones(64 * 128, cp.float32), cp.zeros(64, cp.float32)
-    module.get_function("sums").launch(64, 128, (x, out))
+    kernel.launch(64, 128, (x, out))
     assert bool((out == 128).all()), "the sums are wrong"
 
 

@@ -34,7 +34,6 @@ _NAMES = {
     "extras.notebook": "load_ipython_extension",
     "extras.packaging.library": "KernelLibrary",
     "extras.progress": "first_wait shown_progress",
-    "extras.reload.code": "ReloadedCode",
     "extras.reproducer": "write_reproducer",
     "frontends.cupy_hook": "install uninstall",
     "frontends.raw_kernel": "RawKernel",
@@ -76,7 +75,7 @@ _MODULES = {"cache", "messages", "types"}
 _OF_PYTHON = {"compile"}  # ``from rtcompile import *`` leaves Python's own
 # For IPython, and for the core, which loads what few programs need.
 _NOT_LISTED = {
-    *("load_ipython_extension", "launch", "ReloadedCode", "symbols", "write_reproducer"),
+    *("load_ipython_extension", "launch", "symbols", "write_reproducer"),
     *("first_wait", "shown_progress"),
 }
 _OF_CUPY = [_NAMES["frontends.raw_kernel"], _NAMES["frontends.raw_module"]]

@@ -22,10 +22,10 @@ from rtcompile.build import pipeline
 from rtcompile.build.measured import measure
 from rtcompile.cli import arguments, exit_code, output
 from rtcompile.cli.caching import find_entry
+from rtcompile.cli.edited import Files
 from rtcompile.cli.output import overrides, requests
 from rtcompile.errors import CompileError, InvalidRequest, RtcompileError, ToolkitNotFound
 from rtcompile.extras.devtools.profile import HeaderNode, Profile
-from rtcompile.extras.reload import Files
 from rtcompile.extras.resources import REPORT_SPILLS, Report, limits_of
 from rtcompile.extras.resources.advice import Advice
 from rtcompile.files.headers import SearchDir

@@ -96,16 +96,13 @@ class RawModule(BuildOwner, cupy.RawModule):  # type: ignore[misc]
 
     @classmethod
     @public
-    def from_file(cls, path: Any, *, reload: bool = False, **arguments: Any) -> RawModule:
-        """Return the module of a source file, whose folder is searched for quoted includes.
+    def from_file(cls, path: Any, **arguments: Any) -> RawModule:
+        """Return the module of a source file as it is now; its folder is searched for quoted includes.
 
         Parameters
         ----------
         path : path-like
             The CUDA C++ source.
-        reload : bool
-            Build again before a launch if the file or a header that it read has changed. If that fails, the error
-            is shown on stderr, and the kernels built before stay in use.
         **arguments
             As `RawModule` takes them.
 
@@ -114,14 +111,8 @@ class RawModule(BuildOwner, cupy.RawModule):  # type: ignore[misc]
         InvalidRequest
             The file cannot be read, or is not UTF-8.
         """
-        if not reload:
-            name = absolute(checked_path("path", path))  # by it the compiler finds quoted includes
-            return cls(code=read_text(name), name=name, **arguments)
-        import rtcompile
-
-        module = cls.__new__(cls)
-        module._bind(rtcompile._load("ReloadedCode")(path, arguments))  # type: ignore[operator]
-        return module
+        name = absolute(checked_path("path", path))  # by it the compiler finds quoted includes
+        return cls(code=read_text(name), name=name, **arguments)
 
     def _bind(self, build: LazyCode, name: str = "") -> None:  # noqa: ARG002  # `RawKernel` has one
         super().__init__(**{argument: build.arguments[argument] for argument in OF_CUPY})

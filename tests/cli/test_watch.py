@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rtcompile.cli import inspecting, main
-from rtcompile.extras.reload import Files
+from rtcompile.cli.edited import Files
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -42,7 +42,7 @@ def watched(
         edits_meanwhile = SimpleNamespace(
             time_ns=time.time_ns, sleep=lambda seconds: next(waiting)(file)
         )
-        monkeypatch.setattr("rtcompile.extras.reload.time", edits_meanwhile)
+        monkeypatch.setattr("rtcompile.cli.edited.time", edits_meanwhile)
         command = ["watch", "k.cu", "--arch", "sm_80", "--edits", str(len(edits)), *more]
         code = main(command)
         printed = capsys.readouterr()

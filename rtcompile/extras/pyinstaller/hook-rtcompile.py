@@ -6,9 +6,8 @@ hiddenimports = collect_submodules(
     "rtcompile", lambda name: not name.startswith("rtcompile.extras")
 )
 # These are of the public functions, not of an optional package: `compile_many(executor=)`, `RecordedBuild`, launches,
-# reloading, reproducers of crashes, and progress.
+# reproducers of crashes, and progress.
 hiddenimports += ["rtcompile.extras.cluster.executors", "rtcompile.extras.record.repeatable"]
-hiddenimports += ["rtcompile.extras.launching.launch", "rtcompile.extras.reload.code"]
-hiddenimports += ["rtcompile.extras.reproducer", "rtcompile.extras.progress"]
-hiddenimports += ["cuda.pathfinder"]
+hiddenimports += ["rtcompile.extras.launching.launch", "rtcompile.extras.reproducer"]
+hiddenimports += ["rtcompile.extras.progress", "cuda.pathfinder"]
 datas = collect_data_files("rtcompile")
