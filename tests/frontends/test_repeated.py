@@ -1,4 +1,4 @@
-"""Tests of repeated launches: an equal one reuses the first one's conversion, any other is checked again."""
+"""Tests of repeated launches: an equal one reuses the first one's configuration, any other is checked."""
 
 import threading
 from types import SimpleNamespace
@@ -33,15 +33,15 @@ def arguments(number: int) -> tuple[Any, ...]:
 
 @pytest.fixture
 def again(launched: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that launches one kernel; its `checked` counts the launches that were fully checked."""
+    """Return a function that launches one kernel; its `checked` counts the configurations that were checked."""
     kernel, driver = rtcompile.RawKernel(CODE, "k"), Driver(*SIZES)
-    packed = launching._packed
+    checked = launching._Loaded._checked
 
     def counting(*given: Any) -> Any:
         launch.checked += 1
-        return packed(*given)
+        return checked(*given)
 
-    monkeypatch.setattr(launching, "_packed", counting)
+    monkeypatch.setattr(launching._Loaded, "_checked", counting)
 
     def launch(args: Any, **how: Any) -> list[bytes]:
         launched(args=args, kernel=kernel, driver=driver, **how)
@@ -121,7 +121,6 @@ def test_threads_that_launch_at_once_do_not_share_the_bytes(again):
         return done
 
     again.driver.cuLaunchKernelEx = slowly.__get__(again.driver)
-    launching._bound.devices.add(0)
     other = threading.Thread(target=again, args=(arguments(1),))
     other.start()
     assert inside.wait(30)
@@ -134,7 +133,7 @@ def test_threads_that_launch_at_once_do_not_share_the_bytes(again):
     ]
 
 
-def test_a_reloaded_kernel_is_checked_again(again, launched):
+def test_a_kernel_that_was_built_again_is_checked_again(again, launched):
     kernel = rtcompile.RawKernel(CODE, "k")
     launched((8,), (None,), kernel=kernel)
     kernel.__dict__["played"] = SimpleNamespace(ptr=100)

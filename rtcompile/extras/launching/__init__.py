@@ -58,8 +58,7 @@ class DeviceArray:
     strides: tuple[int, ...]  # in bytes
     dtype: str  # "float16", "bfloat16", …
     itemsize: int
-    torch_device: int | None  # None if it is not a PyTorch tensor
-    owner: Any  # what keeps the memory alive
+    torch_device: int | None = None  # None if it is not a PyTorch tensor
 
 
 def device_array(name: str, value: Any) -> DeviceArray | None:
@@ -92,8 +91,6 @@ def device_array(name: str, value: Any) -> DeviceArray | None:
         else tuple(strides),
         dtype=dtype.name,
         itemsize=dtype.itemsize,
-        torch_device=None,
-        owner=value,
     )
 
 
@@ -109,7 +106,6 @@ def _of_torch(name: str, tensor: Any) -> DeviceArray:
         dtype=str(tensor.dtype).removeprefix("torch."),
         itemsize=size,
         torch_device=tensor.device.index,
-        owner=tensor,
     )
 
 

@@ -1,17 +1,18 @@
 """`kernel.launch`: clusters, programmatic dependent launch and priority, by ``cuLaunchKernelEx``.
 
-Each argument becomes the bytes of one parameter; one that does not fit raises an error that names it.
+Each argument becomes the bytes of one parameter; one that does not fit raises an error that names it. A launch's grid,
+block and attributes are checked once, and kept as the driver takes them.
 """
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import operator
 import struct
 import sys
 import threading
-from dataclasses import dataclass
+from array import array
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import cupy
@@ -19,7 +20,6 @@ import numpy as np
 
 from rtcompile.errors import DriverError, InvalidRequest, shown
 from rtcompile.extras.launching import bindings, device_array
-from rtcompile.extras.launching.repeated import Loaded, parameter_buffer
 from rtcompile.frontends.lazy_code import ordinal
 from rtcompile.request.values import items, truth, whole
 
@@ -32,93 +32,39 @@ _CLUSTER_MAX = 16  # with the attribute for non-portable sizes
 _GRID_MAX = (1 << 31) - 1
 _CAPTURE_UNSUPPORTED = 900
 _POINTER_BYTES = 8
-
-
-_NEVER: dict[int, Loaded] = {}  # for a kernel that was never launched
+_UNIT = 16  # bytes; the host's copy of each parameter begins at a multiple of it
+_INTEGERS = (1, 2, 4, 8)  # bytes
+_KEPT = 64  # configurations of one kernel
 
 
 def launch(kernel: RawKernel, args: Any, stream: Any, how: tuple[Any, ...]) -> None:
     """Launch a kernel; `how` has the other arguments of `RawKernel.launch`, in order."""
     device = ordinal(loading=True)
-    before = kernel.__dict__.get("_launched", _NEVER).get(device)
-    if before is not None and before.function is kernel._functions.get(device):
-        queue = _stream(stream, None)  # a repeated launch has no arguments of PyTorch
-        if device in getattr(_bound, "devices", ()) and before.launch((queue, how), args):
-            return
-    grid, block, cluster, cooperative, programmatic, shared_mem, priority = how
-    driver = bindings()
-    blocks = _three("grid", grid)
-    threads = _three("block", block)
-    size = None if cluster is None else _three("cluster", cluster)
-    shared_mem = whole("shared_mem", shared_mem, 0, _GRID_MAX)
-    cooperative = truth("cooperative", cooperative)
-    programmatic = truth("programmatic", programmatic)
     args = items("args", args, "a kernel's arguments")
-    values, of_torch = _values(args, device)
-    queue = _stream(stream, of_torch)
-    loaded = _loaded(kernel, driver, device, queue)
-    packed = _packed(kernel.name, values, loaded.sizes)
-
-    config = driver.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = blocks
-    config.blockDimX, config.blockDimY, config.blockDimZ = threads
-    config.sharedMemBytes = shared_mem
-    config.hStream = driver.CUstream(queue)
-    call = _Call(kernel, driver, loaded, threads, shared_mem)
-    if shared_mem:
-        call.allow_shared_memory()
-    if size is not None:
-        call.check_cluster(blocks, size, config, device)
-    chosen = call.priority(priority)
-    attributes = _attributes(driver, size, cooperative, programmatic, chosen)
-    if attributes:
-        config.attrs = attributes
-        config.numAttrs = len(attributes)
-
-    values_at, addresses, pointers = parameter_buffer(map(len, packed))
-    for address, data in zip(addresses, packed, strict=False):  # the last address is the end
-        ctypes.memmove(address, data, len(data))
-    (status,) = driver.cuLaunchKernelEx(config, loaded.handle, pointers, 0)
-    del values_at  # the driver has read it now
+    queue = _stream(stream, args, device)
+    loaded = _loaded(kernel, device, queue)
+    packed = _packed(kernel.name, args, loaded.sizes, device)
+    configuration = loaded.configuration(queue, how)
+    layout, offsets = _layout(tuple(map(len, packed)))
+    memory = array("Q", layout.pack(*packed))
+    start = memory.buffer_info()[0]
+    addresses = array("Q", [start + offset for offset in offsets])
+    (status,) = loaded.driver.cuLaunchKernelEx(
+        configuration, loaded.handle, addresses.buffer_info()[0], 0
+    )
     if int(status):
-        raise call.error(status)
-    loaded.keep((queue, how), config)
+        raise loaded.error(status, how)
 
 
-# --- The kernel on the current device, and the stream ------------------------------------------------
+# --- The stream, and the arguments -------------------------------------------------------------------
 
 
-_bound = threading.local()  # `devices` are those that have a context in this thread
-
-
-def _loaded(kernel: RawKernel, driver: Any, device: int, queue: int) -> Loaded:
-    """Return the kernel on this device, built and loaded on first use."""
-    function = kernel._functions.get(device)
-    if function is None:
-        if queue and runtime.streamIsCapturing(queue):
-            raise DriverError(
-                f"{kernel.name} would have to be compiled or loaded, and its stream is being "
-                f"captured into a graph; read kernel.kernel, or launch {kernel.name} once, "
-                "before the capture begins",
-                _CAPTURE_UNSUPPORTED,
-            )
-        function = kernel._kernel()
-    elif device not in getattr(_bound, "devices", ()):
-        # The driver needs a context, which a thread lacks until it calls the CUDA runtime.
-        runtime.setDevice(device)
-    _bound.devices = {device, *getattr(_bound, "devices", ())}
-    known: dict[int, Loaded] = kernel.__dict__.setdefault("_launched", {})
-    loaded = known.get(device)
-    if loaded is None or loaded.function is not function:
-        loaded = known[device] = Loaded(driver, function)
-    return loaded
-
-
-def _stream(stream: Any, of_torch: int | None) -> int:
-    """Return the handle of the stream: the one given, PyTorch's for its tensors, or CuPy's."""
+def _stream(stream: Any, args: tuple[Any, ...], device: int) -> int:
+    """Return the handle of the stream: the one given, PyTorch's if an argument is its tensor, or CuPy's."""
     if stream is None:
-        if of_torch is not None:
-            return int(sys.modules["torch"].cuda.current_stream(of_torch).cuda_stream)
+        torch = sys.modules.get("torch")
+        if torch is not None and any(isinstance(value, torch.Tensor) for value in args):
+            return int(torch.cuda.current_stream(device).cuda_stream)
         return int(cupy.cuda.get_current_stream().ptr)
     for name in ("ptr", "cuda_stream"):
         handle = getattr(stream, name, None)
@@ -136,7 +82,254 @@ def _stream(stream: Any, of_torch: int | None) -> int:
         ) from None
 
 
-# --- The arguments -----------------------------------------------------------------------------------
+def _packed(
+    kernel: str, args: tuple[Any, ...], sizes: tuple[int, ...] | None, device: int
+) -> list[bytes]:
+    """Return the bytes of each parameter."""
+    if sizes is not None and len(args) != len(sizes):
+        raise InvalidRequest(f"{kernel} takes {len(sizes)} arguments, not {len(args)}")
+    packed = []
+    for position, value in enumerate(args):
+        size = None if sizes is None else sizes[position]
+        data = _bytes_of(value, size)
+        if data is None:
+            data = _bytes_of_array(f"{kernel}: argument {position}", value, device)
+        if size is not None and len(data) != size:
+            raise InvalidRequest(f"{kernel}: argument {position} is {_misfit(value, data, size)}")
+        packed.append(data)
+    return packed
+
+
+@functools.lru_cache(maxsize=256)
+def _layout(sizes: tuple[int, ...]) -> tuple[struct.Struct, tuple[int, ...]]:
+    """Return the layout of parameters in memory, the offset of each, and the end, also for a kernel without any."""
+    layout = struct.Struct("".join(f"{size}s{-size % _UNIT}x" for size in sizes))
+    return layout, tuple(accumulate((size + -size % _UNIT for size in sizes), initial=0))
+
+
+def _bytes_of(value: Any, size: int | None) -> bytes | None:
+    """Return an argument's bytes, for an integer as many as its parameter has; None for other libraries' arrays."""
+    if isinstance(value, cupy.ndarray):
+        return int(value.data.ptr).to_bytes(_POINTER_BYTES, "little")
+    if isinstance(value, (np.generic, np.ndarray)):  # a NumPy struct is passed by its bytes
+        return b"" if value.dtype.hasobject else value.tobytes()
+    if isinstance(value, int):
+        try:
+            width = size if size in _INTEGERS else _INTEGERS[-1]
+            return int(value).to_bytes(width, "little", signed=value < 0)
+        except OverflowError:
+            return b""
+    if isinstance(value, float):
+        return struct.pack("=d", value)
+    if isinstance(value, complex):
+        return struct.pack("=dd", value.real, value.imag)
+    if value is None or isinstance(value, cupy.cuda.MemoryPointer):
+        return (0 if value is None else int(value.ptr)).to_bytes(_POINTER_BYTES, "little")
+    return None
+
+
+def _bytes_of_array(name: str, value: Any, device: int) -> bytes:
+    """Return the address of an array of another library."""
+    found = device_array(name, value)
+    if found is None:
+        raise InvalidRequest(
+            f"{name} is {shown(value)}, which is neither an array in device memory nor a number; "
+            "pass a struct as a NumPy array of one element"
+        )
+    if found.torch_device not in (None, device):
+        raise InvalidRequest(
+            f"{name} is on device {found.torch_device}, and the current one is {device}; launch in "
+            f"`with cupy.cuda.Device({found.torch_device}):`"
+        )
+    return found.pointer.to_bytes(_POINTER_BYTES, "little")
+
+
+def _misfit(value: Any, data: bytes, size: int) -> str:
+    """Return what an argument is that does not fit its parameter of `size` bytes, and what to pass instead."""
+    if isinstance(value, int) and not data:
+        return f"{value}, which {size} bytes cannot hold"
+    if isinstance(value, float) and size == np.float32().nbytes:
+        hint = "pass numpy.float32 of it"
+    elif isinstance(value, np.ndarray) and size == _POINTER_BYTES:
+        hint = "pass cupy.asarray of it"
+    elif isinstance(value, (int, float, complex, np.generic, np.ndarray)):
+        hint = "convert it, for a struct to a NumPy array of one element"
+    else:
+        hint = (
+            "a struct that contains an address, such as CuPy's CArray, is passed by kernel(…) only"
+        )
+    of_type = f" {value.dtype}" if isinstance(value, np.ndarray) else ""
+    return f"{shown(value)}{of_type} of {len(data)} bytes, and the parameter has {size}; {hint}"
+
+
+# --- A kernel on one device, its configurations and limits -------------------------------------------
+
+
+_bound = threading.local()  # `devices` are those that have a context in this thread
+
+
+def _loaded(kernel: RawKernel, device: int, queue: int) -> _Loaded:
+    """Return the kernel on this device, built and loaded on first use."""
+    function = kernel._functions.get(device)
+    if function is None:
+        if queue and runtime.streamIsCapturing(queue):
+            raise DriverError(
+                f"{kernel.name} would have to be compiled or loaded, and its stream is being "
+                f"captured into a graph; read kernel.kernel, or launch {kernel.name} once, "
+                "before the capture begins",
+                _CAPTURE_UNSUPPORTED,
+            )
+        function = kernel._kernel()
+    devices = getattr(_bound, "devices", ())
+    if device not in devices:
+        # The driver needs a context, which a thread lacks until it calls the CUDA runtime.
+        runtime.setDevice(device)
+        _bound.devices = {device, *devices}
+    known: dict[int, _Loaded] = kernel.__dict__.setdefault("_launched", {})
+    loaded = known.get(device)
+    if loaded is None or loaded.function is not function:
+        loaded = known[device] = _Loaded(kernel, device, function)
+    return loaded
+
+
+class _Loaded:
+    """A kernel on one device: CuPy's `function`, the `sizes` of its parameters in bytes, and its configurations."""
+
+    def __init__(self, kernel: RawKernel, device: int, function: Any) -> None:
+        self._kernel = kernel
+        self._device = device
+        self.driver = bindings()
+        self.function = function  # it keeps the module loaded
+        self.handle = self.driver.CUfunction(int(function.ptr))
+        self.sizes = self._parameter_sizes()
+        self._configurations: dict[tuple[int, tuple[Any, ...]], Any] = {}
+
+    def _parameter_sizes(self) -> tuple[int, ...] | None:
+        """Return the bytes of each parameter; None if the driver does not report them."""
+        sizes: list[int] = []
+        while True:
+            try:
+                status, *values = self.driver.cuFuncGetParamInfo(self.handle, len(sizes))
+            except (AttributeError, RuntimeError):  # a driver or a cuda-python before 12.4
+                return None
+            if int(status) == int(self.driver.CUresult.CUDA_ERROR_INVALID_VALUE):
+                return tuple(sizes)  # there is no further parameter
+            if int(status):
+                return None
+            sizes.append(int(values[1]))
+
+    def configuration(self, queue: int, how: tuple[Any, ...]) -> Any:
+        """Return the driver's configuration of a launch, checked when it is first used."""
+        try:
+            found = self._configurations.get((queue, how))
+        except TypeError:  # a grid that is a list
+            return self._checked(queue, how)
+        if found is None:
+            found = self._checked(queue, how)
+            if len(self._configurations) >= _KEPT:
+                self._configurations.clear()
+            self._configurations[queue, how] = found
+        return found
+
+    def _checked(self, queue: int, how: tuple[Any, ...]) -> Any:
+        grid, block, cluster, cooperative, programmatic, shared_mem, priority = how
+        blocks, threads = _three("grid", grid), _three("block", block)
+        config = self.driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = blocks
+        config.blockDimX, config.blockDimY, config.blockDimZ = threads
+        config.sharedMemBytes = shared_mem = whole("shared_mem", shared_mem, 0, _GRID_MAX)
+        config.hStream = self.driver.CUstream(queue)
+        if shared_mem:
+            self._allow_shared_memory(shared_mem)
+        attributes: list[Any] = []
+        if cluster is not None:
+            size = _three("cluster", cluster)
+            self._check_cluster(blocks, size, config)
+            dimensions = self._attribute(attributes, "CLUSTER_DIMENSION").clusterDim
+            dimensions.x, dimensions.y, dimensions.z = size
+        if truth("cooperative", cooperative):
+            self._attribute(attributes, "COOPERATIVE").cooperative = 1
+        if truth("programmatic", programmatic):
+            value = self._attribute(attributes, "PROGRAMMATIC_STREAM_SERIALIZATION")
+            value.programmaticStreamSerializationAllowed = 1
+        if priority is not None:
+            self._check_priority(priority)
+            self._attribute(attributes, "PRIORITY").priority = priority
+        if attributes:
+            config.attrs = attributes
+            config.numAttrs = len(attributes)
+        return config
+
+    def _attribute(self, attributes: list[Any], name: str) -> Any:
+        """Append an attribute of a launch, and return its value, to be set."""
+        made = self.driver.CUlaunchAttribute()
+        made.id = getattr(self.driver.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}")
+        attributes.append(made)
+        return made.value
+
+    def error(self, status: Any, how: tuple[Any, ...]) -> DriverError:
+        """Return the error for a status of the driver."""
+        message = status.name
+        failed, text = self.driver.cuGetErrorString(status)
+        if not int(failed) and text:
+            message += f": {text.decode() if isinstance(text, bytes) else text}"
+        from rtcompile.frontends.driver_errors import of_launch
+
+        return of_launch(self._kernel, message, int(status), _three("block", how[1]), how[5])
+
+    def _allow_shared_memory(self, needed: int) -> None:
+        """Raise the kernel's limit of dynamic shared memory if the launch needs more."""
+        name = self.driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        status, now = self.driver.cuFuncGetAttribute(name, self.handle)
+        if int(status) or now >= needed:
+            return
+        (status,) = self.driver.cuFuncSetAttribute(self.handle, name, needed)
+        if int(status):
+            raise DriverError(
+                f"the launch of {self._kernel.name} was rejected: {status.name}\n  hint: "
+                f"shared_mem={needed} and the kernel's static shared memory are more "
+                "than a block of this device can have; kernel.advise(shared_mem=…) tells what fits",
+                int(status),
+            )
+
+    def _check_cluster(
+        self, grid: tuple[int, int, int], cluster: tuple[int, int, int], config: Any
+    ) -> None:
+        """Raise for a cluster that is impossible on this device or with this grid, before the driver does."""
+        blocks = cluster[0] * cluster[1] * cluster[2]
+        if any(extent % size for extent, size in zip(grid, cluster, strict=True)):
+            raise InvalidRequest(f"the grid {grid} is not a multiple of the cluster {cluster}")
+        if blocks > _CLUSTER_MAX:
+            raise InvalidRequest(
+                f"a cluster {cluster} has {blocks} blocks; no device has more than {_CLUSTER_MAX}"
+            )
+        driver = self.driver
+        has = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH
+        status, found = driver.cuDeviceGetAttribute(has, driver.CUdevice(self._device))
+        if not int(status) and not found:
+            raise InvalidRequest(
+                f"device {self._device} has no clusters (they begin with compute capability 9.0); "
+                "launch without cluster="
+            )
+        if blocks > _PORTABLE_CLUSTER:
+            name = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            driver.cuFuncSetAttribute(self.handle, name, 1)  # a device that lacks it fails below
+        status, most = driver.cuOccupancyMaxPotentialClusterSize(self.handle, config)
+        # If the driver does not answer, it rejects the launch itself.
+        if not int(status) and blocks > most:
+            raise InvalidRequest(
+                f"a cluster {cluster} has {blocks} blocks, and on this device {self._kernel.name} "
+                f"can have {most} with {config.sharedMemBytes} bytes of dynamic shared memory and this block"
+            )
+
+    def _check_priority(self, given: int) -> None:
+        """Raise for a priority that the device does not have."""
+        status, least, greatest = self.driver.cuCtxGetStreamPriorityRange()
+        whole("priority", given, -(1 << 31), 1 << 30)
+        if not int(status) and not greatest <= given <= least:
+            raise InvalidRequest(
+                f"priority={given} is not one of this device's, {greatest} (first) to {least} (last)"
+            )
 
 
 def _three(name: str, given: Any) -> tuple[int, int, int]:
@@ -149,206 +342,3 @@ def _three(name: str, given: Any) -> tuple[int, int, int]:
         for axis, extent in enumerate((*sizes, 1, 1)[:3])
     )
     return x, y, z
-
-
-class _Address(int):
-    """An address in device memory."""
-
-    owner: Any  # what keeps the memory alive
-
-
-def _values(args: tuple[Any, ...], device: int) -> tuple[list[Any], int | None]:
-    """Return each argument as a NumPy value, a Python number or an address; and PyTorch's device."""
-    values: list[Any] = []
-    of_torch = None
-    for position, value in enumerate(args):
-        if isinstance(value, cupy.ndarray):
-            values.append(_Address(value.data.ptr))
-        elif value is None or isinstance(value, cupy.cuda.MemoryPointer):
-            values.append(_Address(0 if value is None else value.ptr))
-        elif isinstance(value, (bool, int, float, complex, np.generic, np.ndarray)):
-            values.append(value)
-        else:
-            found = device_array(f"argument {position}", value)
-            if found is None:
-                raise InvalidRequest(
-                    f"argument {position} is {shown(value)}, which is neither an array in device "
-                    "memory nor a number; pass a struct as a NumPy array of one element"
-                )
-            if found.torch_device is not None:
-                of_torch = found.torch_device
-                if of_torch != device:
-                    raise InvalidRequest(
-                        f"argument {position} is on device {of_torch}, and the current one is "
-                        f"{device}; launch in `with cupy.cuda.Device({of_torch}):`"
-                    )
-            values.append(_Address(found.pointer))
-            values[-1].owner = found.owner
-    return values, of_torch
-
-
-def _packed(kernel: str, values: list[Any], sizes: tuple[int, ...] | None) -> list[bytes]:
-    if sizes is not None and len(values) != len(sizes):
-        raise InvalidRequest(f"{kernel} takes {len(sizes)} arguments, not {len(values)}")
-    packed = []
-    for position, value in enumerate(values):
-        data, problem = _bytes_of(value, None if sizes is None else sizes[position])
-        if problem:
-            raise InvalidRequest(f"{kernel}: argument {position} {problem}")
-        packed.append(data)
-    return packed
-
-
-def _bytes_of(value: Any, size: int | None) -> tuple[bytes, str]:  # a line for each kind
-    """Return an argument's bytes for a parameter of `size` bytes, and its problem, if any."""
-    hint = "pass cupy.asarray of it" if size == _POINTER_BYTES else "convert it"
-    if isinstance(value, _Address):
-        data, what = value.to_bytes(8, "little"), "is an address of 8 bytes"
-        hint = "a struct that contains it, such as CuPy's CArray, is passed by kernel(…) only"
-    elif isinstance(value, (np.generic, np.ndarray)):  # a NumPy struct is passed by its bytes
-        if value.size == 0 or value.dtype.hasobject:
-            return b"", f"is a NumPy array of {value.size} {value.dtype}, not one value"
-        data = value.tobytes()
-        what = f"is a NumPy {type(value).__name__} of {len(data)} bytes"
-    elif isinstance(value, int):
-        width = 8 if size is None else size
-        if width not in (1, 2, 4, 8):
-            return b"", f"is a Python int, and the parameter has {width} bytes: it is a struct"
-        try:
-            return int(value).to_bytes(width, "little", signed=value < 0), ""
-        except OverflowError:
-            return b"", f"is {value}, which {width} bytes cannot hold"
-    elif isinstance(value, float):
-        data, what = struct.pack("=d", value), "is a Python float, a double"
-        hint = "pass numpy.float32 of it" if size == 4 else hint
-    else:
-        data = struct.pack("=dd", value.real, value.imag)
-        what = "is a Python complex, two doubles"
-    if size is not None and len(data) != size:
-        return b"", f"{what}, and the parameter has {size}; {hint}"
-    return data, ""
-
-
-# --- The launch's attributes and limits --------------------------------------------------------------
-
-
-@functools.lru_cache(maxsize=64)
-def _attributes(
-    driver: Any,
-    cluster: tuple[int, int, int] | None,
-    cooperative: bool,
-    programmatic: bool,
-    priority: int | None,
-) -> list[Any]:
-    """Return the launch's attributes, cached for launches of the same kind."""
-    ids = driver.CUlaunchAttributeID
-    attributes = []
-
-    def attribute(name: str) -> Any:
-        made = driver.CUlaunchAttribute()
-        made.id = getattr(ids, f"CU_LAUNCH_ATTRIBUTE_{name}")
-        attributes.append(made)
-        return made.value
-
-    if cluster is not None:
-        dimensions = attribute("CLUSTER_DIMENSION").clusterDim
-        dimensions.x, dimensions.y, dimensions.z = cluster
-    if cooperative:
-        attribute("COOPERATIVE").cooperative = 1
-    if programmatic:
-        attribute("PROGRAMMATIC_STREAM_SERIALIZATION").programmaticStreamSerializationAllowed = 1
-    if priority is not None:
-        attribute("PRIORITY").priority = priority
-    return attributes
-
-
-@dataclass(slots=True)
-class _Call:
-    """One launch in progress: its calls of the driver, and their errors."""
-
-    kernel: RawKernel
-    driver: Any
-    loaded: Loaded
-    threads: tuple[int, int, int]
-    shared_mem: int
-
-    def error(self, status: Any) -> DriverError:
-        """Return the error for a status of the driver."""
-        message = status.name
-        failed, text = self.driver.cuGetErrorString(status)
-        if not int(failed) and text:
-            message += f": {text.decode() if isinstance(text, bytes) else text}"
-        from rtcompile.frontends.driver_errors import of_launch
-
-        return of_launch(self.kernel, message, int(status), self.threads, self.shared_mem)
-
-    def allow_shared_memory(self) -> None:
-        """Raise the kernel's limit of dynamic shared memory if the launch needs more."""
-        driver = self.driver
-        function = self.loaded.handle
-        name = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        status, now = driver.cuFuncGetAttribute(name, function)
-        if int(status) or now >= self.shared_mem:
-            return
-        (status,) = driver.cuFuncSetAttribute(function, name, self.shared_mem)
-        if int(status):
-            raise DriverError(
-                f"the launch of {self.kernel.name} was rejected: {status.name}\n  hint: "
-                f"shared_mem={self.shared_mem} and the kernel's static shared memory are more "
-                "than a block of this device can have; kernel.advise(shared_mem=…) tells what fits",
-                int(status),
-            )
-
-    def check_cluster(
-        self, grid: tuple[int, int, int], cluster: tuple[int, int, int], config: Any, device: int
-    ) -> None:
-        """Raise for a cluster that is impossible on this device or with this grid, before the driver does."""
-        blocks = cluster[0] * cluster[1] * cluster[2]
-        if any(extent % size for extent, size in zip(grid, cluster, strict=True)):
-            raise InvalidRequest(f"the grid {grid} is not a multiple of the cluster {cluster}")
-        if blocks > _CLUSTER_MAX:
-            raise InvalidRequest(
-                f"a cluster {cluster} has {blocks} blocks; no device has more than {_CLUSTER_MAX}"
-            )
-        driver = self.driver
-        function = self.loaded.handle
-        if blocks > _PORTABLE_CLUSTER:
-            name = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-            driver.cuFuncSetAttribute(function, name, 1)  # a device that lacks it fails below
-        key = (self.threads, self.shared_mem, blocks > _PORTABLE_CLUSTER)
-        most = self.loaded.clusters.get(key)
-        if most is None:
-            most = self.loaded.clusters[key] = self._most_blocks(function, config, device)
-        if blocks > most:
-            raise InvalidRequest(
-                f"a cluster {cluster} has {blocks} blocks, and on this device {self.kernel.name} "
-                f"can have {most} with {self.shared_mem} bytes of dynamic shared memory in blocks "
-                f"of {self.threads} threads"
-            )
-
-    def _most_blocks(self, function: Any, config: Any, device: int) -> int:
-        driver = self.driver
-        name = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH
-        status, has = driver.cuDeviceGetAttribute(name, driver.CUdevice(device))
-        if not int(status) and not has:
-            raise InvalidRequest(
-                f"device {device} has no clusters (they begin with compute capability 9.0); "
-                "launch without cluster="
-            )
-        status, most = driver.cuOccupancyMaxPotentialClusterSize(function, config)
-        if int(status):
-            raise self.error(status)
-        return int(most)
-
-    def priority(self, given: int | None) -> int | None:
-        """Return the priority; raise if the device does not have it."""
-        if given is None:
-            return None
-        status, least, greatest = self.driver.cuCtxGetStreamPriorityRange()
-        if int(status):
-            raise self.error(status)
-        if not greatest <= whole("priority", given, -(1 << 31), 1 << 30) <= least:
-            raise InvalidRequest(
-                f"priority={given} is not one of this device's, {greatest} (first) to {least} (last)"
-            )
-        return given
