@@ -11,7 +11,7 @@ FOR_TESTS := '.[cuda12,cutlass,cli,redis,cloud,test,docs]'
 CUDA13_PARTS := nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-nvcc nvidia-nvvm \
 	nvidia-cuda-cccl nvidia-curand nvidia-nvjitlink
 
-.PHONY: demo test test-fast docs look lint types unit trials profile test-slow test-every-nvrtc test-cluster test-cupys test-aarch64 test-cupys-own test-cuda-core test-libcudacxx mutations test-gpu sanitize environments gates mistakes clean
+.PHONY: demo test test-fast docs look lint types unit trials profile test-slow test-every-nvrtc test-cluster test-cupys test-aarch64 test-cupys-own test-libcudacxx mutations test-gpu sanitize environments gates mistakes clean
 
 demo: $(VENV)/.base
 	$(BIN)/python -m examples.demo
@@ -120,12 +120,6 @@ $(CCCL)/.made:
 # no GPU. CUPY_TESTS names the folder tests of a clone of cupy/cupy, of the version that is installed.
 test-cupys-own: $(VENV)/.made
 	$(BIN)/python -m benchmarks.cupy_tests $(CUPY_TESTS) --only test_compiler jit_tests --processes 1 --lines 10000
-
-# cuda.core's own tests of its program caches, with ours in their place. CUDA_PYTHON names a clone of
-# NVIDIA/cuda-python. What is left out, and why, says tests/cuda_core/as_theirs.py.
-test-cuda-core: $(VENV)/.made
-	PYTHONPATH=$(CURDIR) $(BIN)/python -m pytest -q -c /dev/null -p no:cacheprovider -p tests.cuda_core.as_theirs --noconftest \
-		$(addprefix $(CUDA_PYTHON)/cuda_core/tests/,test_program_cache.py test_program_cache_multiprocess.py test_program_compile_cache.py)
 
 # rtcompile on aarch64, emulated by QEMU in a user namespace: Debian's arm64 packages and aarch64 wheels, 4 GB in
 # .aarch64, an hour. CHECKS names environments and checks of benchmarks/aarch64.py; left out, all are run.

@@ -62,8 +62,6 @@ _RESULTS = {
 }
 _STORES = "rtcompile.extras.cluster.stores:current"  # see `store.shared.stores_of`
 _EXECUTORS = "rtcompile.extras.cluster.executors:submit_to"  # of `compile_many`
-# The modules with which other libraries compile by rtcompile: see `frontends.cupy_hook`.
-_HOOKS = {"cuda.core": "rtcompile.extras.cuda_core", "torch": "rtcompile.extras.torch"}
 _HOME = {
     name: module
     for table in (_NAMES, _RESULTS)

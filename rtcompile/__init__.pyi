@@ -42,7 +42,6 @@ from rtcompile.request.values import Arch as Arch
 _HOME: dict[str, str]
 _STORES: str
 _EXECUTORS: str
-_HOOKS: dict[str, str]
 _TYPES: frozenset[str]
 
 def _load(name: str) -> object: ...

@@ -7,7 +7,6 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from operator import attrgetter
 from typing import IO, Any, Literal
 
@@ -17,7 +16,7 @@ from rtcompile.lookup import environment
 from rtcompile.lookup.find import Query, query_of
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
-from rtcompile.request.values import Arch, one_of, text, truth, working_directory
+from rtcompile.request.values import Arch, text, truth, working_directory
 
 _NAME = "_compile_module_with_cache"
 _TESTED = "14.0 to 14.2"
@@ -39,13 +38,12 @@ class Installation:
     Attributes
     ----------
     active : bool
-        Whether rtcompile compiles the library's kernels now. False if its version is not supported.
+        Whether rtcompile compiles CuPy's kernels now. False if CuPy's version is not supported.
     problem : str
         Why rtcompile is not active; ``""`` if it is.
     """
 
-    def __init__(self, ours: bool, problem: str = "", library: str = "cupy") -> None:
-        self._library = library
+    def __init__(self, ours: bool, problem: str = "") -> None:
         self.problem = text("problem", problem)
         self.active = not self.problem
         self._ours = truth("ours", ours)
@@ -55,20 +53,13 @@ class Installation:
 
     def __exit__(self, *_: object) -> None:
         if self._ours:
-            uninstall(self._library)
+            uninstall()
 
     def __repr__(self) -> str:
         return f"<Installation active={self.active}>"
 
 
-def _hook(library: str) -> Any:
-    """Return the module that installs rtcompile in a library other than CuPy."""
-    from rtcompile import _HOOKS
-
-    return import_module(_HOOKS[one_of("library", library, ("cupy", *_HOOKS))])
-
-
-def install(library: str = "cupy") -> Installation:
+def install() -> Installation:
     """Let rtcompile compile every kernel of CuPy, and of the libraries that use CuPy.
 
     Elementwise and reduction kernels, CUB, fusion, ``cupyx.jit``, and ``cupy.RawKernel`` and
@@ -76,14 +67,7 @@ def install(library: str = "cupy") -> Installation:
     them, but with rtcompile's cache, workers and precompiled headers. CuPy still compiles its cuFFT
     callbacks, which need LTO-IR. Kernels that CuPy has loaded stay loaded.
 
-    Calling it again has no effect. It imports the library.
-
-    Parameters
-    ----------
-    library : {"cupy", "cuda.core", "torch"}
-        The library whose kernels to compile. With ``"cuda.core"``, a `Program` that is imported from ``cuda.core``
-        afterwards compiles C++ by rtcompile; cuda.core itself compiles what rtcompile rejects.
-        With ``"torch"``, ``torch.cuda._compile_kernel`` is compiled by rtcompile.
+    Calling it again has no effect. It imports CuPy.
 
     Returns
     -------
@@ -93,25 +77,18 @@ def install(library: str = "cupy") -> Installation:
     Warns
     -----
     RtcompileWarning
-        This version of the library is not supported; it is left unchanged.
+        This version of CuPy is not supported; it is left unchanged.
 
     Raises
     ------
     ImportError
-        The library is not installed.
-    InvalidRequest
-        `library` is none of these.
+        CuPy is not installed.
 
     Examples
     --------
     >>> with rtcompile.install():  # doctest: +SKIP
     ...     cupy.arange(10).sum()
     """
-    if library != "cupy":
-        found = _hook(library).install()
-        if found:
-            warn(f"rtcompile.install({library!r}): {found}")
-        return Installation(found == "", found or "", library)
     from cupy.cuda import compiler  # may be loaded while CuPy itself is still being imported
 
     global _original, _signature
@@ -133,27 +110,14 @@ def install(library: str = "cupy") -> Installation:
     return Installation(ours=False, problem=problem)
 
 
-def uninstall(library: str = "cupy") -> None:
-    """Restore a library's own compile function, if rtcompile has replaced it.
-
-    Parameters
-    ----------
-    library : {"cupy", "cuda.core", "torch"}
-        As for `install`.
-
-    Raises
-    ------
-    InvalidRequest
-        `library` is none of these.
+def uninstall() -> None:
+    """Restore CuPy's own compile function, if rtcompile has replaced it.
 
     Examples
     --------
     >>> rtcompile.uninstall()
     """
     global _original
-    if library != "cupy":
-        _hook(library).uninstall()
-        return
     with _guard:
         if _original is None:
             return
