@@ -1,4 +1,4 @@
-"""Kernels of `rtcompile.pycuda` on a device: with CuPy's arrays, and with PyCUDA's where it is installed."""
+"""Kernels of `rtcompile.extras.pycuda` on a device: with CuPy's arrays, and with PyCUDA's where it is installed."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 
 cp = pytest.importorskip("cupy")
 
-from rtcompile.pycuda import In, InOut, Out, SourceModule  # noqa: E402
+from rtcompile.extras.pycuda import In, InOut, Out, SourceModule  # noqa: E402
 
 # Two kernels as in programs for PyCUDA: a table in constant memory that is filled by its address, a reduction over
 # dynamic shared memory with atomics, and a two-dimensional block with many scalars.

@@ -1,4 +1,4 @@
-"""Each kernel of openpiv and elephant runs from `rtcompile.pycuda.SourceModule`, and gives what CuPy's compiler's gives.
+"""Each kernel of openpiv and elephant runs from `rtcompile.extras.pycuda.SourceModule`, and gives what CuPy's compiler's gives.
 
 RTCOMPILE_TEST_PYCUDA_PROGRAMS names a folder with checkouts of OpenPIV/openpiv-python-gpu and NeuralEnsemble/elephant.
 The kernels are launched with made-up arguments: this tests the compiler and the launch, not the programs.
@@ -15,7 +15,7 @@ import pytest
 
 cp = pytest.importorskip("cupy")
 
-from rtcompile.pycuda import Function, SourceModule  # noqa: E402
+from rtcompile.extras.pycuda import Function, SourceModule  # noqa: E402
 
 LENGTH = 1 << 18  # of each array; kernels get a pointer to its middle, as they look to both sides
 GRID, BLOCK = (2, 2, 2), (8, 4, 1)

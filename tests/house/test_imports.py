@@ -32,7 +32,7 @@ ROOMS = (
     "build",
     "api frontends",
     "extras",
-    "cluster pycuda",
+    "cluster",
     "checkup",
     "cache",
     "cli __main__",
@@ -40,14 +40,14 @@ ROOMS = (
 FLOORS = {room: level for level, rooms in enumerate(ROOMS) for room in rooms.split()}
 
 # An extra may import the public names of `rtcompile`, and only these ports of the core: the interface of a cluster's
-# store, the listeners of builds, builds that are repeated elsewhere, a measured compile, the code that
-# kernels share and its device, the errors of launches, and the reader of machine code.
+# store, the listeners of builds, builds that are repeated elsewhere, a measured compile, the number of
+# the current device, the errors of launches, and the reader of machine code.
 PORTS = {
     "store.shared": None,
     "lookup.find": {"listeners", "Listener"},
     "build.elsewhere": None,
     "build.measured": None,
-    "frontends.lazy_code": {"ARGUMENTS", "LazyCode", "ordinal"},
+    "frontends.lazy_code": {"ordinal"},
     "frontends.driver_errors": {"of_launch"},
     "inspect.cubin": None,
 }
@@ -63,7 +63,7 @@ EXTRAS = [
     for folder in (*sorted((PACKAGE / "extras").iterdir()), PACKAGE / "cluster")
     if (folder / "__init__.py").exists()
 ]
-FILES_OF_EXTRAS = [PACKAGE / "pycuda.py", *(file for each in EXTRAS for file in each.rglob("*.py"))]
+FILES_OF_EXTRAS = [file for each in EXTRAS for file in each.rglob("*.py")]
 
 
 def floor(module: str) -> int:

@@ -1,4 +1,4 @@
-"""Tests of `rtcompile.pycuda.SourceModule` without a device; tests/gpu/test_pycuda.py launches its kernels."""
+"""Tests of `rtcompile.extras.pycuda.SourceModule` without a device; tests/gpu/test_pycuda.py launches its kernels."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ from rtcompile import CompileError, InvalidRequest, RtcompileWarning
 
 pytest.importorskip("cupy")
 
-from rtcompile.pycuda import Function, In, InOut, Out, SourceModule
+from rtcompile.extras.pycuda import Function, In, InOut, Out, SourceModule
 
 PLAIN = "__global__ void twice(float* x) { *x *= 2; }"
 

@@ -82,7 +82,7 @@ class SourceModule:
 
     Examples
     --------
-    >>> from rtcompile.pycuda import SourceModule
+    >>> from rtcompile.extras.pycuda import SourceModule
     >>> module = SourceModule("__global__ void twice(float* x) { *x *= 2; }", arch="sm_90")
     >>> module.object_code.symbols()
     {'twice': 'twice'}
