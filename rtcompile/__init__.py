@@ -60,7 +60,7 @@ _RESULTS = {
     "request.object_code": "BuildInfo",
     "store.shared": "SharedStore",
 }
-_STORES = "rtcompile.extras.cluster.stores:current"  # see `store.shared.stores_of`
+_STORES = "rtcompile.extras.cluster.stores:current"  # see `store.shared.sharing`
 _EXECUTORS = "rtcompile.extras.cluster.executors:submit_to"  # of `compile_many`
 _HOME = {
     name: module

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from rtcompile.build import planned
+from rtcompile.build import pipeline
 from rtcompile.errors import InvalidRequest, JitDisabled, public, shown
 from rtcompile.files.sealed import UntrustedError
+from rtcompile.lookup.find import query_of
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
 from rtcompile.settings import size as parsed_size
@@ -169,12 +170,14 @@ def why(request: str | CompileRequest, **arguments: Any) -> str:
 
 def why_of(request: CompileRequest) -> tuple[str, Plan | None]:
     """Return the result of `why`, and the plan; None if a source in ``link=`` is not in the cache."""
-    settings, store = opened()
+    settings, _ = opened()
+    query = query_of(request, settings)
+    query.only_cached = True
     try:
-        plan = planned.plan(request, settings, link_settings=settings.replace(jit=False))
+        found = pipeline.search(query, "plan", keeps=False)
     except JitDisabled:
         return "a source given by --link is not in the cache, and this check compiles nothing", None
-    return store.why(plan.key_inputs), plan
+    return ("" if found is not None else query.why_missed()), query.plan
 
 
 def opened() -> tuple[Settings, Store]:

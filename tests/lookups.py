@@ -29,7 +29,7 @@ def look(
 ) -> ObjectCode | None:
     """Look up without planning, with this process's state."""
     here = environment.current().settings if settings is None else settings
-    return pipeline.look_up(query_of(request, here, **more))  # type: ignore[arg-type]
+    return pipeline.search(query_of(request, here, **more), "nothing")  # type: ignore[arg-type]
 
 
 def found(request: CompileRequest, **more: object) -> ObjectCode | None:

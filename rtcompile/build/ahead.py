@@ -223,7 +223,7 @@ def _outcome(build: _Constructed, query: Query) -> ObjectCode | None:
         key_inputs = planned.plan_of(query).key_inputs
         if Store.open(query.settings).negative.find(key_inputs) is None:
             return None
-    elif error is not None or all(find_in(query) is None for _, find_in in pipeline.LEVELS):
+    elif error is not None or pipeline.search(query, "nothing", keeps=False) is None:
         return None  # The next attempt may succeed, since something has changed.
     for text in build.warnings:
         errors.warn(text)

@@ -183,7 +183,8 @@ class Batch:
         if not build.was_looked_for:
             return pipeline.build(query.request, query.settings)
         try:
-            return planned.compile(query, waits=build.was_put_off or query.quiet)
+            query.waits = build.was_put_off or query.quiet
+            return planned.compile(query)
         except Busy:
             return None
 

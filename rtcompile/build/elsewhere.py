@@ -40,5 +40,5 @@ def add_to_index(request: CompileRequest, capability: tuple[int, int] | None) ->
     """Write the index entry with which a request finds its build, if the cache has that."""
     with suppress(RtcompileError):
         query = lookup.query_of(request, Settings.from_environ(), capability)
-        if (found := planned.in_cache(query)) is not None:
-            lookup.keep(query, found)
+        query.only_cached = True
+        pipeline.search(query, "plan")  # which keeps what it finds in the index

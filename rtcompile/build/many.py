@@ -257,7 +257,7 @@ def found(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[ObjectCod
     for request, settings, _ in requests_in(builds, overrides):
         query = query_of(request, settings)
         query.only_cached = True
-        code = pipeline.look_up(query)
+        code = pipeline.search(query, "nothing")
         if code is None:
             return None
         every.append((request, code, settings.log))

@@ -43,38 +43,11 @@ if TYPE_CHECKING:
 # here would double the 40 ms that a first build spends on imports.
 
 
-def compile_once(
-    plan: Plan,
-    settings: Settings,
-    store: Store,
-    why_missed: Callable[[], str],
-    known: Remembered | None,
-    seconds: float | None,
-    *,
-    waits: bool,
-) -> ObjectCode:
-    """Return the code from a shared store or a compiler; `seconds` are left of the time limit."""
-
-    def build(seconds: float | None) -> ObjectCode:
-        if seconds is not None and seconds <= 0:
-            raise too_late(plan, settings, _BY_OTHERS)
-        return Miss(plan, settings, store, why_missed, known).run()
-
-    if settings.remote and not settings.recompile:
-        from rtcompile.store import shared  # with the extra for stores
-
-        inputs = plan.key_inputs
-        if (stores := shared.stores_of(inputs)) is not None:
-            code: ObjectCode = stores.find_or_build(inputs, store, build, seconds, waits=waits)
-            return code
-    return build(seconds)
-
-
 _STRICT = "-Werror=cross-execution-space-call"
 _UNKNOWN = "the compiler did not report which headers it read"
 _SECONDS_TO_TRY = 10.0  # for a change of a rejected source
 _NOTICED = 1000.0  # milliseconds of a build that a user notices
-_BY_OTHERS = "another thread or process was building the same code all that time"
+BY_OTHERS = "another thread or process was building the same code all that time"
 TOO_MUCH = "reading its source, options and headers, and building its linker inputs, took all of it"
 
 

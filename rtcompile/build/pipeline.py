@@ -1,27 +1,15 @@
-"""The entry point of a build: looks a request up, and plans and builds it only if it is not found.
+"""The entry point of a build: `LEVELS` says where the code of a request is looked for, and `search` walks them.
 
-These levels are searched in order, and what is found, or built, is kept in memory and in the index:
-
-| level | finds | needs |
-|---|---|---|
-| builds ahead of use (`pipeline.find`) | a result that nobody has taken yet | |
-| memory | what this process found or built before | |
-| bundles | a package's builds, by the request without its folders | |
-| index | an object of the cache, while the files that its entry lists are unchanged | |
-| bundles | the same by the planned request, in any spelling | a plan |
-| manifests | an object of the cache for files of the same contents, in any folder | a plan, the build's lock |
-| failures, shared stores, a compiler (`miss.compile_once`) | the error or the code | a plan, the build's lock |
-
-`LEVELS` are those that need no plan, besides the builds ahead; `planned` has the others. A hit needs only the modules
-that are imported at the top.
+What is found, or built, is kept in memory and in the index. A hit needs only the modules that are imported at the top.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from importlib import import_module
 
-from rtcompile.errors import inside_import, warn
+from rtcompile.errors import JitDisabled, ToolkitNotFound, inside_import, warn
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import query_of
@@ -31,6 +19,7 @@ from rtcompile.store.folder import count
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from rtcompile.lookup.find import Found, Query
     from rtcompile.request.object_code import ObjectCode
@@ -43,33 +32,48 @@ def _in_bundles(query: Query) -> Found | None:
         return None
     from rtcompile.lookup import bundles
 
-    for path in query.settings.bundles:
-        bundles.use(path)
     return bundles.find(query)
 
 
-# The value of `BuildInfo.hit`, and the function that finds code.
-LEVELS: tuple[tuple[str, Callable[[Query], Found | None]], ...] = (
-    ("memory", lookup.in_memory),
-    ("bundle", _in_bundles),
-    ("disk", lookup.in_index),
+# Where code is looked for, in this order: the value of `BuildInfo.hit`, the function, and what it needs. A function that
+# is named by a text is in a module that a hit does not import.
+#
+# "nothing": the request alone. `find` stops after these levels, and so do batches and the queue of builds ahead.
+# "options": the request's options, parsed.
+# "plan": the plan. `is_cached` and `why` stop after this level, since the next ones cost time or write.
+# "lock": the plan, and the lock that lets one thread of one process build. A build takes the lock before it searches by
+# the plan, since the last holder may have built the same code; so nothing is searched twice.
+LEVELS: tuple[tuple[str | None, Callable[[Query], Found | None] | str, str], ...] = (
+    ("memory", lookup.in_memory, "nothing"),
+    ("bundle", _in_bundles, "nothing"),
+    ("disk", lookup.in_index, "nothing"),
+    ("bundle", "rtcompile.build.planned:in_bundles", "options"),
+    ("disk", "rtcompile.build.planned:in_manifests", "plan"),
+    (None, "rtcompile.build.planned:in_negative_cache", "lock"),  # raises the error
+    ("remote", "rtcompile.build.planned:in_shared_stores", "lock"),
+    (None, "rtcompile.build.planned:by_compiler", "lock"),
 )
 
 
-def look_up(query: Query) -> ObjectCode | None:
-    """Return the code of a request if a level has it that needs no plan, and keep it in the levels above."""
-    if query.identity is None:
-        return None
+def search(query: Query, *needs: str, keeps: bool = True) -> ObjectCode | None:
+    """Return the code of a request from the levels with these needs; it is kept in the levels above, and counted."""
     started = time.perf_counter()
-    for where, find_in in LEVELS:
+    for where, find_in, need in LEVELS:
+        if need not in needs:
+            continue
+        if isinstance(find_in, str):
+            module, _, name = find_in.partition(":")
+            find_in = getattr(import_module(module), name)
         found = find_in(query)
         if found is not None:
-            if where != "memory":
+            if keeps and where != "memory":
                 lookup.keep(query, found)
-            if not query.only_cached and found.obj.build.hit != "bundle":
+            if need != "nothing":
+                return found.obj
+            if keeps and not query.only_cached and found.obj.build.hit != "bundle":
                 count(query.environment.folder, hits=1)
             milliseconds = (time.perf_counter() - started) * 1e3
-            return hit(found.obj, found.files, where, milliseconds, found.notes)
+            return hit(found.obj, found.files, str(where), milliseconds, found.notes)
     return None
 
 
@@ -84,9 +88,9 @@ def build(request: CompileRequest, settings: Settings) -> ObjectCode:
     # A request without identity, such as one with sources in ``link=``, is only found once it is planned.
     if not query.failed and query.identity is not None:
         start_compiler(settings)
-    from rtcompile.build import planned
-
-    return planned.compile(query)
+    planned: Any = import_module("rtcompile.build.planned")  # which imports this module
+    code: ObjectCode = planned.compile(query)
+    return code
 
 
 def check_kernels(request: CompileRequest, code: ObjectCode) -> None:
@@ -129,7 +133,7 @@ def find(query: Query) -> ObjectCode | None:
     if found is not None:
         return found
     # `build.ahead` has searched the levels for its quiet queries.
-    found = None if settings.recompile or query.quiet else look_up(query)
+    found = None if settings.recompile or query.quiet else search(query, "nothing")
     if found is not None:
         lookup.report(request, found, settings.log)
     return found
@@ -139,11 +143,10 @@ def is_cached(request: CompileRequest, settings: Settings) -> bool:
     """Return whether a build would need no compiler: a bundle or the local cache has the code."""
     query = query_of(request, settings)
     query.only_cached = True
-    if look_up(query) is not None:
-        return True
-    from rtcompile.build import planned
-
-    return planned.is_cached(query)
+    try:
+        return search(query, "nothing", "options", "plan") is not None
+    except (JitDisabled, ToolkitNotFound):
+        return False  # a linker input is not built, or there is no compiler
 
 
 def start_compiler(settings: Settings) -> None:
@@ -157,5 +160,5 @@ def start_compiler(settings: Settings) -> None:
 
 
 def is_found(query: Query) -> bool:
-    """Return whether a level has the code or its failure without a plan; the result is not kept."""
-    return any(find_in(query) is not None for _, find_in in LEVELS) or query.failed
+    """Return whether a level has the code or its failure without a plan."""
+    return search(query, "nothing", keeps=False) is not None or query.failed

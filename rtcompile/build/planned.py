@@ -1,15 +1,15 @@
-"""Plans a build and compiles it; and the levels of the look-up that need a plan."""
+"""Plans a build and compiles it; and the levels of `pipeline.LEVELS` that need more than the request."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import rtcompile
 from rtcompile import toolkit
+from rtcompile.build import pipeline
 from rtcompile.build import plan as plans
 from rtcompile.build.plan import Plan
 from rtcompile.errors import CompileError, JitDisabled, RtcompileError, ToolkitNotFound
@@ -27,8 +27,8 @@ from rtcompile.store.store import Store
 from rtcompile.styling import is_watched
 
 
-def compile(query: Query, *, waits: bool = True) -> ObjectCode:
-    """Return the code of a request, found or built; raise `Busy` if another builds it, unless the caller `waits`."""
+def compile(query: Query) -> ObjectCode:
+    """Return the code of a request that no level has without a plan; `Busy` if another builds it and it is not waited for."""
     query.plan = None
     timeout = query.settings.timeout
     if timeout is not None and not isinstance(timeout, TimeLimit):
@@ -42,22 +42,15 @@ def compile(query: Query, *, waits: bool = True) -> ObjectCode:
     with shown:
         ahead = lookup.builds_ahead
         code = None if ahead is None else ahead.take(query, waits=True)
-        return _reported(query, waits=waits) if code is None else code
+        return _reported(query) if code is None else code
 
 
-def is_cached(query: Query) -> bool:
-    """Return whether a query of `only_cached` code, which `pipeline.look_up` does not find, needs no compiler."""
-    try:
-        return (in_bundles(query) or in_cache(query)) is not None
-    except (JitDisabled, ToolkitNotFound):
-        return False  # a linker input is not built, or there is no compiler
-
-
-def _reported(query: Query, *, waits: bool) -> ObjectCode:
+def _reported(query: Query) -> ObjectCode:
     """Return the code, and call the listeners; without a compiler, compatible code from a bundle."""
     try:
         try:
-            code = _compiled(query, waits=waits)
+            found = None if query.settings.recompile else pipeline.search(query, "options")
+            code = _built_once(query) if found is None else found
         except (JitDisabled, ToolkitNotFound) as lacking:
             from rtcompile.build import from_bundle
 
@@ -73,11 +66,41 @@ def _reported(query: Query, *, waits: bool) -> ObjectCode:
     return code
 
 
-# --- levels that need a plan -----------------------------------------------------------------------
+def _built_once(query: Query) -> ObjectCode:
+    """Return the code from the levels that need a plan, while no other thread or process builds it."""
+    settings = query.settings
+    # Without a name, no index entry can say that the last build failed.
+    if (query.failed or not query.name()) and not settings.recompile:
+        toolkit.current(settings)  # what was installed or repaired in the last second counts
+    plan = plan_of(query)
+    limit = settings.timeout
+    left = limit.left if isinstance(limit, TimeLimit) else limit
+    if left == 0:
+        from rtcompile.build import miss
+
+        raise miss.too_late(plan, settings, miss.TOO_MUCH)
+    from rtcompile.workers import process
+
+    process.occupy_standard()  # before the lock's file is opened
+    with query.store.building(plan.key_inputs, left, waits=query.waits) as query.seconds:
+        if query.seconds == 0.0 and not query.waits:
+            raise Busy
+        try:
+            needs = ("lock",) if settings.recompile else ("plan", "lock")
+            code = pipeline.search(query, *needs)
+        except CompileError:
+            if not query.failed and query.store.negative.find(plan.key_inputs):
+                lookup.note_failure(query)
+            raise
+    assert code is not None  # the last level builds it, or raises an error
+    return code
+
+
+# --- the levels ------------------------------------------------------------------------------------
 
 
 def in_bundles(query: Query) -> Found | None:
-    """Return a bundle's code by the planned request, which has no paths and any spelling of the options."""
+    """Return a bundle's code by the parsed options, in any spelling, without paths."""
     if not query.settings.bundles and "rtcompile.lookup.bundles" not in sys.modules:
         return None
     from rtcompile.build import from_bundle
@@ -87,38 +110,71 @@ def in_bundles(query: Query) -> Found | None:
     return None if code is None else Found(code, FileSet(uncacheable="bundled"))
 
 
-def in_cache(query: Query) -> Found | None:
+def in_manifests(query: Query) -> Found | None:
     """Return code of the cache whose files have the same contents, whatever their paths or times are."""
-    found = _searched(query, counts=not query.only_cached)
-    return _with_files(query, found) if isinstance(found, ObjectCode) else None
-
-
-def _searched(query: Query, *, counts: bool = True) -> ObjectCode | Callable[[], str]:
     key_inputs = plan_of(query).key_inputs
-    return Store.open(query.settings).search(key_inputs, counts=counts)
+    found = query.store.search(key_inputs, counts=not query.only_cached)
+    if isinstance(found, ObjectCode):
+        return _with_files(query, found)
+    query.why_missed = found
+    return None
 
 
-def _in_shared_stores(query: Query) -> Found | None:
-    """Return code from shared stores without a lease, if nothing may be compiled."""
+def in_negative_cache(query: Query) -> None:
+    """Raise the error of the last build, if it would fail again."""
+    settings, plan, negative = query.settings, query.plan, query.store.negative
+    if settings.recompile:
+        negative.forget(plan.key_inputs)
+    elif settings.jit:
+        query.failure = known = negative.find(plan.key_inputs)
+        if known is not None and (not known.why_nvcc or plans.lack_of_nvcc(plan)):
+            from rtcompile.build.failures import as_error
+
+            raise as_error(known.failure, plan, why_nvcc=known.why_nvcc, cached=True)
+
+
+def in_shared_stores(query: Query) -> Found | None:
+    """Return code of a shared store, after writing it to the local cache."""
     settings = query.settings
-    code = None
-    if settings.remote:
-        from rtcompile.store import shared
+    if settings.remote and not settings.recompile:
+        from rtcompile.store import shared  # with the extra for stores
 
-        inputs = plan_of(query).key_inputs
-        stores = shared.stores_of(inputs)
-        code = stores and stores.find(inputs, Store.open(settings))
-    return in_cache(query) if code is None else _with_files(query, code)
+        query.sharing = shared.sharing(query.plan.key_inputs, query.store)
+    code = query.sharing and query.sharing.find()
+    return None if code is None else _with_files(query, code)
+
+
+def by_compiler(query: Query) -> Found:
+    """Compile the code, under a lease if stores are shared; raise `JitDisabled` if that is forbidden."""
+    settings, plan, store = query.settings, query.plan, query.store
+    why = query.why_missed or partial(store.why, plan.key_inputs)
+    if not settings.jit:
+        raise JitDisabled(why() or "recompile=True needs a compiler")
+    # If a shared store may have the code, it is queried before a compiler is started.
+    if plan.key_inputs.backend != "nvcc" and not settings.remote:
+        from rtcompile.workers import process
+
+        process.start(plan.toolchain.require_nvrtc().to_load())
+    from rtcompile.build import miss  # it imports compilers, which hits do not need
+
+    def build(seconds: float | None) -> ObjectCode:
+        if seconds is not None and seconds <= 0:
+            raise miss.too_late(plan, settings, miss.BY_OTHERS)
+        return miss.Miss(plan, settings, store, why, query.failure).run()
+
+    sharing, seconds = query.sharing, query.seconds
+    code = sharing.build(build, seconds, query.waits) if sharing else build(seconds)
+    return _with_files(query, code)
 
 
 def _with_files(query: Query, code: ObjectCode) -> Found:
     """Return code with notes about its options, as the upper levels may keep it."""
-    decided = plan_of(query)
+    decided: Plan = query.plan
     notes = (*decided.options.notes, *dropped(decided.options.flags, code.build.backend))
     if notes:
         notes += code.build.notes
         code = code.replace(build=code.build.replace(notes=notes))
-    entry = Store.open(query.settings).entry_of(decided.key_inputs, code)
+    entry = query.store.entry_of(decided.key_inputs, code)
     if (
         entry is None
         # Such settings may name another compiler on PATH, or relative directories, which the index does not record.
@@ -142,75 +198,14 @@ def _with_files(query: Query, code: ObjectCode) -> Found:
 
 def _is_nvrtc_replaced(query: Query) -> bool:
     """Return whether NVRTC's library is another one than when the toolchain was last searched for."""
-    nvrtc = plan_of(query).toolchain.nvrtc
+    nvrtc = query.plan.toolchain.nvrtc
     try:
         return nvrtc is not None and nvrtc.to_load() != query.environment.loads
     except OSError:
         return True
 
 
-# --- compiling -----------------------------------------------------------------------------------
-
-
-def _compiled(query: Query, *, waits: bool) -> ObjectCode:
-    """Return the code of a request that the levels without a plan lack, and keep it in them."""
-    settings = query.settings
-    found = None if settings.recompile else in_bundles(query)
-    if found is None and settings.jit:
-        found = _with_files(query, _built_once(query, waits=waits))
-    elif found is None:
-        if not settings.recompile:
-            found = in_cache(query) or _in_shared_stores(query)
-        if found is None:
-            why = Store.open(settings).why(plan_of(query).key_inputs)
-            raise JitDisabled(why or "recompile=True needs a compiler")
-    lookup.keep(query, found)
-    return found.obj
-
-
-def _built_once(query: Query, *, waits: bool) -> ObjectCode:
-    """Return code of the cache, of a shared store or of a compiler, while no other thread or process builds it.
-
-    Only the holder of the lock searches, since the last holder may have built the same, or tried in vain.
-    """
-    settings, store = query.settings, Store.open(query.settings)
-    # Without a name, no index entry can say that the last build failed.
-    if (query.failed or not query.name()) and not settings.recompile:
-        toolkit.current(settings)  # what was installed or repaired in the last second counts
-    plan = plan_of(query)
-    limit = settings.timeout
-    left = limit.left if isinstance(limit, TimeLimit) else limit
-    if left == 0:
-        from rtcompile.build import miss
-
-        raise miss.too_late(plan, settings, miss.TOO_MUCH)
-    from rtcompile.workers import process
-
-    process.occupy_standard()  # before the lock's file is opened
-    with store.building(plan.key_inputs, left, waits=waits) as left:
-        if left == 0.0 and not waits:
-            raise Busy
-        found = partial(store.why, plan.key_inputs) if settings.recompile else _searched(query)
-        if isinstance(found, ObjectCode):
-            return found
-        try:
-            if settings.recompile:
-                store.negative.forget(plan.key_inputs)
-            known = store.negative.find(plan.key_inputs)
-            if known is not None and (not known.why_nvcc or plans.lack_of_nvcc(plan)):
-                from rtcompile.build.failures import as_error
-
-                raise as_error(known.failure, plan, why_nvcc=known.why_nvcc, cached=True)
-            # If a shared store may have the code, it is queried before a compiler is started.
-            if plan.key_inputs.backend != "nvcc" and not settings.remote:
-                process.start(plan.toolchain.require_nvrtc().to_load())
-            from rtcompile.build import miss  # it imports compilers, which hits do not need
-
-            return miss.compile_once(plan, settings, store, found, known, left, waits=waits)
-        except CompileError:
-            if not query.failed and store.negative.find(plan.key_inputs):
-                lookup.note_failure(query)
-            raise
+# --- planning ------------------------------------------------------------------------------------
 
 
 def precompile(query: Query) -> None:
@@ -230,15 +225,15 @@ def precompile(query: Query) -> None:
         )
 
 
-# --- planning ------------------------------------------------------------------------------------
-
-
 def plan_of(query: Query) -> Plan:
-    """Return the plan of a query, made at first use."""
+    """Return the plan of a query, made at first use, and open its store."""
     if query.plan is None:
         settings = query.settings
         for_links = settings.replace(jit=False) if query.only_cached else settings
-        query.plan = plan(query.request, settings, query.capability, link_settings=for_links)
+        request = with_headers(query.request)
+        inputs = partial(plans.linker_inputs, request, for_links, _linked) if request.link else None
+        query.plan = plans.plan(request, settings, query.capability, inputs)
+        query.store = Store.open(settings)
     decided: Plan = query.plan
     return decided
 
@@ -248,16 +243,6 @@ def _linked(request: CompileRequest, settings: Settings) -> ObjectCode:
     return compile(query_of(request, settings))
 
 
-def plan(
-    request: CompileRequest,
-    settings: Settings,
-    capability: tuple[int, int] | None = None,
-    *,
-    link_settings: Settings | None = None,
-) -> Plan:
-    """Plan a build; only sources in ``link=`` are compiled, if `link_settings` allow it."""
-    request = with_headers(request)
-    inputs = None
-    if request.link:
-        inputs = partial(plans.linker_inputs, request, link_settings or settings, _linked)
-    return plans.plan(request, settings, capability, inputs)
+def plan(request: CompileRequest, settings: Settings) -> Plan:
+    """Plan a build; only sources in ``link=`` are compiled."""
+    return plan_of(query_of(request, settings))

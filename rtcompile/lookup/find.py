@@ -126,7 +126,18 @@ class Query:
     True if the last build failed according to the index; the negative cache then has its error. Listeners are not
     called for a `quiet` query, which the program has not requested yet. One for `only_cached` code compiles nothing,
     and counts no hit. `begun` (performance counter) is when the look-up began.
+
+    The other attributes are set by levels that need a plan, for the next ones.
     """
+
+    recent = failed = quiet = only_cached = False
+    waits = True  # whether to wait for another thread, process or node that builds the same code
+    plan: Any = None  # a `build.plan.Plan`
+    store: Any = None  # the local cache, a `store.store.Store`
+    seconds: float | None = None  # what the wait for the lock left of the time limit
+    why_missed: Any = None  # a function that returns why no manifest lists the code
+    failure: Any = None  # of NVRTC, after which NVCC builds the code: a `store.negative.Remembered`
+    sharing: Any = None  # the build in the shared stores: an `extras.cluster.stores.Sharing`
 
     def __init__(
         self,
@@ -140,10 +151,7 @@ class Query:
         self.settings = settings
         self.environment = environment
         self.capability = capability
-        self.recent = False
-        self.failed = self.quiet = self.only_cached = False
         self.begun = time.perf_counter()
-        self.plan: Any = None  # a `build.plan.Plan`
         self.identity: tuple[Any, ...] | None = None
         if links is None:
             return

@@ -96,12 +96,13 @@ class LeasingStore(SharedStore, Protocol):
         """Replace `before` under `key` by `data` (None removes it); return whether it was there."""
 
 
-def stores_of(inputs: KeyInputs) -> Any:
-    """Return the stores of RTCOMPILE_REMOTE; None if the build cannot be shared, or no store can be used."""
-    # They have `find(inputs, store)` and `find_or_build(inputs, store, compile, seconds, waits=)`.
+def sharing(inputs: KeyInputs, store: Store) -> Any:
+    """Return the build in the stores of RTCOMPILE_REMOTE; None if it cannot be shared, or no store can be used."""
+    # It has `find()` and `build(compile, seconds, waits)`.
     from rtcompile import _STORES
 
-    return EntryPoint("stores", _STORES, "").load()() if key.may_travel(inputs) else None
+    stores = EntryPoint("stores", _STORES, "").load()() if key.may_travel(inputs) else None
+    return stores and stores.sharing(inputs, store)
 
 
 def count(counts: Mapping[str, float]) -> None:

@@ -190,7 +190,9 @@ def test_a_linked_program_is_found_without_a_plan_until_one_of_its_files_changes
         forget_caches()
         runs.clear()
         request = CompileRequest(source, arch="sm_90", link=(str(part), own))
-        found = pipeline.look_up(lookup.query_of(request, settings.Settings.from_environ()))
+        found = pipeline.search(
+            lookup.query_of(request, settings.Settings.from_environ()), "nothing"
+        )
         return compile(source, link=(part, own)), found
 
     codes = [again()]

@@ -64,16 +64,16 @@ def test_a_toolchains_files_are_checked_once_a_second(tmp_path, monkeypatch, sec
 def test_a_build_during_which_the_toolchain_was_replaced_is_not_kept(monkeypatch):
     from rtcompile.build import miss
 
-    compile_once = miss.compile_once
+    run = miss.Miss.run
 
-    def compile_and_replace(*given, **more):
-        code = compile_once(*given, **more)
+    def compile_and_replace(build):
+        code = run(build)
         for module in (environment, toolkit):
             monkeypatch.setattr(module, "signature", lambda path: (1, 1))
         environment.current()._checked = float("-inf")  # a second later
         return code
 
-    monkeypatch.setattr(miss, "compile_once", compile_and_replace)
+    monkeypatch.setattr(miss.Miss, "run", compile_and_replace)
 
     assert found(build(CODE % 1)) is None
 
@@ -84,11 +84,11 @@ def test_a_build_is_not_kept_if_nvrtc_was_replaced_less_than_a_second_ago(is_the
     build(CODE % 1)  # finds the toolchain
     from rtcompile.build import miss
 
-    compile_once = miss.compile_once
+    run = miss.Miss.run
 
-    def compile_and_replace(plan, *given, **more):
-        code = compile_once(plan, *given, **more)
-        library = plan.toolchain.require_nvrtc().path
+    def compile_and_replace(build):
+        code = run(build)
+        library = build.plan.toolchain.require_nvrtc().path
         stat = os.stat
 
         def other(path, **options):
@@ -102,7 +102,7 @@ def test_a_build_is_not_kept_if_nvrtc_was_replaced_less_than_a_second_ago(is_the
         return code
 
     with monkeypatch.context() as patch:
-        patch.setattr(miss, "compile_once", compile_and_replace)
+        patch.setattr(miss.Miss, "run", compile_and_replace)
         request = build(CODE % 2)
 
     assert found(request) is None

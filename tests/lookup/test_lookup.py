@@ -73,14 +73,14 @@ def test_only_the_toolkits_headers_may_be_a_second_old(tmp_path, monkeypatch):
         query.recent = True
         queries.append(query)
     monkeypatch.setattr(fileset, "_RECENT_SECONDS", 60)
-    assert all(map(pipeline.look_up, queries))
+    assert all(pipeline.search(query, "nothing") for query in queries)
 
     for folder in folders:
         (folder / "new.h").touch()
 
-    assert [pipeline.look_up(query) is None for query in queries] == [False, True]
+    assert [pipeline.search(query, "nothing") is None for query in queries] == [False, True]
     monkeypatch.setattr(fileset, "_RECENT_SECONDS", 0)
-    assert pipeline.look_up(queries[0]) is None
+    assert pipeline.search(queries[0], "nothing") is None
 
 
 def test_no_use_and_no_entry_is_recorded_where_compiling_is_forbidden(cache, monkeypatch):

@@ -52,7 +52,7 @@ def test_a_relative_request_in_a_removed_directory_has_no_identity(tmp_path, mon
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert of_code("-Iinclude").identity is None
-    assert pipeline.look_up(of_code("-Iinclude")) is None
+    assert pipeline.search(of_code("-Iinclude"), "nothing") is None
     assert of_code("-I/include").identity is not None
 
 
@@ -90,7 +90,7 @@ def test_an_index_entry_with_other_fields_is_not_used(cache):
         entry.write_bytes(sealed.seal(lookup.SEAL, name, damaged))
         again = query(request)
         again.environment.memory = None
-        assert pipeline.look_up(again) is None
+        assert pipeline.search(again, "nothing") is None
         assert not again.failed
 
 
@@ -147,7 +147,7 @@ def test_only_hits_that_count_are_counted(cache, monkeypatch):
     assert take_counts(str(cache)) == {"hits": 1}
     of_bundle = ObjectCode(b"", "cubin", Arch(8, 0))
     of_bundle = of_bundle.replace(build=of_bundle.build.replace(hit="bundle"))
-    in_bundle = ("bundle", lambda _: Found(of_bundle, FileSet()))
+    in_bundle = ("bundle", lambda _: Found(of_bundle, FileSet()), "nothing")
     monkeypatch.setattr(pipeline, "LEVELS", (in_bundle,))
     assert look(request)
     assert not take_counts(str(cache))
@@ -192,7 +192,7 @@ def test_a_failure_is_noted_for_the_next_process_only_in_the_same_environment(ca
     for request, expected in ((failed.request, True), (unknown.request, False)):
         again = query(request)
         again.environment.memory = None
-        pipeline.look_up(again)
+        pipeline.search(again, "nothing")
         assert again.failed is expected
     nameless = query(CompileRequest(CODE % 4, link=("a.cubin",)))
     lookup.note_failure(nameless)

@@ -49,77 +49,9 @@ class Stores:
         self._progress = threading.Condition()
         self._writer: threading.Thread | None = None
 
-    # --- builds --------------------------------------------------------------------------
-
-    def find(self, inputs: KeyInputs, store: Store) -> ObjectCode | None:
-        """Return the first store's build, after writing it to the local cache."""
-        code: ObjectCode | None = self._counted(partial(self._look, SharedBuild(inputs, store)))
-        return code
-
-    def find_or_build(
-        self,
-        inputs: KeyInputs,
-        store: Store,
-        compile: Callable[[float | None], ObjectCode],
-        seconds: float | None,
-        *,
-        waits: bool,
-    ) -> ObjectCode:
-        """Return what a store has, or the result of `compile`; if another node builds, wait, or raise `Busy`."""
-        build, begin = SharedBuild(inputs, store), time.monotonic()
-
-        def found() -> ObjectCode:
-            code = self._look(build)
-            if code is not None:
-                return code
-            look = partial(self._look, build, is_first=False)
-            taken = self.lease(build.lease_key, look, seconds, build.program, waits, begin)
-            if isinstance(taken, ObjectCode):
-                return taken
-            left = None if seconds is None else seconds - (time.monotonic() - begin)
-            return self._built(build, partial(compile, left), taken)
-
-        code: ObjectCode = self._counted(found)
-        return code
-
-    def _look(self, build: SharedBuild, *, is_first: bool = True) -> ObjectCode | None:
-        """Return the first store's build; a miss counts once, however often a wait repeats the look-up."""
-        for at, level in enumerate(self.levels):
-            before = level.here.counts["seconds_waited"]
-            code = build.find(level, partial(self.get, only=level))
-            if code is None:
-                if is_first:
-                    level.miss()
-                continue
-            level.hit(code.build.compiled_in, level.here.counts["seconds_waited"] - before)
-            entries = build.entries_of(code) if at and self.writes else None
-            if entries is not None:  # copy it to the stores before this one
-                self.push(entries, levels=self.levels[:at])
-            return code
-        return None
-
-    def _built(
-        self, build: SharedBuild, compile: Callable[[], ObjectCode], lease: Lease | None
-    ) -> ObjectCode:
-        """Return the result of `compile`, and push it if others can use it; then the lease ends."""
-
-        def end(shared: bool) -> None:
-            if lease is not None:
-                self.leases.end(lease, shared)
-
-        try:
-            code = compile()
-            entries = build.entries_of(code) if self.writes else None
-        except BaseException:
-            self.later(partial(end, False))
-            raise
-        for level in self.levels:
-            level.built(code.build.compiled_in)
-        if entries is None:
-            self.later(partial(end, False))
-        else:
-            self.push(entries, end)
-        return code
+    def sharing(self, inputs: KeyInputs, store: Store) -> Sharing:
+        """Return a build as it is looked for in these stores, and written to them."""
+        return Sharing(self, inputs, store)
 
     def lease(self, *given: Any, **more: Any) -> Any:
         """Return what `Leases.take` returns: a lease for building, or what another node built."""
@@ -127,16 +59,6 @@ class Stores:
         if isinstance(taken, Lease):
             self.later(lambda: None)  # from now on it is renewed
         return taken
-
-    def _counted(self, find: Callable[[], Any]) -> Any:
-        """Return the code that a function finds, with each store's costs and savings for this thread."""
-        before = [{**level.here.counts} for level in self.levels]
-        code = find()
-        counts = {
-            level.store.name: {n: c - then[n] for n, c in level.here.counts.items()}
-            for level, then in zip(self.levels, before, strict=True)
-        }
-        return None if code is None else code.replace(build=code.build.replace(stores=counts))
 
     # --- reading -------------------------------------------------------------------------
 
@@ -270,6 +192,80 @@ class Stores:
             self.flush()
             with suppress(RtcompileWarning):
                 self.report()
+
+
+class Sharing:
+    """One build in the stores: found there, or made under a lease and pushed, with its costs for this thread."""
+
+    def __init__(self, stores: Stores, inputs: KeyInputs, store: Store) -> None:
+        self._stores, self._build = stores, SharedBuild(inputs, store)
+        self._begin = time.monotonic()
+        self._before = [{**level.here.counts} for level in stores.levels]
+
+    def find(self) -> ObjectCode | None:
+        """Return the first store's build, after writing it to the local cache."""
+        code = self._look()
+        return None if code is None else self._counted(code)
+
+    def build(
+        self, compile: Callable[[float | None], ObjectCode], seconds: float | None, waits: bool
+    ) -> ObjectCode:
+        """Return the result of `compile`; if another node builds, wait for its result, or raise `Busy`."""
+        build, look = self._build, partial(self._look, is_first=False)
+        taken = self._stores.lease(
+            build.lease_key, look, seconds, build.program, waits, self._begin
+        )
+        if isinstance(taken, ObjectCode):
+            return self._counted(taken)
+        left = None if seconds is None else seconds - (time.monotonic() - self._begin)
+        return self._counted(self._built(partial(compile, left), taken))
+
+    def _look(self, *, is_first: bool = True) -> ObjectCode | None:
+        """Return the first store's build; a miss counts once, however often a wait repeats the look-up."""
+        stores, build = self._stores, self._build
+        for at, level in enumerate(stores.levels):
+            before = level.here.counts["seconds_waited"]
+            code = build.find(level, partial(stores.get, only=level))
+            if code is None:
+                if is_first:
+                    level.miss()
+                continue
+            level.hit(code.build.compiled_in, level.here.counts["seconds_waited"] - before)
+            entries = build.entries_of(code) if at and stores.writes else None
+            if entries is not None:  # copy it to the stores before this one
+                stores.push(entries, levels=stores.levels[:at])
+            return code
+        return None
+
+    def _built(self, compile: Callable[[], ObjectCode], lease: Lease | None) -> ObjectCode:
+        """Return the result of `compile`, and push it if others can use it; then the lease ends."""
+        stores = self._stores
+
+        def end(shared: bool) -> None:
+            if lease is not None:
+                stores.leases.end(lease, shared)
+
+        try:
+            code = compile()
+            entries = self._build.entries_of(code) if stores.writes else None
+        except BaseException:
+            stores.later(partial(end, False))
+            raise
+        for level in stores.levels:
+            level.built(code.build.compiled_in)
+        if entries is None:
+            stores.later(partial(end, False))
+        else:
+            stores.push(entries, end)
+        return code
+
+    def _counted(self, code: ObjectCode) -> ObjectCode:
+        """Return the code with each store's costs and savings for this thread."""
+        counts = {
+            level.store.name: {n: c - then[n] for n, c in level.here.counts.items()}
+            for level, then in zip(self._stores.levels, self._before, strict=True)
+        }
+        return code.replace(build=code.build.replace(stores=counts))
 
 
 def _entries(store_keys: Sequence[str], level: Level) -> list[bytes | None]:
