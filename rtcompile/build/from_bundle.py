@@ -162,9 +162,8 @@ class Search:
     """The search for one request in every bundle in use."""
 
     def __init__(self, query: Query) -> None:
-        for path in query.settings.bundles:
-            bundles.use(path)
         self._query = query
+        self._bundles = in_use(query.settings.bundles)
         self._request = query.request
         self._inputs = key_inputs(query.request, query.settings)
         self._key = self._inputs.bundle_key() if self._inputs is not None else ""
@@ -188,7 +187,7 @@ class Search:
                 bundle = next(bundle for bundle, each in found if each is row)
                 if code := code_of(bundle, row, self._folders):
                     return code
-        sentences = [self._sentence(bundle) for bundle in in_use()]
+        sentences = [self._sentence(bundle) for bundle in self._bundles]
         details = "".join(f" {sentence}" for sentence in sentences if sentence)
         if not self._query.settings.jit:
             raise JitDisabled(
@@ -202,7 +201,7 @@ class Search:
         """Yield the builds under the request's key that are valid for its compiler."""
         if self._inputs is None:
             return
-        for bundle in in_use():
+        for bundle in self._bundles:
             found = rows(bundle, self._key)
             if found and (cuda := bundles.cuda_major()) is not None:
                 found = [row for row in found if row.cuda == cuda]

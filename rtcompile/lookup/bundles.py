@@ -185,8 +185,10 @@ def use(path: str) -> None:
     _bundles.setdefault(absolute(path), None)
 
 
-def in_use() -> list[Bundle]:
-    """Return the bundles in use, in the order in which they were added."""
+def in_use(paths: Sequence[str] = ()) -> list[Bundle]:
+    """Return the bundles in use, these included, in the order in which they were added."""
+    for path in paths:
+        use(path)
     found = []
     for path, bundle in list(_bundles.items()) if _enabled else ():
         if bundle is None:
@@ -257,7 +259,7 @@ class _Files(FileSet):
 
 def find(query: Query) -> Found | None:
     """Return a request's build in the bundles in use; None if there is none or a plan is needed."""
-    searched = in_use()
+    searched = in_use(query.settings.bundles)
     cuda = cuda_major() if searched else None
     found = digest_of(query) if searched else None
     if found is None or cuda is None:

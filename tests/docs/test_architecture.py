@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from docs import pictures
+from rtcompile.build import pipeline
 
 PAGE = pictures.PAGE.read_text()
 ROOT = Path(__file__).parents[2]
@@ -28,6 +29,11 @@ def test_every_folder_is_described():
     described = set(re.findall(r"`(\w+)`", PAGE.partition("| Part |")[2].partition("## One")[0]))
     rooms = {name.partition(".")[0] for name in pictures.module_imports() if "." in name}
     assert rooms <= described
+
+
+def test_it_has_the_table_of_levels():
+    rows = PAGE.partition("| `LEVELS` |")[2].partition("\n3. ")[0].splitlines()[2:]
+    assert [row.split(" | ")[2] for row in rows] == [need for _, _, need in pipeline.LEVELS]
 
 
 def test_it_fits_on_two_screens_and_the_files_that_it_names_exist():
