@@ -33,7 +33,7 @@ def test_every_folder_is_described():
 
 def test_it_has_the_table_of_levels():
     rows = PAGE.partition("| `LEVELS` |")[2].partition("\n3. ")[0].splitlines()[2:]
-    assert [row.split(" | ")[2] for row in rows] == [need for _, _, need in pipeline.LEVELS]
+    assert [row.split(" | ")[3] for row in rows] == [need for _, _, need in pipeline.LEVELS]
 
 
 def test_it_fits_on_two_screens_and_the_files_that_it_names_exist():
