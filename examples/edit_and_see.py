@@ -1,9 +1,9 @@
-"""The edit loop: a kernel is rebuilt when its file changes, with advice for its launch.
+"""The edit loop: a kernel is rebuilt when its file changes, with a report after each edit.
 
 `RawModule.from_file` builds again if the file has changed. Here three edits follow the first version: a block's sum
 through shared memory, one that does not compile, after which the last good kernel is used, and one that is bound to
-small blocks. After each the kernel is run, and `advise` names the block of highest occupancy and what limits it. ``rtcompile watch`` shows the same
-loop in a terminal. Run it: ``python -m examples.edit_and_see``.
+small blocks. After each the kernel is run, and `report` names the block of highest occupancy and what limits it. Run
+it: ``python -m examples.edit_and_see``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Seen(NamedTuple):
 
     edit: str
     milliseconds: float
-    advice: rtcompile.types.Advice
+    report: rtcompile.types.Report
     error: str
 
 
@@ -70,7 +70,7 @@ def loop(folder: Path, cp: Any = None, arch: str | None = "sm_90a") -> Iterator[
         if cp is not None:
             run(cp, module.get_function("sums"))
         took = (time.perf_counter() - begin) * 1e3
-        yield Seen(edit, took, module.advise("sums"), error)
+        yield Seen(edit, took, module.report(), error)
 
 
 def run(cp: Any, kernel: rtcompile.RawKernel) -> None:
@@ -84,7 +84,7 @@ def main() -> None:
     """Print the result of each edit."""
     with tempfile.TemporaryDirectory() as folder:
         for seen in loop(Path(folder), cupy_with_gpu()):
-            print(f"\n{seen.edit}: {seen.milliseconds:.0f} ms\n{seen.advice}")
+            print(f"\n{seen.edit}: {seen.milliseconds:.0f} ms\n{seen.report}")
             if seen.error:
                 print(seen.error.replace(folder, "").rstrip())
 

@@ -21,7 +21,6 @@ extern "C" __global__ void sum_tiles(const float* x, float* out) {
     out[blockIdx.x] = sum;
 }
 """
-# Literals, so that `rtcompile clangd` can show them to an editor; nothing is run for that.
 HEADERS = {"generated/tile.cuh": "#pragma once\nconstexpr int tile_size = 16;\n"}
 
 

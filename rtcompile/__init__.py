@@ -53,7 +53,6 @@ _RESULTS = {
     "extras.packaging.library": "Kernel KernelModule",
     "extras.packaging.signature": "Parameter",
     "extras.record.repeatable": "RecordedBuild",
-    "extras.resources.advice": "Advice",
     "extras.resources": "KernelReport Occupancy Report Spills",
     "files.headers": "Header",
     "frontends.cupy_hook": "Installation",

@@ -15,7 +15,6 @@ from rtcompile.extras.resources import KernelReport as KernelReport
 from rtcompile.extras.resources import Occupancy as Occupancy
 from rtcompile.extras.resources import Report as Report
 from rtcompile.extras.resources import Spills as Spills
-from rtcompile.extras.resources.advice import Advice as Advice
 from rtcompile.files.headers import Header as Header
 from rtcompile.frontends.cupy_hook import Installation as Installation
 from rtcompile.request.object_code import BuildInfo as BuildInfo

@@ -27,11 +27,9 @@ class Measured(NamedTuple):
     """A compile by NVRTC without a cache and a precompiled header; times are of `time.monotonic`, in seconds."""
 
     program: str
-    source: str
     arch: str
     compiler: str
     search: Sequence[SearchDir]
-    has_pch: bool  # whether this NVRTC supports precompiled headers
     begin: float
     end: float
     queued: float  # the seconds until a worker was free
@@ -95,11 +93,9 @@ def _measured(plan: Plan, settings: Settings) -> Measured | CompileFailure:
     traced, _ = nvrtc.observe("time_unit", unit, library, limits)
     return Measured(
         os.path.basename(plan.key_inputs.name),
-        plan.request.source,
         str(plan.choice.arch),
         f"nvrtc {library.version}",
         plan.search,
-        library.version_pair >= nvrtc.FIRST_WITH_PCH,
         begin,
         end,
         queued,

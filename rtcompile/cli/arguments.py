@@ -35,9 +35,7 @@ _MORE: dict[str, dict[str, Any]] = {
     "--timeout": {"type": float},
     "--dynamic-shared": {"type": int, "default": 0},
     "--block": {"type": int},
-    "--edits": {"type": int},
     "--top": {"type": int, "default": 15},
-    "--tree": {"type": int, "default": 0},
     "-j": {"type": int},
     "--root": {"default": "."},
 }

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import tempfile
 from argparse import Namespace
-from collections.abc import Sequence
 from concurrent.futures import Future, as_completed
 from typing import Any
 
-from rtcompile import toolkit
 from rtcompile.build.many import submit
 from rtcompile.cli import exit_code, output
 from rtcompile.cli.output import overrides, requests, set_jobs
-from rtcompile.errors import InvalidRequest, LinkError, RtcompileError, ToolkitNotFound
+from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.inspect.symbols import no_kernels, symbols
 from rtcompile.messages import diagnostics
 from rtcompile.messages.rendering import spelled
@@ -42,7 +38,6 @@ def run(given: Namespace) -> int:
     futures = submit([build.request for build in builds], overrides(given))
     of_future: dict[Future[ObjectCode], _FileBuild] = dict(zip(futures, builds, strict=True))
     code, results = 0, []
-    cubins: dict[str, list[ObjectCode]] = {}
     try:
         for count, future in enumerate(as_completed(futures), 1):
             build, error = of_future[future], future.exception()
@@ -58,10 +53,7 @@ def run(given: Namespace) -> int:
                 continue
             built = future.result()
             results.append(_fields(build, built))
-            if given.target == "fatbin":
-                cubins.setdefault(build.path, []).append(built)
-            else:
-                _write(build.path, built.code)
+            _write(build.path, built.code)
             if not (given.json or given.quiet):
                 stream = sys.stderr if given.output == "-" else sys.stdout
                 line = _line(f"[{count}/{len(builds)}]", build, built)
@@ -69,36 +61,30 @@ def run(given: Namespace) -> int:
     finally:
         for future in futures:
             future.cancel()
-    for path, of_path in cubins.items():
-        _write(path, combine(of_path))
     if given.json:
         output.print_json({"ok": code == 0, "results": results})
     return code
 
 
 def _builds(given: Namespace) -> list[_FileBuild]:
-    target = given.target
     if given.output == "-" and given.json:
         raise InvalidRequest("-o - writes the code to stdout: --json prints there too")
     if given.output == "-" and given.target != "ptx" and sys.stdout.isatty():
         raise InvalidRequest(
             f"a {given.target} is binary and cannot go to a terminal: redirect stdout"
         )
-    if target == "fatbin":  # cubins are built and combined afterwards
-        given = Namespace(**{**vars(given), "target": "cubin"})
     requested = [(file, request) for file in given.files for request in requests(given, file)]
-    outputs = len(given.files) if target == "fatbin" else len(requested)
+    outputs = len(requested)
     if given.output == "-" and outputs > 1:
         raise InvalidRequest(f"-o - takes one build, and this makes {outputs}; give a folder")
     if outputs > 1 and _is_file(given.output):
         raise InvalidRequest(
             f"-o {given.output} is one file, and this makes {outputs} builds; give a folder"
-            + (", or --target fatbin for all architectures in one" if target == "cubin" else "")
         )
     builds = []
     file_of: dict[str, str] = {}
     for file, request in requested:
-        path = _path(given.output, file, request, target, single=outputs == 1)
+        path = _path(given.output, file, request, single=outputs == 1)
         builds.append(_FileBuild(file, request, path))
         other = file_of.setdefault(os.path.normpath(path), file)
         if other != file:
@@ -116,14 +102,13 @@ def _is_file(path: str | None) -> bool:
     return os.path.isfile(path) or os.path.splitext(path)[1] in _EXTENSIONS.values()
 
 
-def _path(
-    wanted: str | None, file: str, request: CompileRequest, target: str, *, single: bool
-) -> str:
+def _path(wanted: str | None, file: str, request: CompileRequest, *, single: bool) -> str:
     if wanted and single and not wanted.endswith(os.sep) and not os.path.isdir(wanted):
         return wanted
     stem = os.path.splitext(os.path.basename(request.name))[0]
-    arch = f".{request.arch}" if request.arch is not None and target != "fatbin" else ""
-    return os.path.join(wanted or os.path.dirname(file), f"{stem}{arch}{_EXTENSIONS[target]}")
+    arch = f".{request.arch}" if request.arch is not None else ""
+    extension = _EXTENSIONS[request.target]
+    return os.path.join(wanted or os.path.dirname(file), f"{stem}{arch}{extension}")
 
 
 def _write(path: str, code: bytes) -> None:
@@ -175,25 +160,3 @@ def _line(count: str, build: _FileBuild, built: ObjectCode) -> str:
         ptxas_lines = [text for text in built.build.log.split("\n") if text.startswith("ptxas ")]
         lines += [f"    {text}" for text in ptxas_lines if ": warning" not in text]
     return "\n".join(lines)
-
-
-def combine(cubins: Sequence[ObjectCode]) -> bytes:
-    """Return a fatbin of cubins for different architectures, made by nvcc's ``fatbinary``."""
-    nvcc = toolkit.current().require_nvcc()
-    program = os.path.join(os.path.dirname(nvcc.binary), "fatbinary")
-    if not os.path.exists(program):
-        raise ToolkitNotFound(f"fatbinary is not beside {nvcc.binary}; reinstall nvcc's package")
-    with tempfile.TemporaryDirectory(prefix="fatbin-") as folder:
-        images = []
-        for number, cubin in enumerate(cubins):
-            path = os.path.join(folder, f"{number}.cubin")
-            _write(path, cubin.code)
-            images.append(f"--image3=kind=elf,sm={str(cubin.arch)[3:]},file={path}")
-        made = os.path.join(folder, "made.fatbin")
-        command = [program, "-64", f"--create={made}", *images]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode != 0:
-            log = done.stdout + done.stderr
-            raise LinkError(f"fatbinary rejected the cubins: {log.strip()}", log=log)
-        with open(made, "rb") as file:
-            return file.read()

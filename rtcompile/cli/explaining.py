@@ -1,13 +1,11 @@
-"""``rtcompile explain``, ``repro`` and ``doctor``: explain a message, a crash, or an installation."""
+"""``rtcompile explain`` and ``doctor``: explain a message or an installation."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from argparse import Namespace
 from dataclasses import asdict
-from typing import Any
 
 from rtcompile.checkup import examine, explain, verdict
 from rtcompile.checkup.checks import Check
@@ -15,8 +13,6 @@ from rtcompile.cli import output
 from rtcompile.errors import InvalidRequest
 from rtcompile.messages.catalogue import MESSAGES
 from rtcompile.messages.rendering import render
-from rtcompile.settings import Settings
-from rtcompile.store.folder import Folder
 from rtcompile.styling import filled, painted
 
 _MOST_BYTES = 64 << 20  # bytes read of a log; diagnostics.parse looks at both its ends only
@@ -54,41 +50,6 @@ def _text(what: str | None) -> str:
         with open(what, "rb") as file:
             return file.read(_MOST_BYTES).decode("utf-8", "replace")
     return what
-
-
-def reproducers(given: Namespace) -> int:
-    """List the reproducers, or show one."""
-    kept = Folder(Settings.from_environ().cache_dir)
-    home = kept.file("reproducers")
-    names = sorted(name for name, _ in kept.listing("reproducers") if not name.startswith("."))
-    if given.folder is None:
-        read = ((name, _read_report(os.path.join(home, name))) for name in names)
-        reports = {name: found for name, found in read if found}
-        rows = [(name, r.get("program", ""), r.get("what", "")) for name, r in reports.items()]
-        table = output.table(("folder", "program", "what"), rows)
-        text = table if rows else f"no reproducers in {home}"
-        output.print_result(given, {"directory": home, "reproducers": reports}, text)
-        return 0
-    folder = os.path.join(home, given.folder) if given.folder in names else given.folder
-    report = _read_report(folder)
-    if report is None:
-        raise InvalidRequest(
-            f"{given.folder}: no reproducer; `rtcompile repro` lists those in {home}"
-        )
-    texts = ((label, v if isinstance(v, str) else json.dumps(v)) for label, v in report.items())
-    lines = [f"  {label}: {value}" for label, value in texts]
-    text = "\n".join([folder, *lines, f"  again: {os.path.join(folder, 'run.sh')}"])
-    output.print_result(given, {"folder": folder, **report}, text)
-    return 0
-
-
-def _read_report(folder: str) -> dict[str, Any] | None:
-    try:
-        with open(os.path.join(folder, "report.json"), encoding="utf-8") as file:
-            report = json.load(file)
-    except (OSError, ValueError):
-        return None
-    return report if isinstance(report, dict) else None
 
 
 # --- ``rtcompile doctor`` -------------------------------------------------------------------------

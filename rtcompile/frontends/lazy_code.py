@@ -32,7 +32,7 @@ from rtcompile.settings import Settings, refuse_contradiction
 
 if TYPE_CHECKING:
     from rtcompile.request.object_code import ObjectCode
-    from rtcompile.types import Advice, Report
+    from rtcompile.types import Report
 
 adopt_cupy()
 current_device = cupy.cuda.runtime.getDevice
@@ -262,17 +262,6 @@ class LazyCode:
         from rtcompile.types import Report
 
         return Report.of(self.object_code() or self._file(), kernel, block, dynamic_shared)
-
-    def advise(self, kernel: str, shared_mem: Any, launch_bounds: Any) -> Advice:
-        """Advise on a kernel; a source is built again so ptxas reports spills."""
-        from rtcompile.types import Advice
-
-        request = self.request
-        if request is not None:
-            return Advice.of_source(request, self.compiled, kernel, shared_mem, launch_bounds)[0]
-        if launch_bounds is not None:
-            raise InvalidRequest("launch_bounds= needs a source to build again, not path=")
-        return Advice.of(self._file(), kernel, shared_mem)[0]
 
     def _file(self) -> bytes:
         from rtcompile.frontends import driver_errors

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rtcompile.request.object_code import BuildInfo, ObjectCode
     from rtcompile.request.request import CompileRequest
     from rtcompile.request.values import Arch, Backend, Fallback
-    from rtcompile.types import Advice, Profile, Report
+    from rtcompile.types import Profile, Report
 
 
 class BuildOwner:
@@ -381,24 +381,6 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
     def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
         """Return the kernel's resources: registers, memory, and its occupancy, as `ObjectCode.report` does."""
         return self._build.report(self.name, block, dynamic_shared)
-
-    @public
-    def advise(
-        self,
-        shared_mem: int | Callable[[int], int] = 0,
-        *,
-        launch_bounds: int | tuple[int, int] | None = None,
-    ) -> Advice:
-        """Return the block sizes of highest occupancy and what limits it, computed without a GPU.
-
-        Parameters
-        ----------
-        shared_mem : int or callable
-            As in `ObjectCode.advise`.
-        launch_bounds : int or (int, int), optional
-            Build the kernel again with these ``__launch_bounds__`` and advise on that too.
-        """
-        return self._build.advise(self.name, shared_mem, launch_bounds)
 
     def __repr__(self) -> str:
         return f"<RawKernel {self.name}: {self._build.origin()}>"

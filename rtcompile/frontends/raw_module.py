@@ -18,11 +18,9 @@ from rtcompile.request.values import absolute
 from rtcompile.request.values import path as checked_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rtcompile.request.object_code import ObjectCode
     from rtcompile.request.values import Arch, Backend, Fallback
-    from rtcompile.types import Advice, Report
+    from rtcompile.types import Report
 
 
 class RawModule(BuildOwner, cupy.RawModule):  # type: ignore[misc]
@@ -167,17 +165,6 @@ class RawModule(BuildOwner, cupy.RawModule):  # type: ignore[misc]
     def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
         """Return the resources of each kernel of the module, as `RawKernel.report` does."""
         return self._build.report(None, block, dynamic_shared)
-
-    @public
-    def advise(
-        self,
-        kernel: str,
-        shared_mem: int | Callable[[int], int] = 0,
-        *,
-        launch_bounds: int | tuple[int, int] | None = None,
-    ) -> Advice:
-        """Return the block sizes of highest occupancy of a kernel, as `RawKernel.advise` does."""
-        return self._build.advise(kernel, shared_mem, launch_bounds)
 
     def __repr__(self) -> str:
         return f"<RawModule {self._build.origin()}>"

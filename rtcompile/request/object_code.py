@@ -7,18 +7,18 @@ from types import MappingProxyType
 
 from rtcompile.errors import InvalidRequest, RtcompileError, shown
 from rtcompile.files import sealed
-from rtcompile.request.values import Arch, Value, one_of, text
+from rtcompile.request.values import Arch, Value, one_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from typing import Any
 
     from rtcompile.diagnostic import Diagnostic
     from rtcompile.files.fileset import FileSet
     from rtcompile.files.headers import Header
-    from rtcompile.types import Advice, Report
+    from rtcompile.types import Report
 
 TARGETS = ("cubin", "ptx", "ltoir", "object", "fatbin")
 # The bytes before the symbol of each kernel, and of nothing else, in code of these kinds.
@@ -194,7 +194,8 @@ class ObjectCode(Value):
         kernel : str, optional
             A name expression or symbol; by default all kernels.
         block : int, optional
-            Threads per block for which the occupancy is computed; ``__launch_bounds__`` sets the default.
+            Threads per block for which the occupancy is computed; by default the largest block of highest
+            occupancy, as ``cuOccupancyMaxPotentialBlockSize`` finds it.
         dynamic_shared : int
             Bytes of dynamic shared memory at launch.
 
@@ -211,25 +212,6 @@ class ObjectCode(Value):
         import rtcompile
 
         return rtcompile.types.Report.of(self, kernel, block, dynamic_shared)
-
-    def advise(self, kernel: str, shared_mem: int | Callable[[int], int] = 0) -> Advice:
-        """Return the block sizes of highest occupancy of a kernel, a name expression or symbol.
-
-        Parameters
-        ----------
-        kernel : str
-            A name expression or symbol.
-        shared_mem : int or callable
-            Bytes of dynamic shared memory at launch, or a function of the threads in a block.
-
-        Raises
-        ------
-        InvalidRequest
-            The code is not a cubin or has no such kernel, or rtcompile does not know the architecture's limits.
-        """
-        import rtcompile
-
-        return rtcompile.types.Advice.of(self, text("kernel", kernel), shared_mem)[0]
 
     def symbols(self, kind: str = "kernel") -> dict[str, str]:
         """Return the kernels of a cubin or of PTX, or the variables of a cubin.

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -47,15 +46,6 @@ def test_compile_prints_the_same_as_json_and_finds_it_in_the_cache(source, run_j
 def test_compile_produces_other_targets(source, target, suffix, begins):
     assert main(["compile", "k.cu", "--arch", "sm_80", "--target", target]) == 0
     assert source.with_name(f"k.sm_80.{suffix}").read_bytes().startswith(begins)
-
-
-def test_compile_puts_several_architectures_into_one_fatbin(source, run_json):
-    if shutil.which("nvcc") is None:
-        pytest.skip("fatbinary comes with nvcc")
-    code, found = run_json("compile", "k.cu", "--arch", "sm_80,sm_90a", "--target", "fatbin")
-    assert code == 0
-    assert {result["output"] for result in found["results"]} == {"k.fatbin"}
-    assert source.with_name("k.fatbin").read_bytes().startswith(b"\x50\xed\x55\xba")
 
 
 def test_arguments_after_two_dashes_are_passed_to_the_compiler(source, run_json):
@@ -150,18 +140,6 @@ def test_inspect_of_a_cubin_and_of_a_cache_entry_agree(source, run_json):
     of_entry = run_json("inspect", key[:12], "--block", "128")[1]["results"]
     assert of_file == of_entry
     assert of_file[0]["kernels"][0]["occupancy"]["block"] == 128
-
-
-def test_inspect_shows_ptx_beside_the_source(source, capsys):
-    assert main(["inspect", "k.cu", "--arch", "sm_80", "--ptx"]) == 0
-    assert '\t// 3: extern "C" __global__ void' in capsys.readouterr().out
-
-
-def test_without_a_disassembler_sass_names_the_searched_folders(source, capsys, monkeypatch):
-    main(["compile", "k.cu", "--arch", "sm_80"])
-    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
-    assert main(["inspect", "k.sm_80.cubin", "--sass"]) == 3
-    assert "pip install nvidia-cuda-nvdisasm" in capsys.readouterr().err
 
 
 # --- cache ------------------------------------------------------------------------------

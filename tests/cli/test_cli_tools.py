@@ -17,7 +17,7 @@ from rtcompile.cli.arguments import parser
 from tests.processes import command, python, ran
 from tests.tables import from_table
 
-# --- explain, headers, repro ------------------------------------------------------------
+# --- explain --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -88,24 +88,6 @@ def test_explain_survives_garbage():
     done = command("explain", input=bytes(range(256)) * 1000, text=False)
     assert done.returncode == 1
     assert b"Traceback" not in done.stderr
-
-
-@pytest.mark.needs_compiler
-def test_profile_shows_the_include_path_to_a_header(source, capsys):
-    source.with_name("width.h").write_text("#include <cuda_fp16.h>\n#define WIDTH 42\n")
-    assert main(["profile", "k.cu", "--arch", "sm_80", "--why", "cuda_fp16.h"]) == 0
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.endswith("width.h")
-    assert second == "  cuda_fp16.h  (cudart)"
-
-
-def test_repro_shows_a_folder_and_how_to_run_it(tmp_path, run_json, capsys):
-    folder = tmp_path / "nvrtc-crash-1"
-    folder.mkdir()
-    (folder / "report.json").write_text('{"what": "it died", "program": "k.cu"}')
-    assert run_json("repro", str(folder))[1]["what"] == "it died"
-    assert main(["repro", str(folder)]) == 0
-    assert f"again: {folder}/run.sh" in capsys.readouterr().out
 
 
 # --- the command itself -----------------------------------------------------------------
@@ -224,33 +206,6 @@ def test_doctor_fits_a_narrow_terminal(monkeypatch, capsys):
     main(["doctor", "--no-probes"])
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 60 or " " not in line.strip() for line in lines), lines
-
-
-@pytest.mark.takes_seconds
-def test_completion_is_a_script_that_bash_reads(capsys):
-    pytest.importorskip("shtab")
-    assert main(["completion", "bash"]) == 0
-    script = capsys.readouterr().out
-    assert "why-miss" in script
-    ran("bash", "-n", input=script, check=True)
-
-
-def test_completion_for_fish_has_all_verbs_actions_and_options(capsys):
-    assert main(["completion", "fish"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert all(line.startswith("complete -c rtcompile ") for line in lines)
-    for verb in parser().verbs():
-        assert [line for line in lines if f" -a {verb} -d " in line], verb
-    of_prune = [line for line in lines if "'__fish_seen_subcommand_from prune'" in line]
-    assert [line for line in of_prune if line.endswith("-l size -r")]
-    assert [line for line in lines if line.endswith("-l backend -x -a 'auto nvrtc nvcc'")]
-    assert [line for line in lines if line.endswith("the current device\\'s' -l arch -r")]
-
-
-def test_completion_without_shtab_names_the_package_to_install(capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "shtab", None)
-    assert main(["completion", "bash"]) == 3
-    assert "pip install shtab" in capsys.readouterr().err
 
 
 @pytest.mark.takes_seconds

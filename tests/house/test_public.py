@@ -140,7 +140,7 @@ SOURCE = 'extern "C" __global__ void k(float* x) { *x = 1; }'
 
 
 @pytest.mark.needs_compiler
-def test_every_object_with_code_reports_advises_and_saves(tmp_path):
+def test_every_object_with_code_reports_and_saves(tmp_path):
     module = rtcompile.RawModule(code=SOURCE, arch="sm_80")
     kernel = rtcompile.RawKernel(SOURCE, "k", arch="sm_80")
     code = rtcompile.compile(SOURCE, arch="sm_80")
@@ -152,8 +152,6 @@ def test_every_object_with_code_reports_advises_and_saves(tmp_path):
         path = one.save(tmp_path / "k.cubin")
         assert Path(path).read_bytes() == code.code
         assert one.build.backend == "nvrtc"
-    found = {one.registers for one in (code.advise("k"), module.advise("k"), kernel.advise())}
-    assert len(found) == 1
     loaded = rtcompile.RawModule(path=tmp_path / "k.cubin")
     assert loaded.build.hit == "file"
     assert repr(loaded) == f"<RawModule the file {tmp_path / 'k.cubin'}>"

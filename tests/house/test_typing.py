@@ -33,7 +33,6 @@ loaded = RawModule(path=pathlib.Path("k.cubin"))
 kernel: RawKernel = RawKernel("", "k", options=["-O3"])
 milliseconds: float = kernel.build.milliseconds + module.build.milliseconds
 registers: list[int] = [one.registers for one in code.report().kernels]
-threads: int = code.advise("k").registers
 entries: int = rtcompile.cache.info().entries
 hints: list[str] = [found.hint for found in rtcompile.explain("CUDA_ERROR_UNKNOWN")]
 fine: bool = all(check.status == "ok" for check in rtcompile.doctor(probes=False))

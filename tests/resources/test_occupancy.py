@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rtcompile import toolkit
-from rtcompile.extras.resources import limits_of, occupancy
+from rtcompile.extras.resources import best_occupancy, limits_of, occupancy
 from rtcompile.request.values import Arch
 
 ARCHS = ["50", "53", "60", "61", "70", "75", "80", "86", "87", "89", "90", "100", "120"]
@@ -53,3 +53,9 @@ def test_the_limit_of_a_kernel_is_named():
     with pytest.raises(ValueError, match="1 to 1024 threads, not 2048"):
         occupancy(limits, block=2048, registers=32, shared=0)
     assert limits_of(Arch(20, 0)) is None
+
+
+def test_of_equal_occupancies_the_largest_block_is_the_best():
+    limits = limits_of(Arch(8, 6))
+    found = best_occupancy(limits, blocks=range(32, 1025, 32), registers=32, shared=0)
+    assert (found.block, found.share) == (768, 1.0)

@@ -6,7 +6,7 @@ import pytest
 
 import rtcompile
 from rtcompile.errors import InvalidRequest
-from rtcompile.extras.resources import Report, Spills
+from rtcompile.extras.resources import Occupancy, Report, Spills
 from rtcompile.styling import table
 
 pytestmark = pytest.mark.needs_compiler
@@ -53,12 +53,9 @@ def test_the_table_names_kernels_as_they_were_requested(build):
     assert "registers" in text
 
 
-def test_the_occupancy_at_a_block_size_is_that_of_a_report_for_it(build):
-    plain = Report.of(build, kernel="f<float>")
-    at_block = plain.occupancy_at(plain.kernels[0], 128, 40_000)
-    (for_it,) = Report.of(build, kernel="f<float>", block=128, dynamic_shared=40_000).kernels
-    assert at_block == for_it.occupancy
-    assert rtcompile.types.Report(rtcompile.Arch(20, 0)).occupancy_at(plain.kernels[0], 128) is None
+def test_an_architecture_of_the_future_has_no_occupancy(build, monkeypatch):
+    monkeypatch.setattr("rtcompile.extras.resources.limits_of", lambda arch: None)
+    assert [kernel.occupancy for kernel in Report.of(build, block=128).kernels] == [None, None]
 
 
 def test_kernels_and_variables_are_listed_by_their_cpp_names():
@@ -75,10 +72,47 @@ def test_kernels_and_variables_are_listed_by_their_cpp_names():
         code.symbols("function")
 
 
-def test_launch_bounds_give_the_block_size_where_none_is_requested(build):
-    by_name = {kernel.name: kernel for kernel in Report.of(build).kernels}
-    assert by_name["f<float>"].occupancy is None
-    assert by_name["g"].occupancy.block == 256
+def _best(source: str, arch: str = "sm_90a", **more: int) -> Occupancy:
+    (found,) = rtcompile.compile(source, arch=arch).report("k", **more).kernels
+    assert found.occupancy is not None
+    return found.occupancy
+
+
+PLAIN = 'extern "C" __global__ void BOUNDS k(float* x) { x[threadIdx.x] *= 2; }'
+
+
+@pytest.mark.parametrize(
+    ("bounds", "block", "blocks"),
+    [
+        pytest.param("", 1024, 2, id="none"),
+        pytest.param("__launch_bounds__(256)", 256, 8, id="launch bounds"),
+        pytest.param("__block_size__((96, 2, 1))", 192, 10, id="a block that the source fixes"),
+    ],
+)
+def test_without_a_block_the_largest_one_of_highest_occupancy_is_reported(bounds, block, blocks):
+    found = _best(PLAIN.replace("BOUNDS", bounds))
+    assert (found.block, found.blocks) == (block, blocks)
+
+
+def test_registers_limit_a_kernel_that_keeps_many():
+    found = _best("""extern "C" __global__ void k(float* x) {
+      float v[128];
+      #pragma unroll
+      for (int i = 0; i < 128; i++) v[i] = x[i * 64 + threadIdx.x];
+      __syncthreads();
+      float sum = 0;
+      #pragma unroll
+      for (int i = 0; i < 128; i++) sum += v[i] * v[(i * 7 + 1) & 127];
+      x[threadIdx.x] = sum;
+    }""")
+    assert found.limited_by == ("registers",)
+    assert found.share < 1
+
+
+def test_shared_memory_that_no_block_can_have_leaves_no_block():
+    assert _best(PLAIN.replace("BOUNDS", ""), dynamic_shared=100_000).blocks == 2
+    found = _best(PLAIN.replace("BOUNDS", ""), "sm_86", dynamic_shared=200_000)
+    assert (found.blocks, found.share, found.limited_by) == (0, 0, ("shared memory",))
 
 
 def test_dynamic_shared_memory_lowers_the_occupancy(build):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rtcompile.build.measured import ENDS, TEXTS, Measured, labelled
 from rtcompile.errors import InvalidRequest, public
 from rtcompile.named import NamedTuple
-from rtcompile.request import cxx
 from rtcompile.request.values import path as checked_path
 from rtcompile.styling import table
 
@@ -23,10 +22,6 @@ _HEADER = "Processing Header File"
 _FRONT_END = "CUDA C++ Front-End"
 # NVRTC reads the name expressions after the source, where the source's headers end.
 _AFTER_THE_SOURCE = b"__nv_name_map\n"
-
-
-# One inclusion: its path and name, the files and bytes read because of it, and the headers it includes.
-HeaderNode = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -119,9 +114,6 @@ class Profile:
         declared and instantiated; no compiler reports which of them.
     templates : tuple of TemplateCost
         The most expensive first.
-    spared : float
-        Milliseconds that a precompiled header of the leading includes would save, minus its loading time; 0 if this
-        NVRTC supports none.
     note : str
         Why there are no header times; ``""`` if there are.
     """
@@ -135,9 +127,7 @@ class Profile:
     source: float
     finish: float
     templates: tuple[TemplateCost, ...]
-    spared: float
     note: str
-    frames: Frame | None = field(default=None)
     events: tuple[dict[str, Any], ...] = field(default=())
 
     @classmethod
@@ -168,9 +158,7 @@ class Profile:
             source=source - finish,
             finish=finish,
             templates=_templates(events),
-            spared=_prefix_cost(found.source, frames) if found.has_pch else 0.0,
             note=found.note,
-            frames=frames,
             events=tuple(_chrome_events(spans, events, frames)),
         )
 
@@ -201,12 +189,6 @@ class Profile:
                 for t in self.templates[:most]
             ]
             lines += ["", table(("own ms", "share", "instances", "template"), templates)]
-        if self.spared:
-            lines += [
-                "",
-                f"A precompiled header of the leading includes saves up to {_ms(self.spared)} ms; "
-                "rtcompile makes one itself if that pays.",
-            ]
         if self.note:
             lines += ["", f"No times of headers: {self.note}"]
         return "\n".join(lines)
@@ -221,13 +203,7 @@ class Profile:
             "phases": dict(self.phases),
             "headers": [header._asdict() for header in self.headers],
             "templates": [template._asdict() for template in self.templates],
-            "precompiled header spares": self.spared,
         }
-
-    def tree(self) -> list[HeaderNode]:
-        """Return the tree of included headers."""
-        names = {header.path: header.name for header in self.headers}
-        return _tree(self.frames.included if self.frames is not None else (), names, set())
 
     @public
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -304,29 +280,6 @@ def frames_of_events(reply: dict[str, Any], front_end: float) -> Frame:
     return root
 
 
-def _tree(frames: Iterable[Frame], names: Mapping[str, str], seen: set[str]) -> list[HeaderNode]:
-    found = []
-    for frame in frames:
-        if frame.path == _BUILTIN:
-            continue
-        # A later inclusion of the same file costs almost nothing, thanks to its guard.
-        first = frame.path not in seen
-        seen.add(frame.path)
-        included = _tree(frame.included, names, seen)
-        size = os.path.getsize(frame.path) if first and os.path.isfile(frame.path) else 0
-        header: HeaderNode = {
-            "path": frame.path,
-            "name": names[frame.path],
-            "files": first + sum(each["files"] for each in included),
-            "bytes": size + sum(each["bytes"] for each in included),
-            "milliseconds": round(frame.seconds * 1e3, 1),
-            "first": first,
-            "included": included,
-        }
-        found.append(header)
-    return found
-
-
 def _headers(root: Frame | None, measured: Measured) -> tuple[HeaderCost, ...]:
     frames: dict[str, list[Frame]] = defaultdict(list)
     for frame in root.walk() if root is not None else ():
@@ -343,20 +296,6 @@ def _headers(root: Frame | None, measured: Measured) -> tuple[HeaderCost, ...]:
         for path, opened in frames.items()
     ]
     return tuple(sorted(costs, key=lambda header: -header.own))
-
-
-def _prefix_cost(source: str, root: Frame | None) -> float:
-    """Return the milliseconds of the inclusions that a precompiled header would replace."""
-    directives = cxx.Text(cxx.split_prefix(source)[0]).directives()
-    names = [
-        directive.included[1:-1] for directive in directives if directive.included[:1] in ("<", '"')
-    ]
-    cost = 0.0
-    for frame in root.included if root is not None else ():
-        if names and frame.path.endswith(f"/{names[0]}"):
-            names.pop(0)
-            cost += frame.seconds * 1e3
-    return cost
 
 
 def _templates(events: Iterable[_Event]) -> tuple[TemplateCost, ...]:

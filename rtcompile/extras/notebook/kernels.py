@@ -16,7 +16,7 @@ from rtcompile.extras.notebook.cells import PROGRAM, Cell, KernelText, own_varia
 from rtcompile.messages import render
 from rtcompile.named import computed_once
 from rtcompile.request import cxx
-from rtcompile.types import Advice, KernelReport, Report
+from rtcompile.types import KernelReport, Report
 
 
 class CellBuild:
@@ -134,11 +134,6 @@ class CellKernel(_OfCode):
         """The `RawKernel`, with CuPy's attributes."""
         return self.built.module.get_function(self.symbol)
 
-    @public
-    def advise(self, shared_mem: int | Callable[[int], int] = 0) -> Advice:
-        """Return the block sizes of highest occupancy, as `RawKernel.advise` does."""
-        return self.code.advise(self.symbol, shared_mem)
-
     @property
     def resources(self) -> KernelReport | None:
         """The kernel's registers and memory; None if the code is not a cubin."""
@@ -204,11 +199,6 @@ class CellModule(_OfCode):
     def _ipython_key_completions_(self) -> list[str]:
         return list(self.kernels)
 
-    @public
-    def advise(self, kernel: str, shared_mem: int | Callable[[int], int] = 0) -> Advice:
-        """Return the block sizes of highest occupancy of a kernel."""
-        return self.code.advise(kernel, shared_mem)
-
     def __repr__(self) -> str:
         return f"<CellModule for {self.code.arch}: {', '.join(self.kernels) or 'no kernels'}>"
 
@@ -261,8 +251,6 @@ def _substituted(text: KernelText, name: str) -> str:
 
 # --- How IPython displays them -----------------------------------------------------------------------
 
-_BLOCKS = range(32, 1025, 32)
-_BARS = " ▁▂▃▄▅▆▇█"
 _HEADER = (  # the title and the unit of each column
     ("kernel", ""),
     ("arch", ""),
@@ -365,13 +353,6 @@ def _cells(signature: str, code: ObjectCode, found: KernelReport | None) -> list
         return [*cells, "", "", "", "", ""]
     spilled = "" if found.spills is None else str(found.spills.stores + found.spills.loads)
     numbers = found.registers, found.shared_bytes, found.stack_bytes
-    return [*cells, *map(str, numbers), spilled, _picture(found, Report(code.arch))]
-
-
-def _picture(found: KernelReport, report: Report) -> str:
-    """Return bars of the occupancy at 128, 256, … threads, and the smallest block of the highest one."""
-    blocks = (block for block in _BLOCKS if block <= (found.max_threads or 1024))
-    shares = [at.share for block in blocks if (at := report.occupancy_at(found, block))]
-    bars = "".join(_BARS[round(share * 8)] for share in shares[3::4] or shares[-1:])
-    best = max(shares, default=0.0)
-    return f"{bars} {best:.0%} at {_BLOCKS[shares.index(best)]} threads" if bars else ""
+    best = found.occupancy
+    occupancy = "" if best is None else f"{best.share:.0%} at {best.block} threads"
+    return [*cells, *map(str, numbers), spilled, occupancy]

@@ -6,7 +6,7 @@ import importlib
 import operator
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from rtcompile.request.values import absolute, strings, text
 
 if TYPE_CHECKING:
     from rtcompile import Arch, ObjectCode
-    from rtcompile.types import Advice, BuildInfo, Parameter, Report
+    from rtcompile.types import BuildInfo, Parameter, Report
 
 
 class KernelLibrary:
@@ -221,17 +221,6 @@ class KernelModule(_LibraryPart):
         given = self._given()
         return rtcompile.compile(given.pop("code"), arch=arch, **given)
 
-    @public
-    def advise(
-        self,
-        kernel: str,
-        shared_mem: int | Callable[[int], int] = 0,
-        *,
-        arch: str | Arch | None = None,
-    ) -> Advice:
-        """Return the block sizes of highest occupancy of a kernel, as `RawKernel.advise` does."""
-        return self.compile(arch).advise(kernel, shared_mem)
-
     @computed_once
     @public
     def raw(self) -> Any:
@@ -335,13 +324,6 @@ class Kernel(_LibraryPart):
     def compile(self, arch: str | Arch | None = None) -> ObjectCode:
         """Return the code of the kernel's module for an architecture, or for the current device."""
         return self.module.compile(arch)
-
-    @public
-    def advise(
-        self, shared_mem: int | Callable[[int], int] = 0, *, arch: str | Arch | None = None
-    ) -> Advice:
-        """Return the block sizes of highest occupancy, as `RawKernel.advise` does."""
-        return self.compile(arch).advise(self.name, shared_mem)
 
     @computed_once
     @public

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from rtcompile import Arch, ObjectCode
@@ -112,17 +112,12 @@ def occupancy(limits: DeviceLimits, *, block: int, registers: int, shared: int) 
     return Occupancy(block, blocks, blocks * warps / limits.warps, limited_by)
 
 
-def best_blocks(
-    limits: DeviceLimits, *, registers: int, shared: Callable[[int], int], sizes: Iterable[int]
-) -> tuple[Occupancy, Occupancy] | None:
-    """Return the largest and the smallest block of highest occupancy; None if no block fits."""
-    found = [
-        occupancy(limits, block=block, registers=registers, shared=shared(block))
-        for block in sorted(sizes, reverse=True)
-    ]
-    most = max(one.block * one.blocks for one in found)
-    best = [one for one in found if one.block * one.blocks == most]
-    return (best[0], best[-1]) if most else None
+def best_occupancy(
+    limits: DeviceLimits, *, blocks: Iterable[int], registers: int, shared: int
+) -> Occupancy:
+    """Return the occupancy of the largest of these blocks that has the highest one."""
+    found = [occupancy(limits, block=block, registers=registers, shared=shared) for block in blocks]
+    return max(found, key=lambda one: (one.block * one.blocks, one.block))
 
 
 def _round_up(number: int, unit: int) -> int:
@@ -175,7 +170,8 @@ class KernelReport(cubin.CompiledKernel):
     spills : Spills or None
         None if unknown: only the log of ``-Xptxas=-v`` contains them.
     occupancy : Occupancy or None
-        The occupancy at the given block size.
+        At the given block size, or else of the largest block of highest occupancy, as
+        ``cuOccupancyMaxPotentialBlockSize`` finds it. None for an architecture with unknown limits.
     """
 
     symbol: str = ""
@@ -227,18 +223,22 @@ class Report:
             read = cubin.read(data)
         except ValueError as error:
             raise InvalidRequest(f"only a cubin contains its kernels' resources: {error}") from None
-        empty, kernels = cls(read.arch), []
+        limits, kernels = limits_of(read.arch), []
         for found in read.kernels:
             name = names.get(found.name, found.name)
             if kernel not in (None, found.name, name):
                 continue
             of_code = {each.name: getattr(found, each.name) for each in fields(found)}
             of_code |= {"name": name, "symbol": found.name, "spills": spills.get(found.name)}
-            one, threads = KernelReport(**of_code), found.max_threads if block is None else block
-            if threads is not None:
-                at_block = empty.occupancy_at(one, threads, dynamic_shared)
-                one = replace(one, occupancy=at_block)
-            kernels.append(one)
+            at_block = None
+            if limits is not None:
+                at_block = best_occupancy(
+                    limits,
+                    blocks=_possible_blocks(found) if block is None else [block],
+                    registers=found.registers,
+                    shared=found.shared_bytes + dynamic_shared,
+                )
+            kernels.append(KernelReport(**of_code, occupancy=at_block))
         if kernel is not None and not kernels:
             known = ", ".join(names.get(found.name, found.name) for found in read.kernels)
             raise InvalidRequest(f"no kernel {kernel!r} in the code; it has {known or 'none'}")
@@ -247,15 +247,6 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
         return {"arch": str(self.arch), "kernels": [asdict(kernel) for kernel in self.kernels]}
-
-    def occupancy_at(
-        self, kernel: KernelReport, block: int, dynamic_shared: int = 0
-    ) -> Occupancy | None:
-        """Return a kernel's occupancy at a number of threads in a block; None for an unknown device."""
-        limits, shared = limits_of(self.arch), kernel.shared_bytes + dynamic_shared
-        if limits is None:
-            return None
-        return occupancy(limits, block=block, registers=kernel.registers, shared=shared)
 
     @property
     def title(self) -> str:
@@ -269,6 +260,15 @@ class Report:
 
     def __str__(self) -> str:
         return f"{self.title}\n{table(*self.rows())}"
+
+
+def _possible_blocks(kernel: cubin.CompiledKernel) -> list[int]:
+    """Return the numbers of threads that a kernel's blocks can have: whole warps, and what the source states."""
+    if kernel.required_threads is not None:
+        x, y, z = kernel.required_threads
+        return [x * y * z]
+    most = kernel.max_threads or THREADS_MAX
+    return [*range(WARP, most, WARP), most]
 
 
 _COLUMNS: tuple[tuple[str, Callable[[KernelReport], object]], ...] = (

@@ -1,4 +1,4 @@
-"""`advise` suggests the same blocks as the driver, for thirty kernels."""
+"""A report suggests the same blocks as the driver, for thirty kernels."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ cupy = pytest.importorskip("cupy")
 
 import rtcompile  # noqa: E402
 
-SOURCE = Path(__file__).with_name("advice.cu").read_text()
+SOURCE = Path(__file__).with_name("occupancy.cu").read_text()
 DYNAMIC = (0, 1000, 12_000, 40_000, 100_000, 200_000)
 VALUES = (1, 16, 40, 90, 160, 230)
 CASES = [
@@ -47,16 +47,10 @@ def test_the_driver_suggests_the_same_block(module: Any, name: str, dynamic: int
     kernel = module.get_function(name)
     kernel.max_dynamic_shared_size_bytes = dynamic
     function = kernel.kernel.ptr
-    found = kernel.advise(dynamic)
+    (found,) = kernel.report(dynamic_shared=dynamic).kernels
     assert found.registers == kernel.num_regs
-    assert found.local_bytes == kernel.local_size_bytes
+    assert found.stack_bytes == kernel.local_size_bytes
     (_, block) = queried("cuOccupancyMaxPotentialBlockSize", function, None, dynamic, 0)
-    assert found.smallest is not None
-    assert found.best.block == block
+    assert found.occupancy.block == block
     function_name = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
-    for one in (found.best, found.smallest):
-        assert queried(function_name, function, one.block, dynamic) == (one.blocks,)
-    if found.smallest.block > 32:
-        less = found.smallest.block - 32
-        (blocks,) = queried(function_name, function, less, dynamic)
-        assert blocks * less < found.best.blocks * found.best.block
+    assert queried(function_name, function, block, dynamic) == (found.occupancy.blocks,)
