@@ -1,4 +1,4 @@
-"""``rtcompile inspect``, ``profile`` and ``clangd``: tools for authors of kernels."""
+"""``rtcompile inspect`` and ``profile``: what kernels take of a device, and their builds of time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import sys
 from argparse import Namespace
 
-from rtcompile import toolkit
 from rtcompile.build import pipeline
 from rtcompile.build.measured import measure
 from rtcompile.cli import output
@@ -16,9 +15,8 @@ from rtcompile.errors import InvalidRequest
 from rtcompile.extras.devtools.profile import Profile
 from rtcompile.extras.resources import REPORT_SPILLS, Report
 from rtcompile.inspect.cubin import kind_of
-from rtcompile.request import options as compiler_options
 from rtcompile.request.object_code import ObjectCode
-from rtcompile.request.values import Arch, absolute
+from rtcompile.request.values import absolute
 from rtcompile.settings import Settings
 
 
@@ -51,20 +49,6 @@ def _subjects(given: Namespace) -> list[ObjectCode | bytes]:
     settings = Settings.from_environ().override(**overrides(given))
     found = requests(given, given.what, REPORT_SPILLS)
     return [pipeline.build(request, settings) for request in found]
-
-
-def write_clangd(given: Namespace) -> int:
-    """Write the section for kernels of the project's ``.clangd``."""
-    from rtcompile.extras import devtools
-
-    search = toolkit.current(Settings.from_environ()).search
-    options = compiler_options.parse(given.compiler_options)
-    flags = devtools.flags(options, Arch.parse(given.arch or "sm_80"), search)
-    path = devtools.write(absolute(given.root), flags)
-    output.print_result(
-        given, {"path": path}, f"{path}: its section for .cu and .cuh is up to date"
-    )
-    return 0
 
 
 def profile_kernels(given: Namespace) -> int:

@@ -288,7 +288,7 @@ class _Loaded:
             raise DriverError(
                 f"the launch of {self._kernel.name} was rejected: {status.name}\n  hint: "
                 f"shared_mem={needed} and the kernel's static shared memory are more "
-                "than a block of this device can have; kernel.advise(shared_mem=…) tells what fits",
+                "than a block of this device can have; kernel.report(dynamic_shared=…) tells what fits",
                 int(status),
             )
 
