@@ -10,7 +10,14 @@ import re
 from collections.abc import Iterator, Sequence
 
 from rtcompile.errors import InvalidRequest
-from rtcompile.request.option_table import BY_NAME, FIRST_WITH_TILE, LTO_FLAGS, TILE_IS_OFF, Version
+from rtcompile.request.option_table import (
+    BY_NAME,
+    FIRST_WITH_TILE,
+    LTO_FLAGS,
+    SPECS,
+    TILE_IS_OFF,
+    Version,
+)
 from rtcompile.request.options import Options
 from rtcompile.request.values import Arch
 
@@ -79,31 +86,20 @@ def for_nvjitlink(options: Options, arch: Arch, nvjitlink: Version) -> tuple[str
     line = [f"-arch={arch}"]
     if options.lto:
         line.append("-lto")
-    values = {} if options.get("use_fast_math") is None else dict(_FAST_MATH)
-    values.update((name, value) for name, value in options.flags if name in _JITLINK_BOOLEANS)
-    line += [f"-{_JITLINK_BOOLEANS[name]}={int(value == 'true')}" for name, value in values.items()]
-    for name, value in options.flags:
-        if name in _JITLINK_FLAGS or (name in _JITLINK_TUNING and nvjitlink >= (12, 4)):
-            spelling = _JITLINK_FLAGS.get(name, f"-{name}")
-            line.append(f"{spelling}={value}" if value else spelling)
+    fast = {} if options.get("use_fast_math") is None else _FAST_MATH
+    for name, value in {**fast, **dict(options.flags)}.items():
+        spec = BY_NAME[name]
+        if spec.linker and nvjitlink >= spec.linker_since:
+            value = {"true": "1", "false": "0"}.get(value, value)
+            line.append(f"{spec.linker}={value}" if value else spec.linker)
     line += [f"-Xptxas={option}" for option in options.ptxas]
     return tuple(line)
 
 
-# nvJitLink's names for options of the compilers.
-_JITLINK_BOOLEANS = {"ftz": "ftz", "prec-div": "prec-div", "prec-sqrt": "prec-sqrt", "fmad": "fma"}
 _FAST_MATH = {"ftz": "true", "prec-div": "false", "prec-sqrt": "false", "fmad": "true"}
-_JITLINK_FLAGS = {
-    "device-debug": "-g",
-    "generate-line-info": "-lineinfo",
-    "maxrregcount": "-maxrregcount",
-}
-_JITLINK_TUNING = ("split-compile", "jump-table-density")  # since 12.4; older linkers work without
-
-
 # The options, as users write them, that concern the linker.
 FOR_THE_LINKER = (
-    *sorted(f"--{name}" for name in (*_JITLINK_BOOLEANS, *_JITLINK_FLAGS, *_JITLINK_TUNING)),
+    *sorted(f"--{spec.name}" for spec in SPECS if spec.linker),
     "--use_fast_math",
     "-Xptxas",
     "-dlto",

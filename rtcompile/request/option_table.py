@@ -22,6 +22,7 @@ class Spec(NamedTuple):
     contain blanks, up to the next option. `implied` is the value when none follows. `nvrtc` is the first release that
     accepts it, or None. `why` tells the user why a compiler does not get the option; it is empty if that compiler
     behaves so anyway. `does` names a side effect, such as running a program, which an untrusted record must not have.
+    `linker` is nvJitLink's spelling, if the option concerns it; older linkers than `linker_since` work without.
     """
 
     name: str
@@ -32,6 +33,8 @@ class Spec(NamedTuple):
     why: str = ""
     implied: str = ""
     does: str = ""
+    linker: str = ""
+    linker_since: Version = (12, 0)
 
 
 _RUNS = "runs a program that the option chooses"
@@ -44,6 +47,7 @@ _LIBRARY_ONLY = "nvcc has no such option"
 
 _only_nvcc = partial(Spec, nvrtc=None)
 _neither = partial(Spec, nvrtc=None, nvcc=False)
+_tuning = partial(Spec, takes="number", linker_since=(12, 4))
 
 SPECS = (
     Spec("define-macro", ("D",), takes="macro"),
@@ -56,15 +60,15 @@ SPECS = (
     Spec("gpu-architecture", ("arch",), takes="value"),
     Spec("gpu-code", ("code",), takes="value"),
     Spec("generate-code", ("gencode",), takes="value"),
-    Spec("device-debug", ("G",)),
-    Spec("generate-line-info", ("lineinfo",)),
+    Spec("device-debug", ("G",), linker="-g"),
+    Spec("generate-line-info", ("lineinfo",), linker="-lineinfo"),
     Spec("use_fast_math"),
-    Spec("ftz", takes="boolean"),
-    Spec("prec-div", takes="boolean"),
-    Spec("prec-sqrt", takes="boolean"),
-    Spec("fmad", takes="boolean"),
+    Spec("ftz", takes="boolean", linker="-ftz"),
+    Spec("prec-div", takes="boolean", linker="-prec-div"),
+    Spec("prec-sqrt", takes="boolean", linker="-prec-sqrt"),
+    Spec("fmad", takes="boolean", linker="-fma"),
     Spec("std", takes="value"),
-    Spec("maxrregcount", takes="number"),
+    Spec("maxrregcount", takes="number", linker="-maxrregcount"),
     Spec("relocatable-device-code", ("rdc",), takes="boolean"),
     Spec("extensible-whole-program", ("ewp",)),
     Spec("dlink-time-opt", ("dlto", "lto")),
@@ -84,8 +88,8 @@ SPECS = (
     Spec("fdevice-syntax-only"),
     _neither("time", takes="value", why=_TIMES, does=_WRITES),
     _neither("fdevice-time-trace", takes="value", why=_TIMES, does=_WRITES),
-    Spec("split-compile", takes="number", nvrtc=(12, 6)),
-    Spec("jump-table-density", ("jtd",), takes="number"),
+    _tuning("split-compile", nvrtc=(12, 6), linker="-split-compile"),
+    _tuning("jump-table-density", ("jtd",), linker="-jump-table-density"),
     Spec("device-stack-protector", takes="boolean", nvrtc=(12, 6)),
     Spec("Ofast-compile", ("Ofc",), takes="value", nvrtc=(12, 6)),
     Spec("frandom-seed", takes="value", nvrtc=(12, 9)),
@@ -118,7 +122,6 @@ SPECS = (
     _only_nvcc(
         "extended-lambda", ("expt-extended-lambda",), why="NVRTC has every lambda on the device"
     ),
-    # `options.split` has already taken out the parts that concern the preprocessor.
     _only_nvcc("compiler-options", ("Xcompiler",), takes="values", why=_HOST_ONLY, does=_RUNS),
     _only_nvcc("compiler-bindir", ("ccbin",), takes="value", why=_HOST_ONLY, does=_RUNS),
     _only_nvcc("allow-unsupported-compiler", why=_HOST_ONLY),
@@ -144,17 +147,16 @@ SPECS = (
 BY_NAME = {spec.name: spec for spec in SPECS}
 BY_SPELLING = {name: spec for spec in SPECS for name in (spec.name, *spec.also)}
 SHORTHANDS = {
-    "device-c": {"relocatable-device-code": "true"},
-    "dc": {"relocatable-device-code": "true"},
-    "device-w": {"relocatable-device-code": "false"},
-    "dw": {"relocatable-device-code": "false"},
+    **dict.fromkeys(("device-c", "dc"), "-rdc=true"),
+    **dict.fromkeys(("device-w", "dw"), "-rdc=false"),
+    **dict.fromkeys(("resource-usage", "res-usage"), "-Xptxas=-v"),
 }
 # Letters whose value may follow without a blank: -DX=1, -O3.
 JOINED = frozenset("DUIOL")
 
 # Options with which a compiler makes something other than a kernel, writes files elsewhere, removes
-# files, or runs a program that is not needed for a kernel.
-REFUSED = frozenset(
+# files, or runs a program that is not needed for a kernel; and why each is refused.
+REFUSED = dict.fromkeys(
     (
         "preprocess", "E", "generate-dependencies", "M", "generate-nonsystem-dependencies", "MM",
         "MD", "MMD", "MF", "MT", "MP", "output-file", "o", "link", "lib", "run", "shared",
@@ -164,7 +166,17 @@ REFUSED = frozenset(
         "output-directory", "odir", "keep-dir", "clean-targets", "clean", "run-args",
         "archiver-binary", "arbin", "host-linker-script", "hls", "augment-host-linker-script",
         "aug-hls", "qpp-config",
-    )
+    ),
+    "makes the compiler produce something other than a kernel; rtcompile decides what is written, and where; "
+    "leave the option out",
+)  # fmt: skip
+# NVRTC and nvcc compile a `__tile_global__` kernel to Tile IR. Only tileiras, a program in another wheel, compiles
+# that to machine code, as a separate module; other code would lack the kernel.
+REFUSED |= dict.fromkeys(
+    ("enable-tile", "tile-only", "default-tile", "tile-preview", "tilebc", "tilecubin", "tilefatbin"),
+    "is for Tile kernels, which rtcompile's result would lack: only tileiras makes machine code of them, as a "
+    "separate module. `nvcc -std=c++20 -tile-only -cubin -arch=sm_100 FILE.cu` makes that module (`pip install "
+    'nvidia-cuda-nvcc nvidia-cuda-tileiras`); RawModule(path="FILE.cubin") loads it',
 )  # fmt: skip
 # Options without a row that change only code and messages, so an untrusted record may contain them.
 HARMLESS = frozenset(
@@ -179,18 +191,9 @@ HARMLESS = frozenset(
     )
 )  # fmt: skip
 
-# NVRTC and nvcc compile a `__tile_global__` kernel to Tile IR. Only tileiras, a program in another wheel, compiles
-# that to machine code, as a separate module; other code would lack the kernel.
-TILE = ("enable-tile", "tile-only", "default-tile", "tile-preview", "tilebc", "tilecubin", "tilefatbin")  # fmt: skip
 # The warning that Tile annotations are ignored; the code then lacks the kernel.
 TILE_IS_OFF = "20360"
 FIRST_WITH_TILE = (13, 3)
-
-# Known costs of options, which a note mentions unless the option's value is 0.
-COSTLY = {
-    "Ofast-compile": "the machine code is slower with it, and CUTLASS's kernels take ten times as "
-    "long to compile"
-}
 
 LTO_FLAGS = frozenset({"dlink-time-opt", "gen-opt-lto"})
 DROPPED_EVERYWHERE = frozenset(s.name for s in SPECS if s.nvrtc is None and not s.nvcc)

@@ -17,13 +17,11 @@ from rtcompile.request.arch import runs_on
 from rtcompile.request.option_table import (
     BY_NAME,
     BY_SPELLING,
-    COSTLY,
     DROPPED_EVERYWHERE,
     HARMLESS,
     QUOTES,
     REFUSED,
     SHORTHANDS,
-    TILE,
     Spec,
     all_words,
     name_and_value,
@@ -33,8 +31,8 @@ from rtcompile.request.values import Arch
 
 # --- Options after ``-Xcompiler`` and ``-Xptxas``: which of them the cache must know --------------
 
-# Options of the host compiler (nvcc's preprocessor) for which nvcc has its own options.
-_OWN = ("isystem", "idirafter", "include", "I", "D", "U")
+# Options of the host compiler, which nvcc uses as its preprocessor, for which nvcc has its own options.
+_OWN = ("-isystem", "-idirafter", "-include", "-I", "-D", "-U")
 _WORD = re.compile(r"""(?:[^\s,"']|"[^"]*"?|'[^']*'?)+""")
 # Options of the compilers that name an options file, also as the value of another option.
 _OPTIONS_FILE = re.compile(r"(?:^|[=,])(?:@|--?(?:options-file|optf)(?:[=\s]|$))")
@@ -47,27 +45,17 @@ _FILES = re.compile(
 _PATH = re.compile(r"(?!-f[\w-]+-prefix-map=).*/", re.DOTALL)
 
 
-def split(values: Iterable[str]) -> tuple[list[tuple[str, str]], list[str]]:
-    """Split the words after ``-Xcompiler`` into those with an equivalent nvcc option, and others."""
-    words = [word for value in values for word in _WORD.findall(value)][::-1]
-    own: list[tuple[str, str]] = []
-    others: list[str] = []
-    while words:
-        word = words.pop()
-        name = next((each for each in _OWN if word.startswith(f"-{each}")), "")
-        if not name or word.startswith("-include-pch"):
-            refuse_files(word, f"-Xcompiler {word}")
-            others.append(word)
-            continue
-        value = word.removeprefix(f"-{name}").removeprefix("=") or (words.pop() if words else "")
-        value = unquoted(value)
-        if not value or any(mark in value for mark in "\"'\\"):
-            raise InvalidRequest(
-                f"-Xcompiler {word}: give -{name} without -Xcompiler, because nvcc would split "
-                "its value"
-            )
-        own.append((name, value))
-    return own, others
+def for_host(values: Iterable[str]) -> list[str]:
+    """Return the words after ``-Xcompiler``; refuse those that would change the device code of NVCC only."""
+    words = [word for value in values for word in _WORD.findall(value)]
+    for word in words:
+        refuse_files(word, f"-Xcompiler {word}")
+        for name in _OWN:
+            if word.startswith(name):
+                raise InvalidRequest(
+                    f"-Xcompiler {word}: give {name} without -Xcompiler, so that NVRTC gets it too"
+                )
+    return words
 
 
 def refuse_files(word: str, shown: str) -> None:
@@ -248,22 +236,9 @@ class _Reader:
         if spec is not None:
             self.option(spec, word, value)
         elif name in SHORTHANDS:
-            self.flags.update(SHORTHANDS[name])
-        elif name in ("resource-usage", "res-usage"):
-            self.ptxas_options("-v")
+            self.words.append(SHORTHANDS[name])
         elif name in REFUSED:
-            raise InvalidRequest(
-                f"{word!r} makes the compiler produce something other than a kernel; rtcompile "
-                "decides what is written, and where; leave the option out"
-            )
-        elif name in TILE:
-            raise InvalidRequest(
-                f"{word!r}: Tile kernels are not supported. Compilers make Tile IR of them, which "
-                "only tileiras turns into machine code, as a separate module: rtcompile's result "
-                "would lack them. `nvcc -std=c++20 -tile-only -cubin -arch=sm_100 FILE.cu` makes "
-                "that module (`pip install nvidia-cuda-nvcc nvidia-cuda-tileiras`); "
-                'RawModule(path="FILE.cubin") loads it. Move the other kernels to another source'
-            )
+            raise InvalidRequest(f"{word!r} {REFUSED[name]}")
         else:
             refuse_files(word, word)
             self.lists["unknown"].append(word)
@@ -296,8 +271,6 @@ class _Reader:
             value = ",".join(_unique([*before.split(","), *value.split(",")]))
         if spec.name == "std":
             value = self.standard(value)
-        if spec.name in COSTLY and value != "0":
-            self.lists["notes"].append(f"--{spec.name}={value}: {COSTLY[spec.name]}")
         self.flags[spec.name] = value
 
     def standard(self, value: str) -> str:
@@ -354,11 +327,8 @@ class _Reader:
         return requested
 
     def options(self) -> Options:
-        own, others = split(self.lists["host"])
-        for name, value in own:
-            self.option(BY_SPELLING[name], f"-{name}", value)
-        if others:
-            self.flags["compiler-options"] = ",".join(_unique(others))
+        if host := for_host(self.lists["host"]):
+            self.flags["compiler-options"] = ",".join(_unique(host))
         dirs, last, headers = (
             _unique([path for name in names for path in self.lists[name]])
             for names in (("include-path", "system-include"), ("idirafter",), ("pre-include",))

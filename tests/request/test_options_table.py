@@ -129,7 +129,7 @@ def test_nvjitlink_skips_tuning_that_it_does_not_know_yet():
     since = ("-split-compile=2", "-jump-table-density=101")
     for release, tuning in (((12, 3), ()), ((12, 4), since[::-1])):
         line = command_lines.for_nvjitlink(options, SM_80, release)
-        assert line == ("-arch=sm_80", "-fma=0", "-g", *tuning)
+        assert {*line} == {"-arch=sm_80", "-fma=0", "-g", *tuning}
 
 
 @from_table

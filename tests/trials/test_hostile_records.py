@@ -90,7 +90,7 @@ def test_a_trusted_record_is_built_with_all_its_options(write, traps, tmp_path):
 
 
 HARMLESS = (
-    "-O3 -lineinfo -Xptxas=-v --maxrregcount=32 -Xcudafe --diag_suppress=177 -Xcompiler=-DX=1 "
+    "-O3 -lineinfo -Xptxas=-v --maxrregcount=32 -Xcudafe --diag_suppress=177 -DX=1 "
     "-Xcudafe=--diag_suppress=20012,--display_error_number -ftemplate-depth 100 "
     "--keep-device-functions -arch=sm_80"
 )
