@@ -48,30 +48,15 @@ _CUPY_HEADERS = tuple(
     for header in ("complex.cuh", "carray.cuh", "atomics.cuh", "math_constants.h")
 )
 
-# The arguments with their defaults; those after headers= are scalars.
-ARGUMENTS: dict[str, Any] = {
-    "code": None,
-    "path": None,
-    "options": (),
-    "backend": "nvrtc",
-    "translate_cucomplex": False,
-    "enable_cooperative_groups": False,
-    "name_expressions": None,
-    "jitify": None,
-    "arch": None,
-    "link": (),
-    "include_dirs": (),
-    "headers": None,
-    "fallback": None,
-    "pch": None,
-    "timeout": None,
-    "memory_limit": None,
-    "recompile": False,
-    "name": DEFAULT_NAME,
-}
-# Arguments for CuPy's `RawModule`, without jitify=, which would cause a deprecation warning even if False.
-OF_CUPY = [*ARGUMENTS][:7]
-_SCALARS = [*ARGUMENTS].index("headers") + 1
+# The arguments of `RawModule`. CuPy's come first, without jitify=, which would cause a deprecation warning even if False.
+OF_CUPY = (
+    *("code", "path", "options", "backend"),
+    *("translate_cucomplex", "enable_cooperative_groups", "name_expressions"),
+)
+_SCALARS = (*_OVERRIDES, "name")
+_ARGUMENTS = (*OF_CUPY, "jitify", "arch", "link", "include_dirs", "headers", *_SCALARS)
+# What a `RawKernel` gets in place of the arguments that only a module has.
+OF_MODULES: dict[str, Any] = {"path": None, "name_expressions": None, "name": DEFAULT_NAME}
 
 
 class LazyCode:
@@ -83,7 +68,7 @@ class LazyCode:
     """
 
     def __init__(self, **given: Any) -> None:
-        self.arguments, self._request = _checked({**ARGUMENTS, **given})
+        self.arguments, self._request = _checked(given)
         arguments, request = self.arguments, self._request
         self.path: str | None = arguments["path"]
         flags = ("translate_cucomplex", "enable_cooperative_groups")
@@ -273,17 +258,18 @@ class LazyCode:
 
 
 def code_of(given: dict[str, Any]) -> LazyCode:
-    """Return the code of these arguments, shared while it is valid."""
-    given = {**ARGUMENTS, **given}
-    values = [tuple(value) if type(value) is list else value for value in given.values()]
+    """Return the code of these arguments, all of `_ARGUMENTS`, shared while it is valid."""
+    values = [given[name] for name in _ARGUMENTS]
+    values = [tuple(value) if type(value) is list else value for value in values]
     headers = given["headers"]
-    values[_SCALARS - 1] = tuple(headers.items()) if type(headers) is dict else headers
+    if type(headers) is dict:
+        values[_ARGUMENTS.index("headers")] = tuple(headers.items())
     shared = _shared()
     key: tuple[Any, ...] | None = None
     lazy: LazyCode | None = None
     with suppress(Exception):  # a value without a hash, or one whose comparison raises
         # True equals 1, but is not a time limit.
-        given_values = (*values, *[type(value) is bool for value in values[_SCALARS:]])
+        given_values = (*values, *[type(value) is bool for value in values[-len(_SCALARS) :]])
         lazy, key = shared.get(given_values), given_values
     if lazy is None or not lazy.is_valid():
         lazy = LazyCode(**given)

@@ -17,6 +17,7 @@ from rtcompile import errors, forks
 from rtcompile.build import pipeline
 from rtcompile.errors import InvalidRequest, RtcompileError, public
 from rtcompile.frontends.lazy_code import (
+    OF_MODULES,
     CUDADriverError,
     CUDARuntimeError,
     LazyCode,
@@ -248,7 +249,9 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
     ) -> None:
         given = locals()
         del given["self"], given["name"]
-        build = code_of({**given, "code": text("code", code) if code is None else code})
+        build = code_of(
+            {**given, **OF_MODULES, "code": text("code", code) if code is None else code}
+        )
         self._bind(build, name if type(name) is str else text("name", name))
 
     def _bind(self, build: LazyCode, name: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rtcompile.errors import InvalidRequest, ToolkitNotFound, public, shown
-from rtcompile.request.values import items, whole
+from rtcompile.request.values import items, one_of, text, whole
 
 # DLPack's numbers of devices whose memory a kernel can read: CUDA, pinned host memory, managed.
 _DLPACK_DEVICES = (2, 3, 13)
@@ -22,30 +22,11 @@ _UNIT = 16  # bytes: addresses, strides and rows of a box are multiples of it
 _SHAPE_MAX = 1 << 32
 _STRIDE_MAX = 1 << 40  # bytes
 
-# Maps NumPy's or PyTorch's name of an element type to the driver's.
-_TYPES = {
-    **{name: name.upper() for name in ("uint8", "uint16", "uint32", "uint64", "int32", "int64")},
-    **{name: name.upper() for name in ("float16", "bfloat16", "float32", "float64")},
-    "bool": "UINT8",
-    # TMA moves bytes and fills with zeros: the sign of a short integer does not matter to it.
-    "int8": "UINT8",
-    "int16": "UINT16",
-    "float8_e4m3fn": "UINT8",
-    "float8_e5m2": "UINT8",
-    "tfloat32": "TFLOAT32",
-}
+# The driver's names of element types that it does not know by NumPy's or PyTorch's name. TMA moves bytes and fills with
+# zeros: the sign of a short integer does not matter to it.
+_TYPES = {"bool": "UINT8", "int8": "UINT8", "int16": "UINT16"}
+_TYPES |= {"float8_e4m3fn": "UINT8", "float8_e5m2": "UINT8"}
 _SIZES = {"bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "tfloat32": 4}
-_SWIZZLES: dict[object, tuple[str, int]] = {  # the driver's name, and the bytes of a row
-    None: ("NONE", 0),
-    0: ("NONE", 0),
-    32: ("32B", 32),
-    64: ("64B", 64),
-    128: ("128B", 128),
-    "128B_ATOM_32B": ("128B_ATOM_32B", 128),
-    "128B_ATOM_32B_FLIP_8B": ("128B_ATOM_32B_FLIP_8B", 128),
-    "128B_ATOM_64B": ("128B_ATOM_64B", 128),
-}
-_PROMOTIONS = {None: "NONE", 0: "NONE", 64: "L2_64B", 128: "L2_128B", 256: "L2_256B"}
 _FILLS = {"zero": "NONE", "nan": "NAN_REQUEST_ZERO_FMA"}
 
 
@@ -162,30 +143,34 @@ def tensor_map(
         raise InvalidRequest(
             f"array is {shown(array)}, which is not a device array; pass cupy.asarray(array)"
         )
-    kind = found.dtype if dtype is None else dtype
-    if kind not in _TYPES or (_SIZES.get(kind) or np.dtype(kind).itemsize) != found.itemsize:
-        raise InvalidRequest(
-            f"TMA cannot use dtype {kind} for an array of {found.dtype}; it supports {', '.join(_TYPES)}"
-        )
-    swizzled, row = _one_of("swizzle", swizzle, _SWIZZLES)
-    promotion = _one_of("l2_promotion", l2_promotion, _PROMOTIONS)
-    filled = _one_of("fill", fill, _FILLS)
+    driver = bindings()
+    kind = found.dtype if dtype is None else text("dtype", dtype)
+    of_type = _member(
+        "dtype", driver.CUtensorMapDataType, "DATA_TYPE", _TYPES.get(kind, kind.upper())
+    )
+    if (_SIZES.get(kind) or np.dtype(kind).itemsize) != found.itemsize:
+        raise InvalidRequest(f"TMA cannot use dtype {kind} for an array of {found.dtype}")
+    word = _word(swizzle, "{}B")
+    swizzled = _member("swizzle", driver.CUtensorMapSwizzle, "SWIZZLE", word)
+    row = 0 if word == "NONE" else int(word.partition("B")[0])
+    promotion = _member(
+        "l2_promotion", driver.CUtensorMapL2promotion, "L2_PROMOTION", _word(l2_promotion, "L2_{}B")
+    )
+    filled = _FILLS[one_of("fill", fill, tuple(_FILLS))]
     strides = _strides(found)
     counts = _box(found, box, row)
-    driver = bindings()
     rank = len(counts)
-    names = driver.CUtensorMapDataType, driver.CUtensorMapInterleave, driver.CUtensorMapSwizzle
     status, encoded = driver.cuTensorMapEncodeTiled(
-        getattr(names[0], f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES[kind]}"),
+        of_type,
         rank,
         found.pointer,
         [driver.cuuint64_t(extent) for extent in reversed(found.shape)],
         [driver.cuuint64_t(stride) for stride in reversed(strides)],
         [driver.cuuint32_t(count) for count in reversed(counts)],
         [driver.cuuint32_t(1)] * rank,
-        names[1].CU_TENSOR_MAP_INTERLEAVE_NONE,
-        getattr(names[2], f"CU_TENSOR_MAP_SWIZZLE_{swizzled}"),
-        getattr(driver.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_{promotion}"),
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        swizzled,
+        promotion,
         getattr(driver.CUtensorMapFloatOOBfill, f"CU_TENSOR_MAP_FLOAT_OOB_FILL_{filled}"),
     )
     if int(status) != 0:
@@ -259,12 +244,21 @@ def _box(found: DeviceArray, box: Sequence[int], row: int) -> tuple[int, ...]:
     return counts
 
 
-def _one_of(name: str, value: object, known: dict[Any, Any]) -> Any:
-    try:
-        return known[value]
-    except (KeyError, TypeError):
-        listed = ", ".join(dict.fromkeys(repr(one) for one in known))
-        raise InvalidRequest(f"{name} must be one of {listed}, not {shown(value)}") from None
+def _word(given: object, in_bytes: str) -> str:
+    """Return a driver's word for an argument that is a number of bytes, or such a word."""
+    if given is None or isinstance(given, int):
+        return in_bytes.format(int(given)) if given else "NONE"
+    return given if isinstance(given, str) else shown(given)
+
+
+def _member(name: str, enum: Any, prefix: str, word: str) -> Any:
+    """Return the member of a driver's enumeration for a word."""
+    prefix = f"CU_TENSOR_MAP_{prefix}_"
+    found = enum.__members__.get(prefix + word)
+    if found is None:
+        known = ", ".join(each.removeprefix(prefix) for each in enum.__members__)
+        raise InvalidRequest(f"{name} must be one of the driver's {known}, not {word}")
+    return found
 
 
 def bindings() -> Any:
