@@ -7,8 +7,6 @@ CUDA nor a compiler: each public name is imported when it is first used (PEP 562
 
 from __future__ import annotations
 
-import sys
-
 if type(__spec__.loader).__name__ == "zipimporter":
     raise ImportError(
         "rtcompile can't run from an archive: compilers read its headers, and workers its modules, as "
@@ -104,20 +102,14 @@ def _load(name: str) -> object:
     except ModuleNotFoundError as error:
         if name not in _OF_CUPY or error.name != "cupy":
             raise
-        message = (
-            f"{name} needs CuPy, which is not installed: pip install cupy-cuda13x (or cupy-cuda12x)"
-        )
-        # ``from rtcompile import X`` would replace an AttributeError's message. The name of Python's function for it
-        # is undocumented; if it changes, the statement says "cannot import name".
-        if sys._getframe(2).f_code.co_name != "_handle_fromlist":
-            raise AttributeError(message) from None  # hasattr() is False, pydoc leaves it out
-    else:
-        if isinstance(value, type):  # for tracebacks, reprs and help()
-            value.__module__ = "rtcompile.types" if name in _TYPES else "rtcompile"
-        return value
-    from rtcompile.errors import CupyNotFound
+        from rtcompile.errors import CupyNotFound
 
-    raise CupyNotFound(message)
+        raise CupyNotFound(
+            f"{name} needs CuPy, which is not installed: pip install cupy-cuda13x (or cupy-cuda12x)"
+        ) from None
+    if isinstance(value, type):  # for tracebacks, reprs and help()
+        value.__module__ = "rtcompile.types" if name in _TYPES else "rtcompile"
+    return value
 
 
 def __dir__() -> list[str]:

@@ -109,8 +109,7 @@ class KeyInputs(NamedTuple):
         # It leaves out architecture, compiler, toolkit directories and rtcompile's version, since bundles in wheels
         # must outlive upgrades. The number is the version of the options' normal form.
         own = tuple(directory for directory in self.search if directory.is_own)
-        source = field("source", self.source)  # bundles predate the digest
-        return digest([field("key", "shipped 2"), *self._replace(search=own)._given(source)])
+        return digest([field("key", "bundle 1"), *self._replace(search=own)._given()])
 
     def serves(self, backend: str, compiler: str) -> bool:
         """Return whether an object of this compiler may be used; without NVCC here, any NVCC's may."""
@@ -154,7 +153,7 @@ class KeyInputs(NamedTuple):
         # Another version of rtcompile may turn the same normal form into other flags.
         found = [field("rtcompile", __version__), field("arch", str(self.arch))]
         found += [field("target", self.target)]
-        return b"".join([*found, *self._given(field("source digest", self.source_digest))])
+        return b"".join([*found, *self._given()])
 
     def _paths(self) -> bytes:
         """Return the paths in a lookup key, and in the object key of code that has a path."""
@@ -163,7 +162,7 @@ class KeyInputs(NamedTuple):
             [field("program", self.name), *directories, *fields("-include", self.pre_includes)]
         )
 
-    def _given(self, source: bytes) -> list[bytes]:
+    def _given(self) -> list[bytes]:
         folder, _, program = self.name.rpartition("/")
         made = [
             *[field(f"option {label}", value) for label, value in self.options],
@@ -171,6 +170,7 @@ class KeyInputs(NamedTuple):
             *_layout(self.search, folder, self.pre_includes),
             field("paths matter", str(self.paths_matter)),
         ]
+        source = field("source digest", self.source_digest)
         names = fields("name expression", sorted(set(self.name_expressions)))
         texts = [field("texts", memory_headers.folder(self.texts))] if self.texts else []
         return [field("program", program), *made, source, *names, *texts]
