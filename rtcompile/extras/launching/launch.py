@@ -45,10 +45,10 @@ def launch(kernel: RawKernel, args: Any, stream: Any, how: tuple[Any, ...]) -> N
     loaded = _loaded(kernel, device, queue)
     packed = _packed(kernel.name, args, loaded.sizes, device)
     configuration = loaded.configuration(queue, how)
-    layout, offsets = _layout(tuple(map(len, packed)))
+    layout, offsets = _layout(loaded.sizes or tuple(map(len, packed)))
     memory = array("Q", layout.pack(*packed))
     start = memory.buffer_info()[0]
-    addresses = array("Q", [start + offset for offset in offsets])
+    addresses = array("Q", map(start.__add__, offsets))
     (status,) = loaded.driver.cuLaunchKernelEx(
         configuration, loaded.handle, addresses.buffer_info()[0], 0
     )
@@ -110,15 +110,16 @@ def _layout(sizes: tuple[int, ...]) -> tuple[struct.Struct, tuple[int, ...]]:
 def _bytes_of(value: Any, size: int | None) -> bytes | None:
     """Return an argument's bytes, for an integer as many as its parameter has; None for other libraries' arrays."""
     if isinstance(value, cupy.ndarray):
-        return int(value.data.ptr).to_bytes(_POINTER_BYTES, "little")
-    if isinstance(value, (np.generic, np.ndarray)):  # a NumPy struct is passed by its bytes
-        return b"" if value.dtype.hasobject else value.tobytes()
+        return value.data.ptr.to_bytes(8, "little")  # type: ignore[no-any-return]
     if isinstance(value, int):
         try:
-            width = size if size in _INTEGERS else _INTEGERS[-1]
-            return int(value).to_bytes(width, "little", signed=value < 0)
+            return value.to_bytes(size if size in _INTEGERS else 8, "little", signed=value < 0)
         except OverflowError:
             return b""
+    if isinstance(value, (np.ndarray, np.void)):  # a NumPy struct is passed by its bytes
+        return b"" if value.dtype.hasobject else value.tobytes()
+    if isinstance(value, np.generic):
+        return value.tobytes()
     if isinstance(value, float):
         return struct.pack("=d", value)
     if isinstance(value, complex):
