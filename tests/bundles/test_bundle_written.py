@@ -154,7 +154,7 @@ def test_the_key_of_bundled_builds_does_not_change():
     )
     inputs = search.key_inputs(request, Settings.from_environ())
     assert inputs.bundle_key() == (
-        "bd7a59d304730b5f03ab95030f2233ff510597aadd76a132cc7aaf04f517c9b6"
+        "c8d0b33c0b5337b5654fddc700c43a53279768067a314e4c3416669d5db93b48"
     )
 
 
