@@ -54,7 +54,7 @@ def _tables() -> dict[str, dict[str, str]]:
 
 _TABLES = _tables()
 CACHE_ACTIONS = _TABLES["cache: actions"]
-BUNDLE_ACTIONS = ("list", "matrix", "provenance", "verify")
+BUNDLE_ACTIONS = ("list", "verify")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

@@ -34,13 +34,12 @@ def run(given: Namespace) -> int:
     if view in BUNDLE_ACTIONS:
         if given.output is not None:
             raise InvalidRequest(f"`rtcompile bundle {view}` writes no bundle: leave out -o")
-        return _verify(given, files) if view == "verify" else _describe(given, view, files)
+        (_verify if view == "verify" else _list)(given, files)
+        return 0
     if given.only and not given.cupy:
         raise InvalidRequest("--only is for CuPy's own kernels, of `rtcompile bundle --cupy`")
     if not given.targets and not given.cupy:
         raise InvalidRequest("nothing to bundle: name a TARGET, or CuPy's own kernels by --cupy")
-    if given.rebuild:
-        raise InvalidRequest("--rebuild is for rtcompile bundle verify FILE TARGET… --rebuild")
     if given.output in (None, "-"):
         raise InvalidRequest("a bundle is written to a file: name it by -o FILE")
     sys.path.insert(0, os.getcwd())  # as `python -m` does: the package need not be installed
@@ -72,55 +71,33 @@ def run(given: Namespace) -> int:
     return 0
 
 
-def _describe(given: Namespace, view: str, files: Sequence[str]) -> int:
-    """Show the builds of bundles, the GPUs that each build runs on, or what each was made of."""
-    if view == "provenance":
-        found = [{"path": path, "builds": to_bundle.provenance(_bundle(path))} for path in files]
-        output.print_json({"bundles": found})
-        return 0
+def _list(given: Namespace, files: Sequence[str]) -> None:
+    """Show the builds of bundles."""
+    titles = ("program", "arch", "kind", "compiler", "options", "names")
     for path in files:
-        bundle = _bundle(path)
-        titles = ("program", "arch", "kind", "compiler", "names")
-        rows: Sequence[Sequence[object]]
         rows = [
-            (r.program, r.arch, r.kind, r.compiler, ", ".join(r.names)) for r in rows_of(bundle)
+            (r.program, r.arch, r.kind, r.compiler, " ".join(r.options), ", ".join(r.names))
+            for r in rows_of(_bundle(path))
         ]
-        if view == "matrix":
-            titles = ("gpu", "code", "least driver", "made with", "program")
-            served = to_bundle.matrix(bundle)
-            rows = [(s.gpu, s.code, s.driver, f"CUDA {s.cuda}", s.program) for s in served]
         _show(given, path, titles, rows)
-    return 0
 
 
-def _verify(given: Namespace, files: Sequence[str]) -> int:
-    """Verify every byte of a bundle; find the builds of targets in it, with --rebuild compile them again."""
+def _verify(given: Namespace, files: Sequence[str]) -> None:
+    """Verify every byte of a bundle, and find the builds of targets in it."""
     path, *names = files or [""]
-    if not path or (given.rebuild and not names):
-        raise InvalidRequest(
-            "write rtcompile bundle verify FILE, or rtcompile bundle verify FILE TARGET… [--rebuild] "
-            "with the targets that it was made of"
-        )
-    file = _bundle(path)
-    found = rows_of(file)
+    if not path:
+        raise InvalidRequest("write rtcompile bundle verify FILE, or verify FILE TARGET…")
+    found = rows_of(_bundle(path))
     archs = [row.arch.virtual if row.kind == "ptx" else str(row.arch) for row in found]
     archs = list(dict.fromkeys(archs))
     rows: Sequence[Sequence[object]]
     rows = [(row.program, row.arch, row.kind, "verified") for row in found]
-    fine = True
     sys.path.insert(0, os.getcwd())
     with ExitStack() as stack:
         targets = [target for name in names for target in _targets(given, name, archs, stack)]
-        if given.rebuild:
-            rows = to_bundle.rebuild(file, works(targets, archs))
-            same = sum(row[-1] == "same" for row in rows)
-            fine = same == len(rows)
-        elif names:
+        if names:
             rows = [*_found(path, works(targets, archs))]
     _show(given, path, ("program", "arch", "kind", "outcome"), rows)
-    if given.rebuild and not given.json:
-        print(f"{same} of {len(rows)} builds are the same, byte by byte")
-    return 0 if fine else 1
 
 
 def _found(path: str, works: Iterable[Work]) -> Iterator[Sequence[object]]:
@@ -154,7 +131,7 @@ def _bundle(path: str) -> Bundle:
         rows_of(bundle)
         if bundle.problem:
             raise InvalidRequest(f"{path}: {bundle.problem}")
-        to_bundle.provenance(bundle)
+        to_bundle.verify(bundle)
     return bundle
 
 

@@ -1,4 +1,4 @@
-"""Builds requests for several architectures into one bundle, without times or paths, and verifies bundles.
+"""Builds requests for several architectures into one bundle, without times or paths.
 
 Equal builds give equal bytes.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,15 +23,13 @@ from rtcompile.lookup import bundles
 from rtcompile.lookup.bundles import Bundle, UnusableError
 from rtcompile.lookup.find import query_of
 from rtcompile.named import NamedTuple
-from rtcompile.request import arch as archs
 from rtcompile.request import object_code
 from rtcompile.request import options as compiler_options
 from rtcompile.request.object_code import ObjectCode, files_of
 from rtcompile.request.request import CompileRequest, with_headers
-from rtcompile.request.values import Arch, strings
 from rtcompile.request.values import path as checked_path
+from rtcompile.request.values import strings
 from rtcompile.settings import Settings
-from rtcompile.workers import pool
 
 OVERRIDES = ("fallback", "pch", "timeout", "memory_limit")
 
@@ -64,9 +61,9 @@ class Work:
     def settings(self) -> Settings:
         return Settings.from_environ().override(**self.arguments)
 
-    def build(self, **overrides: Any) -> ObjectCode:
+    def build(self) -> ObjectCode:
         """Return the code that a program would get."""
-        return pipeline.build(self.request, self.settings().override(**overrides))
+        return pipeline.build(self.request, self.settings())
 
 
 def bundle(
@@ -205,122 +202,6 @@ def for_archs(work: Iterable[Work], archs: Sequence[str]) -> Iterator[Work]:
             yield replace(own, request=request.replace(arch=name))
 
 
-# --- Verifying a bundle: supported GPUs, provenance, and comparison with a rebuild -----------------------
-
-
-class Served(NamedTuple):
-    """The code that one generation of GPUs gets from a bundle if compiling is impossible."""
-
-    gpu: str  # its compute capability, "9.0"
-    program: str  # the source, with its name expressions where it has some
-    cuda: int  # the major version of CUDA that compiled the code, and that CuPy must have too
-    code: str  # "cubin sm_90a", "ptx compute_80" or "nothing"
-    driver: str  # the oldest driver, as the CUDA release that it came with; "" for nothing
-
-
-def matrix(bundle: Bundle) -> list[Served]:
-    """Return the code for each generation from 7.5 on, each program and each major version of CUDA."""
-    groups: dict[tuple[str, int], list[Row]] = {}
-    for row in from_bundle.rows(bundle):
-        groups.setdefault((row.key, row.cuda), []).append(row)
-    served = []
-    for capability in archs.generations():
-        for (_, cuda), rows in groups.items():
-            name = rows[0].program
-            name += f" ({', '.join(rows[0].names)})" if rows[0].names else ""
-            gpu = f"{capability[0]}.{capability[1]}"
-            usable = from_bundle.usable(rows, capability)
-            if not usable:
-                served.append(Served(gpu, name, cuda, "nothing", ""))
-                continue
-            best = usable[0]
-            arch = best.arch if best.kind == "cubin" else best.arch.virtual
-            # Machine code runs on every driver for its major version of CUDA; PTX needs one as new as its compiler.
-            major, minor = map(int, best.compiler.split()[1].split(".")[:2])
-            made_by = (major, minor if best.kind == "ptx" else 0)
-            least = max(made_by, archs.first_release(capability))
-            served.append(
-                Served(gpu, name, cuda, f"{best.kind} {arch}", "CUDA {}.{}".format(*least))
-            )
-    return served
-
-
-def _proven(bundle: Bundle) -> list[tuple[Row, ObjectCode, tuple[Header, ...]]]:
-    found = []
-    for row, data, checks, _ in read(bundle):
-        decoded = object_code.decode(row.sealed_key(), data)
-        if decoded is None:
-            raise InvalidRequest(f"{bundle.path}: the build of {row.program} does not verify")
-        found.append((row, decoded[1], listed_headers(checks)))
-    if bundle.problem:
-        raise InvalidRequest(f"{bundle.path}: {bundle.problem}")
-    return found
-
-
-def provenance(bundle: Bundle) -> list[dict[str, Any]]:
-    """Return the compiler, options and inputs of each build of a bundle, as plain values."""
-    return [
-        {
-            "program": row.program,
-            "arch": str(row.arch),
-            "kind": row.kind,
-            "bytes": len(code.code),
-            "digest": content_digest(code.code),
-            "backend": row.backend,
-            "compiler": row.compiler,
-            "options": list(row.options),
-            "name expressions": dict(code.lowered_names),
-            "source digest": row.source,
-            "headers": [
-                {"from": h.label, "name": h.relative, "bytes": h.size, "digest": h.digest}
-                for h in headers
-            ],
-            "digests": "BLAKE2b, 32 bytes",
-        }
-        for row, code, headers in _proven(bundle)
-    ]
-
-
-def rebuild(bundle: Bundle, works: Iterable[Work]) -> list[tuple[str, Arch, str, str]]:
-    """Compile every build of a bundle again, without caches, and compare the code byte by byte.
-
-    Return program, architecture, kind and outcome of each: ``"same"``, or the difference.
-    """
-    work: dict[tuple[str, Arch | None, str], Work] = {}
-    for each in works:
-        inputs = from_bundle.key_inputs(each.request, each.settings())
-        if inputs is not None:
-            work[inputs.bundle_key(), each.request.arch, each.request.target] = each
-
-    def again(build: tuple[Row, ObjectCode, tuple[Header, ...]]) -> tuple[str, Arch, str, str]:
-        row, code, headers = build
-        # A request whose options fix the architecture has arch=None.
-        found = work.get((row.key, row.arch, row.kind)) or work.get((row.key, None, row.kind))
-        made = None if found is None else found.build(recompile=True)
-        return row.program, row.arch, row.kind, _outcome(row, code, headers, made)
-
-    with bundles.out_of_use(), ThreadPoolExecutor(pool.slots()) as executor:
-        return [*executor.map(again, _proven(bundle))]
-
-
-def _outcome(
-    row: Row, bundled_code: ObjectCode, headers: Sequence[Header], again: ObjectCode | None
-) -> str:
-    if again is None:
-        return "not among the targets: another source, other options, or not named"
-    same = again.code == bundled_code.code
-    if same and dict(again.lowered_names) == dict(bundled_code.lowered_names):
-        return "same"
-    if again.build.compiler != row.compiler:
-        return f"differs: made by {row.compiler}, here is {again.build.compiler}"
-    then = {(header.label, header.relative): header.digest for header in headers}
-    now = {(header.label, header.relative): header.digest for header in again.build.headers}
-    others = sorted({relative for label, relative in dict(then.items() ^ now.items())})
-    if others:
-        return f"differs: made with another {', '.join(others[:3])}{' …' * (len(others) > 3)}"
-    return f"differs {'in its names' if same else 'in its code'}, by the same compiler"
-
-
 # --- The contents of a bundle -------------------------------------------------------------------------
 
 
@@ -348,6 +229,15 @@ def read(bundle: Bundle) -> list[Contents]:
     if os.path.getsize(bundle.path) > end:
         raise InvalidRequest(f"{bundle.path}: the bytes from {end} on belong to no build")
     return found
+
+
+def verify(bundle: Bundle) -> None:
+    """Read every byte of a bundle; raise `InvalidRequest` if it is damaged."""
+    for row, data, _, _ in read(bundle):
+        if object_code.decode(row.sealed_key(), data) is None:
+            raise InvalidRequest(f"{bundle.path}: the build of {row.program} does not verify")
+    if bundle.problem:
+        raise InvalidRequest(f"{bundle.path}: {bundle.problem}")
 
 
 def _queries(bundle: Bundle) -> list[tuple[str, ...]]:

@@ -75,20 +75,6 @@ def variants(number: int) -> list[Arch]:
     return [Arch(major, minor, suffix) for suffix in suffixes]
 
 
-def generations() -> list[Capability]:
-    """Return the compute capabilities that some compiler supports, from 7.5 on, under their newest name."""
-    known = {(arch.major, arch.minor) for arch in supported(NEWEST_MEASURED)}
-    return sorted(known - {*_RENAMED})
-
-
-def first_release(capability: Capability) -> Version:
-    """Return the first CUDA release, 12.0 or later, that compiles for a device."""
-    names = [capability, *(old for old, new in _RENAMED.items() if new == capability)]
-    numbers = {str(Arch(*release))[3:] for release in names}
-    known = [first for listed, first, _ in _KNOWN if numbers.intersection(listed.split())]
-    return min(known, default=NEWEST_MEASURED)
-
-
 @lru_cache
 def choose(capability: Capability, nvrtc: Version, *, virtual: bool = False) -> Choice:
     """Choose what to compile for, given a device and a compiler; `virtual` selects PTX."""

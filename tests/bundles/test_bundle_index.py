@@ -11,7 +11,7 @@ from cupy.cuda import compiler  # noqa: E402
 
 import rtcompile  # noqa: E402
 from rtcompile.build import planned  # noqa: E402
-from rtcompile.cli import bundling, to_bundle  # noqa: E402
+from rtcompile.cli import bundling  # noqa: E402
 from rtcompile.cli.to_bundle import read  # noqa: E402
 from rtcompile.extras.record import recording, warming  # noqa: E402
 from rtcompile.lookup import bundles as index  # noqa: E402
@@ -208,20 +208,6 @@ def test_a_packages_builds_are_found_for_their_devices(program, make):
     assert found[8, 0].obj.lowered_names == {"f<int>": "_Z1fIiEvPT_"}
     hopper = rtcompile.compile(TEMPLATE, arch="sm_90a", name_expressions=("f<int>",))
     assert found[9, 0].obj.code == hopper.code
-
-
-def test_the_matrix_and_the_look_up_choose_the_same_suffix(program):
-    source = 'extern "C" __global__ void k(int* p) { *p = 1; }'
-    bundling.bundle(
-        [CompileRequest(source)], program.bundle, archs=["sm_100f", "sm_100a"], progress=False
-    )
-    rtcompile.use_bundle(program.bundle)
-    rows = to_bundle.matrix(Bundle(str(program.bundle)))
-
-    found = index.find(query(CompileRequest(source), (10, 0)))
-
-    [row] = [row for row in rows if row.gpu == "10.0"]
-    assert row.code == f"cubin {found.obj.arch}" == "cubin sm_100a"
 
 
 @from_table

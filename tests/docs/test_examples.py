@@ -13,7 +13,6 @@ from examples import (
     cutlass_gemm,
     edit_and_see,
     layout_conversion,
-    proven_bundle,
     sm90_gemm,
     wmma_gemm,
 )
@@ -102,15 +101,6 @@ def test_a_failing_edit_keeps_the_last_good_kernel(tmp_path):
     shared = {edit: kernel.shared_bytes for edit, kernel in kernels.items()}
     assert shared["as it was"] < shared["through shared memory"] == shared["with a mistake"]
     assert kernels["bound to 128 threads"].occupancy.block == 128
-
-
-@pytest.mark.slow
-def test_a_bundle_is_proven(tmp_path):
-    require_header("cub/block/block_reduce.cuh")
-    proven = proven_bundle.prove(str(tmp_path / "kernels.rtcb"))
-    assert proven["rebuilt"] == ["same"] * 3
-    assert " 9.0  cubin sm_90a " in proven["matrix"]
-    assert all(build["headers"] for build in proven["provenance"])
 
 
 def test_a_hopper_kernel_for_sm_90_is_an_error_that_names_sm_90a():

@@ -25,11 +25,6 @@ CHANGES = {
     (13, 4): ("107 107a 107f", ""),
     (13, 5): ("", ""),
 }
-FIRST_RELEASES = {
-    (7, 5): (12, 0), (8, 0): (12, 0), (8, 6): (12, 0), (8, 7): (12, 0), (8, 8): (13, 0), (8, 9): (12, 0),
-    (9, 0): (12, 0), (10, 0): (12, 8), (10, 3): (12, 9), (10, 7): (13, 4), (11, 0): (12, 8),
-    (12, 0): (12, 8), (12, 1): (12, 9),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["sm_90a", "compute_90a", "lto_90a", "90a", "9.0a", " SM_90A "])
@@ -64,12 +59,6 @@ def test_each_release_adds_and_drops_architectures():
         assert {*listed} == ({*before} | {*added.split()}) - {*dropped.split()}, release
         assert listed == sorted(listed, key=lambda name: (int(name.rstrip("af")), name))
         before = listed
-
-
-def test_the_first_release_for_each_device_is_known_under_its_old_name_too():
-    first = {capability: archs.first_release(capability) for capability in archs.generations()}
-    assert first == FIRST_RELEASES
-    assert archs.first_release((14, 0)) == NEWEST_MEASURED
 
 
 def test_ptx_on_request_keeps_the_architecture():

@@ -1,20 +1,18 @@
-"""Reads a cell of CUDA C++: the kernels that it defines, and the text for the compiler. Pure.
+"""Finds the kernels that a cell of CUDA C++ defines, by the braces of its text. Pure.
 
-Kernels are found by the braces of the text, which gives their signatures and finds templates. The compiler gets
-the cell without comments, so editing a comment leaves the build in the cache.
+The text has what machine code lacks: the kernels' signatures, and the templates.
 """
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from rtcompile.request import cxx
-from rtcompile.types import Diagnostic
 
-# --- The kernels and variables that a text defines -------------------------------------------------
+# The source's name. The cell's number is not in it, since the position of a cell must not change its key.
+PROGRAM = "cell.cu"
 
 _STRUCTURE = re.compile(
     r"^[ \t\v\f]*(?:#|%:)[ \t\v\f]*(?P<directive>\w*)(?:\\\r?\n|[^\n])*|[{};]|\b__global__\b",
@@ -39,8 +37,10 @@ class KernelText:
     template: tuple[str, ...] | None  # the names of its template parameters
 
 
-def find(text: str, code: str) -> tuple[KernelText, ...]:
-    """Return the kernels of a text without comments, the first of each name; `code` has blanks for literals."""
+def find(source: str) -> tuple[KernelText, ...]:
+    """Return the kernels of a source, the first of each name; none if it takes too long to read."""
+    source = cxx.readable(source)
+    text, code = cxx.blanked(source), cxx.blanked(source, literals=True)
     found: dict[str, KernelText] = {}
     scopes: list[str | None] = []  # open braces: a namespace's name, None for others
     branches: list[list[str | None]] = []  # the scopes in which each open #if began
@@ -103,9 +103,11 @@ def _template_parameters(declaration: str) -> tuple[str, ...] | None:
     return tuple(found[-1] if found else "" for found in words)
 
 
-def own_variables(variables: Iterable[str], text: str, kernels: Collection[str]) -> frozenset[str]:
-    """Return those of a code's variables that its text defines and that kernels share and can change, by C++ name."""
-    words: set[str] = set()
+def own_variables(
+    variables: Iterable[str], source: str, kernels: Collection[str]
+) -> frozenset[str]:
+    """Return those of a code's variables that its source defines and that kernels share and can change, by C++ name."""
+    text, words = cxx.blanked(source), set[str]()
     for line in text.split("\n"):
         if not _CONSTANT_LINE.search(line):
             words.update(re.findall(r"[A-Za-z_]\w*", line))
@@ -118,110 +120,3 @@ def own_variables(variables: Iterable[str], text: str, kernels: Collection[str])
         if defined <= words and spaces.issuperset(outer) and function not in kernels:
             found.add(name)
     return frozenset(found)
-
-
-# --- The source for the compiler: the cell without comments and blank lines ------------------------
-
-# In a longer cell only the symbols of the code name the kernels; templates are not bound.
-_MOST_SEARCHED = 4 * cxx.MOST_READ
-
-# The cell's number is not in the name, since the position of a cell must not change its key.
-PROGRAM = "cell.cu"
-
-# A source with one of these depends on its line numbers, which must not change.
-_NUMBERED = re.compile(r"\b(?:__LINE__|assert|source_location)\b")
-# Matches a line number in a message that refers to the message's own file, and one in a hint.
-_AT_LINE = re.compile(r"(?<=\bat line )(\d{1,9})\b(?! of )")
-_IN_HINT = re.compile(r"(?<=\b[Ll]ine )(\d{1,9})\b")
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A cell's code."""
-
-    text: str  # as it was written
-    source: str  # what the compiler reads
-    kernels: tuple[KernelText, ...]
-    # For each line of `source`: the line of the cell, and the offset in `text` of each character.
-    _origins: tuple[tuple[int, list[int]], ...]
-
-    def in_cell(self, diagnostic: Diagnostic) -> Diagnostic:
-        """Return a diagnostic with lines and columns of the cell instead of those of `source`."""
-        notes = tuple(self.in_cell(note) for note in diagnostic.notes)
-        message = _AT_LINE.sub(self._line_in_cell, diagnostic.message)
-        hint, cause = (
-            _IN_HINT.sub(self._line_in_cell, each) for each in (diagnostic.hint, diagnostic.cause)
-        )
-        diagnostic = replace(diagnostic, message=message, hint=hint, cause=cause)
-        if diagnostic.file != PROGRAM or not 0 < diagnostic.line <= len(self._origins):
-            return replace(diagnostic, notes=notes)
-        line, offsets = self._origins[diagnostic.line - 1]
-        column = 0
-        if 0 < diagnostic.column <= len(offsets):
-            offset = offsets[diagnostic.column - 1]
-            line, column = _line(self.text, offset), offset - self.text.rfind("\n", 0, offset)
-        # The compiler's excerpt shows `source`. Without it, the cell's own line is shown.
-        return replace(diagnostic, line=line, column=column, excerpt="", notes=notes)
-
-    def _line_in_cell(self, match: re.Match[str]) -> str:
-        number = int(match[1])
-        known = 0 < number <= len(self._origins)
-        return str(self._origins[number - 1][0]) if known else match[0]
-
-
-def read(text: str, *, keep_lines: bool = False) -> Cell:
-    """Return a cell without its comments; with `keep_lines` every line keeps its number."""
-    if len(text) > cxx.MOST_READ:  # reading it would take longer than a time limit allows
-        return Cell(text, text, find(text, text) if len(text) <= _MOST_SEARCHED else (), ())
-    pieces = list(_pieces(text))
-    # C++ replaces each comment by one blank, even one of several lines.
-    texts = [" " if kind == "comment" else text[a:b] for a, b, kind in pieces]
-    stripped = "".join(texts)
-    code = "".join(
-        re.sub(r"[^\n]", " ", piece) if kind == "literal" else piece
-        for piece, (_, _, kind) in zip(texts, pieces, strict=True)
-    )
-    keep_lines = keep_lines or _NUMBERED.search(stripped) is not None
-    kept = ((a,) if kind == "comment" else range(a, b) for a, b, kind in pieces)
-    offsets = [*itertools.chain.from_iterable(kept), len(text)]
-    verbatim = _verbatim(text, pieces)
-    lines: list[str] = []
-    origins: list[tuple[int, list[int]]] = []
-    at = 0
-    for line in stripped.split("\n"):
-        here = offsets[at : at + len(line) + 1]
-        at += len(line) + 1
-        number = _line(text, here[len(line) - len(line.lstrip())])
-        if not line.strip() and number not in verbatim:
-            continue
-        if keep_lines:
-            missing = number - 1 - len(lines)
-            lines += [""] * missing
-            origins += [(len(origins) + 1 + i, []) for i in range(missing)]
-        lines.append(line if number in verbatim else line.rstrip())
-        origins.append((number, here))
-    source = "\n".join(lines) + "\n"
-    return Cell(text, source, find(stripped, code), tuple(origins))
-
-
-def _pieces(source: str) -> Iterator[tuple[int, int, str]]:
-    """Yield (start, end, kind as the scanner names it) from the first character to the last."""
-    text = cxx.Text(source)
-    at = 0
-    for kind, _, end in text.pieces():
-        start, at = at, text.origin(end)
-        yield start, at, kind
-
-
-def _line(text: str, offset: int) -> int:
-    return text.count("\n", 0, offset) + 1
-
-
-def _verbatim(source: str, pieces: Sequence[tuple[int, int, str]]) -> frozenset[int]:
-    """Return the lines to keep even if blank: those in raw strings and after a backslash."""
-    lines = {n for n, line in enumerate(source.split("\n"), 2) if line.endswith("\\")}
-    for start, end, kind in pieces:
-        if kind == "literal" and "\n" in source[start:end]:
-            first = source.count("\n", 0, start) + 1
-            lines.update(range(first, first + source.count("\n", start, end) + 1))
-    return frozenset(lines)

@@ -12,7 +12,7 @@ from typing import Any
 import rtcompile
 from rtcompile import ObjectCode, styling
 from rtcompile.errors import public
-from rtcompile.extras.notebook.cells import PROGRAM, Cell, KernelText, own_variables
+from rtcompile.extras.notebook.cells import PROGRAM, KernelText, own_variables
 from rtcompile.messages import render
 from rtcompile.named import computed_once
 from rtcompile.request import cxx
@@ -22,8 +22,7 @@ from rtcompile.types import KernelReport, Report
 class CellBuild:
     """One build of a cell. It is loaded when one of its kernels is first launched."""
 
-    def __init__(self, cell: Cell, request: rtcompile.CompileRequest, code: ObjectCode) -> None:
-        self.cell = cell
+    def __init__(self, request: rtcompile.CompileRequest, code: ObjectCode) -> None:
         self.request = request
         self.code = code
         self.kernels = code.symbols()  # each kernel's symbol and C++ name
@@ -31,12 +30,12 @@ class CellBuild:
     def variables(self) -> frozenset[str]:
         """Return the cell's own variables that kernels share and can change."""
         found = self.code.symbols("variable").values()
-        return own_variables(found, self.cell.source, self.kernels.values())
+        return own_variables(found, self.request.source, self.kernels.values())
 
     def warnings(self) -> list[rtcompile.types.Diagnostic]:
         """Return the compiler's warnings about the cell, without those about headers."""
         log = self.code.build.log
-        found = map(self.cell.in_cell, rtcompile.explain(log) if "warning" in log else ())
+        found = rtcompile.explain(log) if "warning" in log else ()
         return [d for d in found if d.severity == "warning" and d.file == PROGRAM]
 
     @computed_once
@@ -299,7 +298,7 @@ def _warnings(shown: Any, written: Callable[[styling.Styled], str]) -> list[str]
     """Return the compiler's warnings about a cell."""
     if not isinstance(shown, CellModule):
         return []
-    source, found = shown.built.cell.text, shown.built.warnings()
+    source, found = shown.built.request.source, shown.built.warnings()
     return [written(render([warning], source=source, name=PROGRAM)) for warning in found]
 
 

@@ -7,7 +7,6 @@ import difflib
 import functools
 import inspect
 import os
-import re
 import shlex
 import time
 import warnings
@@ -27,8 +26,6 @@ from rtcompile.extras.notebook.kernels import CellBuild, CellKernel, CellModule,
 from rtcompile.messages import render
 
 _REPORT_SPILLS = "-Xptxas=-v"
-# With line information, lines keep their numbers: profilers and debuggers show the cell.
-_LINE_INFORMATION = re.compile(r"--?(G|device-debug|lineinfo|generate-line-info)\b")
 _OURS = ("--arch", "--backend", "--module")
 _QUIET_SECONDS = 0.5
 _SECONDS_BETWEEN_CHANGES = 0.25
@@ -99,7 +96,7 @@ class Compilation:
         self._line = line
         self._options = (*line.options, _REPORT_SPILLS)
         self._headers = dict(headers)  # instances built later use the same headers
-        self._cell = cells.read(source, keep_lines=any(map(_LINE_INFORMATION.match, line.options)))
+        self._source, self._texts = source, cells.find(source)
         self._built: list[CellBuild] = []
 
     def module(self) -> CellModule:
@@ -108,7 +105,7 @@ class Compilation:
         built = self._build(self._line.names)
         self._built.append(built)
         kernels: dict[str, CellKernel | CellTemplate] = {}
-        for text in self._cell.kernels:
+        for text in self._texts:
             if text.template is not None:
                 template = CellTemplate(text, functools.partial(self._instance, text))
                 template.kernels.update(
@@ -123,18 +120,18 @@ class Compilation:
             for symbol, cpp_name in built.kernels.items()
             if symbol not in named
         }
-        known = {text.name: text for text in self._cell.kernels if text.template is None}
+        known = {text.name: text for text in self._texts if text.template is None}
         for name, symbol in symbols.items():
             # A kernel that the text does not define was made by a macro.
             text = known.get(name) or KernelText(name, name, "…", None)
             kernels[name] = CellKernel(text, built, name, symbol)
-        in_order = [text.name for text in self._cell.kernels if text.name in kernels]
+        in_order = [text.name for text in self._texts if text.name in kernels]
         return CellModule({name: kernels[name] for name in [*in_order, *kernels]}, built)
 
     def _build(self, names: Sequence[str]) -> CellBuild:
         backend: Any = self._line.backend or "auto"  # CompileRequest checks it
         request = rtcompile.CompileRequest(
-            self._cell.source,
+            self._source,
             options=self._options,
             arch=self._line.arch or None,
             name_expressions=tuple(names),
@@ -142,18 +139,14 @@ class Compilation:
             headers=self._headers,
             name=PROGRAM,
         )
-        try:
-            code = build(request)
-        except rtcompile.CompileError as error:
-            raise self._in_cell(error) from None
-        return CellBuild(self._cell, request, code)
+        return CellBuild(request, build(request))
 
     def _text_of(self, expression: str) -> KernelText:
         name = expression.partition("<")[0].strip().rpartition("::")[2]
-        for text in self._cell.kernels:
+        for text in self._texts:
             if text.name == name:
                 return text
-        known = ", ".join(text.qualified for text in self._cell.kernels) or "none"
+        known = ", ".join(text.qualified for text in self._texts) or "none"
         raise rtcompile.InvalidRequest(f"no kernel {expression!r} in this cell; it has: {known}")
 
     def _instance(self, text: KernelText, expression: str) -> CellKernel:
@@ -168,24 +161,6 @@ class Compilation:
             )
         self._built.append(built)
         return CellKernel(text, built, expression, built.code.lowered_names[expression])
-
-    def _in_cell(self, error: rtcompile.CompileError) -> rtcompile.CompileError:
-        """Return the error with the cell's own lines in it, and options as a cell spells them."""
-        found = tuple(map(self._cell.in_cell, error.diagnostics))
-        here: rtcompile.CompileError = type(error).rendered(
-            render(found, source=self._cell.text, name=PROGRAM, frontend="cell"),
-            self._cell.text,
-            PROGRAM,
-            error.options,
-            error.backend,
-            diagnostics=found,
-            log=error.log,
-            advice=error.advice,
-        )
-        here.__dict__.update(
-            {n: v for n, v in error.__dict__.items() if n in ("cached", "reproducer")}
-        )
-        return here
 
 
 def build(request: rtcompile.CompileRequest) -> rtcompile.ObjectCode:
@@ -259,7 +234,7 @@ class CudaMagics(Magics):  # type: ignore[misc]
                 raise rtcompile.InvalidRequest(
                     f"%%cuda_header {name}: give a name to include it by: shapes.cuh"
                 )
-            self._headers[name] = cells.read(cell, keep_lines=True).source
+            self._headers[name] = cell
 
     @line_magic  # type: ignore[untyped-decorator]
     @public
