@@ -31,7 +31,7 @@ def test_a_bundle_is_listed_and_the_same_builds_are_the_same_bytes(built, capsys
     assert (cubin["kind"], cubin["arch"], ptx["kind"]) == ("cubin", "sm_80", "ptx")
     assert cubin["compiler"].startswith("nvrtc ")
     assert cubin["names"] == "scale<float>, fill"
-    assert "-std" in cubin["options"]
+    assert "std c++17" in cubin["options"]
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(Path("empty").absolute()))
     assert main(["bundle", built.name, "--arch", "sm_80,compute_80", "-o", "again.rtcb"]) == 0
     assert Path("again.rtcb").read_bytes() == Path("k.rtcb").read_bytes()
