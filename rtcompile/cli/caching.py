@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from argparse import Namespace
@@ -61,13 +60,6 @@ def _verify(_: Namespace, store: Store) -> _Result:
     return {"ok": not damaged, "removed": damaged, "entries": count}, text
 
 
-def _export(given: Namespace, store: Store) -> _Result:
-    count = store.export(given.path)
-    uses = f"RTCOMPILE_CACHE_DIR={given.path} uses them"
-    fields = {"files": count, "directory": given.path}
-    return fields, f"{count} files copied to {given.path}; {uses}"
-
-
 def find_entry(what: str) -> inventory.Entry:
     """Return the only cache entry of a key, of its beginning, or of a program's name."""
     store = Store.open(Settings.from_environ())
@@ -80,11 +72,9 @@ def find_entry(what: str) -> inventory.Entry:
     raise InvalidRequest(f"{what}: {len(found)} entries of the cache: {keys}; give a key")
 
 
-def _info(given: Namespace, store: Store) -> _Result:
+def _info(_: Namespace, store: Store) -> _Result:
     found = cache.info()
     fields: dict[str, Any] = {**found.as_dict(), "levels": _counts(store)}
-    if given.stats:
-        fields["stores"] = kept(shared_stores())
     sizes = (found.size, found.limit, found.precompiled_bytes)
     size, limit, headers = map(output.human_size, sizes)
     lines = [
@@ -102,9 +92,6 @@ def _info(given: Namespace, store: Store) -> _Result:
             f"{counts['bytes_read'] / 1e6:.1f} MB read, waited {counts['seconds_waited']:.1f} s, "
             f"saved {counts['seconds_spared']:.1f} s"
         )
-    for level in fields.get("stores", ()):
-        contents = f"{level['builds']} builds, {output.human_size(level['size'])}"
-        lines.append(f"{level['store']}: {level['problem'] or contents}")
     return fields, "\n".join(lines)
 
 
@@ -259,24 +246,6 @@ def _listing(stores: Stores, level: Level, kind: str) -> Iterator[tuple[str, int
         yield from level.store.listing(f"{signer.fingerprint}/{kind}")
 
 
-def kept(stores: Stores) -> list[dict[str, Any]]:
-    """Return the number of builds and bytes in every store, or why it is unknown."""
-    found = []
-    for level in stores.levels:
-        sizes: list[list[int]] = [[]]
-        problem = ""
-        try:
-            kinds = ("manifest", "object")
-            sizes = [[size for _, size in _listing(stores, level, kind)] for kind in kinds]
-        except Exception as error:  # noqa: BLE001  # a store's client may raise anything
-            problem = first_line(error)
-        builds, size = max(map(len, sizes)), sum(map(sum, sizes))
-        found.append(
-            {"store": level.store.name, "builds": builds, "size": size, "problem": problem}
-        )
-    return found
-
-
 # --- Keys, counts and entries ------------------------------------------------------------------------
 
 
@@ -312,79 +281,25 @@ def _key(given: Namespace, _: Store) -> _Result:
     return {"file": path, "keys": shown}, "\n".join(lines)
 
 
-# The metrics of the local cache: name, type and meaning of each, by the field of `CacheInfo`.
-_OF_CACHE = {
-    "hits": ("hits", "counter", "builds found in the cache"),
-    "misses": ("builds", "counter", "builds by a compiler"),
-    "fetched": ("fetched", "counter", "builds fetched from shared stores"),
-    "failures": ("failures", "gauge", "failures of compilers in the negative cache"),
-    "entries": ("entries", "gauge", "builds in the cache"),
-    "size": ("bytes", "gauge", "bytes in the cache, precompiled headers included"),
-    "precompiled_bytes": ("precompiled_bytes", "gauge", "bytes of precompiled headers"),
-    "limit": ("limit_bytes", "gauge", "bytes that the cache may have"),
-}
-_COUNTS = {
-    "hits": "builds that a shared store had",
-    "misses": "look-ups of builds that a shared store did not have",
-    "written": "entries written",
-    "refused": "entries that were not valid, and not used",
-    "failures": "replies that were missing or wrong",
-    "requests": "requests to the store",
-    "pauses": "times that the store was paused",
-    "bytes_read": "bytes of entries read",
-    "bytes_written": "bytes of entries written",
-    "seconds_waited": "seconds in which builds waited for the store",
-    "seconds_spared": "seconds of compiling that hits saved",
-}
+_COUNTS = (
+    "hits",
+    "misses",
+    "written",
+    "refused",
+    "failures",
+    "requests",
+    "pauses",
+    "bytes_read",
+    "bytes_written",
+    "seconds_waited",
+    "seconds_spared",
+)
 
 
 def _counts(store: Store) -> dict[str, dict[str, float]]:
     """Return the costs and savings of shared stores for this machine's processes."""
     stores = usage.stores if (usage := store.usage()) else {}
     return {name: {**dict.fromkeys(_COUNTS, 0.0), **counts} for name, counts in stores.items()}
-
-
-def _metrics(given: Namespace, store: Store) -> _Result:
-    """Return the counts of the local cache and of shared stores, or those of the fleet, as OpenMetrics text."""
-    fields: dict[str, Any] = {}
-    families = []
-    if given.fleet:
-        levels = [level for level in shared_stores().levels if hasattr(level.store, "get_totals")]
-        stores = {
-            each.store.name: each.send(each.store.get_totals, waiting=False) or {}
-            for each in levels
-        }
-        labels = {}
-    else:
-        found, stores = cache.info(), _counts(store)
-        fields["cache"] = found.as_dict()
-        # Two users' files on one node must not contain the same series.
-        labels = {"directory": found.directory}
-        for field, (name, kind, meaning) in _OF_CACHE.items():
-            counts = [(labels, getattr(found, field))]
-            families += _family(f"rtcompile_cache_{name}", kind, meaning, counts)
-    for name, meaning in _COUNTS.items():
-        of_stores = [({**labels, "store": each}, c.get(name, 0)) for each, c in stores.items()]
-        families += _family(f"rtcompile_store_{name}", "counter", meaning, of_stores)
-    text = "\n".join([*families, "# EOF"])
-    if given.output:
-        sealed.publish(given.output, f"{text}\n".encode(), mode=0o644)
-        return {"file": given.output, **fields, "stores": stores}, f"{given.output} written"
-    return {**fields, "stores": stores}, text
-
-
-def _family(
-    name: str, kind: str, meaning: str, samples: Sequence[tuple[Mapping[str, str], float]]
-) -> list[str]:
-    """Return the lines of one metric, with a sample for each set of labels."""
-    lines = [f"# TYPE {name} {kind}", f"# HELP {name} {meaning}"] if samples else []
-    for labels, number in samples:
-        pairs = (
-            f"{label}={json.dumps(value, ensure_ascii=False)}" for label, value in labels.items()
-        )
-        suffix = "_total" if kind == "counter" else ""
-        lines.append(f"{name}{suffix}{{{','.join(pairs)}}} {number:.15g}")
-    return lines
 
 
 def _fields(entry: inventory.Entry) -> dict[str, Any]:
@@ -456,7 +371,5 @@ _ACTIONS = {
     "prune": _prune,
     "clear": _clear,
     "verify": _verify,
-    "export": _export,
     "key": _key,
-    "metrics": _metrics,
 }

@@ -22,8 +22,13 @@ from rtcompile.store.folder import FOLDERS, Folder
 
 HEADERS = "headers"
 # The folders of files, and what each is sealed as; a source is not.
-_PORTABLE = {"objects": "object", "manifests": "manifest", "portable": "manifest"}
-_KINDS = {**_PORTABLE, "index": "index entry", "negative": "negative entry"}
+_KINDS = {
+    "objects": "object",
+    "manifests": "manifest",
+    "portable": "manifest",
+    "index": "index entry",
+    "negative": "negative entry",
+}
 _SEALED = {**_KINDS, "programs": "program", "toolchains": "toolchain"}
 _KEEP = 0.9
 _IN_USE_SECONDS = 2 * USE_RESOLUTION  # longer than any build that reads a folder
@@ -220,20 +225,6 @@ def usage(folder: Folder, counts: Mapping[str, float]) -> Usage:
     hits, misses, fetched = (int(counts.get(name, 0)) for name in ("hits", "misses", "fetched"))
     failures = len(folder.listing("negative"))
     return Usage(size(folder), hits, misses, fetched, failures, stores)
-
-
-def export(folder: Folder, target: Folder) -> int:
-    """Copy every intact file into another cache directory; return their number."""
-    target.prepare()
-    looking = Folder(folder.path, writable=False)
-    count = 0
-    for path, _ in stored(folder, _PORTABLE):
-        kind, key = path.split("/")
-        data = looking.read(kind, key)
-        if data is not None and sealed.unseal(_PORTABLE[kind], key, data) is not None:
-            target.publish(kind, key, data)
-            count += 1
-    return count
 
 
 def empty(folder: Folder) -> None:

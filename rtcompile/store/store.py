@@ -445,9 +445,5 @@ class Store:
             self.__dict__.pop("negative", None)
         inventory.empty(self._folder)
 
-    def export(self, path: str) -> int:
-        """Copy every undamaged file into a cache directory at `path`; return the number of files."""
-        return inventory.export(self._folder, Folder(path))
-
 
 forks.in_child(_stores.clear)  # A thread that the child does not have may hold a lock.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
@@ -154,18 +154,6 @@ class RedisStore:
 
     def put(self, key: str, data: bytes) -> None:
         self._redis.set(_redis_key(key), data, ex=self._ttl)
-
-    def add(self, counts: Mapping[str, float]) -> None:
-        """Add a process's counts to those of the whole fleet."""
-        with self._redis.pipeline(transaction=False) as pipe:
-            for name, number in counts.items():
-                pipe.hincrbyfloat(_redis_key("metrics"), name, number)
-            pipe.execute()
-
-    def get_totals(self) -> dict[str, float]:
-        """Return the counts of the whole fleet."""
-        found = self._redis.hgetall(_redis_key("metrics"))
-        return {name.decode(): float(number) for name, number in found.items()}
 
     def create(self, key: str, data: bytes, seconds: float) -> bool:
         return bool(self._redis.set(_redis_key(key), data, nx=True, px=round(seconds * 1000)))

@@ -175,13 +175,10 @@ class Stores:
         return True
 
     def report(self) -> None:
-        """Add the counts since the last report to the machine's counts and the fleet's."""
+        """Add the counts since the last report to the machine's."""
         self._reported_at = time.monotonic()
         for level in self.levels:
             more = level.unreported()
-            if more and self.writes and hasattr(level.store, "add") and not level.is_silent:
-                with suppress(Exception):  # no build needs the counts of the whole fleet
-                    level.store.add(more)
             if more:
                 named = {f"{name} {level.store.name}": count for name, count in more.items()}
                 count(named)
