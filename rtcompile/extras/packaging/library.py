@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import operator
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from rtcompile.request.values import absolute, strings, text
 
 if TYPE_CHECKING:
     from rtcompile import Arch, ObjectCode
-    from rtcompile.types import BuildInfo, Parameter, Report
+    from rtcompile.types import Parameter
 
 
 class KernelLibrary:
@@ -127,34 +126,7 @@ class KernelLibrary:
         return {**self.__dict__, "modules": []}
 
 
-class _LibraryPart(ABC):
-    """The common methods of a module and its kernels for the code of an architecture."""
-
-    @public
-    def save(self, path: str | os.PathLike[str], arch: str | Arch | None = None) -> str:
-        """Write the code for an architecture, or for the device, to a file; return its path."""
-        return self.compile(arch).save(path)
-
-    @property
-    @public
-    def build(self) -> BuildInfo:
-        """How the code for the current device was built or found."""
-        return self.compile().build
-
-    @abstractmethod
-    def compile(self, arch: str | Arch | None = None) -> ObjectCode:
-        """Return the code for an architecture, or for the current device."""
-
-    @public
-    def report(
-        self, arch: str | Arch | None = None, block: int | None = None, *, dynamic_shared: int = 0
-    ) -> Report:
-        """Return the resources of the kernel, or of each kernel, for an architecture or the device."""
-        name = self.name if isinstance(self, Kernel) else None
-        return self.compile(arch).report(name, block, dynamic_shared=dynamic_shared)
-
-
-class KernelModule(_LibraryPart):
+class KernelModule:
     """One source file of a `KernelLibrary`; ``module[name]`` is a `Kernel`, iteration gives names."""
 
     def __init__(
@@ -254,7 +226,7 @@ class KernelModule(_LibraryPart):
         return KernelModule, (self.library, self.source, signatures, self.options)
 
 
-class Kernel(_LibraryPart):
+class Kernel:
     """A kernel that checks its arguments. It is called like CuPy's: ``kernel(grid, block, args)``.
 
     Arguments must match the signature: arrays of the element type (of CuPy, or with
