@@ -47,7 +47,7 @@ _RESULTS = {
     "cache": "CacheInfo",
     "checkup.checks": "Check",
     "diagnostic": "Diagnostic",
-    "extras.devtools.profile": "HeaderCost Profile TemplateCost",
+    "extras.devtools.profile": "Profile TemplateCost",
     "extras.packaging.library": "Kernel KernelModule",
     "extras.packaging.signature": "Parameter",
     "extras.record.repeatable": "RecordedBuild",

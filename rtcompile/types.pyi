@@ -4,7 +4,6 @@ from rtcompile.build.batch import BuildFuture as BuildFuture
 from rtcompile.cache import CacheInfo as CacheInfo
 from rtcompile.checkup.checks import Check as Check
 from rtcompile.diagnostic import Diagnostic as Diagnostic
-from rtcompile.extras.devtools.profile import HeaderCost as HeaderCost
 from rtcompile.extras.devtools.profile import Profile as Profile
 from rtcompile.extras.devtools.profile import TemplateCost as TemplateCost
 from rtcompile.extras.packaging.library import Kernel as Kernel

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from typing import Any
 
 from rtcompile.build import miss, planned
 from rtcompile.build.failures import as_error
 from rtcompile.build.plan import Plan
 from rtcompile.compilers import nvrtc
 from rtcompile.errors import InvalidRequest, JitDisabled
-from rtcompile.files.headers import SearchDir, parse_trace
-from rtcompile.files.headers import labelled as labelled
 from rtcompile.named import NamedTuple
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import CompileFailure, Limits
 from rtcompile.settings import Settings
 from rtcompile.store.store import Store
-from rtcompile.workers.nvrtc import ENDS as ENDS
-from rtcompile.workers.nvrtc import TEXTS as TEXTS
 
 
 class Measured(NamedTuple):
@@ -29,17 +23,13 @@ class Measured(NamedTuple):
     program: str
     arch: str
     compiler: str
-    search: Sequence[SearchDir]
     begin: float
     end: float
     queued: float  # the seconds until a worker was free
     spans: list[
         tuple[str, float, float]
     ]  # name, begin and end of the whole compile, then of its parts
-    # The reply of a second compile, whose include trace has the time of each line; None if `note` says why not.
-    opened: dict[str, Any] | None
-    note: str
-    # Of a third compile, NVRTC's own trace: name, begin and duration in microseconds, and detail.
+    # Of a second compile, NVRTC's own trace: name, begin and duration in microseconds, and detail.
     events: list[tuple[str, float, float, str]]
 
 
@@ -79,28 +69,14 @@ def _measured(plan: Plan, settings: Settings) -> Measured | CompileFailure:
         return reply
     if reply["error"]:
         return CompileFailure(reply["error"], reply["log"], unit.flags, "nvrtc")
-    opened, note = None, "this NVRTC names no headers"
-    if reply["trace"] is not None:
-        read = [os.fsencode(path) for path in parse_trace(reply["trace"])]
-        timed, _ = nvrtc.observe("time_headers", unit, library, limits, read=read)
-        if isinstance(timed, CompileFailure):
-            note = timed.log
-        elif timed["error"]:
-            log = timed["log"].strip()[:300]
-            note = f"the headers do not compile with marks at their ends: {log}"
-        else:
-            opened, note = timed, ""
     traced, _ = nvrtc.observe("time_unit", unit, library, limits)
     return Measured(
         os.path.basename(plan.key_inputs.name),
         str(plan.choice.arch),
         f"nvrtc {library.version}",
-        plan.search,
         begin,
         end,
         queued,
         reply["spans"],
-        opened,
-        note,
         [] if isinstance(traced, CompileFailure) else traced["events"],
     )

@@ -136,6 +136,7 @@ def _fields(build: _FileBuild, built: ObjectCode) -> dict[str, Any]:
         "notes": list(built.build.notes),
         "kernels": [*symbols(built)] if built.kind in KERNEL_MARKS else None,
         "lowered_names": dict(built.lowered_names),
+        "headers": [header.path for header in built.build.headers],
         "log": built.build.log,
     }
 

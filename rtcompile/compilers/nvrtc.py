@@ -103,7 +103,6 @@ def observe(
         **observed.job_fields(unit, unit.flags),
         "pch": b"",
         "create_pch": b"",
-        "nested": True,
         **more,
     }
     result = pool.run(job_of(library, function, arguments), limits)

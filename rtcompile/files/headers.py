@@ -14,7 +14,7 @@ from rtcompile.named import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
 
 # --- `SearchDir` and `Header` ----------------------------------------------------------------------
@@ -83,12 +83,6 @@ def parse_trace(raw: bytes) -> tuple[str, ...]:
     # Each line is one inclusion, indented by one blank per level (NVRTC 12.9 and 13.0). Built-in headers are no files.
     paths = (line.lstrip(" ") for line in raw.decode("utf-8", "surrogateescape").split("\n"))
     return tuple(dict.fromkeys(p for p in paths if p and not p.startswith("__nv_")))
-
-
-def labelled(path: str, search: Sequence[SearchDir]) -> str:
-    """Return a header's name for tables, ``"mma.h  (cudart)"``; its path if no search directory contains it."""
-    index, rest = relative_to(tuple(search))(path)
-    return f"{rest}  ({search[index].label})" if index >= 0 else path
 
 
 @functools.lru_cache(maxsize=16)

@@ -123,7 +123,7 @@ class BuildOwner:
         Returns
         -------
         Profile
-            Phases, headers and templates with their cost; ``print`` shows tables, ``save("p.json")``
+            Phases and templates with their cost; ``print`` shows tables, ``save("p.json")``
             writes a Chrome trace.
 
         Raises

@@ -158,8 +158,8 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     # The job has the source, its name, options and expressions, the target, `texts` (headers passed as strings, by their
     # paths in the working directory), the fields for `probes`, and: `pch` and
     # `create_pch`, the path of a precompiled header to use or to create; `minimal`, whether CUDA's declarations may be
-    # left out; `yields`, whether all other processes come first; `nested`, whether the trace has to show the nesting
-    # of headers, which `probes` cannot. The reply's `observed` is None if `probes` do not work, `trace` if this NVRTC
+    # left out; `yields`, whether all other processes come first; `unobserved`, whether to compile
+    # as with an NVRTC whose calls cannot be intercepted, which tests have not. The reply's `observed` is None if `probes` do not work, `trace` if this NVRTC
     # gives none, and `pch` if none could be tried.
     # Its `spans` are (phase, begin, end) in monotonic seconds, the whole first; `busy` is the part of that time on a
     # processor. For `child`: `well` (the process may be reused), `doubtful` (another process may give another result).
@@ -223,52 +223,6 @@ _DETAIL_MAX = 1000  # characters; some names of instances have 100,000
 
 # The folder of headers passed as strings, in the job's working directory.
 TEXTS = b"rtcompile-headers/"
-ENDS = TEXTS + b"ends/"
-
-
-def time_headers(job: dict[str, Any]) -> dict[str, Any]:
-    """Run the front end, and return when (in this process's processor seconds) it opens which headers."""
-    import threading
-
-    # Each header of `read` includes an empty text of the folder `ENDS` at its end, whose opening marks the end.
-    texts, contents = {**job["texts"]}, {}
-    for number, path in enumerate(job["read"]):
-        empty = b"%s/%s%d" % (os.getcwdb(), ENDS, number)
-        mark = b'\n#include "%s"\n' % empty
-        texts[empty] = b""
-        if path in texts:
-            texts[path] += mark
-        elif os.path.isfile(path):
-            with open(path, "rb") as file:
-                contents[path] = file.read() + mark
-    job = {**job, "texts": texts, "contents": contents}
-    opened: list[tuple[float, bytes]] = []
-    before = os.dup(2)
-    reader, writer = os.pipe()
-
-    def read() -> None:
-        while piece := os.read(reader, 1 << 16):
-            opened.append((time.process_time(), piece))
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    os.dup2(writer, 2)
-    os.close(writer)
-    begin = time.process_time()
-    options = [*job["options"], *_TRACE_INCLUDES, b"--fdevice-syntax-only"]
-    probes.begin(job, reports=False)
-    try:
-        reply = _compile(job, options)
-    finally:
-        end = time.process_time()
-        probes.end()
-        os.dup2(before, 2)  # closes the last writer, so the reader ends
-        thread.join()
-    # Checking only the syntax makes no code.
-    error = reply["error"] if ": error" in reply["log"] else ""
-    return {"error": error, "log": reply["log"], "begin": begin, "end": end, "opened": opened}
-
-
 # Of mallopt(3).
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
@@ -314,7 +268,7 @@ def _pch_message(log: str) -> tuple[str, bool]:
 
 def _observed(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
     """Compile; the reply also has the paths that the compiler looked for, or at least the files that it read."""
-    if _is_observed and not job.get("nested"):
+    if _is_observed and not job.get("unobserved"):
         probes.begin(job)
         reply = {}
         try:

@@ -2,11 +2,10 @@
 
 NVRTC calls libc's path functions through its procedure linkage table (PLT). `install` redirects the table's slots
 to callbacks, which record every path, however the source spells it. This is undocumented; it works with NVRTC 12.4
-to 13.5, and `workers.nvrtc` checks it in other versions. Optional fields of a job:
+to 13.5, and `workers.nvrtc` checks it in other versions.
 
-- ``contents``: {path: bytes}, what the compiler reads in place of these files.
-- ``provided``: folders of the toolkit, with a slash at their end. Their files are opened as they are, and digested
-  later by the caller. For every other file the compiler gets the very bytes that were digested here.
+A job's ``provided`` are folders of the toolkit, with a slash at their end. Their files are opened as they are, and
+digested later by the caller. For every other file the compiler gets the very bytes that were digested here.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class _Observation:
         self.own = (job.get("name", b""), *headers, os.getcwdb())
         self.begun_ns = time.clock_gettime_ns(5)  # CLOCK_REALTIME_COARSE, the clock of file times
         self.opened: dict[bytes, list[Any]] = {}
-        self.contents: dict[bytes, bytes] = dict(job.get("contents", {}))
+        self.contents: dict[bytes, bytes] = {}  # of headers that are not the toolkit's
         self.absent: dict[bytes, None] = {}
         self.folders: dict[bytes, None] = {}
         self.files: dict[bytes, None] = {}  # found, and not opened

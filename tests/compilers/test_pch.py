@@ -120,7 +120,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Builder:
 
 def test_no_header_is_made_whose_files_are_not_known(builder, monkeypatch):
     fields = observed.job_fields  # `nested` jobs trace includes, as an NVRTC without probes does
-    monkeypatch.setattr(observed, "job_fields", lambda *unit: {**fields(*unit), "nested": True})
+    monkeypatch.setattr(observed, "job_fields", lambda *unit: {**fields(*unit), "unobserved": True})
     for _ in range(4):
         assert builder.compiled(PREFIX + KERNEL).trace
         assert builder.files("") == builder.files(".record")

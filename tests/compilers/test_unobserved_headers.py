@@ -92,7 +92,7 @@ def project(
 ) -> Project:
     real = observed.job_fields
     # As if the probes had failed their check.
-    monkeypatch.setattr(observed, "job_fields", lambda *given: {**real(*given), "nested": True})
+    monkeypatch.setattr(observed, "job_fields", lambda *given: {**real(*given), "unobserved": True})
     monkeypatch.setattr(miss, "_observed", set())  # as in a process that cannot observe NVRTC
     return Project(tmp_path, request.param)
 

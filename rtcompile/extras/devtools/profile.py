@@ -1,4 +1,4 @@
-"""Profiles a build: the time of phases, headers and templates, as tables and as a Chrome trace."""
+"""Profiles a build: the time of phases and templates, as tables and as a Chrome trace."""
 
 from __future__ import annotations
 
@@ -9,68 +9,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rtcompile.build.measured import ENDS, TEXTS, Measured, labelled
+from rtcompile.build.measured import Measured
 from rtcompile.errors import InvalidRequest, public
 from rtcompile.named import NamedTuple
 from rtcompile.request.values import path as checked_path
 from rtcompile.styling import table
 
 _SHOWN = 15  # rows of a table
-_FINISH = "Wrapping up translation unit"
-_BUILTIN = "__nv_nvrtc_builtin_header.h"
 _HEADER = "Processing Header File"
 _FRONT_END = "CUDA C++ Front-End"
-# NVRTC reads the name expressions after the source, where the source's headers end.
-_AFTER_THE_SOURCE = b"__nv_name_map\n"
-
-
-@dataclass(slots=True)
-class Frame:
-    """One inclusion of a header: when it was open (seconds), and the headers that it included."""
-
-    path: str
-    begin: float
-    end: float = 0.0
-    included: list[Frame] = field(default_factory=list)
-
-    @property
-    def seconds(self) -> float:
-        """The seconds between opening and closing the header."""
-        return self.end - self.begin
-
-    @property
-    def own_seconds(self) -> float:
-        """Those seconds, minus the seconds of the headers that it includes."""
-        return max(0.0, self.seconds - sum(frame.seconds for frame in self.included))
-
-    def walk(self) -> Iterable[Frame]:
-        """Yield this inclusion and all below it."""
-        yield self
-        for frame in self.included:
-            yield from frame.walk()
-
-
-class HeaderCost(NamedTuple):
-    """The front end's time for a header, in milliseconds.
-
-    Attributes
-    ----------
-    name : str
-        Its path below the directory where it was found, and that directory's label.
-    path : str
-    own : float
-        Time without the headers that it includes, but with the templates that it instantiates.
-    total : float
-        Time with the headers that it includes for the first time.
-    times : int
-        How often it was included.
-    """
-
-    name: str
-    path: str
-    own: float
-    total: float
-    times: int
 
 
 class TemplateCost(NamedTuple):
@@ -105,17 +52,8 @@ class Profile:
         From the request to a worker until the code is available.
     phases : tuple of (str, float)
         Name and milliseconds; they add up to `milliseconds`.
-    headers : tuple of HeaderCost
-        Sorted by `own`, the largest first; with `source` and `finish` they add up to the front end.
-    source : float
-        Milliseconds of the front end for the source's own text and its template instances.
-    finish : float
-        Milliseconds of the front end after the last line, when it finishes what headers and source
-        declared and instantiated; no compiler reports which of them.
     templates : tuple of TemplateCost
         The most expensive first.
-    note : str
-        Why there are no header times; ``""`` if there are.
     """
 
     program: str
@@ -123,11 +61,7 @@ class Profile:
     compiler: str
     milliseconds: float
     phases: tuple[tuple[str, float], ...]
-    headers: tuple[HeaderCost, ...]
-    source: float
-    finish: float
     templates: tuple[TemplateCost, ...]
-    note: str
     events: tuple[dict[str, Any], ...] = field(default=())
 
     @classmethod
@@ -141,12 +75,7 @@ class Profile:
         milliseconds, waiting = (found.end - found.begin) * 1e3, found.queued * 1e3
         worker = max(0.0, milliseconds - waiting - sum(inside.values()))
         front_end = inside.get("front end", 0.0)
-        frames = None if found.opened is None else frames_of_events(found.opened, front_end / 1e3)
         events = _scaled(found.events, front_end)
-        headers = _headers(frames, found)
-        source = front_end - sum(header.own for header in headers)
-        finish = sum(lasted for name, _, lasted, _ in events if name == _FINISH) / 1e3
-        finish = min(finish, source) if headers else 0.0
         spans = [("build", found.begin, found.end), *found.spans]
         return cls(
             program=found.program,
@@ -154,12 +83,8 @@ class Profile:
             compiler=found.compiler,
             milliseconds=milliseconds,
             phases=(("waiting for a worker", waiting), ("worker process", worker), *inside.items()),
-            headers=headers,
-            source=source - finish,
-            finish=finish,
             templates=_templates(events),
-            note=found.note,
-            events=tuple(_chrome_events(spans, events, frames)),
+            events=tuple(_chrome_events(spans, events)),
         )
 
     def __str__(self) -> str:
@@ -173,24 +98,12 @@ class Profile:
         lines = [f"{self.program} for {self.arch}: {self.milliseconds:.0f} ms, {self.compiler}", ""]
         rows = [(name, _ms(cost), self._share(cost)) for name, cost in self.phases]
         lines += [table(("phase", "ms", "share"), rows)]
-        if self.headers:
-            headers: list[tuple[object, ...]] = [
-                (_ms(h.own), self._share(h.own), _ms(h.total), h.times, _end(h.name, width - 38))
-                for h in self.headers[:most]
-            ]
-            lines += ["", table(("own ms", "share", "with nested", "times", "header"), headers)]
-            if rest := self.headers[most:]:
-                lines += [f"{len(rest)} more headers: {_ms(sum(h.own for h in rest))} ms"]
-            lines += [f"{self.program} itself: {_ms(self.source)} ms"]
-            lines += [f"after the last line: {_ms(self.finish)} ms, of headers and source"]
         if self.templates:
             templates = [
                 (_ms(t.own), self._share(t.own), t.instances, _end(t.name, width - 28))
                 for t in self.templates[:most]
             ]
             lines += ["", table(("own ms", "share", "instances", "template"), templates)]
-        if self.note:
-            lines += ["", f"No times of headers: {self.note}"]
         return "\n".join(lines)
 
     def _share(self, cost: float) -> str:
@@ -198,10 +111,9 @@ class Profile:
 
     def fields(self) -> dict[str, Any]:
         """Return all figures as plain values, for JSON."""
-        same = ("program", "arch", "compiler", "milliseconds", "source", "finish", "note")
+        same = ("program", "arch", "compiler", "milliseconds")
         return {name: getattr(self, name) for name in same} | {
             "phases": dict(self.phases),
-            "headers": [header._asdict() for header in self.headers],
             "templates": [template._asdict() for template in self.templates],
         }
 
@@ -233,7 +145,7 @@ def _ms(cost: float) -> str:
     return f"{cost:.1f}"
 
 
-# --- Costs of headers and templates ----------------------------------------------------------------
+# --- Costs of templates ----------------------------------------------------------------
 
 
 # An event of NVRTC's trace: its name, begin and duration in microseconds since the compile began, and detail.
@@ -250,52 +162,6 @@ def _scaled(events: Iterable[_Event], front_end: float) -> list[_Event]:
         # NVRTC 13.0 ends each header only where the next header without includes ends.
         if name != _HEADER
     ]
-
-
-def frames_of_events(reply: dict[str, Any], front_end: float) -> Frame:
-    """Return the source's frame, of `front_end` seconds, from an include trace and the times of its lines."""
-    root = Frame("", reply["begin"], reply["end"])
-    stack = [root]
-    rest = b""
-    for seconds, piece in [*reply["opened"], (root.end, _AFTER_THE_SOURCE)]:
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            path = line.lstrip(b" ")
-            if not path.startswith((b"/", b"__nv_", TEXTS)):
-                continue
-            is_mark = ENDS in path
-            depth = len(line) - len(path) - is_mark  # a mark ends its header
-            while len(stack) - 1 > depth:
-                frame = stack.pop()
-                # A header that ends without its mark was not read again (#pragma once).
-                by_its_mark = is_mark and len(stack) - 1 == depth
-                was_read = by_its_mark or frame.included or frame.path.startswith("__nv_")
-                frame.end = seconds if was_read else frame.begin
-            if not is_mark and not path.startswith(_AFTER_THE_SOURCE.strip()):
-                stack[-1].included.append(Frame(path.decode("utf-8", "surrogateescape"), seconds))
-                stack.append(stack[-1].included[-1])
-    begin, factor = root.begin, front_end / (root.seconds or 1.0)
-    for frame in root.walk():
-        frame.begin, frame.end = (frame.begin - begin) * factor, (frame.end - begin) * factor
-    return root
-
-
-def _headers(root: Frame | None, measured: Measured) -> tuple[HeaderCost, ...]:
-    frames: dict[str, list[Frame]] = defaultdict(list)
-    for frame in root.walk() if root is not None else ():
-        if frame.path:
-            frames[frame.path].append(frame)
-    costs = [
-        HeaderCost(
-            "NVRTC's built-in header" if path == _BUILTIN else labelled(path, measured.search),
-            path,
-            sum(frame.own_seconds for frame in opened) * 1e3,
-            sum(frame.seconds for frame in opened) * 1e3,
-            len(opened),
-        )
-        for path, opened in frames.items()
-    ]
-    return tuple(sorted(costs, key=lambda header: -header.own))
 
 
 def _templates(events: Iterable[_Event]) -> tuple[TemplateCost, ...]:
@@ -324,13 +190,13 @@ def _templates(events: Iterable[_Event]) -> tuple[TemplateCost, ...]:
 
 # --- The Chrome trace --------------------------------------------------------------------------------
 
-_ROWS = ("rtcompile", "compiler", "headers")
+_ROWS = ("rtcompile", "compiler")
 
 
 def _chrome_events(
-    spans: Sequence[tuple[str, float, float]], events: Iterable[_Event], root: Frame | None
+    spans: Sequence[tuple[str, float, float]], events: Iterable[_Event]
 ) -> Iterable[dict[str, Any]]:
-    """Yield the events of the Chrome trace, with rows for rtcompile, the compiler and headers."""
+    """Yield the events of the Chrome trace, with rows for rtcompile and the compiler."""
     for tid, row in enumerate(_ROWS):
         yield {"name": "thread_name", "ph": "M", "pid": 0, "tid": tid, "args": {"name": row}}
     for name, begin, end in spans:
@@ -339,11 +205,6 @@ def _chrome_events(
     for name, begin, lasted, detail in events:
         since, until = start + begin / 1e6, start + (begin + lasted) / 1e6
         yield {**_event(name, since, until, "compiler"), "args": {"detail": detail}}
-    opened = next((begin for name, begin, _ in spans if name == "front end"), start)
-    for frame in root.walk() if root is not None else ():
-        if frame.path:
-            begin, end = opened + frame.begin, opened + frame.end
-            yield _event(frame.path, begin, end, "headers")
 
 
 def _event(name: str, begin: float, end: float, row: str) -> dict[str, Any]:
