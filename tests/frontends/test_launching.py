@@ -130,6 +130,9 @@ def test_without_parameter_sizes_arguments_are_converted_as_in_cupy(launched):
             raise RuntimeError("Function 'cuFuncGetParamInfo' not found")
 
     assert launched(args=(5,), driver=Older(8)).parameters == [b"\5" + bytes(7)]
+    for value in (1 << 64, np.zeros(0)):
+        with pytest.raises(rtcompile.InvalidRequest, match="k: argument 0 is "):
+            launched(args=(value,), driver=Older(8))
 
 
 def test_the_arguments_are_in_the_launch(launched):

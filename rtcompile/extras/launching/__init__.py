@@ -22,10 +22,14 @@ _UNIT = 16  # bytes: addresses, strides and rows of a box are multiples of it
 _SHAPE_MAX = 1 << 32
 _STRIDE_MAX = 1 << 40  # bytes
 
-# The driver's names of element types that it does not know by NumPy's or PyTorch's name. TMA moves bytes and fills with
-# zeros: the sign of a short integer does not matter to it.
-_TYPES = {"bool": "UINT8", "int8": "UINT8", "int16": "UINT16"}
-_TYPES |= {"float8_e4m3fn": "UINT8", "float8_e5m2": "UINT8"}
+# Maps NumPy's or PyTorch's name of an element type to the driver's. TMA moves bytes and fills with zeros: the sign of a
+# short integer does not matter to it.
+_TYPES = {
+    **{name: name.upper() for name in ("uint8", "uint16", "uint32", "uint64", "int32", "int64")},
+    **{name: name.upper() for name in ("float16", "bfloat16", "float32", "float64", "tfloat32")},
+    **dict.fromkeys(("bool", "int8", "float8_e4m3fn", "float8_e5m2"), "UINT8"),
+    "int16": "UINT16",
+}
 _SIZES = {"bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "tfloat32": 4}
 _FILLS = {"zero": "NONE", "nan": "NAN_REQUEST_ZERO_FMA"}
 
@@ -145,11 +149,11 @@ def tensor_map(
         )
     driver = bindings()
     kind = found.dtype if dtype is None else text("dtype", dtype)
-    of_type = _member(
-        "dtype", driver.CUtensorMapDataType, "DATA_TYPE", _TYPES.get(kind, kind.upper())
-    )
-    if (_SIZES.get(kind) or np.dtype(kind).itemsize) != found.itemsize:
-        raise InvalidRequest(f"TMA cannot use dtype {kind} for an array of {found.dtype}")
+    if kind not in _TYPES or (_SIZES.get(kind) or np.dtype(kind).itemsize) != found.itemsize:
+        raise InvalidRequest(
+            f"TMA cannot use dtype {kind} for an array of {found.dtype}; it supports {', '.join(_TYPES)}"
+        )
+    of_type = _member("dtype", driver.CUtensorMapDataType, "DATA_TYPE", _TYPES[kind])
     word = _word(swizzle, "{}B")
     swizzled = _member("swizzle", driver.CUtensorMapSwizzle, "SWIZZLE", word)
     row = 0 if word == "NONE" else int(word.partition("B")[0])

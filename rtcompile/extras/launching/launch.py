@@ -94,8 +94,9 @@ def _packed(
         data = _bytes_of(value, size)
         if data is None:
             data = _bytes_of_array(f"{kernel}: argument {position}", value, device)
-        if size is not None and len(data) != size:
-            raise InvalidRequest(f"{kernel}: argument {position} is {_misfit(value, data, size)}")
+        if not data or size not in (None, len(data)):
+            problem = _misfit(value, data, size or _POINTER_BYTES)
+            raise InvalidRequest(f"{kernel}: argument {position} is {problem}")
         packed.append(data)
     return packed
 
@@ -110,7 +111,7 @@ def _layout(sizes: tuple[int, ...]) -> tuple[struct.Struct, tuple[int, ...]]:
 def _bytes_of(value: Any, size: int | None) -> bytes | None:
     """Return an argument's bytes, for an integer as many as its parameter has; None for other libraries' arrays."""
     if isinstance(value, cupy.ndarray):
-        return value.data.ptr.to_bytes(8, "little")  # type: ignore[no-any-return]
+        return value.data.ptr.to_bytes(_POINTER_BYTES, "little")  # type: ignore[no-any-return]
     if isinstance(value, int):
         try:
             return value.to_bytes(size if size in _INTEGERS else 8, "little", signed=value < 0)
