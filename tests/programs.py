@@ -21,6 +21,11 @@ LIBRARY = "__device__ float helper(float x) { return x * 3.0f; }"
 CALLER = """extern __device__ float helper(float);
 extern "C" __global__ void k(float* p) { p[threadIdx.x] = helper(p[threadIdx.x]); }"""
 
+TWO = """
+__global__ void double_it(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] *= 2; }
+__global__ void halve_it(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] /= 2; }
+"""
+
 # Without a device, CuPy needs these fakes to reach its compiler: an architecture, and a module
 # that accepts code without loading it.
 STAND_IN = """

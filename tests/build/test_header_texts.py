@@ -21,8 +21,7 @@ def _compile(text: str, source: str = SOURCE, name: str = "tile.cuh", **more: ob
     return rtcompile.compile(source, arch="sm_80", headers={name: text}, **given)
 
 
-def test_a_header_text_is_found_and_an_edit_is_noticed(tmp_path, monkeypatch):
-    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
+def test_a_header_text_is_found_and_an_edit_is_noticed():
     first = _compile("#define SIDE 3\n")
     assert first.build.hit is None
     assert _compile("#define SIDE 3\n").build.hit is not None
@@ -32,8 +31,7 @@ def test_a_header_text_is_found_and_an_edit_is_noticed(tmp_path, monkeypatch):
     assert _compile("#define SIDE 3\n").code == first.code
 
 
-def test_include_dirs_are_folders_of_the_options(tmp_path, monkeypatch):
-    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
+def test_include_dirs_are_folders_of_the_options(tmp_path):
     (folder := tmp_path / "with blank").mkdir()
     (folder / "tile.cuh").write_text("#define SIDE 3\n")
     given = {"source": SOURCE, "arch": "sm_80"}
@@ -59,8 +57,7 @@ def _hit(headers: dict[str, str], source: str = SOURCE, **more: object) -> str |
 
 @pytest.mark.parametrize("backend", ["nvrtc", pytest.param("nvcc", marks=pytest.mark.needs_nvcc)])
 @pytest.mark.parametrize("changed", [{"other.cuh": "2"}, {}, {"other.cuh": "1", "third.cuh": ""}])
-def test_all_texts_count(tmp_path, monkeypatch, changed, backend):
-    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
+def test_all_texts_count(changed, backend):
     tile = {"tile.cuh": "#define SIDE 3\n"}
     before = {**tile, "other.cuh": "1"}
     assert _hit(before, backend=backend) is None
@@ -68,8 +65,7 @@ def test_all_texts_count(tmp_path, monkeypatch, changed, backend):
     assert _hit(before, backend=backend) == "memory"
 
 
-def test_a_text_with_a_clock_is_compiled_each_time(tmp_path, monkeypatch):
-    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
+def test_a_text_with_a_clock_is_compiled_each_time():
     tile = {"tile.cuh": "#define SIDE __TIME__[0]\n"}
     assert [_hit(tile), _hit(tile)] == [None, None]
 
@@ -85,14 +81,12 @@ def test_another_folder_has_the_same_key(tmp_path, monkeypatch):
     assert (again.build.hit, again.code) == ("disk", first.code)
 
 
-def test_a_text_precedes_the_toolkits_header(tmp_path, monkeypatch):
-    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
+def test_a_text_precedes_the_toolkits_header():
     source = SOURCE.replace('"tile.cuh"', "<cuda_fp16.h>")
     assert _compile("#define SIDE 5\n", source, "cuda_fp16.h").code
 
 
-def test_a_name_may_have_folders(tmp_path, monkeypatch):
-    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
+def test_a_name_may_have_folders():
     headers = {"lib/a.cuh": '#include "b.cuh"\n', "lib/b.cuh": "#define SIDE 7\n"}
     source = SOURCE.replace("tile", "lib/a")
     assert rtcompile.compile(source, arch="sm_80", headers=headers).code
@@ -141,9 +135,8 @@ def test_a_librarys_texts_are_available_to_its_modules():
         rtcompile.KernelLibrary("rtcompile", headers={"../x": ""})
 
 
-def test_a_ptx_file_is_linked_with_its_options(tmp_path, monkeypatch):
+def test_a_ptx_file_is_linked_with_its_options(tmp_path):
     pytest.importorskip("cupy")
-    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
     source = 'extern "C" __global__ void many(float* x) { ' + " ".join(
         f"float a{i} = x[{i}];" for i in range(60)
     )

@@ -87,7 +87,6 @@ def test_a_kernel_that_does_not_compile_is_reported(package, capsys):
 @pytest.fixture
 def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A record of four builds: two that can be bundled, and two that cannot."""
-    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.cuh").write_text("")
     recorder = recording.Recorder("kernels.json")

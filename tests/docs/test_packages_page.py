@@ -122,12 +122,8 @@ def on_the_page(project: Path, backend: str) -> None:
 
 @pytest.mark.some(1)
 def test_one_wheel_has_the_builds_of_two_cudas(
-    project: Path,
-    backend: str,
-    build_environment: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    project, backend, build_environment, tmp_path, monkeypatch
+):
     other = os.environ.get("RTCOMPILE_TEST_CUDA13")
     if not other:
         pytest.skip("RTCOMPILE_TEST_CUDA13 names no folder with CUDA 13")
@@ -153,9 +149,7 @@ def test_one_wheel_has_the_builds_of_two_cudas(
 
 
 @pytest.mark.some(1)
-def test_an_editable_install_gets_no_bundle(
-    project: Path, backend: str, build_environment: Path
-) -> None:
+def test_an_editable_install_gets_no_bundle(project, backend, build_environment):
     with open(project / "pyproject.toml", "a") as table:  # else hatchling wants one more package
         table.write('[tool.hatch.build]\ndev-mode-dirs = ["."]\n')
     wheel = build(project, backend, "editable", build_environment)

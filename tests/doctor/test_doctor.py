@@ -19,10 +19,9 @@ from rtcompile.checkup import checks as machine
 from rtcompile.checkup import probing, verdict
 from rtcompile.checkup.checks import Check
 from rtcompile.settings import Settings
-from rtcompile.toolkit.search import find
 from tests.processes import ran
 from tests.tables import from_table
-from tests.toolkits import Wheels, program, write
+from tests.toolkits import Wheels, program, search, write
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -295,7 +294,7 @@ def test_the_verdict_is_that_of_the_worst_check():
 
 def test_parts_that_share_a_folder_are_shown_together(tmp_path):
     site = Wheels(tmp_path).cuda13().site
-    toolchain = find({"PATH": ""}, [str(site)], usual_roots=(), last=lambda _: ())
+    toolchain = search(site)
     shown = {check.name: check.detail for check in machine.toolkit_parts(toolchain)}
     folder = str(site / "nvidia/cu13/include")
     assert shown["cudart"].endswith(folder)

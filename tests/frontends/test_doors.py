@@ -253,13 +253,12 @@ def test_header_texts_are_read_as_passed(door, program):
 GATES = {"a hit from disk": 120, "again": 40}
 
 
-def test_a_compile_calls_few_functions(program, tmp_path):
-    environ = {"RTCOMPILE_CACHE_DIR": str(tmp_path / "cache")}
+def test_a_compile_calls_few_functions(program):
     arguments = ("compile", KERNELS["plain"], ("-DTILE=16",))
-    with Process(cupy=False, **environ) as process:
+    with Process(cupy=False) as process:
         process.request(*arguments, arch="sm_80")
     passed = {}
-    with Process(cupy=False, **environ) as process:
+    with Process(cupy=False) as process:
         for what in GATES:
             passed[what], _, _ = process.count(*arguments, arch="sm_80")
 

@@ -34,8 +34,7 @@ ORIGINAL = compiler._compile_module_with_cache
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
+def installed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cupy_hook, "_has_precompiled_cub", True)
     without_a_device(monkeypatch)
     with rtcompile.install():

@@ -215,8 +215,7 @@ def test_a_kernel_reports_whether_it_is_cached(tmp_path, monkeypatch):
 
 
 @pytest.mark.needs_compiler
-def test_recompile_compiles_what_is_cached_once(tmp_path, monkeypatch):
-    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
+def test_recompile_compiles_what_is_cached_once(monkeypatch):
     first = rtcompile.RawKernel(CODE, "k", arch="sm_80").object_code
 
     again = rtcompile.RawKernel(CODE, "k", arch="sm_80", recompile=True)

@@ -47,13 +47,13 @@ def run(program: str, cache: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_kernels_are_ready_before_the_first_array(tmp_path: Path):
+def test_kernels_are_ready_before_the_first_array(tmp_path):
     use = USE.replace("HITS", "[None] * 8").replace("LEFT", "(8, 0)")
     run(textwrap.dedent(PROGRAM + use), tmp_path)
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_forked_children_can_use_the_gpu(tmp_path: Path, known: bool):
+def test_forked_children_can_use_the_gpu(tmp_path, known):
     if known:
         run(textwrap.dedent(PROGRAM), tmp_path)
         program = PROGRAM.partition("deadline")[0] + "\n    time.sleep(0.5)\n"

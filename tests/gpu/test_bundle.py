@@ -35,7 +35,7 @@ def device_arch() -> str:
     return f"sm_{number}a" if int(number) >= 90 else f"sm_{number}"
 
 
-def test_a_bundled_kernel_runs(package: Package):
+def test_a_bundled_kernel_runs(package):
     kernel = package.load().module["scale<float>"]
     x = cp.arange(1000, dtype="f4")
     kernel((8,), (128,), (x, 3, x.size))
@@ -44,7 +44,7 @@ def test_a_bundled_kernel_runs(package: Package):
     assert kernel.raw.num_regs > 0
 
 
-def test_wrong_arguments_do_not_reach_the_device(package: Package):
+def test_wrong_arguments_do_not_reach_the_device(package):
     kernel = package.load().module["scale<float>"]
     with pytest.raises(InvalidRequest, match=r"argument 0 \(float\* x\) is an array of float64"):
         kernel((1,), (32,), (cp.zeros(32), 3, 32))
@@ -52,7 +52,7 @@ def test_wrong_arguments_do_not_reach_the_device(package: Package):
         kernel((1,), (32,), (cp.zeros(32, "f4"), cp.float32(3) * cp.ones(()), 32))
 
 
-def test_threads_may_call_one_kernel(package: Package):
+def test_threads_may_call_one_kernel(package):
     kernel = package.load().module["fill"]
 
     def fill(value: int) -> float:
@@ -66,7 +66,7 @@ def test_threads_may_call_one_kernel(package: Package):
         assert list(pool.map(fill, range(32))) == list(range(32))
 
 
-def test_a_pickled_kernel_runs(package: Package):
+def test_a_pickled_kernel_runs(package):
     kernel = pickle.loads(pickle.dumps(package.load().module["fill"]))
     x = cp.zeros(32, "f4")
     kernel((1,), (32,), (x, 2.5))
@@ -74,7 +74,7 @@ def test_a_pickled_kernel_runs(package: Package):
 
 
 @pytest.mark.multi_gpu
-def test_a_kernel_runs_on_each_device(package: Package):
+def test_a_kernel_runs_on_each_device(package):
     kernel = package.load().module["fill"]
     for device in range(cp.cuda.runtime.getDeviceCount()):
         with cp.cuda.Device(device):
@@ -83,7 +83,7 @@ def test_a_kernel_runs_on_each_device(package: Package):
             assert float(x.sum()) == 32 * (device + 1)
 
 
-def test_arrays_of_other_libraries_are_taken(package: Package):
+def test_arrays_of_other_libraries_are_taken(package):
     torch = pytest.importorskip("torch")
     x = torch.ones(64, device="cuda")
     package.load().module["scale<float>"]((1,), (64,), (x, 3, 64))

@@ -2,7 +2,6 @@
 
 import io
 import pickle
-from pathlib import Path
 
 import pytest
 
@@ -130,7 +129,7 @@ def test_both_classes_pickle_before_and_after_use(used):
 
 
 @pytest.mark.parametrize("target", ["cubin", "ptx"])
-def test_a_file_is_loaded(tmp_path: Path, target):
+def test_a_file_is_loaded(tmp_path, target):
     file = tmp_path / f"add.{target}"
     arch = rtcompile.RawKernel(ADD, "add").object_code.arch
     file.write_bytes(rtcompile.compile(ADD, arch=arch, target=target).code)
@@ -141,7 +140,7 @@ def test_a_file_is_loaded(tmp_path: Path, target):
     launch_add(kernel)
 
 
-def test_a_fatbin_is_loaded(tmp_path: Path):
+def test_a_fatbin_is_loaded(tmp_path):
     file = tmp_path / "add.fatbin"
     arch = rtcompile.RawKernel(ADD, "add").object_code.arch
     code = rtcompile.compile(ADD, arch=arch, backend="nvcc", target="fatbin")

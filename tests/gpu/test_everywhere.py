@@ -1,7 +1,6 @@
 """Tests of compiling all of CuPy's kernels by rtcompile, on a device."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 cp = pytest.importorskip("cupy")
 
 from rtcompile.cli import main  # noqa: E402
+from tests.processes import ran  # noqa: E402
 
 PROGRAM = """
 import cupy as cp
@@ -37,13 +37,7 @@ print(found)
 
 def run(*arguments: str, cache: Path, **more: str) -> subprocess.CompletedProcess[str]:
     folders = {"RTCOMPILE_CACHE_DIR": str(cache / "ours"), "CUPY_CACHE_DIR": str(cache / "cupys")}
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        env={**os.environ, **folders, **more},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran(sys.executable, *arguments, environ={**folders, **more})
     assert done.returncode == 0, done.stderr
     return done
 

@@ -1,8 +1,6 @@
 """Every example runs, is right, and rejects invalid input before any launch."""
 
-from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,12 +19,12 @@ def require_capability(least: int, exactly: bool = False) -> None:
 
 
 @from_table
-def test_example_agrees_with_numpy(example: str, least: int, exactly: bool) -> None:
+def test_example_agrees_with_numpy(example, least, exactly):
     require_capability(least, exactly)
     assert import_module(f"examples.{example}").check(cp)
 
 
-def test_an_edited_kernel_runs_in_its_new_form(tmp_path: Path) -> None:
+def test_an_edited_kernel_runs_in_its_new_form(tmp_path):
     from examples import edit_and_see
 
     seen = list(edit_and_see.loop(tmp_path, cp))
@@ -53,15 +51,13 @@ HOPPER_MISTAKES = [
 
 @pytest.mark.parametrize("example", ["sm90_gemm", "cutlass_gemm"])
 @pytest.mark.parametrize(("operands", "message"), HOPPER_MISTAKES)
-def test_hopper_matmul_rejects_unsupported_operands(
-    example: str, operands: Callable[[], Any], message: str
-) -> None:
+def test_hopper_matmul_rejects_unsupported_operands(example, operands, message):
     require_capability(90, exactly=True)
     with pytest.raises((TypeError, ValueError), match=message):
         import_module(f"examples.{example}").matmul(*operands())
 
 
-def test_hopper_matmul_rejects_host_arrays() -> None:
+def test_hopper_matmul_rejects_host_arrays():
     require_capability(90, exactly=True)
     from examples import sm90_gemm
 
@@ -70,7 +66,7 @@ def test_hopper_matmul_rejects_host_arrays() -> None:
 
 
 @pytest.mark.parametrize("example", ["sm90_gemm", "cutlass_gemm"])
-def test_hopper_matmul_writes_exactly_its_result(example: str) -> None:
+def test_hopper_matmul_writes_exactly_its_result(example):
     require_capability(90, exactly=True)
     m, n = 300, 264
     around = cp.full((m + 2, n + 16), 7, np.float16)
@@ -83,7 +79,7 @@ def test_hopper_matmul_writes_exactly_its_result(example: str) -> None:
 
 
 @pytest.mark.parametrize("example", ["sm90_gemm", "cutlass_gemm"])
-def test_hopper_matmul_rejects_results_whose_columns_tma_cannot_clip(example: str) -> None:
+def test_hopper_matmul_rejects_results_whose_columns_tma_cannot_clip(example):
     require_capability(90, exactly=True)
     operands, room = (half(8, 8), half(8, 16)[:, :9]), half(8, 24)
     with pytest.raises(ValueError, match=r"shape \(8, 16\).*stores 16 bytes or none"):
@@ -94,7 +90,7 @@ def test_hopper_matmul_rejects_results_whose_columns_tma_cannot_clip(example: st
     assert bool((room[:, 16:] == 1).all())
 
 
-def test_hopper_matmul_runs_on_torchs_current_stream() -> None:
+def test_hopper_matmul_runs_on_torchs_current_stream():
     require_capability(90, exactly=True)
     torch = pytest.importorskip("torch")
     from examples import sm90_gemm
@@ -109,14 +105,14 @@ def test_hopper_matmul_runs_on_torchs_current_stream() -> None:
     assert bool((on_this_stream == 1024).all())
 
 
-def test_wmma_matmul_rejects_a_view_with_gaps() -> None:
+def test_wmma_matmul_rejects_a_view_with_gaps():
     from examples import wmma_gemm
 
     with pytest.raises(ValueError, match="ascontiguousarray"):
         wmma_gemm.matmul(half(8, 16)[:, :8], half(8, 8), "float16", wmma_gemm.load())
 
 
-def test_pipelined_matmul_rejects_a_transposed_view() -> None:
+def test_pipelined_matmul_rejects_a_transposed_view():
     from examples import pipelined_matmul
 
     with pytest.raises(ValueError, match="rows must be contiguous"):

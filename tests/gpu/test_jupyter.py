@@ -12,7 +12,7 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples/notebooks").glob("*.ip
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_an_example_notebook_runs_on_the_device(notebook: Path):
+def test_an_example_notebook_runs_on_the_device(notebook):
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config
 

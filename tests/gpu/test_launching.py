@@ -21,19 +21,19 @@ def module() -> Any:
 
 @pytest.mark.skipif(not HOPPER, reason="no clusters before compute capability 9.0")
 @pytest.mark.parametrize("cluster", [(1,), (2,), (2, 4), (16,)])
-def test_a_cluster_has_the_requested_size(module: Any, cluster: tuple[int, ...]) -> None:
+def test_a_cluster_has_the_requested_size(module, cluster):
     out = cp.zeros(3, cp.int32)
     module.get_function("cluster_size").launch((32, 4), 64, (out,), cluster=cluster)
     assert out.tolist() == [cluster[0], (*cluster, 1)[1], 128]
 
 
 @pytest.mark.skipif(HOPPER or not cp.cuda.is_available(), reason="this device has clusters")
-def test_a_device_without_clusters_is_an_error(module: Any) -> None:
+def test_a_device_without_clusters_is_an_error(module):
     with pytest.raises(rtcompile.InvalidRequest, match="has no clusters"):
         module.get_function("cluster_size").launch(2, 32, (cp.zeros(3, cp.int32),), cluster=2)
 
 
-def test_arguments_of_all_types_arrive_unchanged(module: Any) -> None:
+def test_arguments_of_all_types_arrive_unchanged(module):
     out = cp.zeros(14)
     opaque = np.frombuffer(bytes(range(128)), "V128")
     arguments = (
@@ -56,13 +56,13 @@ class OnlyDlpack:
         return self.array.__dlpack_device__()
 
 
-def test_an_array_of_dlpack_is_written_in_place(module: Any) -> None:
+def test_an_array_of_dlpack_is_written_in_place(module):
     out = cp.zeros(3, cp.int32)
     module.get_function("cluster_size").launch(3, 32, (OnlyDlpack(out),))
     assert out[2] == 3
 
 
-def test_shared_memory_above_48_kib_needs_no_further_call(module: Any) -> None:
+def test_shared_memory_above_48_kib_needs_no_further_call(module):
     out = cp.zeros(1, cp.int32)
     module.get_function("dynamic").launch(1, 1, (out, 15_000), shared_mem=60_000)
     assert out[0] == 5
@@ -70,7 +70,7 @@ def test_shared_memory_above_48_kib_needs_no_further_call(module: Any) -> None:
         module.get_function("dynamic").launch(1, 1, (out, 1), shared_mem=1 << 20)
 
 
-def test_dependent_launches_with_priority_keep_their_order(module: Any) -> None:
+def test_dependent_launches_with_priority_keep_their_order(module):
     x = cp.zeros(1 << 20, cp.int32)
     add = module.get_function("add")
     cp.cuda.Device().synchronize()
@@ -81,7 +81,7 @@ def test_dependent_launches_with_priority_keep_their_order(module: Any) -> None:
     assert bool((x == 121).all())
 
 
-def test_a_cooperative_grid_synchronises_and_a_too_large_one_is_an_error(module: Any) -> None:
+def test_a_cooperative_grid_synchronises_and_a_too_large_one_is_an_error(module):
     meet, counts = module.get_function("meet"), cp.zeros(2, cp.int32)
     blocks = cp.cuda.Device().attributes["MultiProcessorCount"]
     meet.launch(blocks, 32, (counts, counts[1:]), cooperative=True)
@@ -90,7 +90,7 @@ def test_a_cooperative_grid_synchronises_and_a_too_large_one_is_an_error(module:
         meet.launch(1 << 20, 1024, (counts, counts[1:]), cooperative=True)
 
 
-def test_a_kernel_that_is_not_loaded_does_not_change_a_capture() -> None:
+def test_a_kernel_that_is_not_loaded_does_not_change_a_capture():
     source = 'extern "C" __global__ void one(int* x) { atomicAdd(x, 1); }'
     x = cp.zeros(1, cp.int32)
     loaded = rtcompile.RawKernel(source, "one")
@@ -109,7 +109,7 @@ def test_a_kernel_that_is_not_loaded_does_not_change_a_capture() -> None:
     assert x[0] == 4
 
 
-def test_tensors_of_pytorch_are_processed_in_its_stream(module: Any) -> None:
+def test_tensors_of_pytorch_are_processed_in_its_stream(module):
     torch = pytest.importorskip("torch")
     with torch.cuda.stream(torch.cuda.Stream()):
         torch.cuda._sleep(100_000_000)  # long enough for another stream to overtake
@@ -118,7 +118,7 @@ def test_tensors_of_pytorch_are_processed_in_its_stream(module: Any) -> None:
         assert bool((x == 1).all())
 
 
-def test_a_launch_from_a_fresh_thread_has_a_context(module: Any) -> None:
+def test_a_launch_from_a_fresh_thread_has_a_context(module):
     from concurrent.futures import ThreadPoolExecutor
 
     out = cp.zeros(3, cp.int32)

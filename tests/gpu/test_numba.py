@@ -33,7 +33,7 @@ def device_architecture() -> rtcompile.Arch:
     return rtcompile.Arch(major, minor)
 
 
-def test_a_kernel_of_numba_calls_a_function_of_rtcompile(cuda: Any):
+def test_a_kernel_of_numba_calls_a_function_of_rtcompile(cuda):
     source = 'extern "C" __device__ int scaled(float* r, float x) { *r = 2 * x; return 0; }'
     code = rtcompile.compile(
         source, arch=device_architecture(), target="ltoir", options=["-dc"]
@@ -50,7 +50,7 @@ def test_a_kernel_of_numba_calls_a_function_of_rtcompile(cuda: Any):
     cp.testing.assert_array_equal(x, 2 * cp.arange(64, dtype=cp.float32))
 
 
-def test_a_kernel_of_rtcompile_calls_a_function_of_numba(cuda: Any):
+def test_a_kernel_of_rtcompile_calls_a_function_of_numba(cuda):
     def double(x):
         return 2 * x
 

@@ -36,14 +36,14 @@ def queried(function: str, *arguments: Any) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def test_there_are_thirty_kernels_of_many_kinds(module: Any) -> None:
+def test_there_are_thirty_kernels_of_many_kinds(module):
     assert len(CASES) == 30
     registers = {module.get_function(name).num_regs for name, _ in CASES}
     assert len(registers) > 8
 
 
 @pytest.mark.parametrize(("name", "dynamic"), CASES)
-def test_the_driver_suggests_the_same_block(module: Any, name: str, dynamic: int) -> None:
+def test_the_driver_suggests_the_same_block(module, name, dynamic):
     kernel = module.get_function(name)
     kernel.max_dynamic_shared_size_bytes = dynamic
     function = kernel.kernel.ptr

@@ -1,14 +1,13 @@
 """A mistake that only the driver detects raises one error that names it."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 
 cupy = pytest.importorskip("cupy")
 
 import rtcompile  # noqa: E402
+from tests.processes import python  # noqa: E402
 
 SCALE = 'extern "C" __global__ void scale(float* x) { extern __shared__ float s[]; x[0] = s[0]; }'
 
@@ -31,7 +30,7 @@ def assert_unchained(error: BaseException) -> None:
         ),
     ],
 )
-def test_a_missing_kernel_is_distinguished_from_two_other_mistakes(code, name, message) -> None:
+def test_a_missing_kernel_is_distinguished_from_two_other_mistakes(code, name, message):
     with pytest.raises(cupy.cuda.driver.CUDADriverError) as caught:
         rtcompile.RawModule(code=code).get_function(name)
     assert_unchained(caught.value)
@@ -40,7 +39,7 @@ def test_a_missing_kernel_is_distinguished_from_two_other_mistakes(code, name, m
     assert "It has" in str(caught.value)  # lists the existing kernels, or none
 
 
-def test_a_missing_variable_is_reported() -> None:
+def test_a_missing_variable_is_reported():
     module = rtcompile.RawModule(code="__device__ int there;" + SCALE.replace("s[0]", "there"))
     assert module.get_global("there").ptr
     with pytest.raises(rtcompile.DriverError, match="Is 'there' meant") as caught:
@@ -48,7 +47,7 @@ def test_a_missing_variable_is_reported() -> None:
     assert_unchained(caught.value)
 
 
-def test_code_for_another_device_is_reported_with_both() -> None:
+def test_code_for_another_device_is_reported_with_both():
     with pytest.raises(rtcompile.DriverError, match="compiled for sm_75") as c:
         rtcompile.RawModule(code=SCALE, arch="sm_75").get_function("scale")
     assert_unchained(c.value)
@@ -56,7 +55,7 @@ def test_code_for_another_device_is_reported_with_both() -> None:
     assert c.value.status in (200, 209)
 
 
-def test_a_launch_beyond_a_limit_is_reported_with_the_limit() -> None:
+def test_a_launch_beyond_a_limit_is_reported_with_the_limit():
     kernel = rtcompile.RawKernel(SCALE, "scale")
     x = cupy.zeros(1, "f")
     kernel((1,), (32,), (x,), shared_mem=1024)
@@ -80,9 +79,9 @@ FAILING = {
 
 
 @pytest.mark.parametrize("statement", FAILING.values(), ids=FAILING)
-def test_a_traceback_shows_only_the_callers_line_and_the_error(statement: str) -> None:
+def test_a_traceback_shows_only_the_callers_line_and_the_error(statement):
     program = f"import rtcompile\n{statement}\n"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = python(program)
     assert done.returncode == 1
     assert done.stderr.count("Traceback") == 1, done.stderr
     assert "KeyError" not in done.stderr

@@ -73,7 +73,7 @@ def arguments(parameters: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("source", sources().values(), ids=sources())
-def test_a_kernel_gives_what_cupys_gives(source: str) -> None:
+def test_a_kernel_gives_what_cupys_gives(source):
     ours = SourceModule(source)
     # NVRTC declares math.h's functions itself, and CuPy finds no such header where no C library's is in its folders.
     text = re.sub(r"#include\s*<math\.h>", "", source)

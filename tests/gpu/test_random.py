@@ -18,7 +18,7 @@ def require_hopper() -> None:
 
 
 @pytest.mark.parametrize("example", random_cases.CASES)
-def test_random_cases_are_right_or_rejected_and_touch_nothing_else(example: str) -> None:
+def test_random_cases_are_right_or_rejected_and_touch_nothing_else(example):
     if example in random_cases.HOPPER:
         require_hopper()
         pytest.importorskip("torch")
@@ -31,7 +31,7 @@ def ones(rows: int, columns: int) -> Any:
 
 
 @pytest.mark.parametrize("tiles_n", [1, 2, 3, 5, 6, 8])
-def test_cutlass_runs_for_every_number_of_tiles(tiles_n: int) -> None:
+def test_cutlass_runs_for_every_number_of_tiles(tiles_n):
     require_hopper()
     from examples import cutlass_gemm
 
@@ -51,7 +51,7 @@ def test_cutlass_runs_for_every_number_of_tiles(tiles_n: int) -> None:
         (12_800, 4352, 64),
     ],
 )
-def test_cutlass_runs_with_tile_counts_that_are_not_powers_of_two(m: int, n: int, k: int) -> None:
+def test_cutlass_runs_with_tile_counts_that_are_not_powers_of_two(m, n, k):
     require_hopper()
     from examples import cutlass_gemm
 
@@ -76,13 +76,13 @@ def test_cutlass_runs_with_tile_counts_that_are_not_powers_of_two(m: int, n: int
         ("pipelined_matmul", 32 * 65_536 + 5, lambda e, a, b: e.matmul(a, b)),
     ],
 )
-def test_a_tall_matrix_is_multiplied(example: str, rows: int, matmul: Any) -> None:
+def test_a_tall_matrix_is_multiplied(example, rows, matmul):
     product = matmul(import_module(f"examples.{example}"), ones(rows, 2), ones(2, 2))
     assert product.shape == (rows, 2)
     assert bool((product == 2).all())
 
 
-def test_more_rows_than_an_int_can_count_are_rejected() -> None:
+def test_more_rows_than_an_int_can_count_are_rejected():
     from examples import wmma_gemm
 
     one = cp.zeros((1, 1), np.int8)
@@ -100,7 +100,7 @@ extern "C" __global__ void touch(const float* x, float* y, int from, int to) { y
     ("to", "message"),
     [(-1, "before an allocation"), (100, "behind an allocation"), (9, "may write to")],
 )
-def test_the_guards_detect_a_write_outside_an_array(to: int, message: str) -> None:
+def test_the_guards_detect_a_write_outside_an_array(to, message):
     memory = GuardedMemory()
     y = memory.room("y", np.empty((10, 8), np.float32), pitch=10)
     kernel = cp.RawKernel(KERNEL, "touch")
@@ -109,7 +109,7 @@ def test_the_guards_detect_a_write_outside_an_array(to: int, message: str) -> No
         memory.check()
 
 
-def test_the_guards_detect_a_write_to_an_input() -> None:
+def test_the_guards_detect_a_write_to_an_input():
     memory = GuardedMemory()
     x = memory.place("x", np.ones(2, np.float32))
     cp.RawKernel(KERNEL, "touch")((1,), (1,), (x, x, np.int32(2), np.int32(1)))

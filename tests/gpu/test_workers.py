@@ -3,18 +3,13 @@
 import time
 from pathlib import Path
 
-import pytest
-
 import rtcompile
 from rtcompile.workers.process import ZygoteProcess
 
 SOURCE = "#include <cuda/std/type_traits>\ntemplate <int N> __global__ void k(int* p) { *p = N; }"
 
 
-def test_no_worker_loads_the_driver_or_starts_a_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
+def test_no_worker_loads_the_driver_or_starts_a_thread():
     for number in range(5):  # the third has a header precompiled, the last ones use it
         rtcompile.compile(SOURCE, arch="sm_90", name_expressions=[f"k<{number}>"])
         time.sleep(1.0 if number == 2 else 0.2)  # idle: the zygote compiles by itself

@@ -49,11 +49,11 @@ def forks_while(module: str, begin: str, seconds: float = 0.3) -> float:
         pytest.param("json", "rtcompile.compile('', arch='sm_80')", id="what ours imports"),
     ],
 )
-def test_a_child_forked_during_an_import_builds(module: str, begin: str) -> None:
+def test_a_child_forked_during_an_import_builds(module, begin):
     forks_while(module, begin)
 
 
-def test_an_unrelated_import_delays_no_fork() -> None:
+def test_an_unrelated_import_delays_no_fork():
     begin = "globals().get('child') == 0 or __import__('colorsys')"
     assert forks_while("colorsys", begin, seconds=600) < 60
 
@@ -78,6 +78,6 @@ LOCKED = """if True:
 """
 
 
-def test_a_child_finds_the_locks_of_living_objects_open() -> None:
+def test_a_child_finds_the_locks_of_living_objects_open():
     pytest.importorskip("cupy")
     python(LOCKED, check=True, timeout=120)

@@ -1,7 +1,5 @@
 """Imports go one way, and importing the package loads nothing heavy."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re
@@ -12,7 +10,6 @@ import pytest
 
 import rtcompile
 from tests.processes import python
-from tests.tables import from_table
 
 PACKAGE = Path(rtcompile.__file__).parent
 
@@ -196,13 +193,6 @@ def test_helpers_shared_with_extras_import_no_other_module():
         for name, _ in imports_of(PACKAGE / f"{module.replace('.', '/')}.py")
         if name.partition(".")[2] not in FOUNDATION
     }
-
-
-@from_table
-def test_each_way_to_import_from_the_core_is_detected(text, tmp_path):
-    file = tmp_path / "extra.py"
-    file.write_text(text)
-    assert [each for each in imports_of(file) if not is_allowed(*each)]
 
 
 def test_no_extra_imports_another():

@@ -31,7 +31,7 @@ def of_palette(number: int) -> str:
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_a_style_is_readable_on_light_and_on_dark(style: str) -> None:
+def test_a_style_is_readable_on_light_and_on_dark(style):
     css = re.findall(r"color:(#\w{6})", styling.as_html([(style, "x")]))
     ansi = re.findall(r"38;5;(\d+)", styling.as_ansi([(style, "x")]))
     assert [of_palette(int(number)) for number in ansi] == css, "one colour for both"

@@ -1,7 +1,5 @@
 """Provokes messages of real compilers, of the environment and of wheels of other versions."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -15,6 +13,7 @@ import pytest
 from rtcompile import toolkit
 from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.search import find
+from tests.processes import ran
 from tests.provoked import OLD_WHEELS
 from tests.provoked.bench import Bench
 
@@ -31,12 +30,7 @@ def wheels(request: pytest.FixtureRequest) -> Callable[[Sequence[str]], Path]:
             own = folder.with_name(f"{name}-{os.getpid()}")
             command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
             try:
-                done = subprocess.run(
-                    [*command, "--target", str(own), *requirements],
-                    capture_output=True,
-                    text=True,
-                    timeout=120,
-                )
+                done = ran(*command, "--target", str(own), *requirements, timeout=120)
             except subprocess.TimeoutExpired:
                 pytest.skip(f"pip cannot reach the index to install {requirements[0]}")
             if done.returncode != 0:

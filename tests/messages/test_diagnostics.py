@@ -1,16 +1,11 @@
 """Tests of parsing compilers' logs, produced live, into diagnostics; other text is shown unchanged."""
 
-from __future__ import annotations
-
-import os
 import pickle
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +16,7 @@ from rtcompile.errors import CompileError
 from rtcompile.messages.diagnostics import line_in_source, parse
 from rtcompile.messages.rendering import render as pieces_of
 from rtcompile.styling import as_ansi, as_html, as_text
+from tests.processes import ran
 from tests.tables import from_table
 
 
@@ -33,7 +29,7 @@ def fields(diagnostic: Diagnostic) -> tuple[object, ...]:
 
 
 @from_table
-def test_each_format_is_read(log: str, severity: str, file: str, line: int, message: str) -> None:
+def test_each_format_is_read(log, severity, file, line, message):
     (found,) = parse(log)
     assert (found.severity, found.file, found.line, found.message) == (
         severity,
@@ -50,7 +46,7 @@ def nvrtc_log(nvrtc: Any, source: str, *options: str) -> str:
 
 
 @pytest.mark.needs_compiler
-def test_nvrtc_errors_come_before_its_warnings_with_their_lines(nvrtc: Any) -> None:
+def test_nvrtc_errors_come_before_its_warnings_with_their_lines(nvrtc):
     source = "__global__ void k(float* x) {\n\tint unused;\n\tx[0] = yy\n}\n"
     found = parse(nvrtc_log(nvrtc, source))
     assert [fields(d) for d in found] == [
@@ -63,14 +59,14 @@ def test_nvrtc_errors_come_before_its_warnings_with_their_lines(nvrtc: Any) -> N
 
 
 @pytest.mark.needs_compiler
-def test_columns_count_characters_not_bytes(nvrtc: Any) -> None:
+def test_columns_count_characters_not_bytes(nvrtc):
     source = '__global__ void k(int* x) { x[0] = "größe"[0] + nope; }\n'
     (found,) = parse(nvrtc_log(nvrtc, source))
     assert found.column == source.index("nope") + 1
 
 
 @pytest.mark.needs_compiler
-def test_candidates_and_argument_types_are_notes_of_their_error(nvrtc: Any) -> None:
+def test_candidates_and_argument_types_are_notes_of_their_error(nvrtc):
     source = "__device__ void f(int, double);\n__device__ void f(double, int);\n"
     first = parse(nvrtc_log(nvrtc, source + "__global__ void k() { f(1, 1); }\n"))[0]
     assert [note.message for note in first.notes] == [
@@ -81,21 +77,21 @@ def test_candidates_and_argument_types_are_notes_of_their_error(nvrtc: Any) -> N
 
 
 @pytest.mark.needs_compiler
-def test_the_cause_goes_before_its_consequences(nvrtc: Any) -> None:
+def test_the_cause_goes_before_its_consequences(nvrtc):
     found = parse(nvrtc_log(nvrtc, "__global__ void k(uint32_t* x) {}\n"))
     assert found[0].message == 'identifier "uint32_t" is undefined'
     assert any("does not apply here" in other.message for other in found[1:])
 
 
 @pytest.mark.needs_compiler
-def test_the_aftermath_is_left_out(nvrtc: Any) -> None:
+def test_the_aftermath_is_left_out(nvrtc):
     found = parse(nvrtc_log(nvrtc, '__global__ void k() { asm volatile("foo.bar;"); }\n'))
     assert found
     assert not any("aborted due to errors" in d.message for d in found)
 
 
 @pytest.mark.needs_compiler
-def test_an_error_in_a_template_is_traced_to_the_users_line(nvrtc: Any) -> None:
+def test_an_error_in_a_template_is_traced_to_the_users_line(nvrtc):
     source = (
         "template<class T> struct A { typename T::foo x; };\n"
         "template<class T> __device__ void f(T t) { A<T> a; }\n"
@@ -122,7 +118,7 @@ HEADER_LOG = """\
 """
 
 
-def test_an_error_in_a_header_is_shown_from_the_including_line() -> None:
+def test_an_error_in_a_header_is_shown_from_the_including_line():
     text = render(parse(HEADER_LOG), source="__global__ void k() {\n  f(x);\n}\n", name="kernel.cu")
     assert text.split("\n") == [
         'kernel.cu:2: in this call: error: static assertion failed with "no"',
@@ -133,7 +129,7 @@ def test_an_error_in_a_header_is_shown_from_the_including_line() -> None:
     ]
 
 
-def test_the_message_shows_the_line_the_hint_and_the_other_errors() -> None:
+def test_the_message_shows_the_line_the_hint_and_the_other_errors():
     first = Diagnostic(
         "error", 'identifier "yy" is undefined', "kernel.cu", 3, 9, hint="Declare it."
     )
@@ -154,12 +150,12 @@ def test_the_message_shows_the_line_the_hint_and_the_other_errors() -> None:
 
 
 @pytest.mark.needs_compiler
-def test_the_compilers_text_is_kept(nvrtc: Any) -> None:
+def test_the_compilers_text_is_kept(nvrtc):
     log = nvrtc_log(nvrtc, "#error precision not supported\n")
     assert "precision not supported" in render(parse(log))
 
 
-def test_a_wrong_name_expression_is_shown_as_the_user_wrote_it() -> None:
+def test_a_wrong_name_expression_is_shown_as_the_user_wrote_it():
     log = """\
 __nv_name_map(3): error: identifier "nosuch" is undefined
   #pragma nv_mangled_name k<nosuch>
@@ -178,14 +174,14 @@ __nv_name_map(3): error: Error in parsing name expression for lowered name looku
     assert "Error in parsing name expression" not in text
 
 
-def test_a_line_of_ptx_is_traced_to_the_asm_statement() -> None:
+def test_a_line_of_ptx_is_traced_to_the_asm_statement():
     log = "ptxas application ptx input, line 25; error   : Instruction 'wgmma.fence' not supported on .target 'sm_90'\n"
     source = '__global__ void k() {\n  asm volatile("wgmma.fence.sync.aligned;");\n}\n'
     text = render(parse(log), source=source, name="kernel.cu")
     assert '    2 |   asm volatile("wgmma.fence.sync.aligned;");' in text.split("\n")
 
 
-def test_a_long_line_is_shown_around_its_caret() -> None:
+def test_a_long_line_is_shown_around_its_caret():
     source = "x" * 500 + " here " + "y" * 500
     text = render(
         (Diagnostic("error", "wrong", "kernel.cu", 1, 502),),
@@ -200,12 +196,10 @@ def test_a_long_line_is_shown_around_its_caret() -> None:
 
 @pytest.mark.needs_compiler
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc on PATH")
-def test_nvcc_shows_global_expanded_and_the_caret_still_fits(tmp_path: Path) -> None:
+def test_nvcc_shows_global_expanded_and_the_caret_still_fits(tmp_path):
     source = "__global__ void k(int* x) { *x = nope; }\n"
     (tmp_path / "kernel.cu").write_text(source)
-    done = subprocess.run(
-        ["nvcc", "-arch=sm_80", "-cubin", "kernel.cu"], cwd=tmp_path, capture_output=True, text=True
-    )
+    done = ran("nvcc", "-arch=sm_80", "-cubin", "kernel.cu", cwd=tmp_path)
     found = parse(done.stderr)
     assert "__attribute__((global))" in found[0].excerpt
     _, line, marks = render(found, source=source, name="kernel.cu").split("\n")[:3]
@@ -213,46 +207,40 @@ def test_nvcc_shows_global_expanded_and_the_caret_still_fits(tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="no g++")
-def test_gccs_context_before_an_error_is_read(tmp_path: Path) -> None:
+def test_gccs_context_before_an_error_is_read(tmp_path):
     (tmp_path / "x.h").write_text("template<class T> int f(T t) { return t.foo(); }\n")
     (tmp_path / "x.cpp").write_text('#include "x.h"\nint g() { return f(3); }\n')
-    done = subprocess.run(
-        ["g++", "-c", "x.cpp"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "LC_ALL": "C.UTF-8"},
-    )
+    done = ran("g++", "-c", "x.cpp", cwd=tmp_path, environ={"LC_ALL": "C.UTF-8"})
     (found,) = parse(done.stderr)
     assert (found.file, found.line, found.message.split(" for ")[0]) == ("x.h", 1, "request")
     assert ("x.cpp", 1) in [(n.file, n.line) for n in found.notes]
     assert ("x.cpp", 2) in [(n.file, n.line) for n in found.notes]
 
 
-def test_a_text_in_no_known_format_is_shown_unchanged() -> None:
+def test_a_text_in_no_known_format_is_shown_unchanged():
     text = "something went wrong\nin a way nobody foresaw"
     assert render(parse(text)) == text
 
 
-def test_unknown_lines_beside_an_error_are_kept() -> None:
+def test_unknown_lines_beside_an_error_are_kept():
     log = "gcc: No such file or directory\nnvcc fatal   : Failed to preprocess host compiler properties.\n"
     text = render(parse(log))
     assert text.startswith("nvcc: fatal error: Failed to preprocess")
     assert "gcc: No such file or directory" in text
 
 
-def test_an_empty_log_has_no_diagnostics() -> None:
+def test_an_empty_log_has_no_diagnostics():
     assert parse("") == ()
     assert render(()) == ""
 
 
-def test_escape_sequences_do_not_reach_the_terminal() -> None:
+def test_escape_sequences_do_not_reach_the_terminal():
     text = render(parse("kernel.cu(1): error: \033[2Jgone\a\n\033]0;title\a\n"))
     assert "\033" not in text
     assert "\a" not in text
 
 
-def test_binary_garbage_is_read_without_an_error() -> None:
+def test_binary_garbage_is_read_without_an_error():
     garbage = bytes(range(256)) * 4000
     for encoding in ("latin-1", "utf-8"):
         log = garbage.decode(encoding, "replace")
@@ -261,17 +249,17 @@ def test_binary_garbage_is_read_without_an_error() -> None:
 
 
 @pytest.mark.takes_seconds
-def test_both_ends_of_a_huge_log_are_read() -> None:
+def test_both_ends_of_a_huge_log_are_read():
     noise = "kernel.cu(2): warning #177-D: something\n" * 5_000_000
     log = f"kernel.cu(1): error: first\n\n{noise}\nkernel.cu(3): error: last\n"
     assert [d.message for d in parse(log) if d.is_error] == ["first", "last"]
 
 
-def test_a_repeated_message_is_kept_once() -> None:
+def test_a_repeated_message_is_kept_once():
     assert len(parse("kernel.cu(1): error: same\n\n" * 3)) == 1
 
 
-def test_colours_and_html_contain_the_same_text() -> None:
+def test_colours_and_html_contain_the_same_text():
     found = parse('kernel.cu(1): error: expected <a> & "b"\n  a<b>\n  ^\n')
     plain = render(found)
     coloured = as_ansi(pieces_of(found))
@@ -283,7 +271,7 @@ def test_colours_and_html_contain_the_same_text() -> None:
 
 
 @pytest.mark.needs_compiler
-def test_an_error_shows_itself_in_jupyter() -> None:
+def test_an_error_shows_itself_in_jupyter():
     with pytest.raises(CompileError) as caught:
         rtcompile.compile("__global__ void k() { a<b>(); }", arch="sm_80", fallback="never")
     assert "identifier &quot;a&quot; is undefined" in caught.value._repr_html_()
@@ -301,7 +289,7 @@ def test_an_error_shows_itself_in_jupyter() -> None:
         pytest.param("# 40", "kernel.cu:41:", id="as a preprocessor writes it"),
     ],
 )
-def test_a_line_directive_is_honoured(backend: str, directive: str, location: str) -> None:
+def test_a_line_directive_is_honoured(backend, directive, location):
     if backend == "nvcc" and not shutil.which("nvcc"):
         pytest.skip("no nvcc on PATH")
     source = f"#define N 3\n{directive}\n__global__ void k(int* x) {{\n  x[0] = yy;\n}}\n"
@@ -313,7 +301,7 @@ def test_a_line_directive_is_honoured(backend: str, directive: str, location: st
     assert caret.index("^") == line.index("yy")
 
 
-def test_the_includes_before_an_error_in_a_header_follow_line_directives() -> None:
+def test_the_includes_before_an_error_in_a_header_follow_line_directives():
     log = HEADER_LOG.replace("at line 2 of kernel.cu", "at line 71 of user.cu")
     source = '#define N 3\n#line 70 "user.cu"\n__global__ void k() {\n  f(x);\n}\n'
     text = render(parse(log), source=source, name="kernel.cu")
@@ -323,7 +311,7 @@ def test_the_includes_before_an_error_in_a_header_follow_line_directives() -> No
     ]
 
 
-def test_the_printed_one_of_two_lines_with_one_number_is_shown() -> None:
+def test_the_printed_one_of_two_lines_with_one_number_is_shown():
     source = "int a;\n#line 1\nint b = y;\n"
     error = Diagnostic("error", "wrong", "kernel.cu", 1, 9, excerpt="int b = y;\n        ^")
     assert line_in_source(error, source, "kernel.cu") == 3
@@ -333,7 +321,7 @@ def test_the_printed_one_of_two_lines_with_one_number_is_shown() -> None:
 
 
 @pytest.mark.takes_seconds
-def test_long_types_in_instantiations_are_not_searched_letter_by_letter() -> None:
+def test_long_types_in_instantiations_are_not_searched_letter_by_letter():
     frame = f'            instantiation of "{"T" * 5000}" at line 7 of v.h\n'
     log = "k.cu(1): error: no\n  f(x);\n  ^\n          detected during:\n" + 90 * frame
     assert parse(log)[0].notes[-1].line == 7
@@ -349,14 +337,14 @@ def test_long_types_in_instantiations_are_not_searched_letter_by_letter() -> Non
     assert min(seconds(lambda: parse(log)) for _ in range(3)) < 0.8 * slow
 
 
-def test_a_thousand_of_many_errors_are_read() -> None:
+def test_a_thousand_of_many_errors_are_read():
     log = "".join(
         f'kernel.cu({i}): error: identifier "x{i}" is undefined\n' for i in range(200_000)
     )
     assert len(parse(log)) == 1000
 
 
-def test_an_error_after_any_number_of_warnings_is_read() -> None:
+def test_an_error_after_any_number_of_warnings_is_read():
     log = "".join(f"kernel.cu({i}): warning #1-D: odd\n" for i in range(1, 5000))
     found = parse(f"{log}kernel.cu(7): error: wrong\n")
     assert (found[0].message, len(found)) == ("wrong", 1001)

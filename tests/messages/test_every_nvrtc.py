@@ -1,7 +1,5 @@
 """The provoked messages on other NVRTCs: each is explained by the same row, or the compiler words it otherwise."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -51,9 +49,7 @@ def other(request: pytest.FixtureRequest, wheels: Callable[[Sequence[str]], Path
 
 
 @pytest.mark.needs_compiler
-def test_static_shared_memory_that_ptxas_allows_is_not_warned_of(
-    other: Toolchain, wheels: Callable[[Sequence[str]], Path], tmp_path: Path
-) -> None:
+def test_static_shared_memory_that_ptxas_allows_is_not_warned_of(other, wheels, tmp_path):
     """NVRTC 13.5 compiles 80000 bytes for sm_90; an H200 with driver 580 has run such a cubin."""
     version = tuple(map(int, other.versions["nvrtc"].split(".")[:2]))
     how = Provoked("", (), SHARED_80000, arch="sm_90", plain=True)
@@ -68,14 +64,7 @@ def test_static_shared_memory_that_ptxas_allows_is_not_warned_of(
 @pytest.mark.needs_compiler
 @pytest.mark.some(25)
 @pytest.mark.parametrize(("row", "how"), _CASES)
-def test_every_nvrtc_gives_the_same_hint(
-    row: str,
-    how: Provoked,
-    other: Toolchain,
-    toolchain: Callable[[str], Toolchain],
-    wheels: Callable[[Sequence[str]], Path],
-    tmp_path: Path,
-) -> None:
+def test_every_nvrtc_gives_the_same_hint(row, how, other, toolchain, wheels, tmp_path):
     bench = Bench(lambda name: other if name == "12" else toolchain(name), wheels, tmp_path)
     log, context = bench.failure(how, "nvrtc")
     if how.message not in log:

@@ -1,7 +1,5 @@
 """Tests that each section of the catalogue rests on facts: it is given what it names, and is silent without."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import re
@@ -10,7 +8,7 @@ import pytest
 
 from rtcompile.files.headers import SearchDir
 from rtcompile.messages import catalogue, facts
-from rtcompile.messages.catalogue import MESSAGES, KnownMessage
+from rtcompile.messages.catalogue import MESSAGES
 from rtcompile.messages.facts import BuildContext
 from rtcompile.messages.tried import Attempts
 from rtcompile.request.values import Arch
@@ -34,9 +32,7 @@ def _required(facts: str) -> list[str]:
 
 
 @pytest.mark.parametrize("known", MESSAGES, ids=lambda known: known.id)
-def test_a_section_rests_on_facts_that_it_names_and_is_silent_without_them(
-    known: KnownMessage,
-) -> None:
+def test_a_section_rests_on_facts_that_it_names_and_is_silent_without_them(known):
     """Every section is asked for its facts: it is given no others, and says nothing where one is not known."""
     named = {name.rstrip("?") for name in known.facts.split()} - {"words"}
     assert known.facts
@@ -58,7 +54,7 @@ def test_a_section_rests_on_facts_that_it_names_and_is_silent_without_them(
 
 
 @pytest.mark.parametrize("known", MESSAGES, ids=lambda known: known.id)
-def test_a_section_without_a_look_up_fills_in_the_compilers_words_only(known: KnownMessage) -> None:
+def test_a_section_without_a_look_up_fills_in_the_compilers_words_only(known):
     """Without a function, a name in braces is a group of the pattern or the build's own description."""
     names = set(re.findall(r"(?<!{){(\w+)}", f"{known.cause} {known.fix}"))
     ours = names - set(known.pattern.groupindex) - set(facts.of_build(BuildContext()))
@@ -80,9 +76,7 @@ def test_a_section_without_a_look_up_fills_in_the_compilers_words_only(known: Kn
         ('class "S" has no member "y"', "struct S { int f() { int y; } };", "declares no y", "declares f"),
     ],
 )  # fmt: skip
-def test_a_hint_says_nothing_that_the_source_contradicts(
-    message: str, source: str, said: str, not_said: str
-) -> None:
+def test_a_hint_says_nothing_that_the_source_contradicts(message, source, said, not_said):
     hint = catalogue.hint_for(message, BuildContext(source=source))
 
     assert said in hint

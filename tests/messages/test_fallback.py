@@ -1,7 +1,5 @@
 """Tests of the decision about each class of rejected source, with real messages of NVRTC 12 and 13."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -63,10 +61,10 @@ def comment_value(source: str, what: str) -> str:
 @pytest.mark.parametrize(
     "path",
     [
-        # Another class includes Thrust in the host's way, which takes as long to read.
+        # Other classes include Thrust and CUB in the host's way, which take as long to read.
         pytest.param(
             path,
-            marks=[pytest.mark.slow] * (path.stem == "thrust_in_kernel"),
+            marks=[pytest.mark.slow] * (path.stem in ("thrust_in_kernel", "cub_umbrella")),
             id=f"{path.parent.name}-{path.stem}",
         )
         for path in CLASSES
@@ -74,9 +72,7 @@ def comment_value(source: str, what: str) -> str:
 )
 @pytest.mark.some
 @needs_host_compiler
-def test_the_decision_about_a_rejected_source_matches_its_class(
-    path: Path, toolchain: Toolchain
-) -> None:
+def test_the_decision_about_a_rejected_source_matches_its_class(path, toolchain):
     source = path.read_text()
     failure = compiled(source, path.name, toolchain)
     assert isinstance(failure, CompileFailure), "NVRTC accepts it, so it belongs to no class"
@@ -99,7 +95,7 @@ def test_the_decision_about_a_rejected_source_matches_its_class(
 @pytest.mark.parametrize(
     "path", [p for p in CLASSES if p.parent.name == "flags"], ids=lambda path: path.stem
 )
-def test_added_flags_are_the_missing_ones(path: Path, toolchain: Toolchain) -> None:
+def test_added_flags_are_the_missing_ones(path, toolchain):
     source = path.read_text()
     flags: tuple[str, ...] = ()
     outcome = compiled(source, path.name, toolchain)
@@ -112,7 +108,7 @@ def test_added_flags_are_the_missing_ones(path: Path, toolchain: Toolchain) -> N
 
 @pytest.mark.needs_compiler
 @pytest.mark.some(1)
-def test_every_added_include_declares_the_missing_name(toolchain: Toolchain) -> None:
+def test_every_added_include_declares_the_missing_name(toolchain):
     headers = {*facts.STD.values(), *facts.GLOBAL.values()}
     types = [name for name in facts.GLOBAL if name.endswith("_t")]
     lines = [f"#include <{header}>" for header in sorted(headers)]
@@ -132,13 +128,13 @@ def test_every_added_include_declares_the_missing_name(toolchain: Toolchain) -> 
 @pytest.mark.needs_compiler
 @from_table
 @needs_host_compiler
-def test_the_decision_about_a_log_follows_its_errors(log: str, action: str) -> None:
+def test_the_decision_about_a_log_follows_its_errors(log, action):
     declared = Declared(toolkit.current())
 
     assert decide(log, name="k.cu", declared=declared).action == action
 
 
-def test_a_header_of_a_known_package_does_not_cause_a_fallback() -> None:
+def test_a_header_of_a_known_package_does_not_cause_a_fallback():
     log = 'k.cu(1): catastrophic error: cannot open source file "cute/tensor.hpp"'
 
     decision = decide(
@@ -151,9 +147,7 @@ def test_a_header_of_a_known_package_does_not_cause_a_fallback() -> None:
 
 
 @from_table
-def test_the_declaration_around_a_line_decides_whether_it_is_device_code(
-    source: str, device: bool
-) -> None:
+def test_the_declaration_around_a_line_decides_whether_it_is_device_code(source, device):
     before = source[: source.index("@")]
     line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
 
@@ -163,13 +157,11 @@ def test_the_declaration_around_a_line_decides_whether_it_is_device_code(
 @pytest.mark.needs_compiler
 @from_table
 @needs_host_compiler
-def test_declarations_are_found_in_the_headers_of_nvcc(
-    inputs: str, name: str, expected: bool
-) -> None:
+def test_declarations_are_found_in_the_headers_of_nvcc(inputs, name, expected):
     assert getattr(Declared(toolkit.current()), inputs)(name) is expected
 
 
-def test_without_a_host_compiler_only_members_of_std_are_known() -> None:
+def test_without_a_host_compiler_only_members_of_std_are_known():
     declared = Declared(toolkit.current()._replace(host_compiler=None))
 
     assert declared.std("map")
@@ -201,7 +193,7 @@ def test_a_line_directive_does_not_hide_which_function_an_error_is_in(line, acti
         pytest.param("f", "#define A int f(int) {}\n// int f() {}\nint h() { return f(1); }", id="none"),
     ],
 )  # fmt: skip
-def test_the_declarations_of_a_name_are_marked_for_the_device(name: str, source: str) -> None:
+def test_the_declarations_of_a_name_are_marked_for_the_device(name, source):
     mark = "__device__ " if name == "v" else "__host__ __device__ "
     given = source.replace("@", "")
     assert marked_for_device(given, [name, "other"]) == source.replace("@", mark)

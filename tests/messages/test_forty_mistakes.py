@@ -1,11 +1,6 @@
 """Tests of forty whole messages: each shows the user's line first, and below it the cause and the fix."""
 
-from __future__ import annotations
-
-import os
 import re
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -18,7 +13,8 @@ from rtcompile.messages.diagnostics import parse, simplified
 from rtcompile.messages.facts import BuildContext
 from rtcompile.messages.rendering import render
 from rtcompile.styling import as_text
-from tests.mistakes import FORTY, Mistake, body
+from tests.mistakes import FORTY, body
+from tests.processes import python
 
 
 def rendered(*given: Any, **more: Any) -> str:
@@ -27,9 +23,7 @@ def rendered(*given: Any, **more: Any) -> str:
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("mistake", FORTY, ids=lambda mistake: mistake.name)
-def test_the_users_line_is_above_the_hint(
-    mistake: Mistake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_users_line_is_above_the_hint(mistake, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_PCH", "0")  # an idle core would make each source's header
     with pytest.raises(rtcompile.CompileError) as caught:
         rtcompile.compile(
@@ -69,7 +63,7 @@ OVERLOADS = """\
 """
 
 
-def test_frames_after_the_last_note_belong_to_the_error() -> None:
+def test_frames_after_the_last_note_belong_to_the_error():
     text = rendered(parse(OVERLOADS), source="void k() {\n  run(1.f);\n}\n", name="kernel.cu")
     lines = text.split("\n")
     assert lines[:3] == [
@@ -95,14 +89,14 @@ def test_frames_after_the_last_note_belong_to_the_error() -> None:
         ("scale<double>", "'scale<double, 4>', with your N for the 4"),
     ],
 )
-def test_wrong_arguments_of_a_name_expression_are_named(expression: str, message: str) -> None:
+def test_wrong_arguments_of_a_name_expression_are_named(expression, message):
     log = "__nv_name_map(2): error: cannot determine which instance is intended\n"
     log += f"  #pragma nv_mangled_name {expression}\n{'':26}^\n"
     source = "template <class T, int N> __global__ void scale(T* x) {}"
     assert message in catalogue.annotate(parse(log), BuildContext(source=source))[0].hint
 
 
-def test_an_error_of_the_same_zero_is_counted_with_the_first() -> None:
+def test_an_error_of_the_same_zero_is_counted_with_the_first():
     log = "".join(
         f"/site/include/lib/a.h({line}): error: {text}\n  x\n  ^\n"
         f'          detected during instantiation of class "A<T, N> [with T=int, N={n}]" at line {line} of kernel.cu\n\n'
@@ -119,7 +113,7 @@ def test_an_error_of_the_same_zero_is_counted_with_the_first() -> None:
     assert "also: lib/a.h:2" not in text
 
 
-def test_each_hint_is_below_its_error() -> None:
+def test_each_hint_is_below_its_error():
     log = 'k.cu(1): error: identifier "float32" is undefined\n  float32 y;\n  ^\n\n'
     log += 'k.cu(2): error: identifier "True" is undefined\n  y = True;\n      ^\n\n'
     text = rendered(catalogue.annotate(parse(log), BuildContext()))
@@ -140,27 +134,22 @@ def test_each_hint_is_below_its_error() -> None:
         ("a<b(c>d)", "a<b(c>d)"),
     ],
 )
-def test_types_are_shown_as_their_users_write_them(long: str, short: str) -> None:
+def test_types_are_shown_as_their_users_write_them(long, short):
     assert simplified(long) == short
 
 
-def test_hostile_types_are_skipped_quickly() -> None:
+def test_hostile_types_are_skipped_quickly():
     for text in ("<" * 10_000, "a<" * 5_000 + ">" * 5_000, "(," * 9_000):
         assert simplified(text) == text
 
 
-def test_an_archive_is_rejected_by_name(tmp_path: Path) -> None:
+def test_an_archive_is_rejected_by_name(tmp_path):
     package = Path(rtcompile.__file__).parent
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         for file in package.rglob("*.py"):
             archive.write(file, Path("rtcompile") / file.relative_to(package))
-    done = subprocess.run(
-        [sys.executable, "-c", "import rtcompile"],
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "all.zip")},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    archive = {"PYTHONPATH": tmp_path / "all.zip"}
+    done = python("import rtcompile", environ=archive, cwd=tmp_path)
     assert "ImportError: rtcompile can't run from an archive" in done.stderr
 
 
@@ -183,8 +172,8 @@ def test_an_archive_is_rejected_by_name(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_other_mistakes_of_these_kinds_are_explained_with_their_own_numbers(
-    source: str, options: tuple[str, ...], names: tuple[str, ...], message: str
-) -> None:
+    source, options, names, message
+):
     with pytest.raises(rtcompile.CompileError) as caught:
         rtcompile.compile(source, arch="sm_80", options=options, name_expressions=names)
     text = " ".join(str(caught.value).split())

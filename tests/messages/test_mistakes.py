@@ -1,7 +1,5 @@
 """Typical mistakes raise one error without chained exceptions, whose first line names the mistake."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import re
@@ -15,7 +13,7 @@ cupy = pytest.importorskip("cupy")
 
 import rtcompile  # noqa: E402
 from rtcompile.frontends.driver_errors import of_launch  # noqa: E402
-from tests.mistakes import MISTAKES, Mistake, pretended_device  # noqa: E402
+from tests.mistakes import MISTAKES, pretended_device  # noqa: E402
 from tests.processes import build_of, functions_of  # noqa: E402
 
 PACKAGE = os.path.dirname(rtcompile.__file__)
@@ -45,7 +43,7 @@ def assert_unchained(error: BaseException) -> None:
         for one in MISTAKES
     ],
 )
-def test_a_mistake_is_the_first_line_of_one_error(mistake: Mistake, device) -> None:
+def test_a_mistake_is_the_first_line_of_one_error(mistake, device):
     with pytest.raises(rtcompile.RtcompileError) as caught:
         mistake.module().get_function(mistake.kernel)
     assert_unchained(caught.value)
@@ -112,13 +110,13 @@ def calls() -> dict[str, Any]:
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("call", calls())
-def test_no_internal_exception_is_chained_to_an_error(call: str, device) -> None:
+def test_no_internal_exception_is_chained_to_an_error(call, device):
     with pytest.raises(rtcompile.RtcompileError) as caught:
         calls()[call]()
     assert_unchained(caught.value)
 
 
-def test_no_internal_exception_is_chained_without_a_device() -> None:
+def test_no_internal_exception_is_chained_without_a_device():
     with pytest.raises(rtcompile.DriverError, match="no CUDA device") as caught:
         rtcompile.RawKernel(GOOD, "k")((1,), (1,), ())
     assert_unchained(caught.value)
@@ -128,7 +126,7 @@ def test_no_internal_exception_is_chained_without_a_device() -> None:
 @pytest.mark.parametrize(
     "use", ["call", "launch", "get_function", "get_global", "kernel.compile", "module.compile"]
 )
-def test_loading_code_for_an_arch_gives_no_advice_to_pass_one(use: str) -> None:
+def test_loading_code_for_an_arch_gives_no_advice_to_pass_one(use):
     kernel = rtcompile.RawKernel(GOOD, "k", arch="sm_80")
     module = rtcompile.RawModule(code=GOOD, arch="sm_80")
     uses = {
@@ -149,7 +147,7 @@ def test_loading_code_for_an_arch_gives_no_advice_to_pass_one(use: str) -> None:
 
 
 @pytest.mark.needs_compiler
-def test_the_callers_own_exception_stays_chained(device) -> None:
+def test_the_callers_own_exception_stays_chained(device):
     own = KeyError("the caller's")
     with pytest.raises(rtcompile.CompileError) as caught:  # noqa: PT012
         try:
@@ -160,7 +158,7 @@ def test_the_callers_own_exception_stays_chained(device) -> None:
 
 
 @pytest.mark.needs_compiler
-def test_errors_of_a_batch_have_no_chained_exception() -> None:
+def test_errors_of_a_batch_have_no_chained_exception():
     wrong = rtcompile.CompileRequest(source=BAD, arch="sm_80")
     for error in rtcompile.compile_many([wrong], errors="return", progress=False):
         assert error.__context__ is None
@@ -168,7 +166,7 @@ def test_errors_of_a_batch_have_no_chained_exception() -> None:
 
 
 @pytest.mark.needs_compiler
-def test_code_for_another_device_is_reported_with_both(device) -> None:
+def test_code_for_another_device_is_reported_with_both(device):
     text = '__device__ const char mark[] = "for sm_90a only";\n' + GOOD.replace(
         "1;", "mark[(int)*x];"
     )
@@ -186,7 +184,7 @@ def test_code_for_another_device_is_reported_with_both(device) -> None:
 
 
 @pytest.mark.needs_compiler
-def test_a_missing_variable_is_distinguished_from_a_mangled_one(device) -> None:
+def test_a_missing_variable_is_distinguished_from_a_mangled_one(device):
     code = "namespace n { __device__ int count; }\n" + GOOD.replace("1;", "n::count++;")
     module = rtcompile.RawModule(code=code, arch="sm_80")
     error = cupy.cuda.driver.CUDADriverError.__new__(cupy.cuda.driver.CUDADriverError)
@@ -196,7 +194,7 @@ def test_a_missing_variable_is_distinguished_from_a_mangled_one(device) -> None:
     assert "name_expressions=['&n::count']" in str(caught.value)
 
 
-def test_errors_of_the_driver_are_cupys_and_pickle() -> None:
+def test_errors_of_the_driver_are_cupys_and_pickle():
     error = rtcompile.DriverError("words", 500)
     assert isinstance(error, cupy.cuda.driver.CUDADriverError)
     again = pickle.loads(pickle.dumps(error))
@@ -211,7 +209,7 @@ def test_errors_of_the_driver_are_cupys_and_pickle() -> None:
         ((1,), 0, "max_dynamic_shared_size_bytes"),
     ],
 )
-def test_a_rejected_launch_names_the_exceeded_limit(block, shared, message) -> None:
+def test_a_rejected_launch_names_the_exceeded_limit(block, shared, message):
     kernel = mock.Mock(
         max_threads_per_block=256, shared_size_bytes=1024, max_dynamic_shared_size_bytes=49152
     )
@@ -221,7 +219,7 @@ def test_a_rejected_launch_names_the_exceeded_limit(block, shared, message) -> N
     assert message in str(error)
 
 
-def test_a_launch_that_is_rejected_is_one_error(device) -> None:
+def test_a_launch_that_is_rejected_is_one_error(device):
     kernel = rtcompile.RawKernel(GOOD, "k", arch="sm_80")
     error = cupy.cuda.driver.CUDADriverError.__new__(cupy.cuda.driver.CUDADriverError)
     error.args, error.status = ("CUDA_ERROR_INVALID_VALUE: invalid argument",), 1
@@ -233,13 +231,13 @@ def test_a_launch_that_is_rejected_is_one_error(device) -> None:
 
 @pytest.mark.parametrize("error", [rtcompile.ToolkitNotFound, rtcompile.UnsupportedArch,
                                    rtcompile.JitDisabled, rtcompile.CompileError])  # fmt: skip
-def test_every_error_of_a_build_is_a_compile_exception(error) -> None:
+def test_every_error_of_a_build_is_a_compile_exception(error):
     with pytest.raises(cupy.cuda.compiler.CompileException, match="why"):
         raise error("why")
 
 
 @pytest.mark.needs_compiler
-def test_ipython_shows_only_the_message_and_the_callers_line(capsys, device) -> None:
+def test_ipython_shows_only_the_message_and_the_callers_line(capsys, device):
     pytest.importorskip("IPython")
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -276,7 +274,7 @@ def test_ipython_shows_only_the_message_and_the_callers_line(capsys, device) -> 
         "%%cuda_header\nint x;",
     ],
 )
-def test_no_internal_exception_is_chained_in_a_notebook(cell: str, device) -> None:
+def test_no_internal_exception_is_chained_in_a_notebook(cell, device):
     pytest.importorskip("IPython")
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -291,7 +289,7 @@ def test_no_internal_exception_is_chained_in_a_notebook(cell: str, device) -> No
 
 
 @pytest.mark.takes_seconds
-def test_ipython_hides_rtcompiles_frames_of_another_librarys_error(capsys, device) -> None:
+def test_ipython_hides_rtcompiles_frames_of_another_librarys_error(capsys, device):
     pytest.importorskip("IPython")
     from IPython.core.interactiveshell import InteractiveShell
 

@@ -1,7 +1,5 @@
 """Changes of a source are compiled before a hint names them, and few of a source that takes long."""
 
-from __future__ import annotations
-
 import pytest
 
 import rtcompile
@@ -50,12 +48,12 @@ def attempts_of(log: str | None, most: int = 9) -> tuple[Attempts, list[str]]:
         pytest.param(None, "", id="the compiler did not finish"),
     ],
 )
-def test_a_change_is_named_for_what_it_does(log: str | None, proof: str) -> None:
+def test_a_change_is_named_for_what_it_does(log, proof):
     attempts, _ = attempts_of(log)
     assert attempts.proof(_ERROR, "a\nc") == proof
 
 
-def test_no_more_changes_are_compiled_than_allowed_and_none_twice() -> None:
+def test_no_more_changes_are_compiled_than_allowed_and_none_twice():
     attempts, asked = attempts_of("", most=2)
     proofs = [attempts.proof(_ERROR, f"a\n{letter}") for letter in "ccdde"]
     assert [bool(proof) for proof in proofs] == [True, True, True, True, False]
@@ -63,13 +61,13 @@ def test_no_more_changes_are_compiled_than_allowed_and_none_twice() -> None:
 
 
 @pytest.mark.parametrize(("milliseconds", "most"), [(20.0, 32), (1000.0, 4), (60_000.0, 1)])
-def test_few_changes_are_tried_of_a_source_that_takes_long(milliseconds: float, most: int) -> None:
+def test_few_changes_are_tried_of_a_source_that_takes_long(milliseconds, most):
     failure = CompileFailure("error", "", (), "nvrtc", milliseconds=milliseconds)
     assert _most_attempts(failure) == most
 
 
 @pytest.mark.needs_compiler
-def test_a_change_that_does_not_compile_is_not_advised() -> None:
+def test_a_change_that_does_not_compile_is_not_advised():
     source = "__device__ double dmul_(double a) { return a; }\n"
     source += "__global__ void k(double3* x) { x[0].x = dmul(x[0], x[1]); }"
     with pytest.raises(rtcompile.CompileError) as caught:
@@ -78,7 +76,7 @@ def test_a_change_that_does_not_compile_is_not_advised() -> None:
 
 
 @pytest.mark.needs_compiler
-def test_a_sign_that_is_no_character_of_cxx_is_not_advised_to_be_removed() -> None:
+def test_a_sign_that_is_no_character_of_cxx_is_not_advised_to_be_removed():
     """The source compiles without the minus, and means something else."""
     with pytest.raises(rtcompile.CompileError) as caught:
         rtcompile.compile("__global__ void k(float* x) { x[0] = expf(\u22120.5f); }", arch="sm_80")
@@ -87,7 +85,7 @@ def test_a_sign_that_is_no_character_of_cxx_is_not_advised_to_be_removed() -> No
 
 
 @pytest.mark.needs_compiler
-def test_the_same_failure_again_says_the_same_from_the_cache() -> None:
+def test_the_same_failure_again_says_the_same_from_the_cache():
     source = "__global__ void k(float* x) { x[0] = 1 }"
     texts = []
     for _ in range(2):

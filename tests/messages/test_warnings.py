@@ -1,7 +1,5 @@
 """What the compiler warns of reaches people once, and an error's number is explained by its name."""
 
-from __future__ import annotations
-
 import re
 import warnings
 
@@ -28,7 +26,7 @@ def _warned(source: str) -> list[str]:
 
 
 @pytest.mark.needs_compiler
-def test_a_raw_module_warns_once_with_the_first_three_warnings_of_its_own_lines() -> None:
+def test_a_raw_module_warns_once_with_the_first_three_warnings_of_its_own_lines():
     texts = _warned(_OVERFLOW)
 
     assert [text.partition(": ")[0] for text in texts] == [
@@ -41,7 +39,7 @@ def test_a_raw_module_warns_once_with_the_first_three_warnings_of_its_own_lines(
 
 
 @pytest.mark.needs_compiler
-def test_launch_bounds_that_no_device_has_are_warned_of() -> None:
+def test_launch_bounds_that_no_device_has_are_warned_of():
     (text,) = _warned('extern "C" __global__ void __launch_bounds__(4096) k(int* p) { *p = 1; }')
 
     assert "for entry k is out of range" in text
@@ -61,7 +59,7 @@ def test_launch_bounds_that_no_device_has_are_warned_of() -> None:
         ),
     ],
 )
-def test_what_compilers_accept_silently_is_warned_of(source: str, line: int, text: str) -> None:
+def test_what_compilers_accept_silently_is_warned_of(source, line, text):
     first = _warned(source) if source else None
     (warning,) = rtcompile.compile(source, arch="sm_80").build.warnings
     assert (warning.line, warning.message) == (line, text)
@@ -69,7 +67,7 @@ def test_what_compilers_accept_silently_is_warned_of(source: str, line: int, tex
 
 
 @pytest.mark.needs_compiler
-def test_values_and_pointers_as_parameters_are_not_warned_of() -> None:
+def test_values_and_pointers_as_parameters_are_not_warned_of():
     source = (
         'extern "C" __global__ void k(int* a, unsigned n) { a[0] = n & 3; int& b = a[1]; b = n; }'
     )
@@ -77,7 +75,7 @@ def test_values_and_pointers_as_parameters_are_not_warned_of() -> None:
 
 
 @pytest.mark.needs_compiler
-def test_the_warnings_of_a_build_are_diagnostics_and_those_of_headers_reach_nobody() -> None:
+def test_the_warnings_of_a_build_are_diagnostics_and_those_of_headers_reach_nobody():
     built = rtcompile.compile(_OVERFLOW, arch="sm_80")
     assert {each.line for each in built.build.warnings} >= {3, 4, 5, 6}
     assert {each.severity for each in built.build.warnings} == {"warning"}
@@ -101,9 +99,7 @@ def test_the_warnings_of_a_build_are_diagnostics_and_those_of_headers_reach_nobo
         ("error code 209", "cudaErrorNoKernelImageForDevice"),
     ],
 )
-def test_the_number_of_an_error_is_explained_by_the_name_in_the_runtimes_header(
-    text: str, name: str
-) -> None:
+def test_the_number_of_an_error_is_explained_by_the_name_in_the_runtimes_header(text, name):
     (found,) = rtcompile.explain(text)
 
     number = re.search(r"\d+", text)
@@ -114,11 +110,11 @@ def test_the_number_of_an_error_is_explained_by_the_name_in_the_runtimes_header(
 @pytest.mark.parametrize(
     "text", ["3 of 700 errors", "make: error code 700 of 3", "status 1", "CUDA 12 error"]
 )
-def test_a_number_that_may_be_anything_is_not_explained(text: str) -> None:
+def test_a_number_that_may_be_anything_is_not_explained(text):
     assert not any(each.hint for each in rtcompile.explain(text))
 
 
-def test_both_sentences_of_an_error_that_names_a_command_are_whole() -> None:
+def test_both_sentences_of_an_error_that_names_a_command_are_whole():
     (found,) = rtcompile.explain("CUDA_ERROR_UNKNOWN")
 
     assert "`sudo dmesg | grep -i nvrm`" in found.hint

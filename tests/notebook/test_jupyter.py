@@ -12,8 +12,9 @@ import rtcompile
 from rtcompile import CompileError, InvalidRequest
 from rtcompile.extras.notebook.magics import Line
 from rtcompile.inspect.symbols import simple_name
-from tests.cells import ENDLESS, TWO
+from tests.jobs import ENDLESS
 from tests.processes import python
+from tests.programs import TWO
 from tests.tables import from_table
 
 pytest.importorskip("IPython", reason="IPython is not installed: it is in the extra `test`")
@@ -207,7 +208,7 @@ def test_a_cells_error_names_the_attribute_with_the_whole_log(shell, capsys):
 
 def test_a_killed_compiler_leaves_its_reproducer_in_the_cell(shell, capsys, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_TIMEOUT", "0.3")
-    result = shell.run_cell(f"%%cuda\n{ENDLESS}__global__ void k(F40) {{}}")
+    result = shell.run_cell(f"%%cuda\n{ENDLESS}")
     assert isinstance(result.error_in_exec, rtcompile.CompileTimeout)
     printed = capsys.readouterr().out
     assert "Raise RTCOMPILE_TIMEOUT" in printed

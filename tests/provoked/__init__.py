@@ -1,7 +1,5 @@
 """Cases that make real compilers print the catalogue's messages: one row per message and situation."""
 
-from __future__ import annotations
-
 from tests.provoked.cases import EMPTY, Provoked, cases
 from tests.tables import rows
 

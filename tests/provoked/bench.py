@@ -1,9 +1,6 @@
 """Provokes messages of real compilers, and checks that they are explained by the right rows."""
 
-from __future__ import annotations
-
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +14,7 @@ from rtcompile.messages.tried import Attempts
 from rtcompile.request.units import Limits, TranslationUnit
 from rtcompile.request.values import Arch
 from rtcompile.toolkit.model import Library, Toolchain
+from tests.processes import ran
 from tests.provoked import NEW_CCCL, PLAIN_NVRTC, STRAY_HEADERS, Provoked
 
 
@@ -93,14 +91,7 @@ class Bench:
             "options": flags,
         }
         command = [sys.executable, "-c", PLAIN_NVRTC]
-        return subprocess.run(
-            command,
-            input=json.dumps(job),
-            cwd=self._scratch,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        return ran(*command, input=json.dumps(job), cwd=self._scratch, check=True).stdout
 
     def _flags(self, how: Provoked, compiler: str, search: Sequence[SearchDir]) -> tuple[str, ...]:
         includes = [f"-I{directory.path}" for directory in search]

@@ -1,7 +1,5 @@
 """The class of a catalogue's case, and the cases of the tables beside this file (`tests/tables.py` reads them)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest
@@ -35,7 +33,10 @@ class Provoked:
 
 
 def cases(file: str) -> list[object]:
-    """Return the cases of a table; one is `slow` where tests/forty_mistakes.txt provokes the row in the same way."""
+    """Return the cases of a table.
+
+    One is `slow` where tests/forty_mistakes.txt, or a case with fewer headers, provokes the row too.
+    """
     found = []
     for row, message, hint, how, source in rows(f"provoked/{file}"):
         marks = [pytest.mark.slow] * bool(how.pop("slow", False))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests import documentation
+from tests.processes import ran
 
 _NEEDED = ("linux.uml", "rpc.nfsd", "rpc.mountd", "rpcbind", "exportfs", "modprobe", "mkfs.ext4")
 
@@ -81,17 +82,13 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "PYTHONPATH": documentation.ROOT,
         "HOME": folder,
     }
-    done = subprocess.run(
-        [
-            "linux.uml",
-            *("rootfstype=hostfs", "hostfs=/", "rw", "mem=2G", "con=null", "con0=null,fd:1"),
-            f"init={Path(__file__).with_name('nfs_machine.sh')}",
-            *(f"{name}={value}" for name, value in environment.items()),
-        ],
-        env={**os.environ, "HOME": str(folder)},
+    done = ran(
+        "linux.uml",
+        *("rootfstype=hostfs", "hostfs=/", "rw", "mem=2G", "con=null", "con0=null,fd:1"),
+        f"init={Path(__file__).with_name('nfs_machine.sh')}",
+        *(f"{name}={value}" for name, value in environment.items()),
+        environ={"HOME": str(folder)},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
         timeout=400,
     )
     output = folder / "output"

@@ -44,7 +44,6 @@ def kernels(request: Any) -> list[dict[str, Any]]:
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Return a function that replaces the package's record by one of two kernels."""
-    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
 
     def put(cupys: str = cupy.__version__, **more: Any) -> None:
         document = {"format": of_cupy.FORMAT, "cupy": cupys, "kernels": SMALL, **more}
@@ -119,10 +118,7 @@ def test_the_wheel_has_the_records_and_the_license_of_their_sources(rtcompile_wh
 
 @pytest.mark.needs_compiler
 @pytest.mark.takes_seconds
-def test_a_slice_of_the_record_builds_for_two_architectures_and_serves_cupy(
-    kernels, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
+def test_a_slice_of_the_record_builds_for_two_architectures_and_serves_cupy(kernels, monkeypatch):
     archs = ["sm_80", "sm_120"]
     record = of_cupy.record(archs[0], ["elementwise", "reduction"])
     record.builds = record.builds[:: len(record.builds) // 2]

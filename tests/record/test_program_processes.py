@@ -362,7 +362,7 @@ def test_signals_to_the_first_process_of_a_container_have_their_usual_effect(tmp
 
     def outcome(*command: str) -> tuple[int, str]:
         words = [*apart, sys.executable, *command, str(script)]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        done = ran(*words)
         return done.returncode, done.stdout
 
     assert outcome("-m", "rtcompile", "run", "--record", record) == outcome()

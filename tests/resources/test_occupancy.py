@@ -10,6 +10,7 @@ import pytest
 from rtcompile import toolkit
 from rtcompile.extras.resources import best_occupancy, limits_of, occupancy
 from rtcompile.request.values import Arch
+from tests.processes import ran
 
 ARCHS = ["50", "53", "60", "61", "70", "75", "80", "86", "87", "89", "90", "100", "120"]
 ORACLE = Path(__file__).with_name("occupancy_oracle.cpp").read_text()
@@ -35,9 +36,7 @@ def test_blocks_are_those_that_cudas_own_header_computes(tmp_path):
         numbers = arch.major, arch.minor, *device, limits.reserved_shared, block, registers, shared
         lines.append(" ".join(map(str, numbers)))
         ours.append(occupancy(limits, block=block, registers=registers, shared=shared).blocks)
-    done = subprocess.run(
-        [program], input="\n".join(lines), capture_output=True, text=True, check=True
-    )
+    done = ran(program, input="\n".join(lines), check=True)
     theirs = [int(line) for line in done.stdout.split()]
     wrong = [case for case, a, b in zip(lines, ours, theirs, strict=True) if a != b]
     assert wrong == []

@@ -18,7 +18,7 @@ from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import Hints
 from rtcompile.settings import Settings
 from rtcompile.store.store import Store
-from tests.processes import started
+from tests.processes import ran, started
 from tests.store.test_negative import remembered
 from tests.tables import from_table
 
@@ -67,7 +67,7 @@ def another_process(
     given = {"source": source, "arch": "sm_90a", **given}
     arguments = ["-c", before + CHILD, json.dumps(given), json.dumps(allow_fixups)]
     command = [sys.executable, *PYTHON["options"], *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = ran(*command, check=True)
     return json.loads(done.stdout)
 
 

@@ -83,7 +83,7 @@ def test_the_build_of_a_host_compiler_covers_its_folder(tmp_path):
     assert model.of_host_compiler(f"{tmp_path}/") != before
 
 
-def test_the_build_of_nvrtc_covers_its_builtins_and_no_path(tmp_path: Path) -> None:
+def test_the_build_of_nvrtc_covers_its_builtins_and_no_path(tmp_path):
     builds = []
     for folder in ("here", "there"):
         (tmp_path / folder).mkdir()

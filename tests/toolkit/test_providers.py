@@ -6,12 +6,10 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile import toolkit
 from rtcompile.checkup import checks
 from rtcompile.files.headers import SearchDir
 from rtcompile.toolkit import search as searching
-from rtcompile.toolkit.search import find
-from tests.toolkits import Wheels, write
+from tests.toolkits import Wheels, search, write
 
 USE = '#include <mylib/value.cuh>\nextern "C" __global__ void k(int* x) { *x = MYLIB_VALUE; }'
 
@@ -35,10 +33,6 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
     return folder
-
-
-def search(site: Path) -> toolkit.Toolchain:
-    return find({"PATH": ""}, [str(site)], usual_roots=(), last=lambda _: ())
 
 
 @pytest.mark.needs_compiler

@@ -21,7 +21,7 @@ from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.search import find
 from tests.processes import ran
 from tests.tables import from_table
-from tests.toolkits import Wheels, program, write
+from tests.toolkits import Wheels, program, search, write
 
 ROOT = Path(__file__).parents[2]
 ONE_VERSION = ("nvrtc", "cudart", "crt")
@@ -103,7 +103,7 @@ def test_packages_that_are_not_installed_are_named_if_they_are_known(header, tex
 
 
 def advice_for(header: str, site: Path, backend: str = "nvrtc", path: str = "") -> str:
-    toolchain = find({"PATH": path}, [str(site)], usual_roots=(), last=lambda _: ())
+    toolchain = search(site, environ={"PATH": path})
     advice = missing_header(header, toolchain, backend)
     return f"{advice.what}, {advice.why}. {advice.step}"
 

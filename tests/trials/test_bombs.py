@@ -168,9 +168,7 @@ def everyday(names: list[str], step: int) -> list[Any]:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("way", SOURCE_WAYS)
 @pytest.mark.parametrize("name", everyday([*SOURCES], 12))
-def test_a_source_ends_within_its_limit(
-    name: str, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_ends_within_its_limit(name, way, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_TIMEOUT", str(LIMIT))
     monkeypatch.setenv("RTCOMPILE_MEMORY_LIMIT", "2G")
     source = SOURCES[name]()
@@ -183,7 +181,7 @@ def test_a_source_ends_within_its_limit(
 @pytest.mark.takes_seconds
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", everyday([*REQUESTS], 6))
-def test_a_request_ends_within_its_limit(name: str) -> None:
+def test_a_request_ends_within_its_limit(name):
     begin = REQUESTS[name]()
     with tally("bomb that ends within its time limit and 2 s (a request)") as trial, trial():
         took = seconds(begin)

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -137,9 +137,7 @@ def linked_folder(cache: Path) -> None:
     "plant",
     [own_folder, in_a_folder_for_all, once_open, linked_once_open, swapped_folder, linked_folder],
 )
-def test_files_planted_by_another_user_are_not_found(
-    ground: Path, plant: Callable[[Path], None]
-) -> None:
+def test_files_planted_by_another_user_are_not_found(ground, plant):
     cache = ground / "cache"
     plant(cache)
     seen = as_user(VICTIM, lambda: found(cache))
@@ -148,7 +146,7 @@ def test_files_planted_by_another_user_are_not_found(
 
 
 @two_users
-def test_roots_read_only_cache_serves_all_users(ground: Path) -> None:
+def test_roots_read_only_cache_serves_all_users(ground):
     cache = ground / "cache"
     fill(cache, b"right")
     for i, path in enumerate([cache, *cache.rglob("*")]):
@@ -159,7 +157,7 @@ def test_roots_read_only_cache_serves_all_users(ground: Path) -> None:
 
 
 @two_users
-def test_the_systems_temporary_folder_keeps_its_mode(ground: Path) -> None:
+def test_the_systems_temporary_folder_keeps_its_mode(ground):
     fill(ground, b"root's")
     assert ground.stat().st_mode & 0o7777 == 0o1777
     assert as_user(VICTIM, lambda: found(ground)) == []

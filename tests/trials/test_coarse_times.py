@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from tests.processes import forget_caches
+from tests.processes import forget_caches, ran
 from tests.trials.record import tally, times
 
 pytestmark = pytest.mark.skipif(
@@ -34,9 +34,7 @@ def image(path: Path, *options: str) -> Path:
 @contextmanager
 def mounted(source: Path, folder: Path, options: str) -> Iterator[Path]:
     folder.mkdir(exist_ok=True)
-    done = subprocess.run(
-        ["mount", "-o", options, str(source), str(folder)], capture_output=True, text=True
-    )
+    done = ran("mount", "-o", options, str(source), str(folder))
     if done.returncode:
         pytest.skip(f"may not mount an image here: {done.stderr.strip()}")
     try:
@@ -54,7 +52,7 @@ def next_second() -> None:
     time.sleep(1.01 - time.time() % 1)
 
 
-def test_edits_within_one_second_on_a_file_system_with_whole_seconds(tmp_path: Path) -> None:
+def test_edits_within_one_second_on_a_file_system_with_whole_seconds(tmp_path):
     with (
         mounted(image(tmp_path / "image"), tmp_path / "folder", "loop") as folder,
         tally("header edited within one second, on ext4 with whole seconds") as trial,
@@ -72,7 +70,7 @@ def test_edits_within_one_second_on_a_file_system_with_whole_seconds(tmp_path: P
                 assert build(folder).build.hit is not None
 
 
-def test_another_image_under_the_same_path(tmp_path: Path) -> None:
+def test_another_image_under_the_same_path(tmp_path):
     next_second()
     images = []
     for value in (1, 2):

@@ -96,7 +96,6 @@ def test_a_command_line_ends_without_a_traceback(seed, tmp_path, monkeypatch, ca
     (tmp_path / "k.json").write_text('{"format": 1, "builds": [{}]}')
     (tmp_path / "k.log").write_text("k.cu(1): error: mistake\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
     bad = []
     for _ in range(LINES):
         line = lines.make()

@@ -1,7 +1,6 @@
 """Trials of forks while other threads build: the children can build too, and print nothing."""
 
 import random
-from pathlib import Path
 
 import pytest
 
@@ -30,9 +29,7 @@ PROGRAM = """if True:
 @pytest.mark.parametrize(
     "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))]
 )
-def test_a_fork_at_any_moment_of_a_first_build(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fork_at_any_moment_of_a_first_build(seed, tmp_path, monkeypatch):
     chance = random.Random(seed)
     with tally("fork at any moment of another thread's first build") as trial:
         for number in range(times(2, 15)):
@@ -62,9 +59,7 @@ POOL = """if True:
 """
 
 
-def test_a_process_pool_soon_after_kernels_were_constructed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_pool_soon_after_kernels_were_constructed(tmp_path, monkeypatch):
     pytest.importorskip("cupy")
     chance = random.Random(12)
     with tally("process pool forked soon after kernels were constructed") as trial:

@@ -6,12 +6,12 @@ standard library: rtcompile and its pure dependencies come from this environment
 
 import os
 import shutil
-import subprocess
 import sysconfig
 from pathlib import Path
 
 import pytest
 
+from tests.processes import ran
 from tests.trials.record import record, times
 
 ROOT = Path(__file__).parents[2]
@@ -63,9 +63,7 @@ PROGRAM = """if True:
 @pytest.mark.skipif(not PYTHON, reason="no free-threaded Python (RTCOMPILE_TEST_FREE_THREADED)")
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("clears", [False, True], ids=["without clears", "with clears"])
-def test_eight_threads_without_the_gil(
-    clears: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_eight_threads_without_the_gil(clears, tmp_path, monkeypatch):
     libraries = sysconfig.get_path("purelib")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), libraries)))
     rounds = times(12, 40) if clears else times(40, 1_000)
@@ -74,11 +72,11 @@ def test_eight_threads_without_the_gil(
     for number in range(times(1, 3)):
         monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / str(number)))
         command = [PYTHON, "-X", "gil=0", "-c", PROGRAM, str(rounds), str(int(clears))]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        done = ran(*command, timeout=600)
         printed = done.stderr
         if not printed and not clears:  # without a compiler a new process finds every entry
             monkeypatch.setenv("RTCOMPILE_JIT", "0")
-            done = subprocess.run([*command[:-2], "12", "0"], capture_output=True, text=True)
+            done = ran(*command[:-2], "12", "0")
             monkeypatch.delenv("RTCOMPILE_JIT")
             printed += done.stderr
         failed += bool(done.returncode or printed)

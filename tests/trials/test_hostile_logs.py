@@ -37,7 +37,7 @@ CONTEXTS = [
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_log_of_random_pieces_is_read_explained_and_shown(seed: int) -> None:
+def test_a_log_of_random_pieces_is_read_explained_and_shown(seed):
     chance = random.Random(seed)
     bad = []
     for _ in range(ROUNDS):

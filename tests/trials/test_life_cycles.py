@@ -71,36 +71,32 @@ def test_a_cache_on_another_file_system(kind, tmp_path):
 
 
 @pytest.mark.parametrize("jump", ["-400d", "+400d", "+0 x60"])
-def test_clocks_that_jump(jump, tmp_path):
+def test_clocks_that_jump(jump):
     if not shutil.which("faketime"):
         pytest.skip("faketime is not installed")
-    cache = {"RTCOMPILE_CACHE_DIR": str(tmp_path)}
-    assert python(BUILD, **cache) == BUILT
-    words = python(BUILD, "faketime", "-f", jump, **cache)
+    assert python(BUILD) == BUILT
+    words = python(BUILD, "faketime", "-f", jump)
     record("process whose clock jumped", 1, words != FOUND)
     assert words == FOUND
-    assert python(BUILD, **cache) == FOUND
+    assert python(BUILD) == FOUND
 
 
 def test_a_vendored_copy_under_another_name_beside_the_original(tmp_path):
     shutil.copytree(ROOT / "rtcompile", tmp_path / "rtcompile")
     shutil.copytree(ROOT / "include_shims", tmp_path / "rtcompile" / "include_shims")
-    os.makedirs(tmp_path / "cache")
-    environ = {"RTCOMPILE_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
-    assert python(BUILD, **environ) == BUILT
-    copy = {**environ, "PYTHONPATH": str(tmp_path)}
-    words = python(BUILD, **copy)
+    assert python(BUILD) == BUILT
+    words = python(BUILD, PYTHONPATH=str(tmp_path))
     record("copy of the package on the original's cache", 4, 0 if words == FOUND else 4)
     assert words == FOUND
 
 
-def test_a_safe_path(tmp_path):
-    words = python(BUILD, PYTHONSAFEPATH="1", RTCOMPILE_CACHE_DIR=str(tmp_path))
+def test_a_safe_path():
+    words = python(BUILD, PYTHONSAFEPATH="1")
     record("builds under PYTHONSAFEPATH", 4, 0 if words == BUILT else 4)
     assert words == BUILT
 
 
-def test_a_thousand_kernels_that_nobody_uses(tmp_path):
+def test_a_thousand_kernels_that_nobody_uses():
     pytest.importorskip("cupy")
     program = """if True:
         import rtcompile
@@ -110,7 +106,7 @@ def test_a_thousand_kernels_that_nobody_uses(tmp_path):
         ]
         print(len(kept))
     """
-    words = python(program, RTCOMPILE_CACHE_DIR=str(tmp_path))
+    words = python(program)
     record("process of 1,000 kernels that nobody uses", 1, words != ["1000"])
     assert words == ["1000"]
 

@@ -18,7 +18,7 @@ NEEDS = {"gevent": "gevent", lives.FROZEN: "PyInstaller"}
         for life in lives.LIVES
     ],
 )
-def test_nothing_more_stays_after_many_builds(life: str) -> None:
+def test_nothing_more_stays_after_many_builds(life):
     if life in NEEDS:
         pytest.importorskip(NEEDS[life])
     count = times(40, 1_000)

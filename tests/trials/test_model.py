@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -29,9 +28,7 @@ def may_mount() -> bool:
 
 
 @pytest.mark.parametrize("file_system", WORLDS)
-def test_after_each_step_every_process_gets_what_a_fresh_build_gives(
-    file_system: str, tmp_path: Path
-) -> None:
+def test_after_each_step_every_process_gets_what_a_fresh_build_gives(file_system, tmp_path):
     mounts = may_mount()
     if not WORLDS[file_system]:
         pytest.skip("only RTCOMPILE_TEST_TRIALS=full tries it")

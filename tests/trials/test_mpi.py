@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Collection
@@ -10,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.jobs import eventually
+from tests.processes import ran
 from tests.trials.record import record
 
 RANKS = 4
@@ -50,16 +50,10 @@ def workers_of(callers: Collection[int]) -> list[str]:
     return found
 
 
-def test_ranks_compile_a_kernel_once_and_leave_nothing(tmp_path: Path) -> None:
+def test_ranks_compile_a_kernel_once_and_leave_nothing(tmp_path):
     mpiexec = os.path.join(sysconfig.get_path("scripts"), "mpiexec")
-    done = subprocess.run(
-        [mpiexec, "-n", str(RANKS), sys.executable, "-c", RANK],
-        env={**os.environ, "RTCOMPILE_CACHE_DIR": str(tmp_path / "cache")},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    here = Path(__file__).parents[2]
+    done = ran(mpiexec, "-n", RANKS, sys.executable, "-c", RANK, cwd=here, timeout=100)
     record("MPI rank that compiles with its neighbours", RANKS, RANKS * bool(done.returncode))
     assert done.returncode == 0, done.stderr
     replies = json.loads(done.stdout)

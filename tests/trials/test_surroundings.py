@@ -20,6 +20,7 @@ import pytest
 import rtcompile
 from rtcompile.workers import pool as pools
 from rtcompile.workers.pool import Pool
+from tests.jobs import children
 from tests.processes import python
 from tests.tables import from_table
 from tests.trials.record import tally, times
@@ -157,11 +158,7 @@ def _stop_one(chance: random.Random) -> None:
     assert pools._pool is not None  # only workers of this test's own pool are stopped
     started = [zygote.pid for zygote in list(pools._pool.zygotes.values())]
     for zygote in started[:]:
-        try:
-            children = Path(f"/proc/{zygote}/task/{zygote}/children").read_text()
-        except OSError:
-            continue
-        started += map(int, children.split())
+        started += children(zygote)
     if started:
         os.kill(chance.choice(started), signal.SIGSTOP)
 
@@ -209,11 +206,11 @@ def under(limit: int, most: int, backend: str, *options: str) -> str:
     return outcome(backend, *options, flags=("-B",), preexec_fn=set_limit)
 
 
-def test_an_isolated_subinterpreter_builds(tmp_path):
+def test_an_isolated_subinterpreter_builds():
     pytest.importorskip("_xxsubinterpreters")  # of Python 3.10 to 3.12
     inner = f"import sys; sys.argv = ['', 'nvrtc']\n{BUILD}"
     program = f"import _xxsubinterpreters as of; of.run_string(of.create(), {inner!r})"
-    done = python(program, environ={"RTCOMPILE_CACHE_DIR": str(tmp_path)})
+    done = python(program)
     assert done.stdout == "right\n", done.stderr
 
 
@@ -265,8 +262,7 @@ INTERRUPTED = f"""if True:
 
 @from_table
 @pytest.mark.some(3)
-def test_a_signal_handler_that_builds_is_told_what_it_interrupted(part, act, expected, tmp_path):
-    environ = {**os.environ, "RTCOMPILE_CACHE_DIR": str(tmp_path)}
+def test_a_signal_handler_that_builds_is_told_what_it_interrupted(part, act, expected):
     with tally("signal handler that builds inside an import") as trial, trial():
-        done = python(INTERRUPTED, part, act, env=environ)
+        done = python(INTERRUPTED, part, act)
         assert expected in done.stdout, done.stdout + done.stderr

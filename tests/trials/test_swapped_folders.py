@@ -1,6 +1,5 @@
 """Another user exchanges the folders of a cache while its owner compiles: no kernel contains that user's text."""
 
-import itertools
 import os
 import tempfile
 import threading
@@ -24,15 +23,7 @@ from tests.users import as_user
 pytestmark = two_users
 TEAM = 54400
 OURS, HIS = "4242", "6666"
-FILE_MODES = (0o777, 0o770, 0o1777)
-MODES = pytest.mark.parametrize("mode", FILE_MODES, ids="{:o}".format)
-# Each mode, each way and each compiler occurs.
-IN_EACH_RUN = [
-    (0o777, "headers", "nvcc"),
-    (0o777, "folder", "nvrtc"),
-    (0o770, "folder", "nvcc"),
-    (0o1777, "headers", "nvrtc"),
-]
+MODES = pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777], ids="{:o}".format)
 SOURCE = '#include "value.h"\n__global__ void k%d(int* p) { *p = VALUE; }\n'
 
 
@@ -90,13 +81,10 @@ def build(ground: Path, number: int, backend: str, way: str) -> str:
 
 
 @pytest.mark.filterwarnings("ignore")  # there are warnings that the cache is not used
-@pytest.mark.parametrize(
-    ("mode", "way", "backend"),
-    [
-        pytest.param(*row, marks=[pytest.mark.slow] * (row not in IN_EACH_RUN))
-        for row in itertools.product(FILE_MODES, ("headers", "folder"), ("nvrtc", "nvcc"))
-    ],
-)
+@pytest.mark.some
+@MODES
+@pytest.mark.parametrize("way", ["headers", "folder"])
+@pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
 def test_no_kernel_contains_text_that_another_user_put_into_the_cache(ground, mode, way, backend):
     found = toolkit.current()
     if backend == "nvcc" and (found.nvcc is None or found.host_compiler is None):

@@ -43,9 +43,7 @@ def test_a_killed_zygote_is_reported(own_pool, monkeypatch, number, meaning):
     assert not isinstance(raised.value, ToolkitNotFound)
 
 
-def test_a_worker_that_does_not_load_the_compiler_is_ended_at_the_time_limit(
-    own_pool: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_does_not_load_the_compiler_is_ended_at_the_time_limit(own_pool, monkeypatch):
     monkeypatch.setattr(ZygoteProcess, "load", lambda self, *_: os.kill(self.pid, signal.SIGSTOP))
     begin = time.monotonic()
     with pytest.raises(CompileTimeout, match="time limit"):

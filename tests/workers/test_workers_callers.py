@@ -210,7 +210,7 @@ def test_an_application_may_close_all_descriptors_and_reuse_their_numbers(fifo):
         ),
     ],
 )
-def test_a_shell_limit_is_an_error_that_names_it_and_the_fix(tmp_path, limits, message):
+def test_a_shell_limit_is_an_error_that_names_it_and_the_fix(limits, message):
     script = f"""
             import contextlib, resource, sys
             import rtcompile, rtcompile.build.many
@@ -230,7 +230,7 @@ def test_a_shell_limit_is_an_error_that_names_it_and_the_fix(tmp_path, limits, m
                 except rtcompile.RtcompileError as error:
                     print(error)
     """
-    done = python(script, environ={"RTCOMPILE_CACHE_DIR": str(tmp_path / "cache")})
+    done = python(script)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count(message) == 2, done.stdout
     assert done.stdout.count("before") == 2
