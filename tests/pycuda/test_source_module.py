@@ -75,50 +75,27 @@ def test_arguments_and_variables_of_pycudas_count_as_there(monkeypatch, capsys, 
 
 
 class Launches(list[tuple[Any, ...]]):
-    """A kernel of CuPy's that only keeps what it is launched with."""
+    """A `RawKernel` that only keeps what it is launched with."""
 
     num_regs = 24
-    max_dynamic_shared_size_bytes = 48 << 10
 
-    def __call__(self, grid: Any, block: Any, args: Any, *, shared_mem: int) -> None:
-        self.append((grid, block, args, shared_mem))
+    def launch(self, grid: Any, block: Any, args: Any, *, shared_mem: int, stream: Any) -> None:
+        self.append((grid, block, args, shared_mem, stream))
 
 
-class Array:
-    """An array of another library."""
-
-    __cuda_array_interface__ = {"data": (0x1000, False)}  # noqa: RUF012
+ARRAY = object()  # of any library: `RawKernel.launch` converts arguments
 
 
 def test_a_call_has_pycudas_keywords_and_arguments():
     launches = Launches()
     record = np.array([(1, 2.0)], [("n", "i4"), ("x", "f8")])
 
-    Function(launches)(Array(), np.int32(3), record[0], block=(32, 1, 1), grid=(4, 1), shared=64)
+    Function(launches)(ARRAY, np.int32(3), record[0], block=(32, 1, 1), grid=(4, 1), shared=64)
 
-    ((grid, block, args, shared),) = launches
-    assert (grid, block, shared) == ((4, 1), (32, 1, 1), 64)
-    assert args[:2] == (np.uintp(0x1000), np.int32(3))
-    assert args[2].tobytes() == record.tobytes()
+    ((grid, block, args, *how),) = launches
+    assert (grid, block, how) == ((4, 1), (32, 1, 1), [64, None])
+    assert args == [ARRAY, np.int32(3), record[0]]
     assert Function(launches).NUM_REGS == 24
-
-
-@pytest.mark.parametrize("size", [1 << 10, 100 << 10])
-def test_a_launch_raises_the_limit_of_dynamic_shared_memory(size):
-    launches = Launches()
-    function = Function(launches).prepare("")
-    function(block=(1, 1, 1), shared=size)
-    assert launches.max_dynamic_shared_size_bytes == max(size, 48 << 10)
-    function.prepared_call((1, 1), (1, 1, 1), shared_size=2 * size)
-    assert launches.max_dynamic_shared_size_bytes == max(2 * size, 48 << 10)
-
-
-def test_an_array_of_pycudas_is_its_address_and_a_number_of_python_is_rejected():
-    launches = Launches()
-    Function(launches)(SimpleNamespace(gpudata=0x2000), block=(1, 1, 1))
-    assert launches[0][2] == (np.uintp(0x2000),)
-    with pytest.raises(InvalidRequest, match=r"argument 1 is int 3, .* numpy\.int32"):
-        Function(Launches())(Array(), 3, block=(1, 1, 1))
 
 
 @pytest.mark.parametrize("types", ["Pif", ["P", np.int32, np.dtype("f4")], [np.intp, "i", "f"]])
@@ -126,18 +103,19 @@ def test_a_prepared_call_converts_to_the_types(types):
     launches = Launches()
     Function(launches).prepare(types).prepared_call((2, 1), (8, 1, 1), 0x3000, 3, 1, shared_size=16)
 
-    ((grid, block, args, shared),) = launches
-    assert (grid, block, shared) == ((2, 1), (8, 1, 1), 16)
-    assert [(each, each.dtype.itemsize) for each in args] == [(0x3000, 8), (3, 4), (1.0, 4)]
+    ((grid, block, args, *how),) = launches
+    assert (grid, block, how) == ((2, 1), (8, 1, 1), [16, None])
+    assert args[0] == 0x3000
+    assert [(each, each.dtype.itemsize) for each in args[1:]] == [(3, 4), (1.0, 4)]
 
 
 def test_a_prepared_call_takes_arrays_as_pointers_and_counts_arguments():
     launches = Launches()
     prepared = Function(launches).prepare("P")
-    prepared.prepared_call((1, 1), (1, 1, 1), Array())
-    assert launches[0][2] == (np.uintp(0x1000),)
+    prepared.prepared_async_call((1, 1), (1, 1, 1), "stream", ARRAY)
+    assert launches[0][2:] == ([ARRAY], 0, "stream")
     with pytest.raises(InvalidRequest, match=r"1 types, and this call has 2 arguments"):
-        prepared.prepared_call((1, 1), (1, 1, 1), Array(), 3)
+        prepared.prepared_call((1, 1), (1, 1, 1), ARRAY, 3)
 
 
 def test_in_out_and_inout_are_pycudas_classes():

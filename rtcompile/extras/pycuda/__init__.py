@@ -1,7 +1,7 @@
 """`SourceModule` as PyCUDA has it, with rtcompile's compiler, headers and cache.
 
-If PyCUDA has a current context, the module and its functions are PyCUDA's own. Otherwise CuPy loads and launches them,
-and `Function` accepts the arguments that PyCUDA's function does.
+If PyCUDA has a current context, the module and its functions are PyCUDA's own. Otherwise CuPy loads them, `kernel.launch`
+launches them, and `Function` accepts the arguments that PyCUDA's function does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import rtcompile
-from rtcompile.errors import CompileError, InvalidRequest, public, shown, warn
+from rtcompile.errors import CompileError, InvalidRequest, public, warn
 from rtcompile.inspect import cubin
 from rtcompile.request import cxx
 
@@ -172,7 +172,7 @@ class SourceModule:
 
 
 class Function:
-    """A kernel that CuPy launches as PyCUDA does: ``f(*args, grid=(1, 1), block=(256, 1, 1))``.
+    """A kernel that is launched as PyCUDA does: ``f(*args, grid=(1, 1), block=(256, 1, 1))``.
 
     Attributes such as `num_regs`, `shared_size_bytes` and `max_threads_per_block` are the driver's, also in capitals.
     """
@@ -196,20 +196,20 @@ class Function:
 
         Parameters
         ----------
-        *args : arrays and NumPy's scalars
-            Arrays of CuPy's or PyCUDA's, or with ``__cuda_array_interface__``; `In`, `Out`, `InOut`; structs as NumPy
-            arrays or records.
+        *args : arrays and numbers
+            What `RawKernel.launch` takes: arrays of any library, NumPy's scalars, structs as NumPy arrays or records;
+            `In`, `Out`, `InOut`.
         block, grid : tuple of int
             Threads in a block, blocks in the grid.
         stream : cupy.cuda.Stream, optional
-            None is CuPy's current stream.
+            None is the current stream, as of `RawKernel.launch`.
         shared : int
             Bytes of dynamic shared memory; above 48 KiB the kernel's limit is raised.
 
         Raises
         ------
         InvalidRequest
-            An argument has another type, such as Python's int, which has no size.
+            An argument does not fit its parameter.
         """
         import cupy
 
@@ -219,11 +219,8 @@ class Function:
                 id(each): (cupy.asarray if isinstance(each, In) else cupy.empty_like)(each.array)
                 for each in copied
             }
-            values = [
-                copies[id(each)] if id(each) in copies else _value(each, f"argument {position}")
-                for position, each in enumerate(args)
-            ]
-            seconds = self._launch(grid, block, values, shared, timed=time_kernel)
+            values = [copies.get(id(each), each) for each in args]
+            seconds = self._launch(grid, block, values, stream, shared, timed=time_kernel)
             for each in copied:
                 if isinstance(each, Out):
                     each.array[...] = copies[id(each)].get()
@@ -243,22 +240,21 @@ class Function:
     @public
     def prepared_call(self, grid: Any, block: Any, *args: Any, shared_size: int = 0) -> None:
         """Launch with arguments of the types that `prepare` was given."""
-        self._launch(grid, block, self._prepared(args), shared_size)
+        self._launch(grid, block, self._prepared(args), None, shared_size)
 
     @public
     def prepared_async_call(
         self, grid: Any, block: Any, stream: Any, *args: Any, shared_size: int = 0
     ) -> None:
-        """Launch on a stream of CuPy's, or on its current one for None."""
-        with stream or nullcontext():
-            self._launch(grid, block, self._prepared(args), shared_size)
+        """Launch on a stream of any library, or on the current one for None."""
+        self._launch(grid, block, self._prepared(args), stream, shared_size)
 
     @public
     def prepared_timed_call(
         self, grid: Any, block: Any, *args: Any, shared_size: int = 0
     ) -> Callable[[], float]:
         """Launch, and return a function that waits for the kernel and returns its seconds."""
-        timed = self._launch(grid, block, self._prepared(args), shared_size, timed=True)
+        timed = self._launch(grid, block, self._prepared(args), None, shared_size, timed=True)
         assert timed is not None
         return timed
 
@@ -271,51 +267,38 @@ class Function:
                 f"prepare() was given {len(self._types)} types, and this call has {len(args)} arguments"
             )
         return [
-            np.asarray(value, kind)
+            value
+            if kind == _POINTER
+            else np.asarray(value, kind)
             if kind.char == "V"
             else kind.type(value)
-            if kind != _POINTER or isinstance(value, int)
-            else _value(value, f"argument {position}")
-            for position, (value, kind) in enumerate(zip(args, self._types, strict=True))
+            for value, kind in zip(args, self._types, strict=True)
         ]
 
     def _launch(
-        self, grid: Any, block: Any, values: Sequence[Any], shared: int, timed: bool = False
+        self,
+        grid: Any,
+        block: Any,
+        values: Sequence[Any],
+        stream: Any,
+        shared: int,
+        timed: bool = False,
     ) -> Callable[[], float] | None:
-        if shared and shared > self._kernel.max_dynamic_shared_size_bytes:
-            self._kernel.max_dynamic_shared_size_bytes = shared
         if not timed:
-            self._kernel(grid, block, tuple(values), shared_mem=shared)
+            self._kernel.launch(grid, block, values, shared_mem=shared, stream=stream)
             return None
-        from cupy.cuda import Event, get_elapsed_time
+        from cupy.cuda import Event, get_current_stream, get_elapsed_time
 
-        start, end = Event(), Event()
-        start.record()
-        self._kernel(grid, block, tuple(values), shared_mem=shared)
-        end.record()
+        start, end, stream = Event(), Event(), stream or get_current_stream()
+        start.record(stream)
+        self._kernel.launch(grid, block, values, shared_mem=shared, stream=stream)
+        end.record(stream)
 
         def seconds() -> float:
             end.synchronize()
             return float(get_elapsed_time(start, end)) / 1000
 
         return seconds
-
-
-def _value(value: Any, what: str) -> Any:
-    """Return an argument as CuPy's launch takes it."""
-    if isinstance(value, (np.number, np.ndarray)):
-        return value
-    if isinstance(value, np.void):
-        return np.asarray(value)
-    interface = getattr(value, "__cuda_array_interface__", None)
-    if interface is not None:
-        return np.uintp(interface["data"][0])
-    for name in ("gpudata", "ptr"):  # an array of PyCUDA's, a MemoryPointer of CuPy's
-        if hasattr(value, name):
-            return np.uintp(int(getattr(value, name)))
-    raise InvalidRequest(
-        f"{what} is {shown(value)}, which has no size in C: pass a NumPy scalar such as numpy.int32, or an array"
-    )
 
 
 def _extern_c(source: str) -> str:
