@@ -278,14 +278,14 @@ def test_a_program_is_recorded_however_it_ends(tmp_path, ending, status):
         assert "rtcompile" not in done.stderr.partition("ValueError: mine")[0]
 
 
-def test_a_killed_program_leaves_its_requests_in_the_record(tmp_path):
-    script = program(
-        tmp_path, f"compile({CODE!r})\nimport os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
-    )
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_program_leaves_its_requests_in_the_record(tmp_path, number):
+    script = program(tmp_path, f"compile({CODE!r})\nimport os\nos.kill(os.getpid(), {number:d})")
     record = tmp_path / "kernels.json"
 
-    run("run", "--record", str(record), script, cache=tmp_path / "cache")
+    done = run("run", "--record", str(record), script, cache=tmp_path / "cache")
 
+    assert done.returncode == -number
     assert not record.exists()
     assert len(recording.read(f"{record}.part").builds) == 1
 

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import atexit
 import os
-import signal
 import subprocess
 import sys
-import threading
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from json import dumps, loads
-from types import FrameType
 from typing import NoReturn
 
 import rtcompile
@@ -27,7 +24,6 @@ from rtcompile.named import NamedTuple
 
 _VARIABLE = "RTCOMPILE_RUN"
 _FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "started")
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
 _INCOMPLETE = 1
 _NOT_RECORDED = 2
 
@@ -119,65 +115,24 @@ def take_part(*, with_cupy: bool = False) -> None:
 
 
 def begin() -> None:
-    """Report each run of which this is the main process at its end, and before a signal ends it."""
+    """Report each run of which this is the main process at its end."""
     own = [run for run in _runs() if run.process == _identity()]
     if any(run.record for run in own):
         take_part()  # it imports what cannot be imported when the process ends
-    if own:
-        _Main(own).begin()
+    if own:  # before the program's handlers: it is called after them
+        atexit.register(_at_exit, own, os.getpid())
 
 
-class _Main:
-    """The main process of some runs, and what it does when it ends."""
+def _at_exit(runs: Sequence[Run], process: int) -> None:
+    if os.getpid() != process:
+        return  # a forked child
+    status = max(map(_finish, runs))
+    # After a KeyboardInterrupt Python ends the process by SIGINT.
+    if status and not isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):
+        import ctypes
 
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self._runs = runs
-        self._process = os.getpid()
-
-    def begin(self) -> None:
-        atexit.register(self._at_exit)  # before the program's handlers: it is called after them
-        if self._process == 1:
-            return  # a container's first process is not ended by a signal without a handler
-        for number in _ENDING:
-            if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, self._by_signal)
-        masks = threading.local()
-
-        def before() -> None:
-            masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
-
-        def in_parent() -> None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, masks.before)
-
-        def in_child() -> None:
-            self._forget()  # a child that waits for a lock would not run a handler of Python's
-            in_parent()
-
-        os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
-
-    def _finish(self) -> int:
-        self._forget()
-        return max(map(_finish, self._runs))
-
-    def _at_exit(self) -> None:
-        if os.getpid() != self._process:
-            return  # a forked child
-        status = self._finish()
-        # After a KeyboardInterrupt Python ends the process by SIGINT.
-        if status and not isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):
-            import ctypes
-
-            atexit._clear()
-            ctypes.pythonapi.Py_Exit(status)  # like Python's own exit, except the status
-
-    def _by_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # the signature of a handler
-        self._finish()
-        os.kill(self._process, number)
-
-    def _forget(self) -> None:
-        for number in _ENDING:
-            if signal.getsignal(number) == self._by_signal:
-                signal.signal(number, signal.SIG_DFL)
+        atexit._clear()
+        ctypes.pythonapi.Py_Exit(status)  # like Python's own exit, except the status
 
 
 def _finish(run: Run) -> int:
