@@ -36,8 +36,6 @@ def run(given: Namespace) -> int:
             raise InvalidRequest(f"`rtcompile bundle {view}` writes no bundle: leave out -o")
         (_verify if view == "verify" else _list)(given, files)
         return 0
-    if given.only and not given.cupy:
-        raise InvalidRequest("--only is for CuPy's own kernels, of `rtcompile bundle --cupy`")
     if not given.targets and not given.cupy:
         raise InvalidRequest("nothing to bundle: name a TARGET, or CuPy's own kernels by --cupy")
     if given.output in (None, "-"):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from rtcompile import InvalidRequest, __version__
@@ -18,25 +17,10 @@ from rtcompile.extras.record.recording import Record
 FORMAT = "rtcompile kernels of CuPy 1"
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernels_of_cupy")
 _FILE = re.compile(r"(\d+)\.(\d+)\.json\.xz")
-# Texts that identify the kinds of kernels, in this order. The rest are modules of cupyx.
-_SIGNS = (
-    ("cub", "#include <cub/"),
-    ("reduction", "#define _REDUCE("),
-    ("elementwise", "CUPY_FOR("),
-)
-KINDS = ("elementwise", "reduction", "cub", "module")
 
 
-def kind_of(source: str) -> str:
-    """Return a CuPy kernel's kind, one of `KINDS`."""
-    return next((kind for kind, sign in _SIGNS if sign in source), "module")
-
-
-def record(arch: str, only: Sequence[str] = ()) -> Record:
-    """Return the record of the installed CuPy's kernels for a device, of the kinds `only` or of all."""
-    unknown = [kind for kind in only if kind not in KINDS]
-    if unknown:
-        raise InvalidRequest(f"--only {unknown[0]}: CuPy's kernels are {', '.join(KINDS)}")
+def record(arch: str) -> Record:
+    """Return the record of the installed CuPy's kernels for a device."""
     try:
         import cupy
         from cupy._core import core
@@ -54,9 +38,7 @@ def record(arch: str, only: Sequence[str] = ()) -> Record:
         for own in {tuple(kernel["options"]) for kernel in document["kernels"]}
     }
     builds = [
-        _entry(kernel, options[tuple(kernel["options"])], arch)
-        for kernel in document["kernels"]
-        if not only or kind_of(kernel["source"]) in only
+        _entry(kernel, options[tuple(kernel["options"])], arch) for kernel in document["kernels"]
     ]
     return Record({"rtcompile": __version__, "cupy": made_for}, builds, {})
 
