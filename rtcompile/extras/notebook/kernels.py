@@ -83,9 +83,10 @@ class _OfCode:
 
 
 class CellKernel(_OfCode):
-    # A kernel of a cell, called like CuPy's. Numbers are converted to the types of the parameters,
-    # and an array of another element type is an error. The class has no docstring, because each
-    # kernel has its own: `__doc__` below.
+    """A kernel of a cell, called like CuPy's: ``kernel(grid, block, args)``.
+
+    Numbers are converted to the types of the parameters, and an array of another element type is an error.
+    """
 
     symbol: str
 
@@ -113,21 +114,6 @@ class CellKernel(_OfCode):
             return self._declared.parameters is not None
         return False
 
-    @property
-    def __doc__(self) -> str:  # type: ignore[override]
-        # IPython shows this for `kernel?`.
-        lines = [f"{self.signature}\n", f"{self.code.arch}, {self.build.compiler}"]
-        found = self.resources
-        if found is not None:
-            lines.append(
-                f"{found.registers} registers, {found.shared_bytes} bytes of shared memory, "
-                f"{found.stack_bytes} bytes of stack"
-            )
-            if found.spills is not None:
-                stores, loads = found.spills.stores, found.spills.loads
-                lines.append(f"spills: {stores} bytes stored, {loads} loaded")
-        return "\n".join(lines)
-
     @computed_once
     def raw(self) -> Any:
         """The `RawKernel`, with CuPy's attributes."""
@@ -152,7 +138,6 @@ class CellTemplate:
         self.kernels: dict[str, CellKernel] = {}
         self._qualified = text.qualified
         self._build = build
-        self.__doc__ = f"{self.signature}\n\n{self.__doc__}"
 
     @public
     def __getitem__(self, arguments: Any) -> CellKernel:

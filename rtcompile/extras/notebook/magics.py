@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import inspect
 import os
@@ -54,7 +53,6 @@ class Line:
         for word in words:
             name, equals, value = word.partition("=")
             if name not in (*_OURS, "-n"):
-                _refuse_misspelt(name)
                 options.append(word)
                 continue
             value = value if equals else next(words, "")
@@ -72,21 +70,6 @@ class Line:
         arch, backend = self.arch or defaults.arch, self.backend or defaults.backend
         options = (*defaults.options, *self.options)
         return replace(self, arch=arch, backend=backend, options=options)
-
-
-def _refuse_misspelt(word: str) -> None:
-    """Raise an error if a word is nearly an option of ``%%cuda``; no option of a compiler is so near to one."""
-    near = difflib.get_close_matches(word, (*_OURS, "--help"), 1, cutoff=0.75)
-    if near and word.startswith("--"):
-        raise rtcompile.InvalidRequest(
-            f"%%cuda: there is no option {word}; did you mean {near[0]}?"
-        )
-
-
-def completed(_: Any, event: Any) -> list[str]:
-    """Return the options, or the values of ``--backend``, that may stand at the end of a ``%%cuda`` line."""
-    is_backend = event.line.removesuffix(event.symbol).rstrip(" =").endswith("--backend")
-    return ["auto", "nvrtc", "nvcc"] if is_backend else [*_OURS, "-n", "--help"]
 
 
 class Compilation:
@@ -264,8 +247,6 @@ def _readable() -> Iterator[None]:
 def load(shell: Any) -> None:
     """Register the magics, and how modules and kernels are displayed."""
     shell.register_magics(CudaMagics)
-    for name in ("%%cuda", "%cuda_options"):
-        shell.set_hook("complete_command", completed, str_key=name)
     formatters = shell.display_formatter.formatters
     own = "rtcompile.extras.notebook.kernels"
     classes = [(own, name) for name in ("CellModule", "CellKernel", "CellTemplate")]
