@@ -33,6 +33,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import redis
+
 from benchmarks import _machine, fleet_paper
 from rtcompile.extras.cluster.entries import Envelope
 from tests import nodes, servers
@@ -259,6 +261,12 @@ def death(path: str = "") -> object:
         return run(ONE_BY_ONE, given, environ)
 
 
+def listed(address: str, begin: str) -> list[str]:
+    """Return the keys of a Redis server below one, without it."""
+    found = redis.Redis.from_url(address).keys(f"rtcompile:{begin.rstrip('/')}/*")
+    return [key.decode().rpartition("/")[2] for key in found]  # type: ignore[union-attr]
+
+
 def false_leases(count: int = 4) -> dict[str, object]:
     """Want kernels whose leases another node has, which is stopped, or no node of the team."""
     found: dict[str, object] = {}
@@ -270,10 +278,10 @@ def false_leases(count: int = 4) -> dict[str, object]:
             try:
                 stores = nodes.remote(server.address, nodes.key_file(Path(name)))
                 store, store_key = stores.levels[0].store, stores.envelope.store_key
-                while len(held := [*store.listing(store_key("lease", "").strip("/"))]) < count:  # type: ignore[attr-defined]
+                while len(held := listed(server.address, store_key("lease", ""))) < count:
                     time.sleep(0.05)
                 holder.send_signal(signal.SIGSTOP)
-                for key, _ in held:
+                for key in held:
                     data = store.get(store_key("lease", key))
                     if way == "forged":
                         fields = stores.envelope.open("lease", key, data)
@@ -334,11 +342,11 @@ def ends() -> dict[str, object]:
             subprocess.run(command, env=environ, check=False)
             ended = time.monotonic()
             stores = nodes.remote(server.address, nodes.key_file(Path(name)))
-            (store,), store_key = [each.store for each in stores.levels], stores.envelope.store_key
-            while any(store.listing(store_key("lease", "").strip("/"))):  # type: ignore[attr-defined]
+            store_key = stores.envelope.store_key
+            while listed(server.address, store_key("lease", "")):
                 time.sleep(0.005)
             seconds = time.monotonic() - ended
-            kept = [*store.listing(store_key("manifest", "").strip("/"))]  # type: ignore[attr-defined]
+            kept = listed(server.address, store_key("manifest", ""))
             found[way] = {"lease gone after": round(seconds, 3), "builds kept of 2": len(kept)}
     return found
 
@@ -367,10 +375,8 @@ def ahead(count: int = 500) -> dict[str, object]:
         alone = {**os.environ, **first, "RTCOMPILE_REMOTE": ""}
         record_it = [*command, "run", "--record", record, str(script)]
         subprocess.run(record_it, env=alone, check=True, capture_output=True)
-        push = [*command, "cache", "push"]
-        # On a busy machine a store may be paused meanwhile.
-        while subprocess.run(push, env={**os.environ, **first}, check=False).returncode:
-            time.sleep(1.0)
+        fill = {**os.environ, **nodes.environment(folder, "second", ",".join(stores.values()))}
+        subprocess.run([*command, "warm", record], env=fill, check=True, capture_output=True)
         for name, store in stores.items():
             seconds, came, _, missing = run(  # type: ignore[misc]
                 AHEAD, record, nodes.environment(folder, f"to {name}", store)

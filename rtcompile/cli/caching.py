@@ -1,11 +1,11 @@
-"""``rtcompile cache``: the cache's contents, copies of it, and why a build is missing."""
+"""``rtcompile cache``: the cache's contents, builds and keys of shared stores, and why a build is missing."""
 
 from __future__ import annotations
 
 import os
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,12 @@ from rtcompile.cli import output
 from rtcompile.cli.output import requests
 from rtcompile.errors import InvalidRequest
 from rtcompile.extras.cluster import entries, pages
-from rtcompile.extras.cluster.level import Level
-from rtcompile.extras.cluster.pages import SMALL, Page, StoreEntry
-from rtcompile.extras.cluster.settings import RemoteSettings, first_line
+from rtcompile.extras.cluster.settings import RemoteSettings
 from rtcompile.extras.cluster.stores import Stores
 from rtcompile.extras.resources import Report
 from rtcompile.files import sealed
 from rtcompile.settings import Settings
 from rtcompile.store import inventory
-from rtcompile.store.folder import Folder
-from rtcompile.store.shared import StoreError
 from rtcompile.store.store import Store
 
 _SHOWN_KEY = 16
@@ -35,7 +31,7 @@ _Result = tuple[dict[str, Any], str]
 
 def run(given: Namespace) -> int:
     """Run an action of ``cache``; exits with 1 if the result has an ``ok`` that is false."""
-    fields, text = _ACTIONS.get(given.action, _copy)(given, cache.opened()[1])
+    fields, text = _ACTIONS[given.action](given, cache.opened()[1])
     output.print_result(given, fields, text)
     return 0 if fields.get("ok", True) else 1
 
@@ -120,30 +116,8 @@ def _show(given: Namespace, _: Store) -> _Result:
     return fields, "\n".join(lines)
 
 
-def _copy(given: Namespace, store: Store) -> _Result:
-    if given.action == "pull" and given.records:
-        return _pull_records(given)
-    stores, folder = shared_stores(), Folder(cache.opened()[0].cache_dir)
-    if given.action != "pull" and not stores.writes:
-        mode = os.environ.get("RTCOMPILE_REMOTE_MODE")
-        raise InvalidRequest(f"RTCOMPILE_REMOTE_MODE={mode} forbids writing to the stores")
-    done = []
-    if given.action != "push":
-        folder.prepare()
-        done += [("from", pull(stores, level, folder)) for level in stores.levels]
-        store.prune()  # within its limit again
-    if given.action != "pull":
-        done += [("to", _push(stores, level, folder)) for level in stores.levels]
-    lines = []
-    for direction, each in done:
-        there = f"{each['there']} there already"
-        lines.append(f"{each['copied']} builds copied {direction} {each['store']}, {there}")
-        lines += [f"  {each['problem']}"] * bool(each["problem"])
-    fields = [{"direction": direction, **each} for direction, each in done]
-    return {"ok": not any(each["problem"] for each in fields), "stores": fields}, "\n".join(lines)
-
-
-def _pull_records(given: Namespace) -> _Result:
+def _pull(given: Namespace, _: Store) -> _Result:
+    """Fetch the builds of records that the shared stores have."""
     from rtcompile.extras.record import recording, warming
 
     stores = shared_stores()
@@ -159,15 +133,6 @@ def _pull_records(given: Namespace) -> _Result:
     return {"ok": not problem, **fields}, f"{text}; {problem}" if problem else text
 
 
-# --- Whole caches are copied to and from shared stores ---------------------------------------------
-
-
-def _result(level: Level, copied: int, there: int, problem: str = "") -> dict[str, Any]:
-    """Return the counts of a store's builds, newly copied and already present, and why copying ended early."""
-    name, problem = level.store.name, problem or level.problem
-    return {"store": name, "copied": copied, "there": there, "problem": problem}
-
-
 def shared_stores() -> Stores:
     """Return the stores that the environment names; raise InvalidRequest if it names none."""
     settings = RemoteSettings.from_environ()
@@ -175,75 +140,6 @@ def shared_stores() -> Stores:
         what = "redis://…, s3://… or file:///…"
         raise InvalidRequest(f"RTCOMPILE_REMOTE names no shared store: {what}")
     return Stores(settings)
-
-
-def _push(stores: Stores, level: Level, folder: Folder) -> dict[str, Any]:
-    """Write the local cache's portable builds to a store."""
-    copied = there = 0
-    own = pages.portable_ones(folder)
-    before = _pages(stores, "manifest", [*own], level)
-    for key, manifest in own.items():
-        if level.is_silent:
-            break
-        page = before.get(key) or Page(key, b"", {})
-        singles = pages.one_by_one(key, manifest)
-        there += len(known := {*pages.objects_of(key, page.manifest)} & {*singles})
-        read = {each: folder.read("objects", each) for each in singles if each not in known}
-        new = {each: data for each, data in read.items() if data is not None}  # others were evicted
-        if new:
-            whole = page._replace(manifest=pages.merged(key, manifest, page.manifest))
-            if not page.manifest and [len(data) <= SMALL for data in new.values()] == [True]:
-                whole, new = whole._replace(objects=new), {}  # one request will find it
-            found: list[StoreEntry] = [
-                ("object", each, Page(key, singles[each], {each: data}).packed(each))
-                for each, data in new.items()
-            ]
-            copied += stores.put(level, [*found, ("manifest", key, whole.packed(key))])
-    return _result(level, copied, there)
-
-
-def _pages(stores: Stores, kind: str, keys: Sequence[str], level: Level) -> dict[str, Page]:
-    found = stores.get_many(level, kind, keys)
-    pages = {key: Page.unpacked(key, data) for key, data in found.items()}
-    return {key: page for key, page in pages.items() if page is not None}
-
-
-def pull(stores: Stores, level: Level, folder: Folder) -> dict[str, Any]:
-    """Write a store's builds to the local cache, after verifying their signatures."""
-    copied = there = 0
-    for kind in ("manifest", "object"):
-        try:
-            keys = [key for key, _ in _listing(stores, level, kind)]
-        except Exception as error:  # noqa: BLE001  # a store's client may raise anything
-            return _result(level, 0, 0, first_line(error))
-        for page in _pages(stores, kind, keys, level).values():
-            new, old = keep(page, folder)
-            copied, there = copied + new, there + old
-    return _result(level, copied, there)
-
-
-def keep(page: Page, folder: Folder) -> tuple[int, int]:
-    """Write a page's objects to the local cache; return how many are new, and how many were there."""
-    own = folder.read("portable", page.portable_key) or b""
-    known = {*pages.objects_of(page.portable_key, own)}
-    known |= {each for each in page.objects if folder.has("objects", each)}
-    copied = 0
-    for each, data in page.objects.items():
-        if each not in known and sealed.unseal("object", each, data) is not None:
-            folder.publish("objects", each, data)
-            copied += 1
-    if copied:
-        merged = pages.merged(page.portable_key, page.manifest, own)
-        folder.publish("portable", page.portable_key, merged)
-    return copied, sum(each in known for each in page.objects)
-
-
-def _listing(stores: Stores, level: Level, kind: str) -> Iterator[tuple[str, int]]:
-    """Yield name and size of each entry of a store that one of the environment's keys signed."""
-    if not hasattr(level.store, "listing"):
-        raise StoreError("it cannot list what it contains")
-    for signer in stores.envelope.keys:
-        yield from level.store.listing(f"{signer.fingerprint}/{kind}")
 
 
 # --- Keys, counts and entries ------------------------------------------------------------------------
@@ -362,7 +258,6 @@ def _rendered(file: str, result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-# The other actions, push, pull and sync, are `_copy`.
 _ACTIONS = {
     "info": _info,
     "list": _list,
@@ -371,5 +266,6 @@ _ACTIONS = {
     "prune": _prune,
     "clear": _clear,
     "verify": _verify,
+    "pull": _pull,
     "key": _key,
 }

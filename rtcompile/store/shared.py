@@ -85,8 +85,8 @@ class SharedStore(Protocol):
 class LeasingStore(SharedStore, Protocol):
     """A store with leases, with which one node builds while the others wait for its result.
 
-    Further optional methods: ``listing(kind)`` yields name and size of each ``kind/name``, ``get_many(keys)``
-    returns a list, ``clock(key)`` returns the store's time after `key` was written.
+    Further optional methods: ``get_many(keys)`` returns a list, ``clock(key)`` returns the store's time after `key` was
+    written.
     """
 
     def create(self, key: str, data: bytes, seconds: float) -> bool:

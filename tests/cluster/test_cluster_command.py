@@ -1,99 +1,30 @@
-"""Tests of ``rtcompile cache push|pull|sync``, and of the checks of stores by ``rtcompile doctor``."""
+"""Tests of ``rtcompile cache pull``, and of the checks of stores by ``rtcompile doctor``."""
 
-import json
 import os
 
 import pytest
 
 pytest.importorskip("zstandard")
 
-import rtcompile
 from rtcompile.checkup import checks
 from rtcompile.checkup.checks import Check
 from rtcompile.cli import main
 from rtcompile.extras.cluster.folder_store import FolderStore
 from rtcompile.settings import Settings
 from rtcompile.store.shared import StoreError
-from tests import nodes, servers
+from tests import servers
 
 
-def build_locally(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    with monkeypatch.context() as patch:
-        patch.delenv("RTCOMPILE_REMOTE")
-        rtcompile.compile(nodes.source(number), arch="sm_80")
-
-
-def hits_without_a_store(monkeypatch: pytest.MonkeyPatch, number: int) -> str | None:
-    with monkeypatch.context() as patch:
-        patch.delenv("RTCOMPILE_REMOTE")
-        patch.setenv("RTCOMPILE_JIT", "0")
-        return rtcompile.compile(nodes.source(number), arch="sm_80").build.hit
-
-
-@pytest.mark.needs_compiler
-def test_a_pushed_cache_is_pulled_by_another_node(on, address, monkeypatch, capsys):
-    on("a", address)
-    for number in range(3):
-        build_locally(monkeypatch, number)
-    assert main(["cache", "push"]) == 0
-    assert main(["cache", "push"]) == 0
-    output = capsys.readouterr().out.splitlines()
-    assert [line[:15] for line in output] == ["3 builds copied", "0 builds copied"]
-
-    on("b", address)
-    assert main(["cache", "pull"]) == 0
-    assert [hits_without_a_store(monkeypatch, number) for number in range(3)] == ["disk"] * 3
-
-
-@pytest.mark.needs_compiler
-def test_a_sync_pulls_and_pushes(on, address, monkeypatch, capsys):
-    on("a", address)
-    build_locally(monkeypatch, 1)
-    main(["cache", "push"])
-    on("b", address)
-    build_locally(monkeypatch, 2)
-    capsys.readouterr()
-
-    assert main(["cache", "sync", "--json"]) == 0
-
-    done = json.loads(capsys.readouterr().out)["stores"]
-    assert [(each["direction"], each["copied"]) for each in done] == [("from", 1), ("to", 1)]
-
-
-@pytest.mark.needs_compiler
-def test_only_verified_entries_are_pulled(on, tmp_path, monkeypatch, capsys):
-    on("a", f"file://{tmp_path}/shared")
-    build_locally(monkeypatch, 1)
-    main(["cache", "push"])
-    (path,) = (tmp_path / "shared").glob("*/*/*")  # a small kernel is one entry
-    os.chmod(path, 0o600)
-    path.write_bytes(path.read_bytes()[:-1])
-    on("b", f"file://{tmp_path}/shared")
-
-    with pytest.warns(rtcompile.RtcompileWarning, match="signature"):
-        assert main(["cache", "pull"]) == 1
-    with pytest.raises(rtcompile.JitDisabled):
-        hits_without_a_store(monkeypatch, 1)
-
-
-@pytest.mark.parametrize(
-    ("changes", "what"),
-    [
-        pytest.param({"RTCOMPILE_REMOTE": ""}, "names no shared store", id="none"),
-        pytest.param({"RTCOMPILE_REMOTE_MODE": "ro"}, "RTCOMPILE_REMOTE_MODE=ro", id="read-only"),
-    ],
-)
-def test_an_impossible_push_names_the_setting(on, tmp_path, capsys, changes, what):
-    on("a", f"file://{tmp_path}/shared", **changes)
-    assert main(["cache", "push"]) != 0
-    assert what in capsys.readouterr().err
-
-
-def test_a_sync_that_may_not_write_copies_nothing(on, tmp_path, monkeypatch, capsys):
-    on("a", f"file://{tmp_path}/shared", RTCOMPILE_REMOTE_MODE="ro")
-    monkeypatch.setattr("rtcompile.cli.caching.pull", lambda *_: pytest.fail("it was read"))
-    assert main(["cache", "sync"]) != 0
-    assert "RTCOMPILE_REMOTE_MODE=ro" in capsys.readouterr().err
+@pytest.mark.parametrize("records", [["kernels.json"], []])
+def test_a_pull_without_a_store_or_a_record_is_an_error(on, tmp_path, capsys, records):
+    on("a", f"file://{tmp_path}/shared", RTCOMPILE_REMOTE="")
+    if not records:
+        with pytest.raises(SystemExit):
+            main(["cache", "pull"])
+        assert "RECORD" in capsys.readouterr().err
+        return
+    assert main(["cache", "pull", *records]) != 0
+    assert "names no shared store" in capsys.readouterr().err
 
 
 # --- doctor -----------------------------------------------------------------------------------

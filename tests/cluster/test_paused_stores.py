@@ -14,7 +14,6 @@ import pytest
 
 pytest.importorskip("zstandard")
 
-from rtcompile.cli.caching import pull
 from rtcompile.errors import RtcompileWarning
 from rtcompile.extras.cluster import level as module
 from rtcompile.extras.cluster import stores as of_process
@@ -22,7 +21,6 @@ from rtcompile.extras.cluster.leases import Lease
 from rtcompile.extras.cluster.level import Level
 from rtcompile.extras.cluster.settings import RemoteSettings
 from rtcompile.extras.cluster.stores import Stores
-from rtcompile.store.folder import Folder
 from rtcompile.store.shared import BadEntryError, StoreError
 
 LONG = 60.0  # nothing here takes so long
@@ -279,11 +277,10 @@ def test_background_requests_may_be_slow():
     assert (scripted.calls, queried.counts["written"], queried.waited) == (["put"] * 4, 4, 0.0)
 
 
-def test_a_whole_cache_is_fetched_from_a_slow_store(tmp_path):
-    names = [(str(n), 1) for n in range(4)]
-    stores, _, scripted = stores_with(get=late(0.15), listing=lambda _: iter(names))
-    pull(stores, stores.levels[0], Folder(str(tmp_path)))
-    assert scripted.calls.count("get") == 8
+def test_many_entries_are_fetched_from_a_slow_store():
+    stores, _, scripted = stores_with(get=late(0.15))
+    stores.get_many(stores.levels[0], "object", [str(n) for n in range(4)])
+    assert scripted.calls.count("get") == 4
 
 
 def test_an_ending_process_that_cannot_start_threads_queries_in_its_own(monkeypatch):

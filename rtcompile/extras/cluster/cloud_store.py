@@ -8,7 +8,6 @@ from __future__ import annotations
 import configparser
 import os
 import secrets
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -126,11 +125,6 @@ class CloudStore:
         finally:
             with suppress(BaseError, OSError, ValueError):  # it has one byte
                 obstore.delete(self._store, probe)
-
-    def listing(self, kind: str) -> Iterator[tuple[str, int]]:
-        for page in obstore.list(self._store, prefix=kind):
-            for found in page:
-                yield found["path"].rpartition("/")[2], found["size"]
 
     def clock(self, key: str) -> float:
         return float(obstore.head(self._store, key)["last_modified"].timestamp())

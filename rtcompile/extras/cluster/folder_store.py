@@ -10,7 +10,6 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -100,12 +99,6 @@ class FolderStore:
             return is_same
         finally:
             sealed.discard(aside)
-
-    def listing(self, kind: str) -> Iterator[tuple[str, int]]:
-        with suppress(OSError), os.scandir(self._path_of(kind)) as found:
-            for entry in found:
-                if not entry.name.endswith(".tmp"):
-                    yield entry.name, entry.stat().st_size
 
     def clock(self, key: str) -> float:
         return os.stat(self._path_of(key)).st_mtime

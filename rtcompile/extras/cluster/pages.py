@@ -21,7 +21,6 @@ from rtcompile.files import sealed
 from rtcompile.named import NamedTuple
 from rtcompile.store.shared import (
     MOST_BUILDS,
-    Folder,
     KeyInputs,
     ManifestEntry,
     ObjectCode,
@@ -29,7 +28,6 @@ from rtcompile.store.shared import (
     decode_manifest,
     encode_manifest,
     fileset,
-    object_code,
     object_file,
 )
 from rtcompile.store.shared import key as keys
@@ -80,28 +78,6 @@ def merged(key: str, newer: bytes, older: bytes = b"") -> bytes:
     newest = _by_object(key, newer)
     builds = newest | _by_object(key, older) | newest
     return fileset.encode_records("manifest", key, [*builds.values()][:MOST_BUILDS])
-
-
-def one_by_one(key: str, data: bytes) -> dict[str, bytes]:
-    """Return one portable manifest per build, by object key."""
-    builds = _by_object(key, data).items()
-    return {name: fileset.encode_records("manifest", key, [build]) for name, build in builds}
-
-
-def portable_ones(folder: Folder) -> dict[str, bytes]:
-    """Return the portable manifests of a cache, with the builds that need none because they read no file."""
-    folder = Folder(folder.path, writable=False)  # reading here does not count as use
-    keys = [key for key, _ in folder.listing("portable")]
-    found = {key: data for key in keys if (data := folder.read("portable", key)) is not None}
-    for name, _ in folder.listing("objects"):
-        data = folder.read("objects", name) or b""
-        if key := object_code.portable_key(name, data):
-            _, obj = object_code.decode(name, data) or ("", None)
-            if obj is not None:
-                backend, _, compiler = obj.build.compiler.partition(" ")
-                own = encode_manifest(key, [ManifestEntry(backend, compiler, name, FileSet())], ())
-                found[key] = merged(key, own, found.get(key, b""))
-    return found
 
 
 def has_files_of(key: str, data: bytes, other: bytes) -> bool:

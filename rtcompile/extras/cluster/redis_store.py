@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
@@ -161,10 +161,6 @@ class RedisStore:
     def replace(self, key: str, before: bytes, data: bytes | None, seconds: float) -> bool:
         arguments = (before, data or b"", round(seconds * 1000))
         return bool(self._redis.eval(_REPLACE, 1, _redis_key(key), *arguments) == 1)
-
-    def listing(self, kind: str) -> Iterator[tuple[str, int]]:
-        for key in self._redis.scan_iter(match=_redis_key(f"{kind}/*"), count=1000):
-            yield key.decode().rpartition("/")[2], self._redis.strlen(key)
 
     def clock(self, key: str) -> float:  # noqa: ARG002  # the port's signature
         reply = self._redis.time()
