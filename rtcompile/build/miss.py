@@ -75,7 +75,7 @@ class Miss:
         self.plan = self.for_nvrtc = plan
         self.settings = settings
         self.store = store
-        self.limits = Limits(settings.timeout, settings.memory_limit)
+        self.limits = Limits(settings.timeout)
         self.why_missed = why_missed
         self.known = known  # NVRTC's failure, after which NVCC builds the code
         self.why = ""
@@ -223,7 +223,7 @@ class Miss:
         outcome = nvrtc.compile(
             unit_for_nvrtc(plan, plan.request.name_expressions)._replace(source=source),
             plan.toolchain.require_nvrtc(),
-            limits=Limits(_SECONDS_TO_TRY, self.settings.memory_limit),
+            limits=Limits(_SECONDS_TO_TRY),
             pch=self.settings.pch,
             cache_dir=self.settings.cache_dir if self.settings.cache_on_disk else None,
             search=plan.search,

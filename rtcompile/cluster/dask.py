@@ -22,7 +22,7 @@ class WarmUp(WorkerPlugin):  # type: ignore[misc]
     builds : path-like, or iterable of CompileRequest, RawModule or RawKernel
         A record of ``rtcompile run --record``, which is read immediately, or the builds.
     **overrides
-        Arguments of `rtcompile.compile_many`: `fallback`, `pch`, `timeout`, `memory_limit`.
+        Arguments of `rtcompile.compile_many`: `fallback`, `pch`, `timeout`.
 
     Raises
     ------

@@ -43,13 +43,12 @@ class TimeLimit(float):
 
 
 class Limits(NamedTuple):
-    """Limits at which a compiler is killed: `timeout` in seconds, `memory` in bytes.
+    """The seconds after which a compiler is killed.
 
     Runs with the same `TimeLimit` share one deadline; a plain number applies to each run separately.
     """
 
     timeout: float | None = None
-    memory: int | None = None
 
     def with_shared_deadline(self) -> Limits:
         """Return limits whose runs share one deadline."""

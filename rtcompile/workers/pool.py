@@ -284,7 +284,7 @@ def _send_job(zygote: ZygoteProcess, job: Job, limits: Limits, theirs: _socket.s
         raise OSError("its socket was closed")
     arguments = protocol.pack(dict(job.arguments))
     try:
-        how = limits.after_waiting(0.0), limits.memory, job.reusable and limits == Limits()
+        how = limits.after_waiting(0.0), job.reusable and limits == Limits()
         protocol.send(zygote.control, (job.function, *how), (theirs.fileno(), arguments))
     finally:
         os.close(arguments)
@@ -349,7 +349,6 @@ def failure(death: Crash, command: tuple[str, ...], backend: str, limits: Limits
         if death.signal
         else "The compiler's process exited without a result.",
         "timeout": f"The compiler was killed after its time limit of {round(seconds, 2) or seconds:g} s.",
-        "memory": f"The compiler was killed beyond its memory limit of {limits.memory} bytes.",
         "start": f"The compiler could not be run: {death.text}",
     }
     kind = "start" if death.kind == "load" else death.kind

@@ -37,7 +37,7 @@ class Bench:
         unit = TranslationUnit(
             how.source, "kernel.cu", flags, how.names, "cubin", Arch.parse(how.arch)
         )
-        limits = Limits(how.seconds, how.memory)
+        limits = Limits(how.seconds)
         attempts = None
 
         def compiled(source: str, options: tuple[str, ...]) -> str:
