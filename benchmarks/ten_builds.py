@@ -125,7 +125,7 @@ def use_no_system() -> None:
     """Hide this machine's own toolkits."""
     from rtcompile.toolkit import search
 
-    search.find.__kwdefaults__.update(usual_roots=(), last=lambda _: ())
+    search.find.__kwdefaults__.update(usual_roots=())
 
 
 def build(names: Sequence[str], system: bool) -> None:

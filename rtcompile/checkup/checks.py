@@ -203,10 +203,6 @@ def toolkit_parts(toolchain: Toolchain) -> Iterator[Check]:
     # Missing parts were reported above. The other problems are about parts with a replacement,
     # except for NVRTC without its builtins library.
     lacks_builtins = toolchain.nvrtc is not None and not toolchain.nvrtc.preload
-    for directory in toolchain.search:
-        if directory.is_provided:
-            version, via = toolchain.versions[directory.label], toolchain.found_via[directory.label]
-            yield Check(directory.label, "ok", f"{version}, {via}, {directory.path}")
     for problem in toolchain.problems:
         if problem not in reported:
             fatal = lacks_builtins and "libnvrtc-builtins" in problem

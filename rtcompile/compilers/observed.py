@@ -43,7 +43,7 @@ def job_fields(
 @functools.lru_cache(maxsize=16)
 def _toolkit_folders(search: tuple[SearchDir, ...]) -> list[bytes]:
     """Return the folders of the toolkit, each with a slash at its end."""
-    toolkit = [each.path for each in search if not (each.is_own or each.is_provided)]
+    toolkit = [each.path for each in search if not each.is_own]
     return [os.fsencode(path.rstrip("/") + "/") for path in toolkit]
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from rtcompile.compilers.observed import Dependencies
 from rtcompile.files import fileset
 from rtcompile.files.fileset import FileSet
-from rtcompile.files.headers import FOLDER, PROVIDED, SearchDir, changed_ns, lies_below
+from rtcompile.files.headers import FOLDER, SearchDir, changed_ns, lies_below
 from rtcompile.request.cxx import scan
 
 # Suffixes of files that programs write next to a source. They count only if a text mentions the suffix.
@@ -73,7 +73,7 @@ class _Unobserved(Dependencies):
         self, search: Sequence[SearchDir], source: str, beside: str, toolkit: tuple[str, ...]
     ) -> None:
         super().__init__(search)
-        packages = [d.path for d in search if d.label and not (d.is_own or d.is_provided)]
+        packages = [d.path for d in search if d.label and not d.is_own]
         self._is_toolkits = lies_below((*packages, *toolkit, FOLDER))
         # Folders to which header names are relative.
         self.roots = [d.path for d in search] + [beside] * beside.startswith("/")
@@ -95,8 +95,7 @@ class _Unobserved(Dependencies):
         if mentions.own_path:
             self.own_path[label] = None
         self.doubt_clock(mentions.clock)
-        is_users = header.is_own or label.startswith(PROVIDED)
-        if text and is_users and not self._is_toolkits(os.path.dirname(path)):
+        if text and header.is_own and not self._is_toolkits(os.path.dirname(path)):
             self.texts.append(text)
             self.roots.append(os.path.dirname(path))
 

@@ -19,20 +19,12 @@ if TYPE_CHECKING:
 
 # --- `SearchDir` and `Header` ----------------------------------------------------------------------
 
-# Prefix of the labels of directories that installed packages provide.
-PROVIDED = "headers:"
-
 
 class SearchDir(NamedTuple):
     """A directory that is searched for headers; cache keys contain its `label` ("user0", "cudart", …)."""
 
     label: str
     path: str
-
-    @property
-    def is_provided(self) -> bool:
-        """Whether an installed package provides this directory through an entry point."""
-        return self.label.startswith(PROVIDED)
 
     @property
     def is_own(self) -> bool:

@@ -105,7 +105,7 @@ class Toolchain(NamedTuple):
     @property
     def nvcc_search(self) -> tuple[SearchDir, ...]:
         """The directories of `search` that nvcc does not search automatically."""
-        return tuple(d for d in self.search if d.label in _FOR_NVCC or d.is_provided)
+        return tuple(d for d in self.search if d.label in _FOR_NVCC)
 
     def header_folders(self) -> tuple[str, ...]:
         """Return the folders of the headers that come with NVCC and its host compiler."""

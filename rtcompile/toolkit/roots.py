@@ -105,29 +105,6 @@ def usual(where: SearchContext) -> Iterator[Root]:
             yield _toolkit(root, "system", where)
 
 
-def by_pathfinder(where: SearchContext) -> Iterator[Root]:
-    """Yield a root that only cuda.pathfinder knows. It finds headers without loading a library here."""
-    import warnings
-
-    # It starts `sys.executable`, which may be an application: frozen, made by briefcase, or one that embeds Python.
-    if getattr(sys, "frozen", False) or not os.path.basename(sys.executable or "").startswith(
-        "python"
-    ):
-        return
-    try:
-        from cuda.pathfinder import find_nvidia_header_directory
-
-        with warnings.catch_warnings():  # that CUDA_PATH and CUDA_HOME differ; both are searched
-            warnings.simplefilter("ignore")
-            include = find_nvidia_header_directory("cudart")
-    except ImportError:  # `python -S`
-        return
-    except (RuntimeError, OSError):  # its child process, which queries the loader, did not start
-        return
-    if include is not None:
-        yield _toolkit(os.path.dirname(include), "cuda.pathfinder", where)
-
-
 def _toolkit(root: str, found_via: str, where: SearchContext) -> Root:
     root = absolute(root)
     return Root(root, "toolkit", found_via, where.targets, catalogue.of_toolkit(root))

@@ -2,20 +2,17 @@
 
 The first root with a complete set wins; optional parts that it lacks come from later roots of the same major.minor.
 If no root is complete, the one that lacks the fewest parts wins, and `Toolchain.problems` lists what to install.
-cuda.pathfinder, which takes each part from the first root that has it, comes last.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from typing import Any
 
-from rtcompile.files.headers import PROVIDED, SearchDir
+from rtcompile.files.headers import SearchDir
 from rtcompile.lookup.environment import on_path
 from rtcompile.request.values import absolute
 from rtcompile.settings import cuda_of_cupy
@@ -27,7 +24,6 @@ from rtcompile.toolkit.roots import (
     Root,
     SearchContext,
     Toolset,
-    by_pathfinder,
     choose,
     cupy_cccl,
     find_cutlass,
@@ -38,9 +34,6 @@ from rtcompile.toolkit.roots import (
     usual,
 )
 
-# The group of entry points with which packages declare folders of headers.
-GROUP = "rtcompile.headers"
-
 
 def find(
     environ: Mapping[str, str],
@@ -48,7 +41,6 @@ def find(
     *,
     usual_roots: Sequence[str] = catalogue.USUAL_ROOTS,
     machine: str | None = None,
-    last: Callable[[SearchContext], Iterable[Root]] = by_pathfinder,
     prefix: str = "",
     unpack: Callable[[Hit], str | None] = lambda _: None,
 ) -> Toolchain:
@@ -64,9 +56,6 @@ def find(
     spare = ("cccl",) if cupy_cccl(where) else ()
     roots = list(_unique(usual(where)))
     chosen = choose(roots, major, spare)
-    if chosen is None or chosen.lacking(spare):
-        roots = list(_unique([*roots, *last(where)]))
-        chosen = choose(roots, major, spare)
     if chosen is not None and chosen.lacking():
         folder = unpack(chosen.nvrtc)
         if folder is not None:
@@ -210,20 +199,6 @@ class _Assembly:
         why = "CuPy's headers (cupy/) not found; looked in site-packages."
         self.lacks("cupy", f"{why} `pip install cupy-cuda12x` or cupy-cuda13x.")
 
-    def providers(self) -> None:
-        """Add the headers that packages declare."""
-        for entry, distribution, directory in provided(self.where.site_dirs):
-            package, version = distribution.metadata["Name"], distribution.version
-            if directory:
-                label = f"{PROVIDED}{entry.name}"
-                self.searches(label, directory)
-                self.found(label, version, package, directory)
-                continue
-            self.problems.append(
-                f"{package} {version} says that its headers are in {entry.value}, which is not there: "
-                f"ignored. Reinstall {package}."
-            )
-
     def nvcc(self) -> Executable | None:
         """Return the nvcc of NVRTC's version, else the first that works, since nvcc has its own headers."""
         best: tuple[Executable, str] | None = None
@@ -299,7 +274,7 @@ class _Assembly:
 
     def toolchain(self) -> Toolchain:
         """Return the toolchain of the chosen set, with CUTLASS, CuPy's headers and the shims."""
-        # The search path has CUDA first, then CUTLASS, CuPy and other packages, and rtcompile's shims last, so a
+        # The search path has CUDA first, then CUTLASS and CuPy, and rtcompile's shims last, so a
         # shim never hides a real header. Before all of them comes a folder that forwards `<cccl/X>` (CUTLASS 4's
         # spelling for CUDA 13) to `<X>`, since the runtime headers' folder may contain another `cccl` folder than
         # the chosen one.
@@ -314,7 +289,6 @@ class _Assembly:
             self.headers(self.chosen)
         last = self.cutlass()
         self.cupy()
-        self.providers()
         self.searches("rtcompile", self.shims)
         self.searches("shims", self.shims, "std")
         nvcc, host_compiler = self.nvcc(), self.host_compiler()
@@ -363,31 +337,3 @@ def _out_of_step(nvcc: Executable, root: Root | None, nvrtc: Hit | None) -> str:
                 f"({culprit.path}) are of different versions: nvcc is not used. {fix}"
             )
     return ""
-
-
-_Provided = tuple[metadata.EntryPoint, metadata.Distribution, str]
-
-
-def provided(site_dirs: Sequence[str]) -> Iterator[_Provided]:
-    """Yield entry, package and path ("" for none) of the folders that packages declare, the first of each name."""
-    found: dict[str, _Provided] = {}
-    for package in metadata.distributions(path=list(site_dirs)):
-        # Most packages declare none, which a text search shows without parsing.
-        if GROUP not in (package.read_text("entry_points.txt") or ""):
-            continue
-        for entry in package.entry_points:
-            if entry.group == GROUP:
-                found.setdefault(entry.name, (entry, package, _directory(package, entry.value)))
-    yield from (found[name] for name in sorted(found))
-
-
-def _directory(distribution: metadata.Distribution, dotted: str) -> str:
-    top, *below = dotted.split(".")
-    candidates = [str(distribution.locate_file(os.path.join(top, *below)))]
-    try:
-        spec = importlib.util.find_spec(top)  # for an editable install; this does not import it
-    except (ImportError, ValueError):
-        spec = None
-    locations = (spec and spec.submodule_search_locations) or ()
-    candidates += [os.path.join(location, *below) for location in locations]
-    return next((absolute(path) for path in candidates if os.path.isdir(path)), "")

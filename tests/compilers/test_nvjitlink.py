@@ -36,7 +36,7 @@ def toolchain() -> Toolchain:
 
 @pytest.fixture(scope="module")
 def toolchain13(cuda13_prefix: Path) -> Toolchain:
-    return find({}, [str(cuda13_prefix)], usual_roots=(), last=lambda _: ())
+    return find({}, [str(cuda13_prefix)], usual_roots=())
 
 
 @pytest.fixture(scope="module")

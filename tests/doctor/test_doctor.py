@@ -32,7 +32,7 @@ DOCTOR = """
 import sys
 sys.path[:] = [p for p in sys.path if "-packages" not in p] + sys.argv[1:3]
 from rtcompile.toolkit import search
-search.find.__kwdefaults__.update(usual_roots=(), last=lambda _: ())
+search.find.__kwdefaults__.update(usual_roots=())
 from rtcompile.cli import main
 sys.exit(main(["doctor", "--json", *sys.argv[3:]]))
 """

@@ -59,7 +59,7 @@ def toolchain(
                 folder = (
                     request.getfixturevalue("cuda13_prefix") if name == "13" else wheels(OLD_WHEELS)
                 )
-                found[name] = find({}, [str(folder)], usual_roots=(), last=lambda _: ())
+                found[name] = find({}, [str(folder)], usual_roots=())
         return found[name]
 
     return of_name

@@ -45,7 +45,7 @@ _CASES = [
 def other(request: pytest.FixtureRequest, wheels: Callable[[Sequence[str]], Path]) -> Toolchain:
     """Return the compiler and the headers of another CUDA."""
     folder = wheels(request.param) if request.param else request.getfixturevalue("cuda13_prefix")
-    return find({}, [str(folder)], usual_roots=(), last=lambda _: ())
+    return find({}, [str(folder)], usual_roots=())
 
 
 @pytest.mark.needs_compiler

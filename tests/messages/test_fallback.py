@@ -29,7 +29,7 @@ def toolchain(request: pytest.FixtureRequest) -> Toolchain:
     if request.param == "12":
         return toolkit.current()
     prefix = request.getfixturevalue("cuda13_prefix")
-    found = find({}, [str(prefix)], usual_roots=(), last=lambda _: ())
+    found = find({}, [str(prefix)], usual_roots=())
     return found._replace(host_compiler=toolkit.current().host_compiler)
 
 

@@ -28,7 +28,7 @@ PYTHON: dict[str, list[str]] = {"options": []}  # of `another_process`
 # Only the toolkits of wheels and of PATH are found.
 ONLY_ON_PATH = """
 from rtcompile.toolkit import search
-search.find.__kwdefaults__.update(usual_roots=(), last=lambda _: ())
+search.find.__kwdefaults__.update(usual_roots=())
 """
 TYPO = 'extern "C" __global__ void k(float* p) { p[treadIdx.x] = 1; }'
 

@@ -1,6 +1,5 @@
 """A second process finds the builds of the first, with CUDA 13's wheels installed as by users and no other toolkit."""
 
-import importlib.util
 import json
 import shutil
 import subprocess
@@ -14,7 +13,6 @@ import pytest
 from benchmarks.ten_builds import KINDS
 
 ROOT = Path(__file__).parents[2]
-PURE = ("cuda.pathfinder",)
 
 # One build of each way to make one, found and kept in its own way.
 QUICK = ["plain", "WMMA", "NVCC", "LTO link", "name expressions", "PTX", "headers="]
@@ -39,10 +37,6 @@ def run(
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
     [site] = prefix.glob("lib/python*/site-packages")
     copied(cuda13_prefix, site)
-    for name in PURE:
-        spec = importlib.util.find_spec(name)
-        assert spec.origin is not None
-        copied(Path(spec.origin).parent, site / name.replace(".", "/"))
     copied(ROOT / "rtcompile", site / "rtcompile")
     copied(ROOT / "include_shims", site / "rtcompile/include_shims")
     environ = {"PATH": f"{prefix}/bin:/usr/bin:/bin", "HOME": str(prefix)}

@@ -40,7 +40,7 @@ def errors(nvrtc13, cuda13_prefix, tmp_path_factory):
     cutlass = Path(pytest.importorskip("cutlass_library").__file__).parent / "source/include"
     newer = tmp_path_factory.mktemp("newer")
     write(newer / "cuda/std/__tuple_dir/structured_bindings.h", STRUCTURED_BINDINGS)
-    found = find({"PATH": ""}, [str(cuda13_prefix)], usual_roots=(), last=lambda _: ()).search
+    found = find({"PATH": ""}, [str(cuda13_prefix)], usual_roots=()).search
 
     def compile(source: str, *first: str) -> str:
         named = {"newer": newer, "shims": SHIMS}

@@ -84,7 +84,7 @@ def compiler13(nvrtc13, cuda13_prefix, tmp_path_factory) -> Compiler:
         if spec is not None and spec.origin:
             (extra / name).symlink_to(Path(spec.origin).parent)
     folders = [str(cuda13_prefix), str(extra)]
-    return Compiler(nvrtc13, find({"PATH": ""}, folders, usual_roots=(), last=lambda _: ()).search)
+    return Compiler(nvrtc13, find({"PATH": ""}, folders, usual_roots=()).search)
 
 
 @pytest.fixture(params=["compiler12", "compiler13"], ids=["cuda12", "cuda13"])
@@ -163,7 +163,7 @@ def test_cupys_headers_compile_with_the_cccl_inside_cupy(compiler12, tmp_path):
         origin = next(Path(folder, name) for folder in site.getsitepackages())
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).symlink_to(origin)
-    search = find({"PATH": ""}, [str(tmp_path)], usual_roots=(), last=lambda _: ()).search
+    search = find({"PATH": ""}, [str(tmp_path)], usual_roots=()).search
     includes, body = LIBRARIES["cupy"]
     with_cupys = Compiler(compiler12.nvrtc, search)
     assert with_cupys.errors("#include <cstdint>\n" + includes + KERNEL.format(body=body)) == ""

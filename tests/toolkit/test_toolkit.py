@@ -92,7 +92,7 @@ def test_rtcompiles_headers_are_searched_last(tmp_path):
 # --- one set -------------------------------------------------------------------------------------
 
 
-def test_the_first_complete_toolkit_in_pathfinders_order_is_used(tmp_path):
+def test_the_first_complete_toolkit_is_used(tmp_path):
     order = {"site": "12.9.86", "CONDA_PREFIX": "12.8.93", "CUDA_PATH": "12.6.85"}
     order |= {"CUDA_HOME": "12.5.82", "usual": "12.4.131"}
     made = {name: LAYOUTS[name](tmp_path / name, version) for name, version in order.items()}

@@ -1,20 +1,14 @@
 """Tests of the search for nvcc, and of reports about missing parts."""
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cuda import pathfinder
 
-import rtcompile
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.files.headers import lies_below
 from rtcompile.toolkit import model
 from rtcompile.toolkit.model import Toolchain
-from rtcompile.toolkit.roots import Root, SearchContext
-from tests.processes import ran
-from tests.toolkits import Wheels, drifted, program, search, toolkit, write
+from tests.toolkits import Wheels, drifted, program, search, write
 
 
 def test_nvcc_of_nvrtcs_version_is_preferred_to_one_that_comes_first(tmp_path):
@@ -124,39 +118,6 @@ def test_an_optional_part_is_an_error_only_when_needed(tmp_path, part, command):
     with pytest.raises(ToolkitNotFound) as error:
         getattr(toolchain, f"require_{part}", lambda: toolchain.not_found(part))()
     assert command in str(error.value)
-
-
-def test_the_last_roots_are_searched_only_for_missing_parts(tmp_path):
-    calls = []
-
-    def last_roots(where: SearchContext) -> Iterator[Root]:
-        calls.append(where)
-        yield Root(str(tmp_path / "cuda"), "toolkit", "pathfinder", where.targets, {})
-
-    toolkit(tmp_path / "cuda", "12.4.131")
-    search(Wheels(tmp_path / "complete").cuda12().site, last=last_roots)
-    assert not calls
-    toolchain = search(Wheels(tmp_path / "lacking").cuda12(crt=None).site, last=last_roots)
-    assert set(toolchain.found_via.values()) == {"pathfinder"}
-
-
-@pytest.mark.takes_seconds
-def test_cuda_pathfinder_is_called_without_loading_a_library(tmp_path):
-    # It does not find this environment's wheels first.
-    source = f"""
-import os, pathlib, site, sys
-site.PREFIXES = []
-sys.path[:0] = {[str(Path(rtcompile.__file__).parents[1]), str(Path(pathfinder.__file__).parents[2])]}
-from rtcompile.toolkit.roots import SearchContext, by_pathfinder
-roots = list(by_pathfinder(SearchContext(os.environ, (), (), ("x86_64-linux",))))
-print([(root.path, root.found_via) for root in roots])
-assert "libcudart" not in pathlib.Path("/proc/self/maps").read_text()
-"""
-    root = toolkit(tmp_path, "12.4.131")
-    write(root / "include/cuda_runtime.h")
-    environ = {"CUDA_PATH": root, "CUDA_HOME": "/proc/nowhere", "CONDA_PREFIX": ""}
-    done = ran(sys.executable, "-I", "-S", "-W", "error", "-c", source, environ=environ)
-    assert done.stdout == f"[({str(root)!r}, 'cuda.pathfinder')]\n", done.stderr
 
 
 def _is_toolkits(nvcc: Path, host: Path | None = None):

@@ -28,7 +28,7 @@ ONE_VERSION = ("nvrtc", "cudart", "crt")
 
 
 def of_cuda13(prefix: Path) -> Toolchain:
-    return find({"PATH": ""}, [str(prefix)], usual_roots=(), last=lambda _: ())
+    return find({"PATH": ""}, [str(prefix)], usual_roots=())
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def environments() -> Toolchain:
     folders = site.getsitepackages()
     if not any(Path(folder, "nvidia/cuda_nvrtc").is_dir() for folder in folders):
         pytest.skip("the CUDA 12 wheels are not installed here")
-    return find({"PATH": os.environ["PATH"]}, folders, usual_roots=(), last=lambda _: ())
+    return find({"PATH": os.environ["PATH"]}, folders, usual_roots=())
 
 
 def versions(toolchain: Toolchain) -> set[str]:

@@ -65,7 +65,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
     def counted(*arguments: object, **others: object) -> Toolchain:
         made.searches += 1
         roots = (str(tmp_path / "roots/*"),)
-        return find(*arguments, usual_roots=roots, last=lambda _: (), **others)  # type: ignore[arg-type]
+        return find(*arguments, usual_roots=roots, **others)  # type: ignore[arg-type]
 
     monkeypatch.setattr(search, "find", counted)
     monkeypatch.setattr(sys, "path", [str(made.wheels.site)])
@@ -309,7 +309,7 @@ import sys
 from rtcompile.settings import Settings
 from rtcompile.toolkit import current
 current(Settings(cache_dir=sys.argv[1]))
-heavy = ("cupy", "cuda.pathfinder", "importlib.metadata", "subprocess", "rtcompile.toolkit.search")
+heavy = ("cupy", "importlib.metadata", "subprocess", "rtcompile.toolkit.search")
 print([name for name in heavy if name in sys.modules])
 """
     cold, warm = (python(source, tmp_path, check=True).stdout for _ in "12")

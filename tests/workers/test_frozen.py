@@ -11,7 +11,6 @@ import pytest
 import rtcompile
 from benchmarks import _frozen
 from rtcompile.extras.pyinstaller import hook_folders
-from rtcompile.toolkit import roots
 from rtcompile.workers import process
 from tests.processes import python, ran
 
@@ -32,16 +31,6 @@ for pid in mine:
         pass
 print(program.build.backend, getattr(sys, "frozen", False), program.build.hit, children)
 """
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("frozen", True), ("executable", "/usr/bin/app"), ("executable", "")]
-)
-def test_a_frozen_application_is_not_started_by_pathfinder(name, value, monkeypatch):
-    monkeypatch.setattr(sys, name, value, raising=False)
-    monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
-    where = roots.SearchContext({}, (), (), ())
-    assert [*roots.by_pathfinder(where)] == []
 
 
 def test_an_application_without_rtcompiles_files_is_told_how_to_keep_them(monkeypatch, tmp_path):

@@ -6,6 +6,7 @@ and in the wheel a bundle of their builds. Importing it loads neither CuPy nor a
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rtcompile import KernelLibrary
@@ -28,6 +29,11 @@ _rows = _library.module(
 )
 _THREADS = 256
 _ELEMENT = {"float32": "float", "float64": "double", "float16": "half"}
+
+
+def get_include() -> str:
+    """Return the folder of the package's headers, for ``include_dirs=`` of other packages."""
+    return str(Path(__file__).parent / "include")
 
 
 def softmax(x: Any) -> Any:
