@@ -325,20 +325,6 @@ def read(path: str, label: str, relative: str) -> tuple[Header, bytes, os.stat_r
     return trusted(header, now), data, status
 
 
-def identities(folders: Iterable[str]) -> dict[str, tuple[int, int] | None]:
-    """Return device and inode of these folders and their parents, to notice replaced folders."""
-    found: dict[str, tuple[int, int] | None] = {}
-    for folder in folders:
-        while folder.startswith("/") and folder not in found:
-            try:
-                status = os.stat(folder)
-                found[folder] = status.st_dev, status.st_ino
-            except OSError:
-                found[folder] = None
-            folder = os.path.dirname(folder)
-    return found
-
-
 def volatile(paths: Iterable[str]) -> str:
     """Return why a build that looked for these paths cannot be cached; "" if it can."""
     for folder in dict.fromkeys([path.rpartition("/")[0] for path in paths]):
