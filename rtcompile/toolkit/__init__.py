@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -28,20 +27,17 @@ from rtcompile.settings import Settings
 from rtcompile.store.folder import Folder
 from rtcompile.toolkit.model import Executable, Library, Toolchain, architectures, unpack
 
-_DOUBT_SECONDS = 60.0
-
 
 class Known(NamedTuple):
     """A result of the search, and its files with their stat signatures, as `environments.packed` returns them."""
 
     toolchain: Toolchain
     files: Sequence[bytes]
-    until: float = float("inf")  # of the monotonic clock
 
     def is_valid(self, key: str, noted: str) -> bool:
         """Return whether the result's files are unchanged; `noted` is the digest of files just found unchanged."""
-        return time.monotonic() < self.until and (
-            environments.noted(key, self.files) == noted or environments.are_unchanged(self.files)
+        return environments.noted(key, self.files) == noted or environments.are_unchanged(
+            self.files
         )
 
 
@@ -141,9 +137,7 @@ def _search(site_dirs: Sequence[str], settings: Settings) -> Known:
         toolchain = toolchain._replace(nvrtc=nvrtc)
     loads = "" if toolchain.nvrtc is None else toolchain.nvrtc.to_load()
     files = environments.packed({path: signature(path) for path in toolchain.depends}, loads)
-    # A program that did not respond may do so next time, when the machine is less busy.
-    until = time.monotonic() + _DOUBT_SECONDS if toolchain.doubts else float("inf")
-    return Known(toolchain, files, until)
+    return Known(toolchain, files)
 
 
 def _editable_cupy(site_dirs: Sequence[str]) -> Sequence[str]:
@@ -185,6 +179,7 @@ def _unpacked_is_there(toolchain: Toolchain, settings: Settings) -> bool:
 
 def write(settings: Settings, key: str, known: Known) -> None:
     """Write the result by rename, unless the folder or RTCOMPILE_JIT=0 forbids it."""
+    # A program that did not respond may do so in the next process, when the machine is less busy.
     if known.toolchain.doubts:
         return
     import json  # takes 1.5 ms, which `import rtcompile` alone should not cost

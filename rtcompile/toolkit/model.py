@@ -99,7 +99,7 @@ class Toolchain(NamedTuple):
     # Problems for builds: missing headers, versions that do not fit together.
     problems: tuple[str, ...] = ()
     depends: tuple[str, ...] = ()  # files and folders whose change invalidates this result
-    # Programs that did not respond; the result is then remembered only briefly.
+    # Programs that did not respond; the result is then not remembered for other processes.
     doubts: tuple[str, ...] = ()
 
     @property
