@@ -342,8 +342,7 @@ class Miss:
             from rtcompile.compilers import nvjitlink
 
             own = LinkInput(plan.compiler_target, plan.request.name, code)
-            tools = plan.toolchain  # without nvJitLink the linker that comes with NVCC is used
-            linker = tools.nvjitlink or tools.nvcc or tools.require_nvjitlink()
+            linker = plan.toolchain.require_nvjitlink()
             flags = command_lines.for_nvjitlink(plan.options, plan.choice.arch, linker.version_pair)
             linked = nvjitlink.link(
                 (own, *plan.links),

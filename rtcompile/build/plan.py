@@ -276,10 +276,10 @@ def nvcc_setting(options: Options) -> str:
 
 
 def _linker(toolchain: Toolchain) -> str:
-    """Return the linker's identity: nvJitLink's, and NVCC's if it is the only or the newer one."""
+    """Return the linker's identity: nvJitLink's, and NVCC's if it is newer."""
     first, other = toolchain.nvjitlink, toolchain.nvcc
     if first is None:
-        return "" if other is None else f"nvcc {other.build}"
+        return ""
     newer = other is not None and other.version_pair > first.version_pair
     return f"{first.build}, nvcc {other.build}" if other is not None and newer else first.build
 

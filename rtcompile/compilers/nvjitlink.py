@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from rtcompile.toolkit.model import Library, Toolchain
 
 _WORKER = "rtcompile.workers.nvjitlink"
-# The first nvJitLink with these kinds of output.
-_FIRST_WITH = {"object": (13, 2), "ltoir": (13, 3)}
-_MADE = {"object": "relocatable machine code (-r)", "ltoir": "linked LTO-IR"}
 # Formats whose magic bytes do not show whether they contain LTO-IR.
 _CONTAINERS = ("fatbin", "object", "archive")
 _WANTS_DEVICE_RUNTIME = re.compile(
@@ -34,7 +31,7 @@ _PRINTED_ERROR = re.compile(r"^(?:@E@)?(?:error|fatal)\s*:", re.MULTILINE)
 _INPUT_TOO_NEW = re.compile(r"Unsupported \.version|may need newer version of nvJitLink")
 
 
-def link(  # noqa: C901  # one linker after another, each with its reasons
+def link(  # one linker after another, each with its reasons
     inputs: Sequence[LinkInput],
     arch: Arch,
     flags: Sequence[str],
@@ -52,25 +49,7 @@ def link(  # noqa: C901  # one linker after another, each with its reasons
     if problems:
         return _refusal(problems, flags)
     inputs = [given._replace(kind=kind_of(given.data) or given.kind) for given in inputs]
-    others = [f"{given.name} is {given.kind}" for given in inputs if given.kind in ("cubin", "ptx")]
-    if target == "ltoir" and others:
-        return _refusal([f"LTO-IR is linked from LTO-IR only; {', '.join(others)}"], flags)
-    linker = toolchain.nvjitlink
-    outcome: Compiled | CompileFailure
-    if linker is None:
-        if toolchain.nvcc is None or target in _FIRST_WITH:
-            toolchain.require_nvjitlink()
-        outcome = nvcc.link(inputs, arch, toolchain, limits=limits)
-        if isinstance(outcome, CompileFailure) and "newer than toolkit" in outcome.log:
-            toolchain.require_nvjitlink()  # raises: NVCC is too old, and nvJitLink would do
-        return outcome
-    major, minor = _FIRST_WITH.get(target, (0, 0))
-    if linker.version_pair < (major, minor):
-        problem = (
-            f"{_MADE[target]} needs nvJitLink {major}.{minor} or newer; this is {linker.version}. "
-            f'`pip install "nvidia-nvjitlink>={major}.{minor}"` installs it beside CUDA 13'
-        )
-        return _refusal([problem], flags)
+    linker = toolchain.require_nvjitlink()
     newer = [given.name for given in inputs if from_newer_toolkit(given, linker.version_pair)]
     if newer:
         problem = (
@@ -92,7 +71,7 @@ def link(  # noqa: C901  # one linker after another, each with its reasons
     # For LTO-IR, NVCC's linker needs the nvJitLink of its own version, which is not installed.
     lto = any(given.kind == "ltoir" for given in inputs)
     other = toolchain.nvcc
-    if target in _FIRST_WITH or lto or other is None or other.version_pair <= linker.version_pair:
+    if lto or other is None or other.version_pair <= linker.version_pair:
         return outcome
     return nvcc.link(inputs, arch, toolchain, limits=limits)
 
@@ -135,8 +114,7 @@ def _options(
     kinds = {given.kind for given in inputs}
     lto = "ltoir" in kinds or ("-lto" in flags and not kinds.isdisjoint(_CONTAINERS))
     own = [flag for flag in flags if flag not in ("-lto", "-ptx") and not flag.startswith("-arch=")]
-    made = {"ptx": ["-ptx"], "object": ["-r"]}.get(target, [])
-    return (f"-arch={arch}", *own, *["-lto"] * lto, *made)
+    return (f"-arch={arch}", *own, *["-lto"] * lto, *["-ptx"] * (target == "ptx"))
 
 
 def _refusal(problems: Sequence[str], flags: Sequence[str]) -> CompileFailure:

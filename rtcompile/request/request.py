@@ -108,6 +108,8 @@ class CompileRequest(Value):
             # Other libraries' objects become bytes, since comparing those may need a device.
             found = enumerate(items("link", link, "source strings, paths, ObjectCodes"))
             link = tuple([_plain(item, f"link[{at}]") for at, item in found])
+        if link and self.target not in ("cubin", "ptx"):
+            raise InvalidRequest(f"link= makes a cubin or PTX, not target={self.target!r}")
         set_(self, "link", link)
         set_(self, "headers", () if headers is _NONE else header_texts(headers))
         fixups = truth("allow_fixups", allow_fixups)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _INPUTS = {"cubin": 1, "ptx": 2, "ltoir": 3, "fatbin": 4, "object": 5, "archive": 6}
-_RESULTS = {"cubin": "Cubin", "object": "Cubin", "ptx": "Ptx", "ltoir": "LTOIR"}
+_RESULTS = {"cubin": "Cubin", "ptx": "Ptx"}
 # nvJitLinkResult; those from NULL_INPUT on exist since 13.0.
 _ERRORS = (
     "SUCCESS UNRECOGNIZED_OPTION MISSING_ARCH INVALID_INPUT PTX_COMPILE NVVM_COMPILE INTERNAL THREADPOOL"

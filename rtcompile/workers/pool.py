@@ -243,8 +243,6 @@ def _run(
                 if reply is False and time.monotonic() > until:
                     zygote.kill()  # It was stopped or hangs; otherwise it would have ended the job.
                     return Crash("timeout", 0, "", b"")
-    except protocol.NoMessage as error:
-        return Crash("start", 0, str(error), b"")
     finally:
         process.hang_up(ours)
         process.close_theirs(theirs)

@@ -11,7 +11,6 @@ import fcntl
 import os
 import resource
 import select
-import sys
 import time
 
 from rtcompile.workers import protocol, scratch
@@ -31,8 +30,6 @@ def main(parent: str, idle: str, temporary: str, name: str) -> None:
     zygote = Zygote(control, int(parent), float(idle), temporary, name)
     try:
         zygote.serve()
-    except protocol.NoMessage as error:
-        sys.exit(f"The worker ended: {error}")
     finally:
         zygote.end()
     # The caller waits for the exit. A normal exit of the interpreter takes several milliseconds, and there is
@@ -129,7 +126,7 @@ class Zygote:
         try:
             if protocol.receive(child.channel) is None:
                 return False
-        except (OSError, protocol.NoMessage):
+        except OSError:
             return False
         self._close(child.finish())
         return True

@@ -208,3 +208,17 @@ def test_a_linked_program_is_found_without_a_plan_until_one_of_its_files_changes
     assert (code.build.hit, runs, found.code) == ("memory", [], code.code)
     names = {header.relative for header in found.build.headers}
     assert {"factor.cuh", "own.cuh"} <= names
+
+
+def test_without_nvjitlink_the_error_names_it(monkeypatch):
+    missing = {"nvjitlink": "nvJitLink not found"}
+    crippled = toolkit.current()._replace(nvjitlink=None, missing=missing)
+    monkeypatch.setattr(toolkit, "current", lambda *_: crippled)
+    with pytest.raises(rtcompile.ToolkitNotFound, match="nvJitLink not found"):
+        compile(CALLER + "// no linker", link=[LIBRARY])
+
+
+@pytest.mark.parametrize("target", ["ltoir", "object", "fatbin"])
+def test_a_link_makes_a_program(target):
+    with pytest.raises(rtcompile.InvalidRequest, match=f"not target='{target}'"):
+        CompileRequest(CALLER, target=target, link=[LIBRARY])

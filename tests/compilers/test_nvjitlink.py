@@ -132,7 +132,7 @@ def test_the_device_runtime_is_added_only_if_called(kind, make, toolchain):
     ("source", "without"),
     [
         pytest.param(PARENT, {"cudadevrt": None}, id="the device runtime"),
-        pytest.param(LIBRARY, {"nvjitlink": None, "nvcc": None}, id="any linker"),
+        pytest.param(LIBRARY, {"nvjitlink": None}, id="the linker"),
     ],
 )
 def test_without_what_a_link_needs_the_error_names_its_package(source, without, make, toolchain):
@@ -226,11 +226,13 @@ def test_input_too_new_for_nvjitlink_is_linked_by_a_newer_nvcc(kind, make, toolc
 
 
 @pytest.mark.needs_nvcc
-def test_nvcc_links_without_nvjitlink_and_names_what_is_missing(make, toolchain):
+def test_nvcc_links_and_names_what_is_missing(make, toolchain):
     if toolchain.nvcc is None:
         pytest.skip("nvcc is needed")
     inputs = [make(PARENT, "object"), make(LIBRARY, "object")]
-    assert {"k", "_Z5childPf"} <= kernels(linked(inputs, toolchain._replace(nvjitlink=None)))
+    outcome = nvcc.link(inputs, Arch(9, 0), toolchain, limits=Limits())
+    assert isinstance(outcome, Compiled)
+    assert {"k", "_Z5childPf"} <= kernels(outcome.code)
     failure = nvcc.link([make(CALLER, "object")], Arch(9, 0), toolchain, limits=Limits())
     assert isinstance(failure, CompileFailure)
     assert (failure.kind, "_Z6helperf" in failure.log) == ("link", True)
