@@ -4,7 +4,7 @@ Usually each job has its own child, so it cannot affect other jobs. *Reusable* j
 without limits whose options do not affect the next compile. They reuse the compiler's memory pages, which saves 10
 of 28 ms of a small kernel and a seventh of CuTe's 1.5 s. If a later job of a child crashes, or fails with an error
 that may not be the source's fault, the zygote repeats it in a new child. Between two jobs the folders and stderr
-are emptied; a child that finds other files there, or has grown, ends.
+are emptied; a child that finds a folder there, or has grown, ends.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def become(
         _die_with_zygote(zygote, held)
         _prefer_for_oom()
         os.dup2(stderr, 2)
-        folder.enter_job_folder(name)
+        os.chdir(os.open(name, scratch.FOLDER, dir_fd=folder.descriptor))
         status = _serve(channel)
     except BrokenPipeError:
         pass  # cancelled
@@ -220,14 +220,13 @@ def _serve(channel: _socket.socket) -> int:
 
 
 def _as_new() -> bool:
-    """Remove the previous job's files and stderr; False if there are other files."""
+    """Remove the previous job's files and stderr; False if there is anything else."""
     protocol.forget_stderr()
-    for name in os.listdir(os.environ["TMPDIR"]):
-        path = os.path.join(os.environ["TMPDIR"], name)
-        if not os.path.isfile(path) or os.path.islink(path):
+    for name in os.listdir("."):
+        if not os.path.isfile(name) or os.path.islink(name):
             return False
-        os.unlink(path)
-    return not os.listdir(".")
+        os.unlink(name)
+    return True
 
 
 def _private_bytes() -> int:

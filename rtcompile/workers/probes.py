@@ -69,8 +69,6 @@ class _Observation:
     def __init__(self, job: dict[str, Any], *, reports: bool) -> None:
         self.reports = reports
         self.provided: tuple[bytes, ...] = tuple(job.get("provided", ()))
-        # The compiler writes its times to the worker's descriptor.
-        self.temporary = (b"/proc/self/fd/", os.environb.get(b"TMPDIR", b"/proc/self/fd") + b"/")
         # NVRTC looks for a file with the program's name, but ignores the result.
         headers = (job.get("pch", b""), job.get("create_pch", b""))
         self.own = (job.get("name", b""), *headers, os.getcwdb())
@@ -85,13 +83,10 @@ class _Observation:
 
     def is_ours(self, path: bytes | None) -> bool:
         """Return whether a path belongs to this worker, or is relative to its empty folder."""
-        return (
-            path is None or not path.startswith(b"/") or path in self.own or self.is_temporary(path)
-        )
-
-    def is_temporary(self, path: bytes) -> bool:
-        """Return whether a path is one of this job's temporary files."""
-        return path.startswith(self.temporary)
+        if path is None or not path.startswith(b"/"):
+            return True
+        # The compiler writes its times to the worker's descriptor.
+        return path in self.own or path.startswith(b"/proc/self/fd/")
 
     def doubt(self, problem: str) -> None:
         self.problem = self.problem or problem
@@ -218,7 +213,7 @@ def _open(real: Callable[..., Any], given: tuple[Any, ...], writes: bool, fdopen
     if job is None or job.is_ours(path) or writes:
         found = real(*given)
         is_above = job is not None and path and path.startswith(b"../")
-        if found not in (None, _ABSENT) and is_above and not job.is_temporary(path):
+        if found not in (None, _ABSENT) and is_above:
             job.doubt(f"header {os.fsdecode(path)} was found by a relative path")
         return found
     descriptor = _descriptor(job, path)

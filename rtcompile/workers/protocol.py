@@ -12,7 +12,7 @@ end of a new *job socket* and a memfd with the arguments. The job socket returns
 ``CRASH`` with its kind, the number of a signal or an error, and the child's stderr; if it closes without a message,
 the zygote is gone. The caller cancels by closing its end.
 
-The function runs in an empty working directory, with its own TMPDIR, stdout on ``/dev/null`` and stderr in a memfd,
+The function runs in an empty working directory, which is its TMPDIR too, stdout on ``/dev/null`` and stderr in a memfd,
 as the leader of a process group, which is killed when the job ends.
 
 Worker-side modules are imported by a bare ``python -I -S`` that starts in 10 ms: they must not import

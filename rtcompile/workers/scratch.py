@@ -26,7 +26,7 @@ _PAUSE = 0.005
 _UNUSED_SECONDS = 86400.0
 # Errors of `memfd_create` in a sandbox that forbids it (gVisor, seccomp).
 _REFUSED = (errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EINVAL)
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Scratch:
@@ -43,21 +43,6 @@ class Scratch:
         except OSError:
             return False
         return os.path.samestat(os.fstat(self.descriptor), found)
-
-    def make_job_folder(self, name: str) -> None:
-        """Make a folder with empty folders `cwd` and `tmp`."""
-        os.mkdir(name, 0o700, dir_fd=self.descriptor)
-        for part in ("cwd", "tmp"):
-            os.mkdir(f"{name}/{part}", 0o700, dir_fd=self.descriptor)
-
-    def enter_job_folder(self, name: str) -> None:
-        """Make a job's `cwd` and `tmp` this process's working directory and TMPDIR."""
-        os.chdir(os.open(f"{name}/cwd", _FOLDER, dir_fd=self.descriptor))
-        os.environ["TMPDIR"] = os.path.join("..", "tmp")
-
-    def remove_job_folder(self, name: str) -> None:
-        """Remove a job's folder with its contents."""
-        remove(name, self.descriptor)
 
     def remove(self) -> None:
         """Remove this folder, and the leftover folders of killed zygotes."""
@@ -148,7 +133,7 @@ def _claimed(path: str) -> Scratch:
     for _ in range(_TRIES):
         try:
             os.mkdir(path, 0o700)
-            folder = os.open(path, _FOLDER)
+            folder = os.open(path, FOLDER)
         except (FileExistsError, FileNotFoundError):
             time.sleep(_PAUSE)  # A sweeping process removes it before it was locked.
             continue
@@ -179,7 +164,7 @@ def _sweep(parent: str, own: str) -> None:
             continue
         path = os.path.join(parent, name)
         try:
-            descriptor = os.open(path, _FOLDER)
+            descriptor = os.open(path, FOLDER)
         except OSError:
             continue  # removed just now, not a folder, or another user's
         try:
@@ -199,7 +184,7 @@ def remove(name: str, folder: int | None = None) -> None:
             os.unlink(name, dir_fd=folder)
             return
         except IsADirectoryError:
-            descriptor = os.open(name, _FOLDER, dir_fd=folder)
+            descriptor = os.open(name, FOLDER, dir_fd=folder)
         try:
             for inner in os.listdir(descriptor):
                 remove(inner, descriptor)

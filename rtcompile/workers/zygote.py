@@ -74,7 +74,8 @@ class Zygote:
         if self.scratch is None:
             self.scratch = scratch.claim(self.temporary, self.name)
             os.fchdir(self.scratch.descriptor)  # NVRTC writes files to the working directory
-            # A relative path is short: NVRTC makes no precompiled header if it is longer than some 120 bytes.
+            # A child's working directory is its TMPDIR too. A relative path is short: NVRTC makes no precompiled header
+            # if it is longer than some 120 bytes.
             os.environ["TMPDIR"] = "."
         if self.function:
             resolve(self.function)(self.argument)
@@ -173,7 +174,7 @@ class Zygote:
         """Return a new child, which waits for a job."""
         self.serial += 1
         name = str(self.serial)
-        folder.make_job_folder(name)
+        os.mkdir(name, 0o700, dir_fd=folder.descriptor)
         opened = []
         zygote = os.getpid()
         try:
@@ -184,7 +185,7 @@ class Zygote:
         except OSError:
             for descriptor in opened:
                 os.close(descriptor)
-            folder.remove_job_folder(name)
+            scratch.remove(name, folder.descriptor)
             raise
         stderr, held, lifeline = opened
         if pid == 0:
@@ -211,7 +212,7 @@ class Zygote:
         del self.children[child.pid]
         self.poller.unregister(child.channel.fileno())
         if self.scratch is not None:
-            self.scratch.remove_job_folder(child.folder)
+            scratch.remove(child.folder, self.scratch.descriptor)
         may_retry = child.served > 0 and child.failure == "crash"
         order = child.finish()
         if order is not None and status != 0 and may_retry:

@@ -75,7 +75,7 @@ def test_a_folder_is_private_and_removed_with_its_zygote(parent, locks, request)
     if locks == "no_locks":
         request.getfixturevalue(locks)
     owner = claim(parent)
-    owner.make_job_folder("1")
+    (Path(owner.path) / "1").mkdir()
     assert Path(owner.path).stat().st_mode & 0o777 == 0o700
     owner.remove()
     assert list(parent.iterdir()) == []
@@ -166,10 +166,10 @@ def test_a_folder_whose_lock_says_nothing_is_kept_for_a_day_except_by_its_caller
 
 def test_a_link_in_a_leftover_folder_is_removed_and_not_followed(parent, precious):
     dead = claim(parent)
-    dead.make_job_folder("1")
+    (Path(dead.path) / "1").mkdir()
     left = killed(dead)
-    (left / "1" / "cwd" / "link").symlink_to(precious)
-    (left / "1" / "cwd" / "file").symlink_to(precious / "thesis.tex")
+    (left / "1" / "link").symlink_to(precious)
+    (left / "1" / "file").symlink_to(precious / "thesis.tex")
     scratch.sweep(str(parent), "")
     assert not left.exists()
     assert (precious / "thesis.tex").exists()

@@ -174,16 +174,16 @@ def test_a_process_that_is_killed_while_it_waits_costs_no_job(pool):
     assert compiled(pool, KERNEL % 3)["code"]
 
 
-def test_a_process_that_finds_a_foreign_file_is_not_reused(pool, scratch):
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("/")])
+def test_a_process_that_finds_a_foreign_folder_is_not_reused(pool, scratch, make):
     pid = compiled(pool, KERNEL % 1)["pid"]
-    folder = Path(os.readlink(f"/proc/{pid}/cwd"))
-    (folder / "b.h").write_text("")
+    make(Path(os.readlink(f"/proc/{pid}/cwd"), "b"))
     assert compiled(pool, KERNEL % 2)["pid"] != pid
 
 
 def test_files_of_a_job_are_removed_before_the_next_one(pool):
     pid = compiled(pool, KERNEL % 1)["pid"]
-    temporary = Path(os.readlink(f"/proc/{pid}/cwd")).parent / "tmp"
+    temporary = Path(os.readlink(f"/proc/{pid}/cwd"))
     (temporary / "secret").write_text("of the first job")
     assert compiled(pool, KERNEL % 2)["pid"] == pid
     assert "secret" not in os.listdir(temporary)
