@@ -50,6 +50,7 @@ def link(  # one linker after another, each with its reasons
         return _refusal(problems, flags)
     inputs = [given._replace(kind=kind_of(given.data) or given.kind) for given in inputs]
     linker = toolchain.require_nvjitlink()
+    outcome: Compiled | CompileFailure
     newer = [given.name for given in inputs if from_newer_toolkit(given, linker.version_pair)]
     if newer:
         problem = (

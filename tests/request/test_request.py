@@ -290,7 +290,7 @@ def test_runs_with_one_deadline_share_their_time(monkeypatch):
     assert limits.timeout.left == 0.0
     assert units.TimeLimit(5.0, since=107.0).left == 3.0
     assert units.Limits(5.0).after_waiting(3.0) == 5.0
-    assert units.Limits().with_shared_deadline() == units.Limits(None, None)
+    assert units.Limits().with_shared_deadline() == units.Limits(None)
 
 
 def test_compilers_get_few_variables_and_workers_fewer():
