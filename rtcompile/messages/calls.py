@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 
+from rtcompile.messages import changes, quoted
 from rtcompile.messages.declared import BASIC, declarations, declared_as, in_source
-from rtcompile.messages.facts import BuildContext, Match, Values, headers_in
+from rtcompile.messages.facts import TABLES, BuildContext, Match, Values, headers_in
 from rtcompile.request import cxx
 
 
@@ -458,3 +459,22 @@ def _atomic_of_bits(name: str, kind: str, values: list[str]) -> str:
         return ""
     rest = (f"{convert or f'({to})'}({each})" for each in values[1:])
     return f"Write `{name}(({to}*)({values[0]}), {', '.join(rest)})`{note}"
+
+
+def of_numba(match: Match, context: BuildContext) -> Values:
+    """Return what CUDA C++ writes for a name of Numba's module `cuda`."""
+    call = re.search(rf"\bcuda{re.escape(match['name'])}\(", context.text)
+    inside = cxx.enclosed(context.text, call.end() - 1) if call else ""
+    with suppress(LookupError):
+        return {"right": f"`{TABLES['numba'][match['name']].format(*cxx.split(inside))}`"}
+    return {"right": "it without `cuda.`, or the function of CUDA C++ that does the same"}
+
+
+def mismatch(match: Match, context: BuildContext) -> Iterator[Values]:
+    """Yield in what two types differ that C++ does not convert."""
+    given, wanted = match["given"], match["wanted"]
+    if given.replace("const ", "") == wanted.replace("const ", ""):
+        fact = "a pointer to const data into one that may write"
+        yield {"fact": fact, "step": quoted.to_const(given, wanted, context)}
+    else:
+        yield from changes.of("type-mismatch")(match, context)

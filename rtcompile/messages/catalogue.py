@@ -11,14 +11,12 @@ from typing import Any
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.messages import (
     calls,
+    changes,
     facts,
     memory,
     names,
-    operands,
     quoted,
-    redeclared,
     repairs,
-    rewritten,
     searched,
     syntax,
     wmma,
@@ -85,15 +83,13 @@ def _read() -> tuple[KnownMessage, ...]:
             vars,
             (
                 calls,
+                changes,
                 repairs,
-                rewritten,
                 syntax,
                 wmma,
                 written,
                 memory,
-                operands,
                 quoted,
-                redeclared,
                 searched,
                 names,
                 facts,
@@ -107,7 +103,9 @@ def _read() -> tuple[KnownMessage, ...]:
             row["cause"].replace("\n", " "),
             row["fix"].replace("\n", " "),
             row["since"],
-            functions[row["values"]] if "values" in row else None,
+            (changes.of(name) if row["values"] == "changed" else functions[row["values"]])
+            if "values" in row
+            else None,
             row["facts"] if "values" in row else "words",
             "general" in row,
             "headline" in row,

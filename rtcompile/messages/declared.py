@@ -19,6 +19,8 @@ def word_at(context: BuildContext) -> str:
     return found[0] if found else ""
 
 
+# A variable, a member, an element, the result of a call, or a number.
+OPERAND = r"(?:[A-Za-z_][\w.]*|\d[\w.]*)(?:\[[^\[\]\n]*\]|\([^()\n]*\)|\.\w+|->\w+)*"
 _VALUE = r"(?:[A-Za-z_][\w.]*|\d[\w.]*)(?:\[[^\[\]\n]*\]|\.\w+|->\w+)*"
 _BINDING = "*/%"  # the signs beside an operand that would take it away from + and -
 
@@ -110,7 +112,7 @@ BASIC = (
 def declared_as(word: str, context: BuildContext) -> tuple[str, int, str]:
     """Return what a word is before the caret: "function", "array", "pointer" or "variable", its line and declaration."""
     at, code = context.at, context.code
-    for found in reversed(declarations(word, code)):
+    for found in islice(reversed(declarations(word, code)), _MOST_DECLARATIONS) if word else ():
         kind = re.match(r"[A-Za-z_]\w*", found[0])
         known = rf"(?:struct|class|union|enum|typename|using|typedef\s[^;{{}}]{{1,80}})\s+{kind[0] if kind else ''}\b"
         is_type = kind and (
@@ -179,6 +181,7 @@ def all_qualified(word: str, code: str) -> Iterator[str]:
 
 
 _SCOPE = r"\b(?:namespace|struct|class)\s+([\w:]+)[^;{}()<>=]{0,300}(?={)"
+_MOST_DECLARATIONS = 200  # of one name: a hint is worth no more time than that
 _MOST_TEMPLATES = 1000  # of a source: a hint is worth no more time than that
 _LONGEST_HEAD = 500
 

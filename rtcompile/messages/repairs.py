@@ -5,79 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import islice
-from typing import NamedTuple
 
 from rtcompile.messages.facts import BuildContext, Match, Values
+from rtcompile.messages.spot import Spot, spot_of
 from rtcompile.request import cxx
 
-_TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|[\w.]+|\S')
-_NEAR = 600  # characters before and behind the caret in which tokens are looked for
 _FEW = 6  # tokens on each side of the caret between which a bracket may be missing
-_LONGEST_SHOWN = 40
-
-
-class Spot(NamedTuple):
-    """The caret in a source."""
-
-    source: str
-    code: str  # the source with blanks for comments, literals and directives
-    plain: str  # the source with blanks for comments and directives
-    at: int  # offset of the caret
-    before: list[Match]  # tokens before the caret, the nearest first
-    after: list[Match]  # tokens from the caret on
-
-    @property
-    def row(self) -> tuple[int, int]:
-        """Return where the caret's line begins and ends."""
-        return self.code.rfind("\n", 0, self.at) + 1, (self.code + "\n").index("\n", self.at)
-
-    def line(self, at: int) -> int:
-        """Return the line of an offset, counted from 1."""
-        return self.source.count("\n", 0, at) + 1
-
-    def change(self, begin: int, end: int, new: str, fact: str, step: str) -> Values:
-        """Return the values for a hint on replacing a part of the source."""
-        edited = self.source[:begin] + new + self.source[end:]
-        return {"fact": fact, "step": step, "edited": edited}
-
-    def insert(self, text: str, at: int) -> Values:
-        """Return the values for a hint on a missing text."""
-        before = self.source[:at].rstrip()
-        last = LAST.search(before[max(0, len(before) - _LONGEST_SHOWN) :])
-        shown = text.strip()
-        where = f"behind `{last[0]}` in line {self.line(len(before))}" if last else "at the begin"
-        return self.change(at, at, text, f"`{shown}` is missing {where}", f"Write `{shown}` there")
-
-    def remove(self, token: Match) -> Values:
-        """Return the values for a hint on a superfluous token."""
-        fact = f"`{token[0]}` in line {self.line(token.start())} is one too many"
-        return self.change(*token.span(), "", fact, "Remove it")
-
-    def replace(self, token: Match, new: str) -> Values:
-        """Return the values for a hint on a wrong token."""
-        line = self.line(token.start())
-        fact = f"`{token[0]}` stands where `{new}` belongs in line {line}"
-        return self.change(*token.span(), new, fact, f"Write `{new}` in its place")
-
-
-LAST = re.compile(r"[\w.]+(?:\[[^\[\]\n]*\])*$|\S$")
-
-
-def spot_of(context: BuildContext) -> Spot | None:
-    """Return the message's caret in the source; None if its line is none of the source's."""
-    source, at = context.source, len(context.source)
-    if context.line:
-        lines = source.split("\n")
-        own = lines[context.line - 1] if context.line <= len(lines) else ""
-        if context.text and own.strip() != context.text.strip():
-            return None
-        at = context.at
-    plain = cxx.blanked(source, directives=True)
-    begin = max(0, at - _NEAR)
-    begin = plain.rfind("\n", 0, begin) + 1  # no token is cut
-    before = [*_TOKEN.finditer(plain, begin, at)]
-    after = [*_TOKEN.finditer(plain, at, at + _NEAR)]
-    return Spot(source, context.code, plain, at, before[::-1], after)
 
 
 def repaired(match: Match, context: BuildContext) -> Iterator[Values]:

@@ -31,7 +31,7 @@ class Attempts:
 
     def proof(self, error: Diagnostic, source: str, options: tuple[str, ...] = ()) -> str:
         """Return a sentence on what the change does; "" if it does not help, or too many were tried."""
-        after = self._outcome(source, options)
+        after = self._outcome(source, options) if _key(error) in self._before else None
         if after is None:
             return ""
         errors = {_key(each) for each in after if each.is_error}

@@ -166,7 +166,7 @@ def test_an_archive_is_rejected_by_name(tmp_path):
         ("template <class T, int N> struct Vec { T v[N]; };\n" + body("Vec<float> v;"), (), (), "error: N is missing; `Vec<float, 4>`"),
         (body("__shared__ float s[TILE];\n  s[0] = 0;"), ("-DTILE=-1",), (), "the macro TILE is -1; line 2 (`__shared__ float s[TILE];`)"),
         ("#inclde <cuda_fp16.h>\n" + body(""), (), (), "`#inclde` is not one. Is `#include` meant?"),
-        ("#include <cuda_fp16.h>\n" + body("x[0] = 2 * x[0];", "__half* x"), (), (), "__int2half_rn(2) * x[0]"),
+        ("#include <cuda_fp16.h>\n" + body("x[0] = 2 * x[0];", "__half* x"), (), (), "Convert the other operand: `__half(2)`"),
         (body("int i = 0;\n  while i < 3:\n    i += 1;"), (), (), "`while (i < n) { ... }`"),
         ("#include <torch/extension.h>\n" + body(""), (), (), "kernel.cu:1:11: fatal error; and is in none of the "),
     ],

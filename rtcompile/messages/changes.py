@@ -1,0 +1,144 @@
+"""Changes of a source, as ``changes.ini`` lists them: each is compiled before a hint names it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice, pairwise
+
+from rtcompile.messages.declared import OPERAND, declared_as
+from rtcompile.messages.diagnostics import simplified
+from rtcompile.messages.facts import BuildContext, Match, Values, read_sections
+from rtcompile.messages.spot import Spot, in_line, spans, spot_of
+
+_MOST_FOUND = 8  # of one row: a hint is worth no more compiles than that
+_MOST_ARGUMENTS = 4  # of a call whose arguments are changed
+_TABLE = read_sections("changes.ini")
+_NEAR = (
+    300  # characters before the caret's line in which a row that searches around the caret begins
+)
+_PATTERNS = ("near", "operand")  # words that are patterns themselves
+_NAME = re.compile(r"\{([a-z]\w*)\}")
+
+
+def _filled(template: str, values: Mapping[str, str]) -> str:
+    return _NAME.sub(lambda name: values.get(name[1], ""), template).replace("\\n", "\n")
+
+
+def of(section: str) -> Callable[[Match, BuildContext], Iterator[Values]]:
+    """Return what yields the values of a section of the catalogue from the rows for it."""
+    rows = [row for row in map(_TABLE.__getitem__, _TABLE.sections()) if row["for"] == section]
+
+    def changed(match: Match, context: BuildContext) -> Iterator[Values]:
+        said = [(row, found) for row in rows if (found := re.search(row["message"], match.string))]
+        if not said:
+            return
+        own = spot_of(context)
+        spot = own or in_line(context)  # the compiler's line of a header, or without the source
+        words = _words(spot)
+        if any("is" in row for row, _ in said):
+            what, line, declared = declared_as(spot.word, context)
+            words |= {"what": what, "declared": declared, "declared_line": str(line)}
+        is_tried = own is not None and context.attempts is not None
+        for row, found in said:
+            if is_tried or "known" in row or not {"write", "adding"} & {*row}:
+                groups = {name: simplified(text or "") for name, text in found.groupdict().items()}
+                yield from _values(row, words | groups, spot, is_tried)
+
+    return changed
+
+
+def _values(
+    row: Mapping[str, str], words: Mapping[str, str], spot: Spot, is_tried: bool
+) -> Iterator[Values]:
+    if "is" in row and row["is"] != words["what"]:
+        return
+    kept = {key: row[key] for key in ("adding", "known") if key in row}
+    if "find" not in row:
+        yield kept | {key: _filled(row[key], words) for key in ("fact", "step")}
+        return
+    needed = _NAME.findall(row["find"] + row.get("write", ""))
+    if not all(words.get(name, name) for name in needed):
+        return
+    escaped = {n: text if n in _PATTERNS else re.escape(text) for n, text in words.items()}
+    pattern = re.compile(_filled(row["find"], escaped), re.MULTILINE)
+    found = [*islice(filter(None, _WITHIN[row["within"]](pattern, spot)), _MOST_FOUND)]
+    for each in (found,) if "every" in row and found else ([one] for one in found):
+        values = kept | _change(row, each, words, spot)
+        yield values if is_tried else {k: text for k, text in values.items() if k != "edited"}
+
+
+def _change(
+    row: Mapping[str, str], found: list[Match], words: Mapping[str, str], spot: Spot
+) -> dict[str, str]:
+    """Return the values for one match, or for all of them at once."""
+    edited, values = spot.source, dict(words)
+    for each in reversed(found):
+        begin, end = each.span("old" if "old" in each.re.groupindex else 0)
+        groups = {name: spot.source[slice(*each.span(name))] for name in each.re.groupindex}
+        values |= groups | {"old": spot.source[begin:end], "line": str(spot.line(begin))}
+        values["number"] = str(1 + sum(end < begin for _, end in spot.call[2]))
+        if "write" in row:
+            right = _filled(row["write"], values)
+            edited = edited[:begin] + right + edited[end:]
+            values["write"] = " ".join(right.split())
+    name, opening, arguments = spot.call
+    if arguments:
+        end = arguments[-1][1] + len(edited) - len(spot.source)
+        values["called"] = f"{name}({edited[opening + 1 : end]})"
+    texts = {key: _filled(row[key], values) for key in ("fact", "step")}
+    return texts | {"edited": edited} if "write" in row else texts
+
+
+def _words(spot: Spot) -> dict[str, str]:
+    """Return the words beside the caret that a row may use."""
+    begin, _ = spot.row
+    left = re.search(r"(\w+)\s*$", spot.code[begin : spot.at])
+    near = "|".join(filter(None, dict.fromkeys((spot.word, left[1] if left else ""))))
+    index = r"\[([A-Za-z_]\w*)\]"
+    indices = re.findall(index, spot.code[: spot.at])[-1:] or re.findall(index, spot.code)[:1]
+    return {
+        "word": spot.word,
+        "near": near,
+        "operand": OPERAND,
+        "call": spot.call[0],
+        "around": spot.around[0],
+        "index": "".join(indices),
+    }
+
+
+def _around_caret(pattern: re.Pattern[str], spot: Spot) -> Iterable[Match]:
+    begin, end = spot.row
+    found = pattern.finditer(spot.code, max(0, begin - _NEAR), end)
+    return (each for each in found if each.start() <= spot.at <= each.end())
+
+
+def _in_arguments(pattern: re.Pattern[str], spot: Spot) -> Iterable[Match | None]:
+    arguments = spot.call[2] if len(spot.call[2]) <= _MOST_ARGUMENTS else []
+    return (pattern.fullmatch(spot.code, *span) for span in arguments)
+
+
+def _in_parameter(pattern: re.Pattern[str], spot: Spot) -> Iterator[Match]:
+    """Yield the matches in the parameter that the argument at the caret is for."""
+    function, _, arguments = spot.around
+    number = sum(last < spot.at for _, last in arguments)
+    head = re.compile(rf"[\w>][\s*&]+{re.escape(function)}\s*\(")
+    for each in islice(head.finditer(spot.code), _MOST_FOUND):
+        for span in spans(spot.code, each.end() - 1)[number : number + 1]:
+            yield from pattern.finditer(spot.code, *span)
+
+
+# Where a row searches, and how: the nearest matches first.
+_WITHIN: dict[str, Callable[[re.Pattern[str], Spot], Iterable[Match | None]]] = {
+    "at": lambda pattern, spot: [pattern.match(spot.code, spot.at)],
+    "caret": _around_caret,
+    "line": lambda pattern, spot: pattern.finditer(spot.code, *spot.row),
+    "after": lambda pattern, spot: pattern.finditer(spot.code, spot.at, spot.row[1]),
+    "before": lambda pattern, spot: [*pattern.finditer(spot.code, 0, spot.row[1])][::-1],
+    "arguments": _in_arguments,
+    "pairs": lambda pattern, spot: (
+        pattern.fullmatch(spot.code, one[0], two[1]) for one, two in pairwise(spot.call[2])
+    ),
+    "parameter": _in_parameter,
+    "source": lambda pattern, spot: pattern.finditer(spot.code),
+}
