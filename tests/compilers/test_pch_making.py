@@ -147,7 +147,7 @@ def test_with_headers_turned_off_nothing_is_counted_or_created(builder):
 # --- failures ------------------------------------------------------------------------------
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, kind: str) -> list[bytes]:
+def failing(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Let every compile that creates a header fail; return the paths of those headers."""
     tried: list[bytes] = []
     run = pool.run
@@ -158,17 +158,16 @@ def failing(monkeypatch: pytest.MonkeyPatch, kind: str) -> list[bytes]:
             return run(job, *rest)
         tried.append(made)
         Path(os.fsdecode(made)).write_bytes(b"half a header")
-        return pool.Crash(kind, 9, "it was killed", b"")
+        return pool.Crash("crash", 9, "it was killed", b"")
 
     monkeypatch.setattr(pool, "run", run_or_fail)
     return tried
 
 
-@pytest.mark.parametrize("kind", ["crash", "memory"])
-def test_a_build_whose_header_fails_is_repeated_without_one(builder, monkeypatch, kind):
+def test_a_build_whose_header_fails_is_repeated_without_one(builder, monkeypatch):
     code = builder.compiled(PREFIX + KERNEL).code
     with monkeypatch.context() as patch:
-        tried = failing(patch, kind)
+        tried = failing(patch)
         outcomes = [builder.compiled(PREFIX + KERNEL) for _ in range(2)]
     assert [outcome.code for outcome in outcomes] == [code] * 2
     assert len(tried) == 1  # the next one must save more
@@ -180,7 +179,7 @@ def test_a_build_whose_header_fails_is_repeated_without_one(builder, monkeypatch
 def test_a_batch_continues_after_a_failed_header(builder, monkeypatch):
     monkeypatch.setattr(pool, "slots", lambda: 1)
     with monkeypatch.context() as patch:
-        failing(patch, "crash")
+        failing(patch)
         outcomes = batch(builder, 3, expected=8)
     assert not any(map(used, outcomes))
     assert not pch._making
