@@ -28,6 +28,8 @@ _NO_CACHE = b"--no-cache"
 _FIRST_OBSERVED, _LAST_OBSERVED = (12, 4), (13, 5)
 
 _ROOM_TO_START = 16 << 20
+# The folder of headers passed as strings, in the working directory of a job.
+_TEXTS = "rtcompile-headers"
 
 _library: ctypes.CDLL | None = None
 _always: list[bytes] = []  # options of every compile
@@ -156,11 +158,11 @@ class Program:
 def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     """Compile one translation unit, and return the fields from which `compilers.nvrtc` makes a `Compiled` or a failure."""
     # The job has the source, its name, options and expressions, the target, `texts` (headers passed as strings, by their
-    # paths in the working directory), the fields for `probes`, and: `pch` and
-    # `create_pch`, the path of a precompiled header to use or to create; `minimal`, whether CUDA's declarations may be
-    # left out; `yields`, whether all other processes come first; `unobserved`, whether to compile
-    # as with an NVRTC whose calls cannot be intercepted, which tests have not. The reply's `observed` is None if `probes` do not work, `trace` if this NVRTC
-    # gives none, and `pch` if none could be tried.
+    # paths in the working directory), the fields for `probes`, and: `pch` and `create_pch`, the path of a precompiled
+    # header to use or to create; `minimal`, whether CUDA's declarations may be left out; `yields`, whether all other
+    # processes come first; `unobserved`, whether to compile as with an NVRTC whose calls cannot be intercepted, which
+    # tests have not. The reply's `observed` is None if `probes` do not work, `trace` if this NVRTC gives none, and `pch`
+    # if none could be tried.
     # Its `spans` are (phase, begin, end) in monotonic seconds, the whole first; `busy` is the part of that time on a
     # processor. For `child`: `well` (the process may be reused), `doubtful` (another process may give another result).
     begin, processor = time.monotonic(), time.process_time()
@@ -185,7 +187,7 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
         protocol.forget_stderr()
         reply = _observed(job, options + timed)
     if job["texts"]:
-        scratch.remove(TEXTS.decode())  # otherwise the process could not be reused
+        scratch.remove(_TEXTS)  # otherwise the process could not be reused
     reply["log"], used = _pch_message(reply["log"])
     reply["pch"] = used if tried else None
     phases = _phases(protocol.drain(times).decode("utf-8", "replace"), begin)
@@ -220,19 +222,15 @@ def time_unit(job: dict[str, Any]) -> dict[str, Any]:
 
 _DETAIL_MAX = 1000  # characters; some names of instances have 100,000
 
-
-# The folder of headers passed as strings, in the job's working directory.
-TEXTS = b"rtcompile-headers/"
 # Of mallopt(3).
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def _keep_freed_memory() -> None:
     """Let `malloc` keep freed pages: new ones cost 1500 page faults, which take 3 of a small kernel's 20 ms."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
-    if mallopt is not None:
-        mallopt(_M_TRIM_THRESHOLD, 128 << 20)
-        mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+    libc = ctypes.CDLL(None)
+    libc.mallopt(_M_TRIM_THRESHOLD, 128 << 20)
+    libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
 
 
 _PHASES = {
