@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from types import MappingProxyType
@@ -325,33 +325,6 @@ def linker_inputs(
         found.append(LinkInput(code.kind, item.name, code.code))
         files = files.joined(files_of(code.build) or FileSet(uncacheable="unknown files"))
     return tuple(found), files
-
-
-def request_of_ptx(
-    path: str, options: Sequence[str], arch: str | Arch | None
-) -> CompileRequest | None:
-    """Return the request that links a PTX file; None for other files, or without linker options."""
-    from rtcompile.inspect.cubin import kind_of
-    from rtcompile.request import command_lines
-
-    parsed = compiler_options.parse(options)
-    _, *flags = command_lines.for_nvjitlink(parsed, Arch(7, 5), (99, 0))
-    if not flags and not parsed.unknown:
-        return None
-    try:
-        data = sealed.read_given(path)
-    except OSError as error:
-        raise InvalidRequest(f"no module can be read from {path!r}: {error.strerror}") from None
-    if kind_of(data) != "ptx":
-        return None
-    if parsed.unknown:
-        raise InvalidRequest(
-            f"options={list(options)!r}: {shown(parsed.unknown[0])} is no option that rtcompile "
-            f"knows. {path} is linked, with the options {', '.join(command_lines.FOR_THE_LINKER)}; "
-            "a compiler's other options are taken and have no effect on PTX"
-        )
-    ptx = LinkInput("ptx", os.path.basename(path), data)
-    return CompileRequest("", options=options, arch=arch, link=(ptx,), name="linked.cu")
 
 
 def linker_input(item: Any, index: int) -> LinkInput | CompileRequest:

@@ -62,14 +62,15 @@ OF_MODULES: dict[str, Any] = {"path": None, "name_expressions": None, "name": DE
 class LazyCode:
     """The common part of `RawModule` and `RawKernel`: the arguments of one build, and its results.
 
-    `arguments` are the class's arguments in normal form, and `for_cupy` those for CuPy's class. `functions` are by
+    `arguments` are the class's arguments in normal form, and `for_cupy` those for CuPy's class. `request` is None for a
+    file, which the driver loads itself. `functions` are by
     kernel name and device; `modules` and `objects` are by device, with None for ``arch=``. `used` is True if a
     build was started, or none is needed.
     """
 
     def __init__(self, **given: Any) -> None:
-        self.arguments, self._request = _checked(given)
-        arguments, request = self.arguments, self._request
+        self.arguments, self.request = _checked(given)
+        arguments, request = self.arguments, self.request
         self.path: str | None = arguments["path"]
         flags = ("translate_cucomplex", "enable_cooperative_groups")
         set_flags = {flag: True for flag in flags if arguments[flag]}
@@ -115,16 +116,6 @@ class LazyCode:
         """The environment's current settings, changed by the arguments."""
         self._environment = environments.current()
         return self._environment.settings.override(**self._overrides)
-
-    @property
-    def request(self) -> CompileRequest | None:
-        """The request; None for a file that the driver loads itself. PTX with linker options has one."""
-        if self.path is not None and self._request is None and self.arguments["options"]:
-            from rtcompile.build import plan
-
-            given = self.arguments
-            self._request = plan.request_of_ptx(self.path, given["options"], given["arch"])
-        return self._request
 
     def module(self) -> Any:
         """Return CuPy's module of this build on the current device, built and loaded on first use."""
@@ -195,9 +186,9 @@ class LazyCode:
 
     def expected(self) -> tuple[CompileRequest, Settings] | None:
         """Return the query that the first use will build; None once that has started, and for a file."""
-        if self._request is None or self.used or self.arguments["recompile"]:
+        if self.request is None or self.used or self.arguments["recompile"]:
             return None
-        return self._request, self.settings
+        return self.request, self.settings
 
     def is_cached(self) -> bool:
         """Return whether the code for the current device needs no build: it is loaded, cached or bundled."""

@@ -36,8 +36,7 @@ class RawModule(BuildOwner, cupy.RawModule):  # type: ignore[misc]
     path : path-like
         A cubin, PTX or fatbin file to load.
     options : sequence of str, or str
-        Compiler options, in NVRTC's or nvcc's spelling. A PTX file is linked with those that concern the linker
-        (``-maxrregcount``, ``-lineinfo``, ``-G``, ``-Xptxas``); for other files they are ignored.
+        Compiler options, in NVRTC's or nvcc's spelling; as in CuPy, they are ignored with `path`.
     name_expressions : iterable of str
         C++ names, ``"f<float>"``, that `get_function` and `get_global` will look up.
     backend, translate_cucomplex, enable_cooperative_groups, jitify, arch

@@ -14,7 +14,6 @@ from rtcompile.request.option_table import (
     BY_NAME,
     FIRST_WITH_TILE,
     LTO_FLAGS,
-    SPECS,
     TILE_IS_OFF,
     Version,
 )
@@ -97,13 +96,6 @@ def for_nvjitlink(options: Options, arch: Arch, nvjitlink: Version) -> tuple[str
 
 
 _FAST_MATH = {"ftz": "true", "prec-div": "false", "prec-sqrt": "false", "fmad": "true"}
-# The options, as users write them, that concern the linker.
-FOR_THE_LINKER = (
-    *sorted(f"--{spec.name}" for spec in SPECS if spec.linker),
-    "--use_fast_math",
-    "-Xptxas",
-    "-dlto",
-)
 
 
 def _flags_for(options: Options, target: str) -> Iterator[tuple[str, str]]:

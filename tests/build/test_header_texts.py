@@ -144,16 +144,8 @@ def test_a_ptx_file_is_linked_with_its_options(tmp_path):
     ptx = rtcompile.compile(source + "}", arch="sm_80", target="ptx")
     (tmp_path / "many.ptx").write_bytes(ptx.code)
     path = tmp_path / "many.ptx"
-    limited = rtcompile.RawModule(path=path, options=("-maxrregcount=24",), arch="sm_80")
+    limit = ("-maxrregcount=24",)
+    limited = rtcompile.RawModule(code="// many.ptx", link=[path], options=limit, arch="sm_80")
     assert limited.report().kernels[0].registers <= 24
-    # A linker ignores all of these options: the driver loads the file, as with CuPy.
-    assert rtcompile.RawModule(path=path, options=("-std=c++17",)).object_code is None
-
-
-def test_an_invalid_option_for_a_ptx_file_is_rejected(tmp_path):
-    pytest.importorskip("cupy")
-    path = tmp_path / "k.ptx"
-    path.write_bytes(rtcompile.compile("__global__ void k() {}", arch="sm_80", target="ptx").code)
-    module = rtcompile.RawModule(path=path, options=("-lineinfo", "--maxregcount=24"), arch="sm_80")
-    with pytest.raises(InvalidRequest, match=r"'--maxregcount=24' is no option .*--maxrregcount, "):
-        module.report()
+    # The driver loads a file, as with CuPy.
+    assert rtcompile.RawModule(path=path, options=limit).object_code is None
