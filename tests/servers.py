@@ -204,13 +204,18 @@ def azure() -> Iterator[Server]:
             yield server
 
 
-@contextlib.contextmanager
-def s3_without_conditions() -> Iterator[Server]:
-    """An S3 that ignores ``If-None-Match``: rclone's."""
+def rclone() -> str:
     program = shutil.which("rclone") or os.path.join(os.path.dirname(sys.executable), "rclone")
     if not os.path.exists(program):
         pytest.skip("rclone is not installed")
     pytest.importorskip("obstore")
+    return program
+
+
+@contextlib.contextmanager
+def s3_without_conditions() -> Iterator[Server]:
+    """An S3 that ignores ``If-None-Match``: rclone's."""
+    program = rclone()
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         os.mkdir(os.path.join(folder, "kernels"))

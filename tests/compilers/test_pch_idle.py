@@ -57,6 +57,7 @@ def test_a_build_that_reads_more_after_the_prefix_has_a_header_made(builder):
     assert used(builder.compiled(source))
 
 
+@pytest.mark.slow
 def test_of_the_headers_that_idle_cores_made_few_are_unused(builder, monkeypatch):
     monkeypatch.setattr(pch, "_MOST_BETS", 1)
     monkeypatch.setattr(pool, "idle", lambda: 0)

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from rtcompile.compilers import nvcc, nvrtc
@@ -37,34 +38,22 @@ class Bench:
         unit = TranslationUnit(
             how.source, "kernel.cu", flags, how.names, "cubin", Arch.parse(how.arch)
         )
-        limits = Limits(how.seconds)
+        library, limits = toolchain.require_nvrtc(), Limits(how.seconds)
+        given = {"limits": limits, "pch": False, "cache_dir": None, "search": search}
+        run = partial(nvrtc.compile, library=library, **given)
         attempts = None
 
         def compiled(source: str, options: tuple[str, ...]) -> str:
             # As with rtcompile's options, a later standard replaces an earlier one.
             kept = [flag for flag in flags if not (options and flag.startswith("-std"))]
-            return nvrtc.compile(
-                unit._replace(source=source, flags=(*kept, *options)),
-                toolchain.require_nvrtc(),
-                limits=limits,
-                pch=False,
-                cache_dir=None,
-                search=search,
-            ).log
+            return run(unit._replace(source=source, flags=(*kept, *options))).log
 
         if compiler == "nvcc":
             log = nvcc.compile(unit, toolchain, limits=limits).log
         elif how.plain:
-            log = self._plain_nvrtc(how, toolchain.require_nvrtc(), flags)
+            log = self._plain_nvrtc(how, library, flags)
         else:
-            log = nvrtc.compile(
-                unit,
-                toolchain.require_nvrtc(),
-                limits=limits,
-                pch=False,
-                cache_dir=None,
-                search=search,
-            ).log
+            log = run(unit).log
             attempts = Attempts(compiled, how.source, diagnostics.parse(log), 32)
         context = BuildContext(
             arch=unit.arch,

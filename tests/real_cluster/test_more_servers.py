@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import shutil
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,10 +112,7 @@ def old(folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def webdav(folder: Path) -> Iterator[str]:
-    program = shutil.which("rclone") or os.path.join(os.path.dirname(sys.executable), "rclone")
-    if not os.path.exists(program):
-        pytest.skip("rclone is not installed")
-    pytest.importorskip("obstore")
+    program = servers.rclone()
     port = servers.free_port()
     home = folder / "dav"
     home.mkdir()

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from rtcompile.workers import pool as workers
 from rtcompile.workers import process
 from rtcompile.workers.pool import Cancellation, Cancelled, Crash, Job, JobResult, Pool
 from tests.interrupts import interrupted
-from tests.jobs import FOREVER, ended, eventually, output, shell
+from tests.jobs import FOREVER, Fifo, ended, eventually, output, shell
 
 pytestmark = pytest.mark.usefixtures("scratch")
 
@@ -33,6 +33,21 @@ def in_thread(function: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     return thread, results
+
+
+@pytest.fixture
+def one_slot() -> Iterator[Pool]:
+    pool = Pool(jobs=1)
+    yield pool
+    pool.close()
+
+
+def holding(pool: Pool, fifo: Fifo) -> threading.Thread:
+    """Take a slot in a thread until a line is written to the pipe."""
+    script = f"echo up > {fifo}; read x < {fifo}"
+    thread, _ = in_thread(lambda: pool.run(shell(script), Limits()))
+    fifo.read()
+    return thread
 
 
 def test_values_are_returned_unchanged(pool):
@@ -165,60 +180,52 @@ def job_that_cannot_be_sent(pool: Pool) -> None:
 @pytest.mark.parametrize(
     "use", [killed_job, cancelled_job, job_that_cannot_be_sent], ids=lambda use: use.__name__
 )
-def test_a_slot_is_returned_however_its_job_ended(use):
-    pool = Pool(jobs=1)
+def test_a_slot_is_returned_however_its_job_ended(use, one_slot):
     for _ in range(3):
-        use(pool)
+        use(one_slot)
     # A thread that has the slot needs no other: another thread waits for it.
-    thread, results = in_thread(lambda: output(pool.run(shell("echo had"), Limits())))
+    thread, results = in_thread(lambda: output(one_slot.run(shell("echo had"), Limits())))
     thread.join(60)
-    pool.close()
     assert results == ["had"]
 
 
 @pytest.mark.takes_seconds
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-def test_an_interrupt_at_any_moment_leaves_no_slot_taken():
-    pool = Pool(jobs=1)
-    try:
-        for number, _ in enumerate(interrupted(lambda: killed_job(pool), workers, contextlib)):
-            assert not pool._slots, f"moment {number}"
-            assert not pool._lock._is_owned()
-        assert number > 50
-    finally:
-        pool.close()
+def test_an_interrupt_at_any_moment_leaves_no_slot_taken(one_slot):
+    for number, _ in enumerate(interrupted(lambda: killed_job(one_slot), workers, contextlib)):
+        assert not one_slot._slots, f"moment {number}"
+        assert not one_slot._lock._is_owned()
+    assert number > 50
 
 
 @pytest.mark.takes_seconds
-def test_no_more_jobs_run_at_once_than_the_pool_has_slots(fifo):
-    pool = Pool(jobs=1)
-    try:
-        holder, _ = in_thread(
-            lambda: pool.run(shell(f"echo up > {fifo}; read x < {fifo}"), Limits())
-        )
-        fifo.read()
-        waiter, results = in_thread(lambda: pool.run(shell("echo ran"), Limits()))
-        assert eventually(lambda: waiter.is_alive() and not results)
-        beside = pool.run_beside(shell("echo beside"), Limits())
-        assert output(beside) == "beside"
-        assert not results
-        fifo.path.write_text("go on\n")
-        holder.join()
-        waiter.join()
-        assert output(results[0]) == "ran"
-        assert results[0].queued > 0
-    finally:
-        pool.close()
+def test_no_more_jobs_run_at_once_than_the_pool_has_slots(one_slot, fifo):
+    holder = holding(one_slot, fifo)
+    waiter, results = in_thread(lambda: one_slot.run(shell("echo ran"), Limits()))
+    assert eventually(lambda: waiter.is_alive() and not results)
+    beside = one_slot.run_beside(shell("echo beside"), Limits())
+    assert output(beside) == "beside"
+    assert not results
+    fifo.path.write_text("go on\n")
+    holder.join()
+    waiter.join()
+    assert output(results[0]) == "ran"
+    assert results[0].queued > 0
 
 
-def test_a_cancelled_job_frees_its_caller_and_is_killed(pool, fifo):
+def cancellable(pool: Pool, script: str) -> tuple[threading.Thread, list[Any], Cancellation]:
+    """Run a job in a thread that can be cancelled."""
     cancellation = Cancellation()
 
     def run() -> JobResult | Crash:
         Cancellation.current.set(cancellation)
-        return pool.run(shell(f"echo $PPID > {fifo}; {FOREVER}"), Limits())
+        return pool.run(shell(script), Limits())
 
-    thread, results = in_thread(run)
+    return *in_thread(run), cancellation
+
+
+def test_a_cancelled_job_frees_its_caller_and_is_killed(pool, fifo):
+    thread, results, cancellation = cancellable(pool, f"echo $PPID > {fifo}; {FOREVER}")
     worker = fifo.read()
     cancellation.cancel()
     thread.join()
@@ -227,26 +234,13 @@ def test_a_cancelled_job_frees_its_caller_and_is_killed(pool, fifo):
     assert output(pool.run(shell("echo next"), Limits())) == "next"
 
 
-def test_a_cancelled_job_that_is_still_queued_never_runs(tmp_path, fifo):
-    pool = Pool(jobs=1)
-    cancellation = Cancellation()
-
-    def queued() -> JobResult | Crash:
-        Cancellation.current.set(cancellation)
-        return pool.run(shell(f"touch {tmp_path}/ran"), Limits())
-
-    try:
-        holder, _ = in_thread(
-            lambda: pool.run(shell(f"echo up > {fifo}; read x < {fifo}"), Limits())
-        )
-        fifo.read()
-        waiter, results = in_thread(queued)
-        cancellation.cancel()
-        fifo.path.write_text("go on\n")
-        holder.join()
-        waiter.join()
-    finally:
-        pool.close()
+def test_a_cancelled_job_that_is_still_queued_never_runs(one_slot, tmp_path, fifo):
+    holder = holding(one_slot, fifo)
+    waiter, results, cancellation = cancellable(one_slot, f"touch {tmp_path}/ran")
+    cancellation.cancel()
+    fifo.path.write_text("go on\n")
+    holder.join()
+    waiter.join()
     assert isinstance(results[0], Cancelled)
     assert not (tmp_path / "ran").exists()
 
@@ -290,13 +284,12 @@ def test_an_application_that_embeds_python_gets_workers_from_its_prefix(
     assert output(pool.run(shell("echo works"), Limits())) == "works"
 
 
-def test_a_job_that_interrupts_one_of_its_own_thread_does_not_wait_for_its_slot():
-    own, inner = Pool(jobs=1), []
+def test_a_job_that_interrupts_one_of_its_own_thread_does_not_wait_for_its_slot(one_slot):
+    inner = []
 
     def interrupt() -> None:
-        inner.append(output(own.run(shell("echo inner"), Limits())))
+        inner.append(output(one_slot.run(shell("echo inner"), Limits())))
 
-    thread, results = in_thread(lambda: own.run(shell("echo outer"), Limits(), interrupt))
+    thread, results = in_thread(lambda: one_slot.run(shell("echo outer"), Limits(), interrupt))
     thread.join(60)
-    own.close()
     assert (inner, [output(each) for each in results]) == (["inner"], ["outer"])

@@ -40,6 +40,10 @@ def run_script(script: str, fifo: Fifo, **options: Any) -> subprocess.Popen[str]
     return started(sys.executable, path, environ=environ, **given)
 
 
+def parent(pid: str) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def test_ctrl_c_kills_the_worker_also_while_a_forked_child_of_the_caller_lives(fifo):
     program = run_script(
         f"""
@@ -93,12 +97,12 @@ def test_a_jobs_processes_die_even_if_caller_zygote_and_child_are_killed(fifo, s
         fifo,
     )
     worker, started, grandchild = fifo.read().split()
-    zygote = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1]
-    for stopped in (program.pid, int(zygote)):  # otherwise they would notice the others' deaths
+    zygote = parent(worker)
+    for stopped in (program.pid, zygote):  # otherwise they would notice the others' deaths
         os.kill(stopped, signal.SIGSTOP)
     os.kill(int(worker), signal.SIGKILL)
     assert ended(worker)
-    os.kill(int(zygote), signal.SIGKILL)
+    os.kill(zygote, signal.SIGKILL)
     program.kill()
     program.communicate()
     assert ended(started)
@@ -108,8 +112,8 @@ def test_a_jobs_processes_die_even_if_caller_zygote_and_child_are_killed(fifo, s
 def test_workers_die_with_a_killed_caller_even_if_the_zygote_is_stopped(fifo, scratch):
     program = run_script("pool.run(job, Limits())", fifo)
     worker = fifo.read()
-    zygote = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1]
-    os.kill(int(zygote), signal.SIGSTOP)
+    zygote = parent(worker)
+    os.kill(zygote, signal.SIGSTOP)
     program.kill()
     program.communicate()
     assert ended(worker)
@@ -132,7 +136,7 @@ def test_workers_die_with_a_killed_caller_whose_own_children_live_on(fifo, scrat
         start_new_session=True,
     )
     worker = program.stdout.readline().strip()
-    zygote = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1]
+    zygote = parent(worker)
     program.kill()
     try:
         assert ended(worker)
